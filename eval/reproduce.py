@@ -12,9 +12,10 @@ from typing import Annotated
 import orjson
 import typer
 
-from lexvl_anserini.cli import BatchSize, DataDir, Device, Overwrite, Verbose, expanded, progress_bar, run
+from lexvl_anserini.cli import BatchSize, DataDir, Device, Overwrite, Verbose, expanded, run
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.files import atomic_write
+from lexvl_anserini.ground.progress import progress_bar
 
 from . import options
 from .report.render import check_format, render

@@ -17,8 +17,7 @@ from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.manifest import expect_lexical
-from lexvl_anserini.ground.run_manifest import read_run_manifest
+from lexvl_anserini.ground.manifest import expect_lexical, read_run_manifest
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.shared_terms import encoder_options
 
@@ -50,9 +49,9 @@ def shown_of_run(
     data_dir: str | None = None,
 ) -> list[Strip]:
     """Topics of a run with their first hits."""
-    from lexvl_anserini.data.dataset import dataset_of
+    from lexvl_anserini.data.dataset import load_reference
 
-    dataset = dataset_of(answered_corpus(run_file, index.manifest, data_dir))
+    dataset = load_reference(answered_corpus(run_file, index.manifest, data_dir))
     chosen = list(dict.fromkeys(query_ids or sample_queries(run_file, DEFAULT_QUERIES)))
     return strips_of_run(dataset, index, model, run_file, chosen, hits)
 
@@ -87,12 +86,12 @@ def command(
     expect_lexical(index, manifest.kind, "only the score of an impact index is a sum over terms")
     if (run_file is None) == (not queries) or (queries and query_ids):
         raise UsageError("give --run FILE (with --query-id Q for chosen topics), or --query TEXT")
-    from lexvl_anserini.data.dataset import dataset_of
+    from lexvl_anserini.data.dataset import load_reference
 
     opened = Index(index, manifest)
     model = encoder_of(opened, run_file, checkpoint, device)
     if run_file is None:
-        strips = strips_of_queries(dataset_of(manifest.corpus.ref.at(data_dir)), opened, model, queries or [], hits)
+        strips = strips_of_queries(load_reference(manifest.corpus.ref.at(data_dir)), opened, model, queries or [], hits)
     else:
         strips = shown_of_run(run_file, opened, model, query_ids or (), hits, data_dir)
     draw_sheet(with_maps(strips, model) if maps else strips, output, terms, maps)

@@ -1,6 +1,10 @@
 """Lexical vision-language retrieval on Lucene.
 
-    from lexvl_anserini import load_dataset, load_encoder, write_impacts, build_index, search_index
+    from lexvl_anserini.data.dataset import load_dataset
+    from lexvl_anserini.encoders.loading import load_encoder
+    from lexvl_anserini.shards.writing import write_impacts
+    from lexvl_anserini.searching.building import build_index
+    from lexvl_anserini.searching.retrieval import search_index
 
 Names are imported when they are first used: `import lexvl_anserini` loads neither torch nor a JVM.
 """

@@ -25,9 +25,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from lexvl_anserini import __version__
 from lexvl_anserini.ground.errors import JavaError, LexvlError, UsageError
+from lexvl_anserini.ground.machine import find_home_folder
 from lexvl_anserini.ground.progress import progress_bar as progress_bar
-from lexvl_anserini.ground.registry import EXTRA_PACKAGES, CommandRow, Registry, import_home, name_extra
-from lexvl_anserini.ground.user_folders import home_folder
+from lexvl_anserini.ground.registry import EXTRA_PACKAGES, CommandRow, Registry, describe_extra, import_home
 
 Command = Callable[..., None]
 
@@ -80,7 +80,7 @@ def encoder_names() -> list[str]:
 
 def corpus_names() -> list[str]:
     """What the shell completes after --corpus: datasets of the registry, and those of BEIR that can be downloaded."""
-    from lexvl_anserini.data.fetch import BEIR_ARCHIVES
+    from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
     from lexvl_anserini.ground.registry import CORPORA
 
     families = [f"{family}:" if row.has_path else family for family, row in CORPORA.items()]
@@ -318,7 +318,7 @@ def guarded(app: Callable[[], Any]) -> None:
     set_up_logging(verbose)
     quiet_libraries()
     # Where the system knows no home of the user, libraries fail or make a folder of the name `~`.
-    os.environ.setdefault("HOME", str(home_folder()))
+    os.environ.setdefault("HOME", str(find_home_folder()))
     try:
         app()
     except BrokenPipeError:
@@ -339,7 +339,7 @@ def as_expected(error: Exception) -> LexvlError:
     if isinstance(error, LexvlError):
         return error
     if isinstance(error, ModuleNotFoundError) and (package := str(error.name).partition(".")[0]) in EXTRA_PACKAGES:
-        return name_extra(package)
+        return describe_extra(package)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
         return LexvlError("standard output: the disk is full; free some space and run the same command again")
     return LexvlError(f"{type(error).__name__}: {error} (--verbose shows where)")
@@ -362,13 +362,15 @@ def print_versions(requested: bool) -> None:
     if not requested:
         return
     from lexvl_anserini.engines.jvm import find_jar
-    from lexvl_anserini.ground.installed import lucene_of, version_of
+    from lexvl_anserini.ground.machine import find_lucene, find_version
 
     try:
-        lucene = lucene_of(find_jar())
+        lucene = find_lucene(find_jar())
     except JavaError:
         lucene = None
-    libraries = {package: version_of(package) for package in ("pyserini", "torch", "transformers")} | {"Lucene": lucene}
+    libraries = {package: find_version(package) for package in ("pyserini", "torch", "transformers")} | {
+        "Lucene": lucene
+    }
     rows = {"lexvl-anserini": __version__, "Python": platform.python_version()}
     print_rows(rows | {name: number or "not found" for name, number in libraries.items()}, "text")
     raise typer.Exit

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.encoders.loading import EncoderRequest
     from lexvl_anserini.ground.quantise import Quantiser
+    from lexvl_anserini.shards.encoding import PartOfPlan
     from lexvl_anserini.shards.layout import Layout, Part
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -68,21 +69,21 @@ def estimate(dataset: Dataset, model: Encoder, work: Work, part: Part | None) ->
     """
     from lexvl_anserini.data.checks import check_corpus
     from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
-    from lexvl_anserini.shards.encoding import drawn_sample, encode_shard, sample_size
+    from lexvl_anserini.shards.encoding import draw_sample, encode_shard, sample_size
     from lexvl_anserini.shards.layout import SHARD_WRITERS
 
     batch_size, on_error, layout = work.encoder.batch_size, OnError(work.parts.on_error), work.layout
     started = time.perf_counter()
     summary = check_corpus(dataset.documents, dataset.name)
     reading_s = time.perf_counter() - started
-    sample = drawn_sample(dataset.documents(), summary.documents, DRY_RUN_SAMPLE)
+    sample = draw_sample(dataset.documents(), summary.documents, DRY_RUN_SAMPLE)
     plain = Quantiser(document=SideQuantiser("peak", 8))
     encode_shard(sample[:WARMING], model, plain, batch_size, silent, on_error)
     started = time.perf_counter()
     shard = encode_shard(sample, model, plain, batch_size, silent, on_error)
     encoding_s = (time.perf_counter() - started) / len(sample)
     started, vocabulary = time.perf_counter(), model.vocabulary if model.kind == "impact" else None
-    SHARD_WRITERS[model.kind, layout.of_kind(model.kind).shard_format](BytesIO(), shard, vocabulary, layout)
+    SHARD_WRITERS[model.kind, layout.fit_kind(model.kind).shard_format](BytesIO(), shard, vocabulary, layout)
     writing_s = (time.perf_counter() - started) / len(sample)
     documents = part.span(summary.documents)[1] if part else summary.documents
     calibrating = sample_size(work.quantiser, model, summary.documents)
@@ -153,9 +154,9 @@ class InputOptions:
 
     def load_corpus(self) -> Dataset:
         """The corpus to encode; with topics, it decides their direction."""
-        from lexvl_anserini.data.dataset import dataset_of
+        from lexvl_anserini.data.dataset import load_reference
 
-        return dataset_of(self.corpus_ref())
+        return load_reference(self.corpus_ref())
 
     def target(self, encoder: str, part: Part | None) -> Path:
         """The output."""
@@ -342,13 +343,13 @@ def encode_for_index(work: Work) -> dict[str, Any]:
     """Encodes topics as a search of an index does, and returns the rows of the command."""
     from lexvl_anserini.engines.index_folder import index_manifest
     from lexvl_anserini.engines.opening import index_path
-    from lexvl_anserini.queries.query_source import topic_source
+    from lexvl_anserini.queries.query_source import find_topic_source
     from lexvl_anserini.searching.searcher import EncoderChanges
 
     inputs, options = work.inputs, cli.parse_settings(work.encoder.settings or ())
     path, output = index_path(inputs.index or ""), Path(inputs.output or "")
     manifest = index_manifest(path)
-    topics = topic_source(inputs.topics, path, manifest, inputs.data_dir, None, inputs.split)
+    topics = find_topic_source(inputs.topics, path, manifest, inputs.data_dir, None, inputs.split)
     if topics.encoded:
         raise UsageError(f"{inputs.topics}: encoded queries already")
     changes = EncoderChanges(inputs.checkpoint, work.encoder.tokenizer, options, work.encoder.device)
@@ -356,9 +357,11 @@ def encode_for_index(work: Work) -> dict[str, Any]:
     return encode_topics(model, topics, work.quantiser, output, batch_size, work.overwrite, manifest)
 
 
-def encode_corpus(work: Work, dataset: Dataset, model: Encoder, target: Path, part: Part | None) -> dict[str, Any]:
+def encode_corpus(
+    work: Work, dataset: Dataset, model: Encoder, target: Path, part: Part | PartOfPlan | None
+) -> dict[str, Any]:
     """Encodes a corpus or a part of it, and returns the rows of the command."""
-    from lexvl_anserini.shards.request import SKIPPED
+    from lexvl_anserini.shards.manifests import SKIPPED
     from lexvl_anserini.shards.writing import write_impacts
 
     started = time.perf_counter()

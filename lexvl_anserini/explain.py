@@ -18,10 +18,9 @@ from lexvl_anserini.cli import QueryEncoderOptions, Style, Verbose, expanded, ru
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.manifest import Manifest, RunManifest, read_run_manifest
 from lexvl_anserini.ground.records import ImpactQuery, Topic
-from lexvl_anserini.ground.run_manifest import RunManifest, read_run_manifest
-from lexvl_anserini.queries.query_source import TYPED, topic_source, typed_topic, vocabulary_file
+from lexvl_anserini.queries.query_source import TYPED, build_typed_topic, find_topic_source, find_vocabulary_file
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.searcher import EncoderChanges
 from lexvl_anserini.searching.shared_terms import (
@@ -78,11 +77,11 @@ class ExplainedOptions:
     ) -> Topic | ImpactQuery:
         """The query: typed, or one of the topics of an index's folder."""
         if self.query_id is None:
-            return typed_topic(self.query, self.query_image)
+            return build_typed_topic(self.query, self.query_image)
         topics = self.topics or (f"{run.dataset}/{run.split}" if run and run.dataset else None)
         data_dir = encoder.data_dir or (run.data_dir if run else None)
-        vocabulary = vocabulary_file(path, Path(encoder.manifest) if encoder.manifest else None)
-        return topic_of(topic_source(topics, path, manifest, data_dir, vocabulary), self.query_id)
+        vocabulary = find_vocabulary_file(path, Path(encoder.manifest) if encoder.manifest else None)
+        return topic_of(find_topic_source(topics, path, manifest, data_dir, vocabulary), self.query_id)
 
 
 @expanded

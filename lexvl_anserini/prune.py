@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
-from lexvl_anserini.cli import Overwrite, Style, Verbose, print_rows, progress_bar, run
+from lexvl_anserini.cli import Overwrite, Style, Verbose, print_rows, run
 from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.progress import progress_bar
 from lexvl_anserini.searching.refine import read_terms
 from lexvl_anserini.shards.pruning import Pruning, prune_shards
 

@@ -18,13 +18,12 @@ from lexvl_anserini.engines.approximation import measured_recall
 from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, read_report
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import LexvlError, UsageError
-from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.manifest import Manifest
-from lexvl_anserini.ground.run_manifest import RunManifest
+from lexvl_anserini.ground.files import compute_sha256
+from lexvl_anserini.ground.manifest import Manifest, RunManifest
 from lexvl_anserini.queries.clauses import All, Clause, Not, Term
-from lexvl_anserini.queries.feedback import MOST_RM3_DOCUMENTS, RM3, Feedback
 from lexvl_anserini.queries.parser import parse
-from lexvl_anserini.queries.query_source import TopicSource, topic_source, typed_topic, vocabulary_file
+from lexvl_anserini.queries.query_source import TopicSource, build_typed_topic, find_topic_source, find_vocabulary_file
+from lexvl_anserini.queries.query_vectors import MOST_RM3_DOCUMENTS, RM3, Feedback
 from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.trec import DEFAULT_HITS, OUTPUT_FORMATS, ensure_run, is_finished
 from lexvl_anserini.searching.cuts import Cut
@@ -215,7 +214,7 @@ class RefinementOptions:
         for name in ("only_terms", "without_terms"):
             if values[name]:
                 path = Path(values[name])
-                values[name] = f"{path.name}@{file_sha256(path)[:12]}"
+                values[name] = f"{path.name}@{compute_sha256(path)[:12]}"
         two_phase, feedback, rm3 = self.two_phase.two_phase(), self.feedback.rocchio(), self.rm3.expansion()
         values |= {"two_phase": two_phase and list(two_phase), "feedback": feedback and list(astuple(feedback))}
         values["rm3"] = rm3 and list(astuple(rm3))
@@ -318,17 +317,17 @@ def command(
         | refined.measured(path, runs.hits or (DEFAULT_HITS if typed is None else DEFAULT_HITS_SHOWN))
         | lists.note(),
     )
-    vocabulary, tree = vocabulary_file(path, manifest_file), queries.tree(manifest.fields)
+    vocabulary, tree = find_vocabulary_file(path, manifest_file), queries.tree(manifest.fields)
     search.check(vocabulary, tree)
     if typed is None:
-        source = topic_source(queries.topics, path, manifest, encoder.data_dir, vocabulary, queries.split)
+        source = find_topic_source(queries.topics, path, manifest, encoder.data_dir, vocabulary, queries.split)
         cli.print_rows(search_topics(search, source, runs, lists, overwrite, dry_run), style)
     elif dry_run:
         cli.print_rows({"index": str(path), "documents": search.index.documents, typed[0]: typed[1]}, style)
     elif queries.interactive:
         answer_lines(search, runs.hits or DEFAULT_HITS_SHOWN, lists, encoder.data_dir, style)
     else:
-        typed_query = tree or typed_topic(queries.query, queries.query_image)
+        typed_query = tree or build_typed_topic(queries.query, queries.query_image)
         with search.searcher() as searcher:
             hits = search.one(typed_query, runs.hits or DEFAULT_HITS_SHOWN, searcher)
         show(hits, texts_of(hits, search.index, encoder.data_dir) if lists.texts else {}, style, lists.cut)
@@ -386,7 +385,7 @@ def answer_lines(search: IndexSearch, hits: int, lists: ListOptions, data_dir: s
             if not line.strip():
                 continue
             try:
-                answer = search.one(typed_topic(line.strip(), None), hits, searcher)
+                answer = search.one(build_typed_topic(line.strip(), None), hits, searcher)
                 show(answer, texts_of(answer, search.index, data_dir) if lists.texts else {}, style, lists.cut)
                 if style != "json":
                     typer.echo()

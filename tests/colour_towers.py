@@ -14,7 +14,7 @@ from lexvl_anserini.encoders.parts.pooling import Head, masked_max
 from lexvl_anserini.encoders.parts.sparsify import positive_or_top
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.encoders.parts.towers import Composition
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 
 COLOURS = ("red", "green", "blue")
 

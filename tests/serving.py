@@ -14,8 +14,7 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.engines.opening import open_impact_index
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.queries.clauses import All, Impacts, Not, Term
-from lexvl_anserini.queries.feedback import Feedback
-from lexvl_anserini.queries.query_vectors import encode_queries
+from lexvl_anserini.queries.query_vectors import Feedback, encode_queries
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.refine import Refinement

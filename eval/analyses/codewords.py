@@ -20,18 +20,9 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from lexvl_anserini.cli import (
-    DataDir,
-    Style,
-    Verbose,
-    corpus_names,
-    expanded,
-    print_rows,
-    progress_bar,
-    run,
-)
+from lexvl_anserini.cli import DataDir, Style, Verbose, corpus_names, expanded, print_rows, run
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.progress import Progress, progress_bar, silent
 from lexvl_anserini.ground.records import Document
 
 from .. import options

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
+from lexvl_anserini.cli import DataDir, Verbose, expanded, run
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import expect_lexical, read_manifest
+from lexvl_anserini.ground.progress import progress_bar
 
 from .. import options
 from ..report.render import Table, check_format, render
@@ -164,12 +165,12 @@ def compared(name: str, documents: Iterable[ImpactDocument], captions: Mapping[s
 
 def named_in(shards: Path, data_dir: str | None = None) -> list[NamedWords]:
     """The rows of shards of impacts, whose manifest names the captions' dataset."""
-    from lexvl_anserini.data.dataset import dataset_of
+    from lexvl_anserini.data.dataset import load_reference
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
     manifest: Manifest = read_manifest(shards)
     expect_lexical(shards, manifest.kind, "only the dimensions of impacts are words")
-    captions = caption_words(dataset_of(manifest.corpus.ref.at(data_dir)))
+    captions = caption_words(load_reference(manifest.corpus.ref.at(data_dir)))
     return compared(manifest.encoder.name, read_impacts(shards, manifest, read_vocabulary(shards, manifest)), captions)
 
 

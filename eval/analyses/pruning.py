@@ -22,7 +22,7 @@ import typer
 from lexvl_anserini.cli import DataDir, Verbose, run
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import ImpactQuery, Qrel, ScoredDoc
-from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.queries.query_vectors import Feedback
 from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.searching.refine import (
     RefinedQuery,
@@ -43,7 +43,7 @@ from ..report.render import check_format, render
 from ..report.tables import OF_PRUNING, setting_table
 
 if TYPE_CHECKING:
-    from lexvl_anserini.queries.feedback import VectorOf
+    from lexvl_anserini.queries.query_vectors import VectorOf
 
 MEASURE = "nDCG@10"
 
@@ -192,7 +192,7 @@ def measure_settings(
 ) -> dict[str, Measured]:
     """Searches all queries with every setting, `rounds` times; the lists are those of the first round."""
     from lexvl_anserini.ground.manifest import read_manifest
-    from lexvl_anserini.queries.feedback import ShardVectors
+    from lexvl_anserini.queries.query_vectors import ShardVectors
     from lexvl_anserini.shards.pruning import prune_shards
 
     needs_vectors = any(setting.refinement.feedback for setting in settings)

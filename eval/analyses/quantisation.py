@@ -19,7 +19,7 @@ from lexvl_anserini.encoders.cards import default_encoder, direction_option, nat
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.manifest import expect_lexical
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
-from lexvl_anserini.runs.order import top_positions
+from lexvl_anserini.runs.order import select_top_positions
 
 from .. import options
 from ..measures.metrics import evaluate, means, overlap
@@ -169,7 +169,7 @@ def exact_search(
     for start in range(0, len(query_ids), step):
         block = (queries[start : start + step].astype(exact) @ terms).toarray()  # [step, N]
         for query_id, scores in zip(query_ids[start : start + step], block, strict=True):
-            for rank, place in enumerate(top_positions(scores, k), 1):
+            for rank, place in enumerate(select_top_positions(scores, k), 1):
                 yield ScoredDoc(query_id, doc_ids[order[place]], rank, scores[place].item())
 
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.data.words import function_words
+from lexvl_anserini.data.lines import load_function_words
 from lexvl_anserini.encoders.encoder import Encoder, encode_inputs
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import read_json
+from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.user_folders import expanded_path
 
 from .classes.classification import Vectors
 from .classes.labelled import LISTS, read_rows
@@ -104,13 +104,13 @@ def sentence_pairs(source: str, data_dir: str | None = None) -> list[SentencePai
     from lexvl_anserini.data.dataset import load_dataset
 
     annotations, comma, images = source.partition(",")
-    path = expanded_path(source)
+    path = expand_path(source)
     if path.suffix.lower() in LISTS:
         pairs = list(listed_pairs(path))
     elif annotations.endswith(".json") and not source.startswith("karpathy:"):
         if not comma:
             raise UsageError(f"{source} names no images; expected {source},IMAGES with the folder of its images")
-        pairs = list(object_pairs(expanded_path(annotations), expanded_path(images)))
+        pairs = list(object_pairs(expand_path(annotations), expand_path(images)))
     else:
         pairs = list(caption_pairs(load_dataset(source, data_dir=data_dir, direction="text-to-image")))
     if not pairs:
@@ -123,7 +123,7 @@ def listed_pairs(path: Path) -> Iterator[SentencePair]:
     for where, (image, complete, partial) in read_rows(path, COLUMNS):
         if complete == partial:
             raise DataError(f"{where}: the two sentences are equal: {complete[:80]!r}")
-        yield SentencePair(str(path.parent / expanded_path(image)), complete, partial)
+        yield SentencePair(str(path.parent / expand_path(image)), complete, partial)
 
 
 def object_pairs(annotations: Path, images: Path) -> Iterator[SentencePair]:
@@ -170,7 +170,7 @@ def caption_pairs(dataset: Dataset) -> Iterator[SentencePair]:
 
 def words_in(text: str) -> list[str]:
     """The words of a caption without function words, in their order."""
-    return [word for word in _LETTERS.findall(text.lower()) if word not in function_words()]
+    return [word for word in _LETTERS.findall(text.lower()) if word not in load_function_words()]
 
 
 def words_of(text: str) -> frozenset[str]:

@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import numpy as np
 import typer
 
-from lexvl_anserini.cli import Verbose, expanded, progress_bar, run
+from lexvl_anserini.cli import Verbose, expanded, run
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import atomic_write
 from lexvl_anserini.ground.manifest import Manifest, expect_lexical, read_manifest
+from lexvl_anserini.ground.progress import progress_bar
 
 from .. import options
 from ..report.judging import JUDGED, preferences_path, terms_to_judge, words_to_judge
@@ -42,8 +43,7 @@ from .sentence_pairs import words_in
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.ground.records import ImpactDocument
-    from lexvl_anserini.ground.vocabulary import Vocabulary
+    from lexvl_anserini.ground.records import ImpactDocument, Vocabulary
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_eval.analyses.terms")

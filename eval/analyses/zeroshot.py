@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
+from lexvl_anserini.cli import DataDir, Verbose, expanded, run
 from lexvl_anserini.data.pictures.images import OnError
+from lexvl_anserini.ground.progress import progress_bar
 
 from .. import options
 from ..report.render import Table, check_format, render

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 
 Vector = Mapping[str, int]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.runs.columns import Hits, fingerprints, over_run, text_array
+from lexvl_anserini.runs.columns import Hits, build_text_array, fingerprints, map_run
 
 from .ties import TIES, contradicting, places
 
@@ -69,7 +69,7 @@ def relevant_of(judged: Mapping[str, Mapping[str, int]]) -> Relevant:
 
 def find_in_run(path: Path, relevant: Relevant, remove_query: bool = False) -> Found:
     """Looks for relevant documents in a run on disk, as `find`."""
-    return over_run(path, lambda hits: find(hits, relevant, remove_query))
+    return map_run(path, lambda hits: find(hits, relevant, remove_query))
 
 
 def find(parts: Iterable[Hits], relevant: Relevant, remove_query: bool = False) -> Found:
@@ -111,7 +111,7 @@ def _relevant_lines(hits: Hits, relevant: Relevant, judged: np.ndarray) -> tuple
     """
     nothing = np.zeros(0, np.int64)
     numbers = [relevant.numbers[number] if number >= 0 else {} for number in judged.tolist()]
-    texts = text_array([doc_id for topic in numbers for doc_id in topic])
+    texts = build_text_array([doc_id for topic in numbers for doc_id in topic])
     prints = np.sort(fingerprints(texts, np.repeat(np.arange(len(numbers)), list(map(len, numbers)))))
     if not len(prints):
         return nothing, nothing

@@ -19,10 +19,10 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.data.pictures.images import usable_cores
+from lexvl_anserini.data.pictures.images import count_usable_cores
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.files import disk_errors, exclusive, file_sha256, make_folder, read_json, write_json
-from lexvl_anserini.ground.installed import versions_of
+from lexvl_anserini.ground.files import compute_sha256, disk_errors, exclusive, make_folder, read_json, write_json
+from lexvl_anserini.ground.machine import list_versions
 from lexvl_anserini.ground.records import Measurement, Qrel
 from lexvl_anserini.ground.typed import check
 
@@ -82,7 +82,7 @@ def result_of(card: RunCard, rows: Sequence[Measurement], qrels: Iterable[Qrel],
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return StoredResult(
         run=str(card.path),
-        run_sha256=card.sha256 or file_sha256(card.path),
+        run_sha256=card.sha256 or compute_sha256(card.path),
         system=card.system,
         dataset=rows[0].dataset,
         judgements_sha256=sha256(judged.encode()).hexdigest(),
@@ -179,11 +179,11 @@ def machine() -> dict[str, Any]:
     """The machine, its load, and the versions of Python and of packages."""
     return {
         "processor": processor(),
-        "cores": usable_cores(),
+        "cores": count_usable_cores(),
         "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
         "load_average": [round(load, 2) for load in os.getloadavg()],
         "python": platform.python_version(),
-        "versions": versions_of(VERSIONED),
+        "versions": list_versions(VERSIONED),
     }
 
 

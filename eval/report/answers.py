@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.manifest import CorpusRef, Manifest
+from lexvl_anserini.ground.manifest import CorpusRef, Manifest, read_run_manifest
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
-from lexvl_anserini.ground.run_manifest import read_run_manifest
-from lexvl_anserini.queries.query_source import typed_topic
+from lexvl_anserini.queries.query_source import build_typed_topic
 from lexvl_anserini.runs.order import RankedList
-from lexvl_anserini.runs.trec import in_rank_order, read_run
+from lexvl_anserini.runs.trec import read_run, sort_by_rank
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.shared_terms import Explanation, encoded, explain, warn_of_other_scores, with_cuts
 
@@ -67,7 +66,7 @@ def hits_of(run_path: Path, query_ids: Sequence[str]) -> dict[str, RankedList]:
     for document in read_run(run_path):
         if document.query_id in hits:
             hits[document.query_id].append(document)
-    return {query_id: in_rank_order(documents) for query_id, documents in hits.items()}
+    return {query_id: sort_by_rank(documents) for query_id, documents in hits.items()}
 
 
 def first_relevant(listed: Sequence[ScoredDoc], relevant: Collection[str]) -> str:
@@ -116,7 +115,7 @@ class TypedAnswer(NamedTuple):
 
 def strips_of_queries(dataset: Dataset, index: Index, model: Encoder, texts: Sequence[str], hits: int) -> list[Strip]:
     """Typed queries with their first hits, none of which is known to be relevant."""
-    queries = [encoded(typed_topic(text, None), model, index.manifest) for text in texts]
+    queries = [encoded(build_typed_topic(text, None), model, index.manifest) for text in texts]
     answers = [TypedAnswer(text, explain(index, query, None, hits)) for text, query in zip(texts, queries, strict=True)]
     return strips_of_answers(dataset, index, model, answers)
 

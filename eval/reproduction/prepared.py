@@ -10,16 +10,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lexvl_anserini.data.corpora.beir import find_beir
-from lexvl_anserini.data.dataset import data_root, dataset_of
-from lexvl_anserini.data.fetch import BEIR_ARCHIVES
+from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES, find_beir
+from lexvl_anserini.data.dataset import data_root, load_reference
 from lexvl_anserini.encoders.cards import CARDS, PACKAGED
 from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES, model_files
 from lexvl_anserini.encoders.checkpoints.hub import cached, content_sha256, names_in
 from lexvl_anserini.ground.errors import LexvlError
-from lexvl_anserini.ground.installed import package_folder
+from lexvl_anserini.ground.machine import expand_path, find_package
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.user_folders import expanded_path
 
 from ..analyses.classes.class_sets import CLASS_SETS
 from ..measures.result_files import slug
@@ -208,7 +206,7 @@ def remarks_on(weights: Weights, as_published: bool) -> tuple[str, str]:
 
 def is_published(place: str, name: str) -> bool:
     """True for a folder or file whose weights have the known digest of a published checkpoint."""
-    path = expanded_path(place)
+    path = expand_path(place)
     if name not in DIGESTS or not path.exists():
         return False
     files = [path] if path.is_file() else [path / name for name in model_files(names_in(path), True)]
@@ -238,7 +236,7 @@ def checkpoint_need(reference: str) -> Need:
     """Whether a checkpoint is on this machine, without asking the hub."""
     if reference in PACKAGED:
         packaged = PACKAGED[reference]
-        here = package_folder(packaged.module) is not None
+        here = find_package(packaged.module) is not None
         source = f"pip: the extra [{packaged.extra}]" if packaged.extra else "the package"
         return Need("weights", reference, here, source)
     if is_place(reference):
@@ -255,7 +253,7 @@ def checkpoint_need(reference: str) -> Need:
 
 def is_place(reference: str) -> bool:
     """True for a folder or file that exists."""
-    return expanded_path(reference).exists()
+    return expand_path(reference).exists()
 
 
 def is_file_name(reference: str) -> bool:
@@ -313,7 +311,7 @@ def needs_of_completeness(part: RowPart, place: Workplace) -> list[Need]:
 
 def picture_of(system: PublishedSystem, folder: str) -> Path | None:
     """The picture of an item in the user's folder: the file with its name and any suffix; None if it is not there."""
-    return next((path for path in sorted(expanded_path(folder).glob("*")) if path.stem == system.item), None)
+    return next((path for path in sorted(expand_path(folder).glob("*")) if path.stem == system.item), None)
 
 
 def needed_corpus(part: RowPart, place: Workplace) -> Need:
@@ -328,7 +326,7 @@ def needed_corpus(part: RowPart, place: Workplace) -> Need:
         return Need("data", f"vectors of {part.data}", False, origin, public=False)
     if ref.name.startswith(STORED):
         where = ref.name.removeprefix(STORED).partition(",")[0]
-        here = expanded_path(where).is_dir()
+        here = expand_path(where).is_dir()
         return Need("data", ref.name, here, HUB, fetchable=not where.startswith(("/", ".", "~")))
     if ref.name.startswith("beir/"):
         name = ref.name.removeprefix("beir/")
@@ -343,7 +341,7 @@ def needed_corpus(part: RowPart, place: Workplace) -> Need:
 def can_be_read(ref: CorpusRef) -> bool:
     """True if the first document and the first topic of a corpus are here; either may be an image."""
     try:
-        dataset = dataset_of(ref)
+        dataset = load_reference(ref)
         return all(next(stream(), None) is not None for stream in (dataset.documents, dataset.topics))
     except LexvlError:
         return False
@@ -370,7 +368,7 @@ def needs_of_classification(part: RowPart, place: Workplace) -> list[Need]:
     """The weights and the images of a part; a linear probe needs a split for training, which not every set has."""
     name = place.corpora.get(part.data, part.data)
     where = Path(name.partition(":")[2] or name) if part.data in place.corpora else data_root(place.data_dir) / name
-    where = expanded_path(where)
+    where = expand_path(where)
     needs = [*needed_weights(part, place), Need("data", name, where.exists(), ARCHIVE)]
     if part.task == "linear-probe" and "train" not in CLASS_SETS[part.data].files:
         how = "its authors fix no split; class folders in `train` and `test` of its folder are yours"

@@ -41,7 +41,7 @@ from pydantic import AfterValidator, PositiveFloat
 from lexvl_anserini.data.yaml_files import Many, read_yaml
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
-from lexvl_anserini.ground.installed import shipped_folder
+from lexvl_anserini.ground.machine import find_shipped
 
 from .protocols import PROTOCOLS
 from .quantities import Quantity, check_corpus, parse_quantity
@@ -251,7 +251,7 @@ class PublishedTable(NamedTuple):
 
 def expected_folder() -> Path:
     """The folder of the published numbers."""
-    return shipped_folder("expected")
+    return find_shipped("expected")
 
 
 @cache

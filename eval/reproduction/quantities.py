@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from lexvl_anserini.data.fetch import BEIR_ARCHIVES
+from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.registry import CORPORA
 

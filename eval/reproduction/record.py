@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.files import exclusive, json_bytes, make_folder, read_json, write_json
+from lexvl_anserini.ground.files import exclusive, format_json, make_folder, read_json, write_json
 
 from ..measures.result_files import machine
 from .tables import ReproducedCell
@@ -81,7 +81,7 @@ def write_record(path: Path, cells: Iterable[ReproducedCell]) -> None:
 
 
 def _content(cells: Mapping[str, RecordedCell]) -> dict[str, Any]:
-    digests = {key: sha256(json_bytes(cell.environment)).hexdigest()[:12] for key, cell in cells.items()}
+    digests = {key: sha256(format_json(cell.environment)).hexdigest()[:12] for key, cell in cells.items()}
     return {
         "cells": {key: cells[key]._replace(environment=digests[key])._asdict() for key in sorted(cells)},
         "environments": {digests[key]: cells[key].environment for key in sorted(cells)},

@@ -19,16 +19,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.data.dataset import Dataset, data_root, dataset_of
+from lexvl_anserini.data.dataset import Dataset, data_root, load_reference
 from lexvl_anserini.encoders.cards import direction_option
-from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
-from lexvl_anserini.encoders.loading import digest_of, load_encoder, other_parts
-from lexvl_anserini.ground.claims import same_request
+from lexvl_anserini.encoders.checkpoints.find import digest_of, find_checkpoint, other_parts
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.ground.claims import compare_requests
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, make_folder, read_json, write_json
-from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.manifest import RunManifest, read_manifest
 from lexvl_anserini.ground.records import Document, Qrel, Topic
-from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, lists_of, write_run
 from lexvl_anserini.searching.building import build_index
@@ -89,7 +88,7 @@ def ties_of(part: RowPart) -> str | None:
 
 def dataset_for(part: RowPart, work: Prepared, place: Workplace) -> Dataset:
     """The collection of a part, with as many documents as are encoded."""
-    dataset, limit = dataset_of(work.corpus), limit_of(part, place)
+    dataset, limit = load_reference(work.corpus), limit_of(part, place)
     return limited(dataset, limit) if limit else dataset
 
 
@@ -123,7 +122,7 @@ def searched(index: Index, work: Prepared, dataset: Dataset, place: Workplace) -
     search = IndexSearch(
         index, EncoderChanges(options=changes, device=place.device), SearchSettings(batch_size=place.batch_size)
     )
-    source = TopicSource.of(dataset)
+    source = TopicSource.take_dataset(dataset)
     hits = DEFAULT_HITS if dataset.direction == "text-to-text" else CAPTION_HITS
     run = place.output / "runs" / f"{work.names.run}{'.found' if work.system.rerank else ''}.trec"
     request = search.run_manifest(source, hits, source.remove_query, strict_scores=False, output_format="trec")
@@ -140,7 +139,7 @@ def reranked(found: Path, work: Prepared, dataset: Dataset, place: Workplace) ->
     """The run with the first documents of each list scored again by the complete vectors."""
     manifest = manifest_of_run(found)
     model = reranking_encoder(manifest, None, None, place.device, {})
-    request = reranked_manifest(found, TopicSource.of(dataset), model, work.system.rerank)
+    request = reranked_manifest(found, TopicSource.take_dataset(dataset), model, work.system.rerank)
     run = place.output / "runs" / f"{work.names.run}.trec"
 
     def write() -> RunManifest:
@@ -242,4 +241,4 @@ def stored_result(path: Path, request: dict[str, Any], part: RowPart) -> dict[st
     """A finished result; None if it is not there, of another request, or lacks a measure of the part."""
     content = read_json(path, "result") if path.is_file() else {}
     complete = "quantised" in content and {*part.measures} <= {*content.get("values", ())}
-    return content if complete and same_request(request, content.get("request") or {}) else None
+    return content if complete and compare_requests(request, content.get("request") or {}) else None

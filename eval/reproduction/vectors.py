@@ -69,10 +69,10 @@ def complete_first(part: RowPart, work: Prepared, place: Workplace) -> dict[str,
 
 def image_of(work: Prepared) -> str:
     """What the document tower reads of an item: the reference of a stored vector, or the path of a picture."""
-    from lexvl_anserini.data.corpora.embeddings import image_reference
+    from lexvl_anserini.data.corpora.embeddings import find_image_reference
 
     if work.corpus.name.startswith(STORED):
-        return image_reference(work.corpus, work.system.item)
+        return find_image_reference(work.corpus, work.system.item)
     path = picture_of(work.system, work.corpus.name)
     if path is None:
         raise DataError(f"{work.corpus.name}: no picture of the name {work.system.item}")

@@ -14,7 +14,7 @@ from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from lexvl_anserini.encoders.cards import CARDS
-from lexvl_anserini.ground.installed import check_model_libraries
+from lexvl_anserini.ground.machine import check_model_libraries
 from lexvl_anserini.ground.registry import import_home
 
 # The fields of a card that are printed.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from lexvl_anserini.encoders.pyserini_adapter import StockQueryEncoder
     from lexvl_anserini.ground.quantise import Quantiser
-    from lexvl_anserini.ground.vocabulary import Vocabulary
+    from lexvl_anserini.ground.records import Vocabulary
 
 Kind = Literal["impact", "dense", "text"]
 # CSR [n, V] float32 (lexical) or float32 [n, D] (dense).

@@ -30,14 +30,13 @@ from lexvl_anserini.ground.errors import (
     LexvlError,
     UnknownName,
     UsageError,
-    reason_of,
+    describe_error,
 )
-from lexvl_anserini.ground.installed import check_model_libraries
+from lexvl_anserini.ground.machine import check_model_libraries, expand_path
 from lexvl_anserini.ground.manifest import NO_ENCODER, PLACES, EncoderRef
 from lexvl_anserini.ground.progress import waiting
 from lexvl_anserini.ground.registry import RUNTIMES, TORCH, WRAPPERS, import_home
 from lexvl_anserini.ground.typed import check_type, plain
-from lexvl_anserini.ground.user_folders import expanded_path
 
 if TYPE_CHECKING:
     import torch
@@ -155,7 +154,7 @@ def load_encoder(
 def _place(argument: str, value: str | Path | None) -> str | None:
     """A place as a text; a path must exist, so that no hub is searched for it."""
     check_type(argument, value, str | Path | None, "a folder, a hub id or a packaged name")
-    if isinstance(value, Path) and not expanded_path(value).exists():
+    if isinstance(value, Path) and not expand_path(value).exists():
         raise CheckpointError(
             f"{argument} {value}: no such file or folder; a hub id or a packaged name is a text, not a Path"
         )
@@ -200,7 +199,7 @@ def load_by_torch(
     except Exception as error:  # a value of another type than its reader expects raises any error
         reference = checkpoint or card.default_checkpoint
         raise CheckpointError(
-            f"{reference}: cannot be loaded as {name} ({reason_of(error)}); a configuration, "
+            f"{reference}: cannot be loaded as {name} ({describe_error(error)}); a configuration, "
             "tokenizer or weight file has another content than this encoder reads (--verbose shows where)"
         ) from error
     others = other_parts({"tokenizer": tokenizer, "backbone_config": backbone_config, **options})

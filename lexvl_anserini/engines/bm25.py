@@ -31,7 +31,7 @@ from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
-from lexvl_anserini.queries.feedback import RM3
+from lexvl_anserini.queries.query_vectors import RM3
 from lexvl_anserini.runs.order import RankedList, in_order
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_texts
 

@@ -26,7 +26,7 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataC
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-from lexvl_anserini.ground.user_folders import kernels_folder
+from lexvl_anserini.ground.machine import choose_kernels_folder
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -101,7 +101,7 @@ class SourceLocator(_CacheLocator):
 
     def get_cache_path(self) -> str:
         """The folder."""
-        return str(kernels_folder() / f"{self._package.name}-{self.get_source_stamp()[:16]}")
+        return str(choose_kernels_folder() / f"{self._package.name}-{self.get_source_stamp()[:16]}")
 
     def get_source_stamp(self) -> str:
         """The digest of all sources that the function can call."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.data.pictures.images import usable_cores
+from lexvl_anserini.data.pictures.images import count_usable_cores
 from lexvl_anserini.engines.engine import ChangingEngine, EngineOptions
 from lexvl_anserini.engines.index_folder import REPORT, is_index, read_report
 from lexvl_anserini.engines.opening import changing_engine, engine_class, engine_name, engine_of, target_of
@@ -19,9 +19,9 @@ from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.registry import ENGINES
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count, check_type
-from lexvl_anserini.queries.query_source import read_queries, vocabulary_file
+from lexvl_anserini.queries.query_source import find_vocabulary_file, read_queries
 from lexvl_anserini.searching.index import Index
-from lexvl_anserini.shards.collection import combined, part_folders
+from lexvl_anserini.shards.manifests import combined, list_part_folders
 
 Folders = Path | str | Sequence[Path | str]
 # How an error names them.
@@ -84,7 +84,7 @@ def folders_of(shards: Folders) -> list[Path]:
     named = [shards] if isinstance(shards, Path | str) else list(shards)
     for folder in named:
         check_type("a folder of shards", folder, Path | str, FOLDER)
-    folders = [part for folder in named for part in part_folders(Path(folder))]
+    folders = [part for folder in named for part in list_part_folders(Path(folder))]
     if not folders:
         raise UsageError("no shards; name a folder that encode wrote")
     return folders
@@ -190,7 +190,7 @@ def build_index(
 def checked_threads(threads: int | None) -> int:
     """The number of threads that writes an index: as given, or all cores that this process may use."""
     if threads is None:
-        return usable_cores()
+        return count_usable_cores()
     check_count("threads", threads, most=MOST_THREADS)
     return threads
 
@@ -273,7 +273,7 @@ def approximate_index(index: Path | str, queries: Path | str | None = None) -> I
     engine = built_engine(folder, "prepare")
     if queries is not None:
         path = Path(queries)
-        vectors = list(read_queries(path, folder, read_manifest(folder), vocabulary_file(folder, None)))
+        vectors = list(read_queries(path, folder, read_manifest(folder), find_vocabulary_file(folder, None)))
         source = f"queries of {path.name}"
     return Index.of(engine.approximate(folder, vectors, source))
 

@@ -17,9 +17,9 @@ from lexvl_anserini.engines.approximation import check_recall
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, heaviest
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
-from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Text, TreeQuery, Unscored, clause_of
-from lexvl_anserini.queries.feedback import RM3, Feedback, VectorOf, integers, rocchio
-from lexvl_anserini.runs.passages import best_of, by_documents
+from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Text, TreeQuery, Unscored, build_clause
+from lexvl_anserini.queries.query_vectors import RM3, Feedback, VectorOf, integers, rocchio
+from lexvl_anserini.runs.order import best_of, group_by_documents
 from lexvl_anserini.searching.cuts import Cut
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Refinement:
 
     def tree(self, refined: RefinedQuery) -> Clause:
         """The query with its text and filter, as one tree."""
-        clause = clause_of(refined.query)
+        clause = build_clause(refined.query)
         if self.text_weight:
             clause = AnyOf((clause, Text(_text_of(refined), self.text_weight)))
         return clause if self.where is None else All((clause, Unscored(self.where)))
@@ -191,7 +191,7 @@ def search_refined(
     def lists(piece: Sequence[RefinedQuery], hits: int, best: int = 0) -> Iterator[RankedList]:
         queries = [refined.query for refined in piece if isinstance(refined.query, ImpactQuery)]
         if len(queries) < len(piece) or refinement.text_weight:
-            return by_documents(trees, piece, hits, best) if best else trees(piece, hits)
+            return group_by_documents(trees, piece, hits, best) if best else trees(piece, hits)
         if best:
             return engine.search_passages(queries, best, hits, settings.threads, refinement.where)
         if refinement.approximate is not None:
@@ -204,7 +204,7 @@ def search_refined(
         reduced = [refined.with_vector(heaviest(refined.vector, phases.terms)) for refined in piece]
         for refined, first in zip(piece, lists(reduced, max(phases.candidates, hits)), strict=True):
             among = partial(trees, required=Ids(tuple(first.doc_ids)))
-            yield from by_documents(among, [refined], hits, passages) if passages else among([refined], hits)
+            yield from group_by_documents(among, [refined], hits, passages) if passages else among([refined], hits)
 
     stream = iter(queries)
     while piece := list(islice(stream, PIECE)):

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from lexvl_anserini.data.dataset import dataset_of
+from lexvl_anserini.data.dataset import load_reference
 from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
 from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.opening import engine_of
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.installed import versions_of
-from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.machine import list_versions
+from lexvl_anserini.ground.manifest import NAMED, Manifest, RunManifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Topic
-from lexvl_anserini.ground.run_manifest import NAMED, RunManifest
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import Clause, Query, TreeQuery
 from lexvl_anserini.queries.query_source import TYPED, TopicSource, check_readable, check_terms
@@ -29,7 +28,7 @@ from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.trec import DEFAULT_HITS, write_run
 from lexvl_anserini.searching.refine import Refinement, SearchSettings
 from lexvl_anserini.searching.searcher import EncoderChanges, SearchCost, Searcher, refuse_other_kinds
-from lexvl_anserini.shards.collection import source_digest
+from lexvl_anserini.shards.manifests import source_digest
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -147,7 +146,7 @@ class IndexSearch:
             remove_query=remove_query,
             strict_scores=strict_scores,
             output_format=output_format,
-            versions=versions_of(VERSIONED),
+            versions=list_versions(VERSIONED),
         )
 
     def write(self, source: TopicSource, request: RunManifest, run: Path, progress: Progress = silent) -> RunManifest:
@@ -196,7 +195,7 @@ def texts_of(hits: RankedList, index: BuiltIndex, data_dir: str | None) -> dict[
     engine = engine_of(index.path, index.manifest.kind)
     if (stored := engine.stored_texts(index.path, hits.doc_ids)) is not None:
         return stored
-    dataset = dataset_of(index.manifest.corpus.ref.at(data_dir))
+    dataset = load_reference(index.manifest.corpus.ref.at(data_dir))
     doc_ids = set(hits.doc_ids)
     return {d.doc_id: d.contents or str(d.image or "") for d in dataset.documents() if d.doc_id in doc_ids}
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, cast
 
-from lexvl_anserini.data.entries import log_once
+from lexvl_anserini.data.lines import log_once
 from lexvl_anserini.encoders.cards import remark_on
 from lexvl_anserini.encoders.families.plain_text import BM25Settings
 from lexvl_anserini.encoders.loading import load_encoder_of
@@ -28,11 +28,9 @@ from lexvl_anserini.ground.manifest import EncoderRef, Manifest, expect_lexical
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
 from lexvl_anserini.ground.typed import MOST, check_count, check_type
 from lexvl_anserini.queries.clauses import Query, TreeQuery
-from lexvl_anserini.queries.feedback import ShardVectors
 from lexvl_anserini.queries.query_source import TYPED
-from lexvl_anserini.queries.query_vectors import encode_queries
-from lexvl_anserini.runs.order import RankedList
-from lexvl_anserini.runs.passages import best_of
+from lexvl_anserini.queries.query_vectors import ShardVectors, encode_queries
+from lexvl_anserini.runs.order import RankedList, best_of
 from lexvl_anserini.runs.trec import DEFAULT_HITS
 from lexvl_anserini.searching.fields import load_fields
 from lexvl_anserini.searching.refine import RefinedQuery, Refinement, SearchSettings, refined_queries, search_refined
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
 
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.engines.engine import Engine, ImpactEngine, TextEngine
-    from lexvl_anserini.queries.feedback import VectorOf
+    from lexvl_anserini.queries.query_vectors import VectorOf
     from lexvl_anserini.searching.cuts import Cut
 
 QUERIES = (Topic, ImpactQuery, DenseQuery, TreeQuery)

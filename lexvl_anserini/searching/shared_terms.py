@@ -11,16 +11,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lexvl_anserini.engines.index_folder import BuiltIndex
 from lexvl_anserini.engines.opening import open_impact_index, verified
 from lexvl_anserini.ground.errors import ArtefactError, DataError
-from lexvl_anserini.ground.manifest import Manifest, expect_lexical
-from lexvl_anserini.ground.records import ImpactQuery, Topic
-from lexvl_anserini.ground.run_manifest import RunManifest
+from lexvl_anserini.ground.manifest import Manifest, RunManifest, expect_lexical
+from lexvl_anserini.ground.records import ImpactQuery, Topic, get_field
 from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.ground.vocabulary import field_of
-from lexvl_anserini.queries.clauses import All, Clause, Ids, Impacts, Term, TreeQuery, clause_of, fold, scored_terms
+from lexvl_anserini.queries.clauses import (
+    All,
+    Clause,
+    Ids,
+    Impacts,
+    Term,
+    TreeQuery,
+    build_clause,
+    fold,
+    list_scored_terms,
+)
 from lexvl_anserini.queries.query_source import TYPED, TopicSource, check_readable
 from lexvl_anserini.queries.query_vectors import encode_queries
-from lexvl_anserini.runs.passages import best_of, best_passages
-from lexvl_anserini.runs.trec import in_rank_order, read_run
+from lexvl_anserini.runs.order import best_of, score_by_passages
+from lexvl_anserini.runs.trec import read_run, sort_by_rank
 from lexvl_anserini.searching.refine import Refinement, refinement_names
 from lexvl_anserini.searching.searcher import EncoderChanges, located
 
@@ -150,8 +158,8 @@ def explained(
     """
     if not doc_ids:
         return []
-    clause = clause_of(query)
-    terms = list(dict.fromkeys(term for term, _ in scored_terms(clause)))
+    clause = build_clause(query)
+    terms = list(dict.fromkeys(term for term, _ in list_scored_terms(clause)))
     among = All((clause, Ids(tuple(doc_ids))))
     scores = dict(engine.search_tree(query.query_id, among, len(doc_ids)).pairs())
     explanations = []
@@ -181,7 +189,7 @@ def by_passages(
     """Explains documents by their best passages, at most `best` of each."""
     if doc_ids is None:
         doc_ids = next(engine.search_passages([query], best, hits)).doc_ids
-    passages = best_passages(engine.search, query, doc_ids, best)
+    passages = score_by_passages(engine.search, query, doc_ids, best)
     explanations = []
     for doc_id in doc_ids:
         if not passages[doc_id]:
@@ -199,11 +207,11 @@ def shared_terms(clause: Clause, impacts: Mapping[str, int], fields: Collection[
     Whether metadata, ids and texts match is not known here: they count as matching.
     """
     weights: dict[str, float] = {}
-    for term, weight in scored_terms(clause, matching=lambda clause: _matches(clause, impacts)):
+    for term, weight in list_scored_terms(clause, matching=lambda clause: _matches(clause, impacts)):
         if term in impacts:
             weights[term] = weights.get(term, 0) + weight
     shared = [
-        SharedTerm(term, w, impacts[term], w * impacts[term], field_of(term, fields))
+        SharedTerm(term, w, impacts[term], w * impacts[term], get_field(term, fields))
         for term, w in weights.items()
         if w
     ]
@@ -246,7 +254,7 @@ def _about_terms(clause: Clause) -> bool:
 
 def scores_in_run(path: Path, query_id: str, hits: int) -> dict[str, float]:
     """The first documents of a topic in a run, best first, and their scores there."""
-    documents = in_rank_order(document for document in read_run(path) if document.query_id == query_id)
+    documents = sort_by_rank(document for document in read_run(path) if document.query_id == query_id)
     if not documents:
         raise DataError(f"{path}: no line for topic {query_id!r}")
     return dict(documents[:hits].pairs())

@@ -22,10 +22,10 @@ from scipy import sparse
 
 from lexvl_anserini.engines.approximation import Exact, mean_recall
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
-from lexvl_anserini.ground.vocabulary import Vocabulary
-from lexvl_anserini.shards.reading import Columns, checked_shards, read_shard, read_vocabulary, shard_pieces
+from lexvl_anserini.ground.records import Vocabulary
+from lexvl_anserini.shards.reading import Columns, check_shards, read_shard, read_vocabulary, shard_pieces
 from lexvl_plugins.bench.collection import read_queries
-from lexvl_plugins.bench.processes import Ready, one_by_one
+from lexvl_plugins.bench.processes import Ready, time_each
 from lexvl_plugins.bench.suite import median
 
 # Share of the exact hits that an approximate engine has to find.
@@ -35,39 +35,38 @@ RECALL = 0.99
 Search = Callable[[np.ndarray, np.ndarray, int], Sequence[int] | np.ndarray]
 
 
-def matrices(shards: Path, manifest: Manifest, vocabulary: Vocabulary) -> Iterator[sparse.csr_matrix]:
+def read_matrices(shards: Path, manifest: Manifest, vocabulary: Vocabulary) -> Iterator[sparse.csr_matrix]:
     """The documents of shards in their order, CSR int32 [some, V] at a time."""
-    for path, _ in checked_shards(shards, manifest):
-        pieces = shard_pieces(path) if path.suffix == ".parquet" else ()
-        for piece in pieces:
+    for path, _ in check_shards(shards, manifest):
+        if path.suffix != ".parquet":
+            yield make_matrix([document.vector for document in read_shard(path, vocabulary)], vocabulary)
+            continue
+        for piece in shard_pieces(path):
             assert isinstance(piece, Columns), "parquet is read as columns"
             dims, impacts, ends = (np.frombuffer(raw, "<i4") for raw in (piece.dims, piece.impacts, piece.ends))
-            yield _rows(dims, impacts, ends, vocabulary)
-        if path.suffix != ".parquet":
-            vectors = [document.vector for document in read_shard(path, vocabulary)]
-            yield as_matrix(vectors, vocabulary)
+            yield _join_rows(dims, impacts, ends, vocabulary)
 
 
-def document_frequencies(shards: Path) -> tuple[dict[str, int], int]:
+def count_documents(shards: Path) -> tuple[dict[str, int], int]:
     """The number of documents that have each term, of those that occur, and the number of documents."""
     manifest = read_manifest(shards)
     vocabulary = read_vocabulary(shards, manifest)
     counts = np.zeros(len(vocabulary), np.int64)
-    for documents in matrices(shards, manifest, vocabulary):
+    for documents in read_matrices(shards, manifest, vocabulary):
         counts += np.bincount(documents.indices, minlength=len(vocabulary))
     terms = {term: count for term, count in zip(vocabulary.terms, counts.tolist(), strict=True) if count}
     return terms, manifest.counts.documents
 
 
-def as_matrix(vectors: Sequence[Mapping[str, int]], vocabulary: Vocabulary) -> sparse.csr_matrix:
+def make_matrix(vectors: Sequence[Mapping[str, int]], vocabulary: Vocabulary) -> sparse.csr_matrix:
     """Vectors as CSR int32 [n, V]; terms that the vocabulary lacks are in no document, and left out."""
     known = [{vocabulary.dimension[t]: w for t, w in v.items() if t in vocabulary.dimension} for v in vectors]
     dims = np.array([dim for vector in known for dim in vector], dtype=np.int32)
     impacts = np.array([impact for vector in known for impact in vector.values()], dtype=np.int32)
-    return _rows(dims, impacts, np.cumsum([len(vector) for vector in known]), vocabulary)
+    return _join_rows(dims, impacts, np.cumsum([len(vector) for vector in known]), vocabulary)
 
 
-def _rows(dims: np.ndarray, impacts: np.ndarray, ends: np.ndarray, vocabulary: Vocabulary) -> sparse.csr_matrix:
+def _join_rows(dims: np.ndarray, impacts: np.ndarray, ends: np.ndarray, vocabulary: Vocabulary) -> sparse.csr_matrix:
     shape = (len(ends), len(vocabulary))
     matrix = sparse.csr_matrix((impacts, dims, np.concatenate([[0], ends])), shape=shape)
     matrix.check_format()  # shards of other programs may name a term that is none
@@ -75,14 +74,14 @@ def _rows(dims: np.ndarray, impacts: np.ndarray, ends: np.ndarray, vocabulary: V
     return matrix
 
 
-def exact_hits(shards: str, queries: str, hits: Sequence[int]) -> dict[str, list[Exact]]:
+def find_exact(shards: str, queries: str, hits: Sequence[int]) -> dict[str, list[Exact]]:
     """The exact hits of each query by number of hits as text, from the dot products with all documents."""
     place, most = Path(shards), max(hits)
     manifest = read_manifest(place)
     vocabulary = read_vocabulary(place, manifest)
-    weights = as_matrix([query.vector for query in read_queries(queries)], vocabulary).astype(np.int64).T.tocsr()
+    weights = make_matrix([query.vector for query in read_queries(queries)], vocabulary).astype(np.int64).T.tocsr()
     best = np.zeros((most, weights.shape[1]), np.int64)
-    for documents in matrices(place, manifest, vocabulary):
+    for documents in read_matrices(place, manifest, vocabulary):
         scores = np.concatenate([best, (documents @ weights).toarray()])
         best = np.partition(scores, len(scores) - most, axis=0)[-most:]
     # Scores of each query, descending.
@@ -95,7 +94,7 @@ def exact_hits(shards: str, queries: str, hits: Sequence[int]) -> dict[str, list
 
 
 class Inputs(NamedTuple):
-    """What a baseline reads: documents and queries, CSR int32 [n, V], and the exact hits of `exact_hits`."""
+    """What a baseline reads: documents and queries, CSR int32 [n, V], and what `find_exact` returns."""
 
     documents: sparse.csr_matrix
     queries: sparse.csr_matrix
@@ -107,12 +106,12 @@ def read_inputs(shards: str, queries: str, exact: str) -> Inputs:
     place = Path(shards)
     manifest = read_manifest(place)
     vocabulary = read_vocabulary(place, manifest)
-    documents = sparse.vstack(list(matrices(place, manifest, vocabulary)), format="csr", dtype=np.int32)
+    documents = sparse.vstack(list(read_matrices(place, manifest, vocabulary)), format="csr", dtype=np.int32)
     vectors = [query.vector for query in read_queries(queries)]
-    return Inputs(documents, as_matrix(vectors, vocabulary), orjson.loads(Path(exact).read_bytes()))
+    return Inputs(documents, make_matrix(vectors, vocabulary), orjson.loads(Path(exact).read_bytes()))
 
 
-def worker(inputs: Inputs, searches: Mapping[str, Search]) -> Ready:
+def make_worker(inputs: Inputs, searches: Mapping[str, Search]) -> Ready:
     """A worker around the searches of an engine, by the names of their settings.
 
     `latency` times the chosen one, query by query; `recall` returns its name and the share of the hits that it finds.
@@ -122,9 +121,9 @@ def worker(inputs: Inputs, searches: Mapping[str, Search]) -> Ready:
     encoded = [(row.indices.astype(np.uint32), row.data.astype(np.float32)) for row in rows]
     chosen: dict[int, tuple[str, float]] = {}
 
-    def tried(name: str, hits: int) -> tuple[float, float]:
+    def measure(name: str, hits: int) -> tuple[float, float]:
         numbers: list[Any] = []
-        seconds = one_by_one(lambda query: numbers.append(searches[name](*query, hits)), encoded)["cpu_s"]
+        seconds = time_each(lambda query: numbers.append(searches[name](*query, hits)), encoded)["cpu_s"]
         scores = [
             (documents[np.asarray(of_query, np.int64)] @ row.T).toarray()
             for of_query, row in zip(numbers, rows, strict=True)
@@ -133,14 +132,14 @@ def worker(inputs: Inputs, searches: Mapping[str, Search]) -> Ready:
 
     def answer(task: str, hits: int, threads: int = 1) -> Any:
         if hits not in chosen:
-            results = {name: tried(name, hits) for name in searches}
+            results = {name: measure(name, hits) for name in searches}
             # The fastest that finds enough; else the one that finds most.
             best = min(results, key=lambda name: (-min(results[name][0], RECALL), results[name][1]))
             chosen[hits] = best, results[best][0]
         name, share = chosen[hits]
         if task == "recall":
             return {"recall": share, "settings": name}
-        return one_by_one(lambda query: searches[name](*query, hits), encoded)
+        return time_each(lambda query: searches[name](*query, hits), encoded)
 
     return Ready({}, answer)
 
@@ -183,7 +182,7 @@ def search_sindi(shards: str, queries: str, exact: str, pruned: bool) -> Ready:
             )
             for pruning, candidates in product(QUERY_PRUNINGS, CANDIDATES)
         }
-    return worker(inputs, searches)
+    return make_worker(inputs, searches)
 
 
 # The terms of a query that Seismic reads, and the share of its bounds that it trusts.
@@ -211,4 +210,4 @@ def search_seismic(shards: str, queries: str, exact: str) -> Ready:
         return [int(number) for _, _, number in triples]
 
     names = product(QUERY_CUTS, HEAP_FACTORS)
-    return worker(inputs, {f"{c} terms of a query, heap factor {f}": partial(search, c, f) for c, f in names})
+    return make_worker(inputs, {f"{c} terms of a query, heap factor {f}": partial(search, c, f) for c, f in names})

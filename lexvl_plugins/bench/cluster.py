@@ -27,15 +27,14 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from lexvl_anserini.cli import Style, Verbose, expanded, print_rows, progress_bar, run
-from lexvl_anserini.data.corpora.demo import demo_files
-from lexvl_anserini.data.corpora.karpathy import read_karpathy
+from lexvl_anserini.cli import Style, Verbose, expanded, print_rows, run
+from lexvl_anserini.data.corpora.captioned import list_demo_files, read_karpathy
 from lexvl_anserini.engines.index_folder import REPORT, index_manifest, read_report
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
-from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, file_sha256, make_folder
+from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, exclusive, make_folder
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.progress import Progress
-from lexvl_anserini.queries.query_source import topic_source
+from lexvl_anserini.ground.progress import Progress, progress_bar
+from lexvl_anserini.queries.query_source import find_topic_source
 from lexvl_anserini.runs.order import RankedList, merged
 from lexvl_anserini.runs.trec import ensure_run
 from lexvl_anserini.searching.building import build_index
@@ -43,8 +42,9 @@ from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.retrieval import IndexSearch
 from lexvl_plugins.bench.processes import Stopwatch
 from lexvl_plugins.bench.suite import median
+from lexvl_plugins.cluster.options import RunnerOptions
 from lexvl_plugins.cluster.ray_connect import OBJECT_STORE, import_ray
-from lexvl_plugins.cluster.runners import RunnerSettings, running_on
+from lexvl_plugins.cluster.runners import run_on
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_plugins.bench.cluster")
@@ -96,7 +96,7 @@ def encode(settings: ClusterDemoOptions, home: Path, progress: Progress) -> None
     from lexvl_anserini.shards.layout import Layout
     from lexvl_plugins.cluster.parts import PartsRequest, encode_parts
 
-    corpus, encoder = corpus_and_encoder(settings)
+    corpus, encoder = name_inputs(settings)
     layout = Layout(shard_format="parquet")
     encode_parts(
         PartsRequest(settings.file("plan.json"), home / "shards", corpus, encoder, Quantiser(), layout), progress
@@ -112,7 +112,7 @@ def search(settings: ClusterDemoOptions, home: Path, progress: Progress) -> None
     """Searches all topics and writes the run."""
     manifest = index_manifest(home / "index")
     searching = IndexSearch(Index(home / "index", manifest))
-    source = topic_source(str(settings.file("topics.tsv")), home / "index", manifest, None, None)
+    source = find_topic_source(str(settings.file("topics.tsv")), home / "index", manifest, None, None)
     request = searching.run_manifest(source, HITS, False, strict_scores=False, output_format="trec")
     ensure_run(home / "run.trec", request, True, lambda: searching.write(source, request, home / "run.trec", progress))
 
@@ -125,7 +125,7 @@ STEPS: Mapping[str, Callable[[ClusterDemoOptions, Path, Progress], None]] = {
 }
 
 
-def corpus_and_encoder(settings: ClusterDemoOptions) -> tuple[CorpusRef, Any]:
+def name_inputs(settings: ClusterDemoOptions) -> tuple[CorpusRef, Any]:
     """The pictures, and the demo's pair."""
     from lexvl_anserini.encoders.loading import EncoderRequest
 
@@ -137,23 +137,25 @@ def prepare(settings: ClusterDemoOptions) -> None:
     """Copies the pictures, writes their captions as topics, and plans the parts."""
     import torch
 
-    from lexvl_anserini.data.dataset import dataset_of
+    from lexvl_anserini.data.dataset import load_reference
     from lexvl_anserini.shards.layout import Layout
-    from lexvl_plugins.cluster.plans import listing_of, plan_corpus
+    from lexvl_plugins.cluster.plans import name_listing, plan_corpus
 
     captions = copy_pictures(settings.file("pictures.tar"), settings.pictures)
     with atomic_write(settings.file("topics.tsv")) as out:
         for image in islice(read_karpathy(captions), min(ASKED, settings.pictures)):
             out.writelines(f"{caption.caption_id}\t{caption.text}\n".encode() for caption in image.captions)
     torch.set_num_threads(1)
-    corpus, encoder = corpus_and_encoder(settings)
+    corpus, encoder = name_inputs(settings)
     file, layout = settings.file("plan.json"), Layout(shard_format="parquet")
-    plan_corpus(dataset_of(corpus), encoder.load(), settings.parts, layout=layout, listing=listing_of(file)).write(file)
+    plan_corpus(
+        load_reference(corpus), encoder.load(), settings.parts, layout=layout, listing=name_listing(file)
+    ).write(file)
 
 
 def copy_pictures(path: Path, count: int) -> Path:
     """Writes the first pictures of a split of the demo that has so many as a tar; returns the file of its captions."""
-    captions, pictures = demo_files("test" if count <= PACKAGED else "train")
+    captions, pictures = list_demo_files("test" if count <= PACKAGED else "train")
     with (
         tarfile.open(pictures) as source,
         atomic_write(path) as out,
@@ -190,7 +192,7 @@ def replace_node(cluster: Any) -> None:
     cluster.add_node(**NODE)
 
 
-def once_at_half(total: int, act: Callable[[], None], progress: Progress) -> Progress:
+def act_at_half(total: int, act: Callable[[], None], progress: Progress) -> Progress:
     """The progress callback, which acts once when half of the total is done."""
     done = 0
 
@@ -211,7 +213,7 @@ def do_steps(settings: ClusterDemoOptions, name: str, at_half: Callable[[], None
     for step, work in STEPS.items():
         total = topics if step == "search" else settings.pictures
         with progress_bar(f"{name}: {step}", total, "done") as progress, Stopwatch() as watch:
-            advance = once_at_half(total, at_half, progress) if at_half else progress
+            advance = act_at_half(total, at_half, progress) if at_half else progress
             work(settings, settings.file(name), advance)
         seconds[f"{name}_{step}_seconds"] = round(watch.wall_s, 2)
         seconds[f"{name}_{step}_cpu_seconds"] = round(watch.cpu_s, 2)
@@ -219,52 +221,48 @@ def do_steps(settings: ClusterDemoOptions, name: str, at_half: Callable[[], None
     return seconds
 
 
-def digest_of_folder(folder: Path) -> str:
+def hash_folder(folder: Path) -> str:
     """The digest of the names and bytes of all files below a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return sha256("\n".join(f"{path.relative_to(folder)} {file_sha256(path)}" for path in files).encode()).hexdigest()
+    return sha256(
+        "\n".join(f"{path.relative_to(folder)} {compute_sha256(path)}" for path in files).encode()
+    ).hexdigest()
 
 
-def compared(settings: ClusterDemoOptions) -> dict[str, Any]:
+def compare_results(settings: ClusterDemoOptions) -> dict[str, Any]:
     """The sizes of what the cluster made; an error where that differs from what one process made."""
     local, ray = settings.file("local"), settings.file("ray")
     reports = [read_report(home / "index") for home in (local, ray)]
     counts = [tuple(report[key] for key in ("documents", "postings", "partitions", "collection")) for report in reports]
+    documents, postings = counts[1][:2]
     equal = {
-        "shards": digest_of_folder(local / "shards") == digest_of_folder(ray / "shards"),
-        "index": counts[0] == counts[1] and counts[0][0] == settings.pictures,
-        "run": file_sha256(local / "run.trec") == file_sha256(ray / "run.trec"),
+        "shards": hash_folder(local / "shards") == hash_folder(ray / "shards"),
+        "index": counts[0] == counts[1] and documents == settings.pictures,
+        "run": compute_sha256(local / "run.trec") == compute_sha256(ray / "run.trec"),
     }
     if not all(equal.values()):
         differing = ", ".join(name for name, same in equal.items() if not same)
         raise LexvlError(f"{settings.output}: {differing} of the cluster differ from those of one process")
-    return {"documents": counts[0][0], "postings": counts[0][1], **sizes(ray), "equal": ", ".join(equal)}
-
-
-def sizes(home: Path) -> dict[str, float]:
-    """Bytes of shards and index, a picture."""
-    report = read_report(home / "index")
-    partitions = [read_report(path.parent) for path in (home / "index").glob(f"*/{REPORT}")]
+    partitions = [read_report(path.parent) for path in (ray / "index").glob(f"*/{REPORT}")]
     size = {
-        "shard": sum(path.stat().st_size for path in (home / "shards").rglob("*") if path.is_file()),
-        "index": report["bytes"],
+        "shard": sum(path.stat().st_size for path in (ray / "shards").rglob("*") if path.is_file()),
+        "index": reports[1]["bytes"],
         "resident": sum(partition.resident_bytes for partition in partitions),
     }
-    return {f"{name}_bytes_a_picture": round(total / report["documents"], 1) for name, total in size.items()}
+    sizes = {f"{name}_bytes_a_picture": round(total / documents, 1) for name, total in size.items()}
+    return {"documents": documents, "postings": postings, **sizes, "equal": ", ".join(equal)}
 
 
-def merge_costs(
+def measure_merging(
     counts: Sequence[int] = LISTS, lengths: Sequence[int] = MERGED_HITS, repeats: int = 5
 ) -> dict[str, Any]:
     """CPU milliseconds, the median of repeats, of unpacking and merging the lists of one query from many workers."""
     chance, costs = np.random.default_rng(0), dict[str, Any]()
     for hits, count in product(lengths, counts):
-        scores = -np.sort(-chance.integers(1, 1 << 20, (count, hits)), axis=1).astype(np.float64)
-        sent = [
-            RankedList("q", "".join(f"{number:04}-{row:06}\n" for row in range(hits)).encode(), of_list)
-            for number, of_list in enumerate(scores)
-        ]
-        packed = list(map(pickle.dumps, sent))
+        packed = []
+        for number, scores in enumerate(-np.sort(-chance.integers(1, 1 << 20, (count, hits)), axis=1)):
+            ids = "".join(f"{number:04}-{row:06}\n" for row in range(hits)).encode()
+            packed.append(pickle.dumps(RankedList("q", ids, scores.astype(np.float64))))
         unpacking, merging = [], []
         for _ in range(repeats):
             with Stopwatch() as watch:
@@ -288,10 +286,10 @@ def demo(settings: ClusterDemoOptions) -> dict[str, Any]:
     with exclusive(settings.output):
         prepare(settings)
         seconds = do_steps(settings, "local")
-        with local_cluster(settings.nodes) as cluster, running_on("ray", RunnerSettings(address=cluster.address)):
+        with local_cluster(settings.nodes) as cluster, run_on(RunnerOptions("ray", cluster.address)):
             at_half = partial(replace_node, cluster) if settings.kill else None
             seconds |= do_steps(settings, "ray", at_half)
-        rows = compared(settings)
+        rows = compare_results(settings)
     killed = len(STEPS) if settings.kill else 0
     return {"nodes": settings.nodes, "parts": settings.parts, "nodes_killed": killed, **rows, **seconds}
 
@@ -307,9 +305,9 @@ def command(
 ) -> None:
     """Start a Ray cluster of several nodes on this machine, and compare its work with that of one process.
 
-    Example: python -m lexvl_plugins.bench.cluster demo --pictures 400 --nodes 3 --kill
+    Example: lexvl cluster-efficiency demo --pictures 400 --nodes 3 --kill
     """
-    actions: Mapping[str, Callable[[], dict[str, Any]]] = {"demo": partial(demo, settings), "merge": merge_costs}
+    actions: Mapping[str, Callable[[], dict[str, Any]]] = {"demo": partial(demo, settings), "merge": measure_merging}
     if what not in actions:
         raise UnknownName("action", what, actions)
     print_rows(actions[what](), style)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -14,8 +14,7 @@ import orjson
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
+from lexvl_anserini.ground.records import ImpactQuery, TermWeights, Vocabulary
 from lexvl_plugins.bench.processes import run_once
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class Collection(NamedTuple):
 
 
 @contextmanager
-def working_folder(options: Options) -> Iterator[Path]:
+def open_workdir(options: Options) -> Iterator[Path]:
     """The user's `workdir`, which remains, or a temporary folder."""
     if options.workdir is not None:
         options.workdir.mkdir(parents=True, exist_ok=True)
@@ -62,71 +61,57 @@ def prepare(options: Options, folder: Path, documents: int, shard_format: str = 
     drawn = {"count": options.query_count or QUERY_COUNT, "terms": options.query_terms}
     if options.seed is not None:
         drawn["seed"] = options.seed
-    if options.shards is None:
-        law = {"name": options.single("shape", SHAPE), "terms": options.terms}
-        inputs: dict[str, Any] = {"law": law, "documents": documents, "shard_format": shard_format}
-        written = run_once(".collection:write", folder=folder, drawn=drawn, **inputs)
-    else:
-        shards = options.shards
-        if shards.suffix == MATRIX:
-            shards = Path(run_once(".collection:write_matrix", folder=folder, path=shards).result)
-        inputs = {"shards": shards, "queries": options.queries}
-        written = run_once(".collection:write_queries_for", folder=folder, drawn=drawn, **inputs)
-    place, queries, count = written.result
+    law = {"name": options.single("shape", SHAPE), "terms": options.terms}
+    inputs: dict[str, Any] = {"law": law, "documents": documents, "shard_format": shard_format}
+    inputs |= {"shards": options.shards, "queries": options.queries, "drawn": drawn}
+    place, queries, count = run_once(".collection:write", folder=folder, **inputs).result
     return Collection(Path(place), Path(queries), count)
 
 
 def write(
-    folder: str, law: Mapping[str, Any], documents: int, shard_format: str, drawn: Mapping[str, int]
+    folder: str,
+    drawn: Mapping[str, int],
+    law: Mapping[str, Any],
+    documents: int,
+    shard_format: str,
+    shards: str | None,
+    queries: str | None,
 ) -> tuple[str, str, int]:
-    """What a child of `prepare` runs for synthetic data; returns the paths and the number of documents."""
-    from lexvl_plugins.bench import vectors
+    """What a child of `prepare` runs; returns the paths of shards and queries, and the number of documents.
 
-    shape, seed = vectors.shape_of(**law), drawn.get("seed", vectors.SEED)
-    # The name states the contents, so that a folder that is kept can hold several.
-    shards = Path(folder) / f"{law['name']}-{shape.terms}-{documents}-{seed}.{shard_format}"
-    vectors.write_synthetic(shards, shape, documents, seed, shard_format)
-    return str(shards), written(vectors.synthetic_queries(shape, **drawn), folder, shards), documents
-
-
-def write_matrix(folder: str, path: str) -> str:
-    """What a child of `prepare` runs for a user's matrix; returns the path of its shards."""
-    from lexvl_plugins.bench import vectors
-
-    shards = Path(folder) / f"{Path(path).name}.parquet"
-    vectors.write_matrix(shards, Path(path))
-    return str(shards)
-
-
-def write_queries_for(folder: str, shards: str, queries: str | None, drawn: Mapping[str, int]) -> tuple[str, str, int]:
-    """What a child of `prepare` runs for a user's shards: their queries, or some drawn from the shards' postings."""
+    Queries for a user's shards are the user's, or some drawn from the shards' postings.
+    """
+    from lexvl_anserini.queries.query_vectors import write_queries
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
-    from lexvl_plugins.bench.vectors import as_queries, queries_from_pool, read_encoded, read_impact_matrix
+    from lexvl_plugins.bench import vectors
 
-    path = Path(shards)
+    path = Path(shards or "")
+    if shards is None:
+        shape, seed = vectors.find_shape(**law), drawn.get("seed", vectors.SEED)
+        # The name states the contents, so that a folder that is kept can hold several.
+        path = Path(folder) / f"{law['name']}-{shape.terms}-{documents}-{seed}.{shard_format}"
+        vectors.write_synthetic(path, shape, documents, seed, shard_format)
+    elif path.suffix == MATRIX:
+        path = Path(folder) / f"{path.name}.parquet"
+        vectors.write_matrix(path, Path(shards))
     manifest = read_manifest(path)
     if manifest.kind != "impact":
-        raise UsageError(f"{shards}: {manifest.kind} shards; these suites compare lexical ones (kind 'impact')")
+        raise UsageError(f"{path}: {manifest.kind} shards; these suites compare lexical ones (kind 'impact')")
     vocabulary = read_vocabulary(path, manifest)
-    if queries is None:
-        chosen = queries_from_pool(read_impacts(path, manifest, vocabulary), **drawn)
+    if shards is None:
+        chosen = vectors.draw_queries(shape, **drawn)
+    elif queries is None:
+        chosen = vectors.draw_from_pool(read_impacts(path, manifest, vocabulary), **drawn)
     elif queries.endswith(MATRIX):
-        matrix = read_impact_matrix(Path(queries))
+        matrix = vectors.read_impact_matrix(Path(queries))
         if matrix.shape[1] != len(vocabulary):
-            raise UsageError(f"{queries}: {matrix.shape[1]:,} columns, {shards} has {len(vocabulary):,} terms")
-        chosen = as_queries(matrix[: drawn["count"]], vocabulary.terms)
+            raise UsageError(f"{queries}: {matrix.shape[1]:,} columns, {path} has {len(vocabulary):,} terms")
+        chosen = vectors.make_queries(matrix[: drawn["count"]], vocabulary.terms)
     else:
-        chosen = read_encoded(Path(queries), drawn["count"])
-    return shards, written(chosen, folder, path), manifest.counts.documents
-
-
-def written(queries: Sequence[ImpactQuery], folder: str, shards: Path) -> str:
-    """The file of the queries for shards, written."""
-    from lexvl_anserini.queries.query_vectors import write_queries
-
-    target = Path(folder) / f"queries-{shards.name}.jsonl"
-    write_queries(queries, target)
-    return str(target)
+        chosen = vectors.read_encoded(Path(queries), drawn["count"])
+    target = Path(folder) / f"queries-{path.name}.jsonl"
+    write_queries(chosen, target)
+    return str(path), str(target), manifest.counts.documents
 
 
 def describe(options: Options, shards: Path) -> dict[str, Any]:
@@ -144,13 +129,12 @@ def read_queries(path: str) -> list[ImpactQuery]:
     """The queries that `prepare` wrote, as an encoder gives them: columns over one vocabulary."""
     rows = [orjson.loads(line) for line in Path(path).read_bytes().splitlines()]
     vocabulary = Vocabulary(sorted({term for row in rows for term in row["vector"]}))
-    return [ImpactQuery(row["id"], weights_of(row["vector"], vocabulary)) for row in rows]
-
-
-def weights_of(vector: Mapping[str, int], vocabulary: Vocabulary) -> TermWeights:
-    """A vector as columns."""
-    dimensions = np.array(list(map(vocabulary.dimension.__getitem__, vector)), np.int32)
-    return TermWeights(vocabulary, dimensions, np.array(list(vector.values()), np.int64))
+    queries = []
+    for row in rows:
+        dimensions = np.array([vocabulary.dimension[term] for term in row["vector"]], np.int32)
+        weights = np.array(list(row["vector"].values()), np.int64)
+        queries.append(ImpactQuery(row["id"], TermWeights(vocabulary, dimensions, weights)))
+    return queries
 
 
 def write_corpus(folder: Path, documents: int) -> None:

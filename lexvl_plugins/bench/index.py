@@ -17,10 +17,10 @@ from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import folder_bytes, index_manifest, read_report, resident_bytes
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_plugins.bench.collection import describe, prepare, read_queries, working_folder
-from lexvl_plugins.bench.processes import Outcome, Stopwatch, peak_memory, run_once, take_turns
+from lexvl_plugins.bench.collection import describe, open_workdir, prepare, read_queries
+from lexvl_plugins.bench.processes import Outcome, Stopwatch, read_peak, run_once, take_turns
 from lexvl_plugins.bench.suite import Options, Ratio, Report, median, mib, ratio
-from lexvl_plugins.bench.systems import INDEXERS, chosen_systems
+from lexvl_plugins.bench.systems import INDEXERS, choose_systems
 
 DOCUMENTS = 20_000
 REPEATS = 3
@@ -72,10 +72,10 @@ def measure(options: Options) -> Report:
     Indexes that hold different documents, postings or impacts are an error: their costs are not comparable then.
     """
     repeats, threads = options.repeats or REPEATS, options.threads or 1
-    with working_folder(options) as folder:
-        shards = shards_by_format(options, folder)
+    with open_workdir(options) as folder:
+        shards = prepare_formats(options, folder)
         readable = {name: system for name, system in INDEXERS.items() if system.shard_format in shards}
-        arranged = arrangements(chosen_systems(options.system, readable), threads)
+        arranged = arrangements(choose_systems(options.system, readable), threads)
         builds = {
             name: partial(build, row, shards[INDEXERS[row.system].shard_format], folder / f"index-{name}")
             for name, row in arranged.items()
@@ -83,9 +83,9 @@ def measure(options: Options) -> Report:
         rounds: dict[str, list[Built]] = take_turns(builds, repeats)
         settings = {**describe(options, next(iter(shards.values()))), "threads": threads, "repeats": repeats}
     expect_equal({name: built[0].counts for name, built in rounds.items()})
-    rows = tuple(row_of(name, built, settings["documents"]) for name, built in rounds.items())
+    rows = tuple(make_row(name, built, settings["documents"]) for name, built in rounds.items())
     whole = {name: built for name, built in rounds.items() if arranged[name].threads == threads}
-    return Report(rows=rows, ratios=(*compare(whole), *speed_ups(rounds, arranged)), settings=settings)
+    return Report(rows=rows, ratios=(*compare(whole), *compare_threads(rounds, arranged)), settings=settings)
 
 
 def build(arrangement: Arrangement, shards: Path, index: Path) -> Built:
@@ -94,13 +94,13 @@ def build(arrangement: Arrangement, shards: Path, index: Path) -> Built:
     system, places = INDEXERS[name], {"shards": str(shards), "index": str(index)}
     shutil.rmtree(index, ignore_errors=True)
     outcome = run_once(system.function, system.environ, **places, threads=threads, cores=cores)
-    counts = run_once(".systems:index_counts", index=str(index)).result
+    counts = run_once(".systems:count_index", index=str(index)).result
     built = Built(outcome, counts, folder_bytes(index), resident_bytes(index))
     shutil.rmtree(index)
     return built
 
 
-def shards_by_format(options: Options, folder: Path) -> dict[str, Path]:
+def prepare_formats(options: Options, folder: Path) -> dict[str, Path]:
     """The shards in each format: a user's own in theirs, or synthetic ones in both formats."""
     documents = options.single("documents", DOCUMENTS)
     if options.shards is not None:
@@ -118,16 +118,14 @@ def expect_equal(counts: Mapping[str, Any]) -> None:
             raise LexvlError(f"{text}; their costs are not comparable")
 
 
-def row_of(name: str, rounds: Sequence[Built], documents: int) -> dict[str, Any]:
+def make_row(name: str, rounds: Sequence[Built], documents: int) -> dict[str, Any]:
     """One line of the table: medians over the rounds."""
-    cpu_s, wall_s, alone_cpu_s, alone_wall_s, peak = (median(map(cost, rounds)) for cost in COSTS.values())
+    *seconds, peak = (median(map(cost, rounds)) for cost in COSTS.values())
+    clocks = ("cpu_s", "wall_s", "alone_cpu_s", "alone_wall_s")
     return {
         "system": name,
-        "cpu_s": round(cpu_s, 2),
-        "wall_s": round(wall_s, 2),
-        "alone_cpu_s": round(alone_cpu_s, 2),
-        "alone_wall_s": round(alone_wall_s, 2),
-        "documents_per_s": round(documents / alone_wall_s),
+        **{clock: round(value, 2) for clock, value in zip(clocks, seconds, strict=True)},
+        "documents_per_s": round(documents / seconds[-1]),
         "peak_mib": mib(peak),
         "lucene_bytes": rounds[-1].lucene,
         "resident_bytes": rounds[-1].resident,
@@ -144,7 +142,7 @@ def compare(rounds: Mapping[str, Sequence[Built]]) -> Iterator[Ratio]:
         yield ratio(f"stock / {name}: index bytes", [stock.lucene], [ours.lucene + ours.resident])
 
 
-def speed_ups(rounds: Mapping[str, Sequence[Built]], arranged: Mapping[str, Arrangement]) -> Iterator[Ratio]:
+def compare_threads(rounds: Mapping[str, Sequence[Built]], arranged: Mapping[str, Arrangement]) -> Iterator[Ratio]:
     """Documents per second of indexing alone with all threads, over those of one thread and of one core."""
     alone = COSTS["wall seconds of indexing alone"]
     for name, (system, *_) in arranged.items():
@@ -182,7 +180,7 @@ def open_ours(index: str, queries: str) -> dict[str, float]:
         engine = open_index(Path(index), index_manifest(Path(index)))
     with Stopwatch() as first:
         list(engine.search([query], FIRST_HITS))
-    memory = peak_memory()
+    memory = read_peak()
     engine.close()
     with Stopwatch() as again:
         open_index(Path(index), index_manifest(Path(index))).close()

@@ -105,18 +105,16 @@ def rows(reports: Mapping[str, Report]) -> Iterator[dict[str, Any]]:
     """One row per goal: the ratio by CPU and by wall time, or by what its name says."""
     for goal in GOALS:
         ratios = {ratio.what: ratio for ratio in reports[goal.part].ratios}
-        row: dict[str, Any] = {"figure": goal.text, "aim": goal.aim}
-        names = [goal.ratio.format(clock) for clock in CLOCKS]
-        if not set(names) & set(ratios):
-            continue
-        timed = "{}" in goal.ratio
-        for clock, name in zip(CLOCKS, names, strict=True):
-            if name in ratios:
-                row[f"by {clock} time" if timed else "ratio"] = as_text(ratios[name])
-        yield row
+        values = {
+            f"by {clock} time" if "{}" in goal.ratio else "ratio": write_ratio(ratios[name])
+            for clock in CLOCKS
+            if (name := goal.ratio.format(clock)) in ratios
+        }
+        if values:
+            yield {"figure": goal.text, "aim": goal.aim, **values}
 
 
-def as_text(ratio: Ratio) -> str:
+def write_ratio(ratio: Ratio) -> str:
     """The median, and the range over rounds if there are several."""
     spread = f" ({ratio.low:.2f} to {ratio.high:.2f})" if ratio.rounds > 1 else ""
     return f"{ratio.median:.2f}{spread}"

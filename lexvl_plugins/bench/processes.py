@@ -68,14 +68,14 @@ class Stopwatch:
         return {"wall_s": self.wall_s, "cpu_s": self.cpu_s}
 
 
-def one_by_one(search: Callable[[QueryType], Any], queries: Iterable[QueryType]) -> dict[str, list[float]]:
+def time_each(search: Callable[[QueryType], Any], queries: Iterable[QueryType]) -> dict[str, list[float]]:
     """Wall and CPU seconds (all threads of this process) of each query, one after the other."""
     wall, cpu = [], []
     for query in queries:
-        started, worked = time.perf_counter(), time.process_time()
-        search(query)
-        wall.append(time.perf_counter() - started)
-        cpu.append(time.process_time() - worked)
+        with Stopwatch() as watch:
+            search(query)
+        wall.append(watch.wall_s)
+        cpu.append(watch.cpu_s)
     return {"wall_s": wall, "cpu_s": cpu}
 
 
@@ -85,7 +85,7 @@ def check_system() -> None:
         raise LexvlError(f"{STATUS}: not there; this command measures memory through Linux's /proc, run it on Linux")
 
 
-def peak_memory() -> int:
+def read_peak() -> int:
     """The greatest resident memory of this process so far."""
     line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
@@ -111,7 +111,7 @@ def run_child() -> None:
         try:
             value = act(**arguments)
             result = value.facts if isinstance(value, Ready) else value
-            answer = {"result": result, "peak_bytes": peak_memory()}
+            answer = {"result": result, "peak_bytes": read_peak()}
         except Exception as error:
             traceback.print_exc()
             answer = {"error": str(error) or type(error).__name__}

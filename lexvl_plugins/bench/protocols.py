@@ -8,7 +8,6 @@ Both models encode the same topics, one at a time on one thread, and search thei
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -24,7 +23,7 @@ from lexvl_eval.reproduction.protocols import PROTOCOLS, Protocol
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_plugins.bench.collection import working_folder
+from lexvl_plugins.bench.collection import open_workdir
 from lexvl_plugins.bench.processes import Ready, Stopwatch, Worker, run_once, take_turns
 from lexvl_plugins.bench.suite import Options, Ratio, Report, median, mib, ratio
 
@@ -47,34 +46,25 @@ def measure(options: Options) -> Report:
     name = options.protocol or ""
     if name not in PROTOCOLS:
         raise UnknownName("protocol", name, PROTOCOLS)
-    protocol, twins = PROTOCOLS[name], twins_of(options)
+    protocol, twins = PROTOCOLS[name], find_twins(options)
     count = options.query_count or protocol.queries or QUERIES
-    with working_folder(options) as folder, ExitStack() as stack:
+    with open_workdir(options) as folder, ExitStack() as stack:
         built, workers = {}, {}
         for kind, shards in twins.items():
             index = folder / f"index-{kind}-{shards.name}"
             built[kind] = run_once(".protocols:build", shards=str(shards), index=str(index)).result
-            workers[kind] = stack.enter_context(
-                Worker(
-                    ".protocols:answer",
-                    ONE_THREAD,
-                    shards=str(shards),
-                    index=str(index),
-                    topics=options.topics,
-                    count=count,
-                    tokens=protocol.tokens,
-                    data_dir=options.data_dir,
-                )
-            )
+            asked = {"topics": options.topics, "count": count, "tokens": protocol.tokens, "data_dir": options.data_dir}
+            worker = Worker(".protocols:answer", ONE_THREAD, shards=str(shards), index=str(index), **asked)
+            workers[kind] = stack.enter_context(worker)
         for worker in workers.values():
             worker.request(hits=protocol.depth, limit=WARM_UP)
         whole = {kind: partial(worker.request, hits=protocol.depth, limit=None) for kind, worker in workers.items()}
         rounds = take_turns(whole, options.repeats or REPEATS)
         rows = [
             {
-                **model_of(kind, twins[kind], built[kind], worker),
-                **times_of(rounds[kind]),
-                **values_of(protocol, kind, worker, rounds[kind][0]["lists"]),
+                **describe_model(kind, twins[kind], built[kind], worker),
+                **summarise_times(rounds[kind]),
+                **judge_lists(protocol, kind, worker, rounds[kind][0]["lists"]),
             }
             for kind, worker in workers.items()
         ]
@@ -82,17 +72,20 @@ def measure(options: Options) -> Report:
     settings = {
         "protocol": f"{name} ({protocol.paper})",
         "topics": first["label"],
-        "items": f"{rows[0]['items']:,} used, {said(protocol.items)}",
-        "queries": f"{first['queries']:,} used, {said(protocol.queries)}",
-        "most tokens of a query": said(protocol.tokens),
+        "items": f"{rows[0]['items']:,} used, {quote(protocol.items)}",
+        "queries": f"{first['queries']:,} used, {quote(protocol.queries)}",
+        "most tokens of a query": quote(protocol.tokens),
         "threads, batch size": "1, 1",
         "hits per query": protocol.depth,
         "rounds": options.repeats or REPEATS,
     }
-    return Report(rows=tuple(rows), ratios=tuple(ratios(rounds, rows)), settings=settings, notes=notes(workers))
+    notes = [f"{kind}: peak memory {mib(worker.peak_bytes)} MiB" for kind, worker in workers.items()]
+    # What a model did otherwise than the protocol.
+    notes += [f"{kind}: {note}" for kind, worker in workers.items() for note in worker.facts["notes"]]
+    return Report(rows=tuple(rows), ratios=tuple(ratios(rounds, rows)), settings=settings, notes=tuple(notes))
 
 
-def twins_of(options: Options) -> dict[str, Path]:
+def find_twins(options: Options) -> dict[str, Path]:
     """The shards of both models, by kind: impact and dense."""
     if options.shards is None or options.dense_shards is None:
         raise UsageError("a protocol compares two models: --shards FOLDER of impacts, --dense-shards FOLDER of vectors")
@@ -107,7 +100,7 @@ def twins_of(options: Options) -> dict[str, Path]:
     return twins
 
 
-def model_of(kind: str, shards: Path, built: Mapping[str, Any], worker: Worker) -> dict[str, Any]:
+def describe_model(kind: str, shards: Path, built: Mapping[str, Any], worker: Worker) -> dict[str, Any]:
     """The model, and the size of its index."""
     manifest = read_manifest(shards)
     counts, row = manifest.counts, {"system": manifest.encoder.name, "engine": built["engine"]}
@@ -116,16 +109,13 @@ def model_of(kind: str, shards: Path, built: Mapping[str, Any], worker: Worker) 
     return {**row, **terms, **worker.facts["sparsity"]}
 
 
-def times_of(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summarise_times(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Medians over the rounds of the mean of their queries, in milliseconds, and queries per second."""
     parts = ("encode_s", "search_s", "cpu_s")
     encode, search, cpu = (median(mean_ms(answer[part]) for answer in rounds) for part in parts)
-    named = {"encode": encode, "search": search, "total": encode + search, "cpu": cpu}
-    return {
-        **{f"{name}_ms": round(value, 3) for name, value in named.items()},
-        "queries_per_s": round(1000 / (encode + search), 1),
-        "searches_per_s": round(1000 / search, 1),
-    }
+    times = {"encode_ms": encode, "search_ms": search, "total_ms": encode + search, "cpu_ms": cpu}
+    rates = {"queries_per_s": 1000 / (encode + search), "searches_per_s": 1000 / search}
+    return {name: round(value, 3) for name, value in times.items()} | {n: round(v, 1) for n, v in rates.items()}
 
 
 def mean_ms(seconds: Sequence[float]) -> float:
@@ -133,10 +123,9 @@ def mean_ms(seconds: Sequence[float]) -> float:
     return 1000 * sum(seconds) / len(seconds)
 
 
-def values_of(protocol: Protocol, kind: str, worker: Worker, lists: Mapping[str, Any]) -> dict[str, float]:
+def judge_lists(protocol: Protocol, kind: str, worker: Worker, lists: Mapping[str, Any]) -> dict[str, float]:
     """The measures of a model's rankings over the topics that were searched; none where there are no judgements."""
-    judged, remove_query = worker.facts["judged"], worker.facts["remove_query"]
-    if judged is None:
+    if (judged := worker.facts["judged"]) is None:
         return {}
     qrels = [qrel for qrel in read_judgements(JudgementSource(corpus=CorpusRef(**judged))).qrels if qrel[0] in lists]
     hits = [
@@ -145,7 +134,7 @@ def values_of(protocol: Protocol, kind: str, worker: Worker, lists: Mapping[str,
         for rank, (doc_id, score) in enumerate(documents, start=1)
     ]
     measures = protocol.measures["text" if judged["direction"] == "text-to-text" else "image"]
-    values = means(evaluate(hits, qrels, measures, name=kind, remove_query=remove_query))
+    values = means(evaluate(hits, qrels, measures, name=kind, remove_query=worker.facts["remove_query"]))
     return {measure: round(value, 4) for measure, value in values.items()}
 
 
@@ -161,22 +150,15 @@ def ratios(rounds: Mapping[str, Sequence[Mapping[str, Any]]], rows: Sequence[Map
     yield ratio("dense / lexical: index bytes", [rows[1]["index_mb"]], [rows[0]["index_mb"]])
 
 
-def notes(workers: Mapping[str, Worker]) -> tuple[str, ...]:
-    """Peak memory, and what a model did otherwise than the protocol."""
-    lines = [f"{kind}: peak memory {mib(worker.peak_bytes)} MiB" for kind, worker in workers.items()]
-    return (*lines, *(f"{kind}: {note}" for kind, worker in workers.items() for note in worker.facts["notes"]))
-
-
-def said(number: int | None) -> str:
+def quote(number: int | None) -> str:
     """A number of the protocol."""
     return "the paper says nothing" if number is None else f"{number:,} in the paper"
 
 
 def build(shards: str, index: str) -> dict[str, Any]:
     """Indexes shards with the default engine of their kind, unless it is done: seconds, bytes, name of the engine."""
-    from lexvl_anserini import build_index
-    from lexvl_anserini.engines.index_folder import folder_bytes, read_report
-    from lexvl_plugins.bench.index import resident_bytes
+    from lexvl_anserini.engines.index_folder import folder_bytes, read_report, resident_bytes
+    from lexvl_anserini.searching.building import build_index
 
     with Stopwatch() as watch:
         build_index(shards, index)
@@ -197,31 +179,32 @@ def answer(shards: str, index: str, topics: str | None, count: int, tokens: int 
     from lexvl_anserini.engines.index_folder import index_manifest
     from lexvl_anserini.engines.opening import open_index
     from lexvl_anserini.ground.records import ImpactQuery
-    from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
+    from lexvl_anserini.queries.query_source import find_topic_source, find_vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
 
     torch.set_num_threads(1)
     path = Path(index)
     manifest = index_manifest(path)
     model, notes = load_limited(manifest, tokens)
-    source = topic_source(topics, path, manifest, data_dir, vocabulary_file(path, None))
+    source = find_topic_source(topics, path, manifest, data_dir, find_vocabulary_file(path, None))
     if source.encoded:
         raise UsageError(f"{source.label}: encoded queries, but a protocol measures their encoding; give topics")
     chosen: list[Any] = list(islice(source.stream(), count))
     engine = open_index(path, manifest)
 
     def respond(hits: int, limit: int | None) -> dict[str, Any]:
-        encode_s, search_s, cpu_s, lists = [], [], [], {}
+        seconds: dict[str, list[float]] = {"encode_s": [], "search_s": [], "cpu_s": []}
+        lists = {}
         for topic in chosen[:limit]:
-            started, worked = time.perf_counter(), time.process_time()
-            [query] = encode_queries(model, [topic], manifest, batch_size=1)
-            encoded = time.perf_counter()
-            [hits_of_query] = engine.search([query], hits + source.remove_query)
-            search_s.append(time.perf_counter() - encoded)
-            cpu_s.append(time.process_time() - worked)
-            encode_s.append(encoded - started)
-            lists[topic.query_id] = [(document.doc_id, document.score) for document in hits_of_query]
-        return {"encode_s": encode_s, "search_s": search_s, "cpu_s": cpu_s, "lists": lists}
+            with Stopwatch() as encoding:
+                [query] = encode_queries(model, [topic], manifest, batch_size=1)
+            with Stopwatch() as searching:
+                [ranking] = engine.search([query], hits + source.remove_query)
+            seconds["encode_s"].append(encoding.wall_s)
+            seconds["search_s"].append(searching.wall_s)
+            seconds["cpu_s"].append(encoding.cpu_s + searching.cpu_s)
+            lists[topic.query_id] = [(document.doc_id, document.score) for document in ranking]
+        return {**seconds, "lists": lists}
 
     sparsity: dict[str, float] = {}
     if manifest.kind == "impact":

@@ -24,40 +24,33 @@ from lexvl_plugins.bench.suite import Options
 
 def measure_latency(part: RowPart, place: Workplace) -> Finding:
     """Measures the latency of a lexical model and of its dense twin, or finds the result."""
-    return found_or_made(part, place, latency)
+    return found_or_made(part, place, compare_latency)
 
 
-def latency(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+def compare_latency(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """What `lexvl efficiency --protocol` reports of both models over the same documents, on one thread."""
     twin = twin_of(part)
     dense = prepare(twin, place) if twin else None
-    if twin is None or dense is None:
+    if dense is None:
         raise CheckpointError(f"{part.label}: no published weights of the dense model")
     dataset = dataset_for(part, work, place)
     shards, dense_shards = encoded(work, dataset, place), encoded(dense, dataset, place)
     report = measure(Options(protocol=work.system.protocol, shards=shards, dense_shards=dense_shards))
-    of_lexical, of_dense = report.rows
+    lexical_row, dense_row = report.rows
     ratios = {ratio.what: ratio.median for ratio in report.ratios}
     values = {
-        "queries per second": of_lexical["queries_per_s"],
-        "ms per query": of_lexical["total_ms"],
-        "dense ms per query": of_dense["total_ms"],
+        "queries per second": lexical_row["queries_per_s"],
+        "ms per query": lexical_row["total_ms"],
+        "dense ms per query": dense_row["total_ms"],
         "times faster": ratios["dense / lexical: in all, per query"],
         "times smaller": ratios["dense / lexical: index bytes"],
     }
-    return {
-        "values": {name: values[name] for name in part.measures},
-        "quantised": True,
-        "documents": of_lexical["items"],
-    }
+    values = {name: values[name] for name in part.measures}
+    return {"values": values, "quantised": True, "documents": lexical_row["items"]}
 
 
 def measure_speed(part: RowPart, place: Workplace) -> Finding:
-    """Other systems over ours, or ours over others, by the suite of a row: medians of ratios in turns, never stored.
-
-    Raises:
-        DataError: not on Linux, where alone a suite measures.
-    """
+    """Other systems over ours, or ours over others, by the suite of a row: medians of ratios in turns, never stored."""
     assert part.system is not None and part.system.suite is not None, "`way_of` looked"
     try:
         check_system()
@@ -80,13 +73,13 @@ def measure_speed(part: RowPart, place: Workplace) -> Finding:
     return Finding({name: ratios[name] for name in part.measures}, 0, note=note)
 
 
-def needs_of_latency(part: RowPart, place: Workplace) -> list[Need]:
+def list_latency_needs(part: RowPart, place: Workplace) -> list[Need]:
     """The weights of both models, and the corpus."""
     twin = twin_of(part)
     return [*needed_weights(part, place), *(needed_weights(twin, place) if twin else ()), needed_corpus(part, place)]
 
 
-def cost_of_latency(part: RowPart, place: Workplace) -> PartCost | None:
+def estimate_latency(part: RowPart, place: Workplace) -> PartCost | None:
     """Disk and time of both models, whose documents no other part shares."""
     twin = twin_of(part)
     costs = [cost_of_retrieval(model, place) for model in (part, twin) if model]
@@ -96,6 +89,6 @@ def cost_of_latency(part: RowPart, place: Workplace) -> PartCost | None:
     return PartCost(" ".join(name), sum(size), sum(encoding_s), sum(topics_s))
 
 
-def cost_of_speed(part: RowPart, place: Workplace) -> PartCost:
+def estimate_speed(part: RowPart, place: Workplace) -> PartCost:
     """The time of a suite, whose files are temporary."""
     return PartCost(part.label, 0, SUITE_S, 0)

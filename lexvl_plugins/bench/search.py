@@ -10,11 +10,11 @@ from typing import Any
 
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.files import write_json
-from lexvl_plugins.bench.collection import QUERY_COUNT, Collection, describe, prepare, read_queries, working_folder
+from lexvl_plugins.bench.collection import QUERY_COUNT, Collection, describe, open_workdir, prepare, read_queries
 from lexvl_plugins.bench.index import measure_opening
 from lexvl_plugins.bench.processes import Worker, run_once, take_turns
 from lexvl_plugins.bench.suite import Options, Ratio, Report, latency, median, mib, ratio
-from lexvl_plugins.bench.systems import INDEXERS, SEARCHERS, WHERE, installed_searchers, share_found
+from lexvl_plugins.bench.systems import INDEXERS, SEARCHERS, WHERE, find_searchers, measure_share
 
 DOCUMENTS = 100_000
 REPEATS = 3
@@ -52,13 +52,13 @@ def measure(options: Options) -> Report:
     Two exact systems that rank differently are an error: their costs are not comparable then.
     """
     hits, threads, rounds = options.hits or HITS, options.threads or 1, options.repeats or REPEATS
-    with working_folder(options) as folder, ExitStack() as stack:
+    with open_workdir(options) as folder, ExitStack() as stack:
         collection = prepare(options, folder, options.single("documents", DOCUMENTS))
         index = folder / f"index-{collection.shards.name}"
         places = {"shards": str(collection.shards), "index": str(index)}
-        names = installed_searchers(options.system)
+        names = find_searchers(options.system)
         run_once(INDEXERS["ours"].function, INDEXERS["ours"].environ, **places, threads=1)
-        inputs = inputs_of(names, index, collection, options)
+        inputs = gather_inputs(names, index, collection, options)
         workers = {name: stack.enter_context(start(name, inputs)) for name in names}
         answers = take_turns(cells(workers, hits, threads), rounds, warm_up=1)
         settings = {
@@ -70,19 +70,19 @@ def measure(options: Options) -> Report:
         if "lucene" in workers:
             settings["expected_overlapping_postings"] = round(workers["lucene"].facts["overlap"], 3)
         expect_agreement(answers, hits)
-        notes = tuple(notes_of(workers, hits))
+        notes = tuple(write_notes(workers, hits))
         figures = measure_opening(index, collection.queries) if "ours" in names else {}
         peaks = {name: mib(worker.peak_bytes) for name, worker in workers.items()}
-    rows = rows_of(answers, peaks, settings["queries"])
+    rows = make_rows(answers, peaks, settings["queries"])
     return Report(figures, rows, ratios_of(answers, hits, threads), settings, notes)
 
 
-def inputs_of(names: Sequence[str], index: Path, collection: Collection, options: Options) -> dict[str, Any]:
+def gather_inputs(names: Sequence[str], index: Path, collection: Collection, options: Options) -> dict[str, Any]:
     """What systems read, by name; the exact hits are written if one of these systems reads them."""
     queries, exact = str(collection.queries), index.with_name(f"exact-{collection.shards.name}.json")
     if any("exact" in SEARCHERS[name].inputs for name in names):
         hits = options.hits or HITS
-        computed = run_once(".baselines:exact_hits", shards=collection.shards, queries=queries, hits=hits)
+        computed = run_once(".baselines:find_exact", shards=collection.shards, queries=queries, hits=hits)
         write_json(exact, computed.result)
     return {
         "index": str(index),
@@ -114,29 +114,27 @@ def cells(workers: Mapping[str, Worker], hits: Sequence[int], threads: int) -> d
     return requests
 
 
-def rows_of(answers: Answers, peaks: Mapping[str, float], queries: int) -> tuple[dict[str, Any], ...]:
+def make_rows(answers: Answers, peaks: Mapping[str, float], queries: int) -> tuple[dict[str, Any], ...]:
     """One line per system, task and number of hits; single queries over all rounds, batches by median."""
     rows = []
     for (name, task, k), rounds in sorted(answers.items(), key=lambda row: (row[0][2], "batch" in row[0][1])):
         row: dict[str, Any] = {"system": name, "task": task, "hits": k}
-        if not task.startswith("batch"):
+        if task.startswith("batch"):
+            wall_s, cpu_s = (median(answer[clock] / queries for answer in rounds) for clock in ("wall_s", "cpu_s"))
+            row |= {"mean_ms": round(wall_s * 1000, 3), "queries_per_s": round(1 / wall_s, 1)}
+        else:
             row |= latency([seconds for answer in rounds for seconds in answer["wall_s"]])
             cpu_s = median(seconds for answer in rounds for seconds in answer["cpu_s"])
-            row["cpu_ms"] = round(cpu_s * 1000, 3)
-        else:
-            wall_s, cpu_s = (median(answer[clock] for answer in rounds) for clock in ("wall_s", "cpu_s"))
-            row |= {"mean_ms": round(wall_s * 1000 / queries, 3), "queries_per_s": round(queries / wall_s, 1)}
-            row["cpu_ms"] = round(cpu_s * 1000 / queries, 3)
-        rows.append({**row, "peak_mib": peaks[name]})
+        rows.append({**row, "cpu_ms": round(cpu_s * 1000, 3), "peak_mib": peaks[name]})
     return tuple(rows)
 
 
 def ratios_of(answers: Answers, hits: Sequence[int], threads: int) -> tuple[Ratio, ...]:
     """Every other system over ours: batches by wall and CPU time, single queries by their median."""
-    return tuple(row for k in hits for row in (*batch_ratios(answers, k, threads), *single_ratios(answers, k)))
+    return tuple(row for k in hits for row in (*compare_batches(answers, k, threads), *compare_singles(answers, k)))
 
 
-def batch_ratios(answers: Answers, k: int, threads: int) -> Iterator[Ratio]:
+def compare_batches(answers: Answers, k: int, threads: int) -> Iterator[Ratio]:
     """Stock over ours, and our batch with one thread over the same with all threads."""
     stock, ours, alone = (answers.get(key) for key in (("stock", "batch", k), ("ours", "batch", k), ("ours", ALONE, k)))
 
@@ -153,7 +151,7 @@ def batch_ratios(answers: Answers, k: int, threads: int) -> Iterator[Ratio]:
         yield ratio(what, seconds(alone, "wall_s"), seconds(ours, "wall_s"))
 
 
-def single_ratios(answers: Answers, k: int) -> Iterator[Ratio]:
+def compare_singles(answers: Answers, k: int) -> Iterator[Ratio]:
     """The ratios of single queries between all systems that answer them."""
     for what, clock in CLOCKS:
         # Per round, the seconds of a system's median query: interruptions of a few queries do not count.
@@ -175,7 +173,7 @@ def expect_agreement(answers: Answers, hits: Sequence[int]) -> None:
             raise LexvlError(f"{' and '.join(digests)} rank differently at k={k}; their times are not comparable")
 
 
-def notes_of(workers: Mapping[str, Worker], hits: Sequence[int]) -> Iterator[str]:
+def write_notes(workers: Mapping[str, Worker], hits: Sequence[int]) -> Iterator[str]:
     """The form of the postings that answered ours, the conditions, and the share of hits that approximate ones find."""
     for name in ("ours", "ours-lucene"):
         if name in workers:
@@ -191,5 +189,5 @@ def notes_of(workers: Mapping[str, Worker], hits: Sequence[int]) -> Iterator[str
             yield f"{name} finds {chosen['recall']:.4f} of the first {k}: {chosen['settings']}"
         if {"faiss-flat", "faiss-hnsw"} <= workers.keys():
             exact, approximate = (workers[name].request(task="hits", hits=k) for name in ("faiss-flat", "faiss-hnsw"))
-            share, candidates = share_found(exact["hits"], approximate["hits"]), approximate["candidates"]
+            share, candidates = measure_share(exact["hits"], approximate["hits"]), approximate["candidates"]
             yield f"faiss-hnsw is approximate: it finds {share:.4f} of the first {k} (efSearch {candidates})"

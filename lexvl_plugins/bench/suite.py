@@ -16,41 +16,44 @@ from lexvl_anserini.cli import DataDir, encoder_names
 from lexvl_anserini.ground.errors import UsageError
 
 
+def offer(help_text: str, *names: str, **limits: Any) -> Any:
+    """An option of a command."""
+    return typer.Option(*names, help=help_text, **limits)
+
+
 @dataclass(frozen=True)
 class Options:
     """The options of all suites; None is a suite's own default."""
 
-    documents: Annotated[list[int] | None, typer.Option(min=1, help="Documents of the collection.")] = None
-    shape: Annotated[list[str] | None, typer.Option(help="Synthetic vectors: mixture (default), splade or vdr.")] = None
-    terms: Annotated[
-        int | None, typer.Option(min=1, help="Terms of a synthetic document; default 150 (at most), 120 or 768.")
-    ] = None
+    documents: Annotated[list[int] | None, offer("Documents of the collection.", min=1)] = None
+    shape: Annotated[list[str] | None, offer("Synthetic vectors: mixture (default), splade or vdr.")] = None
+    terms: Annotated[int | None, offer("Terms of a synthetic document; default 150 (at most), 120 or 768.", min=1)] = (
+        None
+    )
     protocol: Annotated[
-        str | None, typer.Option(help="vdr-g, stair-9 or lexlip: a lexical and a dense model, as a paper measures.")
+        str | None, offer("vdr-g, stair-9 or lexlip: a lexical and a dense model, as a paper measures.")
     ] = None
     shards: Annotated[
-        Path | None, typer.Option(help="Folder that encode wrote, or .npz of impacts, instead of synthetic vectors.")
+        Path | None, offer("Folder that encode wrote, or .npz of impacts, instead of synthetic vectors.")
     ] = None
-    dense_shards: Annotated[Path | None, typer.Option(help="The same corpus by a dense model, for a protocol.")] = None
-    topics: Annotated[
-        str | None, typer.Option(help="Topics of a protocol: dataset/split or a file; default the corpus's own.")
-    ] = None
-    queries: Annotated[Path | None, typer.Option(help="Encoded queries Q.jsonl[.gz], or .npz, for --shards.")] = None
-    query_count: Annotated[int | None, typer.Option(min=1, help="Queries per round; default 200.")] = None
+    dense_shards: Annotated[Path | None, offer("The same corpus by a dense model, for a protocol.")] = None
+    topics: Annotated[str | None, offer("Topics of a protocol: dataset/split or a file; default the corpus's own.")] = (
+        None
+    )
+    queries: Annotated[Path | None, offer("Encoded queries Q.jsonl[.gz], or .npz, for --shards.")] = None
+    query_count: Annotated[int | None, offer("Queries per round; default 200.", min=1)] = None
     query_terms: Annotated[
-        int | None, typer.Option(min=1, help="Terms of a synthetic query; default 30, of a mixture its own.")
+        int | None, offer("Terms of a synthetic query; default 30, of a mixture its own.", min=1)
     ] = None
-    hits: Annotated[
-        list[int] | None, typer.Option(min=1, help="Documents per query; repeatable, default 10 and 1000.")
-    ] = None
-    system: Annotated[list[str] | None, typer.Option(help="What to compare; repeatable, default all.")] = None
-    repeats: Annotated[int | None, typer.Option(min=1, help="Rounds of alternating runs; default 3.")] = None
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of indexing and batch search; default 1.")] = None
-    encoder: Annotated[str | None, typer.Option(help="Default vdr.", autocompletion=encoder_names)] = None
-    checkpoint: Annotated[str | None, typer.Option(help="Default minilm.")] = None
+    hits: Annotated[list[int] | None, offer("Documents per query; repeatable, default 10 and 1000.", min=1)] = None
+    system: Annotated[list[str] | None, offer("What to compare; repeatable, default all.")] = None
+    repeats: Annotated[int | None, offer("Rounds of alternating runs; default 3.", min=1)] = None
+    threads: Annotated[int | None, offer("Threads of indexing and batch search; default 1.", min=1)] = None
+    encoder: Annotated[str | None, offer("Default vdr.", autocompletion=encoder_names)] = None
+    checkpoint: Annotated[str | None, offer("Default minilm.")] = None
     data_dir: DataDir = None
-    workdir: Annotated[Path | None, typer.Option(help="Keeps synthetic files here, for use in later runs.")] = None
-    seed: Annotated[int | None, typer.Option(help="Seed of all synthetic data.")] = None
+    workdir: Annotated[Path | None, offer("Keeps synthetic files here, for use in later runs.")] = None
+    seed: Annotated[int | None, offer("Seed of all synthetic data.")] = None
 
     def named(self) -> list[str]:
         """The names of the options that the user gives."""
@@ -141,14 +144,14 @@ class Report:
         """Blocks with an empty line between them."""
         blocks = [
             "".join(line(name, value) for name, value in {**self.settings, **self.figures}.items()),
-            table(row_table(self.rows)) if self.rows else "",
+            table(tabulate_rows(self.rows)) if self.rows else "",
             table(Table.of_fields(self.ratios, RATIOS)) if self.ratios else "",
             "".join(f"{note}\n" for note in self.notes),
         ]
         return "\n".join(filter(None, blocks))
 
 
-def row_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def tabulate_rows(rows: Sequence[Mapping[str, Any]]) -> Table:
     """One line per mapping; a column for every key of any of them, in the order of their first use."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     columns = tuple(

@@ -35,7 +35,7 @@ from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import All, Clause, Not, Term
 from lexvl_plugins.bench.collection import read_queries
-from lexvl_plugins.bench.processes import Ready, Stopwatch, one_by_one
+from lexvl_plugins.bench.processes import Ready, Stopwatch, time_each
 
 # (doc_id, score) by rank.
 Ranking = list[tuple[str, float]]
@@ -55,7 +55,7 @@ class Indexer(NamedTuple):
 class SearchWorker(NamedTuple):
     """A searching function, the requests that it is measured by, and the names of the inputs that it reads.
 
-    package  what to install where its module cannot be imported: names of both, the package's first
+    `package` is what to install where its module cannot be imported: names of both, the package's first.
     """
 
     function: str
@@ -103,7 +103,7 @@ SEARCHERS: Mapping[str, SearchWorker] = {
 }
 
 
-def chosen_systems(requested: Sequence[str] | None, known: Mapping[str, Any]) -> list[str]:
+def choose_systems(requested: Sequence[str] | None, known: Mapping[str, Any]) -> list[str]:
     """The requested systems, in the order of the known ones; by default all."""
     for name in requested or ():
         if name not in known:
@@ -111,13 +111,9 @@ def chosen_systems(requested: Sequence[str] | None, known: Mapping[str, Any]) ->
     return [name for name in known if not requested or name in requested]
 
 
-def installed_searchers(requested: Sequence[str] | None) -> list[str]:
-    """The requested searchers; by default all whose package is installed.
-
-    Raises:
-        UsageError: a requested one is not installed.
-    """
-    names = chosen_systems(requested, SEARCHERS)
+def find_searchers(requested: Sequence[str] | None) -> list[str]:
+    """The requested searchers, which must be installed; by default all whose package is."""
+    names = choose_systems(requested, SEARCHERS)
     absent = [name for name in names if (module := SEARCHERS[name].package[1]) and find_spec(module) is None]
     if requested and absent:
         package = SEARCHERS[absent[0]].package[0]
@@ -138,7 +134,7 @@ def digest(rankings: Iterable[Ranking]) -> str:
 
 def index_ours(shards: str, index: str, threads: int, cores: int | None = None) -> dict[str, float]:
     """Our indexing, on so many of this process's cores; returns its cost after the start of Java."""
-    from lexvl_anserini import build_index
+    from lexvl_anserini.searching.building import build_index
 
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     jvm.start()
@@ -163,13 +159,12 @@ def search_ours(index: str, queries: str, resident: bool) -> Ready:
 
     def answer(task: str, hits: int, threads: int = 1) -> Any:
         if task == "latency":
-            return one_by_one(lambda query: list(engine.search([query], hits)), encoded)
+            return time_each(lambda query: list(engine.search([query], hits)), encoded)
         if task == "served":
             return dict(engine.served())
         with Stopwatch() as watch:
             lists = list(engine.search(encoded, hits, threads))
-        rankings = ([(d.doc_id, d.score) for d in hits_of_query] for hits_of_query in lists)
-        return {**watch.seconds(), "digest": digest(rankings)}
+        return {**watch.seconds(), "digest": digest([(hit.doc_id, hit.score) for hit in ranking] for ranking in lists)}
 
     return Ready({}, answer)
 
@@ -193,7 +188,7 @@ def search_approximately(index: str, queries: str, exact: str) -> Ready:
     def answer(task: str, hits: int, threads: int = 1) -> Any:
         least = min(share for measured, share in best.items() if measured >= hits)
         if task == "latency":
-            return one_by_one(lambda query: list(engine.search_approximately([query], hits, least)), encoded)
+            return time_each(lambda query: list(engine.search_approximately([query], hits, least)), encoded)
         lists = list(engine.search_approximately(encoded, hits, least))
         reached = mean_recall(orjson.loads(Path(exact).read_bytes())[str(hits)], [ranked.scores for ranked in lists])
         return {"recall": reached, "settings": measured_recall(report, path, least, hits)}
@@ -206,11 +201,11 @@ def search_where(index: str, queries: str, shards: str, resident: bool) -> Ready
 
     A condition is that a document has a term, or lacks it: of all, the one that the nearest share of documents meets.
     """
-    from lexvl_plugins.bench.baselines import document_frequencies
+    from lexvl_plugins.bench.baselines import count_documents
 
     engine, encoded = open_ours(index, resident), read_queries(queries)
-    frequencies, documents = document_frequencies(Path(shards))
-    conditions = dict(zip(WHERE, (condition_of(frequencies, documents, share) for share in SHARES), strict=True))
+    frequencies, documents = count_documents(Path(shards))
+    conditions = dict(zip(WHERE, (choose_condition(frequencies, documents, share) for share in SHARES), strict=True))
 
     def search(query: ImpactQuery, where: Clause, hits: int) -> None:
         list(engine.search_where([query], where, hits))
@@ -224,12 +219,12 @@ def search_where(index: str, queries: str, shards: str, resident: bool) -> Ready
         facts[task] = {"share": share, "first_s": first.cpu_s}
 
     def answer(task: str, hits: int, threads: int = 1) -> Any:
-        return one_by_one(lambda query: search(query, conditions[task][0], hits), encoded)
+        return time_each(lambda query: search(query, conditions[task][0], hits), encoded)
 
     return Ready(facts, answer)
 
 
-def condition_of(frequencies: Mapping[str, int], documents: int, share: float) -> tuple[Clause, float]:
+def choose_condition(frequencies: Mapping[str, int], documents: int, share: float) -> tuple[Clause, float]:
     """The condition that the nearest share of the documents meets, and this share."""
     sharing = [(count / documents, Term(term)) for term, count in frequencies.items()]
     choices: list[tuple[float, Clause]] = [*sharing, *((1 - part, Not(term)) for part, term in sharing)]
@@ -277,7 +272,7 @@ def search_stock(index: str, queries: str) -> Ready:
 
     def answer(task: str, hits: int, threads: int = 1) -> dict[str, Any]:
         if task == "latency":
-            return one_by_one(lambda query_id: searcher.search(query_id, k=hits), ids)
+            return time_each(lambda query_id: searcher.search(query_id, k=hits), ids)
         with Stopwatch() as watch:
             lists = searcher.batch_search(ids, ids, k=hits, threads=threads)
         with Stopwatch() as reading:
@@ -300,7 +295,7 @@ def open_reader(index: str) -> tuple[Any, Any]:
     return reader, java_cast("org.apache.lucene.index.IndexReader", reader)
 
 
-def index_counts(index: str) -> dict[str, int]:
+def count_index(index: str) -> dict[str, int]:
     """Documents, postings and the sum of all impacts, from the index's own statistics."""
     reader, as_reader = open_reader(index)
     terms = java_class("org.apache.lucene.index.MultiTerms").getTerms(as_reader, FIELD)
@@ -321,10 +316,10 @@ def search_lucene(index: str, queries: str) -> Ready:
     searcher = java_class("org.apache.lucene.search.IndexSearcher")(as_reader)
     searcher.setSimilarity(java_class("io.anserini.search.similarity.ImpactSimilarity")())
     encoded = read_queries(queries)
-    built = [lucene_query(query.vector) for query in encoded]
+    built = [build_query(query.vector) for query in encoded]
 
     def answer(task: str, hits: int, threads: int = 1) -> dict[str, Any]:
-        return one_by_one(lambda query: searcher.search(query, hits), built)
+        return time_each(lambda query: searcher.search(query, hits), built)
 
     term_of = java_class("org.apache.lucene.index.Term")
     frequency = {term: int(reader.docFreq(term_of(FIELD, term))) for query in encoded for term in query.vector}
@@ -332,7 +327,7 @@ def search_lucene(index: str, queries: str) -> Ready:
     return Ready({"overlap": touched / (len(encoded) * int(reader.maxDoc()))}, answer)
 
 
-def lucene_query(vector: Mapping[str, float]) -> Any:
+def build_query(vector: Mapping[str, float]) -> Any:
     """One optional clause per term, boosted by its weight."""
     term_of = java_class("org.apache.lucene.index.Term")
     one_term = java_class("org.apache.lucene.search.TermQuery")
@@ -359,7 +354,7 @@ EF_SEARCH = 64
 RECALL = 0.99
 
 
-def dense_vectors(count: int, seed: int, stream: int) -> Iterator[np.ndarray]:
+def draw_dense(count: int, seed: int, stream: int) -> Iterator[np.ndarray]:
     """Unit vectors, float32 [up to DENSE_BLOCK, DIMENSIONS] at a time; `stream` separates documents from queries."""
     basis = np.random.default_rng([seed, 0]).standard_normal((INNER, DIMENSIONS), dtype=np.float32)
     random = np.random.default_rng([seed, 1 + stream])
@@ -379,25 +374,25 @@ def search_faiss(kind: str, documents: int, query_count: int, seed: int) -> Read
     else:
         index = faiss.IndexHNSWFlat(DIMENSIONS, HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = EF_CONSTRUCTION
-    for block in dense_vectors(documents, seed, 0):
+    for block in draw_dense(documents, seed, 0):
         index.add(block)
     faiss.omp_set_num_threads(1)
-    queries = np.concatenate(list(dense_vectors(query_count, seed, 1)))
+    queries = np.concatenate(list(draw_dense(query_count, seed, 1)))
     efforts: dict[int, int] = {}
 
     def answer(task: str, hits: int, threads: int = 1) -> Any:
         if kind == "hnsw":
             if hits not in efforts:
-                efforts[hits] = enough_candidates(index, queries, hits)
+                efforts[hits] = find_candidates(index, queries, hits)
             index.hnsw.efSearch = efforts[hits]
         if task == "hits":
             return {"hits": index.search(queries, hits)[1].tolist(), "candidates": efforts.get(hits)}
-        return one_by_one(lambda query: index.search(query[None], hits), queries)
+        return time_each(lambda query: index.search(query[None], hits), queries)
 
     return Ready({}, answer)
 
 
-def enough_candidates(index: Any, queries: np.ndarray, hits: int) -> int:
+def find_candidates(index: Any, queries: np.ndarray, hits: int) -> int:
     """The least efSearch, doubled from EF_SEARCH or `hits`, that finds RECALL of the exact hits; at most all documents.
 
     The vectors that an IndexHNSWFlat stores give the exact hits of the queries, float32 [q, DIMENSIONS].
@@ -407,13 +402,13 @@ def enough_candidates(index: Any, queries: np.ndarray, hits: int) -> int:
     exact = faiss.downcast_index(index.storage).search(queries, hits)[1].tolist()
     index.hnsw.efSearch = max(EF_SEARCH, hits)
     while index.hnsw.efSearch < index.ntotal:
-        if share_found(exact, index.search(queries, hits)[1].tolist()) >= RECALL:
+        if measure_share(exact, index.search(queries, hits)[1].tolist()) >= RECALL:
             break
         index.hnsw.efSearch *= 2
     return int(index.hnsw.efSearch)
 
 
-def share_found(exact: Sequence[Sequence[Any]], lists: Sequence[Sequence[Any]]) -> float:
+def measure_share(exact: Sequence[Sequence[Any]], lists: Sequence[Sequence[Any]]) -> float:
     """Mean over queries of the share of the exact list that is in the other; an empty list is in any."""
     shares = [len(set(e) & set(f)) / len(e) if e else 1.0 for e, f in zip(exact, lists, strict=True)]
     return sum(shares) / len(shares)

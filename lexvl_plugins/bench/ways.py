@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from lexvl_eval.reproduction.matrix import Way, nothing_needed
 
-from lexvl_plugins.bench.reproduction import cost_of_latency, cost_of_speed, needs_of_latency
+from lexvl_plugins.bench.reproduction import estimate_latency, estimate_speed, list_latency_needs
 
 LATENCY = Way(
     "lexvl_plugins.bench.reproduction:measure_latency",
-    needs_of_latency,
-    cost_of_latency,
+    list_latency_needs,
+    estimate_latency,
     lambda part: bool(part.system and part.system.protocol and part.system.dense),
 )
 SPEED = Way(
     "lexvl_plugins.bench.reproduction:measure_speed",
     nothing_needed,
-    cost_of_speed,
+    estimate_speed,
     lambda part: bool(part.system and part.system.suite),
 )

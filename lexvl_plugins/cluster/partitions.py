@@ -7,11 +7,14 @@ and id. Queries are quantised for the greatest impact of all partitions, which t
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from itertools import chain, islice, product, repeat
+from itertools import islice, product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+
+import numpy as np
 
 from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
 from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
@@ -25,17 +28,15 @@ from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import Clause, Text, walk
 from lexvl_anserini.runs.order import RankedList, merged
-from lexvl_plugins.cluster.partitions_building import (
+from lexvl_plugins.cluster.building import (
     build_partitions,
     check_partition,
-    lacks_partition,
-    partition_name,
-    shards_manifest,
+    is_partition_missing,
+    name_partition,
+    read_shards_manifest,
 )
-from lexvl_plugins.cluster.places import fetched, place
-from lexvl_plugins.cluster.runners import Pending, current_runner
-
-Result = TypeVar("Result")
+from lexvl_plugins.cluster.runners import Pending, get_runner
+from lexvl_plugins.cluster.storage import fetch, place
 
 # Queries that one call sends, at most, and the hits that one call returns.
 BATCH_QUERIES = 256
@@ -52,15 +53,14 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
 
     # BM25 counts documents of the whole, which a partition does not know.
     option_names = LuceneEngine.option_names - {"text"}
-    reads_shards = False
 
     def __init__(self, index: Path, manifest: Manifest):
-        runner, report = current_runner(), read_report(index)
-        folders = folders_in(index, report)
+        runner, report = get_runner(), read_report(index)
+        folders = list_folders(index, report)
         self.index, self.manifest, self.documents = index, manifest, report.documents
-        shared = divided(folders, min(runner.places, len(folders)))
+        shares = np.array_split(np.array(folders, object), min(runner.places, len(folders)))
         searcher = partial(PartitionSearcher, str(report["collection"]))
-        self.workers = runner.workers(searcher, shared)
+        self.workers = runner.start_workers(searcher, [list(share) for share in shares])
 
     @staticmethod
     def options(given: Mapping[str, Any]) -> IndexOptions:
@@ -88,12 +88,12 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         """One partition of each folder; see `build_partitions`."""
         return build_partitions(sources, index, threads, progress, options)
 
-    source_manifest = staticmethod(shards_manifest)
+    source_manifest = staticmethod(read_shards_manifest)
 
     @staticmethod
     def is_whole(index: Path, report: Mapping[str, Any]) -> bool:
         """Whether all partitions are there, each in its place."""
-        return not lacks_partition(place(index), int(report["partitions"]), str(report["collection"]))
+        return not is_partition_missing(place(index), int(report["partitions"]), str(report["collection"]))
 
     @staticmethod
     def figures(report: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -116,25 +116,25 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
     def keywords(index: Path, key: str) -> dict[str, str]:
         """The value of a metadata key by document id, of all partitions."""
         values: dict[str, str] = {}
-        for folder in folders_here(index, read_report(index)):
+        for folder in map(fetch, list_folders(index, read_report(index))):
             values |= LuceneEngine.keywords(folder, key)
         return values
 
     @staticmethod
     def repair(index: Path) -> bool:
         """Repairs each partition; True if it wrote one."""
-        return sum(LuceneEngine.repair(folder) for folder in folders_here(index, read_report(index))) > 0
+        return sum(LuceneEngine.repair(folder) for folder in map(fetch, list_folders(index, read_report(index)))) > 0
 
     @staticmethod
     def check(index: Path, shards: Sequence[Path], progress: Progress = silent) -> dict[str, Any]:
         """Compares each partition with its shards, in the order in which the index was built from them."""
         report = read_report(index)
-        folders = folders_here(index, report)
+        folders = list_folders(index, report)
         if len(shards) != len(folders):
             raise UsageError(f"{index}: {len(folders)} partitions, {len(shards)} folders of shards; name all of them")
         compared: Counter[str] = Counter()
         for folder, source in zip(folders, shards, strict=True):
-            check_partition(folder, report["collection"])
+            check_partition(fetch(folder), report["collection"])
             counts = LuceneEngine.check(folder, [source], progress)
             compared.update({name: value for name, value in counts.items() if isinstance(value, int)})
         return {"index": str(index), "partitions": len(folders), **compared}
@@ -146,12 +146,10 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         if not report.options.get("store_text"):
             return None
         texts: dict[str, str] = {}
-        for doc_id, folder in product(doc_ids, folders_here(index, report)):
+        for doc_id, folder in product(doc_ids, map(fetch, list_folders(index, report))):
             if doc_id not in texts:
-                try:
+                with suppress(DataError):
                     texts |= LuceneEngine.stored_texts(folder, [doc_id]) or {}
-                except DataError:
-                    continue
         if missing := [doc_id for doc_id in doc_ids if doc_id not in texts]:
             raise DataError(f"{index}: no document {missing[0]!r}")
         return {doc_id: texts[doc_id] for doc_id in doc_ids}
@@ -161,55 +159,54 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         check_count("hits", hits)
         hits = min(hits, self.documents)
         sent: deque[list[Pending]] = deque()
-        for batch in batches(queries, max(1, min(BATCH_QUERIES, BATCH_HITS // hits))):
+        for batch in split_batches(queries, max(1, min(BATCH_QUERIES, BATCH_HITS // hits))):
             sent.append([worker.call("search", batch, hits, threads) for worker in self.workers])
             if len(sent) > AHEAD:
-                yield from answers(sent.popleft(), hits)
+                yield from merge_answers(sent.popleft(), hits)
         while sent:
-            yield from answers(sent.popleft(), hits)
+            yield from merge_answers(sent.popleft(), hits)
 
     def search_tree(self, query_id: str, clause: Clause, hits: int) -> RankedList:
         """The ranked list of a clause tree."""
         check_count("hits", hits)
         if any(isinstance(node, Text) for node in walk(clause)):
             raise UsageError("BM25 needs statistics of the whole corpus, which partitions lack; build one index")
-        return merged(self._all("search_tree", query_id, clause, hits), hits)
+        return merged(self._ask_all("search_tree", query_id, clause, hits), hits)
 
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
         """The document's impact for each of `terms` that it has."""
-        impacts: dict[str, int] = self._of_document(doc_id, "impacts", list(terms))
-        return impacts
+        return self._read_document("impacts", doc_id, list(terms))
 
     def vector(self, doc_id: str) -> dict[str, int]:
         """The document's whole vector."""
-        vector: dict[str, int] = self._of_document(doc_id, "vector")
-        return vector
+        return self._read_document("vector", doc_id)
 
-    def _all(self, method: str, *arguments: Any) -> list[Any]:
+    def _read_document(self, method: str, doc_id: str, *arguments: Any) -> dict[str, int]:
+        for impacts in self._ask_all("read_document", method, doc_id, *arguments):
+            if impacts is not None:
+                return dict(impacts)
+        raise DataError(f"{self.index}: no document {doc_id!r}")
+
+    def _ask_all(self, method: str, *arguments: Any) -> list[Any]:
         """The answers of all workers, which work at the same time."""
         pending = [worker.call(method, *arguments) for worker in self.workers]
         return [answer.result() for answer in pending]
-
-    def _of_document(self, doc_id: str, method: str, *arguments: Any) -> Any:
-        if (value := next((v for v in self._all(method, doc_id, *arguments) if v is not None), None)) is None:
-            raise DataError(f"{self.index}: no document {doc_id!r}")
-        return value
 
     def bound(self, vector: Mapping[str, float]) -> float:
         """The highest score that any document could reach, as that of one index."""
         most = self.manifest.counts.max_impact
         if most is not None and (quick := most * sum(vector.values())) < SCORE_LIMIT:
             return quick
-        greatest = [max(impacts) for impacts in zip(*self._all("greatest", list(vector)), strict=True)]
+        greatest = [max(impacts) for impacts in zip(*self._ask_all("find_greatest", list(vector)), strict=True)]
         return sum(weight * impact for weight, impact in zip(vector.values(), greatest, strict=True))
 
     def served(self) -> Mapping[str, int]:
         """Searches of partitions by the form of their postings."""
-        return dict(sum(map(Counter, self._all("served")), Counter[str]()))
+        return dict(sum(map(Counter, self._ask_all("served")), Counter[str]()))
 
     def verified(self) -> None:
         """Waits until the files of all partitions are compared with their checksums."""
-        self._all("verified")
+        self._ask_all("verified")
 
     def close(self) -> None:
         """Ends the workers."""
@@ -217,34 +214,23 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
             worker.close()
 
 
-def folders_in(index: Path, report: Mapping[str, Any]) -> list[Path]:
+def list_folders(index: Path, report: Mapping[str, Any]) -> list[Path]:
     """The folders of an index's partitions."""
     count = report.get("partitions")
     if not isinstance(count, int) or count < 1 or not isinstance(report.get("collection"), str):
         raise ArtefactError(f"{index}: index.json names no partitions; build the index again")
-    return [place(index) / partition_name(number) for number in range(count)]
+    return [place(index) / name_partition(number) for number in range(count)]
 
 
-def folders_here(index: Path, report: Mapping[str, Any]) -> list[Path]:
-    """The folders of an index's partitions, for this process to read."""
-    return [fetched(folder) for folder in folders_in(index, report)]
-
-
-def divided(folders: Sequence[Path], number: int) -> list[Sequence[Path]]:
-    """The folders in `number` groups of consecutive ones, as even as can be."""
-    return [folders[len(folders) * i // number : len(folders) * (i + 1) // number] for i in range(number)]
-
-
-def batches(queries: Iterable[ImpactQuery], size: int) -> Iterator[list[ImpactQuery]]:
+def split_batches(queries: Iterable[ImpactQuery], size: int) -> Iterator[list[ImpactQuery]]:
     """Consecutive queries; batches grow up to `size`, so that the first lists are returned early."""
-    stream = iter(queries)
-    for step in chain((2**i for i in range(size.bit_length()) if 2**i < size), repeat(size)):
-        if not (batch := list(islice(stream, step))):
-            return
+    stream, step = iter(queries), 1
+    while batch := list(islice(stream, step)):
         yield batch
+        step = min(2 * step, size)
 
 
-def answers(pending: Sequence[Pending], hits: int) -> Iterator[RankedList]:
+def merge_answers(pending: Sequence[Pending], hits: int) -> Iterator[RankedList]:
     """The lists of a batch, from the answers of all workers."""
     results = [answer.result() for answer in pending]
     return (merged(lists, hits) for lists in zip(*results, strict=True))
@@ -257,7 +243,7 @@ class PartitionSearcher:
         self.engines: list[ImpactEngine] = []
         try:
             for folder in folders:
-                manifest = check_partition(fetched(folder), collection)
+                manifest = check_partition(fetch(folder), collection)
                 self.engines.append(open_impact_index(folder, manifest))
         except BaseException:
             self.close()
@@ -272,15 +258,15 @@ class PartitionSearcher:
         """The ranked list of a query tree."""
         return merged([engine.search_tree(query_id, clause, hits) for engine in self.engines], hits)
 
-    def impacts(self, doc_id: str, terms: Sequence[str]) -> dict[str, int] | None:
-        """The document's impacts of these terms; None if no partition has the document."""
-        return self._first(lambda engine: engine.impacts(doc_id, terms))
+    def read_document(self, method: str, doc_id: str, *arguments: Any) -> dict[str, int] | None:
+        """What a method of engines says of a document; None if no partition has it."""
+        for engine in self.engines:
+            with suppress(DataError):
+                impacts: dict[str, int] = getattr(engine, method)(doc_id, *arguments)
+                return impacts
+        return None
 
-    def vector(self, doc_id: str) -> dict[str, int] | None:
-        """The document's vector; None if no partition has the document."""
-        return self._first(lambda engine: engine.vector(doc_id))
-
-    def greatest(self, terms: Sequence[str]) -> list[int]:
+    def find_greatest(self, terms: Sequence[str]) -> list[int]:
         """The greatest impact of each term; 0 for one without postings."""
         # From 2^24 on, a bound is weight times greatest impact.
         limits = [[int(engine.bound({term: SCORE_LIMIT})) for engine in self.engines] for term in terms]
@@ -299,11 +285,3 @@ class PartitionSearcher:
         """Closes the files."""
         for engine in self.engines:
             engine.close()
-
-    def _first(self, read: Callable[[ImpactEngine], Result]) -> Result | None:
-        for engine in self.engines:
-            try:
-                return read(engine)
-            except DataError:
-                continue
-        return None

@@ -15,32 +15,26 @@ from functools import partial
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
-from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_bytes
+from lexvl_anserini.data.checks import CorpusSummary, check_corpus, pack_document
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.lines import LinePlace, parse_object, read_placed_lines
 from lexvl_anserini.data.pictures.images import OnError
-from lexvl_anserini.ground.claims import claim, same_request
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.ground.claims import claim, compare_requests
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import atomic_write, read_json, write_json
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import NO_METADATA, Document
 from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.shards.corpus_reading import Covered, CoveredDigest, exhaust
-from lexvl_anserini.shards.encoding import calibrated
+from lexvl_anserini.shards.encoding import Covered, CoveredDigest, calibrated, exhaust
 from lexvl_anserini.shards.layout import Layout, Part
-from lexvl_anserini.shards.request import requested
-from lexvl_plugins.cluster.places import fetched_file
-from lexvl_plugins.cluster.storage import publish_file
-
-if TYPE_CHECKING:
-    from hashlib import _Hash as Digest
-
-    from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.shards.manifests import requested
+from lexvl_plugins.cluster.storage import fetch_file, publish_file
 
 FORMAT = "lexvl-plan/1"
 
@@ -51,8 +45,9 @@ BLOCK_SIZE = 1024
 class CorpusBlock(NamedTuple):
     """Consecutive documents of a corpus.
 
-    digest  SHA-256 (hex) of their ids, titles, texts and names of images
-    place   where the first of them begins; None where the corpus has no places
+    Attributes:
+        digest: SHA-256 (hex) of their ids, titles, texts and names of images.
+        place: where the first of them begins; None where the corpus has no places.
     """
 
     digest: str
@@ -63,12 +58,13 @@ class CorpusBlock(NamedTuple):
 class CorpusPlan:
     """What the parts of a corpus share.
 
-    manifest    of the whole corpus before it is encoded, with the scale of its impacts
-    images      documents with an image
-    parts       their number
-    threads     of PyTorch; they decide the last bits of weights
-    block_size  documents of a block, but for the last one
-    listing     file of the documents, beside the plan, of a corpus whose own files have no places; None for others
+    Attributes:
+        manifest: of the whole corpus before it is encoded, with the scale of its impacts.
+        images: documents with an image.
+        parts: their number.
+        threads: of PyTorch; they decide the last bits of weights.
+        block_size: documents of a block, but for the last one.
+        listing: file of the documents, beside the plan, of a corpus whose own files have no places; None for others.
     """
 
     manifest: Manifest
@@ -85,7 +81,7 @@ class CorpusPlan:
         corpus = self.manifest.corpus
         return CorpusSummary(corpus.documents, corpus.digest, self.images)
 
-    def part(self, part: Part) -> Callable[[Dataset], PlannedCorpus]:
+    def take_part(self, part: Part) -> Callable[[Dataset], PlannedCorpus]:
         """The documents of one of the parts, of a dataset."""
         if part.of != self.parts:
             raise UsageError(f"a part of {part.of} is wanted, the plan has {self.parts} parts")
@@ -102,17 +98,10 @@ class CorpusPlan:
             publish_file(self.listing)
         publish_file(path)
 
-    def with_threads(self) -> CorpusPlan:
-        """The plan, whose number of threads PyTorch uses from now on."""
-        import torch
-
-        torch.set_num_threads(self.threads)
-        return self
-
     @classmethod
     def read(cls, path: Path) -> CorpusPlan:
         """Reads the file."""
-        content: Mapping[str, Any] = read_json(fetched_file(path), "plan of a corpus")
+        content: Mapping[str, Any] = read_json(fetch_file(path), "plan of a corpus")
         try:
             if content["format"] != FORMAT:
                 raise ValueError(f"format {content['format']!r}")
@@ -121,7 +110,7 @@ class CorpusPlan:
             )
             numbers = {name: int(content[name]) for name in ("images", "parts", "threads", "block_size")}
             manifest = Manifest.from_json(content["manifest"], str(path))
-            listing = fetched_file(path.parent / Path(content["listing"]).name) if content.get("listing") else None
+            listing = fetch_file(path.parent / Path(content["listing"]).name) if content.get("listing") else None
             if min(numbers["parts"], numbers["block_size"]) < 1:
                 raise ValueError(f"{numbers['parts']} parts, blocks of {numbers['block_size']}")
             if len(blocks) != -(-manifest.corpus.documents // numbers["block_size"]):
@@ -138,7 +127,7 @@ class PlannedCorpus:
     dataset: Dataset
     plan: CorpusPlan
     part: Part
-    _blocks: dict[int, Digest] = field(default_factory=dict)
+    _blocks: dict[int, Any] = field(default_factory=dict)
     _rest: Iterator[Document] = field(default_factory=lambda: iter(()))
 
     def check(self, covered: Covered) -> CorpusSummary:
@@ -151,8 +140,8 @@ class PlannedCorpus:
     def settled(self, request: Manifest, output: Path) -> Manifest:
         """The request with the scale of the plan, which must be of the same request."""
         manifest = self.plan.manifest
-        requested, planned = ({**whole_request(m), "versions": dict(m.versions)} for m in (request, manifest))
-        if not (same := same_request(requested, planned)):
+        requested, planned = ({**describe_whole(m), "versions": dict(m.versions)} for m in (request, manifest))
+        if not (same := compare_requests(requested, planned)):
             raise ArtefactError(f"{output}: the plan is of another request ({same}); plan again")
         return replace(request, quantiser=manifest.quantiser)
 
@@ -167,13 +156,13 @@ class PlannedCorpus:
         begin, end = first // size, -(-(first + count) // size)
         self._blocks = {number: sha256() for number in range(begin, end)}
         place, listing = self.plan.blocks[begin].place, self.plan.listing
-        dataset = listed(self.dataset, listing) if listing else self.dataset
+        dataset = use_listing(self.dataset, listing) if listing else self.dataset
         documents: Iterator[Document]
         if dataset.placed is not None and place is not None:
             documents = (document for _, document in dataset.placed(place))
         else:
             documents = islice(dataset.documents(), begin * size, None)
-        self._rest = self._digested(islice(documents, (end - begin) * size), begin * size)
+        self._rest = self._digest(islice(documents, (end - begin) * size), begin * size)
         exhaust(islice(self._rest, first - begin * size))
         return islice(self._rest, count)
 
@@ -182,9 +171,9 @@ class PlannedCorpus:
         exhaust(self._rest)
         return all(digest.hexdigest() == self.plan.blocks[number].digest for number, digest in self._blocks.items())
 
-    def _digested(self, documents: Iterator[Document], first: int) -> Iterator[Document]:
+    def _digest(self, documents: Iterator[Document], first: int) -> Iterator[Document]:
         for position, document in enumerate(documents, start=first):
-            self._blocks[position // self.plan.block_size].update(document_bytes(document))
+            self._blocks[position // self.plan.block_size].update(pack_document(document))
             yield document
 
 
@@ -211,9 +200,9 @@ def plan_corpus(
     listing = None if dataset.placed else listing
     if listing is not None:
         write_listing(dataset.documents(), listing)
-    summary, blocks = read_in_blocks(listed(dataset, listing) if listing else dataset, block_size)
+    summary, blocks = read_in_blocks(use_listing(dataset, listing) if listing else dataset, block_size)
     Part(0, parts).span(summary.documents)
-    quantiser, layout = quantiser or Quantiser(), (layout or Layout()).of_kind(model.kind)
+    quantiser, layout = quantiser or Quantiser(), (layout or Layout()).fit_kind(model.kind)
     policy, documents = OnError(on_error), summary.documents
     manifest = requested(dataset, summary, model, quantiser, layout, batch_size)
     if manifest.quantiser:
@@ -222,7 +211,7 @@ def plan_corpus(
     return CorpusPlan(manifest, summary.images, parts, torch.get_num_threads(), block_size, blocks, listing)
 
 
-def whole_request(manifest: Manifest) -> dict[str, Any]:
+def describe_whole(manifest: Manifest) -> dict[str, Any]:
     """The request of the whole corpus, as its plan has it: neither part nor contents, which are known afterwards."""
     request = manifest.request()
     corpus = {key: value for key, value in request["corpus"].items() if key not in ("part", "contents")}
@@ -231,7 +220,7 @@ def whole_request(manifest: Manifest) -> dict[str, Any]:
 
 def read_in_blocks(dataset: Dataset, size: int) -> tuple[CorpusSummary, tuple[CorpusBlock, ...]]:
     """Reads a corpus once: its summary, and its blocks."""
-    places: list[tuple[Digest, LinePlace | None]] = []
+    places: list[tuple[Any, LinePlace | None]] = []
 
     def documents() -> Iterator[Document]:
         if places:  # a second pass, over ids that may be equal
@@ -241,7 +230,7 @@ def read_in_blocks(dataset: Dataset, size: int) -> tuple[CorpusSummary, tuple[Co
         for position, (place, document) in enumerate(pairs):
             if position % size == 0:
                 places.append((sha256(), place))
-            places[-1][0].update(document_bytes(document))
+            places[-1][0].update(pack_document(document))
             yield document
 
     summary = check_corpus(documents, dataset.name)
@@ -250,7 +239,7 @@ def read_in_blocks(dataset: Dataset, size: int) -> tuple[CorpusSummary, tuple[Co
 
 def refuse_other_plan(path: Path, parts: int, corpus: str, encoder: str, overwrite: bool) -> None:
     """Refuses to replace another plan, whose parts may be in use, unless it may be overwritten."""
-    if overwrite or not fetched_file(path).is_file():
+    if overwrite or not fetch_file(path).is_file():
         return
     earlier = CorpusPlan.read(path)
     requested = {"parts": parts, "corpus": corpus, "encoder": encoder}
@@ -258,7 +247,7 @@ def refuse_other_plan(path: Path, parts: int, corpus: str, encoder: str, overwri
     claim(path, "a plan", requested, there, False)
 
 
-def listing_of(plan: Path) -> Path:
+def name_listing(plan: Path) -> Path:
     """The file of documents beside a plan."""
     return plan.with_name(plan.name + ".documents.jsonl")
 
@@ -284,6 +273,6 @@ def read_listing(path: Path, place: LinePlace = LinePlace()) -> Iterator[tuple[L
         yield here, Document(**{"metadata": NO_METADATA, **fields})
 
 
-def listed(dataset: Dataset, path: Path) -> Dataset:
+def use_listing(dataset: Dataset, path: Path) -> Dataset:
     """The dataset with the places of its listing."""
     return replace(dataset, placed=partial(read_listing, path))

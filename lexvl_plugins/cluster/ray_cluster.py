@@ -16,24 +16,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError, UsageError, reason_of
-from lexvl_plugins.cluster.ray_connect import (
-    Surroundings,
-    check_nodes,
-    connect,
-    disconnect,
-    probe,
-    reason_of_ray,
-)
-from lexvl_plugins.cluster.runners import (
-    Answer,
-    FailedPart,
-    Pending,
-    Result,
-    Runner,
-    RunnerSettings,
-    RunnerWorker,
-)
+from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError, UsageError, describe_error
+from lexvl_plugins.cluster.options import RunnerOptions
+from lexvl_plugins.cluster.ray_connect import Surroundings, check_nodes, connect, disconnect, give_reason, probe
+from lexvl_plugins.cluster.runners import Answer, FailedPart, Pending, Result, Runner, RunnerWorker
 
 log = logging.getLogger(__name__)
 
@@ -59,17 +45,17 @@ class RayRunner(Runner):
         LexvlError: no cluster at the address, or one that does not fit.
     """
 
-    def __init__(self, settings: RunnerSettings):
-        self.settings = settings
-        self.ray, self.connected_here = connect(settings)
+    def __init__(self, options: RunnerOptions):
+        self.options = options
+        self.ray, self.connected_here = connect(options)
         try:
             nodes = [node for node in self.ray.nodes() if node["Alive"]]
             self.address: str = self.ray.get_runtime_context().gcs_address
             self.cores = [int(node["Resources"].get("CPU", 0)) for node in nodes]
             gpus = [node["Resources"].get("GPU", 0) for node in nodes]
-            if max(gpus) < settings.gpus or not any(self.cores):
+            if max(gpus) < options.gpus or not any(self.cores):
                 raise UsageError(
-                    f"{self.address}: no machine of the cluster has {settings.gpus:g} GPUs and a core; the machines "
+                    f"{self.address}: no machine of the cluster has {options.gpus:g} GPUs and a core; the machines "
                     f"have {', '.join(f'{gpu:g}' for gpu in gpus)} GPUs"
                 )
             for warning in check_nodes(dict(probe(self.ray, nodes)), str(Path.cwd())):
@@ -77,20 +63,18 @@ class RayRunner(Runner):
         except BaseException:
             self.close()
             raise
-        self.places = settings.workers or sum(self.cores)
+        self.places = options.workers or sum(self.cores)
         log.info("ray at %s: machines %d, processes at a time %d", self.address, len(nodes), self.places)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.address}, places={self.places})"
-
-    def results(
+    def run(
         self, work: Callable[[int], Result], numbers: Iterable[int], cores: int = 1
     ) -> Iterator[tuple[int, Result | FailedPart]]:
-        """Few tasks are sent at a time; each is sent again as the settings say."""
-        options = {"num_cpus": min(cores, max(self.cores)), "num_gpus": self.settings.gpus, "max_retries": 0}
-        task = self.ray.remote(answered).options(**options)
-        shared = self.ray.put((work, Surroundings.here()))
+        """Few tasks are sent at a time; each is sent again as the options say."""
+        resources = {"num_cpus": min(cores, max(self.cores)), "num_gpus": self.options.gpus, "max_retries": 0}
+        task = self.ray.remote(do_part).options(**resources)
+        shared = self.ray.put((work, Surroundings.read()))
         coming = iter(numbers)
+        limit = self.options.workers or SENT * max(1, sum(max(1, each // cores) for each in self.cores if each))
         sent: dict[Any, tuple[int, int]] = {}  # the number of each task, and how many of its tries failed
 
         def send(number: int, failed: int) -> None:
@@ -99,15 +83,15 @@ class RayRunner(Runner):
 
         try:
             while True:
-                for number in islice(coming, max(0, self.window(cores) - len(sent))):
+                for number in islice(coming, max(0, limit - len(sent))):
                     send(number, 0)
                 if not sent:
                     return
-                ready = self._ready(list(sent), "parts")
-                (number, failed), answer = sent.pop(ready), self._answer(ready)
+                ready = self._wait(list(sent), "parts")
+                (number, failed), answer = sent.pop(ready), self._read_answer(ready)
                 if answer.error is None:
                     yield number, answer.value
-                elif failed < self.settings.retries and not isinstance(answer.error, FINAL):
+                elif failed < self.options.retries and not isinstance(answer.error, FINAL):
                     log.warning("part %d is tried again: %s", number, answer.error)
                     send(number, failed + 1)
                 else:
@@ -117,21 +101,15 @@ class RayRunner(Runner):
                 for ref in sent:
                     self.ray.cancel(ref, force=True)
 
-    def window(self, cores: int) -> int:
-        """Tasks that are sent at a time: as many as `workers` allows, else some for each process."""
-        if self.settings.workers:
-            return self.settings.workers
-        return SENT * max(1, sum(max(1, cores_of_node // cores) for cores_of_node in self.cores if cores_of_node))
-
-    def workers(self, make: Callable[[Any], Any], arguments: Sequence[Any]) -> Sequence[RunnerWorker]:
+    def start_workers(self, make: Callable[[Any], Any], arguments: Sequence[Any]) -> Sequence[RunnerWorker]:
         """Actors on all machines; they reserve no core, so that the machines that are left have room for them."""
         actor = self.ray.remote(HeldObject).options(
             num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy="SPREAD"
         )
-        around = Surroundings.here()
-        workers = [RayWorker(self, actor.remote(make, argument, around)) for argument in arguments]
+        around = Surroundings.read()
+        workers = [_RayWorker(self, actor.remote(make, argument, around)) for argument in arguments]
         try:
-            for pending in [worker.made() for worker in workers]:
+            for pending in [worker.wait() for worker in workers]:
                 pending.result()
         except BaseException:
             for worker in workers:
@@ -144,7 +122,7 @@ class RayRunner(Runner):
         if self.connected_here:
             disconnect(self.ray)
 
-    def _ready(self, refs: list[Any], what: str) -> Any:
+    def _wait(self, refs: list[Any], what: str) -> Any:
         """The first of the calls that is ready."""
         while True:
             ready, _ = self.ray.wait(refs, num_returns=1, timeout=TELL_S)
@@ -153,41 +131,35 @@ class RayRunner(Runner):
             alive = sum(node["Alive"] for node in self.ray.nodes())
             log.info("ray at %s: waiting for %s (%d sent, %d machines)", self.address, what, len(refs), alive)
 
-    def _answer(self, ref: Any) -> Answer:
+    def _read_answer(self, ref: Any) -> Answer:
         """The answer of a call that is ready; an error where its process died."""
         try:
             return Answer(*self.ray.get(ref))
         except self.ray.exceptions.RayError as error:
-            return Answer(None, LexvlError(f"its process or machine is lost ({reason_of_ray(error)})"))
+            return Answer(None, LexvlError(f"its process or machine is lost ({give_reason(error)})"))
 
 
-class RayPending(Pending):
-    """A call of an actor."""
-
+class _RayPending(Pending):
     def __init__(self, runner: RayRunner, ref: Any):
         self.runner, self.ref = runner, ref
 
     def result(self) -> Any:
-        """Waits; Ray repeats the call if the actor's process dies meanwhile."""
-        return self.runner._answer(self.runner._ready([self.ref], "the answer of a worker")).result()
+        # Ray repeats the call if the actor's process dies meanwhile.
+        return self.runner._read_answer(self.runner._wait([self.ref], "the answer of a worker")).result()
 
 
-class RayWorker(RunnerWorker):
+class _RayWorker(RunnerWorker):
     """An actor that holds an object."""
 
     def __init__(self, runner: RayRunner, actor: Any):
         self.runner, self.actor = runner, actor
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.actor._actor_id.hex()[:12]})"
+    def wait(self) -> _RayPending:
+        """The outcome of making the object."""
+        return _RayPending(self.runner, self.actor.get_outcome.remote())
 
-    def made(self) -> RayPending:
-        """Waits until the object is made."""
-        return RayPending(self.runner, self.actor.outcome.remote())
-
-    def call(self, method: str, *arguments: Any) -> RayPending:
-        """Sends the call."""
-        return RayPending(self.runner, self.actor.call.remote(method, arguments))
+    def call(self, method: str, *arguments: Any) -> _RayPending:
+        return _RayPending(self.runner, self.actor.call.remote(method, arguments))
 
     def close(self) -> None:
         """Ends the process of the actor."""
@@ -202,17 +174,15 @@ class HeldObject:
 
     def __init__(self, make: Callable[[Any], Any], argument: Any, around: Surroundings):
         around.take_over()
-        self.answer = answer_of(make, argument)
+        self.answer = call_safely(make, argument)
 
-    def outcome(self) -> Answer:
+    def get_outcome(self) -> Answer:
         """The error with which the object could not be made, if there is one."""
         return Answer(None, self.answer.error)
 
     def call(self, method: str, arguments: Sequence[Any]) -> Answer:
         """The answer of one of its methods, or the error with which it could not be made."""
-        if self.answer.error is not None:
-            return self.answer
-        return answer_of(getattr(self.answer.value, method), *arguments)
+        return self.answer if self.answer.error else call_safely(getattr(self.answer.value, method), *arguments)
 
     def close(self) -> None:
         """Closes the object."""
@@ -220,15 +190,15 @@ class HeldObject:
             self.answer.value.close()
 
 
-def answered(shared: tuple[Callable[[int], Any], Surroundings], number: int, pause: float) -> Answer:
+def do_part(shared: tuple[Callable[[int], Any], Surroundings], number: int, pause: float) -> Answer:
     """Does the work on a part in this process, after a pause of seconds."""
     work, around = shared
     time.sleep(pause)
     around.take_over()
-    return answer_of(work, number)
+    return call_safely(work, number)
 
 
-def answer_of(work: Callable[..., Any], *arguments: Any) -> Answer:
+def call_safely(work: Callable[..., Any], *arguments: Any) -> Answer:
     """What the work returns, or its error, whose line ends with the name of this machine."""
     try:
         return Answer(work(*arguments))
@@ -237,4 +207,4 @@ def answer_of(work: Callable[..., Any], *arguments: Any) -> Answer:
         return Answer(None, error)
     except Exception as error:
         logging.getLogger("lexvl_anserini").exception("error")
-        return Answer(None, LexvlError(f"{reason_of(error)} (on {socket.gethostname()})"))
+        return Answer(None, LexvlError(f"{describe_error(error)} (on {socket.gethostname()})"))

@@ -9,7 +9,6 @@ import platform
 import re
 import signal
 import socket
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -17,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexvl_anserini import __version__
-from lexvl_anserini.ground.errors import LONGEST_REASON, LexvlError, MissingExtra, UsageError, reason_of
-from lexvl_anserini.ground.installed import version_of
-from lexvl_plugins.cluster.runners import RunnerSettings
+from lexvl_anserini.ground.errors import LONGEST_REASON, LexvlError, MissingExtra, UsageError, describe_error
+from lexvl_anserini.ground.machine import find_version
+from lexvl_plugins.cluster.options import RunnerOptions
 
 log = logging.getLogger(__name__)
 
@@ -41,17 +40,13 @@ BEYOND_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 class Surroundings(NamedTuple):
-    """What a process on another machine takes over from this one.
-
-    folder     the working folder, for relative paths
-    variables  of the environment
-    """
+    """What a process on another machine takes over from this one: the working folder, and some variables."""
 
     folder: str
     variables: Mapping[str, str]
 
     @classmethod
-    def here(cls) -> Surroundings:
+    def read(cls) -> Surroundings:
         """The surroundings of this process."""
         return cls(str(Path.cwd()), {name: os.environ[name] for name in FORWARDED if name in os.environ})
 
@@ -64,11 +59,7 @@ class Surroundings(NamedTuple):
 
 
 class NodeFacts(NamedTuple):
-    """What a machine of the cluster has.
-
-    cpu     type of its processor
-    folder  whether it has the working folder of the command
-    """
+    """Versions and processor of a machine of the cluster, and whether it has the working folder of the command."""
 
     lexvl: str
     torch: str | None
@@ -76,19 +67,15 @@ class NodeFacts(NamedTuple):
     folder: bool
 
 
-def facts_here(folder: str) -> NodeFacts:
+def find_facts(folder: str) -> NodeFacts:
     """The facts of the machine that calls this."""
-    return NodeFacts(__version__, version_of("torch"), processor(), Path(folder).is_dir())
-
-
-def processor() -> str:
-    """The type of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+    processor = next(names, platform.processor() or platform.machine())
+    return NodeFacts(__version__, find_version("torch"), processor, Path(folder).is_dir())
 
 
 def import_ray(new: bool) -> Any:
@@ -115,25 +102,28 @@ def keep_stdout(ray: Any) -> None:
     ray._private.worker.print_to_stdstream = logged
 
 
-def connect(settings: RunnerSettings) -> tuple[Any, bool]:
+def connect(chosen: RunnerOptions) -> tuple[Any, bool]:
     """Connects; returns the library, and whether this call made the connection."""
-    address = settings.address or os.environ.get("RAY_ADDRESS") or "local"
+    address = chosen.address or os.environ.get("RAY_ADDRESS") or "local"
     ray = import_ray(address == "local")
     if ray.is_initialized():
         return ray, False
     keep_stdout(ray)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
     if address == "local":
-        cores = settings.workers or os.cpu_count() or 1
+        cores = chosen.workers or os.cpu_count() or 1
         options |= {"num_cpus": cores, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
     elif address != "auto":
-        refuse_open(address, settings.insecure)
-        check_listening(address)
-    with connection_errors(address), kept_signals():
+        refuse_open(address, chosen.insecure)
+        try:  # Ray itself would wait for a minute
+            socket.create_connection(parse_address(address), CONNECT_S).close()
+        except OSError as error:
+            raise LexvlError(describe_missing(address, error.strerror or str(error))) from error
+    with name_errors(address), keep_signals():
         ray.init(address=address, **options)
     if address == "auto":
         try:
-            refuse_open(ray.get_runtime_context().gcs_address, settings.insecure)
+            refuse_open(ray.get_runtime_context().gcs_address, chosen.insecure)
         except UsageError:
             disconnect(ray)
             raise
@@ -142,12 +132,12 @@ def connect(settings: RunnerSettings) -> tuple[Any, bool]:
 
 def disconnect(ray: Any) -> None:
     """Ends the connection, and a cluster that it started."""
-    with kept_signals():
+    with keep_signals():
         ray.shutdown()
 
 
 @contextmanager
-def kept_signals() -> Iterator[None]:
+def keep_signals() -> Iterator[None]:
     """Signals have the same handlers after the block.
 
     Ray takes over SIGSEGV when it connects and gives it back to the system when it ends. A Java machine in this process
@@ -165,7 +155,7 @@ def kept_signals() -> Iterator[None]:
 
 
 @contextmanager
-def connection_errors(address: str) -> Iterator[None]:
+def name_errors(address: str) -> Iterator[None]:
     """Turns Ray's errors about a connection into one line."""
     try:
         yield
@@ -179,16 +169,18 @@ def connection_errors(address: str) -> Iterator[None]:
                 f"{address}: the cluster has other versions of Ray or Python ({theirs or text}); install the same"
             ) from error
         if isinstance(error, ConnectionError) and address == "auto":
-            raise LexvlError(no_cluster(address, "none is running on this machine")) from error
+            raise LexvlError(describe_missing(address, "none is running on this machine")) from error
         if address == "local":
-            raise LexvlError(f"local: Ray did not start on this machine ({reason_of(error)}); run it again") from error
+            raise LexvlError(
+                f"local: Ray did not start on this machine ({describe_error(error)}); run it again"
+            ) from error
         raise LexvlError(
-            f"{address}: something listens there, but no connection ({reason_of(error)}); run this command on a "
+            f"{address}: something listens there, but no connection ({describe_error(error)}); run this command on a "
             "machine of the cluster, with its token (RAY_AUTH_MODE=token and ~/.ray/auth_token or RAY_AUTH_TOKEN)"
         ) from error
 
 
-def no_cluster(address: str, reason: str) -> str:
+def describe_missing(address: str, reason: str) -> str:
     """The error of an address without a cluster."""
     return (
         f"{address}: no Ray cluster there ({reason}); start one with `ray start --head`, or leave out --address for a "
@@ -196,7 +188,7 @@ def no_cluster(address: str, reason: str) -> str:
     )
 
 
-def host_and_port(address: str) -> tuple[str, int]:
+def parse_address(address: str) -> tuple[str, int]:
     """`10.0.0.1:6379` -> `("10.0.0.1", 6379)`."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
@@ -206,8 +198,12 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 def refuse_open(address: str, insecure: bool) -> None:
     """Refuses a cluster on a network without token authentication, where anyone can run code."""
-    host, _ = host_and_port(address)
-    if insecure or is_loopback(host) or os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
+    host, _ = parse_address(address)
+    try:
+        loopback = ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
+    if insecure or loopback or os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
         return
     raise UsageError(
         f"{address}: without a token, anyone on that network can run code on the cluster; start it and this command "
@@ -215,51 +211,25 @@ def refuse_open(address: str, insecure: bool) -> None:
     )
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def check_listening(address: str) -> None:
-    """Raises LexvlError if nothing listens at the address; Ray itself would wait for a minute."""
-    try:
-        socket.create_connection(host_and_port(address), CONNECT_S).close()
-    except OSError as error:
-        raise LexvlError(no_cluster(address, error.strerror or str(error))) from error
-
-
-def reason_of_ray(error: BaseException) -> str:
+def give_reason(error: BaseException) -> str:
     """Ray's error as part of one line; of an error within a process of Ray, the last line of what it prints."""
     cause = getattr(error, "cause", None) or error
     lines = [line.strip() for line in re.sub(r"\x1b\[[\d;]*m", "", str(cause)).splitlines() if line.strip()]
     if len(lines) > 1 and any("Traceback" in line for line in lines):
         return lines[-1][:LONGEST_REASON]
-    return reason_of(cause)
-
-
-def node_names(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """A name that a person recognises, by the id of each machine: host, and the id where hosts have several."""
-    hosts = Counter(node["NodeManagerHostname"] for node in nodes)
-    return {
-        node["NodeID"]: host if hosts[host := node["NodeManagerHostname"]] == 1 else f"{host} ({node['NodeID'][:8]})"
-        for node in nodes
-    }
+    return describe_error(cause)
 
 
 def probe(ray: Any, nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, NodeFacts]]:
-    """What each machine has, by its name."""
+    """What each machine has, by its name and the beginning of its id."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    remote = ray.remote(facts_here)
-    places = [NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False) for node in nodes]
-    options: list[dict[str, Any]] = [
-        {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": placement} for placement in places
-    ]
-    pending = [remote.options(**each).remote(str(Path.cwd())) for each in options]
-    for name, answer in zip(node_names(nodes).values(), pending, strict=True):
+    remote, pending = ray.remote(find_facts), {}
+    for node in nodes:
+        placement = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
+        task = remote.options(num_cpus=0, max_retries=0, scheduling_strategy=placement)
+        pending[f"{node['NodeManagerHostname']} ({node['NodeID'][:8]})"] = task.remote(str(Path.cwd()))
+    for name, answer in pending.items():
         try:
             yield name, NodeFacts(*ray.get(answer, timeout=PROBE_S))
         except ray.exceptions.GetTimeoutError as error:
@@ -269,18 +239,15 @@ def probe(ray: Any, nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, N
         except ray.exceptions.RayError as error:
             raise LexvlError(
                 f"machine {name} of the cluster: lexvl-anserini {__version__} cannot be used there "
-                f"({reason_of_ray(error)}); install it there"
+                f"({give_reason(error)}); install it there"
             ) from error
 
 
 def check_nodes(facts: Mapping[str, NodeFacts], folder: str) -> list[str]:
     """Compares the machines of a cluster with this one; returns warnings."""
-    here, warnings = facts_here(folder), []
+    here, warnings = find_facts(folder), []
     for name, node_facts in facts.items():
-        for package, own, other in (
-            ("lexvl-anserini", here.lexvl, node_facts.lexvl),
-            ("torch", here.torch, node_facts.torch),
-        ):
+        for package, own, other in zip(("lexvl-anserini", "torch"), here[:2], node_facts[:2], strict=True):
             if own != other:
                 raise LexvlError(
                     f"machine {name} of the cluster has {package} {other or '(none)'}, this one {own or '(none)'}; "

@@ -1,7 +1,7 @@
-"""The protocol of runners, and the runner that is in use.
+"""Where the parts of a corpus are encoded, indexed and searched: the protocol of runners, and the one that is in use.
 
-A runner is one class, with one row in `registry.RUNNERS`. Its caller gives it functions of modules and plain records,
-which can be sent to another process.
+A runner is one class, with one row in `RUNNERS`. Its caller gives it functions of modules and plain records, which can
+be sent to another process.
 """
 
 from __future__ import annotations
@@ -10,41 +10,28 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from lexvl_anserini.ground.errors import LexvlError
+from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.registry import import_home
+from lexvl_plugins.cluster.options import RunnerOptions
 
 Result = TypeVar("Result")
 
 # Failed parts that an error names.
 NAMED = 3
 
+RUNNERS: Mapping[str, str] = {
+    "local": f"{__name__}:LocalRunner",
+    "ray": "lexvl_plugins.cluster.ray_cluster:RayRunner",
+}
+
 
 class FailedPart(NamedTuple):
     """The reason why the work on one part failed, in one line."""
 
     reason: str
-
-
-@dataclass(frozen=True)
-class RunnerSettings:
-    """What a user can choose about a runner; the runner in this process has no choice.
-
-    address   of a cluster that is running; None for the one that the environment names, or a new one on this machine
-    workers   processes at the same time; None for as many as the cluster has room for
-    gpus      GPUs of each process that encodes
-    retries   further tries of a part whose process died or whose work failed
-    insecure  a cluster may be reached over the network without a token
-    """
-
-    address: str | None = None
-    workers: int | None = None
-    gpus: float = 0.0
-    retries: int = 3
-    insecure: bool = False
 
 
 class Pending(Protocol):
@@ -74,22 +61,23 @@ class RunnerWorker(Protocol):
 class Runner(Protocol):
     """Where work is done.
 
-    places  workers that can be open at the same time
+    Attributes:
+        places: workers that can be open at the same time.
     """
 
     places: int
 
     @abstractmethod
-    def __init__(self, settings: RunnerSettings) -> None:
+    def __init__(self, options: RunnerOptions) -> None:
         """Connects.
 
         Raises:
-            UsageError: settings that do not fit.
+            UsageError: options that do not fit.
             LexvlError: no cluster at the address, one of another version, or one without this package.
         """
 
     @abstractmethod
-    def results(
+    def run(
         self, work: Callable[[int], Result], numbers: Iterable[int], cores: int = 1
     ) -> Iterator[tuple[int, Result | FailedPart]]:
         """The result of each number, in the order in which they are ready.
@@ -101,7 +89,7 @@ class Runner(Protocol):
         """
 
     @abstractmethod
-    def workers(self, make: Callable[[Any], Any], arguments: Sequence[Any]) -> Sequence[RunnerWorker]:
+    def start_workers(self, make: Callable[[Any], Any], arguments: Sequence[Any]) -> Sequence[RunnerWorker]:
         """One object for each argument, `make(argument)`; one whose process died is made again and repeats its calls.
 
         Raises:
@@ -126,21 +114,17 @@ class Answer(NamedTuple):
         return self.value
 
 
-class LocalWorker:
-    """An object in this process."""
-
+class _LocalWorker(RunnerWorker):
     def __init__(self, held: Any):
         self.held = held
 
     def call(self, method: str, *arguments: Any) -> Pending:
-        """Calls the method at once."""
         try:
             return Answer(getattr(self.held, method)(*arguments))
         except Exception as error:
             return Answer(None, error)
 
     def close(self) -> None:
-        """Closes the object."""
         self.held.close()
 
 
@@ -149,10 +133,10 @@ class LocalRunner(Runner):
 
     places = 1
 
-    def __init__(self, settings: RunnerSettings = RunnerSettings()):
-        """Needs no settings."""
+    def __init__(self, options: RunnerOptions = RunnerOptions()):
+        """Needs no options."""
 
-    def results(
+    def run(
         self, work: Callable[[int], Result], numbers: Iterable[int], cores: int = 1
     ) -> Iterator[tuple[int, Result | FailedPart]]:
         """In the order of the numbers."""
@@ -162,33 +146,34 @@ class LocalRunner(Runner):
             except LexvlError as error:
                 yield number, FailedPart(str(error))
 
-    def workers(self, make: Callable[[Any], Any], arguments: Sequence[Any]) -> Sequence[RunnerWorker]:
+    def start_workers(self, make: Callable[[Any], Any], arguments: Sequence[Any]) -> Sequence[RunnerWorker]:
         """Objects in this process."""
-        return [LocalWorker(make(argument)) for argument in arguments]
+        return [_LocalWorker(make(argument)) for argument in arguments]
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-_THIS_PROCESS = LocalRunner()
 _current: ContextVar[Runner | None] = ContextVar("runner", default=None)
 
 
-RUNNERS: Mapping[str, str] = {
-    "local": f"{__name__}:LocalRunner",
-    "ray": "lexvl_plugins.cluster.ray_cluster:RayRunner",
-}
-
-
-def current_runner() -> Runner:
-    """The runner that is in use: that of `running_on`, else this process."""
-    return _current.get() or _THIS_PROCESS
+def get_runner() -> Runner:
+    """The runner that is in use: that of `run_on`, else this process."""
+    return _current.get() or LocalRunner()
 
 
 @contextmanager
-def running_on(name: str, settings: RunnerSettings = RunnerSettings()) -> Iterator[Runner]:
-    """Work on parts is done by this runner (a row of `RUNNERS`) within the block."""
-    runner: Runner = import_home(RUNNERS[name])(settings)
+def run_on(options: RunnerOptions) -> Iterator[Runner]:
+    """Work on parts is done by this runner within the block.
+
+    Raises:
+        UsageError: an unknown runner, or options of ray without it.
+    """
+    if options.runner not in RUNNERS:
+        raise UnknownName("runner", options.runner, RUNNERS)
+    if options.runner == "local" and options != RunnerOptions():
+        raise UsageError("--address, --workers, --gpus, --retries and --insecure are for --runner ray")
+    runner: Runner = import_home(RUNNERS[options.runner])(options)
     token = _current.set(runner)
     try:
         yield runner
@@ -197,7 +182,7 @@ def running_on(name: str, settings: RunnerSettings = RunnerSettings()) -> Iterat
         runner.close()
 
 
-def all_results(
+def run_all(
     runner: Runner, work: Callable[[int], Result], numbers: Iterable[int], name: Callable[[int], str], cores: int = 1
 ) -> Iterator[tuple[int, Result]]:
     """The results of all numbers, in the order in which they are ready.
@@ -211,7 +196,7 @@ def all_results(
     """
     failed: dict[int, str] = {}
     done = 0
-    for number, result in runner.results(work, numbers, cores):
+    for number, result in runner.run(work, numbers, cores):
         if isinstance(result, FailedPart):
             failed[number] = result.reason
         else:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.data.checks import checked_id
+from lexvl_anserini.data.checks import check_id
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import RESIDENT, is_index
 from lexvl_anserini.engines.jvm import java_errors
@@ -18,14 +18,20 @@ from lexvl_anserini.engines.resident.packing import write_resident
 from lexvl_anserini.engines.verifying import changed_index
 from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import write_json
-from lexvl_anserini.ground.manifest import MANIFEST, Counts, Manifest, read_manifest
+from lexvl_anserini.ground.manifest import (
+    MANIFEST,
+    Counts,
+    EncodedCorpus,
+    LayoutEntry,
+    Manifest,
+    read_manifest,
+    write_manifest,
+)
 from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
+from lexvl_anserini.ground.records import VOCABULARY, ImpactQuery, Vocabulary
 from lexvl_anserini.shards.reading import MAX_IMPACT
 from lexvl_plugins.exchange.ciff_writing import Census, take_census
-from lexvl_plugins.exchange.importing import ImportSettings, columns_of, of_integers
+from lexvl_plugins.exchange.importing import ImportSettings, find_columns, keep_integers
 
 
 def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwrite: bool = False) -> Manifest:
@@ -44,9 +50,10 @@ def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwr
         raise UsageError(f"{index}: an index that python -m lexvl_anserini.index built, which needs no other manifest")
     if not any(index.glob("segments_*")):
         raise ArtefactError(f"{index}: no Lucene index (no file segments_N in it)")
+    request = _make_request(index, settings)
     if (index / MANIFEST).is_file():
         stored = read_manifest(index)
-        decision = claim(index, "a manifest", _compared(_request(index, settings)), _compared(stored), overwrite)
+        decision = claim(index, "a manifest", _select_compared(request), _select_compared(stored), overwrite)
         if decision is Claim.DONE and resident_files(index):
             return stored
     jvm.start()
@@ -58,59 +65,54 @@ def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwr
             raise ArtefactError(f"{index}: document id {twice!r} occurs twice; ids must be distinct")
         with opened_reader(index) as reader:
             facts = take_census(index, reader)
-    manifest, vocabulary = _described(index, facts, settings)
-    _try(index, facts, manifest)
+    manifest, vocabulary = _describe(index, facts, settings, request)
+    _check_scores(index, facts, manifest)
     with changed_index(index.resolve()) as part:
         vocabulary.write(part / VOCABULARY)
-        write_json(part / MANIFEST, manifest.to_json())
+        write_manifest(part, manifest)
         # The name is a link to the file of the older index.
         (part / RESIDENT).unlink(missing_ok=True)
         write_resident(part, facts.most)
     return manifest
 
 
-def _request(index: Path, settings: ImportSettings) -> Manifest:
-    """The manifest before the index is read; the commit of Lucene is what identifies its documents."""
-    request = settings.request(index.resolve().name, commit_id(index) or "")
-    return replace(request, quantiser=of_integers(Quantiser.from_json(request.quantiser)).to_json(), layout={})
+def _make_request(index: Path, settings: ImportSettings) -> Manifest:
+    """Makes the manifest before the index is read; the commit of Lucene is what identifies its documents."""
+    request = settings.make_request(index.resolve().name, commit_id(index) or "")
+    return replace(
+        request, quantiser=keep_integers(Quantiser.from_json(request.quantiser)).to_json(), layout=LayoutEntry()
+    )
 
 
-def _compared(manifest: Manifest) -> dict[str, Any]:
-    """What two manifests of an adopted index are compared by."""
+def _select_compared(manifest: Manifest) -> dict[str, Any]:
+    """Selects what two manifests of an adopted index are compared by."""
     corpus = {key: value for key, value in manifest.corpus.items() if key != "documents"}
     return {"encoder": manifest.encoder.without_places(), "corpus": corpus, "quantiser": dict(manifest.quantiser)}
 
 
-def _described(index: Path, facts: Census, settings: ImportSettings) -> tuple[Manifest, Vocabulary]:
-    """The manifest and the vocabulary of an index that was read."""
+def _describe(index: Path, facts: Census, settings: ImportSettings, request: Manifest) -> tuple[Manifest, Vocabulary]:
+    """Makes the manifest and the vocabulary of an index that was read."""
+    problem = None
     if facts.deleted:
-        raise ArtefactError(
-            f"{index}: {facts.deleted:,} deleted documents in it; merge its segments, or build it again"
-        )
-    if not facts.postings:
-        raise ArtefactError(
-            f"{index}: no posting in the field contents; expected an index of impacts as Anserini builds"
-        )
-    if facts.most > MAX_IMPACT:
-        raise ArtefactError(f"{index}: an impact of {facts.most:,}, above {MAX_IMPACT:,} up to which scores are exact")
+        problem = f"{facts.deleted:,} deleted documents in it; merge its segments, or build it again"
+    elif not facts.postings:
+        problem = "no posting in the field contents; expected an index of impacts as Anserini builds"
+    elif facts.most > MAX_IMPACT:
+        problem = f"an impact of {facts.most:,}, above {MAX_IMPACT:,} up to which scores are exact"
+    if problem:
+        raise ArtefactError(f"{index}: {problem}")
     for doc_id in facts.ids:
-        checked_id(doc_id.decode(), str(index))
+        check_id(doc_id.decode(), str(index))
     terms = [term.decode() for term in facts.terms]
     vocabulary = Vocabulary(terms, str(index)) if settings.model is None else settings.model.vocabulary
-    columns_of(terms, vocabulary)
-    counts = Counts(
-        documents=len(facts.ids),
-        empty=int((facts.lengths == 0).sum()),
-        postings=facts.postings,
-        max_impact=facts.most,
-    )
-    request = _request(index, settings)
-    described = {"size": len(vocabulary), "digest": vocabulary.digest}
-    corpus = {**request.corpus, "documents": counts.documents}
-    return replace(request, counts=counts, vocabulary=described, corpus=type(request.corpus)(corpus)), vocabulary
+    find_columns(terms, vocabulary)
+    empty = int((facts.lengths == 0).sum())
+    counts = Counts(documents=len(facts.ids), empty=empty, postings=facts.postings, max_impact=facts.most)
+    corpus = EncodedCorpus({**request.corpus, "documents": counts.documents})
+    return replace(request, counts=counts, vocabulary=vocabulary.to_json(), corpus=corpus), vocabulary
 
 
-def _try(index: Path, facts: Census, manifest: Manifest) -> None:
+def _check_scores(index: Path, facts: Census, manifest: Manifest) -> None:
     """Refuses an index that our engine cannot search: the scores of one term are its impacts."""
     term = facts.terms[0].decode()
     engine = LuceneEngine(index, manifest)

@@ -16,29 +16,36 @@ from typing import Any, BinaryIO
 import numpy as np
 from scipy import sparse
 
-from lexvl_anserini.data.checks import checked_id, shown
+from lexvl_anserini.data.checks import check_id, shown
 from lexvl_anserini.data.lines import DAMAGED_GZIP, open_packed
 from lexvl_anserini.engines.compiling import kernel
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.progress import Progress
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_anserini.shards.layout import Shard
 from lexvl_anserini.shards.reading import MAX_IMPACT
 
 VERSION = 1
-HEADER = ("version", "num_postings_lists", "num_docs")
 # What protobuf allows a message to have, and what one call reads of it.
 LONGEST_MESSAGE = 1 << 31
 PIECE_BYTES = 1 << 24
 # Protobuf's wire types. A field has one; a file with another is no CIFF.
 VARINT, EIGHT_BYTES, BYTES, FOUR_BYTES = 0, 1, 2, 5
-FIXED_BYTES = {EIGHT_BYTES: 8, FOUR_BYTES: 4}
 HEADER_TYPES = {1: VARINT, 2: VARINT, 3: VARINT, 4: VARINT, 5: VARINT, 6: VARINT, 7: EIGHT_BYTES, 8: BYTES}
 RECORD_TYPES = {1: VARINT, 2: BYTES, 3: VARINT}
 
 # What is wrong with a PostingsList, and what `parse_list` says about one that is read.
 FINE, CUT, OTHER_TYPE, NOT_ASCENDING, BEYOND, NO_IMPACT = range(6)
 COUNT, TERM_START, TERM_END, FREQUENCY, DOCUMENT, VALUE = range(6)
+PROBLEMS = {
+    OTHER_TYPE: "a value after document {document:,} is no integer of protobuf, as CIFF has; quantise the weights",
+    NOT_ASCENDING: "a document {value} after document {document:,}, expected a distance of 1 or more; a list has each "
+    "document once, in ascending order",
+    BEYOND: "a document {value:,} after document {document:,}, the header says {documents:,} documents (counted from "
+    "0; a posting has the distance to the document before)",
+    NO_IMPACT: f"document {{document:,}} has the impact {{value:,}}, expected an integer from 1 to {MAX_IMPACT:,}, up "
+    "to which scores are exact; quantise the weights with fewer bits, and leave out zeros",
+}
 
 # Postings that are sorted in memory at once, and their form on the disk until all are read.
 CHUNK = 1 << 21
@@ -46,8 +53,8 @@ POSTING = np.dtype([("document", "<i4"), ("dimension", "<i4"), ("impact", "<i4")
 
 
 @kernel
-def varint(raw: Any, at: int, end: int) -> Any:
-    """The number at a place, and the place after it; -1 as that place where the number is cut off."""
+def read_varint(raw: Any, at: int, end: int) -> Any:
+    """Returns the number at a place, and the place after it, which is -1 where the number is cut off."""
     value, shift = np.int64(0), 0
     while at < end and shift < 70:
         octet = np.int64(raw[at])
@@ -60,18 +67,27 @@ def varint(raw: Any, at: int, end: int) -> Any:
 
 
 @kernel
-def after(raw: Any, at: int, end: int, wire: int) -> Any:
-    """The place after a value of a wire type; -1 where the value is cut off, or protobuf has no such type."""
-    size = np.int64(-1)
+def read_field(raw: Any, at: int, end: int) -> Any:
+    """Returns number, wire type and value of a field, the place of its bytes, and the place after it.
+
+    A field of bytes has their number as its value. The place after it is -1 where the field is cut off, or protobuf has
+    no such type.
+    """
+    tag, at = read_varint(raw, at, end)
+    field, wire, size = tag >> 3, tag & 7, np.int64(-1)
+    after: Any = -1
+    value, start = read_varint(raw, at, end) if at >= 0 else (np.int64(0), -1)
     if wire == VARINT:
-        return varint(raw, at, end)[1]
+        return field, wire, value, start, start
     if wire == BYTES:
-        size, at = varint(raw, at, end)
+        size, at = value, start
     elif wire == EIGHT_BYTES:
         size = np.int64(8)
     elif wire == FOUR_BYTES:
         size = np.int64(4)
-    return at + size if at >= 0 and 0 <= size <= end - at else -1
+    if at >= 0 and 0 <= size <= end - at:
+        after = at + size
+    return field, wire, value, start, after
 
 
 @kernel
@@ -87,18 +103,13 @@ def parse_list(raw: Any, limit: int, most: int, documents: Any, impacts: Any, fa
             of a posting that is wrong the document and the value.
     """
     facts[:] = 0
-    at, end, document, count = 0, len(raw), np.int64(0), 0
-    while at < end:
-        tag, start = varint(raw, at, end)
-        if start < 0:
-            return CUT
-        at = after(raw, start, end, tag & 7)
+    at, document, count = 0, np.int64(0), 0
+    while at < len(raw):
+        field, wire, value, start, at = read_field(raw, at, len(raw))
         if at < 0:
             return CUT
-        field = tag >> 3
-        if 1 <= field <= 4 and tag & 7 != (BYTES if field == 1 or field == 4 else VARINT):
+        if 1 <= field <= 4 and wire != (BYTES if field == 1 or field == 4 else VARINT):
             return OTHER_TYPE
-        value, start = varint(raw, start, end)
         if field == 1:
             facts[TERM_START], facts[TERM_END] = start, at
         elif field == 2:
@@ -106,18 +117,14 @@ def parse_list(raw: Any, limit: int, most: int, documents: Any, impacts: Any, fa
         elif field == 4:
             gap, impact = np.int64(0), np.int64(0)
             while start < at:
-                tag, start = varint(raw, start, at)
+                part, wire, value, _, start = read_field(raw, start, at)
                 if start < 0:
                     return CUT
-                value = varint(raw, start, at)[0]
-                start = after(raw, start, at, tag & 7)
-                if start < 0:
-                    return CUT
-                if tag >> 3 == 1:
+                if part == 1:
                     gap = value
-                elif tag >> 3 == 2:
+                elif part == 2:
                     impact = value
-                if 1 <= tag >> 3 <= 2 and tag & 7 != VARINT:
+                if 1 <= part <= 2 and wire != VARINT:
                     facts[DOCUMENT] = document
                     return OTHER_TYPE
             facts[DOCUMENT], facts[VALUE] = document, gap
@@ -141,8 +148,8 @@ class Messages:
     def __init__(self, source: BinaryIO, path: Path):
         self._source, self._path = source, path
 
-    def next(self, what: str) -> bytes:
-        """The next message, which the file must have."""
+    def read(self, what: str) -> bytes:
+        """Reads the next message, which the file must have."""
         length, shift = 0, 0
         while octet := self._source.read(1):
             length |= (octet[0] & 127) << shift
@@ -150,57 +157,33 @@ class Messages:
             if octet[0] < 128 or shift > 35:
                 break
         if not octet or length >= LONGEST_MESSAGE:
-            raise self.cut(what)
-        pieces, left = [], length
-        while left and (piece := self._source.read(min(left, PIECE_BYTES))):
-            pieces.append(piece)
-            left -= len(piece)
-        if left:
-            raise self.cut(what)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            raise self.describe_cut(what)
+        message = bytearray()
+        while len(message) < length and (piece := self._source.read(min(length - len(message), PIECE_BYTES))):
+            message += piece
+        if len(message) < length:
+            raise self.describe_cut(what)
+        return bytes(message)
 
-    def end(self, what: str) -> None:
-        """Refuses bytes after the last message."""
-        if self._source.read(1):
-            raise DataError(f"{self._path}: more after {what}, expected the end of the file; export it again")
-
-    def cut(self, what: str) -> DataError:
-        """The error about a message that is not whole."""
+    def describe_cut(self, what: str) -> DataError:
+        """Returns the error about a message that is not whole."""
         return DataError(f"{self._path}: cut off or damaged in {what}; copy or export the file again")
 
-    def fields(self, what: str, types: Mapping[int, int]) -> dict[int, Any]:
-        """The fields of the next message by number: integers, or bytes; unknown ones too."""
-        raw, at = self.next(what), 0
+    def read_fields(self, what: str, types: Mapping[int, int]) -> dict[int, Any]:
+        """Reads the fields of the next message by number: integers, or bytes; unknown ones too."""
+        raw, at = np.frombuffer(self.read(what), np.uint8), 0
         values: dict[int, Any] = {}
-        try:
-            while at < len(raw):
-                tag, at = _number(raw, at)
-                field, wire = tag >> 3, tag & 7
-                if types.get(field, wire) != wire:
-                    raise DataError(
-                        f"{self._path}: field {field} of {what} has protobuf's wire type {wire}, expected "
-                        f"{types[field]}; this is no CIFF file"
-                    )
-                if wire == VARINT:
-                    values[field], at = _number(raw, at)
-                    continue
-                size, at = _number(raw, at) if wire == BYTES else (FIXED_BYTES[wire], at)
-                values[field], at = raw[at : at + size], at + size
-        except (IndexError, KeyError) as error:
-            raise self.cut(what) from error
-        if at > len(raw):
-            raise self.cut(what)
+        while at < len(raw):
+            field, wire, value, start, at = read_field(raw, at, len(raw))
+            if (expected := types.get(field, wire)) != wire:
+                raise DataError(
+                    f"{self._path}: field {field} of {what} has protobuf's wire type {wire}, expected {expected}; this "
+                    "is no CIFF file"
+                )
+            if at < 0:
+                raise self.describe_cut(what)
+            values[field] = value if wire == VARINT else raw[start:at].tobytes()
         return values
-
-
-def _number(raw: bytes, at: int) -> tuple[int, int]:
-    """As `varint`, of bytes, which is faster for one number; a cut one raises IndexError."""
-    value = shift = 0
-    while (octet := raw[at]) > 127:
-        value |= (octet & 127) << shift
-        shift, at = shift + 7, at + 1
-    value |= octet << shift
-    return value - (1 << 64) if value >> 63 else value, at + 1
 
 
 class Spill:
@@ -209,8 +192,8 @@ class Spill:
     Memory: `CHUNK` postings, and one span of documents.
 
     Args:
-        file: of 12 bytes a posting.
-        documents: their number.
+        file: a new file, of 12 bytes a posting.
+        documents: number of documents.
         span: documents that are read at once.
     """
 
@@ -227,25 +210,23 @@ class Spill:
         self._waiting.append((documents, dimension, impacts))
         self._size += len(documents)
         if self._size >= CHUNK:
-            self._flush()
+            self._write_chunk()
 
-    def _flush(self) -> None:
-        if not self._waiting:
-            return
+    def _write_chunk(self) -> None:
+        documents, dimensions, impacts = zip(*self._waiting, strict=True)
         chunk = np.empty(self._size, POSTING)
-        chunk["document"] = np.concatenate([documents for documents, *_ in self._waiting])
-        chunk["impact"] = np.concatenate([impacts for *_, impacts in self._waiting])
-        lengths = [len(documents) for documents, *_ in self._waiting]
-        chunk["dimension"] = np.repeat([dimension for _, dimension, _ in self._waiting], lengths)
+        chunk["document"], chunk["impact"] = np.concatenate(documents), np.concatenate(impacts)
+        chunk["dimension"] = np.repeat(dimensions, [len(each) for each in documents])
         spans = (chunk["document"] // self._span).astype(np.min_scalar_type(self._spans))
         self._chunks.append(np.concatenate([[0], np.cumsum(np.bincount(spans, minlength=self._spans))]) + self._written)
         chunk[np.argsort(spans, kind="stable")].tofile(self._out)
         self._written += self._size
         self._waiting, self._size = [], 0
 
-    def spans(self, terms: int) -> Iterator[sparse.csr_matrix]:
-        """CSR [span, terms] int32 of each span of documents."""
-        self._flush()
+    def read_spans(self, terms: int) -> Iterator[sparse.csr_matrix]:
+        """Yields CSR [span, terms] int32 of each span of documents, and removes the file at the end."""
+        if self._waiting:
+            self._write_chunk()
         for number in range(self._spans):
             first = number * self._span
             rows = [self._read(places[number], places[number + 1]) for places in self._chunks]
@@ -253,134 +234,103 @@ class Spill:
             shape = (min(self._span, self._documents - first), terms)
             where = (postings["document"] - first, postings["dimension"])
             yield sparse.coo_matrix((postings["impact"], where), shape=shape).tocsr()
+        self._out.close()
+        self._file.unlink(missing_ok=True)
 
     def _read(self, start: int, end: int) -> np.ndarray:
         self._out.seek(int(start) * POSTING.itemsize)
         return np.fromfile(self._out, POSTING, int(end - start))
 
-    def close(self) -> None:
-        """Removes the file."""
-        self._out.close()
-        self._file.unlink(missing_ok=True)
-
 
 class CiffVectors:
-    """The documents of a CIFF file; see `importing.Vectors`. Memory: a term's postings, and the ids.
+    """The documents of a CIFF file; see `importing.Vectors`. Memory: a term's postings, and the ids."""
 
-    Args:
-        path: a file whose name may end in .gz or .zst.
-        room: a folder for a temporary file of 12 bytes a posting.
-        span: documents that are read at once.
-    """
-
-    integers = True
+    integers, peaks = True, np.empty(0)
 
     def __init__(self, path: Path, room: Path, span: int, escape_ids: bool = False):
-        self._path = path
-        terms: list[str] = []
+        self._path, self._span = path, span
         with ciff_errors(path), open_packed(path) as source:
             messages = Messages(source, path)
-            lists, self.documents = self._header(messages)
+            lists, self.documents = self._read_header(messages)
             self._spill = Spill(room / "postings.part", self.documents, span)
-            for number in range(lists):
-                terms.append(self._read_list(messages, number, lists))
-            self._ids = self._records(messages, escape_ids)
-            messages.end(f"document record {self.documents:,}, the header's last,")
+            terms = [self._read_list(messages, number, lists) for number in range(lists)]
+            self._ids = self._read_records(messages, escape_ids)
+            if source.read(1):
+                last = f"document record {self.documents:,}, the header's last"
+                raise DataError(f"{path}: more after {last}, expected the end of the file; export it again")
         self.terms: Sequence[str] = Vocabulary(terms, str(path)).terms
-        self._span = span
 
-    def _header(self, messages: Messages) -> tuple[int, int]:
-        """The number of postings lists and of documents."""
-        header = messages.fields("the header", HEADER_TYPES)
+    def _read_header(self, messages: Messages) -> tuple[int, int]:
+        """Returns the number of postings lists and of documents."""
+        header = messages.read_fields("the header", HEADER_TYPES)
         version, lists, documents = (header.get(field, 0) for field in (1, 2, 3))
         if version != VERSION or lists < 0 or not 0 < documents < 1 << 31:
-            values = ", ".join(f"{name} {header.get(field, 0)}" for field, name in enumerate(HEADER, start=1))
             raise DataError(
-                f"{self._path}: header with {values}; expected version {VERSION} and the numbers of the lists and "
-                "documents that follow, at least one document"
+                f"{self._path}: header with version {version}, num_postings_lists {lists}, num_docs {documents}; "
+                f"expected version {VERSION} and the numbers of the lists and documents that follow, at least one "
+                "document"
             )
         return lists, documents
 
     def _read_list(self, messages: Messages, dimension: int, lists: int) -> str:
         """Reads a postings list, keeps its postings, and returns its term."""
-        raw = np.frombuffer(messages.next(what := f"postings list {dimension + 1:,} of {lists:,}"), np.uint8)
+        raw = np.frombuffer(messages.read(what := f"postings list {dimension + 1:,} of {lists:,}"), np.uint8)
         most = len(raw) // 4 + 1
         documents, impacts, facts = np.empty(most, "<i4"), np.empty(most, "<i4"), np.empty(6, np.int64)
         problem = parse_list(raw, self.documents, MAX_IMPACT, documents, impacts, facts)
         if problem == CUT:
-            raise messages.cut(what)
+            raise messages.describe_cut(what)
         name = raw[facts[TERM_START] : facts[TERM_END]].tobytes()
-        count, document, value = (int(facts[place]) for place in (COUNT, DOCUMENT, VALUE))
         where = f"{self._path}: {what}, term {shown(name.decode('utf-8', 'replace'))}"
         if problem:
-            raise DataError(f"{where}: {self._problem(problem, document, value)}")
+            numbers = {"document": facts[DOCUMENT], "value": facts[VALUE], "documents": self.documents}
+            raise DataError(f"{where}: {PROBLEMS[problem].format(**numbers)}")
+        count = int(facts[COUNT])
         if count != facts[FREQUENCY]:
             raise DataError(f"{where}: {count:,} postings, its document frequency says {facts[FREQUENCY]:,}")
-        try:
-            term = name.decode()
-        except UnicodeDecodeError as error:
-            raise DataError(f"{where}: the term is not valid UTF-8; export the index again") from error
         self._spill.add(dimension, documents[:count].copy(), impacts[:count].copy())
-        return term
+        return _decode(name, f"{where}: the term")
 
-    def _problem(self, problem: int, document: int, value: int) -> str:
-        """What is wrong with a posting."""
-        if problem == NO_IMPACT:
-            return (
-                f"document {document:,} has the impact {value:,}, expected an integer from 1 to {MAX_IMPACT:,}, up to "
-                "which scores are exact; quantise the weights with fewer bits, and leave out zeros"
-            )
-        if problem == NOT_ASCENDING:
-            return (
-                f"a document {value} after document {document:,}, expected a distance of 1 or more; a list has each "
-                "document once, in ascending order"
-            )
-        if problem == BEYOND:
-            return (
-                f"a document {value:,} after document {document:,}, the header says {self.documents:,} documents "
-                "(counted from 0; a posting has the distance to the document before)"
-            )
-        return f"a value after document {document:,} is no integer of protobuf; CIFF has integers, quantise the weights"
-
-    def _records(self, messages: Messages, escape_ids: bool) -> list[str]:
-        """The ids of the documents in the order of their numbers."""
+    def _read_records(self, messages: Messages, escape_ids: bool) -> list[str]:
+        """Returns the ids of the documents in the order of their numbers."""
         numbers, ids = array("q"), []
         for number in range(self.documents):
-            record = messages.fields(what := f"document record {number + 1:,} of {self.documents:,}", RECORD_TYPES)
+            record = messages.read_fields(what := f"document record {number + 1:,} of {self.documents:,}", RECORD_TYPES)
             where = f"{self._path}: {what}"
-            try:
-                ids.append(checked_id(record.get(2, b"").decode(), where, escape_ids))
-            except UnicodeDecodeError as error:
-                raise DataError(f"{where}: the id is not valid UTF-8; export the index again") from error
+            ids.append(check_id(_decode(record.get(2, b""), f"{where}: the id"), where, escape_ids))
             numbers.append(record.get(1, 0))
             if not 0 <= numbers[-1] < self.documents:
                 raise DataError(f"{where}: document {numbers[-1]:,}, expected 0 to {self.documents - 1:,}")
         order = np.argsort(numbers)
         if (twice := np.flatnonzero(np.diff(np.asarray(numbers)[order]) == 0)).size:
+            first, second = order[twice[0]], order[twice[0] + 1]
             raise DataError(
-                f"{self._path}: two records of document {numbers[order[twice[0]]]:,}, {ids[order[twice[0]]]!r} and "
-                f"{ids[order[twice[0] + 1]]!r}; expected one of each"
+                f"{self._path}: two records of document {numbers[first]:,}, {ids[first]!r} and {ids[second]!r}; "
+                "expected one of each"
             )
         return [ids[place] for place in order.tolist()]
 
-    def peaks(self) -> np.ndarray:
-        """Integers need no scale."""
-        raise NotImplementedError
-
-    def shards(self, progress: Progress) -> Iterator[Shard]:
-        """The documents, `span` at a time; CIFF has neither texts nor metadata."""
+    def read_shards(self, progress: Progress) -> Iterator[Shard]:
+        """Yields the documents, `span` at a time; CIFF has neither texts nor metadata."""
         first = 0
-        for vectors in self._spill.spans(len(self.terms)):
+        for vectors in self._spill.read_spans(len(self.terms)):
             ids = self._ids[first : first + self._span]
             first += len(ids)
             yield Shard(ids, [""] * len(ids), vectors, metadata=[{}] * len(ids))
             progress(len(ids))
-        self._spill.close()
+
+
+def _decode(text: bytes, what: str) -> str:
+    """Decodes a text of a message."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{what} is not valid UTF-8; export the index again") from error
 
 
 @contextmanager
 def ciff_errors(path: Path) -> Iterator[None]:
-    """A file that cannot be read, or whose packing is damaged, as a DataError of one line."""
+    """Turns the errors of a file that cannot be read, or whose packing is damaged, into a DataError of one line."""
     try:
         yield
     except DAMAGED_GZIP as error:

@@ -23,7 +23,7 @@ from lexvl_anserini.engines.resident.packing import Lists, exported
 from lexvl_anserini.ground.claims import refuse_existing
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write, packed
-from lexvl_anserini.ground.installed import OURS, version_of
+from lexvl_anserini.ground.machine import OURS, find_version
 from lexvl_anserini.ground.manifest import MANIFEST, QuantiserEntry, expect_lexical, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_plugins.exchange.ciff_reading import VERSION
@@ -38,12 +38,14 @@ ENGINES = ("lucene", "pyserini")
 class Census(NamedTuple):
     """What the postings of an index say as a whole.
 
-    terms           with postings, UTF-8, in the order of their bytes
-    postings, most  their number, and the greatest impact
-    numbers         int32: of each document of the index its number among those that are not deleted
-    deleted         number of deleted documents
-    lengths         int64: sum of impacts of each document
-    ids             of each document, UTF-8
+    Attributes:
+        terms: terms with postings, UTF-8, in the order of their bytes.
+        postings: number of postings.
+        most: the greatest impact.
+        numbers: int32, for each document of the index its number among those that are not deleted.
+        deleted: number of deleted documents.
+        lengths: int64, sum of impacts of each document.
+        ids: id of each document, UTF-8.
     """
 
     terms: list[bytes]
@@ -54,14 +56,9 @@ class Census(NamedTuple):
     lengths: np.ndarray
     ids: list[bytes]
 
-    @property
-    def impacts(self) -> int:
-        """The sum of all impacts."""
-        return int(self.lengths.sum())
-
 
 @kernel
-def put_varying(number: int, octets: Any, at: int) -> int:
+def write_varint(number: int, octets: Any, at: int) -> int:
     """Writes a number in 7 bits a byte, the lowest first, all but the last with the highest bit set."""
     while number > 127:
         octets[at] = number & 127 | 128
@@ -71,13 +68,13 @@ def put_varying(number: int, octets: Any, at: int) -> int:
     return at + 1
 
 
-def varying(number: int) -> bytes:
-    """The bytes of `put_varying`."""
-    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varying(number >> 7)
+def encode_varint(number: int) -> bytes:
+    """Returns the bytes of `write_varint`."""
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + encode_varint(number >> 7)
 
 
 @kernel
-def put_postings(documents: Any, impacts: Any, start: int, end: int, octets: Any) -> int:
+def write_postings(documents: Any, impacts: Any, start: int, end: int, octets: Any) -> int:
     """Writes the postings of a list as fields of a PostingsList; returns the number of bytes."""
     size, before = 0, 0
     for at in range(start, end):
@@ -86,9 +83,9 @@ def put_postings(documents: Any, impacts: Any, start: int, end: int, octets: Any
         here = body
         if documents[at] > before:  # protobuf leaves out a 0
             octets[here] = 8
-            here = put_varying(documents[at] - before, octets, here + 1)
+            here = write_varint(documents[at] - before, octets, here + 1)
         octets[here] = 16
-        here = put_varying(impacts[at], octets, here + 1)
+        here = write_varint(impacts[at], octets, here + 1)
         octets[size + 1] = here - body
         size, before = here, documents[at]
     return size
@@ -106,7 +103,14 @@ def export_ciff(index: Path, output: Path, overwrite: bool = False, progress: Pr
         ArtefactError: no Lucene index of impacts, a damaged one, or the output is there.
         UsageError: an index of another kind, or in partitions.
     """
-    _check_index(index)
+    if not index.is_dir():
+        raise ArtefactError(f"{index}: no such index; build it with python -m lexvl_anserini.index")
+    if (index / MANIFEST).is_file():
+        expect_lexical(index, read_manifest(index).kind, "CIFF has postings of terms")
+    if (engine := read_report(index).engine) not in ENGINES:
+        raise UsageError(f"{index}: an index of the engine {engine}; expected one of {' or '.join(ENGINES)}")
+    if not any(index.glob("segments_*")):
+        raise ArtefactError(f"{index}: no Lucene index; build one with python -m lexvl_anserini.index {index}")
     refuse_existing(output, overwrite)
     jvm.start()
     with java_errors(f"{index}: cannot be read as a Lucene index"), whole_index(index) as whole:
@@ -119,26 +123,10 @@ def export_ciff(index: Path, output: Path, overwrite: bool = False, progress: Pr
                 f"{longest:,}; CIFF counts to {LONGEST_DOCUMENT:,}, quantise with fewer bits"
             )
         with atomic_write(output) as raw, packed(raw, output.suffix) as out:
-            _write(out, reader, facts, _description(index), progress)
-    counts = {
-        "documents": len(facts.ids),
-        "terms": len(facts.terms),
-        "postings": facts.postings,
-        "impacts": facts.impacts,
-    }
-    return {"output": str(output), **counts, "bytes": output.stat().st_size}
-
-
-def _check_index(index: Path) -> None:
-    """Refuses what is no folder of Lucene's files with impacts."""
-    if not index.is_dir():
-        raise ArtefactError(f"{index}: no such index; build it with python -m lexvl_anserini.index")
-    if (index / MANIFEST).is_file():
-        expect_lexical(index, read_manifest(index).kind, "CIFF has postings of terms")
-    if (engine := read_report(index).engine) not in ENGINES:
-        raise UsageError(f"{index}: an index of the engine {engine}; expected one of {' or '.join(ENGINES)}")
-    if not any(index.glob("segments_*")):
-        raise ArtefactError(f"{index}: no Lucene index; build one with python -m lexvl_anserini.index {index}")
+            _write_messages(out, reader, facts, _description(index), progress)
+    counts = {"documents": len(facts.ids), "terms": len(facts.terms), "postings": facts.postings}
+    impacts, size = int(facts.lengths.sum()), output.stat().st_size
+    return {"output": str(output), **counts, "impacts": impacts, "bytes": size}
 
 
 def take_census(index: Path, reader: Any) -> Census:
@@ -162,52 +150,52 @@ def take_census(index: Path, reader: Any) -> Census:
     return Census(terms, postings, most, numbers, int((~live).sum()), lengths[live], whole)
 
 
-def _write(out: BinaryIO, reader: Any, facts: Census, description: str, progress: Progress) -> None:
+def _write_messages(out: BinaryIO, reader: Any, facts: Census, description: str, progress: Progress) -> None:
     """Writes the header, the postings lists and the document records."""
-    documents = len(facts.ids)
-    numbers = (VERSION, len(facts.terms), documents, len(facts.terms), documents, facts.impacts)
-    header = b"".join(number_field(field, value) for field, value in enumerate(numbers, start=1))
-    average = struct.pack("<d", facts.impacts / documents) if facts.impacts else b""
-    header += (b"\x39" + average if average else b"") + bytes_field(8, description.encode())
-    out.write(delimited(header))
+    documents, impacts = len(facts.ids), int(facts.lengths.sum())
+    numbers = (VERSION, len(facts.terms), documents, len(facts.terms), documents, impacts)
+    header = b"".join(encode_number(field, value) for field, value in enumerate(numbers, start=1))
+    header += b"\x39" + struct.pack("<d", impacts / documents) if impacts else b""
+    header += encode_bytes(8, description.encode())
+    out.write(encode_message(header))
     for chunk in exported(reader, CONTENTS):
-        for message in postings_lists(chunk, facts.numbers):
+        for message in encode_lists(chunk, facts.numbers):
             out.write(message)
         progress(len(chunk.documents))
     for number, (doc_id, length) in enumerate(zip(facts.ids, facts.lengths.tolist(), strict=True)):
-        out.write(delimited(number_field(1, number) + bytes_field(2, doc_id) + number_field(3, length)))
+        out.write(encode_message(encode_number(1, number) + encode_bytes(2, doc_id) + encode_number(3, length)))
 
 
-def postings_lists(chunk: Lists, numbers: np.ndarray) -> Iterator[bytes]:
-    """The messages of some terms; `numbers` are the documents' numbers in the file."""
+def encode_lists(chunk: Lists, numbers: np.ndarray) -> Iterator[bytes]:
+    """Yields the messages of some terms; `numbers` are the documents' numbers in the file."""
     documents, start = numbers[chunk.documents], 0
     octets = np.empty(LONGEST_POSTING * int(np.diff(chunk.ends, prepend=0).max(initial=0)), np.uint8)
     for term, end in zip(names_of(chunk), chunk.ends.tolist(), strict=True):
-        size = put_postings(documents, chunk.impacts, start, end, octets)
-        head = bytes_field(1, term) + number_field(2, end - start)
-        head += number_field(3, int(chunk.impacts[start:end].sum(dtype=np.int64)))
-        yield varying(len(head) + size) + head + octets[:size].tobytes()
+        size = write_postings(documents, chunk.impacts, start, end, octets)
+        head = encode_bytes(1, term) + encode_number(2, end - start)
+        head += encode_number(3, int(chunk.impacts[start:end].sum(dtype=np.int64)))
+        yield encode_varint(len(head) + size) + head + octets[:size].tobytes()
         start = end
 
 
-def number_field(field: int, value: int) -> bytes:
-    """A field with a number from 0 on; protobuf leaves out a 0."""
-    return varying(field << 3) + varying(value) if value else b""
+def encode_number(field: int, value: int) -> bytes:
+    """Encodes a field with a number from 0 on; protobuf leaves out a 0."""
+    return encode_varint(field << 3) + encode_varint(value) if value else b""
 
 
-def bytes_field(field: int, value: bytes) -> bytes:
-    """A field with bytes; protobuf leaves out an empty one."""
-    return varying(field << 3 | 2) + varying(len(value)) + value if value else b""
+def encode_bytes(field: int, value: bytes) -> bytes:
+    """Encodes a field with bytes; protobuf leaves out an empty one."""
+    return encode_varint(field << 3 | 2) + encode_varint(len(value)) + value if value else b""
 
 
-def delimited(message: bytes) -> bytes:
-    """A message behind its length."""
-    return varying(len(message)) + message
+def encode_message(message: bytes) -> bytes:
+    """Encodes a message behind its length."""
+    return encode_varint(len(message)) + message
 
 
 def _description(index: Path) -> str:
-    """What the header says for people: how the impacts came about, as far as the index knows."""
-    words = [f"impacts of {index.resolve().name}, exported by lexvl-anserini {version_of(OURS) or ''}".rstrip()]
+    """Says for people how the impacts came about, as far as the index knows."""
+    words = [f"impacts of {index.resolve().name}, exported by lexvl-anserini {find_version(OURS) or ''}".rstrip()]
     if (index / MANIFEST).is_file():
         manifest = read_manifest(index)
         words.append(f"encoder {manifest.encoder.name}, checkpoint {manifest.encoder.checkpoint}")

@@ -18,7 +18,7 @@ def command(
     style: cli.Style = "text",
     verbose: cli.Verbose = False,
 ) -> None:
-    """Export the postings of an impact index in the Common Index File Format; `index --from-ciff` reads it.
+    """Export the postings of an impact index in the Common Index File Format, which `import` reads.
 
     Example: python -m lexvl_plugins.exchange.export_ciff indexes/demo demo.ciff.gz
     """

@@ -40,7 +40,7 @@ class MakerOptions:
     ] = None
 
     def load(self) -> Encoder | None:
-        """The encoder, on the CPU; None without one."""
+        """Loads the encoder on the CPU; None without one."""
         from lexvl_anserini.encoders.loading import load_encoder
         from lexvl_anserini.ground.errors import UsageError
 
@@ -78,10 +78,9 @@ def command(
 
     Example: python -m lexvl_plugins.exchange.import_shards vectors.jsonl.gz --output impacts/imported
     """
-    from lexvl_plugins.exchange.formats import default_shards, import_file
-    from lexvl_plugins.exchange.importing import ImportSettings
+    from lexvl_plugins.exchange.importing import ImportSettings, import_file, name_shards
 
-    started, target = time.perf_counter(), output or default_shards(file)
+    started, target = time.perf_counter(), output or name_shards(file)
     settings = ImportSettings(
         maker.corpus, maker.load(), quantised.load(), shards.layout(), escape_ids, ids, vocabulary
     )

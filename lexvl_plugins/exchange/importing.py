@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,25 +16,28 @@ import numpy as np
 from scipy import sparse
 
 from lexvl_anserini.data.checks import SeenIds
+from lexvl_anserini.data.lines import get_plain_suffix, remove_packing
 from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.files import clear_remains, file_sha256, new_folder, write_json
-from lexvl_anserini.ground.installed import versions_of
+from lexvl_anserini.ground.files import clear_remains, compute_sha256, new_folder
+from lexvl_anserini.ground.machine import list_versions
 from lexvl_anserini.ground.manifest import (
-    MANIFEST,
     NO_ENCODER,
     Counts,
     EncodedCorpus,
     EncoderRef,
+    LayoutEntry,
     Manifest,
+    ShardRecord,
     read_manifest,
 )
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
-from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
-from lexvl_anserini.shards.collection import SUMMED
-from lexvl_anserini.shards.layout import Layout, Shard, write_shard
+from lexvl_anserini.ground.records import Vocabulary
+from lexvl_anserini.shards.layout import Layout, Shard, write_shard, write_shards
 from lexvl_anserini.shards.reading import check_distinct, read_ids
+from lexvl_plugins.exchange.ciff_reading import CiffVectors
+from lexvl_plugins.exchange.vectors import JSON_LINES, JsonVectors, MatrixVectors
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -48,33 +52,45 @@ AS_THEY_ARE = SideQuantiser("fixed", None, 1.0)
 class Vectors(Protocol):
     """The documents of a file of vectors, which is open and checked.
 
-    terms      of its columns
-    documents  their number
-    integers   True if all weights are impacts already
+    A class of it takes the file, a folder for temporary files, the number of documents that are read at once, and
+    whether it percent-encodes ids.
+
+    Attributes:
+        terms: terms of its columns.
+        documents: number of documents.
+        integers: whether all weights are impacts already.
+        peaks: the greatest weight of each document, float64 [documents]; of no meaning for integers.
     """
 
     terms: Sequence[str]
     documents: int
     integers: bool
+    peaks: np.ndarray
 
-    def peaks(self) -> np.ndarray:
-        """The greatest weight of each document, float64 [documents]; called where weights are no integers."""
+    def read_shards(self, progress: Progress) -> Iterator[Shard]:
+        """Yields the documents in the order of the file, as many at a time as a shard has; CSR [n, terms]."""
 
-    def shards(self, progress: Progress) -> Iterator[Shard]:
-        """The documents in the order of the file, as many at a time as a shard has; CSR [n, terms]."""
+
+MATRICES = (".npz", ".pt")
+READERS: dict[str, Callable[..., Vectors]] = {
+    ".ciff": CiffVectors,
+    **dict.fromkeys(("", *JSON_LINES), JsonVectors),
+    **dict.fromkeys(MATRICES, MatrixVectors),
+}
 
 
 @dataclass(frozen=True)
 class ImportSettings:
     """What is imported, and what the file does not say.
 
-    corpus      name of the dataset that the documents belong to; default the name of the file
-    model       encodes queries, and names the dimensions; None for terms of the file alone
-    quantiser   of weights that are no integers, and of queries; integers stay, and were made by it
-    layout      of the shards
-    escape_ids  percent-encode white space and control characters in ids
-    ids         of a matrix: the file with the ids of its rows
-    vocabulary  of a matrix: the file with the terms of its columns; default the model's
+    Attributes:
+        corpus: name of the dataset that the documents belong to; default the name of the file.
+        model: encodes queries, and names the dimensions; None for terms of the file alone.
+        quantiser: of weights that are no integers, and of queries; integers stay, and were made by it.
+        layout: of the shards.
+        escape_ids: percent-encode white space and control characters in ids.
+        ids: for a matrix, the file with the ids of its rows.
+        vocabulary: for a matrix, the file with the terms of its columns; default the model's.
     """
 
     corpus: str | None = None
@@ -85,8 +101,8 @@ class ImportSettings:
     ids: Path | None = None
     vocabulary: Path | None = None
 
-    def request(self, name: str, digest: str) -> Manifest:
-        """The manifest of a source before it is read: without counts, vocabulary and scale."""
+    def make_request(self, name: str, digest: str) -> Manifest:
+        """Makes the manifest of a source before it is read: without counts, vocabulary and scale."""
         model = self.model
         if model is not None and model.kind != "impact":
             raise UsageError(f"encoder {model.name!r} is {model.kind}; only vectors of terms are imported")
@@ -94,7 +110,7 @@ class ImportSettings:
         corpus = EncodedCorpus(
             name=self.corpus or name, split=None, data_dir=None, escape_ids=self.escape_ids, digest=digest
         )
-        files = {name: digest_of(file) for name, file in (("ids", self.ids), ("terms", self.vocabulary)) if file}
+        files = {name: compute_digest(file) for name, file in (("ids", self.ids), ("terms", self.vocabulary)) if file}
         return Manifest(
             kind="impact",
             encoder=EncoderRef(name=NO_ENCODER) if model is None else model.identity(),
@@ -102,110 +118,117 @@ class ImportSettings:
             corpus=corpus,
             counts=Counts(),
             # Shards of integers do not note which quantiser was requested.
-            layout={**self.layout.to_json(), "imported": {**quantiser.to_json(), **files}},
-            versions=versions_of(VERSIONED),
+            layout=LayoutEntry(self.layout.to_json(), imported={**quantiser.to_json(), **files}),
+            versions=list_versions(VERSIONED),
         )
 
 
-def digest_of(source: Path) -> str:
-    """SHA-256 (hex) of a file, or of the names and contents of the files in a folder."""
+def compute_digest(source: Path) -> str:
+    """Computes SHA-256 (hex) of a file, or of the names and contents of the files in a folder."""
     if not source.exists():
         raise DataError(f"{source}: no such file")
     if not source.is_dir():
-        return file_sha256(source)
+        return compute_sha256(source)
     files = sorted(path for path in source.rglob("*") if path.is_file())
-    names = (f"{path.relative_to(source)} {file_sha256(path)}\n" for path in files)
+    names = (f"{path.relative_to(source)} {compute_sha256(path)}\n" for path in files)
     return sha256("".join(names).encode()).hexdigest()
 
 
-def import_vectors(
+def name_shards(source: Path) -> Path:
+    """Names the folder of a file: `downloads/robust04.ciff.gz` -> `impacts/robust04`."""
+    return Path("impacts") / Path(remove_packing(source.resolve().name)).stem
+
+
+def import_file(
     source: Path,
     output: Path,
-    opened: Callable[[Path], Vectors],
     settings: ImportSettings = ImportSettings(),
     overwrite: bool = False,
     progress: Progress = silent,
 ) -> Manifest:
-    """Writes the shards of a file of vectors: all documents or none.
+    """Writes the vectors of a file, or of a folder of JSON lines, as shards: all documents or none.
 
     Args:
-        source: the file, or a folder of files.
         output: a new folder; a finished one of the same request stays as it is.
-        opened: opens and checks the file; its argument is a folder for temporary files.
         overwrite: replace a folder of another request.
         progress: called with the number of documents just written.
 
     Raises:
+        UsageError: the name says no format that is read, or an option is for another format.
         DataError: the file is missing, damaged or malformed.
         ArtefactError: the output holds something else, or the disk is full.
     """
-    request = settings.request(source.name, digest_of(source))
+    suffix = "" if source.is_dir() else get_plain_suffix(source)
+    if suffix not in READERS or not suffix and not source.is_dir():
+        known = ", ".join(filter(None, READERS))
+        raise UsageError(f"{source}: expected a file in {known}, plain or compressed, or a folder of JSON lines")
+    reader = partial(READERS[suffix], source, span=settings.layout.shard_size, escape_ids=settings.escape_ids)
+    if suffix in MATRICES:
+        stored = Vocabulary.read(settings.vocabulary) if settings.vocabulary else None
+        reader = partial(reader, ids=settings.ids, terms=settings.model.vocabulary if settings.model else stored)
+    elif settings.ids or settings.vocabulary:
+        raise UsageError(f"{source}: --ids and --vocabulary are for matrices ({', '.join(MATRICES)})")
+    request = settings.make_request(source.name, compute_digest(source))
     return ensure(
         output,
-        lambda: _finished(output, request, overwrite),
-        lambda: _written(output, request, opened, settings, progress),
+        lambda: _read_finished(output, request, overwrite),
+        lambda: _write_shards(output, request, reader, settings, progress),
         folder=True,
     )
 
 
-def _finished(output: Path, request: Manifest, overwrite: bool) -> Manifest | None:
-    """The manifest of shards that are finished as requested; None if they are to be written."""
+def _read_finished(output: Path, request: Manifest, overwrite: bool) -> Manifest | None:
+    """Returns the manifest of shards that are finished as requested; None if they are to be written."""
     clear_remains(output)
     if not output.exists():
         return None
     manifest = read_manifest(output)
-    decision = claim(output, "shards", _compared(request), _compared(manifest), overwrite)
+    decision = claim(output, "shards", _select_compared(request), _select_compared(manifest), overwrite)
     return manifest if decision is Claim.DONE else None
 
 
-def _compared(manifest: Manifest) -> dict[str, Any]:
-    """What two imports are compared by; the rest follows from it."""
+def _select_compared(manifest: Manifest) -> dict[str, Any]:
+    """Selects what two imports are compared by; the rest follows from it."""
     whole = manifest.request()
     corpus = {key: value for key, value in whole["corpus"].items() if key != "documents"}
     return {"corpus": corpus, "encoder": whole["encoder"], "layout": whole["layout"]}
 
 
-def _written(
-    output: Path,
-    request: Manifest,
-    opened: Callable[[Path], Vectors],
-    settings: ImportSettings,
-    progress: Progress,
+def _write_shards(
+    output: Path, request: Manifest, reader: Callable[[Path], Vectors], settings: ImportSettings, progress: Progress
 ) -> Manifest:
     with new_folder(output) as part:
-        vectors = opened(part)
+        vectors = reader(part)
         vocabulary = Vocabulary(vectors.terms) if settings.model is None else settings.model.vocabulary
-        columns = columns_of(vectors.terms, vocabulary)
-        quantiser = _quantiser(vectors, request)
-        (part / "docs").mkdir()
-        seen, entries = SeenIds(), []
-        for number, shard in enumerate(vectors.shards(progress)):
-            for doc_id in shard.ids:
-                seen.add(doc_id)
-            shard = _of_vocabulary(shard, columns, vocabulary)
-            if not vectors.integers:
-                quantised = quantiser.documents(shard.vectors)
-                shard = shard._replace(vectors=quantised.impacts, clipped=quantised.clipped, dropped=quantised.dropped)
-            entries.append(write_shard(part, settings.layout.name(number), shard, vocabulary, settings.layout))
-        vocabulary.write(part / VOCABULARY)
-        counts = Counts({key: sum(entry.get(key, 0) for entry in entries) for key in SUMMED if key in entries[0]})
-        counts["max_impact"] = max(entry["max_impact"] for entry in entries)
-        assert counts.documents == vectors.documents, "documents out are not documents in"
-        manifest = replace(
-            request,
-            corpus=EncodedCorpus({**request.corpus, "documents": vectors.documents}),
-            counts=counts,
-            quantiser=quantiser.to_json(),
-            vocabulary={"size": len(vocabulary), "digest": vocabulary.digest},
-            shards=tuple(entries),
-        )
+        columns = find_columns(vectors.terms, vocabulary)
+        quantiser = keep_integers(Quantiser.from_json(request.quantiser), vectors.integers)
+        if quantiser.document.scheme == "calibrated":
+            quantiser = quantiser.calibrate(sparse.csr_matrix(vectors.peaks[:, None]))
+        seen = SeenIds()
+
+        def quantise() -> Iterator[ShardRecord]:
+            for number, shard in enumerate(vectors.read_shards(progress)):
+                for doc_id in shard.ids:
+                    seen.add(doc_id)
+                rows, shape = shard.vectors, (len(shard.ids), len(vocabulary))
+                rows = sparse.csr_matrix((rows.data, columns[rows.indices], rows.indptr), shape=shape)
+                rows.sort_indices()
+                shard = shard._replace(vectors=rows)
+                if not vectors.integers:
+                    impacts, clipped, dropped = quantiser.documents(rows)
+                    shard = shard._replace(vectors=impacts, clipped=clipped, dropped=dropped)
+                yield write_shard(part, settings.layout.name(number), shard, vocabulary, settings.layout)
+
+        corpus = EncodedCorpus({**request.corpus, "documents": vectors.documents})
+        request = replace(request, corpus=corpus, quantiser=quantiser.to_json())
+        manifest = write_shards(part, request, vocabulary, quantise())
+        assert manifest.counts.documents == vectors.documents, "documents out are not documents in"
         check_distinct(seen, lambda: read_ids(part, manifest))
-        write_json(part / MANIFEST, manifest.to_json())
     return manifest
 
 
-def columns_of(terms: Sequence[str], vocabulary: Vocabulary) -> np.ndarray:
-    """The dimension of each term of the file, int32."""
+def find_columns(terms: Sequence[str], vocabulary: Vocabulary) -> np.ndarray:
+    """Finds the dimension of each term of the file, int32."""
     if strange := [term for term in terms if term not in vocabulary.dimension]:
         raise DataError(
             f"{len(strange):,} of {len(terms):,} terms, the first is {strange[0]!r}, are not in the encoder's "
@@ -214,25 +237,7 @@ def columns_of(terms: Sequence[str], vocabulary: Vocabulary) -> np.ndarray:
     return np.array([vocabulary.dimension[term] for term in terms], np.int32)
 
 
-def _quantiser(vectors: Vectors, request: Manifest) -> Quantiser:
-    """The quantiser of the request with its scale: what turns the weights into impacts, or turned them before."""
-    quantiser = Quantiser.from_json(request.quantiser)
-    if vectors.integers:
-        return of_integers(quantiser)
-    if quantiser.document.scheme != "calibrated":
-        return quantiser
-    return quantiser.calibrate(sparse.csr_matrix(vectors.peaks()[:, None]))
-
-
-def of_integers(quantiser: Quantiser) -> Quantiser:
-    """The quantiser that integers came about by: the caller's, or one that leaves them as they are."""
-    return replace(quantiser, document=AS_THEY_ARE) if quantiser.document.scheme == "calibrated" else quantiser
-
-
-def _of_vocabulary(shard: Shard, columns: np.ndarray, vocabulary: Vocabulary) -> Shard:
-    """The shard with the dimensions of a vocabulary, in their order."""
-    rows = shard.vectors
-    shape = (rows.shape[0], len(vocabulary))
-    vectors = sparse.csr_matrix((rows.data, columns[rows.indices], rows.indptr), shape=shape)
-    vectors.sort_indices()
-    return shard._replace(vectors=vectors)
+def keep_integers(quantiser: Quantiser, integers: bool = True) -> Quantiser:
+    """Returns the quantiser that integers came about by: the caller's, or one that leaves them as they are."""
+    calibrated = integers and quantiser.document.scheme == "calibrated"
+    return replace(quantiser, document=AS_THEY_ARE) if calibrated else quantiser

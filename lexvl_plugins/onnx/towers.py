@@ -3,112 +3,93 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
-from lexvl_anserini.encoders.encoder import (
-    Kind,
-    ReadsTexts,
-    Tower,
-    as_lexical,
-    read_document,
-    read_image_of,
-    read_topic,
-)
+from lexvl_anserini.encoders.encoder import Kind, ReadsImages, ReadsTexts, Tower, as_lexical
+from lexvl_anserini.encoders.parts import sparsify
 from lexvl_anserini.encoders.parts.batches import PassageReader, padded_batches, read_passage
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, crop_batches
-from lexvl_anserini.encoders.parts.sparsify import (
-    Sparsifier,
-    WeightsOfRows,
-    checked_dimensions,
-    cut,
-    kept_rows,
-    rows_of,
-)
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
-from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, UsageError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError, describe_error
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import CsrRows
-from lexvl_anserini.ground.records import Document, Topic
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Document, Topic, Vocabulary
+from lexvl_anserini.ground.registry import require
 
 
 class GraphBatch(NamedTuple):
-    """One run of a graph.
-
-    positions  of its items among the inputs of the tower, int64 [B]
-    inputs     of the graph
-    rows       token ids of each item, without padding; None of images
-    """
+    """One run of a graph: the positions of its items among the inputs of the tower, its inputs, and ids of texts."""
 
     positions: np.ndarray
     inputs: tuple[np.ndarray, ...]
     rows: list[list[int]] | None = None
 
 
-class GraphItems(NamedTuple):
-    """Reads the documents and topics of one side, and builds runs of its graph.
+@dataclass(frozen=True)
+class GraphTexts(ReadsTexts):
+    """Texts, the longest first."""
 
-    read, read_topic  the input that a document gives, and a topic
-    batches           (inputs, batch size, what to do about errors) -> runs, each item in exactly one; a skipped image
-                      is in none
-    """
+    reader: TextReader
+    joiner: str = " "
 
-    read: Callable[[Document], str]
-    read_topic: Callable[[Topic], str]
-    batches: Callable[[Sequence[Any], int, OnError], Iterator[GraphBatch]]
-
-
-def graph_texts(reader: TextReader, joiner: str = " ") -> GraphItems:
-    """Texts, the longest first; `joiner` is put between title and text."""
-
-    def batches(inputs: Sequence[Any], batch_size: int, on_error: OnError) -> Iterator[GraphBatch]:
-        for positions, rows, arrays in padded_batches(reader, inputs, batch_size):
+    def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[GraphBatch]:
+        """Token ids and attention."""
+        for positions, rows, arrays in padded_batches(self.reader, inputs, batch_size):
             yield GraphBatch(positions, arrays, rows)
 
-    return GraphItems(partial(read_document, joiner=joiner), read_topic, batches)
 
-
-def graph_passages(passages: PassageReader) -> GraphItems:
+@dataclass(frozen=True)
+class GraphPassages(ReadsTexts):
     """Pairs of title and text, as DPR reads them, the longest first."""
 
-    def batches(inputs: Sequence[Any], batch_size: int, on_error: OnError) -> Iterator[GraphBatch]:
-        for positions, arrays in passages.batches(inputs, batch_size):
+    passages: PassageReader
+
+    def read(self, document: Document) -> str:
+        """The passage of a document."""
+        return read_passage(document)
+
+    def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[GraphBatch]:
+        """Token ids, attention and token types."""
+        for positions, arrays in self.passages.batches(inputs, batch_size):
             yield GraphBatch(positions, arrays)
 
-    return GraphItems(read_passage, read_topic, batches)
 
-
-def graph_images(pixels: Pixels) -> GraphItems:
+@dataclass(frozen=True)
+class GraphImages(ReadsImages):
     """Images in their order: paths, `archive.tar::member` or PIL images; the graph normalises their crops."""
 
-    def batches(inputs: Sequence[Any], batch_size: int, on_error: OnError) -> Iterator[GraphBatch]:
-        for positions, crops in crop_batches(pixels, inputs, batch_size, on_error):
+    pixels: Pixels
+
+    def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[GraphBatch]:
+        """Crops; a skipped image is in no batch."""
+        for positions, crops in crop_batches(self.pixels, inputs, batch_size, on_error):
             yield GraphBatch(positions, (crops,))
 
-    return GraphItems(read_image_of, read_image_of, batches)
+
+GraphItems: TypeAlias = GraphTexts | GraphPassages | GraphImages
 
 
 class Graph:
     """A network in ONNX Runtime; threads may run it at once."""
 
     def __init__(self, data: bytes, where: str):
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise MissingExtra("--runtime onnx", "onnx") from error
+        require("onnxruntime")
+        import onnxruntime
+
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads()
+        # As torch does; 0 are all cores.
+        threads = os.environ.get("OMP_NUM_THREADS", "")
+        options.intra_op_num_threads = int(threads) if threads.isdecimal() else 0
         options.log_severity_level = 3  # warnings are about the graph's own shapes, errors are raised
         try:
             self.session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its errors have no common class
-            raise CheckpointError(f"{where}: ONNX Runtime cannot load the graph ({reason_of(error)})") from error
+            raise CheckpointError(f"{where}: ONNX Runtime cannot load the graph ({describe_error(error)})") from error
         self.names = [node.name for node in self.session.get_inputs()]
 
     def __call__(self, inputs: tuple[np.ndarray, ...], first: Any) -> np.ndarray:
@@ -116,14 +97,7 @@ class Graph:
         [output] = self.session.run(None, dict(zip(self.names, inputs, strict=True)))
         if not np.isfinite(output).all():
             raise LexvlError(f"the model gave a number that is not finite for input {str(first)[:60]!r} or its batch")
-        result: np.ndarray = output
-        return result
-
-
-def threads() -> int:
-    """Threads of a graph: `$OMP_NUM_THREADS`, which torch obeys too; 0, all cores, where it is not set."""
-    number = os.environ.get("OMP_NUM_THREADS", "")
-    return int(number) if number.isdecimal() else 0
+        return np.asarray(output)
 
 
 @dataclass(frozen=True)
@@ -141,7 +115,7 @@ class GraphTower:
         """The input that a topic gives this tower."""
         return self.items.read_topic(topic)
 
-    def runs(
+    def run(
         self, inputs: Sequence[Any], batch_size: int, progress: Progress, on_error: OnError
     ) -> Iterator[tuple[GraphBatch, np.ndarray]]:
         """The runs of the graph with their outputs."""
@@ -151,14 +125,11 @@ class GraphTower:
 
 
 @dataclass(frozen=True)
-class LexicalGraphTower(WeightsOfRows, GraphTower):
-    """Inputs to lexical vectors: as `parts.towers.LexicalTower`, with a graph in place of the composition.
-
-    columns  the dimension of each token id, and the vocabulary
-    """
+class LexicalGraphTower(sparsify.WeightsOfRows, GraphTower):
+    """Inputs to lexical vectors: as `parts.towers.LexicalTower`, with a graph in place of the composition."""
 
     columns: TokenColumns
-    sparsifier: Sparsifier
+    sparsifier: sparsify.Sparsifier
 
     kind: ClassVar[Kind] = "impact"
     binary: ClassVar[bool] = False
@@ -170,7 +141,7 @@ class LexicalGraphTower(WeightsOfRows, GraphTower):
 
     def knows(self, text: str) -> bool:
         """Whether a token of the text is a term, so that more than associations finds documents."""
-        [batch] = self.items.batches([text], 1, FAIL)
+        [batch] = self.items.batches([text], 1)
         return batch.rows is None or len(self.columns.own(batch.rows)[0]) > 0
 
     def csr_rows(
@@ -179,38 +150,29 @@ class LexicalGraphTower(WeightsOfRows, GraphTower):
         """As `weights`, without scipy."""
         dims: list[np.ndarray] = [np.empty(0, np.int32)] * len(inputs)
         values: list[np.ndarray] = [np.empty(0, np.float32)] * len(inputs)
-        for batch, weights in self.runs(inputs, batch_size, progress, on_error):  # [B, V]
-            mask = kept_rows(weights, self.own_mask(batch.rows), self.sparsifier)
-            for position, row, keep in zip(batch.positions, weights, mask, strict=True):
+        for batch, weights in self.run(inputs, batch_size, progress, on_error):  # [B, V]
+            own = None
+            if self.sparsifier.needs_own and batch.rows is not None:
+                own = np.zeros(weights.shape, dtype=bool)
+                for row, terms in enumerate(self.columns.own(batch.rows)):
+                    own[row, terms] = True
+            mask = sparsify.kept_rows(weights, own, self.sparsifier)
+            for position, row_weights, keep in zip(batch.positions, weights, mask, strict=True):
                 dims[position] = np.flatnonzero(keep).astype(np.int32)
-                values[position] = row[dims[position]]
-        return rows_of(dims, values, len(self.vocabulary))
-
-    def own_mask(self, rows: list[list[int]] | None) -> np.ndarray | None:
-        """Bool [B, V], True at the own tokens of each item; None unless the sparsifier needs it."""
-        if not self.sparsifier.needs_own or rows is None:
-            return None
-        mask = np.zeros((len(rows), len(self.vocabulary)), dtype=bool)
-        for row, dims in enumerate(self.columns.own(rows)):
-            mask[row, dims] = True
-        return mask
+                values[position] = row_weights[dims[position]]
+        return sparsify.rows_of(dims, values, len(self.vocabulary))
 
     def dense_weights(self, inputs: Sequence[Any], batch_size: int = 32) -> np.ndarray:
         """float32 [n, V] before the sparsifier."""
         result = np.empty((len(inputs), len(self.vocabulary)), dtype=np.float32)
-        for batch, weights in self.runs(inputs, batch_size, silent, FAIL):
+        for batch, weights in self.run(inputs, batch_size, silent, FAIL):
             result[batch.positions] = weights
         return result
 
 
 @dataclass(frozen=True)
 class DenseGraphTower(GraphTower):
-    """Inputs to dense vectors: as `parts.towers.DenseTower`, with a graph that embeds.
-
-    width       of the features that the graph gives
-    normalise   vectors have unit length
-    dimensions  keep only the first ones, before normalising; None keeps all
-    """
+    """Inputs to dense vectors: as `parts.towers.DenseTower`, with a graph that embeds."""
 
     width: int
     normalise: bool
@@ -219,16 +181,16 @@ class DenseGraphTower(GraphTower):
     kind: ClassVar[Kind] = "dense"
 
     def __post_init__(self) -> None:
-        checked_dimensions(self.dimensions, self.width)
+        sparsify.checked_dimensions(self.dimensions, self.width)
 
     def vectors(
         self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> np.ndarray:
         """float32 [n, D]; the inner product of two vectors is the model's own similarity."""
         features = np.zeros((len(inputs), self.width), dtype=np.float32)
-        for batch, output in self.runs(inputs, batch_size, progress, on_error):
+        for batch, output in self.run(inputs, batch_size, progress, on_error):
             features[batch.positions] = output
-        return cut(features, self.dimensions, self.normalise)
+        return sparsify.cut(features, self.dimensions, self.normalise)
 
 
 class QueriesAlone(ReadsTexts):
@@ -245,11 +207,7 @@ class QueriesAlone(ReadsTexts):
         return as_lexical(self.query).vocabulary
 
     def weights(self, *_: Any, **__: Any) -> Any:
-        """No vectors.
-
-        Raises:
-            UsageError: always.
-        """
+        """Raises UsageError: there are no vectors."""
         raise UsageError("exported for queries alone; encode documents by torch, or export again without queries-only")
 
     dense_weights = vectors = weights

@@ -8,11 +8,10 @@ from lexvl_anserini.ground.registry import CommandRow, CorpusRow
 # Other plug-ins that this one imports.
 NEEDS = ("photos",)
 
-
 PAGES = CommandRow("lexvl_plugins.pages.pages", "Start here", "Search a folder of your own PDFs and scans")
 VIDORE = CommandRow("lexvl_plugins.pages.vidore", "Evaluate runs by the rules of one dataset", "Pages: nDCG@5")
 PAGES_CORPUS = CorpusRow("lexvl_plugins.pages.corpus:load_pages", has_path=True, checkpoint="texts")
-VIDORE_CORPUS = CorpusRow("lexvl_plugins.pages.vidore_corpus:load_vidore", has_path=True)
+VIDORE_CORPUS = CorpusRow("lexvl_plugins.pages.vidore:load_vidore", has_path=True)
 NUMBERED_PICTURE = "lexvl_plugins.pages.reading:open_page"
 V_SPLADE = Card(
     loader="lexvl_plugins.pages.v_splade:load_v_splade",

@@ -10,25 +10,25 @@ from itertools import tee
 from pathlib import Path
 
 from lexvl_anserini.data.checks import unescape_id
-from lexvl_anserini.data.corpora.files import (
+from lexvl_anserini.data.corpora.folder import (
     Files,
     OtherFiles,
     checked_name,
-    files_in,
+    get_suffix,
+    list_corpus_files,
     nothing,
     place_of,
-    suffix_of,
 )
-from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction
-from lexvl_anserini.data.entries import LeftOut, log_once
-from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, image_suffixes
-from lexvl_anserini.data.pictures.references import PageReference
+from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, choose_direction
+from lexvl_anserini.data.lines import LeftOut, log_once
+from lexvl_anserini.data.pictures.archives import PageReference
+from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, list_image_suffixes
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.ground.registry import require
 from lexvl_plugins.pages import pdf
-from lexvl_plugins.pages.page import text_of
+from lexvl_plugins.pages.page import join_words
 from lexvl_plugins.pages.reading import PageReader, ReadPage
 
 # Why a file is named that is read.
@@ -45,62 +45,62 @@ def load_pages(ref: CorpusRef) -> Dataset:
     problem.
     """
     require("pebble", "pypdfium2", "rapidocr")
-    files = _files(place_of(ref))
+    files = _find_files(place_of(ref))
     if not any(_has_pages(name) for name in files.names(LeftOut())):
         raise DataError(f"{files.where}: no file with pages in it; expected .pdf, .tif, .jpg, .png, ...")
     if ref.split is not None:
         raise DataError(f"{ref.name}: split {ref.split!r} of pages, which have no splits")
     return Dataset.of(
-        replace(ref, direction=checked_direction(ref, DIRECTIONS, "text-to-image")),
+        replace(ref, direction=choose_direction(ref, DIRECTIONS, "text-to-image")),
         documents=partial(read_pages, files, ref.escape_ids),
         topics=partial(nothing, files.where, "topics"),
         qrels=partial(nothing, files.where, "judgements"),
     )
 
 
-def reference_of(ref: CorpusRef, doc_id: str) -> str:
+def find_reference(ref: CorpusRef, doc_id: str) -> str:
     """The reference of a page by the id of its document; the corpus is not read."""
-    return _files(place_of(ref)).refer(unescape_id(doc_id) if ref.escape_ids else doc_id)
+    return _find_files(place_of(ref)).refer(unescape_id(doc_id) if ref.escape_ids else doc_id)
 
 
 def read_pages(files: Files, escape_ids: bool = False) -> Iterator[Document]:
     """Streams the pages of all files; some pages are read ahead."""
     left_out, others = LeftOut(), OtherFiles()
     with PageReader() as reader:
-        names, pages = tee(_listed(files, reader, left_out, others))
-        read = reader.words(page for _, page in pages)
+        names, pages = tee(_list_pages(files, reader, left_out, others))
+        read = reader.read(page for _, page in pages)
         for (name, _), page in zip(names, read, strict=True):
-            yield _document(name, page, escape_ids)
-        log_once(f"{files.where}: pages: {reader.summary() or 'none'}", logging.INFO)
+            yield _build_document(name, page, escape_ids)
+        log_once(f"{files.where}: pages: {reader.describe() or 'none'}", logging.INFO)
     left_out.log(str(files.where))
     others.log(files.where, "neither PDF nor picture")
 
 
-def _files(where: Path) -> Files:
+def _find_files(where: Path) -> Files:
     if not (where.is_file() and _has_pages(where.name)):
-        return files_in(where)
-    return files_in(where.parent)._replace(names=lambda left_out: iter([where.name]))
+        return list_corpus_files(where)
+    return list_corpus_files(where.parent)._replace(names=lambda left_out: iter([where.name]))
 
 
 def _has_pages(name: str) -> bool:
-    suffix = suffix_of(name)
-    return suffix == pdf.SUFFIX or suffix in image_suffixes()
+    suffix = get_suffix(name)
+    return suffix == pdf.SUFFIX or suffix in list_image_suffixes()
 
 
-def _listed(
+def _list_pages(
     files: Files, reader: PageReader, left_out: LeftOut, others: OtherFiles
 ) -> Iterator[tuple[str, PageReference]]:
     """The pages of all files, each with the name of its file."""
     for name in files.names(left_out):
         if not _has_pages(name):
-            if suffix_of(name) in HEIC_SUFFIXES:
+            if get_suffix(name) in HEIC_SUFFIXES:
                 left_out.add(f"HEIC pictures ({HEIC_REMEDY})", name)
             else:
                 others.add(name)
             continue
         where = files.refer(name)
         try:
-            pages = reader.pages(where)
+            pages = reader.count_pages(where)
         except DataError as problem:
             left_out.add(str(problem).removeprefix(f"{where}: ").partition(" (")[0], name)
             continue
@@ -111,7 +111,7 @@ def _listed(
         yield from ((name, PageReference(where, number)) for number in range(1, pages.number + 1))
 
 
-def _page_id(name: str, number: int, where: str, escape_ids: bool) -> str:
+def _build_id(name: str, number: int, where: str, escape_ids: bool) -> str:
     """`a.pdf#3`: the only `#` ends the id of the file, to which `--passages` counts its pages."""
     checked = checked_name(f"{name}#{number}", where, escape_ids)
     if "#" not in name:
@@ -124,11 +124,11 @@ def _page_id(name: str, number: int, where: str, escape_ids: bool) -> str:
     return f"{file_id.replace('#', '%23')}#{page}"
 
 
-def _document(name: str, read: ReadPage, escape_ids: bool) -> Document:
+def _build_document(name: str, read: ReadPage, escape_ids: bool) -> Document:
     where, number = str(read.page), read.page.page
-    doc_id = _page_id(name, number, where, escape_ids)
+    doc_id = _build_id(name, number, where, escape_ids)
     metadata = {"file": name, "page": number}
     if read.words is None:
         return Document(doc_id, image=where, metadata=metadata, problem=read.problem)
-    text, source = text_of(read.words.words), read.words.source
+    text, source = join_words(read.words.words), read.words.source
     return Document(doc_id, text=text, image=where, metadata={**metadata, "words": source})

@@ -24,7 +24,7 @@ class Box(NamedTuple):
     bottom: float
 
     @classmethod
-    def of(cls, points: Iterable[tuple[float, float]], width: float, height: float) -> Self:
+    def fit(cls, points: Iterable[tuple[float, float]], width: float, height: float) -> Self:
         """The box around points on a page of this size, which end at the edges of the page."""
         across, down = zip(*points, strict=True)
         sides = (min(across) / width, min(down) / height, max(across) / width, max(down) / height)
@@ -45,19 +45,19 @@ class PageWords(NamedTuple):
     source: str
 
     def to_json(self) -> dict[str, Any]:
-        """What `of_json` reads."""
+        """What `from_json` reads."""
         return {"source": self.source, "words": [[word.text, *word.box] for word in self.words]}
 
     @classmethod
-    def of_json(cls, content: Mapping[str, Any]) -> Self:
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
         """The words that `to_json` wrote."""
         return cls(tuple(Word(text, Box(*sides)) for text, *sides in content["words"]), content["source"])
 
 
-def text_of(words: Iterable[Word]) -> str:
+def join_words(words: Iterable[Word]) -> str:
     """The words with a blank between; a word that a line end divides is whole again.
 
-    >>> text_of([Word("infor\u00ad", Box(0.8, 0.1, 0.9, 0.2)), Word("mation", Box(0.1, 0.2, 0.2, 0.3))])
+    >>> join_words([Word("infor\u00ad", Box(0.8, 0.1, 0.9, 0.2)), Word("mation", Box(0.1, 0.2, 0.2, 0.3))])
     'information'
     """
     return " ".join(word.text for word in words).replace(f"{SOFT_HYPHEN} ", "")

@@ -10,13 +10,14 @@ import io
 import re
 import unicodedata
 from collections.abc import Iterator
+from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.data.entries import FileState, state_of
+from lexvl_anserini.data.lines import FileState, read_file_state
+from lexvl_anserini.data.pictures.archives import PageReference, file_of
 from lexvl_anserini.data.pictures.images import open_source
-from lexvl_anserini.data.pictures.references import PageReference, file_of
 from lexvl_anserini.ground.errors import DataError
 from lexvl_plugins.pages.page import SOFT_HYPHEN, Box, Word
 
@@ -51,12 +52,8 @@ _UNKNOWN = frozenset({"Cc", "Cn", "Co"})
 
 
 def count_pages(where: str) -> int:
-    """The number of pages.
-
-    Raises:
-        DataError: not a PDF, or one that cannot be opened.
-    """
-    return len(_document(where))
+    """The number of pages."""
+    return len(_open(where, read_file_state(file_of(where))))
 
 
 def is_whole(where: str) -> bool:
@@ -66,36 +63,23 @@ def is_whole(where: str) -> bool:
         return _END in source.read()
 
 
-def picture_of(page: PageReference, longest: int) -> Image:
+def draw_page(page: PageReference, longest: int) -> Image:
     """A page as an RGB picture whose longer side has at most so many pixels."""
-    loaded = _page(page)
-    try:
+    with closing(_load_page(page)) as loaded:
         scale = min(longest / max(*loaded.get_size(), 1.0), _FINEST)
         picture: Image = loaded.render(scale=scale).to_pil().convert("RGB")
         return picture
-    finally:
-        loaded.close()
 
 
-def words_of(page: PageReference) -> tuple[Word, ...]:
+def read_text_layer(page: PageReference) -> tuple[Word, ...]:
     """The words of a page's text layer, in the order of PDFium."""
-    loaded = _page(page)
-    try:
-        return tuple(word for letters in _runs(loaded.get_textpage()) if (word := _word(loaded, letters)))
-    finally:
-        loaded.close()
-
-
-# --- documents and pages --------------------------------------------------------------------------------------------
-
-
-def _document(where: str) -> Any:
-    return _opened(where, state_of(file_of(where)))
+    with closing(_load_page(page)) as loaded:
+        return tuple(word for letters in _split_runs(loaded.get_textpage()) if (word := _build_word(loaded, letters)))
 
 
 # One document stays open, because its pages are read one after the other.
 @lru_cache(maxsize=1)
-def _opened(where: str, state: FileState) -> Any:
+def _open(where: str, state: FileState) -> Any:
     import pypdfium2
 
     # A PDF without pages fails with the number of an earlier error: let it be that of no PDF.
@@ -113,10 +97,10 @@ def _opened(where: str, state: FileState) -> Any:
     return document
 
 
-def _page(page: PageReference) -> Any:
+def _load_page(page: PageReference) -> Any:
     import pypdfium2
 
-    document = _document(page.file)
+    document = _open(page.file, read_file_state(file_of(page.file)))
     if page.page > len(document):
         raise DataError(f"{page}: no such page; the file has {len(document):,}")
     try:
@@ -125,10 +109,7 @@ def _page(page: PageReference) -> Any:
         raise DataError(f"{page}: a damaged page ({problem})") from problem
 
 
-# --- words ----------------------------------------------------------------------------------------------------------
-
-
-def _runs(text: Any) -> Iterator[list[tuple[str, tuple[float, ...]]]]:
+def _split_runs(text: Any) -> Iterator[list[tuple[str, tuple[float, ...]]]]:
     """The letters of each word of a text page, each with its left, right, bottom and top in points."""
     from pypdfium2 import raw
 
@@ -149,7 +130,7 @@ def _runs(text: Any) -> Iterator[list[tuple[str, tuple[float, ...]]]]:
     yield run
 
 
-def _word(page: Any, letters: list[tuple[str, tuple[float, ...]]]) -> Word | None:
+def _build_word(page: Any, letters: list[tuple[str, tuple[float, ...]]]) -> Word | None:
     """The word of some letters; None of none. PDFium gives letters beyond U+FFFF in two halves."""
     halves = "".join(letter for letter, _ in letters)
     text = halves.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
@@ -158,10 +139,10 @@ def _word(page: Any, letters: list[tuple[str, tuple[float, ...]]]) -> Word | Non
     text = _SHAPED.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
     lefts, rights, bottoms, tops = zip(*(place for _, place in letters), strict=True)
     corners = [(min(lefts), min(bottoms)), (max(rights), max(tops))]
-    return Word(unicodedata.normalize("NFC", text), Box.of([_placed(page, *c) for c in corners], _GRID, _GRID))
+    return Word(unicodedata.normalize("NFC", text), Box.fit([_place(page, *c) for c in corners], _GRID, _GRID))
 
 
-def _placed(page: Any, across: float, up: float) -> tuple[float, float]:
+def _place(page: Any, across: float, up: float) -> tuple[float, float]:
     """A point of a page on the grid from its top left corner, after the page was cropped and turned."""
     from pypdfium2 import raw
 

@@ -2,6 +2,8 @@
 
 The memory is `$LEXVL_DATA/pages.sqlite3`. Words are found again by the digest of the file, the number of the page and
 the versions of PDFium and OCR. A page that took too much CPU time is remembered too, for the limits that it broke.
+
+A TIFF has as many pages as pictures; any other file of a picture is one page.
 """
 
 from __future__ import annotations
@@ -15,21 +17,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
+from lexvl_anserini.data.corpora.folder import get_suffix
 from lexvl_anserini.data.dataset import data_root
-from lexvl_anserini.data.digests import FileDigests
-from lexvl_anserini.data.memory import Memory
-from lexvl_anserini.data.pictures.references import PageReference, page_of
+from lexvl_anserini.data.digests import FileDigests, Memory
+from lexvl_anserini.data.pictures.archives import PageReference, page_of
+from lexvl_anserini.data.pictures.images import decoded, open_source, opened, raise_decoder_errors
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.installed import versions_of
-from lexvl_plugins.pages import contents
-from lexvl_plugins.pages.contents import LONGEST, Pages, Rendered
-from lexvl_plugins.pages.page import PageWords
-from lexvl_plugins.pages.worker import SECONDS, Limits, Overdue, begin, result_of, workers
+from lexvl_anserini.ground.machine import list_versions
+from lexvl_plugins.pages import ocr, pdf
+from lexvl_plugins.pages.page import OCR, TEXT_LAYER, PageWords
+from lexvl_plugins.pages.worker import SECONDS, Limits, Overdue, count_workers, start, wait_for
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 log = logging.getLogger(__name__)
+
+# The longer side of the picture of a page in pixels: an A4 page has 137 dpi, at which OCR loses no word of 10 points.
+LONGEST = 1600
 
 MEMORY = "pages.sqlite3"
 # Raise it if the same versions read other words.
@@ -46,6 +51,60 @@ WAITING = 16
 REPORTED = 500
 
 
+# ---- what a process reads
+
+
+class Pages(NamedTuple):
+    """The number of pages of a file, and whether the file has an end: else pages may be missing."""
+
+    number: int
+    whole: bool = True
+
+
+def count_pages(where: str) -> Pages:
+    """The pages of a file."""
+    if get_suffix(where) == pdf.SUFFIX:
+        return Pages(pdf.count_pages(where), pdf.is_whole(where))
+    with raise_decoder_errors(where), open_source(where) as source, opened(source, where) as image:
+        return Pages(_count_frames(image))
+
+
+def render_page(page: PageReference) -> tuple[tuple[int, int], bytes]:
+    """The picture of a page, RGB: width and height, and its bytes row by row."""
+    picture = draw_page(page)
+    return picture.size, picture.tobytes()
+
+
+def read_content(page: PageReference) -> PageWords:
+    """The words of the text layer where it has any, else those that OCR reads in the picture."""
+    if get_suffix(page.file) == pdf.SUFFIX and (words := pdf.read_text_layer(page)):
+        return PageWords(words, TEXT_LAYER)
+    return PageWords(ocr.read_picture(draw_page(page)), OCR)
+
+
+def draw_page(page: PageReference, longest: int = LONGEST) -> Image:
+    """A page as an upright RGB picture whose longer side has at most so many pixels; JPEG is decoded smaller."""
+    if get_suffix(page.file) == pdf.SUFFIX:
+        return pdf.draw_page(page, longest)
+    where = str(page)
+    with raise_decoder_errors(where), open_source(page.file) as source, opened(source, where) as image:
+        if page.page > _count_frames(image):
+            raise DataError(f"{page}: no such page; the file has {_count_frames(image):,}")
+        if page.page > 1:
+            image.seek(page.page - 1)
+        image.draft("RGB", (longest, longest))
+        picture = decoded(image, where)
+    picture.thumbnail((longest, longest))
+    return picture
+
+
+def _count_frames(image: Image) -> int:
+    return int(getattr(image, "n_frames", 1)) if image.format == "TIFF" else 1
+
+
+# ---- what this process knows
+
+
 class ReadPage(NamedTuple):
     """A page, and its words or the problem with them."""
 
@@ -59,20 +118,17 @@ def open_page(reference: str) -> Image:
 
     Args:
         reference: `a.pdf#3`, `archive.tar::scan.tif#2`; a file without a number is its first page.
-
-    Raises:
-        DataError: it cannot be read.
     """
     import PIL.Image
 
-    pixels: Rendered = result_of(begin(contents.pixels_of, _page(reference)), reference)
-    return PIL.Image.frombytes("RGB", pixels.size, pixels.data)
+    size, octets = wait_for(start(render_page, page_of(reference) or PageReference(reference, 1)), reference)
+    return PIL.Image.frombytes("RGB", size, octets)
 
 
 def read_words(reference: str) -> PageWords:
-    """The words of a page or picture, from the memory or read now; arguments and errors as of `open_page`."""
+    """The words of a page or picture, from the memory or read now; its reference is as of `open_page`."""
     with PageReader() as reader:
-        read = next(reader.words([_page(reference)]))
+        read = next(reader.read([page_of(reference) or PageReference(reference, 1)]))
     if read.words is None:
         raise DataError(read.problem or "")
     return read.words
@@ -84,8 +140,8 @@ class PageReader:
     def __init__(self) -> None:
         self._digests = FileDigests()
         self._memory = Memory(data_root(None) / MEMORY, "pages", WAITING)
-        self._limits = Limits.of_environment()
-        self._versions = repr((VERSION, LONGEST, versions_of(("pypdfium2", "rapidocr"))))
+        self._limits = Limits.from_environment()
+        self._versions = repr((VERSION, LONGEST, list_versions(("pypdfium2", "rapidocr"))))
         self._read: Counter[str] = Counter()
 
     def __enter__(self) -> PageReader:
@@ -95,49 +151,45 @@ class PageReader:
         self._memory.close()
         self._digests.__exit__(*problem)
 
-    def pages(self, where: str) -> Pages:
-        """The pages of a file.
-
-        Raises:
-            DataError: it cannot be opened, or not in time.
-        """
-        key = self._key(PageReference(where, 0))
-        if known := self._known(key, where):
+    def count_pages(self, where: str) -> Pages:
+        """The pages of a file."""
+        key = self._compute_key(PageReference(where, 0))
+        if known := self._recall(key, where):
             return Pages(*known["pages"])
-        pages: Pages = result_of(begin(contents.count_pages, where), where)
+        pages: Pages = wait_for(start(count_pages, where), where)
         self._put(key, {"pages": list(pages)})
         return pages
 
-    def words(self, pages: Iterable[PageReference]) -> Iterator[ReadPage]:
+    def read(self, pages: Iterable[PageReference]) -> Iterator[ReadPage]:
         """The words of pages, in order; some pages are read ahead of the consumer."""
         waiting: deque[Callable[[], ReadPage]] = deque()
         for page in pages:
-            waiting.append(self._begun(page))
-            if len(waiting) > AHEAD * workers():
+            waiting.append(self._start(page))
+            if len(waiting) > AHEAD * count_workers():
                 yield waiting.popleft()()
         while waiting:
             yield waiting.popleft()()
 
-    def summary(self) -> str:
+    def describe(self) -> str:
         """How many pages were read, and from where."""
         return ", ".join(f"{count:,} {source}" for source, count in sorted(self._read.items()))
 
-    def _begun(self, page: PageReference) -> Callable[[], ReadPage]:
-        key = self._key(page)
+    def _start(self, page: PageReference) -> Callable[[], ReadPage]:
+        key = self._compute_key(page)
         try:
-            if known := self._known(key, str(page)):
+            if known := self._recall(key, str(page)):
                 self._read["remembered"] += 1
-                words = PageWords.of_json(known)
+                words = PageWords.from_json(known)
                 return lambda: ReadPage(page, words)
         except DataError as problem:
             reason = str(problem)
             return lambda: ReadPage(page, None, reason)
-        call = begin(contents.words_of, page)
-        return lambda: self._finished(page, key, call)
+        call = start(read_content, page)
+        return lambda: self._finish(page, key, call)
 
-    def _finished(self, page: PageReference, key: bytes | None, call: Any) -> ReadPage:
+    def _finish(self, page: PageReference, key: bytes | None, call: Any) -> ReadPage:
         try:
-            words: PageWords = result_of(call, str(page))
+            words: PageWords = wait_for(call, str(page))
         except Overdue as problem:
             self._put(key, {OVERDUE: list(self._limits)})
             return ReadPage(page, None, str(problem))
@@ -146,21 +198,15 @@ class PageReader:
         self._put(key, words.to_json())
         self._read[words.source] += 1
         if (self._read.total() - self._read["remembered"]) % REPORTED == 0:
-            log.info("pages: %s", self.summary())
+            log.info("pages: %s", self.describe())
         return ReadPage(page, words)
 
-    # --- the memory ---
-
-    def _key(self, page: PageReference) -> bytes | None:
+    def _compute_key(self, page: PageReference) -> bytes | None:
         digest = self._digests.of(page.file)
         return digest and blake2b(f"{digest} {page.page} {self._versions}".encode(), digest_size=16).digest() or None
 
-    def _known(self, key: bytes | None, where: str) -> dict[str, Any] | None:
-        """What is remembered; None for nothing.
-
-        Raises:
-            Overdue: the page took too long, with limits as they are.
-        """
+    def _recall(self, key: bytes | None, where: str) -> dict[str, Any] | None:
+        """What is remembered; None for nothing. A page that took too long, with limits as they are, is an error."""
         value = self._memory.get(key) if key else None
         if value is None:
             return None
@@ -173,7 +219,3 @@ class PageReader:
     def _put(self, key: bytes | None, content: dict[str, Any]) -> None:
         if key:
             self._memory.put(key, zlib.compress(orjson.dumps(content)))
-
-
-def _page(reference: str) -> PageReference:
-    return page_of(reference) or PageReference(reference, 1)

@@ -32,12 +32,11 @@ from lexvl_anserini.encoders.parts.sparsify import positive_or_top
 from lexvl_anserini.encoders.parts.tables import LiLsr
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, load_tokenizer, token_strings
 from lexvl_anserini.encoders.parts.towers import Composition, in_direction, with_topk
-from lexvl_anserini.ground.errors import CheckpointError, InstallationError, UsageError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, InstallationError, UsageError, describe_error
 from lexvl_anserini.ground.files import read_json
-from lexvl_anserini.ground.installed import package_folder, version_of
-from lexvl_anserini.ground.vocabulary import Vocabulary
-from lexvl_plugins.pages.page_images import IMAGE, PageNetwork, PageTower
-from lexvl_plugins.pages.tiles import read_tiles
+from lexvl_anserini.ground.machine import find_package, find_version
+from lexvl_anserini.ground.records import Vocabulary
+from lexvl_plugins.pages.page_network import IMAGE, PageNetwork, PageTower, read_tiles
 from lexvl_plugins.pages.v_splade_layout import (
     CONNECTOR,
     DECODER,
@@ -49,7 +48,7 @@ from lexvl_plugins.pages.v_splade_layout import (
     UNUSED,
     PageShape,
     check_weights,
-    stored_table,
+    read_table,
 )
 
 # What Idefics3's chat template makes of one image and an empty text, after the token that a text may begin with; and
@@ -99,20 +98,22 @@ def load_v_splade(
     export = read_export(source, text == "table", table_activation)
     tokenizer, columns = export.tokenizer, export.columns
     tiles = read_tiles(export.folder, export.shape.image["image_size"])
-    prompt = checked_prompt(template_prompt(export.folder) if prompt is None else prompt)
+    text_of_page = read_prompt(export.folder) if prompt is None else prompt
+    if text_of_page.count(IMAGE) != 1:
+        raise UsageError(f"prompt {text_of_page!r:.80}: expected {IMAGE} once, where the page is")
 
-    def texts(k: int | None) -> BagTower:
+    def build_texts(k: int | None) -> BagTower:
         limit = min(tokenizer.model_max_length, MOST_TOKENS) if text_max_length is None else text_max_length
         bag = TextReader(tokenizer, limit, specials=False)
         if export.table is None:
             return BagTower(bag, columns.without(NO_BAG), topk=k)
         return BagTower(bag, columns, export.table, topk=k, adds=True)
 
-    def images(k: int | None) -> PageTower:
-        load = when_used(partial(export.composition, prompt, k, source.device))
+    def build_images(k: int | None) -> PageTower:
+        load = when_used(partial(export.load, text_of_page, k, source.device))
         return PageTower(load, tiles, columns, source.device)
 
-    query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
+    query, document = with_topk(in_direction(direction, build_texts, build_images), topk, query_topk)
     return Encoder("v-splade", "impact", query=query, document=document)
 
 
@@ -127,7 +128,7 @@ class PageModel:
     columns: TokenColumns
     table: np.ndarray | None
 
-    def composition(self, prompt: str, topk: int | None, device: torch.device) -> Composition:
+    def load(self, prompt: str, topk: int | None, device: torch.device) -> Composition:
         """The network of pages and its head, which are loaded now."""
         reader = TextReader(self.tokenizer, self.shape.text["max_position_embeddings"])
         network = PageNetwork(load_network(self.shape, self.weights, str(self.folder)).to(device), reader, prompt)
@@ -136,16 +137,11 @@ class PageModel:
 
 
 def read_export(source: Source, with_table: bool, activation: TableActivation | None) -> PageModel:
-    """A folder in either layout; all but the network, whose weights are checked alone.
-
-    Raises:
-        InstallationError: transformers is older than ModernVBERT in it.
-        CheckpointError: another model, weights that do not fit the configuration, or another model's tokenizer.
-    """
-    checkpoint, transformers = source.required("v-splade"), package_folder("transformers")
+    """A folder in either layout; all but the network, whose weights are checked alone."""
+    checkpoint, transformers = source.required("v-splade"), find_package("transformers")
     if transformers and not (transformers / "models" / MODEL_TYPE).is_dir():
         raise InstallationError(
-            f"transformers {version_of('transformers')} has no ModernVBERT, which v-splade needs; "
+            f"transformers {find_version('transformers')} has no ModernVBERT, which v-splade needs; "
             "pip install 'transformers>=5.3'"
         )
     folder, config = checkpoint.folder, checkpoint.config()
@@ -156,16 +152,16 @@ def read_export(source: Source, with_table: bool, activation: TableActivation | 
     if DECODER not in weights:
         raise CheckpointError(f"{folder}: no {DECODER} among its weights; expected the export of V-SPLADE's authors")
     size = len(weights[DECODER])
-    table = stored_table(folder, size) if with_table and activation is None else None
+    table = read_table(folder, size) if with_table and activation is None else None
     shape = PageShape.read(config, f"{folder}/config.json")
     check_weights(weights, shape, with_table and table is None, str(folder))
     if with_table and table is None:
-        table = table_of(weights, activation or "softplus")
+        table = compute_table(weights, activation or "softplus")
     if table is not None and not np.isfinite(table).all():
         raise CheckpointError(f"{folder}: a weight of a token is not finite")
     with quietly():  # transformers does not know the types of the networks in the configuration, and says so
         tokenizer = load_tokenizer(source.tokenizer_folder())
-    return PageModel(folder, weights, shape, tokenizer, columns_of(tokenizer, size, shape, str(folder)), table)
+    return PageModel(folder, weights, shape, tokenizer, build_columns(tokenizer, size, shape, str(folder)), table)
 
 
 def load_network(shape: PageShape, weights: Mapping[str, Tensor], where: str) -> Any:
@@ -177,17 +173,17 @@ def load_network(shape: PageShape, weights: Mapping[str, Tensor], where: str) ->
     own[f"{CONNECTOR}.weight"] = own.pop(f"{CONNECTOR}.proj.weight")
     tokens, kind = len(own[EMBEDDINGS]), cast(Any, transformers.ModernVBertModel)
     # Some versions of transformers nest the weights of SigLIP.
-    images = outline(lambda: kind(shape.config(tokens)), weights, f"{where}/config.json").vision_model
+    images = outline(lambda: kind(shape.to_config(tokens)), weights, f"{where}/config.json").vision_model
     prefix = "vision_model." * (2 if hasattr(images, "vision_model") else 1)
     # Copies, because the tensors are pages of the file.
     state = {key.replace("vision_model.", prefix): value.to(torch.float32, copy=True) for key, value in own.items()}
     try:
         with quietly():
             model, info = kind.from_pretrained(
-                None, config=shape.config(tokens), state_dict=state, output_loading_info=True, dtype=torch.float32
+                None, config=shape.to_config(tokens), state_dict=state, output_loading_info=True, dtype=torch.float32
             )
     except Exception as error:  # a wrong value in the configuration raises any error
-        raise CheckpointError(f"{where}: the model cannot be loaded ({reason_of(error)})") from error
+        raise CheckpointError(f"{where}: the model cannot be loaded ({describe_error(error)})") from error
     complain(where, info["missing_keys"], info["unexpected_keys"], ())
     return model.eval()
 
@@ -218,7 +214,7 @@ def load_head(weights: Mapping[str, Tensor], columns: TokenColumns, device: torc
 
 
 @torch.inference_mode()
-def table_of(weights: Mapping[str, Tensor], activation: TableActivation) -> np.ndarray:
+def compute_table(weights: Mapping[str, Tensor], activation: TableActivation) -> np.ndarray:
     """The weight of each token, float32 [V], as `LiLsr` has it.
 
     Its A and B are the low-rank change that a checkpoint in training has; exports have it in the embeddings.
@@ -231,7 +227,7 @@ def table_of(weights: Mapping[str, Tensor], activation: TableActivation) -> np.n
     return table
 
 
-def columns_of(tokenizer: Any, size: int, shape: PageShape, where: str) -> TokenColumns:
+def build_columns(tokenizer: Any, size: int, shape: PageShape, where: str) -> TokenColumns:
     """The first `size` tokens are dimensions; `SPECIALS`, and the tokens of tiles after them, count in no text."""
     terms = token_strings(tokenizer)
     most, place = size + shape.outer["additional_vocab_size"], shape.outer["image_token_id"]
@@ -246,7 +242,7 @@ def columns_of(tokenizer: Any, size: int, shape: PageShape, where: str) -> Token
     return TokenColumns(Vocabulary(terms[:size], "the tokenizer's vocabulary"), of_token)
 
 
-def template_prompt(folder: Path) -> str:
+def read_prompt(folder: Path) -> str:
     """What the chat template of a folder makes of one image and an empty text; `PROMPT` in a folder without one.
 
     A template is a program, which is not run: templates of Idefics3's form differ in the token that they begin with.
@@ -264,10 +260,3 @@ def template_prompt(folder: Path) -> str:
             "prompt that it makes of one image, with <image> for the image, as the option prompt"
         )
     return template.partition("{")[0] + PROMPT
-
-
-def checked_prompt(prompt: str) -> str:
-    """The prompt, which has a place for one image."""
-    if prompt.count(IMAGE) != 1:
-        raise UsageError(f"prompt {prompt!r:.80}: expected {IMAGE} once, where the page is")
-    return prompt

@@ -64,9 +64,10 @@ OUTER_SHAPE: Mapping[str, Any] = {"pixel_shuffle_factor": 4, "image_token_id": 5
 class PageShape:
     """The entries of a `config.json` that the network is made of, with the published ones where it has none.
 
-    text   of ModernBERT: the keys of `TEXT_SHAPE`
-    image  of SigLIP: the keys of `IMAGE_SHAPE`
-    outer  the keys of `OUTER_SHAPE`
+    Attributes:
+        text: of ModernBERT: the keys of `TEXT_SHAPE`.
+        image: of SigLIP: the keys of `IMAGE_SHAPE`.
+        outer: the keys of `OUTER_SHAPE`.
     """
 
     text: Mapping[str, Any]
@@ -75,26 +76,23 @@ class PageShape:
 
     @classmethod
     def read(cls, config: Mapping[str, Any], where: str) -> PageShape:
-        """From a configuration.
-
-        Raises:
-            CheckpointError: a size that is no positive number, or a repeated part that is too large.
-        """
+        """From a configuration."""
         check_repeated(config, where)
         text, image = (dict(config.get(key) or {}) for key in ("text_config", "vision_config"))
         if "embed_dim" in image:  # its name in older files
             image["hidden_size"] = image["embed_dim"]
-        shape = cls(*(over(*pair) for pair in ((TEXT_SHAPE, text), (IMAGE_SHAPE, image), (OUTER_SHAPE, config))))
-        for entries in (shape.text, shape.image, shape.outer):
+        pairs = ((TEXT_SHAPE, text), (IMAGE_SHAPE, image), (OUTER_SHAPE, config))
+        shape = cls(*({key: entries.get(key, usual[key]) for key in usual} for usual, entries in pairs))
+        for usual, entries in ((TEXT_SHAPE, shape.text), (IMAGE_SHAPE, shape.image), (OUTER_SHAPE, shape.outer)):
             for key, value in entries.items():
-                if key in COUNTS and not (type(value) is int and value > 0):
+                if type(usual[key]) is int and not (type(value) is int and value > 0):  # a bool is none
                     raise CheckpointError(f"{where}: {key} is {value!r:.80}, expected a positive number")
         side, cell = shape.image["image_size"], shape.image["patch_size"] * shape.outer["pixel_shuffle_factor"]
         if side % cell:
             raise CheckpointError(f"{where}: tiles of {side} pixels are no whole number of cells of {cell}")
         return shape
 
-    def config(self, tokens: int) -> Any:
+    def to_config(self, tokens: int) -> Any:
         """The configuration of a ModernVBertModel with `tokens` rows of embeddings."""
         from transformers import ModernVBertConfig
 
@@ -107,47 +105,35 @@ class PageShape:
         )
 
 
-COUNTS = frozenset(
-    key
-    for entries in (TEXT_SHAPE, IMAGE_SHAPE, OUTER_SHAPE)
-    for key, value in entries.items()
-    if type(value) is int  # so that a bool is none
-)
-
-
-def over(defaults: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of `defaults`, with the values of `entries` where it has them."""
-    return {key: entries.get(key, default) for key, default in defaults.items()}
-
-
 def check_weights(weights: Mapping[str, Tensor], shape: PageShape, with_table: bool, where: str) -> None:
-    """Compares names and shapes of all weights with the configuration, without making the network.
-
-    Args:
-        weights: of the file.
-        shape: of the network.
-        with_table: the weights that the table is made of must be among them.
-        where: names the folder in errors.
-    """
-    size, width = len(weights[DECODER]), shape.text["hidden_size"]
-    expected = {f"{NETWORK}{key}": value for key, value in {**text_shapes(shape, size), **image_shapes(shape)}.items()}
-    expected |= (
-        linear(f"{HEAD}dense", width, width) | norm(f"{HEAD}norm", width) | linear(f"{HEAD}decoder", size, width)
-    )
-    table = {f"{QUERIES}embeddings.weight": (size, width)} | linear(f"{QUERIES}projection", 1, width)
-    optional: Shapes = {f"{QUERIES}lora_A": (size, None), f"{QUERIES}lora_B": (None, width)}
-    (expected if with_table else optional).update(table)
-    known = {**expected, **optional}
+    """Compares names and shapes of all weights, with those of the table, with the configuration; makes no network."""
+    known = list_shapes(shape, len(weights[DECODER]))
+    needed = [key for key in known if not key.startswith(QUERIES) or (with_table and None not in known[key])]
     complain(
         where,
-        missing=[key for key in expected if key not in weights],
+        missing=[key for key in needed if key not in weights],
         unexpected=[key for key in weights if key not in known and not key.startswith(UNUSED)],
         misshaped=[
             f"{key} {list(weights[key].shape)}, expected {list(shape)}"
             for key, shape in known.items()
-            if key in weights and not fits(weights[key], shape)
+            if key in weights and not has_shape(weights[key], shape)
         ],
     )
+
+
+def list_shapes(shape: PageShape, size: int) -> Shapes:
+    """The names and shapes of all weights, with `size` rows of the head; a low-rank change of the table may lack."""
+    width = shape.text["hidden_size"]
+    return {
+        **{f"{NETWORK}{key}": value for key, value in {**list_text(shape, size), **list_image(shape)}.items()},
+        **linear(f"{HEAD}dense", width, width),
+        **norm(f"{HEAD}norm", width),
+        **linear(f"{HEAD}decoder", size, width),
+        f"{QUERIES}embeddings.weight": (size, width),
+        **linear(f"{QUERIES}projection", 1, width),
+        f"{QUERIES}lora_A": (size, None),
+        f"{QUERIES}lora_B": (None, width),
+    }
 
 
 def linear(name: str, after: int, before: int) -> Shapes:
@@ -160,7 +146,7 @@ def norm(name: str, width: int) -> Shapes:
     return {f"{name}.{part}": (width,) for part in ("weight", "bias")}
 
 
-def text_shapes(shape: PageShape, size: int) -> Shapes:
+def list_text(shape: PageShape, size: int) -> Shapes:
     """The weights of ModernBERT, whose embeddings are in two matrices."""
     width, inner = shape.text["hidden_size"], shape.text["intermediate_size"]
     layer: Shapes = {
@@ -171,18 +157,16 @@ def text_shapes(shape: PageShape, size: int) -> Shapes:
         "mlp_norm": (width,),
         "attn_norm": (width,),
     }
-    names = {f"layers.{n}.{part}": s for n in range(shape.text["num_hidden_layers"]) for part, s in layer.items()} | {
-        "embeddings.norm": (width,),
-        "final_norm": (width,),
-    }
+    names = {f"layers.{n}.{part}": s for n in range(shape.text["num_hidden_layers"]) for part, s in layer.items()}
     del names["layers.0.attn_norm"]  # the embeddings have a norm of their own
+    names |= {"embeddings.norm": (width,), "final_norm": (width,)}
     return {f"text_model.{name}.weight": s for name, s in names.items()} | {
         EMBEDDINGS: (size, width),
         FURTHER: (shape.outer["additional_vocab_size"], width),
     }
 
 
-def image_shapes(shape: PageShape) -> Shapes:
+def list_image(shape: PageShape) -> Shapes:
     """The weights of SigLIP and of the map of its patches to the width of ModernBERT."""
     width, inner, patch = (shape.image[key] for key in ("hidden_size", "intermediate_size", "patch_size"))
     grid, factor = shape.image["image_size"] // patch, shape.outer["pixel_shuffle_factor"]
@@ -203,12 +187,12 @@ def image_shapes(shape: PageShape) -> Shapes:
     }
 
 
-def fits(weight: Tensor, shape: tuple[int | None, ...]) -> bool:
+def has_shape(weight: Tensor, shape: tuple[int | None, ...]) -> bool:
     """True for a weight of a shape, in which None is any number."""
     return weight.dim() == len(shape) and all(b in (a, None) for a, b in zip(weight.shape, shape, strict=True))
 
 
-def stored_table(folder: Path, size: int) -> np.ndarray | None:
+def read_table(folder: Path, size: int) -> np.ndarray | None:
     """The table that a SparseEncoder folder has for queries, float32 [size]; None if it has none."""
     routes = folder / "router_config.json"
     if not routes.is_file():

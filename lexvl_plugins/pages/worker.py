@@ -16,8 +16,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from lexvl_anserini.data.pictures.images import usable_cores
-from lexvl_anserini.ground.errors import DataError, InstallationError, LexvlError, UsageError, reason_of
+from lexvl_anserini.data.pictures.images import count_usable_cores
+from lexvl_anserini.ground.errors import DataError, InstallationError, LexvlError, UsageError, describe_error
 
 if TYPE_CHECKING:
     from pebble import ProcessPool
@@ -43,48 +43,42 @@ class Limits(NamedTuple):
     gigabytes: float = 3.0
 
     @classmethod
-    def of_environment(cls) -> Self:
+    def from_environment(cls) -> Self:
         """The limits that the variables set, else the defaults."""
         names = {"seconds": SECONDS, "gigabytes": GIGABYTES}
-        return cls(**{field: _number(name) for field, name in names.items() if os.environ.get(name)})
+        return cls(**{field: _read_number(name) for field, name in names.items() if os.environ.get(name)})
 
 
 class Overdue(DataError):
     """A page took more CPU time than its limit, as it would again."""
 
 
-def workers() -> int:
+def count_workers() -> int:
     """How many processes there are."""
-    return min(usable_cores(), MOST_WORKERS)
+    return min(count_usable_cores(), MOST_WORKERS)
 
 
-def begin(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-    """Starts a call in the next free process, for `result_of`; function and arguments are pickled."""
-    limits = Limits.of_environment()
+def start(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """Starts a call in the next free process, for `wait_for`; function and arguments are pickled."""
+    limits = Limits.from_environment()
     try:
         with _STARTING:
-            pool = _pool(limits, os.getpid())
+            pool = _start_pool(limits, os.getpid())
         call = (limits.seconds, Path.cwd(), function, *arguments)
-        return pool.schedule(_called, call, timeout=PATIENCE * limits.seconds)
+        return pool.schedule(_call, call, timeout=PATIENCE * limits.seconds)
     except RuntimeError as problem:
-        raise _broken(problem) from problem
+        raise _report_broken(problem) from problem
 
 
-def result_of(call: Future[Any], where: str) -> Any:
-    """What a call returns.
-
-    Raises:
-        DataError: what it raised, in one line that begins with `where`.
-        Overdue: it took too much CPU time.
-        InstallationError: no process starts.
-    """
-    limits = Limits.of_environment()
+def wait_for(call: Future[Any], where: str) -> Any:
+    """What a call returns; its errors are DataErrors of one line that begins with `where`."""
+    limits = Limits.from_environment()
     try:
         return call.result()
     except LexvlError:
         raise
     except BrokenProcessPool as problem:
-        raise _broken(problem) from problem
+        raise _report_broken(problem) from problem
     except TimeoutError as problem:
         waited = PATIENCE * limits.seconds
         raise DataError(
@@ -95,7 +89,7 @@ def result_of(call: Future[Any], where: str) -> Any:
     except Exception as problem:
         code = getattr(problem, "exitcode", None)
         if code is None:
-            raise DataError(f"{where}: cannot be read ({reason_of(problem)})") from problem
+            raise DataError(f"{where}: cannot be read ({describe_error(problem)})") from problem
         if code == -signal.SIGPROF:
             raise Overdue(f"{where}: more than {limits.seconds:g} s of CPU time ({SECONDS})") from problem
         ending = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
@@ -105,30 +99,26 @@ def result_of(call: Future[Any], where: str) -> Any:
 
 
 @cache
-def _pool(limits: Limits, process: int) -> ProcessPool:
+def _start_pool(limits: Limits, process: int) -> ProcessPool:
     """The processes of this one, `process`: a forked child has none of its parent."""
     from pebble import ProcessPool
 
-    pool = ProcessPool(workers(), initializer=_bound, initargs=limits[1:], context=get_context("spawn"))
-    atexit.register(_end, pool)
+    pool = ProcessPool(count_workers(), initializer=_limit_memory, initargs=limits[1:], context=get_context("spawn"))
+    atexit.register(pool.join)
+    atexit.register(pool.stop)  # the last is called first
     return pool
 
 
-def _end(pool: ProcessPool) -> None:
-    pool.stop()
-    pool.join()
-
-
-def _broken(problem: Exception) -> InstallationError:
+def _report_broken(problem: Exception) -> InstallationError:
     """The error of processes that do not start; the next call tries anew."""
-    _pool.cache_clear()
+    _start_pool.cache_clear()
     return InstallationError(
-        f"the processes that read pages do not start ({reason_of(problem)}); a script needs "
+        f"the processes that read pages do not start ({describe_error(problem)}); a script needs "
         f"'if __name__ == \"__main__\":' around its calls, and {GIGABYTES} may be too low"
     )
 
 
-def _number(name: str) -> float:
+def _read_number(name: str) -> float:
     text = os.environ[name]
     try:
         number = float(text)
@@ -139,10 +129,7 @@ def _number(name: str) -> float:
     return number
 
 
-# --- in the process -------------------------------------------------------------------------------------------------
-
-
-def _bound(gigabytes: float) -> None:
+def _limit_memory(gigabytes: float) -> None:
     """Bounds the memory of this process, and lets it decode pictures of any size within that."""
     import PIL.Image
 
@@ -151,7 +138,7 @@ def _bound(gigabytes: float) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (int(gigabytes * 1e9),) * 2)
 
 
-def _called(seconds: float, folder: Path, function: Callable[..., Any], *arguments: Any) -> Any:
+def _call(seconds: float, folder: Path, function: Callable[..., Any], *arguments: Any) -> Any:
     """What a function returns in the working folder of the caller; SIGPROF ends the process after so much CPU time.
 
     Errors of other libraries, whose classes the caller may not know, become lines.
@@ -163,6 +150,6 @@ def _called(seconds: float, folder: Path, function: Callable[..., Any], *argumen
     except (LexvlError, MemoryError):
         raise
     except Exception as problem:
-        raise RuntimeError(reason_of(problem)) from None
+        raise RuntimeError(describe_error(problem)) from None
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)

@@ -30,9 +30,9 @@ from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents, metadata_texts
-from lexvl_anserini.shards.corpus_reading import UNREADABLE
+from lexvl_anserini.shards.encoding import UNREADABLE
 from lexvl_anserini.shards.layout import Layout
-from lexvl_anserini.shards.request import SKIPPED, clear
+from lexvl_anserini.shards.manifests import SKIPPED, clear
 from lexvl_anserini.shards.writing import write_impacts
 
 if TYPE_CHECKING:
@@ -46,33 +46,26 @@ PART = 1024
 SHARD = 128
 
 
-@dataclass(frozen=True)
 class Album:
-    """The folder of such an index."""
+    """The folder of such an index.
 
-    path: Path
+    Attributes:
+        path: the folder itself.
+        index: the folder of the index.
+        incoming: the shards of pictures that the index does not hold yet.
+        unreadable: the list of pictures that cannot be read.
+    """
 
-    @property
-    def index(self) -> Path:
-        """The folder of the index."""
-        return self.path / "index"
-
-    @property
-    def incoming(self) -> Path:
-        """The shards of pictures that the index does not hold yet."""
-        return self.path / "incoming"
-
-    @property
-    def unreadable(self) -> Path:
-        """The list of pictures that cannot be read."""
-        return self.path / "unreadable.jsonl"
+    def __init__(self, path: Path):
+        self.path, self.index, self.incoming = path, path / "index", path / "incoming"
+        self.unreadable = path / "unreadable.jsonl"
 
 
 class UnreadablePicture(NamedTuple):
     """A picture that cannot be read: its document, the SHA-256 of its file, and what is wrong with it."""
 
-    doc_id: str
-    digest: str
+    id: str
+    sha256: str
     reason: str
 
 
@@ -80,11 +73,12 @@ class UnreadablePicture(NamedTuple):
 class Differences:
     """How a folder and its index differ.
 
-    pictures    all pictures of the folder, in the order of their paths
-    to_encode   those that the index lacks, or holds as they were before
-    held        what the index holds: document id -> SHA-256 of the picture
-    unreadable  pictures that could not be read before, have not changed, and still cannot be read
-    manifest    of the index that changes; None if there is none of this encoder, so that a new one is built
+    Attributes:
+        pictures: all pictures of the folder, in the order of their paths.
+        to_encode: those that the index lacks, or holds as they were before.
+        held: what the index holds: document id -> SHA-256 of the picture.
+        unreadable: pictures that could not be read before, have not changed, and still cannot be read.
+        manifest: of the index that changes; None if there is none of this encoder, so that a new one is built.
     """
 
     pictures: Sequence[Document]
@@ -112,11 +106,7 @@ class Followed(NamedTuple):
 def compare(dataset: Dataset, model: Encoder, album: Album) -> Differences:
     """Finds what the index of a folder lacks; reads files that are new or changed, and encodes nothing.
 
-    Args:
-        dataset: the pictures of the folder (`load_pictures`); those in the album itself are left out.
-        model: a lexical encoder whose document side reads images. An index of another encoder, or one that holds no
-            digests, counts as none.
-        album: where the index is, or will be.
+    Pictures in the album are left out. An index of another encoder, or one that holds no digests, counts as none.
     """
     clear_remains(album.index)
     manifest = read_manifest(album.index) if is_index(album.index) else None
@@ -125,7 +115,7 @@ def compare(dataset: Dataset, model: Encoder, album: Album) -> Differences:
             f"{album.path}: holds the index of {manifest.corpus.name}, not of {dataset.name}; name another --output"
         )
     with FileDigests() as files:
-        pictures = list(_digested(dataset, album, files))
+        pictures = list(_read_pictures(dataset, album, files))
     if not pictures:
         raise DataError(f"{dataset.name}: no picture in it")
     same = manifest is not None and manifest.encoder.without_places() == model.identity().without_places()
@@ -133,8 +123,8 @@ def compare(dataset: Dataset, model: Encoder, album: Album) -> Differences:
     if manifest is not None and len(held) != manifest.counts.documents:
         manifest, held = None, {}
     different = [picture for picture in pictures if held.get(picture.doc_id) != picture.metadata[DIGEST]]
-    unreadable = _still_unreadable(different, album)
-    known = {picture.doc_id for picture in unreadable}
+    unreadable = _find_unreadable(different, album)
+    known = {picture.id for picture in unreadable}
     to_encode = [picture for picture in different if picture.doc_id not in known]
     return Differences(pictures, to_encode, held, unreadable, manifest)
 
@@ -145,22 +135,20 @@ def follow(
     """Encodes the new and changed pictures, gives them to the index, and removes what is gone or unreadable.
 
     The quantiser's scale is that of the pictures that were encoded first. The caller lets no other process write the
-    album from `compare` on.
-
-    Raises:
-        DataError: no picture of the folder can be read; the index stays as it is.
-        ArtefactError: the disk is full, or a picture changed while it was read; the same call again goes on.
+    album from `compare` on. Where no picture can be read, the index stays as it is; after any error, the same call goes
+    on.
     """
     manifest, unreadable = differences.manifest, list(differences.unreadable)
     pictures = iter(differences.to_encode)
     while part := list(islice(pictures, PART)):
-        skipped = _encode(dataset, model, part, album, manifest, progress)
+        quantiser = Quantiser.from_json(manifest.quantiser).settled() if manifest else Quantiser()
+        skipped = _encode(dataset, model, part, album, quantiser, progress)
         if len(skipped) < len(part):
-            manifest = _into_index(album, manifest)
+            manifest = _index_shards(album, manifest)
         unreadable += skipped
-        _settle(album, unreadable)
-    _settle(album, unreadable)
-    without = {picture.doc_id for picture in unreadable}
+        _write_unreadable(album, unreadable)
+    _write_unreadable(album, unreadable)
+    without = {picture.id for picture in unreadable}
     readable = {picture.doc_id for picture in differences.pictures} - without
     if not readable:
         raise DataError(
@@ -173,7 +161,7 @@ def follow(
     return Followed(len(readable), len(encoded) - replaced, replaced, len(gone), unreadable)
 
 
-def _digested(dataset: Dataset, album: Album, files: FileDigests) -> Iterator[Document]:
+def _read_pictures(dataset: Dataset, album: Album, files: FileDigests) -> Iterator[Document]:
     """The pictures, each with the SHA-256 of its file as its metadata."""
     inside = f"{album.path.resolve()}/"
     for document in dataset.documents():
@@ -182,29 +170,22 @@ def _digested(dataset: Dataset, album: Album, files: FileDigests) -> Iterator[Do
 
 
 def _encode(
-    dataset: Dataset,
-    model: Encoder,
-    pictures: Sequence[Document],
-    album: Album,
-    manifest: Manifest | None,
-    progress: Progress,
+    dataset: Dataset, model: Encoder, part: Sequence[Document], album: Album, quantiser: Quantiser, progress: Progress
 ) -> list[UnreadablePicture]:
     """Encodes pictures into `incoming`, on the scale of the index if there is one; returns the unreadable ones."""
-    quantiser = Quantiser.from_json(manifest.quantiser).settled() if manifest else Quantiser()
     shards, layout = album.incoming, Layout(shard_size=SHARD, metadata=True)
-    digests = {picture.doc_id: picture.metadata[DIGEST] for picture in pictures}
-    part, problem = replace(dataset, documents=lambda: iter(pictures)), None
+    digests = {picture.doc_id: picture.metadata[DIGEST] for picture in part}
+    pictures = replace(dataset, documents=lambda: iter(part))
     try:
-        write_impacts(part, model, shards, quantiser, layout, overwrite=True, progress=progress, on_error="skip")
-    except DataError as error:  # also if none of these few can be read
-        problem = error
-    rows = _rows(shards / SKIPPED)
-    if problem and len(rows) < len(pictures):
-        raise problem
+        write_impacts(pictures, model, shards, quantiser, layout, overwrite=True, progress=progress, on_error="skip")
+    except DataError:  # also if none of these few can be read
+        if len(_read_rows(shards / SKIPPED)) < len(part):
+            raise
+    rows = _read_rows(shards / SKIPPED)
     return [UnreadablePicture(row["id"], digests[row["id"]], row["reason"]) for row in rows]
 
 
-def _into_index(album: Album, manifest: Manifest | None) -> Manifest:
+def _index_shards(album: Album, manifest: Manifest | None) -> Manifest:
     """Builds an index of `incoming`, or replaces in it the documents of the same ids; returns its manifest."""
     if manifest is None:
         build_index(album.incoming, album.index, overwrite=True)
@@ -213,16 +194,14 @@ def _into_index(album: Album, manifest: Manifest | None) -> Manifest:
     return read_manifest(album.index)
 
 
-def _settle(album: Album, unreadable: Sequence[UnreadablePicture]) -> None:
+def _write_unreadable(album: Album, unreadable: Sequence[UnreadablePicture]) -> None:
     """Lists unreadable pictures, or removes the list if it would be empty; then removes the shards.
 
     A call that is killed meanwhile leaves a folder that the next one clears.
     """
     if unreadable:
         with atomic_write(album.unreadable) as out:
-            for picture in unreadable:
-                row = {"id": picture.doc_id, "sha256": picture.digest, "reason": picture.reason}
-                out.write(orjson.dumps(row) + b"\n")
+            out.writelines(orjson.dumps(picture._asdict()) + b"\n" for picture in unreadable)
     elif album.unreadable.exists():  # on a read-only disk a removal fails even of nothing
         album.unreadable.unlink()
     if album.incoming.is_dir():
@@ -230,9 +209,9 @@ def _settle(album: Album, unreadable: Sequence[UnreadablePicture]) -> None:
         album.incoming.rmdir()
 
 
-def _still_unreadable(pictures: Sequence[Document], album: Album) -> list[UnreadablePicture]:
+def _find_unreadable(pictures: Sequence[Document], album: Album) -> list[UnreadablePicture]:
     """Those of the pictures that are listed as they are now, and still cannot be read: perhaps Pillow is newer."""
-    listed = {row["id"]: row["sha256"] for row in _rows(album.unreadable)}
+    listed = {row["id"]: row["sha256"] for row in _read_rows(album.unreadable)}
     unreadable = []
     for picture in pictures:
         digest = picture.metadata[DIGEST]
@@ -244,7 +223,7 @@ def _still_unreadable(pictures: Sequence[Document], album: Album) -> list[Unread
     return unreadable
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def _read_rows(path: Path) -> list[dict[str, str]]:
     """The lines of a JSON file; none if there is no such file."""
     try:
         return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from lexvl_anserini.data.dataset import Dataset, checked_direction
-from lexvl_anserini.data.entries import log_once
+from lexvl_anserini.data.dataset import Dataset, choose_direction
+from lexvl_anserini.data.lines import log_once
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.installed import package_folder
+from lexvl_anserini.ground.files import compute_sha256
+from lexvl_anserini.ground.machine import find_package
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document
 
@@ -23,12 +22,13 @@ from lexvl_anserini.ground.records import Document
 class Sample(NamedTuple):
     """A picture in a package.
 
-    title    what it is a picture of; also its id, with hyphens
-    package  that has the file, as it is imported
-    file     below the package's folder
-    sha256   the first 16 digits: licence and credit are of this file and no other
-    licence  of the picture
-    credit   whose it is
+    Attributes:
+        title: what it is a picture of; also its id, with hyphens.
+        package: that has the file, as it is imported.
+        file: below the package's folder.
+        sha256: the first 16 digits: licence and credit are of this file and no other.
+        licence: of the picture.
+        credit: whose it is.
     """
 
     title: str
@@ -43,11 +43,11 @@ class Sample(NamedTuple):
         """The title without blanks."""
         return self.title.replace(" ", "-")
 
-    def path(self) -> Path | None:
-        """The file; None where the package is not installed, or has no such file."""
-        folder = package_folder(self.package)
+    def find(self) -> Path | None:
+        """The file; None where the package is not installed, or has no such file or another one."""
+        folder = find_package(self.package)
         path = folder / self.file if folder else None
-        return path if path and path.is_file() else None
+        return path if path and path.is_file() and compute_sha256(path).startswith(self.sha256) else None
 
 
 CC_BY, CC0, FREE = "CC BY 2.0", "CC0", "public domain"
@@ -74,28 +74,24 @@ def load_samples(ref: CorpusRef) -> Dataset:
     """Loads `samples`: those of the pictures that are installed, without captions."""
     if ref.name != "samples" or ref.split:
         raise DataError(f"{ref.name!r}, split {ref.split!r}: the sample photos have one name, samples, and no splits")
-    direction = checked_direction(ref, ("text-to-image",), "text-to-image")
-    missing = partial(_nothing, ref.name)
-    return Dataset.of(replace(ref, direction=direction), sample_documents, missing, missing)
+    direction = choose_direction(ref, ("text-to-image",), "text-to-image")
+    return Dataset.of(replace(ref, direction=direction), read_samples, _refuse_captions, _refuse_captions)
 
 
-def sample_documents() -> Iterator[Document]:
+def read_samples() -> Iterator[Document]:
     """The installed pictures in the order of their ids; the metadata has licence and credit."""
-    count = 0
     left_out = []
     for sample in SAMPLES:
-        path = sample.path()
-        if path is None or not file_sha256(path).startswith(sample.sha256):
+        if path := sample.find():
+            metadata = {key: getattr(sample, key) for key in ("package", "file", "licence", "credit")}
+            yield Document(sample.doc_id, title=sample.title, image=str(path), metadata=metadata)
+        else:
             left_out.append(f"{sample.title} ({sample.package})")
-            continue
-        count += 1
-        metadata = {key: getattr(sample, key) for key in ("package", "file", "licence", "credit")}
-        yield Document(sample.doc_id, title=sample.title, image=str(path), metadata=metadata)
-    if not count:
+    if len(left_out) == len(SAMPLES):
         raise DataError("samples: no package has one of the pictures; pip install scikit-learn scikit-image")
     if left_out:
         log_once(f"samples: not installed, or other pictures than those known: {', '.join(left_out)}")
 
 
-def _nothing(name: str) -> NoReturn:
-    raise DataError(f"{name} has no captions and no judgements; search it with --query")
+def _refuse_captions() -> NoReturn:
+    raise DataError("samples has no captions and no judgements; search it with --query")

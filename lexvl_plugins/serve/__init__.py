@@ -5,8 +5,7 @@ from __future__ import annotations
 from lexvl_anserini.ground.registry import CommandRow
 
 # Other plug-ins that this one imports.
-NEEDS = ("pages",)
-
+NEEDS = ("pages", "photos")
 
 SERVE = CommandRow("lexvl_plugins.serve.serve", "Index and search", "Serve a search page and a JSON API")
 MCP = CommandRow("lexvl_plugins.serve.mcp", "Index and search", "Serve indexes as tools of agents (MCP)")

@@ -25,8 +25,8 @@ from lexvl_anserini import __version__
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.answering import Service
-from lexvl_plugins.serve.app import TOOLS_PATH, Threads, add_errors, failure_of, first_problem, printable
-from lexvl_plugins.serve.documents import EncodedPicture, scaled
+from lexvl_plugins.serve.app import TOOLS_PATH, Threads, add_errors, describe_failure, describe_first, escape
+from lexvl_plugins.serve.documents import EncodedPicture, scale
 from lexvl_plugins.serve.messages import (
     DocumentId,
     DocumentProducts,
@@ -152,16 +152,6 @@ class Reply(NamedTuple):
     pictures: tuple[EncodedPicture, ...] = ()
 
 
-def chosen(service: Service, name: str) -> str:
-    """The index that a call names, or the first."""
-    return name or service.shelf.names[0]
-
-
-def indexes(service: Service, call: IndexesCall) -> Reply:
-    """All that is served."""
-    return Reply(service.description())
-
-
 def search(service: Service, call: SearchCall) -> Reply:
     """Hits, the heaviest terms of the query, and small pictures."""
     if sum((bool(call.query.strip()), call.like is not None, call.image is not None)) > 1:
@@ -169,22 +159,22 @@ def search(service: Service, call: SearchCall) -> Reply:
             "give a query, a document that others are to resemble (like), or an image, and no other of them"
         )
     question = Question(
-        index=chosen(service, call.index),
+        index=call.index or service.shelf.names[0],
         text=call.query,
         read_as=call.read_as,
         like=call.like,
-        picture=None if call.image is None else sent(service, call.image),
+        picture=None if call.image is None else keep_picture(service, call.image),
         where=call.where,
         min_score=call.min_score,
         hits=call.hits,
     )
     answer = service.answer(question)
     shown = [hit.doc_id for hit in answer.hits if hit.picture][: call.pictures]
-    pictures = tuple(service.picture(question.index, doc_id, "small") for doc_id in shown)
+    pictures = tuple(service.show_picture(question.index, doc_id, "small") for doc_id in shown)
     return Reply(answer.model_copy(update={"chips": answer.chips[:TERMS]}), pictures)
 
 
-def sent(service: Service, image: str) -> str:
+def keep_picture(service: Service, image: str) -> str:
     """Keeps a picture in base64, with or without the start of a data URL, as the page keeps it; returns its id."""
     start, comma, rest = image.partition(",")
     try:
@@ -198,59 +188,51 @@ def sent(service: Service, image: str) -> str:
 
 
 def explain(service: Service, call: ExplainCall) -> Reply:
-    """Products that sum to scores."""
-    question = Question(index=chosen(service, call.index), text=call.query)
-    products = service.products(ProductsQuestion(question=question, doc_ids=call.doc_ids))
-    return Reply(Explanations(documents=[shortened(document) for document in products]))
+    """The largest products that sum to scores, and the sum of the others in `rest`."""
+    question = Question(index=call.index or service.shelf.names[0], text=call.query)
+    documents = []
+    for document in service.explain(ProductsQuestion(question=question, doc_ids=call.doc_ids)):
+        products = sorted(document.products, key=lambda product: (-product.product, product.term))
+        rest = document.rest + sum(product.product for product in products[TERMS:])
+        documents.append(document.model_copy(update={"products": products[:TERMS], "rest": rest}))
+    return Reply(Explanations(documents=documents))
 
 
-def shortened(document: DocumentProducts) -> DocumentProducts:
-    """The largest products, and the sum of the others in `rest`."""
-    products = sorted(document.products, key=lambda product: (-product.product, product.term))
-    rest = document.rest + sum(product.product for product in products[TERMS:])
-    return document.model_copy(update={"products": products[:TERMS], "rest": rest})
-
-
-def picture(service: Service, call: PictureCall) -> Reply:
+def show_picture(service: Service, call: PictureCall) -> Reply:
     """A picture with its size."""
-    index = chosen(service, call.index)
-    encoded = service.picture(index, call.doc_id, call.side)
-    width, height = decoded(encoded).size
+    index = call.index or service.shelf.names[0]
+    encoded = service.show_picture(index, call.doc_id, call.side)
+    width, height = PIL.Image.open(io.BytesIO(encoded.content)).size
     return Reply(ShownPicture(index=index, doc_id=call.doc_id, width=width, height=height), (encoded,))
 
 
-def term_map(service: Service, call: MapCall) -> Reply:
+def map_terms(service: Service, call: MapCall) -> Reply:
     """A grid, and the picture in its colours where the terms are."""
     if bool(call.query.strip()) == bool(call.term):
         raise UsageError("give a term, or a query")
-    index = chosen(service, call.index)
+    index = call.index or service.shelf.names[0]
     if call.term:
         escaped = call.term.replace("\\", "\\\\").replace('"', '\\"')
         question = Question(index=index, text=f'"{escaped}"', read_as="terms")
     else:
         question = Question(index=index, text=call.query)
-    heat = service.heat_map(MapQuestion(question=question, doc_id=call.doc_id))
-    [document] = service.products(ProductsQuestion(question=question, doc_ids=[call.doc_id]))
+    heat = service.map_terms(MapQuestion(question=question, doc_id=call.doc_id))
+    [document] = service.explain(ProductsQuestion(question=question, doc_ids=[call.doc_id]))
     terms = [product.term for product in document.products if product.product > 0]
     answer = TermsMap(**heat.model_dump(), terms=terms)
-    return Reply(answer, (drawn(service.picture(index, call.doc_id, "small"), heat),) if terms else ())
+    return Reply(answer, (draw_map(service.show_picture(index, call.doc_id, "small"), heat),) if terms else ())
 
 
-def decoded(encoded: EncodedPicture) -> PIL.Image.Image:
-    """A picture that this server encoded."""
-    return PIL.Image.open(io.BytesIO(encoded.content))
-
-
-def drawn(encoded: EncodedPicture, heat: HeatMap) -> EncodedPicture:
+def draw_map(encoded: EncodedPicture, heat: HeatMap) -> EncodedPicture:
     """A picture in its colours where a map is strong, and pale elsewhere."""
     import numpy as np
 
     from lexvl_anserini.encoders.parts.images.grounding import overlay
 
-    image = decoded(encoded).convert("RGB")
+    image = PIL.Image.open(io.BytesIO(encoded.content)).convert("RGB")
     left, top, right, bottom = heat.region
     region = (left * image.width, top * image.height, right * image.width, bottom * image.height)
-    return scaled(overlay(image, region, np.array(heat.grid)), max(image.size))
+    return scale(overlay(image, region, np.array(heat.grid)), max(image.size))
 
 
 class ToolRow(NamedTuple):
@@ -263,86 +245,83 @@ class ToolRow(NamedTuple):
 
 
 TOOLS: Mapping[str, ToolRow] = {
-    "indexes": ToolRow(IndexesCall, PageDescription, indexes, limits.SEARCHES),
+    "indexes": ToolRow(IndexesCall, PageDescription, lambda service, _: Reply(service.describe()), limits.SEARCHES),
     "search": ToolRow(SearchCall, ShownAnswer, search, limits.SEARCHES),
     "explain": ToolRow(ExplainCall, Explanations, explain, limits.SEARCHES),
-    "picture": ToolRow(PictureCall, ShownPicture, picture, limits.DRAWINGS),
-    "map": ToolRow(MapCall, TermsMap, term_map, limits.MAPS),
+    "picture": ToolRow(PictureCall, ShownPicture, show_picture, limits.DRAWINGS),
+    "map": ToolRow(MapCall, TermsMap, map_terms, limits.MAPS),
 }
 
 
-def listed(name: str, row: ToolRow) -> Tool:
-    """A tool as the protocol lists it."""
-    return Tool(
-        name=name,
-        description=row.call.__doc__,
-        input_schema=row.call.model_json_schema(),
-        output_schema=row.answer.model_json_schema(mode="serialization"),
-        annotations=ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False),
-    )
-
-
-def result_of(reply: Reply) -> CallToolResult:
+def write_reply(reply: Reply) -> CallToolResult:
     """An answer as structured content, as a text for clients that read no other, and its pictures."""
     text = TextContent(text=reply.answer.model_dump_json())
-    pictures = [ImageContent(data=b64encode(one.content).decode(), mime_type=one.media_type) for one in reply.pictures]
+    pictures = [ImageContent(data=b64encode(p.content).decode(), mime_type=p.media_type) for p in reply.pictures]
     return CallToolResult(content=[text, *pictures], structured_content=reply.answer.model_dump(mode="json"))
 
 
-def failed(reason: str) -> CallToolResult:
+def write_failure(reason: str) -> CallToolResult:
     """A call that a model may mend: one line."""
-    return CallToolResult(content=[TextContent(text=printable(reason))], is_error=True)
+    return CallToolResult(content=[TextContent(text=escape(reason))], is_error=True)
 
 
-def agent_server(service: Service) -> Server[Any]:
+def build_tools(service: Service) -> Server[Any]:
     """The protocol's server of the tools over a service."""
     slots = {name: Threads(row.at_once) for name, row in TOOLS.items()}
 
     async def list_tools(_: ServerRequestContext[Any], __: PaginatedRequestParams | None) -> ListToolsResult:
-        return ListToolsResult(tools=[listed(name, row) for name, row in TOOLS.items()])
+        hints = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
+        return ListToolsResult(
+            tools=[
+                Tool(
+                    name=name,
+                    description=row.call.__doc__,
+                    input_schema=row.call.model_json_schema(),
+                    output_schema=row.answer.model_json_schema(mode="serialization"),
+                    annotations=hints,
+                )
+                for name, row in TOOLS.items()
+            ]
+        )
 
     async def call_tool(_: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
         row = TOOLS.get(params.name)
         if row is None:
-            return failed(str(UnknownName("tool", params.name[:80], TOOLS)))
+            return write_failure(str(UnknownName("tool", params.name[:80], TOOLS)))
         try:
             call = row.call.model_validate(params.arguments or {})
-            return result_of(await slots[params.name].run(row.run, service, call))
+            return write_reply(await slots[params.name].run(row.run, service, call))
         except ValidationError as error:
-            return failed(first_problem(error.errors(), row.call.model_fields))
+            return write_failure(describe_first(error.errors(), row.call.model_fields))
         except Exception as error:
-            return failed(failure_of(error, f"tool {params.name}")[1])
+            return write_failure(describe_failure(error, f"tool {params.name}")[1])
 
-    names = ", ".join(service.shelf.names)
+    instructions = f"{INSTRUCTIONS}\nIndexes: {', '.join(service.shelf.names)}."
     return Server(
-        "lexvl",
-        version=__version__,
-        instructions=f"{INSTRUCTIONS}\nIndexes: {names}.",
-        on_list_tools=list_tools,
-        on_call_tool=call_tool,
+        "lexvl", version=__version__, instructions=instructions, on_list_tools=list_tools, on_call_tool=call_tool
     )
 
 
-async def serve_stdio(service: Service) -> None:
+async def run_stdio(service: Service) -> None:
     """Answers on standard input and output until the input ends; what else is printed goes to standard error."""
-    server = agent_server(service)
+    server = build_tools(service)
     async with stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())
 
 
-def agent_application(service: Service) -> FastAPI:
+def build_tools_app(service: Service) -> FastAPI:
     """The protocol over HTTP at `/mcp`: each request by itself, without sessions; `Guard` checks hosts and bodies."""
     # `Guard` counts the bytes of bodies.
     manager = StreamableHTTPSessionManager(
-        agent_server(service), json_response=True, stateless=True, max_request_body_size=sys.maxsize
+        build_tools(service), json_response=True, stateless=True, max_request_body_size=sys.maxsize
     )
 
     @asynccontextmanager
-    async def running(_: FastAPI) -> AsyncIterator[None]:
+    async def run_manager(_: FastAPI) -> AsyncIterator[None]:
         async with manager.run():
             yield
 
-    app = FastAPI(title="LexVL tools", version=__version__, lifespan=running, openapi_url=None)
+    app = FastAPI(title="LexVL tools", version=__version__, lifespan=run_manager, openapi_url=None)
     add_errors(app)
     app.router.routes.append(Route(TOOLS_PATH, StreamableHTTPASGIApp(manager), methods=["POST"]))
     return app

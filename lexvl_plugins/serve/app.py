@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import partial, wraps
 from importlib.resources import files
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
@@ -20,34 +20,15 @@ from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
 from lexvl_anserini.ground.typed import plain
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.answering import Service
-from lexvl_plugins.serve.documents import SIDES, EncodedPicture, scaled
-from lexvl_plugins.serve.embedding import embedded
-from lexvl_plugins.serve.messages import (
-    ApiFailure,
-    DocumentProducts,
-    Embeddings,
-    EmbedQuestion,
-    HeatMap,
-    MapQuestion,
-    PageDescription,
-    ProductsQuestion,
-    Question,
-    Sent,
-    ShownAnswer,
-)
+from lexvl_plugins.serve.documents import SIDES, EncodedPicture, scale
+from lexvl_plugins.serve.messages import ApiFailure, DocumentId, IndexName, Sent
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-# Where pictures are sent, whose bodies may be large.
-UPLOAD_PATH = "/api/pictures"
-
-# Where texts are embedded, many at once.
-EMBED_PATH = "/api/embed"
-
-# Where agents call tools over HTTP (`agents.py`), with pictures in base64.
-TOOLS_PATH = "/mcp"
+# Paths of large bodies: pictures are sent, many texts are embedded, agents call tools with pictures in base64.
+UPLOAD_PATH, EMBED_PATH, TOOLS_PATH = "/api/pictures", "/api/embed", "/mcp"
 
 # The files of the page by their paths; no other file is served.
 PAGE = {
@@ -62,13 +43,7 @@ PAGE = {
 FAILURES: dict[int | str, dict[str, Any]] = {status: {"model": ApiFailure} for status in (400, 401, 404, 422, 503)}
 
 
-@cache
-def page_file(name: str) -> bytes:
-    """A file of the page."""
-    return files("lexvl_plugins.serve").joinpath("page", name).read_bytes()
-
-
-def application(service: Service) -> FastAPI:
+def build_app(service: Service) -> FastAPI:
     """The application over a service."""
     app = FastAPI(
         title="LexVL search",
@@ -81,26 +56,28 @@ def application(service: Service) -> FastAPI:
     add_page(app)
     add_searches(app, service)
     add_pictures(app, service)
-    add_embeddings(app, service)
     return app
 
 
 def add_errors(app: FastAPI) -> None:
     """Errors as one line of JSON: 400 for what a user can mend, 404 for what is not there, 503 for what is damaged."""
 
-    async def failed(request: Request, error: Exception) -> JSONResponse:
-        if isinstance(error, RequestValidationError):
-            status, reason = 422, malformed(request, error)
+    async def report(request: Request, error: Exception) -> JSONResponse:
+        content_type = request.headers.get("content-type", "").partition(";")[0]
+        if not isinstance(error, RequestValidationError):
+            status, reason = describe_failure(error, f"{request.method} {request.url.path}")
+        elif request.method == "POST" and content_type != "application/json":
+            status, reason = 422, "expected JSON, with the header content-type: application/json"
         else:
-            status, reason = failure_of(error, f"{request.method} {request.url.path}")
+            status, reason = 422, describe_first(error.errors())
         headers = getattr(error, "headers", None) or (limits.LATER if isinstance(error, TimeoutError) else None)
-        return JSONResponse({"error": printable(reason)}, status, headers)
+        return JSONResponse({"error": escape(reason)}, status, headers)
 
     for kind in (LexvlError, RequestValidationError, TimeoutError, HTTPException, Exception):
-        app.add_exception_handler(kind, failed)
+        app.add_exception_handler(kind, report)
 
 
-def failure_of(error: Exception, call: str) -> tuple[int, str]:
+def describe_failure(error: Exception, call: str) -> tuple[int, str]:
     """Status and reason of a call that failed; an error of the server itself is logged."""
     if isinstance(error, LexvlError):
         return 400 if isinstance(error, UsageError) else 404 if isinstance(error, DataError) else 503, str(error)
@@ -112,20 +89,13 @@ def failure_of(error: Exception, call: str) -> tuple[int, str]:
     return 500, "an error of the server; its log says more"
 
 
-def malformed(request: Request, error: RequestValidationError) -> str:
-    """What is wrong with a request, in one line."""
-    if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0] != "application/json":
-        return "expected JSON, with the header content-type: application/json"
-    return first_problem(error.errors())
-
-
-def first_problem(problems: Sequence[Any], known: Iterable[str] = ()) -> str:
+def describe_first(problems: Sequence[Any], known: Iterable[str] = ()) -> str:
     """The first thing that is wrong with a record, and where: entries of `errors()` of pydantic."""
     first = problems[0]
     return f"{'.'.join(str(part) for part in first['loc'])[:120]}: {plain(first, known)}"
 
 
-def printable(text: str) -> str:
+def escape(text: str) -> str:
     """A text that JSON can hold."""
     return text.encode(errors="replace").decode()
 
@@ -133,14 +103,13 @@ def printable(text: str) -> str:
 def add_page(app: FastAPI) -> None:
     """The files of the page."""
 
-    def file_route(name: str, media_type: str) -> Callable[[], Any]:
-        async def answer() -> Response:
-            return Response(page_file(name), media_type=media_type, headers={"cache-control": "no-cache"})
+    async def send_file(request: Request) -> Response:
+        name, media_type = PAGE[request.url.path]
+        return Response(contents[name], media_type=media_type, headers={"cache-control": "no-cache"})
 
-        return answer
-
-    for path, (name, media_type) in PAGE.items():
-        app.add_api_route(path, file_route(name, media_type), include_in_schema=False, response_class=Response)
+    contents = {name: files("lexvl_plugins.serve").joinpath("page", name).read_bytes() for name, _ in PAGE.values()}
+    for path in PAGE:
+        app.add_api_route(path, send_file, include_in_schema=False, response_class=Response)
 
 
 class Threads:
@@ -160,36 +129,25 @@ class Threads:
 
 
 def add_searches(app: FastAPI, service: Service) -> None:
-    """Searches, products, maps, suggestions."""
-    searches, maps = Threads(limits.SEARCHES), Threads(limits.MAPS)
+    """Searches, products, maps, suggestions, vectors: each path has a name in the description, threads, and a call."""
+    searches, maps, embeds = Threads(limits.SEARCHES), Threads(limits.MAPS), Threads(limits.EMBEDS)
 
-    @app.get("/api/indexes", responses=FAILURES)
-    async def indexes() -> PageDescription:
-        """The indexes and what each can do."""
-        return await searches.run(service.description)
+    def build_endpoint(threads: Threads, call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)  # with the signature that FastAPI reads
+        async def answer(**arguments: Any) -> Any:
+            return await threads.run(partial(call, **arguments))
 
-    @app.post("/api/search", responses=FAILURES)
-    async def search(question: Question) -> ShownAnswer:
-        """The best documents for a question."""
-        return await searches.run(service.answer, question)
+        return answer
 
-    @app.post("/api/products", responses=FAILURES)
-    async def products(request: ProductsQuestion) -> list[DocumentProducts]:
-        """The products of terms that sum to the scores of hits."""
-        return await searches.run(service.products, request)
-
-    @app.post("/api/map", responses=FAILURES)
-    async def heat_map(request: MapQuestion) -> HeatMap:
-        """Where in a hit's picture the terms of the question are."""
-        return await maps.run(service.heat_map, request)
-
-    @app.get("/api/suggest", responses=FAILURES)
-    async def suggest(
-        index: Annotated[str, Query(max_length=limits.MOST_ID)],
-        prefix: Annotated[str, Query(min_length=1, max_length=100)],
-    ) -> list[str]:
-        """Terms of the vocabulary that begin with the prefix."""
-        return await searches.run(service.suggested, index, prefix)
+    for method, path, name, threads, call in (
+        ("GET", "/api/indexes", "indexes", searches, service.describe),
+        ("POST", "/api/search", "search", searches, service.answer),
+        ("POST", "/api/products", "products", searches, service.explain),
+        ("POST", "/api/map", "heat_map", maps, service.map_terms),
+        ("GET", "/api/suggest", "suggest", searches, service.suggest),
+        ("POST", EMBED_PATH, "embed", embeds, service.embed),
+    ):
+        app.add_api_route(path, build_endpoint(threads, call), methods=[method], name=name, responses=FAILURES)
 
 
 def add_pictures(app: FastAPI, service: Service) -> None:
@@ -197,19 +155,14 @@ def add_pictures(app: FastAPI, service: Service) -> None:
     drawings, uploads = Threads(limits.DRAWINGS), Threads(limits.DRAWINGS)
     body = {"content": {"image/*": {"schema": {"type": "string", "format": "binary"}}}, "required": True}
 
-    def encoded(picture: EncodedPicture) -> Response:
-        return Response(
-            picture.content, media_type=picture.media_type, headers={"cache-control": "private, max-age=60"}
-        )
+    def respond(picture: EncodedPicture) -> Response:
+        headers = {"cache-control": "private, max-age=60"}
+        return Response(picture.content, media_type=picture.media_type, headers=headers)
 
-    @app.get("/api/picture", responses=FAILURES, response_class=Response)
-    async def picture(
-        index: Annotated[str, Query(max_length=limits.MOST_ID)],
-        doc_id: Annotated[str, Query(max_length=limits.MOST_ID)],
-        side: Literal["small", "large"] = "small",
-    ) -> Response:
+    @app.get("/api/picture", name="picture", responses=FAILURES, response_class=Response)
+    async def show_picture(index: IndexName, doc_id: DocumentId, side: Literal["small", "large"] = "small") -> Response:
         """The picture of a document of the corpus, scaled down."""
-        return encoded(await drawings.run(service.picture, index, doc_id, side))
+        return respond(await drawings.run(service.show_picture, index, doc_id, side))
 
     @app.post(UPLOAD_PATH, responses=FAILURES, openapi_extra={"requestBody": body})
     async def send(request: Request) -> Sent:
@@ -220,18 +173,7 @@ def add_pictures(app: FastAPI, service: Service) -> None:
         except DataError as error:
             raise UsageError(str(error)) from error
 
-    @app.get("/api/pictures/{picture_id}", responses=FAILURES, response_class=Response)
-    async def sent(picture_id: str) -> Response:
+    @app.get("/api/pictures/{picture_id}", name="sent", responses=FAILURES, response_class=Response)
+    async def show_sent(picture_id: str) -> Response:
         """A picture that was sent, scaled down."""
-        picture = service.sent.picture(picture_id)
-        return encoded(await drawings.run(scaled, picture, SIDES["small"]))
-
-
-def add_embeddings(app: FastAPI, service: Service) -> None:
-    """Vectors of texts and pictures."""
-    embeds = Threads(limits.EMBEDS)
-
-    @app.post(EMBED_PATH, responses=FAILURES)
-    async def embed(request: EmbedQuestion) -> Embeddings:
-        """The vectors with which an index is searched, of texts and of pictures that were sent."""
-        return await embeds.run(embedded, service, request)
+        return respond(await drawings.run(scale, service.sent.get(picture_id), SIDES["small"]))

@@ -17,8 +17,8 @@ from pathlib import Path
 from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lexvl_anserini.data.pictures.archives import file_of
 from lexvl_anserini.data.pictures.images import decode_image
-from lexvl_anserini.data.pictures.references import file_of
 from lexvl_anserini.ground.errors import DataError, LexvlError
 from lexvl_anserini.ground.records import Document
 from lexvl_plugins.serve import limits
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Corpora whose documents are vectors: an `image` of theirs is the place of a vector.
 WITHOUT_PICTURES = "embeddings"
 
-# The key of metadata that says from where the words of a picture are (`doors/pages/corpus.py`).
+# The key of metadata that says from where the words of a picture are (`lexvl_plugins/pages/corpus.py`).
 READ = "words"
 
 # Topics from which examples are taken, how many, and the characters that fit on a button.
@@ -73,12 +73,8 @@ class ShownCorpus(NamedTuple):
     documents: Mapping[str, ShownDocument]
     problem: str = ""
 
-    def picture(self, doc_id: str) -> str:
-        """The reference of a document's picture, whose name leads to the same file as when the corpus was read.
-
-        Raises:
-            DataError: no such document, no picture of it, or another file.
-        """
+    def find_picture(self, doc_id: str) -> str:
+        """The reference of a document's picture, whose name leads to the same file as when the corpus was read."""
         document = self.documents.get(doc_id)
         if document is None or document.picture is None:
             raise DataError(f"no picture of a document {doc_id[:80]!r}")
@@ -88,9 +84,9 @@ class ShownCorpus(NamedTuple):
 
     def sample(self) -> list[str]:
         """The ids of some documents with pictures."""
-        return spaced([doc_id for doc_id, document in self.documents.items() if document.picture], SAMPLES)
+        return take_spaced([doc_id for doc_id, document in self.documents.items() if document.picture], SAMPLES)
 
-    def values(self, key: str) -> list[str]:
+    def list_values(self, key: str) -> list[str]:
         """The values of a metadata key, in order; none if there are too many to offer."""
         values = {str(document.metadata[key]) for document in self.documents.values() if key in document.metadata}
         return sorted(values) if len(values) <= limits.OFFERED_VALUES else []
@@ -100,50 +96,45 @@ def read_corpus(dataset: Dataset) -> ShownCorpus:
     """Reads all documents of a corpus."""
     pictures = not dataset.name.startswith(WITHOUT_PICTURES)
     # The folders of many files are followed once.
-    real_folder = cache(os.path.realpath)
-    return ShownCorpus({document.doc_id: shown(document, pictures, real_folder) for document in dataset.documents()})
+    follow = cache(os.path.realpath)
+    return ShownCorpus(
+        {document.doc_id: _read_document(document, pictures, follow) for document in dataset.documents()}
+    )
 
 
-def shown(document: Document, pictures: bool, real_folder: Callable[[Path], str]) -> ShownDocument:
-    """A document as it is shown, with or without its picture; `real_folder` follows the links of a folder."""
+def _read_document(document: Document, pictures: bool, follow: Callable[[Path], str]) -> ShownDocument:
     picture, real = document.image if pictures else None, None
     if picture:
         file = file_of(picture)
-        whole = Path(real_folder(file.parent)) / file.name
+        whole = Path(follow(file.parent)) / file.name
         real = os.path.realpath(whole) if whole.is_symlink() else str(whole)
     plain = {key: value for key, value in document.metadata.items() if isinstance(value, str | int | float | bool)}
-    text = beginning(document.text or "")
+    text = document.text or ""
+    if len(text) > limits.SNIPPET:  # whole words of its begin
+        text = (text[: limits.SNIPPET].rpartition(" ")[0] or text[: limits.SNIPPET]) + " …"
     return ShownDocument(document.title or "", text, plain, picture, real)
 
 
-def beginning(text: str) -> str:
-    """A text, or whole words of its begin and an ellipsis."""
-    if len(text) <= limits.SNIPPET:
-        return text
-    cut = text[: limits.SNIPPET]
-    return (cut.rpartition(" ")[0] or cut) + " …"
-
-
-def example_queries(dataset: Dataset) -> list[str]:
+def list_examples(dataset: Dataset) -> list[str]:
     """Some texts of the corpus's own topics, evenly spaced; none if it has no topics."""
     try:
         topics = list(islice(dataset.topics(), READ_TOPICS))
     except (LexvlError, OSError):
         return []
-    return spaced([topic.text for topic in topics if topic.text and len(topic.text) <= MOST_LETTERS], EXAMPLES)
+    return take_spaced([topic.text for topic in topics if topic.text and len(topic.text) <= MOST_LETTERS], EXAMPLES)
 
 
-def spaced(items: Sequence[str], most: int) -> list[str]:
+def take_spaced(items: Sequence[str], most: int) -> list[str]:
     """Some of the items, evenly spaced."""
     count = min(most, len(items))
     return [items[(2 * number + 1) * len(items) // (2 * count)] for number in range(count)]
 
 
-def example_words(corpus: ShownCorpus, engine: ImpactEngine, terms: Iterable[str]) -> list[str]:
+def build_examples(corpus: ShownCorpus, engine: ImpactEngine, terms: Iterable[str]) -> list[str]:
     """Queries for a corpus without topics: the one or two heaviest words of some documents."""
     words = [term for term in terms if term.isalpha() and len(term) >= ALIKE]
     queries = []
-    for doc_id in spaced(list(corpus.documents), EXAMPLES):
+    for doc_id in take_spaced(list(corpus.documents), EXAMPLES):
         impacts: Mapping[str, int] = {}
         with suppress(LexvlError):  # the corpus may have documents that the index has not
             impacts = engine.impacts(doc_id, words)
@@ -161,10 +152,7 @@ class EncodedPicture(NamedTuple):
 
 
 class Recent:
-    """The values that were used last; safe for threads.
-
-    `most` is the number of values, or what their `size` adds up to.
-    """
+    """The values that were used last, at most so many, or of such a size together; safe for threads."""
 
     def __init__(self, most: int, size: Callable[[Any], int] = lambda _: 1):
         self.most, self.size = most, size
@@ -189,7 +177,7 @@ class Recent:
             while self._total > self.most:
                 self._total -= self.size(self._values.popitem(last=False)[1])
 
-    def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def ensure(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """The value of a key, made where it is not kept."""
         value = self.get(key)
         if value is None:
@@ -198,16 +186,13 @@ class Recent:
         return value
 
 
-def scaled(picture: Image, side: int) -> EncodedPicture:
+def scale(picture: Image, side: int, lossless: int = LOSSLESS) -> EncodedPicture:
     """A picture as bytes, at most `side` pixels wide and high; what the file holds besides pixels is left out."""
-    copy = picture.copy()
+    copy, out = picture.copy(), io.BytesIO()
     copy.thumbnail((side, side))
-    out = io.BytesIO()
-    if max(copy.size) <= LOSSLESS:
-        copy.save(out, format="PNG")
-        return EncodedPicture(out.getvalue(), "image/png")
-    copy.save(out, format="JPEG", quality=85)
-    return EncodedPicture(out.getvalue(), "image/jpeg")
+    kind = "PNG" if max(copy.size) <= lossless else "JPEG"
+    copy.save(out, format=kind, quality=85)  # PNG has no quality
+    return EncodedPicture(out.getvalue(), f"image/{kind.lower()}")
 
 
 class SentPictures:
@@ -227,7 +212,7 @@ class SentPictures:
             self._pictures.put(picture_id, picture)
         return picture_id
 
-    def picture(self, picture_id: str) -> Image:
+    def get(self, picture_id: str) -> Image:
         """A picture that was sent."""
         picture: Image | None = self._pictures.get(picture_id)
         if picture is None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 # Bytes of a JSON body, of one with texts to embed, of a picture that is sent as a query, and of a call of a tool, which
-# has the picture in base64.
+# has the picture in base64; and of all bodies that are being received or answered.
 MOST_JSON = 1 << 16
 MOST_TEXTS = 1 << 20
 MOST_UPLOAD = 16 << 20
 MOST_BASE64 = (MOST_UPLOAD + 2) // 3 * 4
 MOST_CALL = MOST_JSON + MOST_BASE64
+MOST_HELD = 256 << 20
 
 # Width times height of a picture that is sent as a query; decoded, a pixel takes 3 bytes.
 UPLOAD_PIXELS = 40_000_000
@@ -17,14 +18,13 @@ UPLOAD_PIXELS = 40_000_000
 KEPT_UPLOADS = 64
 UPLOAD_SIDE = 1024
 
-# Characters of a query or a filter, and of an id.
+# Characters of a query or a filter, of an id, and of a text beside a hit.
 MOST_CHARACTERS = 2000
 MOST_ID = 4096
+SNIPPET = 400
 
-# Texts, and pictures, that are embedded at once.
+# Texts, and pictures, that are embedded at once; hits of one answer; terms with weights; metadata filters.
 MOST_EMBEDDED = 64
-
-# Hits of one answer, terms that a page may give weights to, metadata filters.
 MOST_HITS = 100
 MOST_WEIGHTS = 1000
 MOST_FILTERS = 20
@@ -36,15 +36,9 @@ PICTURE_TERMS = 64
 SUGGESTIONS = 10
 OFFERED_VALUES = 50
 
-# Characters of a text beside a hit.
-SNIPPET = 400
-
 # Seconds until a request has its answer, and until it has ended, with its body and all of the answer.
 ANSWER_S = 30.0
 REQUEST_S = 60.0
-
-# Bytes of all bodies that are being received or answered.
-MOST_HELD = 256 << 20
 
 # Requests of a kind that run at once; others wait. Where `WAITING` of them do, more would get no answer in time;
 # they get 503 at once, and `LATER` says when to try again.
@@ -56,10 +50,8 @@ WAITING = 128
 LATER_S = 5
 LATER = {"retry-after": str(LATER_S)}
 
-# Bytes of scaled pictures that are kept, and how many queries and maps.
+# Scaled pictures (in bytes), queries, maps, and documents with their impacts, that are kept.
 KEPT_BYTES = 64 << 20
 KEPT_QUERIES = 512
 KEPT_MAPS = 512
-
-# Documents whose impacts are kept.
 KEPT_DOCUMENTS = 512

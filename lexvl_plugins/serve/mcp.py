@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Annotated
 
@@ -21,7 +21,7 @@ log = logging.getLogger("lexvl_plugins.serve.mcp")
 
 
 @contextmanager
-def quiet_output() -> Iterator[None]:
+def redirect_output() -> Iterator[None]:
     """Within the block, what libraries print to standard output goes to standard error: output is the protocol's."""
     sys.stdout.flush()
     output = os.dup(1)
@@ -51,31 +51,26 @@ def command(
     """
     require("mcp")
     if http:
-        serve_http(index, listen, opening, style)
+        from lexvl_plugins.serve import agents, server
+        from lexvl_plugins.serve.app import TOOLS_PATH
+
+        keys = listen.read_keys()
+        with server.open_socket(listen.host, listen.port) as listener, opening.open(index) as service:
+            cli.print_rows({"mcp": server.format_url(listener) + TOOLS_PATH.strip("/")}, style)
+            listen.run(agents.build_tools_app(service), listener, keys)
         return
     if listen != ListenOptions():
         raise UsageError("--host, --port, --name, --keys, --insecure and --log-json are for --http")
     import anyio
 
-    from lexvl_plugins.serve.agents import serve_stdio
+    from lexvl_plugins.serve.agents import run_stdio
 
     with ExitStack() as stack:
-        with quiet_output():
-            service = stack.enter_context(opening.service(index))
+        with redirect_output():
+            service = stack.enter_context(opening.open(index))
         log.info("%s: tools on standard input and output", ", ".join(service.shelf.names))
         with suppress(KeyboardInterrupt):
-            anyio.run(serve_stdio, service)
-
-
-def serve_http(index: Sequence[str], listen: ListenOptions, opening: OpenOptions, style: str) -> None:
-    """Serves the tools over HTTP until the process is interrupted."""
-    from lexvl_plugins.serve import agents, server
-    from lexvl_plugins.serve.app import TOOLS_PATH
-
-    keys = listen.checked_keys()
-    with server.listening(listen.host, listen.port) as listener, opening.service(index) as service:
-        cli.print_rows({"mcp": server.url_of(listener) + TOOLS_PATH.strip("/")}, style)
-        listen.serve(agents.agent_application(service), listener, keys)
+            anyio.run(run_stdio, service)
 
 
 if __name__ == "__main__":

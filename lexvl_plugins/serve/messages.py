@@ -43,14 +43,15 @@ class MetadataFilter(Message):
 class Question(Message):
     """A search of one index: words, an expression, a picture, or a document of the index.
 
-    index     its name, see `/api/indexes`
-    text      words for the encoder, or an expression over terms
-    read_as   auto: an expression if it has a sign, a factor, a field or AND, OR, NOT
-    picture   the id of a picture that was sent, instead of a text
-    like      the id of a document, instead of a text
-    weights   term -> weight instead of the encoder's; 0 leaves the term out
-    where     an expression that documents must match; it does not change scores
-    min_score the least score of a hit, as `300`, or `20%` of the greatest that a document could have
+    Attributes:
+        index: its name, see `/api/indexes`
+        text: words for the encoder, or an expression over terms
+        read_as: auto: an expression if it has a sign, a factor, a field or AND, OR, NOT
+        picture: the id of a picture that was sent, instead of a text
+        like: the id of a document, instead of a text
+        weights: term -> weight instead of the encoder's; 0 leaves the term out
+        where: an expression that documents must match; it does not change scores
+        min_score: the least score of a hit, as `300`, or `20%` of the greatest that a document could have
     """
 
     index: IndexName
@@ -96,11 +97,12 @@ class Timing(Message):
 class ShownAnswer(Message):
     """The hits of a question, and how the query was read.
 
-    read_as   text, terms, picture or document; none for an empty question
-    chips     the query's terms, the heaviest first; empty for an index without terms
-    nearest   no document has the least score: the hits are the nearest
-    ignored   parts of the question that this index cannot take into account
-    warning   why to expect little; empty as a rule
+    Attributes:
+        read_as: text, terms, picture or document; none for an empty question
+        chips: the query's terms, the heaviest first; empty for an index without terms
+        nearest: no document has the least score: the hits are the nearest
+        ignored: parts of the question that this index cannot take into account
+        warning: why to expect little; empty as a rule
     """
 
     index: str
@@ -151,8 +153,9 @@ class MapQuestion(Message):
 class HeatMap(Message):
     """A grid [rows][columns], 0 to 1 from the top left, and the part of the picture that it covers.
 
-    region  left, top, right, bottom as shares of width and height
-    boxes   the same of each word in the picture that is one of the terms
+    Attributes:
+        region: left, top, right, bottom as shares of width and height
+        boxes: the same of each word in the picture that is one of the terms
     """
 
     grid: list[list[float]]
@@ -171,11 +174,12 @@ class MetadataField(Message):
 class IndexDescription(Message):
     """An open index.
 
-    terms     its documents and queries are weighted terms
-    pictures  its documents have pictures
-    maps      its encoder has a grid, or its pictures have words, so that `/api/map` answers
-    sends     its encoder reads pictures, so that a picture can be a query
-    problem   why something is missing: the corpus, or a newer state of the index
+    Attributes:
+        terms: its documents and queries are weighted terms
+        pictures: its documents have pictures
+        maps: its encoder has a grid, or its pictures have words, so that `/api/map` answers
+        sends: its encoder reads pictures, so that a picture can be a query
+        problem: why something is missing: the corpus, or a newer state of the index
     """
 
     name: str

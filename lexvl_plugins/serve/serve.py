@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from lexvl_plugins.serve.access import ApiKeys
     from lexvl_plugins.serve.answering import Service
+    from lexvl_plugins.serve.server import ApiKeys
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_plugins.serve.serve")
@@ -31,34 +31,25 @@ DEFAULT_PORT = 8765
 MOST_INDEXES = 4
 # The query of --check and of the first answers, where the corpus has no topics.
 TRIED = "a red boat"
-# Times that each example is answered before the server is ready.
-WARMING = 5
+# Times that the first example is answered before the server is ready; others one time less.
+WARMING = 6
 
 
-def tried(service: Service) -> dict[str, Any]:
-    """What a first query finds, per index."""
+def try_query(service: Service, times: int = 1) -> dict[str, Any]:
+    """What a first query finds, per index; many times, because Java and the networks take longer for the first ones."""
     from lexvl_plugins.serve.messages import Question
 
-    description = service.description()
-    query = next(iter(description.examples), TRIED)
-    rows: dict[str, Any] = {"query": query}
+    description = service.describe()
+    queries = description.examples or [TRIED]
+    rows: dict[str, Any] = {"query": queries[0]}
     for index in description.indexes:
-        answer = service.answer(Question(index=index.name, text=query, read_as="text", hits=10))
+        for text in [*queries * (times - 1), queries[0]]:
+            answer = service.answer(Question(index=index.name, text=text, read_as="text", hits=10))
         first = answer.hits[0].doc_id if answer.hits else "no hit"
         rows[index.name] = f"{index.documents} documents, first hit {first}, {answer.timing.all_ms:.0f} ms"
         if index.problem:
             rows[f"{index.name}, problem"] = index.problem
     return rows
-
-
-def warm(service: Service) -> None:
-    """Answers some queries, because Java and the networks take several times as long for the first ones."""
-    from lexvl_plugins.serve.messages import Question
-
-    description = service.description()
-    for index in description.indexes:
-        for text in (description.examples or [TRIED]) * WARMING:
-            service.answer(Question(index=index.name, text=text, read_as="text"))
 
 
 @dataclass(frozen=True)
@@ -73,15 +64,15 @@ class OpenOptions:
     settings: cli.Settings = None
 
     @contextmanager
-    def service(self, index: Sequence[str], examples: Sequence[str] = ()) -> Iterator[Service]:
+    def open(self, index: Sequence[str], examples: Sequence[str] = ()) -> Iterator[Service]:
         """The service over open indexes, which are closed after the block."""
-        from lexvl_plugins.serve import answering, opened
+        from lexvl_plugins.serve import answering, indexes
 
         if len(index) > MOST_INDEXES:
             raise UsageError(f"{len(index)} indexes; a server has at most {MOST_INDEXES}, the columns of its page")
         settings = cli.parse_settings(self.settings or ())
-        places = opened.served_indexes(index, self.checkpoint or [], self.device, self.data_dir, settings)
-        shelf = opened.Shelf(places)
+        places = indexes.name_indexes(index, self.checkpoint or [], self.device, self.data_dir, settings)
+        shelf = indexes.Shelf(places)
         try:
             yield answering.Service(shelf, examples)
         finally:
@@ -107,22 +98,22 @@ class ListenOptions:
         False
     )
 
-    def checked_keys(self) -> ApiKeys | None:
+    def read_keys(self) -> ApiKeys | None:
         """The keys; refused where a network would carry them."""
-        from lexvl_plugins.serve.access import ApiKeys, guard_address
+        from lexvl_plugins.serve.server import ApiKeys, check_address
 
         keys = ApiKeys.read(self.keys) if self.keys else None
-        guard_address(self.host, keys, self.insecure)
+        check_address(self.host, keys, self.insecure)
         return keys
 
-    def serve(self, app: FastAPI, listener: socket, keys: ApiKeys | None) -> None:
+    def run(self, app: FastAPI, listener: socket, keys: ApiKeys | None) -> None:
         """Answers requests until the process is interrupted."""
         from lexvl_plugins.serve import server
 
         sys.stdout.flush()
         server.raise_open_files()
         with suppress(KeyboardInterrupt):  # the usual end
-            server.web_server(app, [*(self.name or []), self.host], keys, self.log_json).run(sockets=[listener])
+            server.build_server(app, [*(self.name or []), self.host], keys, self.log_json).run(sockets=[listener])
 
 
 @cli.expanded
@@ -147,18 +138,17 @@ def command(
     from lexvl_plugins.serve import app, server
 
     started = time.perf_counter()
-    keys = listen.checked_keys()
-    listener = None if check else server.listening(listen.host, listen.port)
-    with listener or nullcontext(), opening.service(index, example or []) as service:
-        rows = tried(service)
+    keys = listen.read_keys()
+    listener = None if check else server.open_socket(listen.host, listen.port)
+    with listener or nullcontext(), opening.open(index, example or []) as service:
         if listener is None:
-            cli.print_rows(rows, style)
+            cli.print_rows(try_query(service), style)
             return
-        warm(service)
+        try_query(service, WARMING)
         log.info("%s after %.1f s, Ctrl-C ends", ", ".join(service.shelf.names), time.perf_counter() - started)
-        url = server.url_of(listener)
+        url = server.format_url(listener)
         cli.print_rows({"page": url, "api": f"{url}openapi.json"}, style)
-        listen.serve(app.application(service), listener, keys)
+        listen.run(app.build_app(service), listener, keys)
 
 
 if __name__ == "__main__":

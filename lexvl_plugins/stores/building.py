@@ -6,7 +6,7 @@ The probe tells whether a store's lists are those of exact dot products: some do
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
@@ -17,16 +17,15 @@ import numpy as np
 from lexvl_anserini.data.checks import SeenIds
 from lexvl_anserini.engines.index_folder import REPORT
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.files import json_bytes
+from lexvl_anserini.ground.files import format_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest
 from lexvl_anserini.ground.progress import Progress
-from lexvl_anserini.ground.records import SCORE_LIMIT
-from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
-from lexvl_anserini.runs.order import RankedList, ranked
+from lexvl_anserini.ground.records import SCORE_LIMIT, VOCABULARY, Vocabulary
+from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_impacts, read_vocabulary
-from lexvl_plugins.stores.fetching import best_hits
-from lexvl_plugins.stores.folder import GREATEST, to_notes
-from lexvl_plugins.stores.store import ImpactStore, StoreRow
+from lexvl_plugins.stores.fetching import fetch_best
+from lexvl_plugins.stores.folder import GREATEST, write_notes
+from lexvl_plugins.stores.store import ImpactStore, StoreRow, name_note
 
 # Documents and postings that one request adds: some megabytes in any store's format.
 BATCH_ROWS = 500
@@ -47,7 +46,7 @@ class LoadedShards(NamedTuple):
     manifest: Manifest
     vocabulary: Vocabulary
 
-    def batches(self) -> Iterator[list[StoreRow]]:
+    def read_batches(self) -> Iterator[list[StoreRow]]:
         """All documents, in batches for one request."""
         rows: list[StoreRow] = []
         postings = 0
@@ -79,18 +78,18 @@ def load(
     with store.errors():
         store.begin()
         try:
-            filled = _filled(store, source, allow_inexact, progress)
-            filled |= {"bytes": size} if (size := store.size()) is not None else {}
+            greatest, report = fill(store, source, allow_inexact, progress)
+            report |= {"bytes": size} if (size := store.size()) is not None else {}
             files = {
-                MANIFEST: json_bytes(manifest.to_json()).decode(),
+                MANIFEST: format_json(manifest.to_json()).decode(),
                 VOCABULARY: "".join(f"{term}\n" for term in source.vocabulary.terms),
-                GREATEST: "".join(f"{impact}\n" for impact in filled.pop("greatest")),
-                REPORT: json_bytes({**stored, **filled}).decode(),
+                GREATEST: "".join(f"{impact}\n" for impact in greatest.tolist()),
+                REPORT: format_json({**stored, **report}).decode(),
             }
-            notes = to_notes(files, store.table.rpartition("_")[2])
-            store.write_notes(notes)
-            store.settle()
-            _expect_rows(store, manifest.counts.documents, len(notes))
+            notes = write_notes(files, store.table.rpartition("_")[2])
+            for number, text in enumerate(notes):
+                store.add([StoreRow(name_note(number), note=text)])
+            expect_rows(store, manifest.counts.documents, len(notes))
             store.publish()
         except BaseException:
             # What made the loading fail may fail this too; the next loading removes what is left.
@@ -99,56 +98,57 @@ def load(
             raise
 
 
-def _filled(store: ImpactStore, source: LoadedShards, allow_inexact: bool, progress: Progress) -> dict[str, Any]:
-    """Adds all documents, and compares the store with the shards; returns what index.json says about it."""
+def fill(
+    store: ImpactStore, source: LoadedShards, allow_inexact: bool, progress: Progress
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Adds all documents, and compares the store with the shards.
+
+    Returns the greatest impact of each dimension, and what index.json says about the store.
+    """
     greatest = np.zeros(len(source.vocabulary), np.int64)
     seen, probes = SeenIds(), list[StoreRow]()
     # Probes are documents with postings, at equal distances in the order of the shards.
     step = max(1, source.manifest.counts.documents // PROBES)
     counts = {"documents": 0, "empty": 0, "postings": 0}
     rounded = 0
-    for rows in source.batches():
+    for rows in source.read_batches():
         for row in rows:
             seen.add(row.doc_id)
             impacts = np.array(row.impacts, np.int64)
-            rounded += _checked(store, row, impacts, source.vocabulary, allow_inexact)
+            rounded += count_rounded(store, row, impacts, source.vocabulary, allow_inexact)
             np.maximum.at(greatest, row.dims, impacts)
-            filled = counts["documents"] - counts["empty"]
-            if row.dims and filled % step == 0 and len(probes) < PROBES:
+            if row.dims and (counts["documents"] - counts["empty"]) % step == 0 and len(probes) < PROBES:
                 probes.append(row)
             counts["documents"] += 1
             counts["empty"] += not row.dims
+            counts["postings"] += len(row.dims)
         store.add(rows)
-        counts["postings"] += sum(len(row.dims) for row in rows)
         progress(len(rows))
     check_distinct(seen, lambda: read_ids(source.folder, source.manifest))
     expect_counts(str(source.folder), counts, source.manifest.counts)
-    store.settle()
-    _expect_rows(store, counts["documents"], 0)
-    queries = [query_of(row, greatest) for row in probes]
-    loss = measured_loss(store, queries, exact_lists(queries, source.batches(), len(greatest)))
+    expect_rows(store, counts["documents"], 0)
+    loss = measure_loss(store, source, [make_query(row, greatest) for row in probes], len(greatest))
     if loss["lists_changed"] and not allow_inexact:
         raise ArtefactError(
             f"{store.place}: {store.title} changes the lists of {loss['lists_changed']:.0%} of {loss['probes']} "
             f"documents as queries, scores by up to {loss['largest_difference']:,g}; --set allow_inexact=true builds "
             "the index in spite of this, or use lucene"
         )
-    most = int(greatest.max()) if len(greatest) else 0
-    return {**counts, "max_impact": most, "rounded": rounded, **loss, "greatest": greatest.tolist()}
+    return greatest, {**counts, "max_impact": int(greatest.max(initial=0)), "rounded": rounded, **loss}
 
 
-def _checked(
+def count_rounded(
     store: ImpactStore, row: StoreRow, impacts: np.ndarray, vocabulary: Vocabulary, allow_inexact: bool
 ) -> int:
-    """The number of impacts of a document that the store rounds."""
+    """The number of impacts of a document that the store rounds; an error where it must not."""
     # Without the zeros at its end, a number has as many bits as a float must keep.
     rounds = impacts // (impacts & -impacts) >= 1 << store.significant_bits
-    if rounds.any() and not allow_inexact and not store.significant_bits:
-        raise ArtefactError(
-            f"{store.place}: {store.title} rounds impacts with {store.chosen}; leave that out, or build with --set "
-            "allow_inexact=true"
-        )
     if rounds.any() and not allow_inexact:
+        if not store.significant_bits:
+            raise ArtefactError(
+                f"{store.place}: {store.title} rounds impacts with {store.chosen}; leave that out, or build with --set "
+                "allow_inexact=true"
+            )
         place = int(np.flatnonzero(rounds)[0])
         raise ArtefactError(
             f"document {row.doc_id!r}: impact {row.impacts[place]} of term {vocabulary.terms[row.dims[place]]!r} has "
@@ -158,15 +158,16 @@ def _checked(
     return int(rounds.sum())
 
 
-def _expect_rows(store: ImpactStore, documents: int, notes: int) -> None:
+def expect_rows(store: ImpactStore, documents: int, notes: int) -> None:
     """Raises ArtefactError unless the new table has this many documents and notes."""
+    store.settle()
     if (rows := store.count()) != documents + notes:
         raise ArtefactError(
             f"{store.place}: {store.title} has {rows - notes:,} documents after {documents:,} were added; build again"
         )
 
 
-def query_of(row: StoreRow, greatest: np.ndarray) -> Query:
+def make_query(row: StoreRow, greatest: np.ndarray) -> Query:
     """A document's heaviest terms as a query, whose scores stay below 2^24; `greatest` impact of each dimension."""
     heaviest = sorted(zip(row.dims, map(int, row.impacts), strict=True), key=lambda pair: (-pair[1], pair[0]))[:TERMS]
     while True:
@@ -180,39 +181,34 @@ def query_of(row: StoreRow, greatest: np.ndarray) -> Query:
             heaviest = heaviest[: len(heaviest) // 2]
 
 
-def exact_lists(queries: Sequence[Query], batches: Iterable[Sequence[StoreRow]], width: int) -> list[RankedList]:
-    """The best documents of each query, by integer dot products over all documents of `width` dimensions."""
+def measure_loss(store: ImpactStore, source: LoadedShards, queries: Sequence[Query], width: int) -> dict[str, Any]:
+    """How a store's lists differ from the exact ones, which are integer dot products over all documents.
+
+    The number of probes, the share of lists that differ in ids, order or scores, and the largest difference of a score
+    at one rank.
+    """
     weights = np.zeros((width, len(queries)), np.int64)  # [V, P]
     for column, query in enumerate(queries):
         weights[list(query), column] = list(query.values())
     best: list[list[tuple[int, str]]] = [[] for _ in queries]
-    for rows in batches:
-        filled = [row for row in rows if row.dims]
-        if not filled:
+    for rows in source.read_batches():
+        if not (filled := [row for row in rows if row.dims]):
             continue
-        dims = np.fromiter((dim for row in filled for dim in row.dims), np.int64)
-        impacts = np.fromiter((impact for row in filled for impact in row.impacts), np.int64)
+        dims = np.concatenate([row.dims for row in filled])
+        impacts = np.concatenate([row.impacts for row in filled])
         starts = np.cumsum([0, *(len(row.dims) for row in filled[:-1])])
         scores = np.add.reduceat(weights[dims] * impacts[:, None], starts)  # [B, P]
         for column, hits in enumerate(best):
             matches = np.flatnonzero(scores[:, column]).tolist()
             new = [(-int(scores[place, column]), filled[place].doc_id) for place in matches]
             best[column] = heapq.nsmallest(HITS, [*hits, *new])
-    return [ranked("probe", ((doc_id, -score) for score, doc_id in hits)) for hits in best]
-
-
-def measured_loss(store: ImpactStore, queries: Sequence[Query], expected: Sequence[RankedList]) -> dict[str, Any]:
-    """How a store's lists differ from the exact ones.
-
-    The number of probes, the share of lists that differ in ids, order or scores, and the largest difference of a score
-    at one rank.
-    """
     changed, largest = 0, 0.0
-    for query, exact in zip(queries, expected, strict=True):
-        hits = ranked("probe", best_hits(store, list(query), list(query.values()), HITS), HITS)
-        changed += hits != exact
+    for query, scored in zip(queries, best, strict=True):
+        exact = ranked("probe", ((doc_id, -score) for score, doc_id in scored))
+        hits_of_store = ranked("probe", fetch_best(store, list(query), list(query.values()), HITS), HITS)
+        changed += hits_of_store != exact
         # A list that is too short differs by the whole score.
-        scores = zip_longest((hit.score for hit in hits), (hit.score for hit in exact), fillvalue=0.0)
-        largest = max([largest, *(abs(score - expected) for score, expected in scores)])
+        pairs = zip_longest((hit.score for hit in hits_of_store), (hit.score for hit in exact), fillvalue=0.0)
+        largest = max([largest, *(abs(score - expected) for score, expected in pairs)])
     share = round(changed / len(queries), 4) if queries else 0.0
     return {"probes": len(queries), "lists_changed": share, "largest_difference": largest}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -16,25 +16,24 @@ from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
-from lexvl_anserini.queries.clauses import Clause, Impacts, bound, check_tree, inexact_score, scored_terms
+from lexvl_anserini.queries.clauses import Clause, Impacts, bound, check_tree, describe_inexact_score, list_scored_terms
 from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.shards.reading import read_vocabulary
 from lexvl_plugins.stores.building import load
 from lexvl_plugins.stores.fetching import (
     Fetched,
     Scored,
-    among,
-    best_hits,
-    growing,
+    fetch_best,
+    fetch_top,
+    fetch_until,
+    fetch_vectors,
+    find_ids,
     has_scored_term,
     refuse_unsearchable,
-    score_of,
-    top,
-    vectors,
+    score_document,
 )
-from lexvl_plugins.stores.folder import GREATEST, Notes, header_of, read_notes, write_folder
-from lexvl_plugins.stores.store import MISSING, ImpactStore
-from lexvl_plugins.stores.urls import StorePlace, parse_url
+from lexvl_plugins.stores.folder import GREATEST, Notes, read_header, read_notes, write_folder
+from lexvl_plugins.stores.store import MISSING, ImpactStore, StorePlace, parse_url
 
 # The keys of index.json, and of the options, that hold the URL and the options of a store.
 URL = "url"
@@ -48,9 +47,10 @@ _SWITCH = {"true": True, "false": False, "1": True, "0": False}
 class StoreOptions(EngineOptions):
     """How an index in a store is built.
 
-    place          of the index
-    allow_inexact  build it also where the store rounds impacts or scores
-    settings       of the store, all that its class names
+    Attributes:
+        place: of the index.
+        allow_inexact: build it also where the store rounds impacts or scores.
+        settings: of the store, all that its class names.
     """
 
     place: StorePlace
@@ -65,8 +65,9 @@ class StoreOptions(EngineOptions):
 class StoreEngine(ImpactEngine):
     """An index of impacts in a store.
 
-    name    a row of `registry.ENGINES`
-    stores  the classes of stores by the form of their URLs, "" for all other forms
+    Attributes:
+        name: a row of `registry.ENGINES`.
+        stores: the classes of stores by the form of their URLs, "" for all other forms.
     """
 
     name: ClassVar[str]
@@ -100,23 +101,19 @@ class StoreEngine(ImpactEngine):
         self.store = self.store_class(place)(place)
         try:
             with self.store.errors():
-                self._check(report["token"])
+                if not self.store.open():
+                    raise ArtefactError(f"{place}: {MISSING.reason}; {MISSING.remedy}")
+                header, notes, _ = read_header(self.store)
+                if header != report["token"]:
+                    raise ArtefactError(f"{place}: built again since this command began; run it again")
+                documents, expected = self.store.count() - notes, manifest.counts.documents
+            if documents != expected:
+                raise ArtefactError(
+                    f"{place}: {documents:,} documents, the manifest says {expected:,}; build it again (--overwrite)"
+                )
         except BaseException:
             self.store.close()
             raise
-
-    def _check(self, token: str) -> None:
-        """Compares the store with the local folder and the manifest."""
-        if not self.store.open():
-            raise ArtefactError(f"{self.place}: {MISSING.reason}; {MISSING.remedy}")
-        header, notes, _ = header_of(self.store)
-        if header != token:
-            raise ArtefactError(f"{self.place}: built again since this command began; run it again")
-        documents, expected = self.store.count() - notes, self.manifest.counts.documents
-        if documents != expected:
-            raise ArtefactError(
-                f"{self.place}: {documents:,} documents, the manifest says {expected:,}; build it again (--overwrite)"
-            )
 
     @classmethod
     def options(cls, given: Mapping[str, Any]) -> StoreOptions:
@@ -158,12 +155,7 @@ class StoreEngine(ImpactEngine):
         progress: Progress = silent,
         options: StoreOptions | None = None,
     ) -> BuiltIndex:
-        """Builds the index in its store, whole or not at all, then its local folder.
-
-        Raises:
-            ArtefactError: as `Engine.build`; or the store rounds, and that is not allowed.
-            StoreError: the store cannot be reached, or fails.
-        """
+        """Builds the index in its store, whole or not at all, then its local folder."""
         if options is None:
             raise UsageError(f"engine {cls.name} writes to a store; name it by a URL")
         place = options.place
@@ -179,12 +171,7 @@ class StoreEngine(ImpactEngine):
         return BuiltIndex(index, manifest)
 
     def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[RankedList]:
-        """One list per query; queries go to the store one after the other.
-
-        Raises:
-            UsageError: a weight is no integer >= 1, or `hits` is below 1.
-            ArtefactError: a score could reach 2^24, from where floats of 32 bits round.
-        """
+        """One list per query; queries go to the store one after the other."""
         check_count("hits", hits)
         check_count("threads", threads, most=MOST_THREADS)
         for query in queries:
@@ -192,82 +179,70 @@ class StoreEngine(ImpactEngine):
                 vector = Impacts(query.vector).vector
             except UsageError as error:
                 raise UsageError(f"topic {query.query_id!r}: {error}") from error
-            yield self._list(query.query_id, vector, hits)
+            yield self._search_vector(query.query_id, vector, hits)
 
     def search_tree(self, query_id: str, clause: Clause, hits: int) -> RankedList:
         """The ranked list of a tree of terms, ids, filters of terms and integer factors.
 
         Raises:
             UsageError: another clause, or a tree that matches documents which share no scored term with it.
-            ArtefactError: as `search`.
         """
         check_count("hits", hits)
         check_tree(clause)
         refuse_unsearchable(clause, self.name)
         if isinstance(clause, Impacts):
-            return self._list(query_id, clause.vector, hits)
+            return self._search_vector(query_id, clause.vector, hits)
         self._refuse_rounding(query_id, bound(clause, self.bound))
-        named = among(clause)
-        with self._exclusive():
-            if named is not None:
-                return ranked(query_id, self._scores(clause, sorted(named)), hits)
-            if not has_scored_term(clause):
-                raise UsageError(
-                    f"topic {query_id!r}: documents match that share no scored term with the query, which {self.name} "
-                    "does not search; build an index with --engine lucene for this"
-                )
-            return ranked(query_id, self._candidates(clause, hits), hits)
+        named = find_ids(clause)
+        if named is None and not has_scored_term(clause):
+            raise UsageError(
+                f"topic {query_id!r}: documents match that share no scored term with the query, which {self.name} "
+                "does not search; build an index with --engine lucene for this"
+            )
+        with self.lock, self.store.errors():  # one thread at a time
+            scored = self._find(clause, hits) if named is None else self._score(clause, sorted(named))
+        return ranked(query_id, scored, hits)
 
-    def _candidates(self, clause: Clause, hits: int) -> Scored:
+    def _find(self, clause: Clause, hits: int) -> Scored:
         """Scores of the documents that can be among the best of a tree; the store ranks them by an upper bound."""
         total: dict[str, int] = {}
-        for term, weight in scored_terms(clause):
+        for term, weight in list_scored_terms(clause):
             total[term] = total.get(term, 0) + int(weight)
         dims, weights = self._known(total)
         if not dims:
             return []
         scores: dict[str, float | None] = {}
 
-        def certain(fetched: Fetched) -> Scored | None:
+        def select(fetched: Fetched) -> Scored | None:
             new = [doc_id for doc_id, _ in fetched.hits if doc_id not in scores]
-            scores.update(dict.fromkeys(new))
-            scores.update(self._scores(clause, new))
+            scores.update({**dict.fromkeys(new), **dict(self._score(clause, new))})
             matching = [(doc_id, score) for doc_id, score in scores.items() if score is not None]
-            if fetched.all:
-                return matching
             best = sorted((score for _, score in matching), reverse=True)
             # Those that were not fetched have at most the last bound.
-            return matching if len(best) >= hits and best[hits - 1] > fetched.hits[-1][1] else None
+            certain = fetched.all or (len(best) >= hits and best[hits - 1] > fetched.hits[-1][1])
+            return matching if certain else None
 
-        return growing(lambda count: top(self.store, dims, weights, count), certain, hits)
+        return fetch_until(lambda count: fetch_top(self.store, dims, weights, count), select, hits)
 
-    def _scores(self, clause: Clause, doc_ids: Sequence[str]) -> Scored:
+    def _score(self, clause: Clause, doc_ids: Sequence[str]) -> Scored:
         """The scores of a tree for those of some documents that match it."""
-        scored = [
-            (doc_id, score_of(clause, doc_id, self._terms(vector)))
-            for doc_id, vector in vectors(self.store, doc_ids).items()
-        ]
+        vectors = fetch_vectors(self.store, doc_ids).items()
+        scored = ((doc_id, score_document(clause, doc_id, self._terms(vector))) for doc_id, vector in vectors)
         return [(doc_id, score) for doc_id, score in scored if score is not None]
 
-    def _list(self, query_id: str, vector: Mapping[str, int], hits: int) -> RankedList:
+    def _search_vector(self, query_id: str, vector: Mapping[str, int], hits: int) -> RankedList:
         self._refuse_rounding(query_id, self.bound(vector))
         dims, weights = self._known(vector)
         if not dims:
             return ranked(query_id, [])
-        with self._exclusive():
-            hits_of_store = best_hits(self.store, dims, weights, hits)
-        if self.exact and (strange := next((hit for hit in hits_of_store if hit[1] != int(hit[1])), None)):
+        with self.lock, self.store.errors():  # one thread at a time
+            best = fetch_best(self.store, dims, weights, hits)
+        if self.exact and (strange := next((hit for hit in best if hit[1] != int(hit[1])), None)):
             raise ArtefactError(
                 f"topic {query_id!r}: document {strange[0]!r} has the score {strange[1]} in {self.store.title}, "
                 "expected an integer; the store rounds, build the index with --engine lucene"
             )
-        return ranked(query_id, hits_of_store, hits)
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """One thread at a time uses the store; its errors become one line."""
-        with self.lock, self.store.errors():
-            yield
+        return ranked(query_id, best, hits)
 
     def _known(self, vector: Mapping[str, int]) -> tuple[list[int], list[int]]:
         """Dimensions, ascending, and weights of the terms that have a posting in the index."""
@@ -279,7 +254,7 @@ class StoreEngine(ImpactEngine):
     def _refuse_rounding(self, query_id: str, most: float) -> None:
         if most >= SCORE_LIMIT:
             remedy = "quantise queries (or documents) with fewer bits"
-            raise inexact_score(query_id, most, remedy, f"scores in {self.store.title}")
+            raise describe_inexact_score(query_id, most, remedy, f"scores in {self.store.title}")
 
     def _terms(self, vector: Mapping[int, int]) -> dict[str, int]:
         return {self.vocabulary.terms[dim]: impact for dim, impact in vector.items()}
@@ -291,7 +266,7 @@ class StoreEngine(ImpactEngine):
 
     def vector(self, doc_id: str) -> dict[str, int]:
         """The document's whole vector, as the store has it."""
-        with self._exclusive():
+        with self.lock, self.store.errors():  # one thread at a time
             vector = self.store.vectors([doc_id]).get(doc_id)
         if vector is None:
             raise DataError(f"{self.place}: no document {doc_id!r} in the index")

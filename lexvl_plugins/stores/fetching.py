@@ -6,23 +6,11 @@ at most the dot product with all scored terms of the tree, by which the store fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.queries.clauses import (
-    Boost,
-    Clause,
-    Equals,
-    Ids,
-    Impacts,
-    Range,
-    Term,
-    Text,
-    Unscored,
-    fold,
-    walk,
-)
+from lexvl_anserini.queries.clauses import Boost, Clause, Equals, Ids, Impacts, Range, Term, Text, Unscored, fold, walk
 from lexvl_plugins.stores.store import ImpactStore
 
 Scored = list[tuple[str, float]]
@@ -42,33 +30,25 @@ class Fetched(NamedTuple):
     all: bool
 
 
-def best_hits(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], hits: int) -> Scored:
+def fetch_best(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], hits: int) -> Scored:
     """The documents that can be among the `hits` best, all ties of the last one included."""
     # The list of a query in parts has gaps below its end, also where each part's list is ordered.
     ordered = store.ordered and not is_long(store, dims)
 
-    def certain(fetched: Fetched) -> Scored | None:
-        hits_so_far = fetched.hits
-        enough = len(hits_so_far) > hits and hits_so_far[hits - 1][1] > hits_so_far[-1][1]
-        return hits_so_far if fetched.all or enough or (ordered and len(hits_so_far) >= hits) else None
+    def select(fetched: Fetched) -> Scored | None:
+        so_far = fetched.hits
+        enough = len(so_far) > hits and so_far[hits - 1][1] > so_far[-1][1]
+        return so_far if fetched.all or enough or (ordered and len(so_far) >= hits) else None
 
-    return growing(lambda count: top(store, dims, weights, count), certain, hits)
+    return fetch_until(lambda count: fetch_top(store, dims, weights, count), select, hits)
 
 
-def growing(fetch: Callable[[int], Fetched], certain: Callable[[Fetched], Result | None], hits: int) -> Result:
-    """What `certain` makes of enough hits: it gets more of them, twice as many each time, until it is not None."""
+def fetch_until(fetch: Callable[[int], Fetched], select: Callable[[Fetched], Result | None], hits: int) -> Result:
+    """What `select` makes of enough hits: it gets more of them, twice as many each time, until it is not None."""
     count = hits + MARGIN
-    while (result := certain(fetch(count))) is None:
+    while (result := select(fetch(count))) is None:
         count *= 2
     return result
-
-
-def top(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], count: int) -> Fetched:
-    """The `count` best documents of a query of any number of terms."""
-    if is_long(store, dims):
-        return in_parts(store, dims, weights, count)
-    hits = store.top(dims, weights, count)
-    return Fetched([hit for hit in hits if hit[1] > 0], len(hits) < count)
 
 
 def is_long(store: ImpactStore, dims: Sequence[int]) -> bool:
@@ -76,45 +56,44 @@ def is_long(store: ImpactStore, dims: Sequence[int]) -> bool:
     return store.most_terms is not None and len(dims) > store.most_terms
 
 
-def in_parts(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], count: int) -> Fetched:
-    """As `top`, for a query of more terms than the store takes (Fagin's threshold algorithm).
+def fetch_top(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], count: int) -> Fetched:
+    """The `count` best documents of a query; of more terms than the store takes, by Fagin's threshold algorithm.
 
-    Each part of the query has a list of its own. A document in none of the lists scores at most the sum of their last
-    scores; those in the lists are scored with their stored vectors. The lists grow until `count` documents score as
-    much as any other can.
+    Each part of a long query has a list of its own. A document in none of the lists scores at most the sum of their
+    last scores; those in the lists are scored with their stored vectors. The lists grow until `count` documents score
+    as much as any other can.
     """
+    if not is_long(store, dims):
+        hits = store.top(dims, weights, count)
+        return Fetched([hit for hit in hits if hit[1] > 0], len(hits) < count)
     assert store.most_terms is not None
-    steps = range(0, len(dims), store.most_terms)
-    parts = [slice(start, start + store.most_terms) for start in steps]
+    parts = [slice(start, start + store.most_terms) for start in range(0, len(dims), store.most_terms)]
     query = dict(zip(dims, weights, strict=True))
     scores: dict[str, float] = {}
 
     def fetch(size: int) -> Fetched:
         lists = [store.top(dims[part], weights[part], size) for part in parts]
         new = {doc_id for hits in lists for doc_id, _ in hits} - scores.keys()
-        scores.update((doc_id, dot(query, vector)) for doc_id, vector in vectors(store, sorted(new)).items())
+        scores.update((doc_id, multiply(query, vector)) for doc_id, vector in fetch_vectors(store, sorted(new)).items())
         rest = sum(hits[-1][1] for hits in lists if len(hits) == size)
         best = sorted(scores.items(), key=lambda hit: (-hit[1], hit[0]))
         # Below `rest`, documents that no list has may come between.
         return Fetched([hit for hit in best if hit[1] >= rest], rest == 0)
 
-    def certain(fetched: Fetched) -> Fetched | None:
-        return fetched if fetched.all or len(fetched.hits) >= count else None
-
-    return growing(fetch, certain, count)
+    return fetch_until(fetch, lambda fetched: fetched if fetched.all or len(fetched.hits) >= count else None, count)
 
 
-def dot(query: Mapping[int, int], vector: Mapping[int, int]) -> int:
+def multiply(query: Mapping[int, int], vector: Mapping[int, int]) -> int:
     """The integer dot product."""
     return sum(weight * vector[dim] for dim, weight in query.items() if dim in vector)
 
 
-def vectors(store: ImpactStore, doc_ids: Sequence[str]) -> dict[str, dict[int, int]]:
+def fetch_vectors(store: ImpactStore, doc_ids: Sequence[str]) -> dict[str, dict[int, int]]:
     """Vectors of any number of documents; those that the index does not have are absent."""
-    vectors_by_id: dict[str, dict[int, int]] = {}
+    vectors: dict[str, dict[int, int]] = {}
     for start in range(0, len(doc_ids), VECTORS):
-        vectors_by_id |= store.vectors(doc_ids[start : start + VECTORS])
-    return vectors_by_id
+        vectors |= store.vectors(doc_ids[start : start + VECTORS])
+    return vectors
 
 
 def refuse_unsearchable(clause: Clause, engine: str) -> None:
@@ -131,10 +110,10 @@ def refuse_unsearchable(clause: Clause, engine: str) -> None:
             raise UsageError(f"{what}: {engine} answers terms and ids; build an index with --engine lucene for this")
 
 
-def score_of(clause: Clause, doc_id: str, vector: Mapping[str, int]) -> int | None:
+def score_document(clause: Clause, doc_id: str, vector: Mapping[str, int]) -> int | None:
     """The score of a document, None where the clause does not match (`queries/clauses.py` has the table)."""
 
-    def leaf(clause: Clause) -> int | None:
+    def score_leaf(clause: Clause) -> int | None:
         if isinstance(clause, Ids):
             return 0 if doc_id in clause.doc_ids else None
         assert isinstance(clause, Impacts | Term)
@@ -142,56 +121,55 @@ def score_of(clause: Clause, doc_id: str, vector: Mapping[str, int]) -> int | No
         shared = [weight * vector[term] for term, weight in weights.items() if term in vector]
         return sum(shared) if shared else None
 
+    def add(scores: list[int | None]) -> int | None:
+        matching = [score for score in scores if score is not None]
+        return sum(matching) if matching else None
+
     return fold(
         clause,
-        leaf,
-        all_of=lambda required, optional: None if None in required else added([*required, *optional]),
-        any_of=lambda scores: None if all(score is None for score in scores) else added(scores),
-        negated=lambda clause, score: 0 if score is None else None,
-        scaled=lambda clause, score: (
-            None if score is None else score * (int(clause.weight) if isinstance(clause, Boost) else 0)
+        score_leaf,
+        all_of=lambda required, optional: None if None in required else add([0, *required, *optional]),
+        any_of=add,
+        negated=lambda _, score: 0 if score is None else None,
+        scaled=lambda above, score: (
+            None if score is None else score * (int(above.weight) if isinstance(above, Boost) else 0)
         ),
     )
 
 
-def added(scores: Iterable[int | None]) -> int:
-    """The sum of the scores of the clauses that match."""
-    return sum(score for score in scores if score is not None)
-
-
-def among(clause: Clause) -> frozenset[str] | None:
+def find_ids(clause: Clause) -> frozenset[str] | None:
     """Ids of which every matching document has one; None where the tree names none."""
 
-    def common(required: list[frozenset[str] | None], optional: list[frozenset[str] | None]) -> frozenset[str] | None:
+    def intersect(required: list[frozenset[str] | None], _: list[frozenset[str] | None]) -> frozenset[str] | None:
         sets = [ids for ids in required if ids is not None]
         return frozenset.intersection(*sets) if sets else None
 
-    def any_of(sets: list[frozenset[str] | None]) -> frozenset[str] | None:
+    def unite(sets: list[frozenset[str] | None]) -> frozenset[str] | None:
         return None if None in sets else frozenset().union(*(ids for ids in sets if ids is not None))
 
-    def leaf(clause: Clause) -> frozenset[str] | None:
-        return frozenset(clause.doc_ids) if isinstance(clause, Ids) else None
+    def read_leaf(leaf: Clause) -> frozenset[str] | None:
+        return frozenset(leaf.doc_ids) if isinstance(leaf, Ids) else None
 
     return fold(
         clause,
-        leaf,
-        all_of=common,
-        any_of=any_of,
-        negated=lambda clause, ids: None,
-        scaled=lambda clause, ids: ids,
+        read_leaf,
+        all_of=intersect,
+        any_of=unite,
+        negated=lambda _, ids: None,
+        scaled=lambda _, ids: ids,
     )
 
 
 def has_scored_term(clause: Clause) -> bool:
     """True if every matching document has a term that scores: then the store finds them all by their scores."""
 
-    def leaf(clause: Clause) -> bool:
-        return isinstance(clause, Impacts | Term)
+    def is_scored(leaf: Clause) -> bool:
+        return isinstance(leaf, Impacts | Term)
 
-    def scaled(clause: Boost | Unscored, scored: bool) -> bool:
-        return scored and isinstance(clause, Boost) and clause.weight > 0
+    def keeps(above: Boost | Unscored, scored: bool) -> bool:
+        return scored and isinstance(above, Boost) and above.weight > 0
 
-    def negated(clause: Clause, scored: bool) -> bool:
+    def negate(_: Clause, scored: bool) -> bool:
         return False
 
-    return fold(clause, leaf, lambda required, optional: any(required), all, negated, scaled)
+    return fold(clause, is_scored, lambda required, optional: any(required), all, negate, keeps)

@@ -1,11 +1,9 @@
 """The local folder of an index in a store: commands turn a URL into it, and behind them an index is a folder.
 
-$LEXVL_DATA/stores/NAME-DIGEST/ has manifest.json, index.json, vocab.txt and greatest.txt of the index. It is compared
-with the store each time, so that it follows an index that another machine built again.
-
-Its files come from the notes of the index, texts that any store can hold beside the documents: manifest.json,
-index.json, vocab.txt and greatest.txt (the greatest impact of each dimension, one a line), compressed and cut into
-pieces. Note 0 begins with the number of notes and the token of the building.
+$LEXVL_DATA/stores/NAME-DIGEST/ is compared with the store each time, so that it follows an index that another machine
+built again. Its files, manifest.json, index.json, vocab.txt and greatest.txt (the greatest impact of each dimension,
+one a line), come from the notes of the index, texts that any store can hold beside the documents: the files compressed
+and cut into pieces. Note 0 begins with the number of notes and the token of the building.
 """
 
 from __future__ import annotations
@@ -26,15 +24,13 @@ from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.engines.index_folder import REPORT
 from lexvl_anserini.engines.opening import Target, engine_class
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import atomic_write, json_bytes, new_folder
+from lexvl_anserini.ground.files import atomic_write, format_json, new_folder
 from lexvl_anserini.ground.manifest import MANIFEST
-from lexvl_anserini.ground.vocabulary import VOCABULARY
-from lexvl_plugins.stores.store import ImpactStore
-from lexvl_plugins.stores.urls import StorePlace, parse_url
+from lexvl_anserini.ground.records import VOCABULARY
+from lexvl_plugins.stores.store import ImpactStore, StorePlace, parse_url
 
 FORMAT = "lexvl-store/1"
 
-# What the notes of an index hold, all as texts; greatest.txt has the greatest impact of each dimension, one a line.
 GREATEST = "greatest.txt"
 FILES = frozenset({MANIFEST, REPORT, VOCABULARY, GREATEST})
 
@@ -51,22 +47,23 @@ PATIENCE_S = 10.0
 class Notes(NamedTuple):
     """What the notes of an index say.
 
-    token  of the building, equal in all readers of one index
-    files  by name
+    Attributes:
+        token: of the building, equal in all readers of one index.
+        files: by name.
     """
 
     token: str
     files: Mapping[str, str]
 
 
-def to_notes(files: Mapping[str, str], token: str) -> list[str]:
+def write_notes(files: Mapping[str, str], token: str) -> list[str]:
     """The notes of an index's files."""
     packed = base64.b64encode(zlib.compress(orjson.dumps(dict(files)))).decode()
     pieces = [packed[start : start + PIECE] for start in range(0, len(packed), PIECE)]
     return [f"{FORMAT} {len(pieces)} {token} {pieces[0]}", *pieces[1:]]
 
 
-def header_of(store: ImpactStore) -> tuple[str, int, str]:
+def read_header(store: ImpactStore) -> tuple[str, int, str]:
     """Token, number of notes and the rest of note 0 of an open index."""
     notes = store.read_notes(0, 1)
     parts = notes[0].split(" ") if notes else []
@@ -80,10 +77,14 @@ def header_of(store: ImpactStore) -> tuple[str, int, str]:
 
 def read_notes(store: ImpactStore) -> Notes:
     """The notes of an open index."""
-    token, count, first = header_of(store)
+    token, count, first = read_header(store)
     rest = store.read_notes(1, count - 1) if count > 1 else []
+    unpacking = zlib.decompressobj()
     try:
-        files = orjson.loads(_unpacked("".join([first, *rest])))
+        content = unpacking.decompress(base64.b64decode("".join([first, *rest]), validate=True), MOST_BYTES)
+        if not unpacking.eof:
+            raise ValueError("cut short, or too long")
+        files = orjson.loads(content)
         if not isinstance(files, dict) or files.keys() != FILES or set(map(type, files.values())) != {str}:
             raise ValueError(f"expected the texts of {', '.join(sorted(FILES))}")
         report = orjson.loads(files[REPORT])
@@ -96,16 +97,7 @@ def read_notes(store: ImpactStore) -> Notes:
     return Notes(token, files)
 
 
-def _unpacked(text: str) -> bytes:
-    """The compressed bytes of notes."""
-    unpacking = zlib.decompressobj()
-    content = unpacking.decompress(base64.b64decode(text, validate=True), MOST_BYTES)
-    if not unpacking.eof:
-        raise ValueError("cut short, or too long")
-    return content
-
-
-def folder_of(place: StorePlace) -> Path:
+def name_folder(place: StorePlace) -> Path:
     """The local folder of a place."""
     return data_root(None) / "stores" / f"{place.name}-{sha256(str(place).encode()).hexdigest()[:12]}"
 
@@ -113,9 +105,16 @@ def folder_of(place: StorePlace) -> Path:
 def write_folder(folder: Path, place: StorePlace, notes: Notes) -> None:
     """Writes the local folder of an index, unless it has the same content; waits for another process that writes it."""
     report = {**orjson.loads(notes.files[REPORT]), "url": str(place), "token": notes.token}
-    files = {**{name: text.encode() for name, text in notes.files.items()}, REPORT: json_bytes(report)}
+    files = {**{name: text.encode() for name, text in notes.files.items()}, REPORT: format_json(report)}
+
+    def is_written() -> bool:
+        try:
+            return all((folder / name).read_bytes() == content for name, content in files.items())
+        except OSError:
+            return False
+
     end = time.monotonic() + PATIENCE_S
-    while not _holds(folder, files):
+    while not is_written():
         try:
             with new_folder(folder) as part:
                 for name, content in files.items():
@@ -127,21 +126,12 @@ def write_folder(folder: Path, place: StorePlace, notes: Notes) -> None:
             time.sleep(0.05)
 
 
-def _holds(folder: Path, files: Mapping[str, bytes]) -> bool:
-    try:
-        return all((folder / name).read_bytes() == content for name, content in files.items())
-    except OSError:
-        return False
-
-
 def copied(url: Path | str) -> Path:
     """The local folder of an index in a store."""
     place = parse_url(url)
-    folder = _refreshed(place)
+    folder = refresh_folder(place)
     if not folder.exists():
-        raise ArtefactError(
-            f"{place}: no such index; build it with python -m lexvl_anserini.index SHARDS --index {place}"
-        )
+        raise ArtefactError(f"{place}: no such index; build it with lexvl index SHARDS --index {place}")
     return folder
 
 
@@ -150,13 +140,13 @@ def target(url: Path | str, engine: str | None, options: Mapping[str, Any]) -> T
     place = parse_url(url)
     if engine not in (None, place.engine):
         raise UsageError(f"--engine {engine}, but {place} is of {place.engine}; leave out --engine")
-    return Target(_refreshed(place), place.engine, {**options, "url": str(place)})
+    return Target(refresh_folder(place), place.engine, {**options, "url": str(place)})
 
 
-def _refreshed(place: StorePlace) -> Path:
+def refresh_folder(place: StorePlace) -> Path:
     """The local folder with what the store has now; no folder if the store has no such index."""
     engine: Any = engine_class(place.engine)
-    folder, notes = folder_of(place), engine.read(place)
+    folder, notes = name_folder(place), engine.read(place)
     if notes is None:
         shutil.rmtree(folder, ignore_errors=True)
     else:

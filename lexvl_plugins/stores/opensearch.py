@@ -11,12 +11,13 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil, log2
-from struct import Struct
 from typing import Any, ClassVar
+
+import numpy as np
 
 from lexvl_anserini.ground.errors import ArtefactError, StoreError
 from lexvl_plugins.stores.engine import StoreEngine
-from lexvl_plugins.stores.store import MISSING, UNREACHABLE, ImpactStore, StoreRow, Trouble, key_of
+from lexvl_plugins.stores.store import MISSING, UNREACHABLE, ImpactStore, StoreRow, Trouble, make_key
 
 TIMEOUT_S = 120
 
@@ -28,8 +29,6 @@ PAGE = 10_000
 
 # Further requests to a server that is too busy; the pauses before them are 1, 2, 4, ... seconds.
 RETRIES = 7
-
-SINGLE = Struct("<f")
 
 SETTINGS: Mapping[str, Any] = {
     "settings": {"index": {"number_of_shards": 1}},
@@ -74,12 +73,12 @@ class OpenSearchStore(ImpactStore):
         if version.get("distribution") != "opensearch":
             self.refuse_version(str(version.get("number", "0")), (7, 12), "linear rank_feature queries")
 
-    def _trouble(self, error: Exception) -> Trouble | None:
+    def _explain(self, error: Exception) -> Trouble | None:
         status = getattr(error, "status_code", None)
         if status in ("N/A", "TIMEOUT"):
             return UNREACHABLE
         if status in (401, 403):
-            return self.refused_login()
+            return self.refuse_login()
         if status == 429:
             return Trouble("too busy", "run it again later")
         return MISSING if status == 404 else None
@@ -99,14 +98,14 @@ class OpenSearchStore(ImpactStore):
             raise ArtefactError(f"{self.place}: an index that is none of ours; name another index")
         return False
 
-    def _ours(self) -> dict[str, bool]:
+    def _list_ours(self) -> dict[str, bool]:
         """The indices of this name, and whether each is published."""
         aliases = self.served.indices.get_alias(index=f"{self.place.name}_*", ignore_unavailable=True)
         return {table: self.place.name in index["aliases"] for table, index in aliases.items() if self.is_ours(table)}
 
     def begin(self) -> None:
         """An index whose documents hold features by the number of their dimension: names may have no dot."""
-        for left, published in self._ours().items():
+        for left, published in self._list_ours().items():
             if not published:
                 self.served.indices.delete(index=left)
         self.table = self.fresh_name()
@@ -114,7 +113,13 @@ class OpenSearchStore(ImpactStore):
 
     def add(self, rows: Sequence[StoreRow]) -> None:
         """Bulk requests; rows that the server is too busy for are sent again."""
-        actions = [{"_index": self.table, "_id": key_of(row.doc_id), "_source": _document(row)} for row in rows]
+        actions = []
+        for row in rows:
+            # A note has neither id nor impacts, and its text is not indexed.
+            source: dict[str, Any] = {"note": {"text": row.note}} if row.note else {"id": row.doc_id}
+            if row.dims:
+                source["impacts"] = dict(zip(map(str, row.dims), row.impacts, strict=True))
+            actions.append({"_index": self.table, "_id": make_key(row.doc_id), "_source": source})
         answers = self.client("opensearchpy.helpers").streaming_bulk(
             self.served, actions, raise_on_error=False, max_retries=RETRIES, initial_backoff=1
         )
@@ -131,19 +136,19 @@ class OpenSearchStore(ImpactStore):
 
     def publish(self) -> None:
         """Moves the alias."""
-        older = [table for table, published in self._ours().items() if published and table != self.table]
+        older = [table for table, published in self._list_ours().items() if published and table != self.table]
         moves: list[dict[str, Any]] = [{"remove_index": {"index": table}} for table in older]
         moves.append({"add": {"index": self.table, "alias": self.place.name}})
         self.served.indices.update_aliases(body={"actions": moves})
 
     def abandon(self) -> None:
         """Deletes the index, unless the alias is there."""
-        if not self._ours()[self.table]:
+        if not self._list_ours()[self.table]:
             self.served.indices.delete(index=self.table)
 
     def rows(self, names: Sequence[str]) -> Iterator[StoreRow]:
         """Documents by id, as they were sent."""
-        keys = {key_of(name): name for name in names}
+        keys = {make_key(name): name for name in names}
         for row in self.served.mget(index=self.table, body={"ids": list(keys)})["docs"]:
             if row.get("found"):
                 features = row["_source"].get("impacts", {})
@@ -173,7 +178,7 @@ class OpenSearchStore(ImpactStore):
             size = min(PAGE, count - len(hits))
             page = self.served.search(index=self.table, body={**body, "size": size})["hits"]["hits"]
             # JSON has the shortest decimal that is nearest to the float of 32 bits, not the float itself.
-            hits += [(hit["sort"][1], unpacked(hit["_score"]) * scale) for hit in page]
+            hits += [(hit["sort"][1], read_single(hit["_score"]) * scale) for hit in page]
             if len(page) < size or len(hits) == count:
                 return hits
             body["search_after"] = page[-1]["sort"]
@@ -184,22 +189,13 @@ class OpenSearchStore(ImpactStore):
         return int(statistics["_all"]["primaries"]["store"]["size_in_bytes"])
 
 
-def unpacked(score: float) -> float:
+def read_single(score: float) -> float:
     """The float of 32 bits that a decimal stands for.
 
-    >>> unpacked(1234567.9)
+    >>> read_single(1234567.9)
     1234567.875
     """
-    [single] = SINGLE.unpack(SINGLE.pack(score))
-    return float(single)
-
-
-def _document(row: StoreRow) -> dict[str, Any]:
-    """A note has neither id nor impacts, and its text is not indexed."""
-    if row.note:
-        return {"note": {"text": row.note}}
-    impacts = dict(zip(map(str, row.dims), row.impacts, strict=True))
-    return {"id": row.doc_id, **({"impacts": impacts} if impacts else {})}
+    return float(np.float32(score))
 
 
 class OpenSearchEngine(StoreEngine):

@@ -12,6 +12,7 @@ import logging
 import os
 import time
 import warnings
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any, ClassVar
 from lexvl_anserini.ground.errors import ArtefactError, StoreError
 from lexvl_anserini.ground.files import new_folder
 from lexvl_plugins.stores.engine import StoreEngine
-from lexvl_plugins.stores.store import MISSING, UNREACHABLE, ImpactStore, StoreRow, Trouble, disk_bytes, key_of
+from lexvl_plugins.stores.store import MISSING, UNREACHABLE, ImpactStore, StoreRow, Trouble, make_key
 
 # Queries over any kind of vector, which replaced one call per kind.
 LEAST_VERSION = (1, 10)
@@ -43,18 +44,48 @@ CONFIG = "edge_config.json"
 LOCKED = Trouble("another process has the folder open", "wait for it, or run a Qdrant server")
 
 
-class QdrantStore(ImpactStore):
+class QdrantKind(ImpactStore):
+    """What a server and Qdrant Edge share."""
+
+    extra = "qdrant"
+    settings: ClassVar[Mapping[str, tuple[str, ...]]] = {"datatype": tuple(DATATYPES)}
+
+    def _connect(self) -> None:
+        self.datatype = self.chosen.get("datatype", "float32")
+        self.significant_bits = DATATYPES[self.datatype]
+
+    def _make_points(self, client: Any, point: Any, rows: Sequence[StoreRow]) -> list[Any]:
+        """Rows as points of a client; a note, or a document without postings, has no vector."""
+        points = []
+        for row in rows:
+            sparse = client.SparseVector(indices=list(row.dims), values=list(map(float, row.impacts)))
+            payload = {"note": row.note} if row.note else {"id": row.doc_id}
+            points.append(point(id=make_key(row.doc_id), payload=payload, vector={VECTOR: sparse} if row.dims else {}))
+        return points
+
+    def rows(self, names: Sequence[str]) -> Iterator[StoreRow]:
+        """Points by id."""
+        keys = {make_key(name): name for name in names}
+        for point in self._retrieve(list(keys)):
+            vector = (point.vector or {}).get(VECTOR)
+            dims, impacts = (vector.indices, vector.values) if vector else ((), ())
+            yield StoreRow(keys[str(point.id)], dims, impacts, point.payload.get("note", ""))
+
+    @abstractmethod
+    def _retrieve(self, keys: list[str]) -> Iterable[Any]:
+        """The points of keys, with vectors."""
+
+
+class QdrantStore(QdrantKind):
     """A collection of Qdrant, by qdrant-client."""
 
     title = "Qdrant"
     package = "qdrant_client"
-    extra = "qdrant"
     variables = "QDRANT_API_KEY"
-    settings: ClassVar[Mapping[str, tuple[str, ...]]] = {"datatype": tuple(DATATYPES)}
 
     def _connect(self) -> None:
+        super()._connect()
         self.models = self.client().models
-        self.significant_bits = DATATYPES[self.chosen.get("datatype", "float32")]
         if not self.place.local or (Path(self.place.path) / META).is_file():
             self._serve()
 
@@ -75,12 +106,12 @@ class QdrantStore(ImpactStore):
             )
         self.refuse_version(self.served.info().version, LEAST_VERSION, "queries of sparse vectors")
 
-    def _trouble(self, error: Exception) -> Trouble | None:
+    def _explain(self, error: Exception) -> Trouble | None:
         status = getattr(error, "status_code", None)
         if type(error).__name__ == "ResponseHandlingException":
             return UNREACHABLE
         if status in (401, 403):
-            return self.refused_login()
+            return self.refuse_login()
         if status == 404 or isinstance(error, ValueError) and "not found" in str(error):
             return MISSING
         if isinstance(error, RuntimeError) and "already accessed" in str(error):
@@ -91,14 +122,14 @@ class QdrantStore(ImpactStore):
         """The alias's collection."""
         if self.served is None:
             return False
-        tables = self._alias()
+        tables = self._read_aliases()
         if self.place.name in tables:
             self.table = tables[self.place.name]
         elif self.served.collection_exists(self.place.name):
             raise ArtefactError(f"{self.place}: a collection that is no index of ours; name another index")
         return self.place.name in tables
 
-    def _alias(self) -> dict[str, str]:
+    def _read_aliases(self) -> dict[str, str]:
         return {alias.alias_name: alias.collection_name for alias in self.served.get_aliases().aliases}
 
     def begin(self) -> None:
@@ -107,20 +138,20 @@ class QdrantStore(ImpactStore):
             if Path(self.place.path).is_dir() and any(Path(self.place.path).iterdir()):
                 raise ArtefactError(f"{self.place.path}: a folder of something else than Qdrant; name another folder")
             self._serve()
-        published = self._alias().values()
+        published = self._read_aliases().values()
         for left in self.served.get_collections().collections:
             if self.is_ours(left.name) and left.name not in published:
                 self.served.delete_collection(left.name)
         self.table = self.fresh_name()
         models = self.models
-        index = models.SparseIndexParams(datatype=models.Datatype(self.chosen.get("datatype", "float32")))
+        index = models.SparseIndexParams(datatype=models.Datatype(self.datatype))
         self.served.create_collection(
             self.table, vectors_config={}, sparse_vectors_config={VECTOR: models.SparseVectorParams(index=index)}
         )
 
     def add(self, rows: Sequence[StoreRow]) -> None:
         """Points."""
-        points = [point_of(self.models, self.models.PointStruct, row) for row in rows]
+        points = self._make_points(self.models, self.models.PointStruct, rows)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.served.upsert(self.table, points, wait=True)
@@ -135,7 +166,7 @@ class QdrantStore(ImpactStore):
 
     def publish(self) -> None:
         """Moves the alias."""
-        models, older = self.models, self._alias().get(self.place.name)
+        models, older = self.models, self._read_aliases().get(self.place.name)
         moves = [
             models.CreateAliasOperation(
                 create_alias=models.CreateAlias(collection_name=self.table, alias_name=self.place.name)
@@ -149,13 +180,12 @@ class QdrantStore(ImpactStore):
 
     def abandon(self) -> None:
         """Deletes the collection, unless the alias is there."""
-        if self.table not in self._alias().values():
+        if self.table not in self._read_aliases().values():
             self.served.delete_collection(self.table)
 
-    def rows(self, names: Sequence[str]) -> Iterator[StoreRow]:
-        """Points by id."""
-        keys = [key_of(name) for name in names]
-        return rows_of(names, self.served.retrieve(self.table, keys, with_payload=True, with_vectors=[VECTOR]))
+    def _retrieve(self, keys: list[str]) -> Iterable[Any]:
+        points: list[Any] = self.served.retrieve(self.table, keys, with_payload=True, with_vectors=[VECTOR])
+        return points
 
     def count(self) -> int:
         """Exact."""
@@ -171,24 +201,22 @@ class QdrantStore(ImpactStore):
         """Bytes of the folder; a server does not say."""
         if not self.place.local:
             return None
-        return disk_bytes(file for file in Path(self.place.path).rglob("*") if self.table in file.parts)
+        return count_bytes(file for file in Path(self.place.path).rglob("*") if self.table in file.parts)
 
 
-class EdgeStore(ImpactStore):
+class EdgeStore(QdrantKind):
     """A shard of Qdrant Edge, by qdrant-edge-py."""
 
     title = "Qdrant Edge"
     package = "qdrant_edge"
-    extra = "qdrant"
-    settings: ClassVar[Mapping[str, tuple[str, ...]]] = {"datatype": tuple(DATATYPES)}
 
     def _connect(self) -> None:
+        super()._connect()
         self.edge = self.client()
         self.shard: Any = None
         self.folder = Path(self.place.path) / self.place.name
-        self.significant_bits = DATATYPES[self.chosen.get("datatype", "float32")]
 
-    def _trouble(self, error: Exception) -> Trouble | None:
+    def _explain(self, error: Exception) -> Trouble | None:
         if "WouldBlock" in str(error):
             return LOCKED
         return MISSING if "does not exist" in str(error) else None
@@ -210,7 +238,7 @@ class EdgeStore(ImpactStore):
         self.writing = ExitStack()
         self.part = self.writing.enter_context(new_folder(self.folder))
         # The name of the enumeration's member.
-        datatype = getattr(self.edge.VectorStorageDatatype, self.chosen.get("datatype", "float32").capitalize())
+        datatype = getattr(self.edge.VectorStorageDatatype, self.datatype.capitalize())
         sparse = self.edge.EdgeSparseVectorParams(datatype=datatype)
         # A log of changes is for those after the last flush, and there are none.
         config = self.edge.EdgeConfig(sparse_vectors={VECTOR: sparse}, wal_enabled=False)
@@ -218,7 +246,7 @@ class EdgeStore(ImpactStore):
 
     def add(self, rows: Sequence[StoreRow]) -> None:
         """Points."""
-        points = [point_of(self.edge, self.edge.Point, row) for row in rows]
+        points = self._make_points(self.edge, self.edge.Point, rows)
         self.shard.update(self.edge.UpdateOperation.upsert_points(points))
 
     def settle(self) -> None:
@@ -237,9 +265,9 @@ class EdgeStore(ImpactStore):
         unfinished = StoreError(f"{self.place}: not finished")
         self.writing.__exit__(type(unfinished), unfinished, None)
 
-    def rows(self, names: Sequence[str]) -> Iterator[StoreRow]:
-        """Points by id."""
-        return rows_of(names, self.shard.retrieve([key_of(n) for n in names], with_payload=True, with_vector=True))
+    def _retrieve(self, keys: list[str]) -> Iterable[Any]:
+        points: list[Any] = self.shard.retrieve(keys, with_payload=True, with_vector=True)
+        return points
 
     def count(self) -> int:
         """Exact."""
@@ -255,7 +283,7 @@ class EdgeStore(ImpactStore):
     def size(self) -> int | None:
         """Bytes of the folder."""
         folder = self.folder if self.table == self.place.name else self.part
-        return disk_bytes(folder.rglob("*"))
+        return count_bytes(folder.rglob("*"))
 
     def close(self) -> None:
         """Closes the shard."""
@@ -264,20 +292,9 @@ class EdgeStore(ImpactStore):
         self.shard = None
 
 
-def point_of(client: Any, point: Any, row: StoreRow) -> Any:
-    """A row as a point of a client; a note, or a document without postings, has no vector."""
-    sparse = client.SparseVector(indices=list(row.dims), values=[float(impact) for impact in row.impacts])
-    payload = {"note": row.note} if row.note else {"id": row.doc_id}
-    return point(id=key_of(row.doc_id), payload=payload, vector={VECTOR: sparse} if row.dims else {})
-
-
-def rows_of(names: Sequence[str], points: Iterable[Any]) -> Iterator[StoreRow]:
-    """The rows of points."""
-    keys = {key_of(name): name for name in names}
-    for point in points:
-        vector = (point.vector or {}).get(VECTOR)
-        dims, impacts = (vector.indices, vector.values) if vector else ((), ())
-        yield StoreRow(keys[str(point.id)], dims, impacts, point.payload.get("note", ""))
+def count_bytes(files: Iterable[Path]) -> int:
+    """Bytes that files take on the disk: an embedded store reserves room in files that it has not filled."""
+    return sum(file.stat().st_blocks * 512 for file in files if file.is_file())
 
 
 class QdrantEngine(StoreEngine):

@@ -1,4 +1,9 @@
-"""What a store must do to hold an index of impacts: `ImpactStore`, one subclass per store; and the errors of stores.
+"""What a store must do to hold an index of impacts: `ImpactStore`, one subclass per store; its URLs and its errors.
+
+qdrant+http://HOST:6333/NAME            qdrant+https://...          qdrant+file:FOLDER/NAME    qdrant+edge:FOLDER/NAME
+opensearch+http://HOST:9200/NAME        opensearch+https://...
+
+`USER:PASSWORD@` may come before HOST. It is kept in the memory of this process and never written.
 
 An index is one table of the store (a collection, an index, a table), in which a row is a document or a note. The notes
 (`folder.py`) are everything else that a searcher needs. A table is loaded under another name and published at the end:
@@ -11,15 +16,122 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
+from urllib.parse import unquote
 from uuid import UUID
 
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, StoreError, reason_of
-from lexvl_plugins.stores.urls import StorePlace
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, StoreError, UsageError, describe_error
+
+# The forms of URLs: those of servers, and those of folders of each engine.
+SERVERS = ("http", "https")
+FOLDERS: Mapping[str, tuple[str, ...]] = MappingProxyType({"opensearch": (), "qdrant": ("file", "edge")})
+
+PORTS: Mapping[str, int] = MappingProxyType({"opensearch": 9200, "qdrant": 6333})
+
+# Several slashes become one where a path of the standard library holds a URL.
+_URL = re.compile(rf"({'|'.join(PORTS)})(?:\+(\w*))?:(/*)(.*)", re.DOTALL)
+
+# Names that every store takes; a suffix of an unfinished index still fits.
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+
+
+class Login(NamedTuple):
+    """User and password (or key); empty where a URL names none."""
+
+    user: str = ""
+    password: str = ""
+
+
+# Logins of URLs that this process has read: an index is opened by its index.json, which has none.
+_LOGINS: dict[str, Login] = {}
+
+
+@dataclass(frozen=True)
+class StorePlace:
+    """Where an index is; its text is the URL without a login.
+
+    Attributes:
+        engine: a row of `registry.ENGINES`.
+        form: http, https, file or edge.
+        host, port: of a server; empty and 0 of a folder.
+        path: between host and name, or a folder; may be empty.
+        name: of the index.
+        url_login: login of the URL.
+    """
+
+    engine: str
+    form: str
+    host: str
+    port: int
+    path: str
+    name: str
+    url_login: Login = field(default=Login(), repr=False, compare=False)
+
+    def __str__(self) -> str:
+        if self.local:
+            return f"{self.engine}+{self.form}:{self.path}/{self.name}"
+        return f"{self.engine}+{self.address}{'/' + self.path if self.path else ''}/{self.name}"
+
+    @property
+    def local(self) -> bool:
+        """True for a folder of this machine."""
+        return self.form in FOLDERS[self.engine]
+
+    @property
+    def login(self) -> Login:
+        """The login of the URL, or the one that came with this URL before in this process."""
+        return self.url_login if any(self.url_login) else _LOGINS.get(str(self), Login())
+
+    @property
+    def address(self) -> str:
+        """The server's own URL."""
+        return f"{self.form}://{self.host}:{self.port}"
+
+    def hide_password(self, text: str) -> str:
+        """A text of another program without the login's password."""
+        return text.replace(self.login.password, "***") if self.login.password else text
+
+
+def parse_url(index: str | Path) -> StorePlace:
+    """The place that a URL names; its login is remembered for this process."""
+    # For errors, without what comes before an @ or after a `?`.
+    shown = re.sub(r"(:/*)[^/]*@", r"\1***@", str(index)).partition("?")[0]
+    match = _URL.fullmatch(str(index))
+    if match is None:
+        raise UsageError(f"{shown}: no URL of an index in a store")
+    engine, form, slashes, rest = match[1], match[2] or "", match[3], match[4]
+    forms = (*SERVERS, *FOLDERS[engine])
+    if form not in forms:
+        raise UsageError(f"{shown}: expected {', '.join(f'{engine}+{form}:' for form in forms)}")
+    if "?" in rest:
+        raise UsageError(f"{shown}: parameters after `?`; expected none, and a login before the host")
+    before, _, name = rest.rpartition("/")
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{shown}: the name of the index is {name[:60]!r}, expected at most 40 lower-case letters, digits and "
+            "underscores, a letter first, which every store takes"
+        )
+    if form in FOLDERS[engine]:
+        folder = Path(("/" if slashes else "") + before)
+        return StorePlace(engine, form, "", 0, str(folder.absolute()), name)
+    authority, _, path = before.partition("/")
+    login, _, server = authority.rpartition("@")
+    user, _, password = login.partition(":")
+    host, colon, port = server.rpartition(":") if re.search(r":\d*$", server) else (server, "", "")
+    if not host or (colon and not port):
+        raise UsageError(f"{shown}: expected {engine}+{form}://HOST:PORT/NAME")
+    url_login = Login(unquote(user), unquote(password))
+    place = StorePlace(engine, form, host, int(port or PORTS[engine]), path, name, url_login)
+    if any(url_login):
+        _LOGINS[str(place)] = url_login
+    return place
+
 
 # Between the name of an index and the token of one building of it.
 SUFFIX = "_lexvl_"
@@ -28,10 +140,11 @@ SUFFIX = "_lexvl_"
 class StoreRow(NamedTuple):
     """A row of a table: a document, or a note.
 
-    doc_id   the id of the document; `note_name` of a note
-    dims     in ascending order
-    impacts  of each dimension
-    note     text of a note; empty for a document
+    Attributes:
+        doc_id: the id of the document; `name_note` of a note.
+        dims: in ascending order.
+        impacts: of each dimension.
+        note: text of a note; empty for a document.
     """
 
     doc_id: str
@@ -48,19 +161,20 @@ class Trouble(NamedTuple):
 
 
 UNREACHABLE = Trouble("cannot be reached", "is it running, and is the address right?")
-MISSING = Trouble("no such index", "build it with python -m lexvl_anserini.index SHARDS --index URL")
+MISSING = Trouble("no such index", "build it with lexvl index SHARDS --index URL")
 
 
 class ImpactStore(ABC):
     """A connection to the index of one place, published or being loaded.
 
-    title             of the store, for errors
-    package, extra    the client's module, and the extra of setup.cfg that installs it
-    variables         of the environment that hold the login, for errors
-    most_terms        of a query; None for any number
-    ordered           hits come in the order of `runs/order.py`, also across the cut
-    significant_bits  of an impact that the store keeps
-    settings          options of building and their values, the default first
+    Attributes:
+        title: of the store, for errors.
+        package, extra: the client's module, and the extra of setup.cfg that installs it.
+        variables: of the environment that hold the login, for errors.
+        most_terms: of a query; None for any number.
+        ordered: hits come in the order of `runs/order.py`, also across the cut.
+        significant_bits: of an impact that the store keeps.
+        settings: options of building and their values, the default first.
     """
 
     title: ClassVar[str]
@@ -83,11 +197,7 @@ class ImpactStore(ABC):
             self._connect()
 
     def client(self, module: str = "") -> Any:
-        """A module of the extra; without a name the client's.
-
-        Raises:
-            MissingExtra: it is not installed.
-        """
+        """A module of the extra, which may not be installed; without a name the client's."""
         try:
             return import_module(module or self.package)
         except ImportError as error:
@@ -95,25 +205,19 @@ class ImpactStore(ABC):
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Turns errors of the client into one line.
-
-        Raises:
-            StoreError: the store cannot be reached, refuses the login, or what is requested.
-            ArtefactError: the store has no such index.
-        """
+        """Turns errors of the client into one line."""
         try:
             yield
         except LexvlError:
             raise
         except Exception as error:
-            trouble = self._trouble(error)
-            kind = ArtefactError if trouble is MISSING else StoreError
-            reason = self.place.without_login(reason_of(error))
+            trouble, reason = self._explain(error), self.place.hide_password(describe_error(error))
             if trouble is None:
-                raise kind(f"{self.place}: {self.title} failed ({reason})") from error
+                raise StoreError(f"{self.place}: {self.title} failed ({reason})") from error
+            kind = ArtefactError if trouble is MISSING else StoreError
             raise kind(f"{self.place}: {trouble.reason} ({reason}); {trouble.remedy}") from error
 
-    def refused_login(self) -> Trouble:
+    def refuse_login(self) -> Trouble:
         """The trouble of a refused login."""
         where = f"set {self.variables}, or " if self.variables else ""
         return Trouble("refuses the login", f"{where}give USER:PASSWORD@ before the host")
@@ -138,7 +242,7 @@ class ImpactStore(ABC):
         """Opens the connection."""
 
     @abstractmethod
-    def _trouble(self, error: Exception) -> Trouble | None:
+    def _explain(self, error: Exception) -> Trouble | None:
         """What an error of the client means; None for any other failure."""
 
     @abstractmethod
@@ -190,40 +294,27 @@ class ImpactStore(ABC):
         if self.served is not None:
             self.served.close()
 
-    def write_notes(self, notes: Sequence[str]) -> None:
-        """Adds notes, numbered from 0, to the new table."""
-        for number, text in enumerate(notes):
-            self.add([StoreRow(note_name(number), note=text)])
-
     def read_notes(self, first: int, count: int) -> list[str]:
         """Notes by number, fewer where the table has none."""
-        names = [note_name(number) for number in range(first, first + count)]
+        names = list(map(name_note, range(first, first + count)))
         notes = {row.doc_id: row.note for row in self.rows(names)}
         return [notes[name] for name in names if name in notes]
 
     def vectors(self, doc_ids: Sequence[str]) -> dict[str, dict[int, int]]:
-        """The vectors of the documents that the table has, dimension -> impact."""
-        return {row.doc_id: vector_of(row) for row in self.rows(doc_ids)}
+        """The vectors of the documents that the table has, dimension -> impact, which must be integers."""
+        vectors = {}
+        for row in self.rows(doc_ids):
+            vectors[row.doc_id] = {int(dim): round(impact) for dim, impact in zip(row.dims, row.impacts, strict=True)}
+            if list(vectors[row.doc_id].values()) != list(row.impacts):
+                raise ArtefactError("a stored impact is no integer; the store rounds, or another program wrote it")
+        return vectors
 
 
-def disk_bytes(files: Iterable[Path]) -> int:
-    """Bytes that files take on the disk: an embedded store reserves room in files that it has not filled."""
-    return sum(file.stat().st_blocks * 512 for file in files if file.is_file())
-
-
-def key_of(name: str) -> str:
+def make_key(name: str) -> str:
     """A UUID for a document's id, or for the name of a note, which has a blank: stores look rows up by it."""
     return str(UUID(bytes=blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()))
 
 
-def note_name(number: int) -> str:
+def name_note(number: int) -> str:
     """The id of the row of a note; no id of a document has a blank."""
     return f"lexvl note {number}"
-
-
-def vector_of(row: StoreRow) -> dict[int, int]:
-    """The vector of a row, whose impacts must be integers."""
-    vector = {int(dim): round(impact) for dim, impact in zip(row.dims, row.impacts, strict=True)}
-    if any(impact != stored for impact, stored in zip(vector.values(), row.impacts, strict=True)):
-        raise ArtefactError("a stored impact is no integer; the store rounds, or another program wrote it")
-    return vector

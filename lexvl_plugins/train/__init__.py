@@ -9,6 +9,6 @@ MINE = CommandRow("lexvl_plugins.train.mine", "Train and encode", "Mine hard neg
 DPR_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_dpr_file", has_path=True)
 PAIRS_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_pairs", has_path=True)
 TRIPLES_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_triples", has_path=True)
-SENTENCES_CORPUS = CorpusRow("lexvl_plugins.train.corpora.own_queries:load_own_queries", has_path=True)
-TITLES_CORPUS = CorpusRow("lexvl_plugins.train.corpora.own_queries:load_own_queries", has_path=True)
+SENTENCES_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_own_queries", has_path=True)
+TITLES_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_own_queries", has_path=True)
 WEBDATASET_CORPUS = CorpusRow("lexvl_plugins.train.corpora.webdataset:load_webdataset", has_path=True)

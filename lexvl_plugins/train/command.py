@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lexvl_anserini.cli import DataDir, Device, Overwrite, Style, Verbose, parse_settings, print_rows, run
-from lexvl_anserini.ground.installed import check_model_libraries
+from lexvl_anserini.ground.machine import check_model_libraries
 
 if TYPE_CHECKING:
     from lexvl_plugins.train.recipe import Recipe
 
 
-def planned(recipe: Recipe, target: Path) -> dict[str, str | int]:
+def describe_plan(recipe: Recipe, target: Path) -> dict[str, str | int]:
     """What a dry run prints: the run, and how many items it reads."""
     plans = [stage.optimisation for stage in recipe.stages]
     seen = sum(plan.steps * plan.batch_size for plan in plans)
@@ -64,19 +64,19 @@ def command(
     Example: lexvl train --recipe demo-vdr --set optimisation.steps=200
     """
     check_model_libraries()
-    from lexvl_plugins.train.recipe import changes_of, read_recipe
+    from lexvl_plugins.train.recipe import parse_changes, read_recipe
 
-    request = read_recipe(Path(recipe), changes_of(parse_settings(settings or ())))
+    request = read_recipe(Path(recipe), parse_changes(parse_settings(settings or ())))
     target = Path(output) if output else Path("training") / request.name
     import torch
 
     from lexvl_plugins.train.loop import train
-    from lexvl_plugins.train.run_folder import MODEL, step_of
+    from lexvl_plugins.train.run_folder import MODEL, read_step
     from lexvl_plugins.train.splits import check
 
     if dry_run:
         check(request, data_dir, device)
-        print_rows(planned(request, target), style)
+        print_rows(describe_plan(request, target), style)
         return
     if threads:
         torch.set_num_threads(threads)
@@ -85,7 +85,7 @@ def command(
     if os.environ.get("RANK", "0") != "0":  # the first of several processes prints
         return
     print_rows(
-        {"model": str(written)} if written.name == MODEL else {"state": str(written), "step": step_of(written)}, style
+        {"model": str(written)} if written.name == MODEL else {"state": str(written), "step": read_step(written)}, style
     )
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,10 @@ from lexvl_anserini.ground.registry import require
 from lexvl_plugins.train.common.learner import Learner, NotFinite
 from lexvl_plugins.train.common.processes import (
     Processes,
-    is_out_of_memory,
+    explain_memory,
     keep_freed_memory,
-    out_of_memory,
-    own_random_numbers,
+    keep_random_numbers,
+    lacks_memory,
 )
 from lexvl_plugins.train.common.tower_pair import TowerPair
 from lexvl_plugins.train.images.dense_heads import HeadMaterial
@@ -32,21 +33,22 @@ from lexvl_plugins.train.images.material import Material
 from lexvl_plugins.train.model_settings import HeadSettings, ImagePairSettings, ModelSettings, TextPairSettings
 from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.run_folder import (
+    EXAMPLES,
+    LOG,
     MODEL,
     STATE,
     WORDS,
     TrainingState,
-    entries,
-    keep,
+    check_entries,
     reserve,
     resume,
     rewind,
+    save_state,
     tidy,
 )
-from lexvl_plugins.train.saving import PERIODS, Saving
 from lexvl_plugins.train.splits import TRAINING, Sources
 from lexvl_plugins.train.texts.material import TextMaterial
-from lexvl_plugins.train.watching import Watch
+from lexvl_plugins.train.watching import PERIODS, Saving, Watch
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +72,7 @@ def train(
     cache: Path | None = None,
     keep_every: str | None = None,
 ) -> Path:
-    """Trains a recipe and returns the folder of the checkpoint; an interrupted run resumes from its last state.
+    """Trains a recipe and returns the folder of the checkpoint, or of the state where it stopped; a run resumes.
 
     On a CPU with the same number of threads, a resumed run ends with the same weights as an uninterrupted run.
 
@@ -79,98 +81,85 @@ def train(
         output: folder of the run.
         data_dir: folder of the datasets.
         device: auto, cpu, cuda, cuda:1.
-        overwrite: start again and delete the run that the folder contains.
+        overwrite: delete the run that the folder contains, and start again.
         stop_after: stop at this step, or at once if the run is beyond it.
         hours: stop with the first step that ends so many hours after the data were read.
         cache: folder of decoded images and of what frozen networks make of images and texts, which runs over the same
             data and networks share; the folder of the run if None, which deletes them at its end.
         keep_every: epoch or stage: the folder of the run keeps a checkpoint of each, `kept/epoch-1` or `kept/stage-1`.
 
-    Returns:
-        The folder of the checkpoint; if the run stopped before its end, the folder of the state.
-
     Raises:
         ArtefactError: `output` contains the run of another recipe or of other data, other files, or damaged states.
         UsageError: the recipe and its data do not fit, the device does not exist, or `keep_every` is another word.
-        MissingExtra: a package of the extra [train] is not installed.
     """
     if keep_every not in (None, *PERIODS):
         raise UnknownName("--keep-every", str(keep_every), PERIODS)
-    chosen, processes = prepare(recipe, device, (output, cache or output))
-    with processes.folder(output) as own, disk_errors(output), own_random_numbers(chosen):
-        entries(own)  # a wrong folder raises here, before the data are read, which may take a minute
+    require("accelerate", "matplotlib")
+    keep_freed_memory()
+    chosen = choose_device(device)
+    processes = Processes.start(chosen)
+    processes.check(recipe)
+    for folder in (output, cache or output):
+        with disk_errors(folder):
+            make_folder(folder)
+    with processes.open_folder(output) as own, disk_errors(output), keep_random_numbers(chosen):
+        check_entries(own)  # a wrong folder raises here, before the data are read, which may take a minute
         log.info("%s: reading %s", output, ", ".join(recipe.data.corpora))
         # Only the first of several processes writes into the cache.
         sources = Sources.read(recipe, data_dir, cache if cache and processes.first else own, cache or output)
         reserve(own, recipe, sources.digests, overwrite)
-        processes.wait()
+        processes.state.wait_for_everyone()
         if (output / MODEL).is_dir():
             log.info("%s: trained already, nothing to do", output)
             tidy(own)
             return output / MODEL
-        with processes.first_before_others():
+        with processes.let_first_begin():
             processes.copy(output / WORDS, own / WORDS)
             material: AnyMaterial = READERS[type(recipe.model)](recipe, own, sources)
         pair = material.make_pair(recipe, chosen)
         saving = Saving(recipe, output, material, sources.digests, keep_every)
-        run = Training(recipe, (output, own), processes, chosen, material, pair, saving)
-        return run.to_the_end(stop_after or recipe.steps, hours)
+        run = Training(recipe, output, own, processes, chosen, material, pair, saving)
+        if run.run_stages(stop_after or recipe.steps, hours) < recipe.steps:
+            return output / STATE
+        return saving.save_last(pair) if processes.first else output / MODEL
 
 
-def prepare(recipe: Recipe, device: str, folders: Iterable[Path]) -> tuple[torch.device, Processes]:
-    """The device and the processes of a run, after checking packages and recipe; makes the folders."""
-    require("accelerate", "matplotlib")
-    keep_freed_memory()
-    chosen = choose_device(device)
-    processes = Processes.of(chosen)
-    processes.check(recipe)
-    for folder in folders:
-        with disk_errors(folder):
-            make_folder(folder)
-    return chosen, processes
-
-
+@dataclass(frozen=True)
 class Training:
-    """The stages of a recipe on one pair; `folders` are that of the run, with the states, and that of this process."""
+    """The stages of a recipe on one pair.
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        folders: tuple[Path, Path],
-        processes: Processes,
-        device: torch.device,
-        material: AnyMaterial,
-        pair: TowerPair,
-        saving: Saving,
-    ):
-        self.recipe, self.processes, self.device, self.material, self.pair = recipe, processes, device, material, pair
-        self.output, self.own = folders
-        self.saving = saving
+    Attributes:
+        output: the folder of the run, with the states.
+        own: the folder of this process.
+    """
 
-    def to_the_end(self, last: int, hours: float | None) -> Path:
-        """Runs the stages and returns the folder of the last checkpoint, or of the state where they stop before."""
-        if self.all_stages(last, hours) < self.recipe.steps:
-            return self.output / STATE
-        return self.saving.last(self.pair) if self.processes.first else self.output / MODEL
+    recipe: Recipe
+    output: Path
+    own: Path
+    processes: Processes
+    device: torch.device
+    material: AnyMaterial
+    pair: TowerPair
+    saving: Saving
 
-    def all_stages(self, last: int, hours: float | None) -> int:
+    def run_stages(self, last: int, hours: float | None) -> int:
         """Runs the stages from the last state on up to a step or for some hours, and returns the steps done."""
         deadline = math.inf if hours is None else time.monotonic() + 3600 * hours
         resumed: list[Learner] = []
 
-        def accelerator_at(step: int) -> Any:
-            resumed[:] = [self.learner(self.stage_of(step))]
+        def start_at(step: int) -> Any:
+            resumed[:] = [self.start_learner(self.find_stage(step))]
             return resumed[0].accelerator
 
-        with self.processes.first_before_others():
-            progress = resume(accelerator_at, self.output)
+        with self.processes.let_first_begin():
+            progress = resume(start_at, self.output)
         rewind(self.own, progress.step)
         before = progress.step
-        for number, first in self.starts():
-            if number < self.stage_of(progress.step):
+        for number, first in self.list_starts():
+            if number < self.find_stage(progress.step):
                 continue
-            learner = resumed.pop() if resumed else self.learner(number)
-            self.one_stage(number, first, learner, progress, last, deadline)
+            learner = resumed.pop() if resumed else self.start_learner(number)
+            self.run_stage(number, first, learner, progress, last, deadline)
             if progress.step < first + self.recipe.stages[number].optimisation.steps:
                 break
             learner.finish()
@@ -179,22 +168,22 @@ class Training:
                 break
         return progress.step
 
-    def learner(self, number: int) -> Learner:
+    def start_learner(self, number: int) -> Learner:
         """A learner at the start of a stage."""
-        return Learner.of(self.recipe.stages[number], self.pair, self.device, self.recipe.precision)
+        return Learner.start(self.recipe.stages[number], self.pair, self.device, self.recipe.precision)
 
-    def starts(self) -> Iterator[tuple[int, int]]:
+    def list_starts(self) -> Iterator[tuple[int, int]]:
         """The number of each stage, and the steps before it."""
         first = 0
         for number, stage in enumerate(self.recipe.stages):
             yield number, first
             first += stage.optimisation.steps
 
-    def stage_of(self, step: int) -> int:
+    def find_stage(self, step: int) -> int:
         """The stage whose state has so many steps: at the end of a stage, this stage and not the next."""
-        return next(number for number, first in reversed(list(self.starts())) if first < step or not number)
+        return next(number for number, first in reversed(list(self.list_starts())) if first < step or not number)
 
-    def one_stage(
+    def run_stage(
         self, number: int, first: int, learner: Learner, progress: TrainingState, last: int, deadline: float
     ) -> None:
         """Runs the steps of a stage from `progress` on, with log, validation, states and kept checkpoints."""
@@ -203,39 +192,40 @@ class Training:
         last = min(last, end)
         if progress.step >= last:
             return
-        inputs = self.material.stage_inputs(recipe, number, learner.pair)
+        inputs = self.material.make_stage_inputs(recipe, number, learner.pair)
         self.announce(number, progress.step, len(inputs.batches))
         learner.pair.train()
         began = time.monotonic() - progress.seconds
-        with Watch.opened(recipe, number, first, self.own, self.terms, inputs) as watch:
+        with open(self.own / LOG, "ab") as lines, open(self.own / EXAMPLES, "ab") as examples:
+            watch = Watch(recipe, stage, first, self.own, self.terms, inputs, lines, examples)
             for step in range(progress.step, last):
                 try:
-                    taken = learner.step(recipe, stage, inputs.batches, step, step - first)
+                    taken = learner.take_step(recipe, stage, inputs.batches, step, step - first)
                 except NotFinite as error:
-                    raise watch.failed(error, learner, step, self.material.data[TRAINING].listed) from error
+                    raise watch.write_failure(error, learner, step, self.material.data[TRAINING].describe) from error
                 except DataError as error:  # of a stream: a shard has gone, or is not as it was
                     if not self.processes.first or not progress.step:
                         raise
-                    keep(learner.accelerator, self.output, progress)
+                    save_state(learner.accelerator, self.output, progress)
                     raise DataError(
                         f"{error}; {self.output} has the state of step {progress.step}: run again"
                     ) from error
                 except (MemoryError, RuntimeError) as error:
-                    if not is_out_of_memory(error):
+                    if not lacks_memory(error):
                         raise
-                    raise out_of_memory(step, stage.optimisation, error) from error
+                    raise explain_memory(step, stage.optimisation, error) from error
                 progress.record(taken.loss, taken.parts, time.monotonic() - began)
-                watch.after(taken, learner, progress)
+                watch.report_step(taken, learner, progress)
                 done = progress.step - first
-                if self.processes.agree(watch.ends_early(progress)):
-                    watch.end(progress)
+                if self.processes.agree(watch.shall_end(progress)):
+                    watch.end_early(progress)
                 stops = progress.step >= last or self.processes.agree(time.monotonic() >= deadline)
-                name = self.saving.due(number, done, inputs.batches.per_epoch, progress.step == end)
+                name = self.saving.name_due(number, done, inputs.batches.per_epoch, progress.step == end)
                 # Before the state: a run that resumes from a state has all checkpoints up to its step.
                 if name and self.processes.first:
                     self.saving.keep(learner.tested, name, first + done)
                 if self.processes.first and (progress.step % recipe.state_every == 0 or stops):
-                    keep(learner.accelerator, self.output, progress)
+                    save_state(learner.accelerator, self.output, progress)
                 if stops:
                     break
 
@@ -248,18 +238,10 @@ class Training:
 
     def announce(self, number: int, step: int, items: int) -> None:
         """Logs what is about to be trained."""
-        trained = sum(p.numel() for p in self.pair.parameters() if p.requires_grad)
+        model, sizes = self.recipe.model, [(p.numel(), p.requires_grad) for p in self.pair.parameters()]
         log.info(
-            "%s: %s, stage %d of %d, %d %s, %d terms, %.2f M parameters of %.2f M change, step %d of %d",
-            self.output,
-            self.recipe.model.kind,
-            number + 1,
-            len(self.recipe.stages),
-            items,
-            "queries" if self.recipe.model.of_texts else "images",
-            len(self.material.columns.vocabulary),
-            trained / 1e6,
-            sum(p.numel() for p in self.pair.parameters()) / 1e6,
-            step,
-            self.recipe.steps,
+            f"{self.output}: {model.kind}, stage {number + 1} of {len(self.recipe.stages)}, "
+            f"{items} {'queries' if model.of_texts else 'images'}, {len(self.material.columns.vocabulary)} terms, "
+            f"{sum(size for size, changes in sizes if changes) / 1e6:.2f} M parameters of "
+            f"{sum(size for size, _ in sizes) / 1e6:.2f} M change, step {step} of {self.recipe.steps}"
         )

@@ -30,7 +30,7 @@ class Settings(BaseModel):
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-def _heads_fit(side: TextSettings | BpeTextSettings | ImageSettings) -> None:
+def _check_heads(side: TextSettings | BpeTextSettings | ImageSettings) -> None:
     if side.width % side.heads:
         raise ValueError(f"width {side.width} is no multiple of heads {side.heads}")
 
@@ -38,10 +38,11 @@ def _heads_fit(side: TextSettings | BpeTextSettings | ImageSettings) -> None:
 class TextSettings(Settings):
     """The text side: a network with random weights, over a vocabulary learned from the training captions.
 
-    tokenizer   instead of a learned vocabulary: the checkpoint whose tokenizer it reads (minilm, a folder or a hub id);
-                its tokens are the dimensions of a lexical pair (`TextNetwork` says which)
-    words       largest number of tokens of a learned vocabulary
-    max_length  tokens read of a text, special tokens included
+    Attributes:
+        tokenizer: instead of a learned vocabulary: the checkpoint whose tokenizer it reads (minilm, a folder or a hub
+            id); its tokens are the dimensions of a lexical pair (`TextNetwork` says which).
+        words: largest number of tokens of a learned vocabulary.
+        max_length: tokens read of a text, special tokens included.
     """
 
     tokenizer: str | None = None
@@ -64,20 +65,21 @@ class TextSettings(Settings):
         }
 
     @model_validator(mode="after")
-    def _fits(self) -> TextSettings:
+    def _check(self) -> TextSettings:
         if self.tokenizer is not None and self.words != TextSettings.model_fields["words"].default:
             raise ValueError(
                 f"words {self.words}: the tokenizer of {self.tokenizer} has its own tokens; leave words out"
             )
-        _heads_fit(self)
+        _check_heads(self)
         return self
 
 
 class BpeTextSettings(Settings):
     """The text side: CLIP's causal transformer with random weights, over the tokens of a BPE merges file, as FDT's.
 
-    merges      the file: OpenAI's bpe_simple_vocab_16e6.txt.gz gives 49,409 tokens
-    max_length  positions of the model, and tokens read of a text, special tokens included
+    Attributes:
+        merges: the file: OpenAI's bpe_simple_vocab_16e6.txt.gz gives 49,409 tokens.
+        max_length: positions of the model, and tokens read of a text, special tokens included.
     """
 
     merges: str
@@ -88,8 +90,8 @@ class BpeTextSettings(Settings):
     dropout: ClassVar[float] = 0.0
 
     @model_validator(mode="after")
-    def _fits(self) -> BpeTextSettings:
-        _heads_fit(self)
+    def _check(self) -> BpeTextSettings:
+        _check_heads(self)
         return self
 
 
@@ -100,7 +102,7 @@ class StemSettings(Settings):
     blocks: tuple[NonNegativeInt, ...]
 
     @model_validator(mode="after")
-    def _fits(self) -> StemSettings:
+    def _check(self) -> StemSettings:
         if len(self.widths) != len(self.blocks):
             raise ValueError(f"{len(self.widths)} widths and {len(self.blocks)} blocks; expected one of each per stage")
         return self
@@ -127,10 +129,10 @@ class ImageSettings(Settings):
         return self.resolution // self.patch_size
 
     @model_validator(mode="after")
-    def _fits(self) -> ImageSettings:
+    def _check(self) -> ImageSettings:
         if self.resolution % self.patch_size:
             raise ValueError(f"resolution {self.resolution} is no multiple of patch_size {self.patch_size}")
-        _heads_fit(self)
+        _check_heads(self)
         if self.stem and (stride := 2 ** len(self.stem.widths)) != self.patch_size:
             raise ValueError(f"a stem of {len(self.stem.widths)} stages has stride {stride}, not {self.patch_size}")
         return self
@@ -139,11 +141,12 @@ class ImageSettings(Settings):
 class SwinSettings(Settings):
     """The image side: a Swin transformer V2 with random weights, for FDT beside CLIP's texts.
 
-    width      of the states of the first stage; each further stage doubles it and halves the grid
-    depths     blocks of each stage
-    heads      of each stage
-    window     side of the windows of attention
-    drop_path  largest share of the blocks that a step of training leaves out; it grows from block to block
+    Attributes:
+        width: of the states of the first stage; each further stage doubles it and halves the grid.
+        depths: blocks of each stage.
+        heads: of each stage.
+        window: side of the windows of attention.
+        drop_path: largest share of the blocks that a step of training leaves out; it grows from block to block.
     """
 
     resolution: PositiveInt = 224
@@ -160,7 +163,7 @@ class SwinSettings(Settings):
         return self.resolution // (self.patch_size << (len(self.depths) - 1))
 
     @model_validator(mode="after")
-    def _fits(self) -> SwinSettings:
+    def _check(self) -> SwinSettings:
         stages = len(self.depths)
         if len(self.heads) != stages:
             raise ValueError(f"{stages} depths and {len(self.heads)} heads; expected one of each per stage")
@@ -174,12 +177,13 @@ class SwinSettings(Settings):
 class PretrainedText(Settings):
     """The text side: a pretrained BERT.
 
-    checkpoint  minilm, a folder or a hub id
-    terms       the dimensions of a lexical pair: words, the whole words of the training captions, which become tokens;
-                or tokens, those of its tokenizer as they are
-    least       smallest number of training captions with a word that is a term; function words are none
-    max_length  tokens read of a text, special tokens included
-    dropout     of the numbers of its states
+    Attributes:
+        checkpoint: minilm, a folder or a hub id.
+        terms: the dimensions of a lexical pair: words, the whole words of the training captions, which become tokens;
+            or tokens, those of its tokenizer as they are.
+        least: smallest number of training captions with a word that is a term; function words are none.
+        max_length: tokens read of a text, special tokens included.
+        dropout: of the numbers of its states.
     """
 
     checkpoint: str
@@ -192,11 +196,12 @@ class PretrainedText(Settings):
 class PretrainedImage(Settings):
     """The image side: a pretrained network, of which the head reads the mean state and `grid` x `grid` averaged cells.
 
-    checkpoint  efficientnet-lite0, -lite1, -lite2, a folder or a hub id
-    dropout     of the numbers of its states
-    class_names JSON list of the names of the classes that the network was pretrained to tell apart: their words become
-                terms of a lexical pair too; None for no such terms
-    cells       share of the cells that are left out, a regulariser of the maximum over cells
+    Attributes:
+        checkpoint: efficientnet-lite0, -lite1, -lite2, a folder or a hub id.
+        dropout: of the numbers of its states.
+        class_names: JSON list of the names of the classes that the network was pretrained to tell apart: their words
+            become terms of a lexical pair too; None for no such terms.
+        cells: share of the cells that are left out, a regulariser of the maximum over cells.
     """
 
     checkpoint: str
@@ -208,11 +213,11 @@ class PretrainedImage(Settings):
 
 # The names by which pydantic tells the settings of a side apart, each by a key that the side has; they are no part of a
 # key. A side with none of the keys is fresh.
-FRESH, PRETRAINED, OF_BPE, OF_SWIN, OF_TABLE = FORMS = ("(fresh)", "(pretrained)", "(bpe)", "(swin)", "(table)")
-TOLD_BY: Mapping[str, str] = {"checkpoint": PRETRAINED, "merges": OF_BPE, "depths": OF_SWIN, "table": OF_TABLE}
+FRESH, PRETRAINED, BPE, SWIN, TABLE = FORMS = ("(fresh)", "(pretrained)", "(bpe)", "(swin)", "(table)")
+TOLD_BY: Mapping[str, str] = {"checkpoint": PRETRAINED, "merges": BPE, "depths": SWIN, "table": TABLE}
 
 
-def _by(*keys: str) -> Discriminator:
+def _choose_by(*keys: str) -> Discriminator:
     def form_of(value: Any) -> str:
         for key in keys:
             if (value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)) is not None:
@@ -224,26 +229,27 @@ def _by(*keys: str) -> Discriminator:
 
 AnyText = Annotated[
     Annotated[TextSettings, Tag(FRESH)]
-    | Annotated[BpeTextSettings, Tag(OF_BPE)]
+    | Annotated[BpeTextSettings, Tag(BPE)]
     | Annotated[PretrainedText, Tag(PRETRAINED)],
-    _by("checkpoint", "merges"),
+    _choose_by("checkpoint", "merges"),
 ]
 AnyImage = Annotated[
     Annotated[ImageSettings, Tag(FRESH)]
-    | Annotated[SwinSettings, Tag(OF_SWIN)]
+    | Annotated[SwinSettings, Tag(SWIN)]
     | Annotated[PretrainedImage, Tag(PRETRAINED)],
-    _by("checkpoint", "depths"),
+    _choose_by("checkpoint", "depths"),
 ]
 
 
 class CodebookSettings(Settings):
     """FDT's codebook, and how relevances become weights.
 
-    terms, width  of the codebook
-    attention     from the relevances of an item to its weights
-    temperature   T of the first steps, which divides relevances: a high one spreads weights over many terms
-    decay, every  factor of T, and the steps after which it applies
-    least         lower limit of T
+    Attributes:
+        terms, width: of the codebook.
+        attention: from the relevances of an item to its weights.
+        temperature: T of the first steps, which divides relevances: a high one spreads weights over many terms.
+        decay, every: factor of T, and the steps after which it applies.
+        least: lower limit of T.
     """
 
     terms: PositiveInt = 16_384
@@ -258,10 +264,11 @@ class CodebookSettings(Settings):
 class ImageKind(NamedTuple):
     """What a family of texts and images is.
 
-    lexical   dimensions are terms
-    unit      search divides vectors by their norm
-    cut       a checkpoint keeps the `topk` heaviest dimensions, and of a text its own tokens too
-    computes  objectives that read more than the vectors of both sides, which a pair of this family computes
+    Attributes:
+        lexical: dimensions are terms.
+        unit: search divides vectors by their norm.
+        cut: a checkpoint keeps the `topk` heaviest dimensions, and of a text its own tokens too.
+        computes: objectives that read more than the vectors of both sides, which a pair of this family computes.
     """
 
     lexical: bool
@@ -284,8 +291,9 @@ IMAGE_KINDS: Mapping[str, ImageKind] = {
 class ImagePairSettings(Settings):
     """A pair of towers, one for texts and one for images; subclasses have its keys.
 
-    topk       dimensions that a lexical checkpoint keeps of an image, where its family cuts vectors
-    text_topk  dimensions that it keeps of a text besides its own tokens; None for as many as of an image
+    Attributes:
+        topk: dimensions that a lexical checkpoint keeps of an image, where its family cuts vectors.
+        text_topk: dimensions that it keeps of a text besides its own tokens; None for as many as of an image.
     """
 
     of_texts: ClassVar[bool] = False
@@ -327,11 +335,12 @@ class ImagePairSettings(Settings):
 class ModelSettings(ImagePairSettings):
     """A pair of towers over networks of its own.
 
-    kind        vdr-crossmodal, dense-crossmodal (its CLIP-style twin), stair, lexlip or fdt
-    start       checkpoint of a trained pair over the same networks, whose weights this pair begins with
-    dimensions  of the vectors of the twin
-    hidden      width of the hidden layer of the twin's heads over pretrained networks
-    codebook    of fdt
+    Attributes:
+        kind: vdr-crossmodal, dense-crossmodal (its CLIP-style twin), stair, lexlip or fdt.
+        start: checkpoint of a trained pair over the same networks, whose weights this pair begins with.
+        dimensions: of the vectors of the twin.
+        hidden: width of the hidden layer of the twin's heads over pretrained networks.
+        codebook: of fdt.
     """
 
     kind: Literal["vdr-crossmodal", "dense-crossmodal", "stair", "lexlip", "fdt"]
@@ -343,7 +352,7 @@ class ModelSettings(ImagePairSettings):
     codebook: CodebookSettings = CodebookSettings()
 
     @model_validator(mode="after")
-    def _fits(self) -> ModelSettings:
+    def _check(self) -> ModelSettings:
         texts, images = isinstance(self.text, PretrainedText), isinstance(self.image, PretrainedImage)
         if self.kind == "vdr-crossmodal" and texts and not images and not self.of_tokens:
             raise ValueError("a pretrained text beside a new image has the tokens of its tokenizer: text.terms: tokens")
@@ -388,13 +397,14 @@ class ModelSettings(ImagePairSettings):
 class HeadSettings(ImagePairSettings):
     """A lexical head over a trained dense pair, which does not change, or over the vectors of an `embeddings:` corpus.
 
-    kind   d2s or joint
-    pair   checkpoint of a `dense-crossmodal` pair: a folder, a hub id, or a packaged name such as photos-dense
-    words  instead of a pair, for stored vectors: the checkpoint whose tokens are the terms, a masked-LM DistilBERT or
-           BERT for d2s, a BLIP or ALBEF for joint, which trains its projections
-    head   words: terms begin as the embeddings of their words, for d2s with the masked LM's LayerNorm and bias; random:
-           the matrix of terms begins at random (Glorot and Bengio, 2010)
-    least  smallest number of training captions with a word that is a term of a pair
+    Attributes:
+        kind: d2s or joint.
+        pair: checkpoint of a `dense-crossmodal` pair: a folder, a hub id, or a packaged name such as photos-dense.
+        words: instead of a pair, for stored vectors: the checkpoint whose tokens are the terms, a masked-LM DistilBERT
+            or BERT for d2s, a BLIP or ALBEF for joint, which trains its projections.
+        head: words: terms begin as the embeddings of their words, for d2s with the masked LM's LayerNorm and bias;
+            random: the matrix of terms begins at random (Glorot and Bengio, 2010).
+        least: smallest number of training captions with a word that is a term of a pair.
     """
 
     kind: Literal["d2s", "joint"]
@@ -404,7 +414,7 @@ class HeadSettings(ImagePairSettings):
     least: PositiveInt = 3
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> HeadSettings:
+    def _check(self) -> HeadSettings:
         if (self.pair is None) == (self.words is None):
             raise ValueError("expected either `pair` (images and captions) or `words` (stored vectors)")
         return self
@@ -413,9 +423,10 @@ class HeadSettings(ImagePairSettings):
 class TowerSettings(Settings):
     """A tower from a checkpoint: of its own family, or a plain network that gains a new head.
 
-    checkpoint  minilm, a folder or a hub id
-    max_length  tokens read of a text, special tokens included; None for the checkpoint's own limit
-    dropout     of the network in training; None for the checkpoint's own
+    Attributes:
+        checkpoint: minilm, a folder or a hub id.
+        max_length: tokens read of a text, special tokens included; None for the checkpoint's own limit.
+        dropout: of the network in training; None for the checkpoint's own.
     """
 
     checkpoint: str
@@ -426,11 +437,13 @@ class TowerSettings(Settings):
 class TableSettings(Settings):
     """Queries without a network: a weight for each token of the documents' tokenizer.
 
-    table  li_lsr: log(1 + relu(<w, E_t + A_t B> + b)), E the input embeddings of the documents' network before the
-           training, which learns w, b, A and B; idf: BM25's IDF of the tokens in the training passages; ones. The last
-           two do not change
-    rank   of A B; 0 for none, as in Li-LSR and in V-SPLADE's exports
-    adds   a repeated token adds its weight each time (Li-LSR, V-SPLADE); else it counts once (SPLADE-doc, OpenSearch)
+    Attributes:
+        table: li_lsr: log(1 + relu(<w, E_t + A_t B> + b)), E the input embeddings of the documents' network before the
+            training, which learns w, b, A and B; idf: BM25's IDF of the tokens in the training passages; ones. The last
+            two do not change.
+        rank: of A B; 0 for none, as in Li-LSR and in V-SPLADE's exports.
+        adds: a repeated token adds its weight each time (Li-LSR, V-SPLADE); else it counts once (SPLADE-doc,
+            OpenSearch).
     """
 
     dropout: ClassVar[None] = None
@@ -439,18 +452,20 @@ class TableSettings(Settings):
     adds: bool = False
 
     @model_validator(mode="after")
-    def _fits(self) -> TableSettings:
+    def _check(self) -> TableSettings:
         if self.rank and self.table != "li_lsr":
             raise ValueError(f"rank {self.rank}: only li_lsr has A and B")
         return self
 
 
-AnyTower = Annotated[Annotated[TextSettings, Tag(FRESH)] | Annotated[TowerSettings, Tag(PRETRAINED)], _by("checkpoint")]
+AnyTower = Annotated[
+    Annotated[TextSettings, Tag(FRESH)] | Annotated[TowerSettings, Tag(PRETRAINED)], _choose_by("checkpoint")
+]
 AnyQueryTower = Annotated[
     Annotated[TextSettings, Tag(FRESH)]
     | Annotated[TowerSettings, Tag(PRETRAINED)]
-    | Annotated[TableSettings, Tag(OF_TABLE)],
-    _by("checkpoint", "table"),
+    | Annotated[TableSettings, Tag(TABLE)],
+    _choose_by("checkpoint", "table"),
 ]
 
 # Dimensions that a loaded encoder keeps of a text where the recipe says nothing; None for all positive ones.
@@ -460,16 +475,17 @@ DEFAULT_TOPK: Mapping[str, int | None] = {"vdr": 768, "svdr": 768, "splade": Non
 class TextPairSettings(Settings):
     """A pair of towers that both read texts.
 
-    kind        the encoder that loads what is trained: vdr, svdr, splade (lexical), dpr or sentence (dense)
-    query       the tower of queries; of splade also a table of token weights
-    document    the tower of documents; None for the same network, or for the other one of a checkpoint that has two
-    topk        dimensions that a lexical checkpoint keeps of a document; None for the encoder's default
-    query_topk  the same of a query; None for `topk`
-    projection  of vdr with two towers: tied, terms are the input embeddings of each tower; own, documents have a matrix
-                of terms that begins at random, as VDRproj's (Zhou et al., ICLR 2024, appendix C)
-    padding     of vdr and svdr: none, the maximum ignores padding; max_length, texts have padding up to max_length, and
-                the maximum includes it, as in training and evaluation of the published models
-    saved       whole; or changed, of vdr and svdr over a packaged network: only the weights that training changed
+    Attributes:
+        kind: the encoder that loads what is trained: vdr, svdr, splade (lexical), dpr or sentence (dense).
+        query: the tower of queries; of splade also a table of token weights.
+        document: the tower of documents; None for the same network, or for the other one of a checkpoint that has two.
+        topk: dimensions that a lexical checkpoint keeps of a document; None for the encoder's default.
+        query_topk: the same of a query; None for `topk`.
+        projection: of vdr with two towers: tied, terms are the input embeddings of each tower; own, documents have a
+            matrix of terms that begins at random, as VDRproj's (Zhou et al., ICLR 2024, appendix C).
+        padding: of vdr and svdr: none, the maximum ignores padding; max_length, texts have padding up to max_length,
+            and the maximum includes it, as in training and evaluation of the published models.
+        saved: whole; or changed, of vdr and svdr over a packaged network: only the weights that training changed.
     """
 
     of_texts: ClassVar[bool] = True
@@ -485,7 +501,7 @@ class TextPairSettings(Settings):
     saved: Literal["whole", "changed"] = "whole"
 
     @model_validator(mode="after")
-    def _fits(self) -> TextPairSettings:
+    def _check(self) -> TextPairSettings:
         names = [tower.checkpoint if isinstance(tower, TowerSettings) else "" for tower in self.towers]
         if self.saved == "changed" and (self.kind not in ("vdr", "svdr") or not PACKAGED.keys() >= set(names)):
             raise ValueError("saved changed: only vdr and svdr over packaged networks (minilm) can leave these out")

@@ -13,7 +13,7 @@ import orjson
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.files import atomic_write, packed
-from lexvl_anserini.ground.records import Document, ScoredDoc
+from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.runs.trec import lists_of
 from lexvl_plugins.train.corpora.text_pairs import HARD_NEGATIVES, POSITIVES, SCORE
 
@@ -21,9 +21,10 @@ from lexvl_plugins.train.corpora.text_pairs import HARD_NEGATIVES, POSITIVES, SC
 class Mining(NamedTuple):
     """Which documents of a list are drawn.
 
-    first, depth  the ranks that are drawn from, both included; the first ranks may be positives without judgement
-    number        of negatives per query
-    seed          of the draws; those of a query depend on its id and on no other query
+    Attributes:
+        first, depth: the ranks that are drawn from, both included; the first ranks may be positives without judgement.
+        number: of negatives per query.
+        seed: of the draws; those of a query depend on its id and on no other query.
     """
 
     first: int = 1
@@ -35,7 +36,8 @@ class Mining(NamedTuple):
 class Mined(NamedTuple):
     """A query with ids of documents: its positives, ascending, and its hard negatives, in rank order.
 
-    scores  of the run, by id, of those documents that its list has
+    Attributes:
+        scores: of the run, by id, of those documents that its list has.
     """
 
     query_id: str
@@ -50,9 +52,6 @@ def mine(dataset: Dataset, run: Path, mining: Mining) -> list[Mined]:
 
     Documents that are judged relevant are no negatives, nor is one whose id is the topic's where the dataset does not
     count it.
-
-    Raises:
-        DataError: the run cannot be read, or no topic of the dataset has a list and a relevant document.
     """
     relevant: dict[str, set[str]] = {}
     for qrel in dataset.qrels():
@@ -63,7 +62,7 @@ def mine(dataset: Dataset, run: Path, mining: Mining) -> list[Mined]:
         if topic.query_id in lists and topic.query_id in relevant:
             positives = relevant[topic.query_id]
             left_out = positives | {topic.query_id} if dataset.remove_query else positives
-            negatives = drawn(topic.query_id, lists[topic.query_id], left_out, mining)
+            negatives = draw_negatives(topic.query_id, lists[topic.query_id], left_out, mining)
             needed = positives.union(negatives)
             scores = {hit.doc_id: hit.score for hit in lists[topic.query_id] if hit.doc_id in needed}
             mined.append(Mined(topic.query_id, topic.text or "", sorted(positives), negatives, scores))
@@ -75,7 +74,7 @@ def mine(dataset: Dataset, run: Path, mining: Mining) -> list[Mined]:
     return mined
 
 
-def drawn(query_id: str, ranked: Sequence[ScoredDoc], left_out: Iterable[str], mining: Mining) -> list[str]:
+def draw_negatives(query_id: str, ranked: Sequence[ScoredDoc], left_out: Iterable[str], mining: Mining) -> list[str]:
     """Ids of negatives from the ranks of one list, in rank order; all of them where there are not enough."""
     refused = frozenset(left_out)
     offered = [hit.doc_id for hit in ranked if mining.first <= hit.rank <= mining.depth and hit.doc_id not in refused]
@@ -87,11 +86,7 @@ def drawn(query_id: str, ranked: Sequence[ScoredDoc], left_out: Iterable[str], m
 
 
 def write_dpr(path: Path, mined: Sequence[Mined], dataset: Dataset) -> None:
-    """Writes queries with their passages as JSON lines in DPR's format; a name in `.gz` is compressed.
-
-    Raises:
-        DataError: a document of the run, or a judged one, is not in the corpus.
-    """
+    """Writes queries with their passages as JSON lines in DPR's format; a name in `.gz` is compressed."""
     needed = {doc_id for query in mined for doc_id in (*query.positives, *query.negatives)}
     texts = {document.doc_id: document for document in dataset.documents() if document.doc_id in needed}
     if missing := sorted(needed - texts.keys()):
@@ -102,19 +97,12 @@ def write_dpr(path: Path, mined: Sequence[Mined], dataset: Dataset) -> None:
     with atomic_write(path) as out, packed(out, path.suffix) as lines:
         for query in mined:
             lists = {POSITIVES: query.positives, HARD_NEGATIVES: query.negatives}
-            passages = {
-                key: [passage_of(texts[doc_id], query.scores.get(doc_id)) for doc_id in doc_ids]
-                for key, doc_ids in lists.items()
-            }
-            record = {"query_id": query.query_id, "question": query.text, "answers": [], **passages}
+            record: dict[str, object] = {"query_id": query.query_id, "question": query.text, "answers": []}
+            for key, doc_ids in lists.items():
+                passages = [
+                    {"passage_id": doc_id, "title": texts[doc_id].title or "", "text": texts[doc_id].text or ""}
+                    | ({SCORE: query.scores[doc_id]} if doc_id in query.scores else {})
+                    for doc_id in doc_ids
+                ]
+                record[key] = passages
             lines.write(orjson.dumps(record) + b"\n")
-
-
-def passage_of(document: Document, score: float | None) -> dict[str, str | float]:
-    """One passage of a DPR file, with the score of the run if it has one."""
-    passage: dict[str, str | float] = {
-        "passage_id": document.doc_id,
-        "title": document.title or "",
-        "text": document.text or "",
-    }
-    return passage if score is None else {**passage, SCORE: score}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from itertools import accumulate
 from pathlib import Path
@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.installed import shipped_folder
+from lexvl_anserini.ground.machine import find_shipped
 from lexvl_anserini.ground.typed import plain
 from lexvl_plugins.train.corpora.webdataset import FAMILY
 from lexvl_plugins.train.model_settings import (
@@ -36,19 +36,8 @@ from lexvl_plugins.train.model_settings import (
     PretrainedImage,
     Settings,
     Share,
-    TextPairSettings,
 )
-from lexvl_plugins.train.objectives import (
-    AUXILIARIES,
-    LEXICAL,
-    MISSING,
-    OBJECTIVES,
-    OF_EXPANSION,
-    OF_IMAGES,
-    OF_TEXTS,
-    OF_WHOLE_BATCHES,
-    REGULARISERS,
-)
+from lexvl_plugins.train.objectives import AUXILIARIES, OBJECTIVES, REGULARISERS, LossRow
 
 # Options of objectives may be tensors where code calls them.
 OPTION_TYPES = ConfigDict(arbitrary_types_allowed=True)
@@ -57,16 +46,17 @@ OPTION_TYPES = ConfigDict(arbitrary_types_allowed=True)
 class DataSettings(Settings):
     """The items of a run: images with captions, or queries with passages.
 
-    corpus, split  images with captions: any corpus that has the direction text-to-image; queries with passages: any
-                   corpus of texts with judgements, where relevance 0 makes a hard negative, or a list of such corpora
-    validation     split of the same corpus for validation during the run; None for no validation (default for texts)
-    images         largest number of images of the training split; None for all
-    held_out       instead of a validation split: every n-th training item validates and does not train, so that
-                   choices leave the validation split unseen (of a stream as many pairs, the first ones); None for none
-    buffer         of shards (webdataset:), which are streamed: the pairs that are shuffled together, at least a batch;
-                   None reads all pairs before the training, as those of other corpora
-    others         passages without judgement that validation of texts ranks beside those of its queries
-    titles         passages are read with their titles
+    Attributes:
+        corpus, split: images with captions: any corpus that has the direction text-to-image; queries with passages: any
+            corpus of texts with judgements, where relevance 0 makes a hard negative, or a list of such corpora.
+        validation: split of the same corpus for validation during the run; None for no validation (default for texts).
+        images: largest number of images of the training split; None for all.
+        held_out: instead of a validation split: every n-th training item validates and does not train, so that choices
+            leave the validation split unseen (of a stream as many pairs, the first ones); None for none.
+        buffer: of shards (webdataset:), which are streamed: the pairs that are shuffled together, at least a batch;
+            None reads all pairs before the training, as those of other corpora.
+        others: passages without judgement that validation of texts ranks beside those of its queries.
+        titles: passages are read with their titles.
     """
 
     corpus: str | Annotated[tuple[str, ...], Field(min_length=1)]
@@ -87,11 +77,12 @@ class DataSettings(Settings):
 class Objective(Settings):
     """The objective: a row of `objectives.OBJECTIVES` and its arguments.
 
-    temperature        divides scores; the start value where the temperature is learned
-    learn_temperature  learn the logarithm of the temperature
-    limits             lowest and highest temperature, into which a learned one returns before and after each step
-    learn_bag_temperature  learn another temperature, from the same start, for the scores of bags of words
-    options            further arguments of the function; `topk` defaults to the `topk` of the model
+    Attributes:
+        temperature: divides scores; the start value where the temperature is learned.
+        learn_temperature: learn the logarithm of the temperature.
+        limits: lowest and highest temperature, into which a learned one returns before and after each step.
+        learn_bag_temperature: learn another temperature, from the same start, for the scores of bags of words.
+        options: further arguments of the function; `topk` defaults to the `topk` of the model.
     """
 
     name: str
@@ -102,7 +93,7 @@ class Objective(Settings):
     options: dict[str, Any] = {}
 
     @model_validator(mode="after")
-    def _limits_hold_the_temperature(self) -> Objective:
+    def _check_limits(self) -> Objective:
         if self.limits is not None and not self.limits[0] <= self.limits[1]:
             raise ValueError(f"limits {list(self.limits)}: expected the lowest temperature, then the highest")
         return self
@@ -119,10 +110,11 @@ class Auxiliary(Settings):
 class Regulariser(Settings):
     """A row of `objectives.REGULARISERS` on one side, its weight, and the steps until the weight is reached.
 
-    side     negatives are hard negatives; SPLADE's regulariser of documents is the mean of those of positives and of
-             negatives
-    ramp     the offset of its growth, a row of `objectives.regularisers.RAMPS`
-    options  further arguments of the function
+    Attributes:
+        side: negatives are hard negatives; SPLADE's regulariser of documents is the mean of those of positives and of
+            negatives.
+        ramp: the offset of its growth, a row of `objectives.regularisers.RAMPS`.
+        options: further arguments of the function.
     """
 
     name: str
@@ -136,9 +128,10 @@ class Regulariser(Settings):
 class Augmentation(Settings):
     """Random views of a training image.
 
-    shift  largest shift in each direction, in pixels
-    zoom   smallest side of a crop, as a share of the side of the image
-    flip   mirror half of the images (wrong where captions distinguish left and right)
+    Attributes:
+        shift: largest shift in each direction, in pixels.
+        zoom: smallest side of a crop, as a share of the side of the image.
+        flip: mirror half of the images (wrong where captions distinguish left and right).
     """
 
     shift: int = Field(default=0, ge=0)
@@ -149,23 +142,24 @@ class Augmentation(Settings):
 class Optimisation(Settings):
     """An optimiser with linear warm-up, then a decay down to `last_learning_rate` times the peak.
 
-    optimiser           adamw; or lamb (arXiv 1904.00962) of timm, for very large batches
-    decay               a half cosine, or linear
-    captions_per_image  captions drawn for each image of a batch; the loss is the mean over them
-    negatives           hard negatives drawn for each query of a batch of texts
-    bucket              batches whose queries are drawn together and sorted by the tokens of their positives, so that
-                        texts of a batch have similar lengths; 1 for random batches
-    learning_rates      the peak for weights whose names match a pattern (`encoder_p.network.*`: 1.0e-4); of several
-                        patterns the first counts
-    warmup              the learning rate of step n of W warm-up steps: n/W of the peak, or (n-1)/W as in the schedules
-                        of transformers, whose first step changes nothing
-    decayed             what `weight_decay` acts on: matrices alone (biases, norms and the temperature do not decay), or
-                        all weights
-    average             decay of an exponential average of the weights, which validates and is saved; 0 for none
-    piece               largest number of queries, and of documents, that pass a side together; the gradients are those
-                        of the whole batch, for a second pass of each piece and the memory of one; 0 for all
-    checkpointing       networks of transformers compute the states of their layers again for gradients: less memory
-    patience            validations in a row without a better score after which the stage ends early; 0 for all steps
+    Attributes:
+        optimiser: adamw; or lamb (arXiv 1904.00962) of timm, for very large batches.
+        decay: a half cosine, or linear.
+        captions_per_image: captions drawn for each image of a batch; the loss is the mean over them.
+        negatives: hard negatives drawn for each query of a batch of texts.
+        bucket: batches whose queries are drawn together and sorted by the tokens of their positives, so that texts of a
+            batch have similar lengths; 1 for random batches.
+        learning_rates: the peak for weights whose names match a pattern (`encoder_p.network.*`: 1.0e-4); of several
+            patterns the first counts.
+        warmup: the learning rate of step n of W warm-up steps: n/W of the peak, or (n-1)/W as in the schedules of
+            transformers, whose first step changes nothing.
+        decayed: what `weight_decay` acts on: matrices alone (biases, norms and the temperature do not decay), or all
+            weights.
+        average: decay of an exponential average of the weights, which validates and is saved; 0 for none.
+        piece: largest number of queries, and of documents, that pass a side together; the gradients are those of the
+            whole batch, for a second pass of each piece and the memory of one; 0 for all.
+        checkpointing: networks of transformers compute the states of their layers again for gradients: less memory.
+        patience: validations in a row without a better score after which the stage ends early; 0 for all steps.
     """
 
     steps: PositiveInt
@@ -200,17 +194,19 @@ class Momentum(Settings):
 class StageSettings(Settings):
     """One stage of a training: what it minimises, on which views, and which weights it changes.
 
-    trained  patterns of the names of weights that change (`encoder_p.head.*`); all weights where there is no pattern
-    views    views per image that a frozen network of images computes once and that are stored, the first of them the
-             image itself; 0 computes a new view at each step
-    teacher  checkpoint of a dense-crossmodal pair for the auxiliary objective `distil`, or a list of checkpoints, whose
-             mean scores teach; texts have the teacher's scores in their data
-    expansion  of texts in a batch of `d2s` or `joint`: always; never, so that texts keep only their own tokens; or
-             controlled, so that a draw per batch decides: its probability of `never` begins at 1 and falls by
-             1 / (0.95 epochs of the stage) per epoch
-    momentum  of `lexlip_momentum`
-    running_penalty  add the sum of the regularisers so far after each of them, as SPLADE's published trainer does: of
-             two names (FLOPS on all sides, then L1), the first counts twice
+    Attributes:
+        trained: patterns of the names of weights that change (`encoder_p.head.*`); all weights where there is no
+            pattern.
+        views: views per image that a frozen network of images computes once and that are stored, the first of them the
+            image itself; 0 computes a new view at each step.
+        teacher: checkpoint of a dense-crossmodal pair for the auxiliary objective `distil`, or a list of checkpoints,
+            whose mean scores teach; texts have the teacher's scores in their data.
+        expansion: of texts in a batch of `d2s` or `joint`: always; never, so that texts keep only their own tokens; or
+            controlled, so that a draw per batch decides: its probability of `never` begins at 1 and falls by 1 / (0.95
+            epochs of the stage) per epoch.
+        momentum: of `lexlip_momentum`.
+        running_penalty: add the sum of the regularisers so far after each of them, as SPLADE's published trainer does:
+            of two names (FLOPS on all sides, then L1), the first counts twice.
     """
 
     objective: Objective
@@ -231,6 +227,12 @@ class StageSettings(Settings):
         return (self.objective.name, *(auxiliary.name for auxiliary in self.auxiliaries))
 
     @property
+    def whole_batch_losses(self) -> list[str]:
+        """Those of them that read a whole batch at once."""
+        rows = {**OBJECTIVES, **AUXILIARIES}
+        return [name for name in self.names if name in rows and rows[name].whole]
+
+    @property
     def teachers(self) -> tuple[str, ...]:
         """The checkpoints of the teachers; none without `teacher`."""
         return (self.teacher,) if isinstance(self.teacher, str) else self.teacher or ()
@@ -243,11 +245,12 @@ STAGE_KEYS = tuple(StageSettings.model_fields)
 class Recipe(Settings):
     """One training run: stages on one model and its data, one after the other.
 
-    stages       a recipe of one stage may have the keys of the stage instead
-    precision    of the forward pass: no (float32), bf16 or fp16
-    weights      type of the saved weights: float32 or float16
-    state_every  steps between states from which a run can resume; steps count over all stages
-    validate_every, log_every  steps between validations, between log lines
+    Attributes:
+        stages: a recipe of one stage may have the keys of the stage instead.
+        precision: of the forward pass: no (float32), bf16 or fp16.
+        weights: type of the saved weights: float32 or float16.
+        state_every: steps between states from which a run can resume; steps count over all stages.
+        validate_every, log_every: steps between validations, between log lines.
     """
 
     name: str
@@ -264,7 +267,7 @@ class Recipe(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _validation(cls, content: Any) -> Any:
+    def _set_validation(cls, content: Any) -> Any:
         """Corpora of images have a split `val`; those of texts, and shards, validate where the recipe says on what."""
         model, data = (content.get(key) if isinstance(content, dict) else None for key in ("model", "data"))
         if not (isinstance(model, dict) and isinstance(data, dict)):
@@ -277,7 +280,7 @@ class Recipe(Settings):
         """The steps of all stages."""
         return sum(stage.optimisation.steps for stage in self.stages)
 
-    def until(self, step: int) -> Recipe:
+    def cut_at(self, step: int) -> Recipe:
         """The recipe of the stages that began before a step, as they decide how a checkpoint of this step is saved."""
         ends = accumulate(stage.optimisation.steps for stage in self.stages)
         begun = 1 + sum(end < step for end in ends)
@@ -294,7 +297,13 @@ def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> Recipe:
         UsageError: the file does not exist or is not YAML; or keys or values are wrong (the error lists all).
     """
     if not path.is_file():
-        path = _of_the_package(str(path))
+        known = {shipped.stem: shipped for shipped in sorted(find_shipped("recipes").glob("*.yaml"))}
+        if str(path) not in known:
+            near = get_close_matches(path.stem, known, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            names = ", ".join(known)
+            raise UsageError(f"{path}: no such recipe; {hint}name a YAML file or one of the package: {names}")
+        path = known[str(path)]
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -303,37 +312,19 @@ def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> Recipe:
         raise UsageError(f"{path}: expected keys and values, found {type(content).__name__}")
     for key, value in (changes or {}).items():
         _put(content, key, value)
-    return checked(content, str(path))
+    return check_recipe(content, str(path))
 
 
-def changes_of(settings: Mapping[str, str]) -> dict[str, Any]:
-    """`{"optimisation.steps": "100"}` -> `{"optimisation.steps": 100}`: values as YAML, as `read_recipe` takes them.
-
-    Raises:
-        UsageError: a value is not YAML.
-    """
+def parse_changes(settings: Mapping[str, str]) -> dict[str, Any]:
+    """`{"optimisation.steps": "100"}` -> `{"optimisation.steps": 100}`: values as YAML, as `read_recipe` takes them."""
     try:
         return {key: yaml.safe_load(value) for key, value in settings.items()}
     except yaml.YAMLError as error:
         raise UsageError(f"--set: a value is not YAML ({str(error).splitlines()[0]})") from error
 
 
-def _of_the_package(name: str) -> Path:
-    """The file of a recipe of the package."""
-    known = {path.stem: path for path in sorted(shipped_folder("recipes").glob("*.yaml"))}
-    if name not in known:
-        near = get_close_matches(Path(name).stem, known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UsageError(f"{name}: no such recipe; {hint}name a YAML file or one of the package: {', '.join(known)}")
-    return known[name]
-
-
-def checked(content: dict[str, Any], where: str) -> Recipe:
-    """A recipe from its content.
-
-    Raises:
-        UsageError: lists every key that does not fit.
-    """
+def check_recipe(content: dict[str, Any], where: str) -> Recipe:
+    """A recipe from its content."""
     one_stage = "stages" not in content
     if one_stage:
         only = {key: content[key] for key in STAGE_KEYS if key in content}
@@ -346,138 +337,126 @@ def checked(content: dict[str, Any], where: str) -> Recipe:
         errors = error.errors()
         # A list whose entry is refused counts as too short as well.
         refused = {e["loc"][:size] for e in errors for size in range(len(e["loc"]))}
-        problems = [
-            f"{_key(e['loc'], one_stage) or 'recipe'}: {plain(e, _keys_of(Settings))}"
-            for e in errors
-            if e["type"] != "too_short" or e["loc"] not in refused
-        ]
+        problems = []
+        for e in errors:
+            if e["type"] != "too_short" or e["loc"] not in refused:
+                parts = [str(part) for part in e["loc"] if part not in (*FORMS, *KINDS)]
+                key = ".".join(parts[2:] if one_stage and parts[:1] == ["stages"] else parts) or "recipe"
+                problems.append(f"{key}: {plain(e, _list_keys(Settings))}")
         raise UsageError(f"{where}: {'; '.join(problems)}") from error
-    _check_items(recipe, where)
-    for stage in recipe.stages:
-        _check_functions(stage, recipe.model, where)
+    try:
+        _check_data(recipe)
+        for stage in recipe.stages:
+            _check_stage(stage, recipe.model)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
     return recipe
 
 
-def _keys_of(settings: type[Settings]) -> set[str]:
+def _list_keys(settings: type[Settings]) -> set[str]:
     """The keys of all settings of recipes."""
-    return set(settings.model_fields).union(*map(_keys_of, settings.__subclasses__()))
+    return set(settings.model_fields).union(*map(_list_keys, settings.__subclasses__()))
 
 
-def _key(location: tuple[int | str, ...], one_stage: bool) -> str:
-    """The key of a recipe at which pydantic found a problem, as the file has it."""
-    parts = [str(part) for part in location if part not in (*FORMS, *KINDS)]
-    return ".".join(parts[2:] if one_stage and parts[:1] == ["stages"] else parts)
-
-
-def _check_items(recipe: Recipe, where: str) -> None:
+def _check_data(recipe: Recipe) -> None:
     """Checks that a recipe has no keys of the other kind of items, and validates where a stage may stop early."""
-    plans = [stage.optimisation for stage in recipe.stages]
-    if any(plan.patience for plan in plans) and not (recipe.data.held_out or recipe.data.validation):
-        raise UsageError(f"{where}: optimisation.patience: nothing validates; set data.held_out or data.validation")
-    stored = any(corpus.startswith("embeddings:") for corpus in recipe.data.corpora)
-    if stored != (isinstance(recipe.model, HeadSettings) and recipe.model.words is not None):
+    data, model, stages = recipe.data, recipe.model, recipe.stages
+    plans, corpora = [stage.optimisation for stage in stages], ", ".join(data.corpora)
+    if any(plan.patience for plan in plans) and not (data.held_out or data.validation):
+        raise UsageError("optimisation.patience: nothing validates; set data.held_out or data.validation")
+    stored = any(corpus.startswith("embeddings:") for corpus in data.corpora)
+    if stored != (isinstance(model, HeadSettings) and model.words is not None):
         raise UsageError(
-            f"{where}: data.corpus {', '.join(recipe.data.corpora)}: stored vectors (embeddings:<folder>) train d2s "
-            "and joint with model.words, and nothing else does"
+            f"data.corpus {corpora}: stored vectors (embeddings:<folder>) train d2s and joint with model.words, and "
+            "nothing else does"
         )
-    _check_stream(recipe, where)
-    if isinstance(recipe.model, TextPairSettings):
-        set_keys = {
-            "data.images": recipe.data.images,
-            "captions_per_image": any(plan.captions_per_image > 1 for plan in plans),
-            "augmentation": any(stage.augmentation != Augmentation() for stage in recipe.stages),
-            "views": any(stage.views for stage in recipe.stages),
-            "teacher": any(stage.teacher for stage in recipe.stages),
-        }
-    else:
-        set_keys = {
-            "negatives": any(plan.negatives for plan in plans),
-            "data.titles": not recipe.data.titles,
-            "bucket": any(plan.bucket > 1 for plan in plans),
-            "data.corpus as a list": not isinstance(recipe.data.corpus, str),
-        }
-    if wrong := [key for key, value in set_keys.items() if value]:
-        reads, other = ("texts", "images") if recipe.model.of_texts else ("images", "texts")
-        raise UsageError(f"{where}: {', '.join(wrong)}: for {other} only; kind {recipe.model.kind} trains on {reads}")
-
-
-def _check_stream(recipe: Recipe, where: str) -> None:
-    """Checks that a stream has shards, room for a batch, and nothing that is computed of all pairs and stored."""
-    buffer, model = recipe.data.buffer, recipe.model
-    if buffer is None:
-        return
-    if not all(corpus.startswith(f"{FAMILY}:") for corpus in recipe.data.corpora):
-        raise UsageError(
-            f"{where}: data.buffer: only shards are streamed, {FAMILY}:<shards>, found {', '.join(recipe.data.corpora)}"
-        )
-    if not isinstance(model, ModelSettings):
-        raise UsageError(f"{where}: data.buffer: kind {model.kind} does not train on a stream; leave data.buffer out")
-    if (size := max(stage.optimisation.batch_size for stage in recipe.stages)) > buffer:
-        raise UsageError(f"{where}: data.buffer {buffer}: has no room for the {size} pairs of a batch")
-    stored = {
-        "views": any(stage.views for stage in recipe.stages),
-        "teacher": any(stage.teacher for stage in recipe.stages),
-        "the auxiliary 'naming'": any("naming" in stage.names for stage in recipe.stages),
-        "model.image.class_names": isinstance(model.image, PretrainedImage) and model.image.class_names,
+    of_images = {
+        "data.images": data.images,
+        "captions_per_image": any(plan.captions_per_image > 1 for plan in plans),
+        "augmentation": any(stage.augmentation != Augmentation() for stage in stages),
+        "views": any(stage.views for stage in stages),
+        "teacher": any(stage.teacher for stage in stages),
     }
-    if wrong := [key for key, value in stored.items() if value]:
-        raise UsageError(
-            f"{where}: {', '.join(wrong)}: computed once of all pairs, of which a stream stores nothing; leave them "
-            "out, or leave data.buffer out"
-        )
+    of_texts = {
+        "negatives": any(plan.negatives for plan in plans),
+        "data.titles": not data.titles,
+        "bucket": any(plan.bucket > 1 for plan in plans),
+        "data.corpus as a list": not isinstance(data.corpus, str),
+    }
+    reads, other, keys = ("texts", "images", of_images) if model.of_texts else ("images", "texts", of_texts)
+    if data.buffer is not None:
+        if not all(corpus.startswith(f"{FAMILY}:") for corpus in data.corpora):
+            raise UsageError(f"data.buffer: only shards are streamed, {FAMILY}:<shards>, found {corpora}")
+        if not isinstance(model, ModelSettings):
+            raise UsageError(f"data.buffer: kind {model.kind} does not train on a stream; leave data.buffer out")
+        if (size := max(plan.batch_size for plan in plans)) > data.buffer:
+            raise UsageError(f"data.buffer {data.buffer}: has no room for the {size} pairs of a batch")
+        computed = {key: of_images[key] for key in ("views", "teacher")} | {
+            "the auxiliary 'naming'": any("naming" in stage.names for stage in stages),
+            "model.image.class_names": isinstance(model.image, PretrainedImage) and model.image.class_names,
+        }
+        if wrong := [key for key, value in computed.items() if value]:
+            raise UsageError(
+                f"{', '.join(wrong)}: computed once of all pairs, of which a stream stores nothing; leave them out, or "
+                "leave data.buffer out"
+            )
+    if wrong := [key for key, value in keys.items() if value]:
+        raise UsageError(f"{', '.join(wrong)}: for {other} only; kind {model.kind} trains on {reads}")
 
 
-def _check_functions(stage: StageSettings, model: AnyModel, where: str) -> None:
-    """Checks that objectives and regularisers exist, fit the model, and have the options of the recipe."""
+def _check_stage(stage: StageSettings, model: AnyModel) -> None:
+    """Checks that the keys of a stage fit each other and the model."""
     objective, kind = stage.objective, model.kind
     if "temperature" in objective.options:
-        raise UsageError(f"{where}: objective.options.temperature: the temperature is objective.temperature")
+        raise UsageError("objective.options.temperature: the temperature is objective.temperature")
     if stage.views and isinstance(model, ModelSettings) and not isinstance(model.image, PretrainedImage):
-        raise UsageError(f"{where}: views {stage.views}: only the views of a pretrained image side are stored")
-    distils = any(auxiliary.name == "distil" for auxiliary in stage.auxiliaries)
-    if distils != (stage.teacher is not None) and not model.of_texts:
-        raise UsageError(f"{where}: the auxiliary 'distil' and a teacher need each other")
-    if stage.expansion != "always" and objective.name not in OF_EXPANSION:
-        masks = " and ".join(sorted(OF_EXPANSION))
-        raise UsageError(
-            f"{where}: expansion {stage.expansion}: only {masks} mask texts by batch, not {objective.name}"
-        )
-    if stage.optimisation.piece and (whole := sorted(OF_WHOLE_BATCHES.intersection(stage.names))):
-        raise UsageError(
-            f"{where}: optimisation.piece: {', '.join(whole)} reads a whole batch at once; leave piece out"
-        )
+        raise UsageError(f"views {stage.views}: only the views of a pretrained image side are stored")
+    if ("distil" in stage.names) != (stage.teacher is not None) and not model.of_texts:
+        raise UsageError("the auxiliary 'distil' and a teacher need each other")
+    masking = [name for name, row in OBJECTIVES.items() if row.masks]
+    if stage.expansion != "always" and objective.name not in masking:
+        masks = " and ".join(masking)
+        raise UsageError(f"expansion {stage.expansion}: only {masks} mask texts by batch, not {objective.name}")
+    if stage.optimisation.piece and (whole := sorted(stage.whole_batch_losses)):
+        raise UsageError(f"optimisation.piece: {', '.join(whole)} reads a whole batch at once; leave piece out")
     if objective.name == "lexlip_momentum" and (size := stage.optimisation.batch_size) > stage.momentum.queue:
-        raise UsageError(f"{where}: momentum.queue {stage.momentum.queue}: has no room for the {size} keys of a batch")
+        raise UsageError(f"momentum.queue {stage.momentum.queue}: has no room for the {size} keys of a batch")
     if isinstance(model, HeadSettings) and (stage.views or stage.teacher or stage.augmentation != Augmentation()):
-        raise UsageError(f"{where}: views, teacher, augmentation: kind {kind} reads the vectors of its dense pair")
-    chosen: list[tuple[str, str, Mapping[str, Callable[..., Any]], Mapping[str, Any]]] = [
-        ("objective.name", objective.name, OBJECTIVES, objective.options),
-        *(("auxiliary", auxiliary.name, AUXILIARIES, auxiliary.options) for auxiliary in stage.auxiliaries),
-        *(("regulariser", regulariser.name, REGULARISERS, regulariser.options) for regulariser in stage.regularisers),
-    ]
-    for role, name, known, options in chosen:
-        if name not in known:
-            raise UsageError(f"{where}: {role} {name!r}, expected one of {', '.join(known)}")
-        if name in OF_TEXTS and not model.of_texts:
-            raise UsageError(f"{where}: {role} {name!r} needs texts on both sides; kind {kind} reads images")
-        if name in OF_IMAGES and model.of_texts:
-            raise UsageError(f"{where}: {role} {name!r} needs images with captions; kind {kind} reads texts")
-        if name in MISSING and name not in model.computes:
-            raise UsageError(f"{where}: {role} {name!r} needs {MISSING[name]}, which {kind} does not compute")
-        if name in LEXICAL and not model.lexical:
-            raise UsageError(f"{where}: {role} {name!r} needs terms as dimensions, which {kind} does not have")
-        # The first argument is the batch.
-        offered = list(inspect.signature(known[name]).parameters)[1:]
-        if unknown := [option for option in options if option not in offered]:
-            expected = f"expected some of {', '.join(offered)}" if offered else "it has none"
-            raise UsageError(f"{where}: {role} {name!r} has no options {', '.join(map(repr, unknown))}; {expected}")
-        types = get_type_hints(known[name])
-        for option, value in options.items():
-            try:
-                TypeAdapter(types[option], config=OPTION_TYPES).validate_python(value, strict=True)
-            except ValidationError as error:
-                problem = plain(error.errors()[0])
-                raise UsageError(f"{where}: {role} {name!r}: option {option}: {problem}") from error
+        raise UsageError(f"views, teacher, augmentation: kind {kind} reads the vectors of its dense pair")
+    _check_loss("objective.name", objective, OBJECTIVES, model)
+    for auxiliary in stage.auxiliaries:
+        _check_loss("auxiliary", auxiliary, AUXILIARIES, model)
+    for regulariser in stage.regularisers:
+        _check_loss("regulariser", regulariser, REGULARISERS, model)
+
+
+def _check_loss(
+    role: str, loss: Objective | Auxiliary | Regulariser, known: Mapping[str, LossRow], model: AnyModel
+) -> None:
+    """Checks that a table has an objective or regulariser, that it fits the model, and that it has its options."""
+    name, kind = loss.name, model.kind
+    if name not in known:
+        raise UsageError(f"{role} {name!r}, expected one of {', '.join(known)}")
+    row = known[name]
+    if row.documents == "texts" and not model.of_texts:
+        raise UsageError(f"{role} {name!r} needs texts on both sides; kind {kind} reads images")
+    if row.documents == "images" and model.of_texts:
+        raise UsageError(f"{role} {name!r} needs images with captions; kind {kind} reads texts")
+    if row.needs and name not in model.computes:
+        raise UsageError(f"{role} {name!r} needs {row.needs}, which {kind} does not compute")
+    if row.lexical and not model.lexical:
+        raise UsageError(f"{role} {name!r} needs terms as dimensions, which {kind} does not have")
+    # The first argument is the batch.
+    offered = list(inspect.signature(row.function).parameters)[1:]
+    if unknown := [option for option in loss.options if option not in offered]:
+        expected = f"expected some of {', '.join(offered)}" if offered else "it has none"
+        raise UsageError(f"{role} {name!r} has no options {', '.join(map(repr, unknown))}; {expected}")
+    types = get_type_hints(row.function)
+    for option, value in loss.options.items():
+        try:
+            TypeAdapter(types[option], config=OPTION_TYPES).validate_python(value, strict=True)
+        except ValidationError as error:
+            raise UsageError(f"{role} {name!r}: option {option}: {plain(error.errors()[0])}") from error
 
 
 def _put(content: dict[str, Any], key: str, value: Any) -> None:

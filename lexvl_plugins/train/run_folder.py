@@ -24,7 +24,7 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
@@ -40,11 +40,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lexvl_anserini.ground.claims import Claim, claim
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError, reason_of
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, describe_error
 from lexvl_anserini.ground.files import (
     atomic_write,
+    compute_sha256,
     disk_errors,
-    file_sha256,
     part_of,
     publish,
     read_json,
@@ -77,11 +77,12 @@ STATE_FILE, DIGESTS = "step.json", "digests.json"
 class TrainingState:
     """The progress of a run; the accelerator saves weights and optimiser beside it.
 
-    step     number of steps done
-    losses   of the steps since the last line of the log
-    seconds  time of all steps, over all processes that worked on the run
-    parts    the losses by the names of their parts
-    scores   step and score of each validation
+    Attributes:
+        step: number of steps done.
+        losses: of the steps since the last line of the log.
+        seconds: time of all steps, over all processes that worked on the run.
+        parts: the losses by the names of their parts.
+        scores: step and score of each validation.
     """
 
     step: int = 0
@@ -98,7 +99,7 @@ class TrainingState:
             self.parts.setdefault(name, []).append(part)
         self.seconds = seconds
 
-    def mean_losses(self) -> tuple[float, dict[str, float]]:
+    def take_means(self) -> tuple[float, dict[str, float]]:
         """The means of the losses and of their parts since the last call; clears them."""
         means = round(fmean(self.losses), 4), {name: float(f"{fmean(of):.4g}") for name, of in self.parts.items()}
         self.clear_losses()
@@ -109,7 +110,7 @@ class TrainingState:
         self.losses.clear()
         self.parts.clear()
 
-    def waited(self, first: int) -> int:
+    def count_waits(self, first: int) -> int:
         """The number of validations since the best one after the step `first`."""
         scores = [score for step, score in self.scores if step > first]
         return len(scores) - 1 - scores.index(max(scores)) if scores else 0
@@ -120,8 +121,13 @@ def reserve(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bo
 
     A run without a saved state has cost no time: another run replaces it.
     """
-    names, requested = entries(output), request(recipe, data)
-    earlier = earlier_request(output, requested) if names and not overwrite else None
+    names, requested = check_entries(output), build_request(recipe, data)
+    earlier = None
+    if names and not overwrite:
+        try:
+            earlier = build_request(read_recipe(output / RECIPE), read_json(output / DATA, "digest of the data"))
+        except LexvlError as error:
+            earlier = {**requested, "files": f"unreadable ({error})"}
     if claim(output, "a run", requested, earlier, overwrite=not names.intersection(TRAINED)) is not Claim.FRESH:
         return
     clear(output)
@@ -130,7 +136,7 @@ def reserve(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bo
     write_json(output / DATA, data)
 
 
-def entries(output: Path) -> set[str]:
+def check_entries(output: Path) -> set[str]:
     """The names in the folder of a run; an empty set where no run has started."""
     names = {entry.name for entry in output.iterdir()} - {part_of(output / RECIPE).name}
     if names and RECIPE not in names:
@@ -138,44 +144,37 @@ def entries(output: Path) -> set[str]:
     return names
 
 
-def request(recipe: Recipe, data: Mapping[str, str]) -> dict[str, Any]:
+def build_request(recipe: Recipe, data: Mapping[str, str]) -> dict[str, Any]:
     """What decides the result of a run: the recipe, and the digests of the data and networks that it reads."""
     return {**recipe.model_dump(mode="json"), **{f"content of {role}": data[role] for role in data}}
 
 
-def earlier_request(output: Path, requested: Mapping[str, Any]) -> dict[str, Any]:
-    """The request of the run in a folder; if its files cannot be read, one that differs from `requested` in this."""
-    try:
-        return request(read_recipe(output / RECIPE), read_json(output / DATA, "digest of the data"))
-    except LexvlError as error:
-        return {**requested, "files": f"unreadable ({error})"}
-
-
 def clear(output: Path) -> None:
     """Deletes the files of a run and nothing else; the recipe last, so that a folder half cleared is still a run."""
-    for entry in sorted(named(output, OURS + UNFINISHED), key=lambda entry: entry.name == RECIPE):
+    delete(sorted(list_entries(output, OURS + UNFINISHED), key=lambda entry: entry.name == RECIPE))
+
+
+def list_entries(output: Path, patterns: Sequence[str]) -> list[Path]:
+    """The entries of a folder whose names fit one of the patterns."""
+    return [entry for entry in output.iterdir() if any(fnmatch(entry.name, pattern) for pattern in patterns)]
+
+
+def delete(check_entries: Iterable[Path]) -> None:
+    """Deletes files, links and whole folders."""
+    for entry in check_entries:
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:
             entry.unlink()
 
 
-def named(output: Path, patterns: Sequence[str]) -> list[Path]:
-    """The entries of a folder whose names fit one of the patterns."""
-    return [entry for entry in output.iterdir() if any(fnmatch(entry.name, pattern) for pattern in patterns)]
-
-
 def tidy(output: Path) -> None:
     """Deletes what a finished run needs no more: stored images and texts, and unfinished files of a killed process."""
-    patterns = (STORED, BEST_WEIGHTS, FAILED, *UNFINISHED)
-    for leftover in (*named(output, patterns), *output.glob(f"{KEPT}/*.part")):
-        if leftover.is_dir():
-            shutil.rmtree(leftover)
-        else:
-            leftover.unlink()
+    delete(list_entries(output, (STORED, BEST_WEIGHTS, FAILED, *UNFINISHED)))
+    delete(output.glob(f"{KEPT}/*.part"))
 
 
-def keep(accelerator: Any, output: Path, progress: TrainingState) -> None:
+def save_state(accelerator: Any, output: Path, progress: TrainingState) -> None:
     """Writes a state whole; the state before it stays."""
     part, state, old = part_of(output / STATE), output / STATE, output / OLD_STATE
     with disk_errors(state):
@@ -188,7 +187,7 @@ def keep(accelerator: Any, output: Path, progress: TrainingState) -> None:
             said = str(error).splitlines()[0]
             raise ArtefactError(f"{state}: cannot be written ({said}); look at the disk and at `ulimit -f`") from error
         write_json(part / STATE_FILE, asdict(progress))
-        write_json(part / DIGESTS, digests_of(part))
+        write_json(part / DIGESTS, compute_digests(part))
         sync_tree(part)
         _give_up(old)
         if state.exists():
@@ -196,9 +195,9 @@ def keep(accelerator: Any, output: Path, progress: TrainingState) -> None:
         publish(part, state)
 
 
-def digests_of(state: Path) -> dict[str, str]:
+def compute_digests(state: Path) -> dict[str, str]:
     """SHA-256 (hex) of the files of a state by their names."""
-    return {path.name: file_sha256(path) for path in sorted(state.iterdir()) if path.name != DIGESTS}
+    return {path.name: compute_sha256(path) for path in sorted(state.iterdir()) if path.name != DIGESTS}
 
 
 def _give_up(folder: Path) -> None:
@@ -217,11 +216,14 @@ def resume(accelerator_at: Callable[[int], Any], output: Path) -> TrainingState:
         if not state.exists():
             continue
         try:
-            _check_digests(state)
+            if (state / DIGESTS).exists():  # states of older versions have none
+                stored, there = read_json(state / DIGESTS, "digests of the training state"), compute_digests(state)
+                if other := sorted(name for name in stored.keys() | there if stored.get(name) != there.get(name)):
+                    raise ArtefactError(f"{', '.join(other)}: missing, or not as written")
             progress = TrainingState(**read_json(state / STATE_FILE, "training state"))
             accelerator_at(progress.step).load_state(str(state))
         except Exception as error:  # torch, pickle and safetensors each raise their own error for a truncated file
-            problems.append(f"{state}: a damaged state ({reason_of(error)})")
+            problems.append(f"{state}: a damaged state ({describe_error(error)})")
             log.warning("%s", problems[-1])
             continue
         if state.name != STATE:
@@ -233,36 +235,22 @@ def resume(accelerator_at: Callable[[int], Any], output: Path) -> TrainingState:
     return TrainingState()
 
 
-def _check_digests(state: Path) -> None:
-    """Compares the files of a state with their digests, which those of older versions do not have.
-
-    Raises:
-        ArtefactError: a file is missing, or is not as it was written.
-    """
-    if not (state / DIGESTS).exists():
-        return
-    stored, there = read_json(state / DIGESTS, "digests of the training state"), digests_of(state)
-    if other := sorted(name for name in stored.keys() | there if stored.get(name) != there.get(name)):
-        raise ArtefactError(f"{', '.join(other)}: missing, or not as written")
-
-
 def rewind(output: Path, step: int) -> None:
     """Deletes what a killed process reported after the step of the state from which the run goes on."""
+
+    def is_until(line: bytes) -> bool:
+        try:
+            return bool(line.endswith(b"\n") and orjson.loads(line)["step"] <= step)
+        except (ValueError, KeyError, TypeError):  # what a failed write left
+            return False
+
     for path in (output / LOG, output / EXAMPLES):
         if path.is_file():
             lines = path.read_bytes().splitlines(keepends=True)
             with atomic_write(path) as out:
-                out.writelines(line for line in lines if line.endswith(b"\n") and _is_until(line, step))
+                out.writelines(filter(is_until, lines))
     if not step:
         (output / BEST_WEIGHTS).unlink(missing_ok=True)
-
-
-def _is_until(line: bytes, step: int) -> bool:
-    """True for a report of a step up to `step`; what a failed write left is none."""
-    try:
-        return bool(orjson.loads(line)["step"] <= step)
-    except (ValueError, KeyError, TypeError):
-        return False
 
 
 def write_weights(state: Mapping[str, Tensor], folder: Path, kind: torch.dtype) -> None:
@@ -273,12 +261,12 @@ def write_weights(state: Mapping[str, Tensor], folder: Path, kind: torch.dtype) 
     save_file(saved, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def step_of(state: Path) -> int:
+def read_step(state: Path) -> int:
     """The number of steps of a state."""
     return int(read_json(state / STATE_FILE, "training state")["step"])
 
 
-def best_of(output: Path) -> tuple[int, float]:
+def read_best(output: Path) -> tuple[int, float]:
     """The step and the score of the best weights; step 0 if there are none."""
     path = output / BEST_WEIGHTS
     if not path.is_file():

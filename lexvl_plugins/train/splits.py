@@ -13,10 +13,10 @@ from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_plugins.train.common.evaluation import spread
-from lexvl_plugins.train.common.optimiser import OPTIMISERS
+from lexvl_plugins.train.common.evaluation import choose_examples
+from lexvl_plugins.train.common.learner import choose_optimiser
 from lexvl_plugins.train.images.captioned import CaptionedImages, read_captioned
-from lexvl_plugins.train.images.networks import network_digests
+from lexvl_plugins.train.images.networks import compute_network_digests
 from lexvl_plugins.train.images.stores import Cache
 from lexvl_plugins.train.images.stream import StreamedImages
 from lexvl_plugins.train.model_settings import HeadSettings, TextPairSettings, TextSettings, TowerSettings
@@ -37,9 +37,10 @@ Splits = Mapping[str, Images] | Mapping[str, CaptionedImages] | Mapping[str, Que
 class Sources:
     """What a run reads.
 
-    data     items by role
-    digests  of the items by role, and of networks and teachers
-    cache    what is computed once of images and captions
+    Attributes:
+        data: items by role.
+        digests: of the items by role, and of networks and teachers.
+        cache: what is computed once of images and captions.
     """
 
     data: Splits
@@ -54,7 +55,7 @@ class Sources:
         else:
             data = read_splits(recipe, data_dir)
         check_batches(recipe, len(data[TRAINING]))
-        return cls(data, digests_of(recipe, data), Cache(cache))
+        return cls(data, compute_digests(recipe, data), Cache(cache))
 
     def keep(self) -> None:
         """Writes what is known of shards into the cache, for a run that resumes."""
@@ -76,24 +77,21 @@ def check(recipe: Recipe, data_dir: str | None, device: str) -> None:
     """Checks that the device, the optimisers, the data and the networks of a recipe exist; reads no image."""
     choose_device(device)
     for stage in recipe.stages:
-        OPTIMISERS[stage.optimisation.optimiser]([{"params": [torch.zeros(1)]}], stage.optimisation)
-    for role, parts in datasets(recipe, data_dir).items():
-        items = sum(items_of(dataset, recipe.model.of_texts) for dataset in parts)
+        choose_optimiser([{"params": [torch.zeros(1)]}], stage.optimisation)
+    for role, parts in load_datasets(recipe, data_dir).items():
+        items = 0
+        for dataset in parts:
+            judged = (qrel for qrel in dataset.qrels() if qrel.relevance > 0)
+            own = len({qrel.query_id if recipe.model.of_texts else qrel.doc_id for qrel in judged})
+            if not own:
+                lacks = "no topic has a relevant document" if recipe.model.of_texts else "no image has a caption"
+                raise DataError(f"{dataset.name}/{dataset.split}: {lacks}")
+            items += own
         if role == TRAINING:
             items = min(items, recipe.data.images or items)
             held_out = -(-items // recipe.data.held_out) if recipe.data.held_out else 0
             check_batches(recipe, items - held_out)
-    model_digests(recipe)
-
-
-def items_of(dataset: Dataset, of_texts: bool) -> int:
-    """The number of queries that have a relevant passage, or of images that have a caption."""
-    judged = (judgement for judgement in dataset.qrels() if judgement.relevance > 0)
-    items = len({judgement.query_id if of_texts else judgement.doc_id for judgement in judged})
-    if not items:
-        lacks = "no topic has a relevant document" if of_texts else "no image has a caption"
-        raise DataError(f"{dataset.name}/{dataset.split}: {lacks}")
-    return items
+    compute_model_digests(recipe)
 
 
 def check_batches(recipe: Recipe, items: int) -> None:
@@ -104,7 +102,7 @@ def check_batches(recipe: Recipe, items: int) -> None:
             raise UsageError(f"recipe {recipe.name}: batch_size {size} is more than the {items} training {what}")
 
 
-def datasets(recipe: Recipe, data_dir: str | None) -> dict[str, list[Dataset]]:
+def load_datasets(recipe: Recipe, data_dir: str | None) -> dict[str, list[Dataset]]:
     """By role, the datasets for training and, if there are some, for validation."""
     data, direction = recipe.data, "text-to-text" if recipe.model.of_texts else "text-to-image"
     splits = {TRAINING: data.split, VALIDATION: None if data.held_out else data.validation}
@@ -117,7 +115,7 @@ def datasets(recipe: Recipe, data_dir: str | None) -> dict[str, list[Dataset]]:
 
 def read_splits(recipe: Recipe, data_dir: str | None) -> Splits:
     """By role, the items; held-out items validate instead of a split of their own."""
-    by_role = datasets(recipe, data_dir)
+    by_role = load_datasets(recipe, data_dir)
     if recipe.model.of_texts:
         validates = bool(recipe.data.held_out)
         others = {TRAINING: recipe.data.others * validates, VALIDATION: recipe.data.others}
@@ -125,10 +123,10 @@ def read_splits(recipe: Recipe, data_dir: str | None) -> Splits:
             role: join([read_query_passages(dataset, others[role], recipe.data.titles) for dataset in parts])
             for role, parts in by_role.items()
         }
-        return held_apart(texts, recipe.data.held_out)
+        return hold_apart(texts, recipe.data.held_out)
     limits = {TRAINING: recipe.data.images}
     images = {role: read_captioned(part, limits.get(role)) for role, [part] in by_role.items()}
-    return held_apart(images, recipe.data.held_out)
+    return hold_apart(images, recipe.data.held_out)
 
 
 def read_stream(recipe: Recipe, folders: Iterable[Path]) -> dict[str, Images]:
@@ -137,24 +135,24 @@ def read_stream(recipe: Recipe, folders: Iterable[Path]) -> dict[str, Images]:
     load_dataset(corpus, data.validation or data.split, direction="text-to-image")  # shards have no split `val`
     stream = StreamedImages.read(corpus, data.images, folders)
     if not data.held_out:
-        return {TRAINING: stream, EXAMPLES: stream.at(spread(len(stream)))}
-    trained, held = stream.apart(data.held_out)
+        return {TRAINING: stream, EXAMPLES: stream.select(choose_examples(len(stream)))}
+    trained, held = stream.split_off(data.held_out)
     return {TRAINING: trained, VALIDATION: held}
 
 
-def held_apart(data: dict[str, Items], every: int | None) -> dict[str, Items]:
+def hold_apart(data: dict[str, Items], every: int | None) -> dict[str, Items]:
     """The data, in which every n-th training item validates and does not train; None for no change."""
     if not every:
         return data
     whole = data[TRAINING]
     held = range(0, len(whole), every)
     rest = [number for number in range(len(whole)) if number not in held]
-    return {TRAINING: whole.at(rest), VALIDATION: whole.at(held)}
+    return {TRAINING: whole.select(rest), VALIDATION: whole.select(held)}
 
 
-def digests_of(recipe: Recipe, data: Splits) -> dict[str, str]:
+def compute_digests(recipe: Recipe, data: Splits) -> dict[str, str]:
     """Digests of all that decides a run besides its recipe: its items, networks, teachers."""
-    digests = {role: items.digest() for role, items in data.items()} | model_digests(recipe)
+    digests = {role: items.digest() for role, items in data.items()} | compute_model_digests(recipe)
     for number, stage in enumerate(recipe.stages):
         for teacher, checkpoint in enumerate(stage.teachers):
             which = f"teacher {teacher} of stage {number}" if teacher else f"the teacher of stage {number}"
@@ -162,7 +160,7 @@ def digests_of(recipe: Recipe, data: Splits) -> dict[str, str]:
     return digests
 
 
-def model_digests(recipe: Recipe) -> dict[str, str]:
+def compute_model_digests(recipe: Recipe) -> dict[str, str]:
     """Digests of the networks that a recipe starts from."""
     model = recipe.model
     if isinstance(model, TextPairSettings):
@@ -176,4 +174,4 @@ def model_digests(recipe: Recipe) -> dict[str, str]:
     if isinstance(model, HeadSettings):
         what, name = ("dense pair", model.pair) if model.pair else ("words", str(model.words))
         return {what: find_checkpoint(name).digest()}
-    return network_digests(model)
+    return compute_network_digests(model)

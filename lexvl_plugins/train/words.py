@@ -10,12 +10,13 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.data.words import function_words, read_words
+from lexvl_anserini.data.lines import load_function_words, read_words
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer
-from lexvl_anserini.ground.errors import UsageError, reason_of
+from lexvl_anserini.ground.errors import UsageError, describe_error
 
 FOLDER = Path(__file__).parent / "assets"
+# Words that name something, and that a model must not say of a picture: people's descent, and monkeys.
 LEFT_OUT = FOLDER / "left-out-words.txt"
 KINDS = FOLDER / "kinds-of-classes.txt"
 
@@ -36,7 +37,7 @@ FIRST_WORD_ID = FIRST_TOKEN_ID + len(CHARACTERS)
 Texts = Iterable[str] | Counter[str]
 
 
-def word_counts(texts: Texts) -> Counter[str]:
+def count_words(texts: Texts) -> Counter[str]:
     """How often each word, as BERT's uncased tokenizer splits texts, occurs."""
     from tokenizers import normalizers, pre_tokenizers
 
@@ -50,7 +51,7 @@ def word_counts(texts: Texts) -> Counter[str]:
     return counts
 
 
-def frequent(counts: Counter[str], least: int) -> list[str]:
+def sort_by_frequency(counts: Counter[str], least: int) -> list[str]:
     """The ASCII words that occur at least so often, by descending frequency, then in alphabetical order."""
     words = (word for word, count in counts.items() if count >= least and word.isascii())
     return sorted(words, key=lambda word: (-counts[word], word))
@@ -64,7 +65,7 @@ def learn_words(texts: Texts, size: int, least: int = 2) -> list[str]:
     """
     base = [*SPECIALS, *CHARACTERS]
     known = set(base)
-    words = [word for word in frequent(word_counts(texts), least) if word not in known]
+    words = [word for word in sort_by_frequency(count_words(texts), least) if word not in known]
     if size <= len(base) or not words:
         raise UsageError(
             f"a vocabulary of {size} tokens from {len(words)} words seen at least {least} times: expected more than "
@@ -75,7 +76,7 @@ def learn_words(texts: Texts, size: int, least: int = 2) -> list[str]:
 
 def learn_terms(texts: Texts, least: int) -> list[str]:
     """The terms of a pretrained model: words of letters that occur `least` times, by frequency; no function words."""
-    words = [word for word in frequent(word_counts(texts), least) if names_something(word)]
+    words = [word for word in sort_by_frequency(count_words(texts), least) if names_something(word)]
     if not words:
         raise UsageError(f"no word but function words occurs at least {least} times in the captions")
     return words
@@ -83,10 +84,10 @@ def learn_terms(texts: Texts, least: int) -> list[str]:
 
 def names_something(word: str) -> bool:
     """True for words of at least two letters that are no function words and not left out."""
-    return len(word) > 1 and word.isalpha() and word not in function_words() | left_out_words()
+    return len(word) > 1 and word.isalpha() and word not in load_function_words() | read_words(LEFT_OUT)
 
 
-def with_words(tokenizer: Any, words: Sequence[str]) -> tuple[Any, list[list[int]]]:
+def add_words(tokenizer: Any, words: Sequence[str]) -> tuple[Any, list[list[int]]]:
     """A WordPiece tokenizer that also has whole words as tokens; and the pieces, as ids, that each new token replaces.
 
     New tokens follow the others. A longer word that begins with a new token has it as its first piece.
@@ -109,13 +110,15 @@ def read_class_names(path: Path) -> list[str]:
     try:
         names = orjson.loads(path.read_bytes())
     except (OSError, orjson.JSONDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read as a JSON list of names of classes ({reason_of(error)})") from error
+        raise UsageError(
+            f"{path}: cannot be read as a JSON list of names of classes ({describe_error(error)})"
+        ) from error
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UsageError(f"{path}: expected a JSON list of the names of the classes")
     return names
 
 
-def words_of_classes(names: Sequence[str], known: Sequence[str]) -> dict[str, list[int]]:
+def match_class_words(names: Sequence[str], known: Sequence[str]) -> dict[str, list[int]]:
     """The classes of each class word: those that are no `known` words, in alphabetical order, then those that are.
 
     Words of the names, but for function words, are class words if they are not known (*fire* of *fire truck* says
@@ -124,22 +127,22 @@ def words_of_classes(names: Sequence[str], known: Sequence[str]) -> dict[str, li
     places: dict[str, set[int]] = {}
     left_out = set(known)
     for number, name in enumerate(names):
-        for word in filter(names_something, word_counts([name])):
+        for word in filter(names_something, count_words([name])):
             if word not in left_out:
                 places.setdefault(word, set()).add(number)
-    for word, of_kind in kinds_of_classes().items():
-        if numbers := [number for number, name in enumerate(names) if name in of_kind]:
+    for word, fit_kind in read_kinds().items():
+        if numbers := [number for number, name in enumerate(names) if name in fit_kind]:
             places.setdefault(word, set()).update(numbers)
     return {word: sorted(places[word]) for word in sorted(places, key=lambda word: (word in left_out, word))}
 
 
-def terms_and_class_words(terms: Sequence[str], classes: Mapping[str, list[int]]) -> list[str]:
+def join_terms(terms: Sequence[str], classes: Mapping[str, list[int]]) -> list[str]:
     """The terms of the captions, then the class words that are none of them."""
     return list(dict.fromkeys([*terms, *classes]))
 
 
 @cache
-def kinds_of_classes() -> dict[str, frozenset[str]]:
+def read_kinds() -> dict[str, frozenset[str]]:
     """Words for kinds of things, and the names of the classes that are of the kind."""
     lines = (line.partition(":") for line in KINDS.read_text(encoding="utf-8").splitlines())
     named = {words: frozenset(map(str.strip, names.split(","))) for words, _, names in lines if names}
@@ -159,7 +162,7 @@ def save_tokenizer(tokens: list[str], folder: Path, max_length: int) -> Any:
     return save_core(core, folder, max_length)
 
 
-def fresh_tokenizer(tokenizer: str | None, texts: Texts, size: int, folder: Path, max_length: int) -> Any:
+def make_tokenizer(tokenizer: str | None, texts: Texts, size: int, folder: Path, max_length: int) -> Any:
     """The tokenizer of a network with random weights, written into a folder.
 
     Args:
@@ -171,10 +174,10 @@ def fresh_tokenizer(tokenizer: str | None, texts: Texts, size: int, folder: Path
     """
     if tokenizer is None:
         return save_tokenizer(learn_words(texts, size), folder, max_length)
-    return copied_tokenizer(find_checkpoint(tokenizer, weights=False).folder, folder)
+    return copy_tokenizer(find_checkpoint(tokenizer, weights=False).folder, folder)
 
 
-def copied_tokenizer(source: Path, folder: Path, size: int | None = None) -> Any:
+def copy_tokenizer(source: Path, folder: Path, size: int | None = None) -> Any:
     """The tokenizer of a folder, which has as many tokens as its model has rows, written into another folder."""
     tokenizer = load_tokenizer(source, size)
     folder.mkdir(parents=True, exist_ok=True)
@@ -198,8 +201,3 @@ def save_core(core: Any, folder: Path, max_length: int) -> Any:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(str(folder))
     return tokenizer
-
-
-def left_out_words() -> frozenset[str]:
-    """Words that name something, and that a model must not say of a picture: people's descent, and monkeys."""
-    return read_words(LEFT_OUT)

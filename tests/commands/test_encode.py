@@ -19,16 +19,15 @@ from byte_towers import tree
 from PIL import Image
 
 from lexvl_anserini import cli
-from lexvl_anserini.data.dataset import dataset_of, load_dataset
+from lexvl_anserini.data.dataset import load_dataset, load_reference
 from lexvl_anserini.encode import command
 from lexvl_anserini.encoders.cards import CARDS, default_encoder, length_options
 from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import write_json
-from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.manifest import name_manifest, read_manifest
 from lexvl_anserini.ground.records import Topic
-from lexvl_anserini.ground.run_manifest import manifest_path
-from lexvl_anserini.queries.query_vectors import encode_queries, finished_queries
+from lexvl_anserini.queries.query_vectors import encode_queries, find_finished_queries
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 from tests.invoking import invoked
@@ -105,7 +104,7 @@ def test_texts_in_passages(encode, beir):
     texts = {document.doc_id: document.text.split() for document in load_dataset(f"beir:{beir}").documents()}
     assert ids == [f"{name}#{n}" for name, words in texts.items() for n in range(max(1, -(-(len(words) - 5) // 3) + 1))]
     assert manifest.corpus.passages == "5:3" and manifest.documents == len(ids)
-    assert [document.doc_id for document in dataset_of(manifest.corpus.ref).documents()] == ids
+    assert [document.doc_id for document in load_reference(manifest.corpus.ref).documents()] == ids
     code, _, err = encode("--passages", "5", encoder="bag-of-tokens", output="out")
     assert code == 1 and "another request (corpus.passages: " in one_line(err)
 
@@ -272,12 +271,12 @@ def test_topics_for_an_index_that_has_greater_impacts_now(tmp_path):
     """They may need fewer bits; a file of an older version does not say for which impacts it was made."""
     output, made = tmp_path / "q.jsonl", {"encoder": {"name": "x"}, "topics": {}, "topics_sha256": "0"}
     output.write_text("")
-    write_json(manifest_path(output), {**made, "contents": True, "max_impact": 9, "counts": {"topics": 2}})
-    assert finished_queries(output, {**made, "contents": True, "max_impact": 9}, False) == 2
+    write_json(name_manifest(output), {**made, "contents": True, "max_impact": 9, "counts": {"topics": 2}})
+    assert find_finished_queries(output, {**made, "contents": True, "max_impact": 9}, False) == 2
     with pytest.raises(ArtefactError, match="max_impact: 9 found, 10 requested"):
-        finished_queries(output, {**made, "contents": True, "max_impact": 10}, False)
-    write_json(manifest_path(output), {**made, "contents": True, "counts": {"topics": 2}})
-    assert finished_queries(output, {**made, "contents": True, "max_impact": 10}, False) == 2
+        find_finished_queries(output, {**made, "contents": True, "max_impact": 10}, False)
+    write_json(name_manifest(output), {**made, "contents": True, "counts": {"topics": 2}})
+    assert find_finished_queries(output, {**made, "contents": True, "max_impact": 10}, False) == 2
 
 
 # ---- what it refuses

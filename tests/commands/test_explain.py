@@ -18,8 +18,8 @@ from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.explain import command
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc, Topic
-from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.runs.order import in_order
 from lexvl_anserini.runs.trec import write_run
 from lexvl_anserini.searching import searcher

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from lexvl_anserini.fuse import command
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.manifest import RunManifest, read_run_manifest
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.ground.run_manifest import RunManifest, read_run_manifest
 from lexvl_anserini.runs.fusion import Fusion, fuse_lists
 from lexvl_anserini.runs.trec import read_run, write_run
 from tests.invoking import invoked

@@ -139,9 +139,10 @@ def test_mixed_scores_measure_as_the_reference(shared, joint):
 @pytest.mark.shared
 def test_the_command_mixes_an_inverted_index_and_faiss(shared, joint, tmp_path):
     """Both runs of one checkpoint, then their mixture; the same command again has nothing to do."""
-    from lexvl_anserini import build_index, write_impacts
     from lexvl_anserini.runs.trec import read_run
     from lexvl_anserini.search import command as search
+    from lexvl_anserini.searching.building import build_index
+    from lexvl_anserini.shards.writing import write_impacts
 
     dataset = load_dataset(f"embeddings:{joint / 'tiny'},before_proj_albef")
     app, runs = Typer(), []
@@ -167,7 +168,7 @@ def test_the_command_mixes_an_inverted_index_and_faiss(shared, joint, tmp_path):
     assert not CliRunner().invoke(app, asked).exit_code and mixed.stat().st_mtime_ns == before
     other = CliRunner().invoke(app, [*asked, "--candidates", "3"])
     assert isinstance(other.exception, ArtefactError) and "another request (encoder.options." in str(other.exception)
-    about = hybrid_manifest(runs, [1.0, 1.0], 100, 10, TopicSource.of(dataset))
+    about = hybrid_manifest(runs, [1.0, 1.0], 100, 10, TopicSource.take_dataset(dataset))
     assert about.encoder["name"] == "joint+joint" and about.dataset == dataset.name
     assert [topic.query_id for topic in topics_of_run(about, None, None).stream()] == [
         topic.query_id for topic in topics

@@ -27,13 +27,11 @@ from typer.testing import CliRunner
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.encoders.encoder import read_image_of, read_topic
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
-from lexvl_anserini.ground.files import file_sha256, packed, read_json, write_json
-from lexvl_anserini.ground.manifest import Manifest, read_manifest
-from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
-from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.files import compute_sha256, packed, read_json, write_json
+from lexvl_anserini.ground.manifest import Manifest, RunManifest, name_manifest, read_manifest, read_run_manifest
+from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic, Vocabulary
 from lexvl_anserini.queries.clauses import Term, TreeQuery
-from lexvl_anserini.queries.query_source import topic_source
+from lexvl_anserini.queries.query_source import find_topic_source
 from lexvl_anserini.runs.trec import is_finished, read_run, write_run
 from lexvl_anserini.search import FeedbackOptions, RefinementOptions, RM3Options, TwoPhaseOptions, command
 from lexvl_anserini.searching import retrieval, searcher
@@ -176,7 +174,7 @@ def test_finished_and_other_runs(index: Path, beir: Path, tmp_path: Path, monkey
     assert run.read_bytes() == before
     invoke(*arguments, "--hits", 1, "--overwrite")
     assert len(list(read_run(run))) == 2
-    manifest_path(run).unlink()
+    name_manifest(run).unlink()
     with pytest.raises(ArtefactError, match="exists without toy.trec.manifest.json; --overwrite replaces it"):
         invoke(*arguments, "--hits", 1)
 
@@ -274,7 +272,7 @@ def test_a_file_of_topics_covers_the_pixels_of_its_pictures(tmp_path: Path, capl
     manifest = read_manifest(INDEX)
 
     def planned(name: Path = topics) -> RunManifest:
-        source = topic_source(str(name), INDEX, manifest, None, None)
+        source = find_topic_source(str(name), INDEX, manifest, None, None)
         return RunManifest("t", "", "", None, {}, {"name": "x"}, {}, "i", 9, False, topics_sha256=source.noted())  # type: ignore[arg-type]
 
     write_run(run, [[]], planned())
@@ -283,13 +281,13 @@ def test_a_file_of_topics_covers_the_pixels_of_its_pictures(tmp_path: Path, capl
     with pytest.raises(ArtefactError, match="another request .topics_sha256: "):
         is_finished(run, planned(), False)
     # A run of an older version, and a file of texts, have the digest of the file alone.
-    write_run(run, [[]], replace(planned(), topics_sha256=file_sha256(topics)))
+    write_run(run, [[]], replace(planned(), topics_sha256=compute_sha256(topics)))
     caplog.set_level("INFO", "lexvl_anserini")
     assert is_finished(run, planned(), False)
     assert "whose digest does not cover the pictures of its topics" in caplog.text
     texts = tmp_path / "t.tsv"
     texts.write_text("q\tdog\n")
-    assert planned(texts).topics_sha256 == file_sha256(texts)
+    assert planned(texts).topics_sha256 == compute_sha256(texts)
 
 
 def test_a_split_of_a_folder(index: Path, beir: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from lexvl_anserini.encoders.checkpoints.filenames import TORCH_SUFFIXES, model_
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_contents, read_weights
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.ground.errors import CheckpointError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, describe_error
 
 BERT = "splade/ckpt_bert"
 
@@ -476,9 +476,9 @@ def test_the_whole_line_from_a_hub_of_its_own(hub, golden, tmp_path):
 
 def test_advice_to_run_code_is_not_passed_on():
     asking = "The repository x contains custom code which must be executed to correctly load the model."
-    assert reason_of(ValueError(asking)) == (
+    assert describe_error(ValueError(asking)) == (
         "ValueError: it names code of its own, and code of a checkpoint is never run"
     )
-    assert reason_of(ValueError("Validation error:\n  expected int, got str")) == (
+    assert describe_error(ValueError("Validation error:\n  expected int, got str")) == (
         "ValueError: Validation error: expected int, got str"
     )

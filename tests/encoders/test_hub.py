@@ -274,8 +274,8 @@ def test_two_at_once(hub, true_digest):
 def test_a_process_reads_large_files_once(hub, monkeypatch):
     """To verify them and for the digest, at the first load and at later ones."""
     read = []
-    monkeypatch.setattr(hub_module, "file_sha256", lambda path: read.append(path.name) or real(path))
-    real = __import__("lexvl_anserini.ground.files", fromlist=["file_sha256"]).file_sha256
+    monkeypatch.setattr(hub_module, "compute_sha256", lambda path: read.append(path.name) or real(path))
+    real = __import__("lexvl_anserini.ground.files", fromlist=["compute_sha256"]).compute_sha256
     for _ in range(3):
         find_checkpoint("tiny/splade").digest()
     assert len([name for name in read if len(name) == 64]) <= 2  # as `.part` and as blob at most

@@ -117,7 +117,7 @@ def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_backbones, "package_folder", lambda name: None)
+    monkeypatch.setattr(image_backbones, "find_package", lambda name: None)
     with pytest.raises(MissingExtra, match=r"'efficientnet-lite2' needs an extra: .*\[photos\]"):
         load_image_backbone(LITE2)
 

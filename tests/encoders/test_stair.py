@@ -31,7 +31,7 @@ from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stair, Stair
 from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_anserini.localise import command
 
 TINY = StairConfig(

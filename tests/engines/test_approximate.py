@@ -24,12 +24,11 @@ from lexvl_anserini.engines.resident.approximate import ApproximatePostings
 from lexvl_anserini.engines.resident.grouping import DocumentVectors, group, summaries
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
-from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.manifest import RunManifest, read_manifest
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
-from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.index import command as index_command
 from lexvl_anserini.queries.clauses import Term, TreeQuery
-from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.queries.query_vectors import Feedback
 from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.search import command as search
 from lexvl_anserini.searching.building import (

@@ -14,7 +14,7 @@ from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import EncoderRef
 from lexvl_anserini.ground.records import Topic
-from lexvl_anserini.queries.feedback import RM3
+from lexvl_anserini.queries.query_vectors import RM3
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.refine import Refinement, SearchSettings

@@ -14,7 +14,7 @@ from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.registry import ENGINES, EngineRow
 from lexvl_anserini.index import command as index_command
 from lexvl_anserini.queries.clauses import Impacts, Not, Term, TreeQuery
-from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.queries.query_vectors import Feedback
 from lexvl_anserini.search import command as search_command
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.searching.refine import Refinement, TwoPhase

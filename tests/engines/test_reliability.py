@@ -18,8 +18,7 @@ from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_anserini.ground.files import new_folder
 from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import ImpactQuery, Vocabulary
 from lexvl_anserini.queries.clauses import Impacts
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.searching.shared_terms import explained

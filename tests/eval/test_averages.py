@@ -6,7 +6,7 @@ import pytest
 
 from eval.measures.averages import AVERAGES, average, averaged, datasets_of
 from eval.reproduction.quantities import MEANS
-from lexvl_anserini.data.fetch import BEIR_ARCHIVES
+from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
 from lexvl_anserini.ground.errors import DataError, UnknownName
 from lexvl_anserini.ground.records import Measurement
 

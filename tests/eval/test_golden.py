@@ -13,7 +13,7 @@ from eval.measures.measure_runs import measure_runs
 from eval.measures.metrics import evaluate, means
 from eval.measures.ties import strict_order
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
-from lexvl_anserini.runs.trec import in_rank_order, read_run
+from lexvl_anserini.runs.trec import read_run, sort_by_rank
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "eval_protocol"
 TREC_RUNS = Path(__file__).parents[3] / "shared" / "data" / "trec-runs"
@@ -133,5 +133,5 @@ def test_our_order_of_a_published_run_is_the_one_that_search_would_write():
     for hit in read_run(path):
         by_topic.setdefault(hit.query_id, []).append(hit)
     assert strict_order(read_run(path)) == {
-        query_id: [hit.doc_id for hit in in_rank_order(hits)] for query_id, hits in by_topic.items()
+        query_id: [hit.doc_id for hit in sort_by_rank(hits)] for query_id, hits in by_topic.items()
     }

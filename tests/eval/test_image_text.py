@@ -20,9 +20,8 @@ from eval.report.tables import caption_table
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
-from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.manifest import CorpusRef, RunManifest, name_manifest
 from lexvl_anserini.ground.records import Measurement
-from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path
 
 
 @pytest.fixture
@@ -85,7 +84,7 @@ def test_stored_vectors_have_their_own_judgements(coco, tmp_path):
     run = write(tmp_path / "own.trec", {"0": ["0"], "1": ["1", "0"], "2": ["1"]})
     corpus = {"name": own, "direction": "text-to-image"}
     about = RunManifest(own, own, "test", None, corpus, {"name": "d2s"}, {}, "i", 10, False)
-    write_json(manifest_path(run), about.to_json())
+    write_json(name_manifest(run), about.to_json())
     arguments = ["--run", str(run), "--data-dir", str(coco), "--format", "json"]
     told = [
         CliRunner().invoke(make_app(eval.coco.command), [*arguments, *more]) for more in ([], ["--dataset", "coco"])

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 from colour_towers import COLOURS, colour_tower, painted
+from lexvl_eval.analyses.sentence_pairs import words_of
 from tiny_encoders import WORDPIECES, made_stair, made_twin
 from typer.testing import CliRunner
 
@@ -22,15 +23,7 @@ from eval.analyses.classes.class_words import (
 )
 from eval.analyses.classes.classification import NO_ANSWER
 from eval.analyses.classes.labelled import ImageClasses, LabelledImages
-from eval.analyses.interpretability import (
-    NamedWords,
-    caption_words,
-    command,
-    compared,
-    first_terms,
-    frequent_words,
-    words_of,
-)
+from eval.analyses.interpretability import NamedWords, caption_words, command, compared, first_terms, frequent_words
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.encoders.loading import load_encoder
@@ -115,7 +108,7 @@ def test_an_image_without_terms_names_nothing():
 
 def test_the_command_reads_stored_impacts(tmp_path, monkeypatch):
     write_shards(tmp_path / "shards", VECTORS, terms=TERMS)
-    monkeypatch.setattr("lexvl_anserini.data.dataset.dataset_of", lambda ref: dataset())
+    monkeypatch.setattr("lexvl_anserini.data.dataset.load_reference", lambda ref: dataset())
     invoke = partial(CliRunner().invoke, make_app(command), catch_exceptions=False)
     done = invoke(["--shards", str(tmp_path / "shards")])
     assert done.exit_code == 0

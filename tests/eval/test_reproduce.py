@@ -32,8 +32,8 @@ from eval.reproduction.rows import Finding, RowPart, Workplace, assignments, row
 from eval.reproduction.sources import COLLECTIONS, DIGESTS, DOCUMENT_COSTS, FILES, IMAGE_SETS, UNCONFIRMED
 from eval.reproduction.tables import agrees, reproduced, reproduced_rows
 from lexvl_anserini.cli import make_app
+from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.data.fetch import BEIR_ARCHIVES
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError

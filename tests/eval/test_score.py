@@ -21,8 +21,8 @@ from eval.measures.averages import datasets_of
 from eval.measures.inputs import JudgementSource, describe_run
 from eval.measures.measure_runs import measure_runs
 from lexvl_anserini.cli import run as run_command
+from lexvl_anserini.ground.manifest import RunManifest, name_manifest
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path
 from lexvl_anserini.runs.trec import write_run
 
 # Topic 1 finds its document at rank 2 behind itself; topic 2 finds its document at rank 1.
@@ -59,7 +59,7 @@ def write_manifest(run: Path, **changes: object) -> None:
         "remove_query": True,
     }  # fmt: skip
     manifest = RunManifest(**{**fields, **changes})  # type: ignore[arg-type]
-    manifest_path(run).write_text(json.dumps(manifest.to_json()))
+    name_manifest(run).write_text(json.dumps(manifest.to_json()))
 
 
 @pytest.fixture
@@ -421,7 +421,7 @@ def test_labels_must_be_as_many_as_runs(toy: Path, call: Callable):
 
 
 def test_a_damaged_manifest_is_told(toy: Path, call: Callable):
-    manifest_path(toy / "a.trec").write_text("{}")
+    name_manifest(toy / "a.trec").write_text("{}")
     code, _, err = call(score.command, "--run", "a.trec", "--qrels", "qrels.tsv")
     assert code == 1
     assert "not a run's manifest" in err

@@ -19,8 +19,8 @@ from eval.report.render import Column, Table, to_csv, to_latex, to_markdown, to_
 from eval.report.tables import SystemRow, comparison_table, score_table, system_row, system_table
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.records import Measurement, ScoredDoc
-from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.runs.trec import write_run
 
 ROWS = [

@@ -19,8 +19,8 @@ from eval.measures.metrics import evaluate
 from eval.measures.significance import compare_runs
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UnknownName, UsageError
+from lexvl_anserini.ground.manifest import RunManifest, name_manifest, read_run_manifest
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
-from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest
 from lexvl_anserini.runs.columns import hits_of
 from lexvl_anserini.runs.trec import write_run
 
@@ -79,9 +79,9 @@ def test_a_compressed_run_has_the_digest_of_its_file():
 
 
 def test_the_manifest_of_an_older_version_is_believed():
-    about = json.loads(manifest_path(Path("ours.trec")).read_text())
+    about = json.loads(name_manifest(Path("ours.trec")).read_text())
     assert len(about.pop("sha256")) == 64
-    manifest_path(Path("ours.trec")).write_text(json.dumps(about))
+    name_manifest(Path("ours.trec")).write_text(json.dumps(about))
     found = read_run_manifest(Path("ours.trec"))
     assert found and found.sha256 == "" and found.request() == MANIFEST.request()
     assert describe_run(Path("ours.trec")).ties == "rank"

@@ -30,7 +30,7 @@ from lexvl_anserini.data.pictures.images import OnError
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 
 WHOLE = (0, 0, 8, 8)
 

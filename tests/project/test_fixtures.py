@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from lexvl_anserini import LexvlError, load_dataset, search_index
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.ground.run_manifest import INDEX_DIGESTS
+from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.ground.errors import LexvlError
+from lexvl_anserini.ground.manifest import INDEX_DIGESTS
+from lexvl_anserini.searching.retrieval import search_index
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "lexvl-1"
 COMMANDS = [

@@ -74,7 +74,7 @@ COMMAND = CommandRow("harbour.command", "At sea", "Say ahoy")
 import numpy as np
 from scipy import sparse
 from lexvl_anserini.encoders.encoder import Encoder, ReadsTexts
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 TERMS = ("boat", "red", "tug")
 class Boats(ReadsTexts):
     kind, binary, vocabulary = "impact", False, Vocabulary(TERMS)

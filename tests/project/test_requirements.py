@@ -31,7 +31,7 @@ NOT_IMPORTED = {
 }
 
 # Functions that find a module by its name.
-FINDERS = {"find_spec", "import_module", "package_folder"}
+FINDERS = {"find_spec", "import_module", "find_package"}
 
 # An import, or a string, which may name a module.
 MENTION = re.compile(r"(?:^\s*(?:import|from) |[\"'])(\w+)", re.MULTILINE)

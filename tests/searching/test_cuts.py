@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from shard_folders import Documents, write_dense_shards, write_shards
 
-from lexvl_anserini import Searcher
 from lexvl_anserini.engines.opening import open_impact_index, verified
 from lexvl_anserini.engines.resident.choosing import VARIABLE
 from lexvl_anserini.ground.errors import UsageError
@@ -17,11 +16,12 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery
 from lexvl_anserini.ground.registry import ENGINES, EngineRow
 from lexvl_anserini.queries.clauses import AnyOf, Boost, Impacts, Term, Text, TreeQuery
-from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.queries.query_vectors import Feedback
 from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.searching.building import build_index, delete_documents
 from lexvl_anserini.searching.cuts import Cut, greatest_score
 from lexvl_anserini.searching.refine import Refinement, SearchSettings, TwoPhase
+from lexvl_anserini.searching.searcher import Searcher
 
 TERMS = ["cat", "dog", "sea"]
 DOCUMENTS: Documents = [("d1", {"cat": 2, "dog": 1}), ("d2", {"dog": 3}), ("d3", {"sea": 40})]

@@ -25,7 +25,7 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import Document, ImpactQuery, Topic
 from lexvl_anserini.index import command as index_command
-from lexvl_anserini.queries.query_vectors import field_vectors, halved, write_queries
+from lexvl_anserini.queries.query_vectors import encode_fields, halve_weights, write_queries
 from lexvl_anserini.search import command as search_command
 from lexvl_anserini.searching.fields import load_fields, reweighted
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
@@ -39,7 +39,7 @@ TEXTS = {"d1": "the red boats", "d2": "a boat boat on the sea", "d3": "dogs", "d
 
 
 class Words(WordTower):
-    """A tower whose weights are counts of words, halved; its queries are texts."""
+    """A tower whose weights are counts of words, halve_weights; its queries are texts."""
 
     def read_topic(self, topic: Topic) -> str:
         assert topic.text is not None
@@ -77,7 +77,7 @@ def test_a_score_is_the_weighted_sum_of_the_scores_of_both_fields(
         engine = MemoryEngine(Path(folder) / "both", manifest)
     tower = FieldsTower(tuple(QueryField(name, weight, Words(), COUNTS) for name, (_, weight) in fields.items()))
     inputs = tower.read_topic(Topic("q", " ".join(words)))
-    [query] = field_vectors(tower, [inputs], manifest.counts.max_impact, 1)
+    [query] = encode_fields(tower, [inputs], manifest.counts.max_impact, 1)
     [hits] = engine.search([ImpactQuery("q", query)], 10)
     assert dict(hits.pairs()) == expected
 
@@ -92,7 +92,7 @@ def test_a_score_is_the_weighted_sum_of_the_scores_of_both_fields(
     ],
 )
 def test_a_query_is_halved_until_no_score_reaches_the_limit(vector: dict[str, int], within: dict[str, int]) -> None:
-    assert halved(vector, 255) == within
+    assert halve_weights(vector, 255) == within
 
 
 @pytest.fixture(scope="module")

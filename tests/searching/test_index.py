@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from shard_folders import write_shards
 
-from lexvl_anserini import Searcher
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index
+from lexvl_anserini.searching.searcher import Searcher
 
 CALLS, THREADS = 2_000, 8
 QUERY = ImpactQuery("q", {"cat": 2, "dog": 1})

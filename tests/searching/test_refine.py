@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 
 from lexvl_anserini.engines.engine import ImpactEngine
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.ground.records import ImpactQuery, heaviest
 from lexvl_anserini.queries.clauses import AnyOf, Clause, Impacts, Not, Term, Text, TreeQuery
-from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.queries.query_vectors import Feedback
 from lexvl_anserini.runs.order import RankedList, in_order
 from lexvl_anserini.searching.refine import (
     RefinedQuery,
     Refinement,
     SearchSettings,
     TwoPhase,
-    heaviest,
     read_terms,
     refined_queries,
     search_refined,

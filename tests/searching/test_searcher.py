@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 from shard_folders import Documents, write_shards
 
-from lexvl_anserini import Searcher
 from lexvl_anserini.engines.index_folder import RESIDENT
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.records import ImpactQuery, Topic
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import ImpactQuery, Topic, Vocabulary
 from lexvl_anserini.queries.clauses import Term, TreeQuery
 from lexvl_anserini.searching import searcher as searching
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.refine import Refinement
+from lexvl_anserini.searching.searcher import Searcher
 
 TERMS = ["cat", "dog"]
 DOCUMENTS: Documents = [("d1", {"cat": 2, "dog": 1}), ("d2", {"dog": 3})]

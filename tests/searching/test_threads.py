@@ -95,7 +95,7 @@ def java_threads() -> int:
 FORKED = """
 import multiprocessing, sys
 from pathlib import Path
-from lexvl_anserini import search_index
+from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.opening import open_impact_index
 from lexvl_anserini.ground.errors import JavaError

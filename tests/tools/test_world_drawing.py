@@ -17,8 +17,7 @@ from world.scenes import SPLITS, Scene, Thing, make_scene, scenes
 from world.shapes import Drawing, rasterise, slanted
 from world.sketches import materials, plan
 
-from lexvl_anserini.data.corpora.demo import PICTURES, demo_files
-from lexvl_anserini.data.corpora.karpathy import read_karpathy
+from lexvl_anserini.data.corpora.captioned import PICTURES, list_demo_files, read_karpathy
 
 pytestmark = pytest.mark.extended
 
@@ -265,7 +264,7 @@ def test_a_split_is_whole_or_absent(tmp_path, few, monkeypatch):
 def test_processes_draw_the_same_files_as_one(tmp_path, monkeypatch):
     one = draw_split("val", tmp_path / "one", size=16)
     monkeypatch.setattr(module, "MANY", 1)
-    monkeypatch.setattr(module, "usable_cores", lambda: 2)
+    monkeypatch.setattr(module, "count_usable_cores", lambda: 2)
     many = draw_split("val", tmp_path / "many", size=16)
     tar = "images-v3-16px-val.tar"
     assert one.read_bytes() == many.read_bytes()
@@ -275,5 +274,5 @@ def test_processes_draw_the_same_files_as_one(tmp_path, monkeypatch):
 def test_the_package_holds_the_test_split(tmp_path):
     """The files in the package are what the tool draws, byte for byte."""
     drawn = draw_split("test", tmp_path)
-    for file, name in zip(demo_files(), ("test.json", PICTURES.format(split="test")), strict=True):
+    for file, name in zip(list_demo_files(), ("test.json", PICTURES.format(split="test")), strict=True):
         assert file.read_bytes() == (drawn.parent / name).read_bytes(), name

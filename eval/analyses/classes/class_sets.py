@@ -17,7 +17,7 @@ import numpy as np
 
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.user_folders import expanded_path
+from lexvl_anserini.ground.machine import expand_path
 
 from .labelled import ImageClasses, Labelled, LabelledImages, class_folders, read_classes, read_labelled, with_numbers
 
@@ -62,8 +62,8 @@ def load_labelled(
     """
     known, _, folder = name.partition(":")
     if known not in CLASS_SETS:
-        return read_labelled(expanded_path(name), classes)
-    where = expanded_path(folder) if folder else data_root(data_dir) / known
+        return read_labelled(expand_path(name), classes)
+    where = expand_path(folder) if folder else data_root(data_dir) / known
     images = _images_of(known, where, split)
     return with_numbers(known, str(where), images, classes or classes_of(known), CLASS_SETS[known].per_class)
 

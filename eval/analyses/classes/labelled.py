@@ -19,11 +19,11 @@ import numpy as np
 
 from lexvl_anserini.data.checks import unescape_id
 from lexvl_anserini.data.corpora.folder import load_pictures
-from lexvl_anserini.data.pictures.images import image_suffixes
+from lexvl_anserini.data.pictures.images import list_image_suffixes
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import read_json
+from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.user_folders import expanded_path
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -116,7 +116,7 @@ def class_folders(where: Path) -> Iterator[Labelled]:
         if empty := sorted(folders - classes):
             raise DataError(
                 f"{where / empty[0]}: a class folder without pictures, expected some of "
-                f"{', '.join(sorted(image_suffixes())[:5])}, ...; remove the folder if it is no class"
+                f"{', '.join(sorted(list_image_suffixes())[:5])}, ...; remove the folder if it is no class"
             )
 
 
@@ -127,7 +127,7 @@ def read_list(path: Path) -> Iterator[Labelled]:
         if image in seen:
             raise DataError(f"{where}: image {image!r} occurs twice")
         seen.add(image)
-        yield Labelled(str(path.parent / expanded_path(image)), label)
+        yield Labelled(str(path.parent / expand_path(image)), label)
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

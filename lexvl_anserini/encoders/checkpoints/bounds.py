@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as registration
 
-from lexvl_anserini.ground.errors import CheckpointError, LexvlError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, LexvlError, describe_error
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -91,7 +91,7 @@ def outline(make: Callable[[], Module], weights: Mapping[str, Tensor], where: st
     except LexvlError:
         raise
     except Exception as error:  # a wrong value in a configuration raises any error
-        raise CheckpointError(f"{where}: describes no model that can be built ({reason_of(error)})") from error
+        raise CheckpointError(f"{where}: describes no model that can be built ({describe_error(error)})") from error
 
 
 @contextmanager

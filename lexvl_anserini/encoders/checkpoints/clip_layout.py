@@ -21,7 +21,7 @@ from lexvl_anserini.encoders.checkpoints.filenames import CONFIGURATIONS
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly
 from lexvl_anserini.ground.errors import CheckpointError
-from lexvl_anserini.ground.user_folders import expanded_path
+from lexvl_anserini.ground.machine import expand_path
 
 # Width of a head if there is no number of heads: that of all of OpenAI's models.
 HEAD_WIDTH = 64
@@ -192,7 +192,7 @@ def run_config(checkpoint: Checkpoint) -> Mapping[str, Any]:
 def find_merges(named: str | None, folder: Path, config: Mapping[str, Any]) -> Path | None:
     """The BPE merges: the file that the user names, else the run's or OpenAI's in `folder`; None if there is none."""
     if named is not None:
-        path = expanded_path(named)
+        path = expand_path(named)
         if not path.is_file():
             raise CheckpointError(f"{named}: no such file; name CLIP's BPE merges (bpe_simple_vocab_16e6.txt.gz)")
         return path

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from lexvl_anserini.encoders.cards import PACKAGED
@@ -29,12 +28,11 @@ from lexvl_anserini.encoders.checkpoints.hub import (
     names_in,
     read_listing,
 )
-from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlError, MissingExtra, reason_of
+from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlError, MissingExtra, describe_error
 from lexvl_anserini.ground.files import read_json
-from lexvl_anserini.ground.installed import package_folder
+from lexvl_anserini.ground.machine import expand_path, find_package
 from lexvl_anserini.ground.manifest import PLACES
-from lexvl_anserini.ground.typed import Entry, Key, check
-from lexvl_anserini.ground.user_folders import expanded_path
+from lexvl_anserini.ground.typed import Entry, check
 
 log = logging.getLogger(__name__)
 
@@ -107,11 +105,11 @@ def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
     """
     if reference in PACKAGED:
         packaged = PACKAGED[reference]
-        folder = package_folder(packaged.module)
+        folder = find_package(packaged.module)
         if folder is None:
             raise MissingExtra(f"the checkpoint {reference!r}", packaged.extra)
         return Checkpoint(reference, folder / packaged.folder, weights)
-    path = expanded_path(reference)
+    path = expand_path(reference)
     if path.is_dir():
         return Checkpoint(str(path.resolve()), path, weights)
     if path.exists():
@@ -171,7 +169,7 @@ def from_hub(name: str, revision: str | None = None, weights: bool = True) -> Ch
             f"{where}: not on the hub (private models need HF_TOKEN), and no such folder here"
         ) from error
     except Exception as error:  # any error of the HTTP stack
-        reason = reason_of(error)
+        reason = describe_error(error)
         log.debug("hub: %s", error)
         folder = cached(name, revision)
         if listing is not None and not (folder and all((folder / file.name).is_file() for file in listing.files)):
@@ -214,11 +212,11 @@ class SavedEncoder(Entry):
     file     the weight file, of an encoder that is loaded from a file
     """
 
-    encoder: Key[str] = Key("", required=True)
-    options: Key[Mapping[str, Any]] = Key(MappingProxyType({}))
-    places: Key[Mapping[str, Any]] = Key(MappingProxyType({}))
-    folder: Key[str] = Key("")
-    file: Key[str | None] = Key(None)
+    encoder: str
+    options: Mapping[str, Any] = {}
+    places: Mapping[str, Any] = {}
+    folder: str = ""
+    file: str | None = None
 
     def weights_of(self, checkpoint: Checkpoint) -> Checkpoint:
         """The checkpoint with the folder and the file of its weights."""

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from lexvl_anserini.encoders.checkpoints.filenames import model_files
 from lexvl_anserini.ground.errors import CheckpointError
-from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, file_sha256, make_folder
+from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, exclusive, make_folder
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 # A branch, a tag or a commit; also a part of a path.
@@ -220,4 +220,4 @@ def content_sha256(path: Path) -> str:
 
 @lru_cache(maxsize=4096)
 def _sha256(path: Path, inode: int, size: int, mtime_ns: int) -> str:
-    return file_sha256(path)
+    return compute_sha256(path)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexvl_anserini.encoders.checkpoints.filenames import inside
-from lexvl_anserini.ground.errors import CheckpointError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, describe_error
 from lexvl_anserini.ground.files import atomic_write, read_json, write_json
 
 MODULES_FILE = "modules.json"
@@ -60,7 +60,7 @@ def read_modules(folder: Path) -> list[SentenceModule]:
         if not all(isinstance(kind, str) for kind, _ in listed):
             raise TypeError("a type is not a string")
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(f"{path}: not a list of modules with type and path ({reason_of(error)})") from error
+        raise CheckpointError(f"{path}: not a list of modules with type and path ({describe_error(error)})") from error
     return [SentenceModule(kind, inside(folder, where, str(path))) for kind, where in listed]
 
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from lexvl_anserini.encoders.checkpoints.bounds import check_tensors, check_unpacked
 from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES, inside, may_be_shards, weight_files
-from lexvl_anserini.ground.errors import CheckpointError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, describe_error
 from lexvl_anserini.ground.files import read_json
 
 # The names of the tensors in files of training frameworks: Lightning, open_clip; naver; DPR; LAVIS, BLIP, FDT.
@@ -189,7 +189,7 @@ def foreign_names(path: Path) -> list[str]:
 
 def unreadable(path: Path, error: Exception) -> str:
     """The message for a file that cannot be read."""
-    return f"{path}: cannot be read as weights ({reason_of(error).partition('. ')[0]})"
+    return f"{path}: cannot be read as weights ({describe_error(error).partition('. ')[0]})"
 
 
 def unwrapped(data: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:

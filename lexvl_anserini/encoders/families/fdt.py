@@ -48,7 +48,7 @@ from lexvl_anserini.encoders.parts.towers import (
     in_direction,
 )
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 
 # Folder and files of the weights of a training run.
 RUN_FOLDER, RUN_FILES = "checkpoints", "ckpt_*.pth.tar"

@@ -55,7 +55,7 @@ from lexvl_anserini.encoders.parts.tokens import FIRST_WORD_ID, TokenColumns, co
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower, TowerOf, in_direction, with_topk
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.files import read_json
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 
 # Files on the hub have the first name, checkpoints from before June 2024 the second.
 TEXT_TYPES = ("vdr_crossmodal_text", "vdr_cm_text")

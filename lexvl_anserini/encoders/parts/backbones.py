@@ -16,7 +16,7 @@ from lexvl_anserini.encoders.checkpoints.bounds import build, check_repeated, ou
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
 from lexvl_anserini.encoders.parts.pooling import Backbone, Head
-from lexvl_anserini.ground.errors import CheckpointError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, describe_error
 from lexvl_anserini.ground.files import read_json
 
 # Heads that a checkpoint may have and a plain backbone does not use.
@@ -63,7 +63,7 @@ def read_config(folder: Path) -> Any:
         # A file may name a kernel on the hub here, which is compiled code.
         config._attn_implementation = config._experts_implementation = None
     except Exception as error:  # a wrong value raises any error
-        raise CheckpointError(f"{path}: {reason_of(error)}") from error
+        raise CheckpointError(f"{path}: {describe_error(error)}") from error
     return config
 
 
@@ -110,7 +110,7 @@ def from_pretrained(auto: Any, folder: Path) -> tuple[nn.Module, Mapping[str, An
                 ignore_mismatched_sizes=True,  # in the loading info, for which `complain` raises an error
             )
     except Exception as error:
-        raise CheckpointError(f"{folder}: the model cannot be loaded ({reason_of(error)})") from error
+        raise CheckpointError(f"{folder}: the model cannot be loaded ({describe_error(error)})") from error
     return model.eval(), info
 
 

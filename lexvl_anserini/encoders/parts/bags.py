@@ -13,7 +13,7 @@ from lexvl_anserini.encoders.parts.sparsify import WeightsOfRows, rows_of
 from lexvl_anserini.encoders.parts.tokens import OwnTokens, TextReader, TokenColumns
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import CsrRows
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 
 
 class BagTower(WeightsOfRows, ReadsTexts):

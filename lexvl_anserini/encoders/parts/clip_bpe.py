@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.encoders.parts.tokens import starts
-from lexvl_anserini.ground.errors import CheckpointError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, describe_error
 
 START, END, MASK = "<|startoftext|>", "<|endoftext|>", "<|mask|>"
 # Those of DeCLIP and FDT.
@@ -50,7 +50,7 @@ def read_merges(path: Path) -> list[str]:
         with gzip.open(path) if packed else open(path, "rb") as lines:
             text = lines.read(MOST_BYTES + 1).decode("utf-8")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path}: cannot be read as BPE merges ({reason_of(error)})") from error
+        raise CheckpointError(f"{path}: cannot be read as BPE merges ({describe_error(error)})") from error
     if len(text) > MOST_BYTES:
         raise CheckpointError(f"{path}: more than {MOST_BYTES} characters, expected BPE merges")
     return text.split("\n")[1:LAST_LINE]

@@ -34,8 +34,7 @@ from lexvl_anserini.encoders.parts.tokens import (
 )
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, Items, LexicalTower, Texts
 from lexvl_anserini.ground.errors import CheckpointError, DataError, UsageError
-from lexvl_anserini.ground.records import Document, Topic
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Document, Topic, Vocabulary
 
 # LAVIS reads 35 tokens in the evaluation of both families, whatever the training configuration has.
 MAX_LENGTH = 35

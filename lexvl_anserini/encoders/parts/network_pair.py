@@ -41,7 +41,7 @@ from lexvl_anserini.encoders.parts.tokens import (
     load_tokenizer,
 )
 from lexvl_anserini.ground.errors import CheckpointError
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 
 TEXT, IMAGE = "encoder_q", "encoder_p"
 # The value of `vocabulary` where all tokens are dimensions.

@@ -24,7 +24,7 @@ from lexvl_anserini.encoders.parts.images.efficientnet import EfficientNetLite
 from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, ImageBackbone, load_image_backbone
 from lexvl_anserini.encoders.parts.images.pixels import on_grid
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 
 # The key of an embedding matrix with this ending has rows that follow those of the pretrained matrix.
 ADDED = ".added"

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.data.entries import log_once
+from lexvl_anserini.data.lines import log_once
 from lexvl_anserini.encoders.checkpoints.filenames import TOKENIZER_FILES, has_tokenizer
-from lexvl_anserini.ground.errors import CheckpointError, UsageError, reason_of
-from lexvl_anserini.ground.vocabulary import NOT_INDEXED, Vocabulary
+from lexvl_anserini.ground.errors import CheckpointError, UsageError, describe_error
+from lexvl_anserini.ground.records import NOT_INDEXED, Vocabulary
 
 # In BERT's uncased vocabulary id 999 is "!": everything below is [PAD], [UNK], [CLS], [SEP], [MASK] and [unused].
 FIRST_WORD_ID = 999
@@ -55,7 +55,7 @@ def load_tokenizer(folder: Path, size: int | None = None) -> Any:
         tokenizer([UNUSUAL])  # a vocabulary that lacks its own unknown token fails only at a text that needs it
         last = max(tokenizer.get_vocab().values())
     except Exception as error:
-        raise CheckpointError(f"{folder}: the tokenizer cannot be read ({reason_of(error)})") from error
+        raise CheckpointError(f"{folder}: the tokenizer cannot be read ({describe_error(error)})") from error
     if last >= len(tokenizer):
         raise CheckpointError(f"{folder}: the tokenizer has {len(tokenizer)} tokens, and one of them has the id {last}")
     if size is not None and len(tokenizer) != size:

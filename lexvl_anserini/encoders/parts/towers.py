@@ -25,8 +25,7 @@ from lexvl_anserini.encoders.parts.sparsify import Sparsifier, checked_dimension
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import Document, Topic
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Document, Topic, Vocabulary
 
 
 @dataclass(frozen=True)

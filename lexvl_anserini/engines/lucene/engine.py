@@ -62,11 +62,11 @@ from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import (
     Clause,
-    as_filtered,
     bound,
     check_tree,
-    inexact_score,
-    names_documents,
+    describe_inexact_score,
+    has_named_documents,
+    to_filtered,
 )
 from lexvl_anserini.runs.order import RankedList, in_order
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
@@ -197,7 +197,7 @@ class LuceneSearch(ImpactEngine):
         check_tree(where)
         stream = iter(queries)
         # Lucene enters documents by their ids, so these cost less than all postings of the query.
-        while names_documents(where) or self.batches.resident() is None:
+        while has_named_documents(where) or self.batches.resident() is None:
             query = next(stream, None)
             if query is None:
                 return
@@ -211,7 +211,7 @@ class LuceneSearch(ImpactEngine):
         if where is None:
             return self._reading(self.batches.search(queries, hits, threads, best=best))
         check_tree(where)
-        if names_documents(where) or self.batches.resident() is None:
+        if has_named_documents(where) or self.batches.resident() is None:
             return super().search_passages(queries, best, hits, threads, where)
         return self._reading(self.batches.search(queries, hits, threads, self._matching(where), best))
 
@@ -221,9 +221,9 @@ class LuceneSearch(ImpactEngine):
         check_tree(clause)
         with self.opened.reading():
             if (most := bound(clause, self.bound)) >= SCORE_LIMIT:
-                raise inexact_score(query_id, ceil(most), "lower the weights of the tree")
-            filtered = as_filtered(clause)
-            if filtered is None or names_documents(filtered.condition) or self.batches.resident() is None:
+                raise describe_inexact_score(query_id, ceil(most), "lower the weights of the tree")
+            filtered = to_filtered(clause)
+            if filtered is None or has_named_documents(filtered.condition) or self.batches.resident() is None:
                 self.batches.count(LucenePostings.name, 1)
                 return self.top(self.compiler.query(clause), hits, query_id)
             allowed = None if filtered.condition is None else self._matching(filtered.condition)

@@ -15,12 +15,11 @@ import numpy as np
 
 from lexvl_anserini.engines.jvm import attend, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS
-from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, bits_over
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, count_bits_over
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
-from lexvl_anserini.queries.batches import QueryBatch
-from lexvl_anserini.queries.clauses import inexact_score
-from lexvl_anserini.runs.order import RankedList
-from lexvl_anserini.runs.passages import by_documents
+from lexvl_anserini.queries.clauses import describe_inexact_score
+from lexvl_anserini.queries.query_vectors import QueryBatch
+from lexvl_anserini.runs.order import RankedList, group_by_documents
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.resident.joined import PostingLists
@@ -149,7 +148,7 @@ class BatchSearcher:
         def passages(some: Sequence[ImpactQuery], depth: int) -> list[RankedList]:
             return self.lucene().lists(QueryBatch(some), min(depth, self.documents), threads)
 
-        return list(by_documents(passages, batch, hits, best))
+        return list(group_by_documents(passages, batch, hits, best))
 
     def _refuse_inexact(self, batch: QueryBatch) -> None:
         """Refuses (ArtefactError) a query whose score could reach 2^24."""
@@ -158,9 +157,9 @@ class BatchSearcher:
         bounds = (self.resident() or self.lucene()).bounds(batch).tolist()
         for query_id, vector, most in zip(batch.query_ids, batch.vectors, bounds, strict=True):
             if most >= SCORE_LIMIT and (most := self.bound(vector)) >= SCORE_LIMIT:
-                bits = bits_over(most)
+                bits = count_bits_over(most)
                 remedy = f"quantise queries (or documents) with {bits} bit{'s' * (bits > 1)} less"
-                raise inexact_score(query_id, int(most), remedy)
+                raise describe_inexact_score(query_id, int(most), remedy)
 
     def count(self, form: str, queries: int) -> None:
         """Notes that a form of the postings has answered queries."""

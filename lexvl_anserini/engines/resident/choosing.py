@@ -18,18 +18,11 @@ from threading import Lock, Thread
 
 import numpy as np
 
-from lexvl_anserini.engines.index_folder import RESIDENT_NAME, ResidentEntry, read_report, resident_paths
+from lexvl_anserini.engines.index_folder import RESIDENT, RESIDENT_NAME, ResidentEntry, read_report, resident_paths
 from lexvl_anserini.engines.jvm import quarter_of_memory
 from lexvl_anserini.engines.lucene.versions import LIVE_NAME, commit_id, read_live
 from lexvl_anserini.engines.resident.joined import PostingLists, joined
-from lexvl_anserini.engines.resident.layout import (
-    REMEDY,
-    RESIDENT,
-    FileContents,
-    Sections,
-    open_sections,
-    read_contents,
-)
+from lexvl_anserini.engines.resident.layout import REMEDY, FileContents, Sections, open_sections, read_contents
 from lexvl_anserini.engines.resident.plain import PlainPostings
 from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError

@@ -9,12 +9,10 @@ from beir.retrieval.search import BaseSearch
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Document, Topic
-from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, by_query, hits_of
+from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, check_hits, collect_scores
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
-
-STORED = "vectors are in the shards that lexvl_anserini.encode writes; search the corpus itself"
 
 
 class BEIRSearch(BaseSearch):
@@ -30,28 +28,21 @@ class BEIRSearch(BaseSearch):
         self.results: dict[str, dict[str, float]] = {}
 
     def search(
-        self,
-        corpus: Mapping[str, Mapping[str, str]],
-        queries: Mapping[str, str],
-        top_k: int,
-        *others: Any,
-        **options: Any,
+        self, corpus: Mapping[str, Mapping[str, str]], queries: Mapping[str, str], top_k: int, *_: Any, **__: Any
     ) -> dict[str, dict[str, float]]:
-        """The best `top_k` documents of each query: {query id: {document id: score}}.
+        """Finds the best `top_k` documents of each query: {query id: {document id: score}}.
 
         A document whose id is the query's does not count (BEIR's rule). BEIR's name of a score function has no effect:
         the score is the model's.
         """
         documents = (Document(doc_id, doc.get("title") or None, doc.get("text", "")) for doc_id, doc in corpus.items())
         indexed = IndexedCorpus(self.model, documents, batch_size=self.batch_size)
-        topics, most = [Topic(query_id, text) for query_id, text in queries.items()], hits_of(top_k)
-        self.results = by_query(hits.without(hits.query_id)[:most] for hits in indexed.lists(topics, most + 1))
+        topics, most = [Topic(query_id, text) for query_id, text in queries.items()], check_hits(top_k)
+        self.results = collect_scores(hits.without(hits.query_id)[:most] for hits in indexed.search(topics, most + 1))
         return self.results
 
     def encode(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Raises UsageError: shards hold vectors here."""
-        raise UsageError(STORED)
+        """Refuses to write vectors, which shards hold here."""
+        raise UsageError("vectors are in the shards that lexvl_anserini.encode writes; search the corpus itself")
 
-    def search_from_files(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Raises UsageError: shards hold vectors here."""
-        raise UsageError(STORED)
+    search_from_files = encode

@@ -42,41 +42,41 @@ class IndexedCorpus:
 
     def __init__(self, model: Encoder, documents: Iterable[Document], folder: Path | None = None, batch_size: int = 32):
         self.model, self.batch_size = model, batch_size
-        self.index = index_of(model, documents, folder, batch_size)
+        self.index = index_documents(model, documents, folder, batch_size)
         self.searcher = Searcher(self.index, model)
 
-    def lists(self, topics: Iterable[Topic], hits: int) -> Iterator[RankedList]:
-        """One ranked list per topic, in their order."""
-        return self.searcher.lists(of_texts(topics), hits_of(hits), SearchSettings(batch_size=self.batch_size))
+    def search(self, topics: Iterable[Topic], hits: int) -> Iterator[RankedList]:
+        """Yields a ranked list per topic, in their order."""
+        return self.searcher.lists(check_texts(topics), check_hits(hits), SearchSettings(batch_size=self.batch_size))
 
-    def lists_among(
+    def rank_among(
         self, topics: Iterable[Topic], candidates: Mapping[str, Sequence[str]], hits: int
     ) -> Iterator[RankedList]:
-        """One list per topic of its own candidates (by id of the topic); those without a common term score 0.
+        """Yields a list per topic of its own candidates (by id of the topic); those without a common term score 0.
 
         Raises:
             UsageError: a topic has no candidates.
         """
-        hits = hits_of(hits)
-        for topic in of_texts(topics):
+        hits = check_hits(hits)
+        for topic in check_texts(topics):
             if topic.query_id not in candidates:
                 raise UsageError(f"topic {topic.query_id!r}: no candidates among those of {len(candidates)} topics")
             scores = dict.fromkeys(candidates[topic.query_id], 0.0)
-            scores |= {doc_id: score for doc_id, score in self._found(topic, list(scores)).pairs() if doc_id in scores}
+            scores |= {doc_id: score for doc_id, score in self._score(topic, list(scores)) if doc_id in scores}
             yield ranked(topic.query_id, scores.items(), hits)
 
-    def _found(self, topic: Topic, candidates: Sequence[str]) -> RankedList:
-        if self.model.kind != "impact":
-            return next(self.lists([topic], self.index.documents))
+    def _score(self, topic: Topic, candidates: Sequence[str]) -> Iterable[tuple[str, float]]:
         if not candidates:
-            return ranked(topic.query_id, [])
+            return ()
+        if self.model.kind != "impact":
+            return next(self.search([topic], self.index.documents)).pairs()
         [query] = encode_queries(self.model, [topic], self.index.manifest)
         assert isinstance(query, ImpactQuery)
         tree = All((Impacts(query.vector), Ids(tuple(candidates))))
-        return next(self.searcher.lists([TreeQuery(topic.query_id, tree)], len(candidates)))
+        return next(self.searcher.lists([TreeQuery(topic.query_id, tree)], len(candidates))).pairs()
 
 
-def index_of(
+def index_documents(
     model: Encoder,
     documents: Iterable[Document],
     folder: Path | None = None,
@@ -86,7 +86,7 @@ def index_of(
 ) -> Index:
     """Encodes and indexes documents in a folder; without one, in a temporary folder that goes with the index."""
     home = Path(mkdtemp(prefix="lexvl-")) if folder is None else folder
-    records = list(of_texts(documents))
+    records = list(check_texts(documents))
     dataset = Dataset("adapted", "", lambda: iter(records), lambda: iter(()), lambda: iter(()))
     try:
         write_impacts(dataset, model, home / "shards", quantiser, layout, batch_size)
@@ -100,42 +100,23 @@ def index_of(
     return index
 
 
-def of_texts(records: Iterable[Record]) -> Iterator[Record]:
-    """The documents or topics that another project passes.
-
-    Raises:
-        UsageError: an id, a title or a text is of another type.
-    """
+def check_texts(records: Iterable[Record]) -> Iterator[Record]:
+    """Yields the documents or topics of another project; refuses an id, a title or a text of another type."""
     for record in records:
         for name in ("doc_id", "query_id", "title", "text"):
             if not isinstance(value := getattr(record, name, None), str | None):
-                raise UsageError(
-                    f"{str(record[0])[:60]!r}: its {name} is of type {type(value).__name__}, expected a str"
-                )
+                kind = type(value).__name__
+                raise UsageError(f"{str(record[0])[:60]!r}: its {name} is of type {kind}, expected a str")
         yield record
 
 
-def hits_of(number: Any) -> int:
-    """A number of hits that another project passes; some pass the largest that there is.
-
-    Raises:
-        UsageError: no whole number from 1 on.
-    """
+def check_hits(number: Any) -> int:
+    """Returns a number of hits that another project passes, from 1 on; some pass the largest that there is."""
     hits = min(number, MOST) if isinstance(number, int) else number
     check_count("hits", hits)
     return int(hits)
 
 
-def saved_picture(picture: Any, folder: Path, name: int) -> str:
-    """The path of a picture: as given, or of a PIL image that is saved without loss."""
-    if isinstance(picture, str | Path):
-        return str(picture)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.png"
-    picture.save(path)
-    return str(path)
-
-
-def by_query(lists: Iterable[RankedList]) -> dict[str, dict[str, float]]:
-    """Lists as {query id: {document id: score}}."""
+def collect_scores(lists: Iterable[RankedList]) -> dict[str, dict[str, float]]:
+    """Collects lists as {query id: {document id: score}}."""
     return {hits.query_id: dict(hits.pairs()) for hits in lists}

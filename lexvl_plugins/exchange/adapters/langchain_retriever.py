@@ -17,9 +17,10 @@ from lexvl_anserini.searching.searcher import Searcher
 class LexVLRetriever(BaseRetriever):
     """Finds documents in an index.
 
-    index     an index, its folder, or its URL in a store
-    k         documents per query
-    data_dir  where the corpus is, for an index that stores no texts; None for the place in its manifest
+    Attributes:
+        index: an index, its folder, or its URL in a store.
+        k: documents per query.
+        data_dir: where the corpus is, for an index that stores no texts; None for the place in its manifest.
     """
 
     index: Any

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from mteb.models.models_protocols import SearchProtocol
 
 
-def lexvl_loader(model_name: str, revision: str | None = None, **kwargs: Any) -> SearchProtocol:
-    """The packaged model of an entry.
+def load_packaged(model_name: str, revision: str | None = None, **kwargs: Any) -> SearchProtocol:
+    """Loads the packaged model of an entry.
 
     Args:
         model_name: `lexvl/` and the name of a packaged checkpoint.
@@ -39,57 +39,49 @@ _VDR_CITATION = """@inproceedings{zhou2024vdr,
   url={https://arxiv.org/abs/2212.07699},
 }"""
 
+_SHARED: dict[str, Any] = {
+    "loader": load_packaged,
+    "languages": ["eng-Latn"],
+    "open_weights": True,
+    "license": "not specified",
+    "reference": _PACKAGE,
+    "similarity_fn_name": ScoringFunction.DOT_PRODUCT,
+    "framework": ["PyTorch"],
+    "use_instructions": False,
+    "public_training_code": _PACKAGE,
+    "public_training_data": None,
+    "n_embedding_parameters": 11_720_448,
+    "model_type": ["sparse"],
+    "citation": _VDR_CITATION,
+}
+
 lexvl_mini = ModelMeta(
-    loader=lexvl_loader,
+    **_SHARED,
     loader_kwargs={"encoder": "vdr"},
     name="lexvl/lexvl-mini",
-    model_type=["sparse"],
     modalities=["text"],
-    languages=["eng-Latn"],
-    open_weights=True,
     revision="4b6fa8bb4d904b5dac7e2b7d05843de92b928705",
     release_date="2026-11-23",
     n_parameters=22_567_168,
-    n_embedding_parameters=11_720_448,
     memory_usage_mb=86,
     embed_dim=29523,
-    license="not specified",
     max_tokens=256,
-    reference=_PACKAGE,
-    similarity_fn_name=ScoringFunction.DOT_PRODUCT,
-    framework=["PyTorch"],
-    use_instructions=False,
-    public_training_code=_PACKAGE,
-    public_training_data=None,
     training_datasets={"SciFact", "NFCorpus"},
     adapted_from="sentence-transformers/all-MiniLM-L6-v2",
-    citation=_VDR_CITATION,
 )
 
 photos_vdr = ModelMeta(
-    loader=lexvl_loader,
+    **_SHARED,
     loader_kwargs={"encoder": "vdr-crossmodal"},
     name="lexvl/photos-vdr",
-    model_type=["sparse"],
     modalities=["text", "image"],
-    languages=["eng-Latn"],
-    open_weights=True,
     revision="14e139707f7756d734001d7fec1c827628fa4ea1",
     release_date="2026-11-28",
     n_parameters=30_808_224,
-    n_embedding_parameters=11_720_448,
     memory_usage_mb=118,
     embed_dim=3126,
-    license="not specified",
     max_tokens=64,
-    reference=_PACKAGE,
-    similarity_fn_name=ScoringFunction.DOT_PRODUCT,
-    framework=["PyTorch"],
-    use_instructions=False,
-    public_training_code=_PACKAGE,
-    public_training_data=None,
     training_datasets=set(),
-    citation=_VDR_CITATION,
 )
 
 photos_dense = photos_vdr.model_copy(

@@ -17,9 +17,9 @@ from weakref import finalize
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.installed import version_of
+from lexvl_anserini.ground.machine import find_version
 from lexvl_anserini.ground.records import Document, Topic
-from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, by_query, saved_picture
+from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, collect_scores
 
 if TYPE_CHECKING:
     from mteb.models import ModelMeta
@@ -49,30 +49,20 @@ class MTEBSearch:
         """The model's entry in MTEB's results; MTEB sets its own where the model is of its registry."""
         from mteb.models import ModelMeta
 
-        return ModelMeta.create_empty(
-            {
-                "name": self.name,
-                "revision": revision_of(self.model),
-                "framework": ["PyTorch"],
-                "similarity_fn_name": "dot",
-                "modalities": ["image", "text"],
-            }
-        )
+        facts = {"name": self.name, "revision": get_revision(self.model), "modalities": ["image", "text"]}
+        return ModelMeta.create_empty({**facts, "framework": ["PyTorch"], "similarity_fn_name": "dot"})
 
     def index(self, corpus: Any, *, task_metadata: Any, num_proc: int | None = None, **others: Any) -> None:
-        """Encodes and indexes the corpus of a task's subset; it replaces the one before.
+        """Encodes and indexes the corpus of a task's subset, with the columns id, title, text or image.
 
-        Args:
-            corpus: MTEB's, with the columns id, title, text or image.
-            task_metadata: of the task.
-            others: split, subset, and options of encoders (`encode_kwargs`), of which `batch_size` counts.
+        It replaces the one before. `encode_kwargs` are options of encoders, of which `batch_size` counts.
         """
         batch_size = int((others.get("encode_kwargs") or {}).get("batch_size", 32))
-        ids, rows = [str(doc_id) for doc_id in corpus["id"]], self._rows(corpus, task_metadata, "document", batch_size)
+        rows = self._read_rows(corpus, task_metadata, "document", batch_size)
         # `text` has the title and the body of a document, which some encoders read as two texts.
         documents = (
             Document(doc_id, row.get("title") or None, row.get("body", row.get("text")), row.get("image"))
-            for doc_id, row in zip(ids, rows, strict=True)
+            for doc_id, row in rows
         )
         self.corpus = IndexedCorpus(self.model, documents, batch_size=batch_size)
 
@@ -85,46 +75,44 @@ class MTEBSearch:
         top_ranked: Mapping[str, Sequence[str]] | None = None,
         **others: Any,
     ) -> dict[str, dict[str, float]]:
-        """The best `top_k` documents of each query: {query id: {document id: score}}.
+        """Finds the best `top_k` documents of each query: {query id: {document id: score}}.
 
-        Args:
-            queries: MTEB's, with the columns id, text or image.
-            task_metadata: of the task.
-            top_k: documents per query.
-            top_ranked: the candidates of each query, which are ranked instead of the corpus.
+        `top_ranked` has the candidates of each query, which are ranked instead of the corpus.
 
         Raises:
             UsageError: no corpus is indexed.
         """
         if self.corpus is None:
             raise UsageError("MTEB searches before it indexes; call index first")
-        ids = [str(query_id) for query_id in queries["id"]]
-        rows = self._rows(queries, task_metadata, "query", self.corpus.batch_size)
-        topics = [Topic(query_id, row.get("text"), row.get("image")) for query_id, row in zip(ids, rows, strict=True)]
+        rows = self._read_rows(queries, task_metadata, "query", self.corpus.batch_size)
+        topics = [Topic(query_id, row.get("text"), row.get("image")) for query_id, row in rows]
         if top_ranked is None:
-            lists = self.corpus.lists(topics, top_k)
-        else:
-            lists = self.corpus.lists_among(topics, top_ranked, top_k)
-        return by_query(lists)
+            return collect_scores(self.corpus.search(topics, top_k))
+        return collect_scores(self.corpus.rank_among(topics, top_ranked, top_k))
 
-    def _rows(self, dataset: Any, task_metadata: Any, side: str, batch_size: int) -> Iterator[dict[str, Any]]:
-        """The texts and the image of each row, as MTEB's own encoders get them."""
+    def _read_rows(
+        self, dataset: Any, task_metadata: Any, side: str, batch_size: int
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yields the id, and the texts and the image of each row, as MTEB's own encoders get them."""
         # MTEB's own wrappers import it too; a test fails where a new version moves it.
         from mteb._create_dataloaders import create_dataloader
         from mteb.types import PromptType
 
-        number = 0
+        ids = enumerate(dataset["id"])
         batches = create_dataloader(
             dataset, task_metadata=task_metadata, prompt_type=PromptType(side), batch_size=batch_size
         )
         for batch in batches:
             columns = {key: batch[key] for key in ("title", "body", "text", "image") if key in batch}
             for values in zip(*columns.values(), strict=True):
+                number, row_id = next(ids)
                 row = dict(zip(columns, values, strict=True))
-                if row.get("image") is not None:
-                    row["image"] = saved_picture(row["image"], self.pictures / side, number)
-                number += 1
-                yield row
+                picture: Any = row.get("image")
+                if hasattr(picture, "save"):  # a PIL image, which is kept without loss
+                    row["image"] = str(path := self.pictures / side / f"{number}.png")
+                    path.parent.mkdir(exist_ok=True)
+                    picture.save(path)
+                yield str(row_id), row
 
 
 class PackagedSearch(MTEBSearch):
@@ -147,34 +135,27 @@ class PackagedSearch(MTEBSearch):
             raise UsageError(f"{name!r} is no packaged model; its name would be lexvl/ and a packaged checkpoint")
         self._load = partial(load_encoder, encoder, checkpoint, device=device, **options)
         super().__init__(self._load(), name)
-        if revision not in (None, installed := revision_of(self.model)):
+        if revision not in (None, installed := get_revision(self.model)):
             raise UsageError(
                 f"{name}: MTEB's entry has revision {revision}, the installed package has {installed}; install the "
                 "version of lexvl-anserini that has the entry's revision, or pass the installed one as revision"
             )
 
     def index(self, corpus: Any, *, task_metadata: Any, num_proc: int | None = None, **others: Any) -> None:
-        """As `MTEBSearch.index`, by the encoder in the direction of the task.
+        """Indexes as `MTEBSearch.index`, by the encoder in the direction of the task.
 
         Raises:
             UsageError: the model does not read the modalities of the task.
         """
-        if CARDS[self.model.name].reads_images:
-            if task_metadata.category not in DIRECTIONS:
-                raise UsageError(
-                    f"{task_metadata.name} is of category {task_metadata.category!r}; {self.name} has the categories "
-                    f"{', '.join(DIRECTIONS)}"
-                )
-            direction = DIRECTIONS[task_metadata.category]
-            if self.model.options["direction"] != direction:
-                self.model = self._load(direction=direction)
-        elif task_metadata.category != "t2t":
-            raise UsageError(
-                f"{task_metadata.name} is of category {task_metadata.category!r}; {self.name} reads texts only"
-            )
+        category, pictures = task_metadata.category, CARDS[self.model.name].reads_images
+        if category not in (DIRECTIONS if pictures else ("t2t",)):
+            reads = f"has the categories {', '.join(DIRECTIONS)}" if pictures else "reads texts only"
+            raise UsageError(f"{task_metadata.name} is of category {category!r}; {self.name} {reads}")
+        if pictures and self.model.options["direction"] != DIRECTIONS[category]:
+            self.model = self._load(direction=DIRECTIONS[category])
         super().index(corpus, task_metadata=task_metadata, num_proc=num_proc, **others)
 
 
-def revision_of(model: Encoder) -> str:
-    """The revision in MTEB's results: 40 digits of the checkpoint's digest, else this package's version."""
-    return (model.checkpoint_digest or version_of("lexvl-anserini") or "none")[:40]
+def get_revision(model: Encoder) -> str:
+    """Returns the revision in MTEB's results: 40 digits of the checkpoint's digest, else this package's version."""
+    return (model.checkpoint_digest or find_version("lexvl-anserini") or "none")[:40]

@@ -1,4 +1,4 @@
-"""MTEB: `mteb.evaluate(model, task_of(load_dataset("beir:my-corpus")))` measures any model of MTEB on our corpora."""
+"""MTEB: `mteb.evaluate(model, make_task(load_dataset("beir:my-corpus")))` measures any model of MTEB on our corpora."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
 
 
-def task_of(dataset: Dataset, name: str | None = None, languages: Iterable[str] = ("eng-Latn",)) -> AbsTaskRetrieval:
-    """A retrieval task of MTEB over a dataset, in its direction; nothing is downloaded.
+def make_task(dataset: Dataset, name: str | None = None, languages: Iterable[str] = ("eng-Latn",)) -> AbsTaskRetrieval:
+    """Makes a retrieval task of MTEB over a dataset, in its direction; nothing is downloaded.
 
     Its texts, and its pictures as PNG, lie in a temporary folder that goes with the task.
 
@@ -40,16 +40,15 @@ def task_of(dataset: Dataset, name: str | None = None, languages: Iterable[str] 
     title = name or "".join(part.capitalize() for part in re.findall(r"[A-Za-z0-9]+", dataset.name))
     if not title:
         raise UsageError(f"{dataset.name}: its name has no letter or digit; give the task a name")
-    sides = [side[0] for side in dataset.direction.split("-to-")]
-    category: Any = "2".join(sides)
-    split = dataset.split or "test"
+    category: Any = "2".join(side[0] for side in dataset.direction.split("-to-"))
+    pictures, split = "i" in category, dataset.split or "test"
     facts = TaskMetadata(
         name=title,
         description=f"{dataset.name}, read by lexvl-anserini",
         dataset={"path": dataset.name, "revision": "none"},
-        type="Any2AnyRetrieval" if "i" in sides else "Retrieval",
+        type="Any2AnyRetrieval" if pictures else "Retrieval",
         category=category,
-        modalities=["text", "image"] if "i" in sides else ["text"],
+        modalities=["text", "image"] if pictures else ["text"],
         eval_splits=[split],
         eval_langs=list(languages),
         main_score="ndcg_at_10",
@@ -65,14 +64,14 @@ def task_of(dataset: Dataset, name: str | None = None, languages: Iterable[str] 
             if not self.data_loaded:
                 folder = mkdtemp(prefix="lexvl-mteb-")
                 finalize(self, rmtree, folder, ignore_errors=True)
-                self.dataset = {"default": {split: _split_of(dataset, folder)}}
+                self.dataset = {"default": {split: _build_split(dataset, folder)}}
                 self.data_loaded = True
 
     return OwnTask()
 
 
-def _split_of(dataset: Dataset, folder: str) -> Any:
-    """The corpus, the judged topics and the judgements in MTEB's form."""
+def _build_split(dataset: Dataset, folder: str) -> Any:
+    """Makes the corpus, the judged topics and the judgements in MTEB's form."""
     relevance: dict[str, dict[str, int]] = defaultdict(dict)
     for qrel in dataset.qrels():
         relevance[qrel.query_id][qrel.doc_id] = qrel.relevance
@@ -82,34 +81,29 @@ def _split_of(dataset: Dataset, folder: str) -> Any:
     topics = [topic for topic in dataset.topics() if topic.query_id in judged]
     if missing := sorted(judged.keys() - {topic.query_id for topic in topics}):
         raise DataError(f"{dataset.name}: judgements name topic {missing[0]!r}, which the dataset lacks")
-    of_queries, of_documents = (side == "image" for side in dataset.direction.split("-to-"))
-    return {
-        "corpus": _table(dataset.documents, of_documents, folder),
-        "queries": _table(lambda: iter(topics), of_queries, folder),
-        "relevant_docs": judged,
-        "top_ranked": None,
-    }
+    images = [side == "image" for side in dataset.direction.split("-to-")]
+    queries = _build_table(lambda: iter(topics), images[0], folder)
+    corpus = _build_table(dataset.documents, images[1], folder)
+    return {"corpus": corpus, "queries": queries, "relevant_docs": judged, "top_ranked": None}
 
 
-def _table(records: Callable[[], Iterable[Document | Topic]], pictures: bool, folder: str) -> Any:
-    """A `datasets.Dataset` with the columns id and image, or id, title and text."""
+def _build_table(records: Callable[[], Iterable[Document | Topic]], pictures: bool, folder: str) -> Any:
+    """Makes a `datasets.Dataset` with the columns id and image, or id, title and text."""
     from datasets import Dataset as Table
     from datasets import Features, Image, Value
     from datasets.exceptions import DatasetGenerationError
 
+    def make_rows() -> Iterator[dict[str, Any]]:
+        for record in records():
+            if not pictures:
+                yield {"id": record[0], "title": getattr(record, "title", None) or "", "text": record.text or ""}
+            elif record.image is None:
+                raise DataError(f"{record[0]!r} has no picture; the direction of the dataset needs one")
+            else:
+                yield {"id": record[0], "image": open_image(record.image)}
+
     columns = {"image": Image()} if pictures else {"title": Value("string"), "text": Value("string")}
-    features = Features({"id": Value("string"), **columns})
     try:
-        return Table.from_generator(lambda: _rows(records(), pictures), features, cache_dir=folder)
+        return Table.from_generator(make_rows, Features({"id": Value("string"), **columns}), cache_dir=folder)
     except DatasetGenerationError as error:
         raise error.__cause__ or error from None
-
-
-def _rows(records: Iterable[Document | Topic], pictures: bool) -> Iterator[dict[str, Any]]:
-    for record in records:
-        if pictures:
-            if record.image is None:
-                raise DataError(f"{record[0]!r} has no picture; the direction of the dataset needs one")
-            yield {"id": record[0], "image": open_image(record.image)}
-        else:
-            yield {"id": record[0], "title": getattr(record, "title", None) or "", "text": record.text or ""}

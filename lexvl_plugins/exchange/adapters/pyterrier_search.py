@@ -22,7 +22,7 @@ from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.runs.trec import DEFAULT_HITS, strict_scores
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.searcher import Searcher
-from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, of_texts
+from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, check_texts
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -41,15 +41,14 @@ class PyTerrierRetriever(pt.Transformer):
         self.searcher, self.hits = Searcher(index, model).opened(), hits
 
     def transform(self, topics: Any) -> Any:
-        """A frame of topics -> a frame of documents; other columns of a topic stay with its documents."""
-        missing = {"qid", "query"} - set(topics.columns)
-        if missing:
+        """Turns a frame of topics into a frame of documents; other columns of a topic stay with its documents."""
+        if missing := {"qid", "query"} - set(topics.columns):
             raise UsageError(f"topics without the column {sorted(missing)[0]!r}; expected qid and query")
         topics = topics.drop(columns=[c for c in ("docno", "score", "rank") if c in topics.columns])
         topics = topics.drop_duplicates("qid").assign(qid=topics["qid"].astype(str))
         rows: list[tuple[str, str, float, int]] = []
         queries = [Topic(qid, query) for qid, query in zip(topics["qid"], topics["query"], strict=True)]
-        for hits in self.searcher.lists(of_texts(queries), self.hits):
+        for hits in self.searcher.lists(check_texts(queries), self.hits):
             scores = strict_scores(hits.scores.tolist())
             rows += zip(repeat(hits.query_id), hits.doc_ids, scores, count(), strict=False)
         self.searcher.verified()
@@ -70,10 +69,10 @@ class PyTerrierIndexer(pt.Indexer):
         self.model, self.folder, self.fields = model, Path(folder), tuple(fields)
 
     def index(self, iter: Iterable[Mapping[str, Any]], **ignored: Any) -> Index:
-        """The index of documents with a `docno`; the name and the further arguments are those of PyTerrier."""
-        return IndexedCorpus(self.model, map(self.document, iter), self.folder).index
+        """Indexes documents with a `docno`; the name and the further arguments are those of PyTerrier."""
+        return IndexedCorpus(self.model, map(self.convert_document, iter), self.folder).index
 
-    def document(self, record: Mapping[str, Any]) -> Document:
-        """A document of PyTerrier as one of ours."""
+    def convert_document(self, record: Mapping[str, Any]) -> Document:
+        """Converts a document of PyTerrier to one of ours."""
         texts = {field: str(record[field]) for field in self.fields if record.get(field)}
         return Document(str(record["docno"]), texts.pop("title", None), " ".join(texts.values()))

@@ -21,15 +21,14 @@ from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Encoder, Kind
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.quantise import Quantiser, row_max
-from lexvl_anserini.ground.records import Document, ImpactQuery, Topic
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.quantise import Quantiser, compute_row_max
+from lexvl_anserini.ground.records import Document, ImpactQuery, Topic, Vocabulary
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.searcher import located
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.reading import read_vocabulary
-from lexvl_plugins.exchange.adapters.indexed_corpus import index_of
+from lexvl_plugins.exchange.adapters.indexed_corpus import index_documents
 
 if TYPE_CHECKING:
     import torch
@@ -61,9 +60,10 @@ class CorpusHit(TypedDict):
 class Rows(NamedTuple):
     """Embeddings of one side.
 
-    weights  CSR [n, V] float32 > 0
-    terms    of the dimensions
-    name     DECODED or TENSORS
+    Attributes:
+        weights: CSR [n, V] float32 > 0.
+        terms: terms of the dimensions.
+        name: DECODED or TENSORS.
     """
 
     weights: sparse.csr_matrix
@@ -81,7 +81,7 @@ def semantic_search_lucene(
     quantiser: Quantiser | None = None,
     threads: int = 1,
 ) -> tuple[list[list[CorpusHit]], float] | tuple[list[list[CorpusHit]], float, Index]:
-    """The best documents of each query by the dot product of sparse embeddings, from a Lucene index of impacts.
+    """Finds the best documents of each query by the dot product of sparse embeddings, from a Lucene index of impacts.
 
     Args:
         query_embeddings: tensors of `SparseEncoder.encode_query` (COO, CSR or dense; of one text [V]), vectors of an
@@ -103,37 +103,36 @@ def semantic_search_lucene(
         UsageError: neither a corpus nor an index, embeddings of another form, width or kind, or a weight below 0.
         LexvlError: as `search_index`; a token that no inverted index holds (one with white space).
     """
-    queries = query_embeddings
-    if corpus_index is None:
-        if corpus_embeddings is None:
-            raise UsageError("neither corpus_embeddings nor corpus_index; give one of them")
-        corpus = rows_of(corpus_embeddings, "corpus_embeddings")
-        index = _indexed(corpus, None if folder is None else Path(folder), quantiser or Quantiser())
-    elif corpus_embeddings is not None:
-        raise UsageError("both corpus_embeddings and corpus_index; give one of them")
+    if corpus_embeddings is not None:
+        if corpus_index is not None:
+            raise UsageError("both corpus_embeddings and corpus_index; give one of them")
+        rows = read_rows(corpus_embeddings, "corpus_embeddings")
+        index = _index_rows(rows, None if folder is None else Path(folder), quantiser or Quantiser())
+    elif corpus_index is None:
+        raise UsageError("neither corpus_embeddings nor corpus_index; give one of them")
     else:
         index = corpus_index if isinstance(corpus_index, Index) else Index.of(located(corpus_index))
     started = time.perf_counter()
-    results = _searched(index, queries, top_k, threads)
+    results = _search(index, query_embeddings, top_k, threads)
     seconds = time.perf_counter() - started
     return (results, seconds, index) if output_index else (results, seconds)
 
 
-def _indexed(corpus: Rows, folder: Path | None, quantiser: Quantiser) -> Index:
-    """An index of embeddings. Unlike a corpus that is still to be encoded, all weights are there to calibrate."""
+def _index_rows(corpus: Rows, folder: Path | None, quantiser: Quantiser) -> Index:
+    """Indexes embeddings. Unlike a corpus that is still to be encoded, all weights are there to calibrate."""
     tower = StoredRows(corpus)
     ready = quantiser.calibrate(corpus.weights).settled()
     documents = (Document(f"{row:0{DIGITS}d}", text="") for row in range(corpus.weights.shape[0]))
     model = Encoder(corpus.name, "impact", query=tower, document=tower, checkpoint_digest=tower.digest)
-    return index_of(model, documents, folder, BATCH, ready, Layout("parquet"))
+    return index_documents(model, documents, folder, BATCH, ready, Layout("parquet"))
 
 
-def _searched(index: Index, embeddings: Embeddings, top_k: int, threads: int) -> list[list[CorpusHit]]:
+def _search(index: Index, embeddings: Embeddings, top_k: int, threads: int) -> list[list[CorpusHit]]:
     name = index.manifest.encoder.name
     if name not in (DECODED, TENSORS):
         raise UsageError(f"{index.path}: an index of encoder {name!r}, not of embeddings; search it with search_index")
     terms = read_vocabulary(index.path, index.manifest)
-    queries = rows_of(embeddings, "query_embeddings", terms if name == DECODED else None)
+    queries = read_rows(embeddings, "query_embeddings", terms if name == DECODED else None)
     if queries.name != name or queries.weights.shape[1] != len(terms):
         raise UsageError(
             f"query_embeddings: {queries.name} of {queries.weights.shape[1]} dimensions; the index has {name} of "
@@ -142,8 +141,8 @@ def _searched(index: Index, embeddings: Embeddings, top_k: int, threads: int) ->
     quantiser = Quantiser.from_json(index.manifest.quantiser)
     impacts = quantiser.queries(queries.weights, index.manifest.counts.max_impact)
     # A query's largest weight becomes its largest impact, whatever its bits.
-    peaks = row_max(queries.weights)
-    scales = np.divide(row_max(impacts.impacts), peaks, out=np.ones_like(peaks), where=peaks > 0)
+    peaks = compute_row_max(queries.weights)
+    scales = np.divide(compute_row_max(impacts.impacts), peaks, out=np.ones_like(peaks), where=peaks > 0)
     scales *= quantiser.document.scale or 1.0
     topics = [ImpactQuery(str(row), vector) for row, vector in enumerate(impacts.in_vocabulary(terms))]
     lists = search_index(index, topics, top_k, threads=threads)
@@ -153,23 +152,26 @@ def _searched(index: Index, embeddings: Embeddings, top_k: int, threads: int) ->
     ]
 
 
-def rows_of(embeddings: Embeddings, what: str, terms: Vocabulary | None = None) -> Rows:
-    """Embeddings as rows over terms; `what` is their name, for errors.
+def read_rows(embeddings: Embeddings, what: str, terms: Vocabulary | None = None) -> Rows:
+    """Reads embeddings as rows over terms; `what` is their name, for errors.
 
     `terms` are those of the index, for decoded queries: other tokens have no document. Default all tokens, sorted.
     """
-    decoded = _is_decoded(embeddings)
-    weights, words = _decoded(embeddings, terms) if decoded else (_matrix(embeddings, what), None)
-    if not ((weights.data >= 0) & np.isfinite(weights.data)).all():
-        worst = int(np.argmin((weights.data >= 0) & np.isfinite(weights.data)))
+    if _is_decoded(embeddings):
+        rows = Rows(*_read_decoded(embeddings, terms), DECODED)
+    else:
+        matrix = _read_tensors(embeddings, what)
+        rows = Rows(matrix, Vocabulary(map(str, range(matrix.shape[1])), what), TENSORS)
+    weights = rows.weights
+    sound = (weights.data >= 0) & np.isfinite(weights.data)
+    if not sound.all():
+        worst = int(np.argmin(sound))
         row = int(np.searchsorted(weights.indptr, worst, side="right")) - 1
         raise UsageError(
             f"{what}: row {row} has the weight {weights.data[worst]}; an impact index adds weights above 0"
         )
     weights.eliminate_zeros()
-    if words is None:
-        return Rows(weights, Vocabulary(map(str, range(weights.shape[1])), what), TENSORS)
-    return Rows(weights, words, DECODED)
+    return rows
 
 
 def _is_decoded(embeddings: Any) -> bool:
@@ -181,43 +183,34 @@ def _is_decoded(embeddings: Any) -> bool:
     )
 
 
-def _decoded(embeddings: Any, terms: Vocabulary | None) -> tuple[sparse.csr_matrix, Vocabulary]:
-    """The last pair of a token counts that a row has twice, as in sentence-transformers."""
+def _read_decoded(embeddings: Any, terms: Vocabulary | None) -> tuple[sparse.csr_matrix, Vocabulary]:
+    """Makes CSR of pairs; the last pair of a token counts that a row has twice, as in sentence-transformers."""
     rows = [dict(row) for row in embeddings]
     if terms is None:
         terms = Vocabulary(sorted({token for row in rows for token in row}), "corpus_embeddings")
-    of_token = terms.dimension
-    dims: list[int] = []
-    data: list[float] = []
-    ends = [0]
-    for row in rows:
-        known = sorted((of_token[token], weight) for token, weight in row.items() if token in of_token)
-        dims += [dim for dim, _ in known]
-        data += [weight for _, weight in known]
-        ends.append(len(dims))
-    shape = (len(rows), len(terms))
-    return sparse.csr_matrix((np.array(data, np.float32), np.array(dims, np.int32), ends), shape=shape), terms
+    dims = terms.dimension
+    known = [sorted((dims[token], weight) for token, weight in row.items() if token in dims) for row in rows]
+    ends = np.cumsum([0, *map(len, known)])
+    columns = np.array([dim for row in known for dim, _ in row], np.int32)
+    weights = np.array([weight for row in known for _, weight in row], np.float32)
+    return sparse.csr_matrix((weights, columns, ends), shape=(len(rows), len(terms))), terms
 
 
-def _matrix(embeddings: Any, what: str) -> sparse.csr_matrix:
-    """CSR [n, V] float32 of tensors or a scipy matrix, dimensions ascending."""
+def _read_tensors(embeddings: Any, what: str) -> sparse.csr_matrix:
+    """Makes CSR [n, V] float32 of tensors or a scipy matrix, dimensions ascending."""
     import torch
 
     if sparse.issparse(embeddings) and embeddings.ndim == 2:
         matrix = sparse.csr_matrix(embeddings, dtype=np.float32, copy=True)
         matrix.sum_duplicates()
         return matrix
-    listed = isinstance(embeddings, list | tuple) and all(
-        isinstance(row, torch.Tensor) and row.ndim == 1 for row in embeddings
-    )
+    listed = isinstance(embeddings, list | tuple)
+    listed = listed and all(isinstance(row, torch.Tensor) and row.ndim == 1 for row in embeddings)
     if listed and len({row.shape for row in embeddings}) == 1:
         embeddings = torch.stack([row.to_sparse() if row.layout == torch.strided else row for row in embeddings])
     if not isinstance(embeddings, torch.Tensor) or embeddings.ndim not in (1, 2):
-        kind = (
-            f"a tensor of {embeddings.ndim} dimensions"
-            if isinstance(embeddings, torch.Tensor)
-            else type(embeddings).__name__
-        )
+        is_tensor = isinstance(embeddings, torch.Tensor)
+        kind = f"a tensor of {embeddings.ndim} dimensions" if is_tensor else type(embeddings).__name__
         raise UsageError(f"{what}: {kind}; expected {EXPECTED}")
     tensor = embeddings.detach().cpu()
     tensor = (tensor if tensor.ndim == 2 else tensor.unsqueeze(0)).to_sparse_coo().coalesce()
@@ -233,36 +226,31 @@ class StoredRows:
     binary = False  # of a corpus of ones the queries may have other weights
 
     def __init__(self, rows: Rows):
-        self.rows = rows
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The terms of the dimensions."""
-        return self.rows.terms
+        self.rows, self.vocabulary = rows, rows.terms
 
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of all weights and terms: a folder with another digest holds other embeddings."""
-        weights, digest = self.rows.weights, sha256(self.rows.terms.digest.encode())
+        weights, digest = self.rows.weights, sha256(self.vocabulary.digest.encode())
         for array in (weights.indptr.astype("<i8"), weights.indices.astype("<i8"), weights.data.astype("<f4")):
             digest.update(array.tobytes())
         return digest.hexdigest()
 
     def read(self, document: Document) -> str:
-        """The id of a row."""
+        """Returns the id of a row."""
         return document.doc_id
 
     def read_topic(self, topic: Topic) -> str:
-        """The id of a row."""
+        """Returns the id of a row."""
         return topic.query_id
 
     def weights(
         self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> sparse.csr_matrix:
-        """The rows, CSR [n, V] float32."""
+        """Returns the rows, CSR [n, V] float32."""
         progress(len(inputs))
         return self.rows.weights[[int(row) for row in inputs]]
 
     def dense_weights(self, inputs: Iterable[str], batch_size: int = 32) -> np.ndarray:
-        """The rows, float32 [n, V]."""
+        """Returns the rows, float32 [n, V]."""
         return self.weights(list(inputs)).toarray()

@@ -8,29 +8,41 @@ its parent: of two that push at once, one gets an error.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.encoders.checkpoints.hub import names_in
-from lexvl_anserini.ground.errors import LexvlError, UsageError, reason_of
+from lexvl_anserini.ground.errors import LexvlError, UsageError, describe_error
 
 log = logging.getLogger(__name__)
 
 # What the hub itself puts into a new repository.
-OF_THE_HUB = frozenset({".gitattributes"})
+HUB_FILES = frozenset({".gitattributes"})
+REMEDIES = {
+    401: "the token is not valid; run `hf auth login`",
+    403: "the token may not write there; make one that may, or name a model of your own",
+    412: "someone else pushed meanwhile; push again",
+}
 
 
 @dataclass(frozen=True)
 class HubPlace:
     """A repository to commit to.
 
-    mark       a file that every commit of this kind has: a repository without it is somebody else's
-    writer     what writes the mark, for errors
-    overwrite  replace files that the writer did not write
-    replace_by how the user says so
+    Attributes:
+        repo_id: `owner/name`.
+        repo_type: model or dataset.
+        mark: a file that every commit of this kind has: a repository without it is somebody else's.
+        writer: what writes the mark, for errors.
+        replace_by: how the user says `overwrite`.
+        private: whether a new repository is private; default as the owner's settings.
+        token: default that of `hf auth login`, or HF_TOKEN.
+        branch: an existing one; default main.
+        overwrite: replace files that the writer did not write.
     """
 
     repo_id: str
@@ -44,7 +56,7 @@ class HubPlace:
     overwrite: bool = False
 
     def check(self) -> None:
-        """Raises an error unless the name is one of the hub and there is a token."""
+        """Refuses a name that is none of the hub, and a hub without a token."""
         from huggingface_hub import get_token
 
         check_name(self.repo_id)
@@ -54,38 +66,39 @@ class HubPlace:
                 "token that may write)"
             )
 
+    def commit(self, folder: Path, message: str) -> str:
+        """Commits the files of a folder, which replace those of an earlier commit; returns the commit's URL."""
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
-def commit_folder(folder: Path, hub: HubPlace, message: str) -> str:
-    """Commits the files of a folder, which replace those of an earlier commit; returns the commit's URL."""
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+        api: Any = HfApi(token=self.token)
+        kind = {"repo_type": self.repo_type}
+        with hub_errors(self.repo_id, "upload", "nothing was committed, push again"):
+            api.create_repo(self.repo_id, private=self.private, exist_ok=True, **kind)
+            info = api.repo_info(self.repo_id, revision=self.branch, **kind)
+            there = {sibling.rfilename for sibling in info.siblings or ()} - HUB_FILES
+            if there and self.mark not in there and not self.overwrite:
+                raise LexvlError(
+                    f"{self.repo_id}: holds {len(there)} files that {self.writer} did not write, such as "
+                    f"{min(there)!r}; name another repository, or replace them ({self.replace_by})"
+                )
+            names = sorted(names_in(folder))
+            operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in names]
+            operations += [CommitOperationDelete(name) for name in sorted(there - set(names))]
+            where = {**kind, "revision": self.branch, "parent_commit": info.sha}
+            commit = api.create_commit(self.repo_id, operations, commit_message=message, **where)
+        log.info("%s: %d files committed", self.repo_id, len(names))
+        return str(commit.commit_url)
 
-    api = HfApi(token=hub.token)
-    with hub_errors(hub.repo_id, "upload", "nothing was committed, push again"):
-        api.create_repo(hub.repo_id, private=hub.private, repo_type=hub.repo_type, exist_ok=True)
-        info: Any = api.repo_info(hub.repo_id, revision=hub.branch, repo_type=hub.repo_type)
-        there = {sibling.rfilename for sibling in info.siblings or ()} - OF_THE_HUB
-        if there and hub.mark not in there and not hub.overwrite:
-            raise LexvlError(
-                f"{hub.repo_id}: holds {len(there)} files that {hub.writer} did not write, such as {min(there)!r}; "
-                f"name another repository, or replace them ({hub.replace_by})"
-            )
-        names = sorted(names_in(folder))
-        operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in names]
-        operations += [CommitOperationDelete(name) for name in sorted(there - set(names))]
-        commit = api.create_commit(
-            hub.repo_id,
-            operations,
-            commit_message=message,
-            repo_type=hub.repo_type,
-            revision=hub.branch,
-            parent_commit=info.sha,
-        )
-    log.info("%s: %d files committed", hub.repo_id, len(names))
-    return str(commit.commit_url)
+
+def copy_files(source: Path, names: Iterable[str], folder: Path) -> None:
+    """Copies files by their names."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, folder / name)
 
 
 def check_name(repo_id: str) -> None:
-    """Raises UsageError if a name is not `owner/name`."""
+    """Refuses a name that is not `owner/name`."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
@@ -115,14 +128,9 @@ def hub_errors(repo_id: str, step: str, outcome: str) -> Iterator[None]:
             f"{repo_id}: not found with this token; it is another owner's private one, or the token may not read it"
         ) from error
     except HfHubHTTPError as error:
-        status = error.response.status_code if error.response is not None else None
-        remedies = {
-            401: "the token is not valid; run `hf auth login`",
-            403: "the token may not write there; make one that may, or name a model of your own",
-            412: "someone else pushed meanwhile; push again",
-        }
-        why = remedies.get(status or 0) or reason_of(error)
+        status = error.response.status_code if error.response is not None else 0
+        why = REMEDIES.get(status) or describe_error(error)
         raise LexvlError(f"{repo_id}: the hub refuses ({status}): {why}; {outcome.partition(',')[0]}") from error
     except Exception as error:  # any error of the HTTP stack
-        reason = reason_of(error.__cause__ or error)
+        reason = describe_error(error.__cause__ or error)
         raise LexvlError(f"{repo_id}: the {step} broke off ({reason}); {outcome}") from error

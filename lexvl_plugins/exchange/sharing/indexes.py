@@ -12,7 +12,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,27 +29,15 @@ from lexvl_anserini.ground.files import new_folder
 from lexvl_anserini.ground.manifest import PLACES, EncoderRef, Manifest
 from lexvl_anserini.ground.records import Measurement
 from lexvl_anserini.ground.registry import CORPORA, ENGINES
-from lexvl_plugins.cluster.places import fetched, place, published
-from lexvl_plugins.exchange.sharing.committing import OF_THE_HUB, HubPlace, check_name, commit_folder, hub_errors
+from lexvl_plugins.cluster.storage import fetch, place, publish_after
+from lexvl_plugins.exchange.sharing.committing import HUB_FILES, HubPlace, check_name, copy_files, hub_errors
+from lexvl_plugins.exchange.sharing.model_card import draw_measures, draw_table
 
-README = "README.md"
 DATASET = "dataset"
-OF_PROCESSES = (".lock", ".part")
+PROCESS_FILES = (".lock", ".part")
 
 # Families of corpora whose colon a name of other projects follows, not a path.
 NAMED = frozenset({"irds"})
-
-
-@dataclass(frozen=True)
-class IndexFacts:
-    """What only who pushes an index knows.
-
-    licence   of the documents, an id of the hub (cc-by-4.0, other ...)
-    measures  values of runs over this index, as `lexvl score` computes them
-    """
-
-    licence: str
-    measures: Sequence[Measurement] = ()
 
 
 def read_measures(path: Path) -> list[Measurement]:
@@ -65,9 +52,9 @@ def read_measures(path: Path) -> list[Measurement]:
     return [Measurement(**{name: row[name] for name in Measurement._fields if name in row}) for row in rows]
 
 
-def named_places(manifest: Manifest, sources: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The folders of a machine that an index names: of its corpora, checkpoints and their parts."""
-    named = {manifest.corpus.data_dir, *_places_of_encoder(manifest.encoder)}
+def list_places(manifest: Manifest, sources: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Lists the folders of a machine that an index names: of its corpora, checkpoints and their parts."""
+    named = {manifest.corpus.data_dir, *_list_encoder_places(manifest.encoder)}
     places = {name for name in named if name and name not in PACKAGED and _is_place(name)}
     for corpus in (manifest.corpus.name, *(str(source.get("corpus", "")) for source in sources)):
         family, colon, _ = corpus.partition(":")
@@ -76,13 +63,13 @@ def named_places(manifest: Manifest, sources: Sequence[Mapping[str, Any]]) -> li
     return sorted(places)
 
 
-def _places_of_encoder(encoder: EncoderRef) -> Iterator[str | None]:
+def _list_encoder_places(encoder: EncoderRef) -> Iterator[str | None]:
     yield encoder.checkpoint
     for key, value in encoder.options.items():
         if key.rpartition(".")[2] in ("checkpoint", *PLACES) and isinstance(value, str):
             yield value
     for field in encoder.fields:
-        yield from _places_of_encoder(field.encoder)
+        yield from _list_encoder_places(field.encoder)
 
 
 def _is_place(name: str) -> bool:
@@ -92,19 +79,15 @@ def _is_place(name: str) -> bool:
     return False
 
 
-def refuse_places(where: str, manifest: Manifest, sources: Sequence[Mapping[str, Any]], why: str) -> None:
-    """Raises ArtefactError if an index names folders of a machine."""
-    if named := named_places(manifest, sources):
+def refuse_places(where: str, index: Path, manifest: Manifest, why: str) -> None:
+    """Refuses an index that names folders of a machine."""
+    if named := list_places(manifest, read_report(index).get("sources", ())):
         more = f" and {len(named) - 1} more" if len(named) > 1 else ""
         raise ArtefactError(f"{where}: its manifest names {named[0]!r}{more}, {why}, or give --with-places")
 
 
-def checked_index(index: Path) -> Manifest:
-    """The manifest of an index whose files are all as they were written.
-
-    Raises:
-        ArtefactError: no index, a part of one, or a damaged one.
-    """
+def check_index(index: Path) -> Manifest:
+    """Returns the manifest of an index whose files are all as they were written; refuses any other."""
     manifest, report = index_manifest(index), read_report(index)
     if not report:
         raise ArtefactError(f"{index}: no {REPORT}, an index of another program; `lexvl adopt` makes it one of ours")
@@ -119,29 +102,35 @@ def checked_index(index: Path) -> Manifest:
 
 def copy_index(index: Path, folder: Path) -> None:
     """Copies the files of an index, without locks."""
-    for name in sorted(names_in(index)):
-        if not name.endswith(OF_PROCESSES):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(index / name, folder / name)
+    copy_files(index, [name for name in names_in(index) if not name.endswith(PROCESS_FILES)], folder)
 
 
 def push_index(
     index: Path,
     target: str,
-    facts: IndexFacts,
+    licence: str,
+    measures: Sequence[Measurement] = (),
     private: bool | None = None,
     overwrite: bool = False,
     with_places: bool = False,
 ) -> dict[str, Any]:
-    """Copies an index with its card to the hub or to storage, whole or not at all; returns what the command prints."""
+    """Copies an index with its card to the hub or to storage, whole or not at all; returns what the command prints.
+
+    Args:
+        licence: of the documents, an id of the hub (cc-by-4.0, other ...).
+        measures: values of runs over this index, as `lexvl score` computes them.
+        private: whether a new data set of the hub is private.
+        overwrite: replace files that no push wrote.
+        with_places: push an index that names folders of this machine.
+    """
     stored = "://" in target
     hub = HubPlace(target, DATASET, REPORT, "lexvl push", "--overwrite", private, overwrite=overwrite)
     if not stored:
         hub.check()
-    manifest = checked_index(index)
+    manifest = check_index(index)
     if not with_places:
         why = "which becomes public and which others do not have; index data and encoders with names of their own"
-        refuse_places(str(index), manifest, read_report(index).get("sources", ()), why)
+        refuse_places(str(index), index, manifest, why)
     if deleted := read_report(index).deleted:
         raise ArtefactError(
             f"{index}: {deleted} deleted documents are in its files until these are written again, and would become "
@@ -150,25 +139,20 @@ def push_index(
     with TemporaryDirectory(prefix="lexvl-push-") as home:
         folder = Path(home) / "index"
         copy_index(index, folder)
-        (folder / README).write_text(card(index, manifest, facts, target), encoding="utf-8")
+        (folder / "README.md").write_text(build_card(index, manifest, licence, measures, target), encoding="utf-8")
         rows = {"documents": manifest.counts.documents, "files": len(list(names_in(folder)))}
         if not stored:
-            return {"index": commit_folder(folder, hub, "Add an index of lexvl-anserini"), **rows}
-        with published(place(target)):
-            replace_stored(folder, place(target), overwrite)
+            return {"index": hub.commit(folder, "Add an index of lexvl-anserini"), **rows}
+        with publish_after(there := place(target)):
+            held = sorted(names_in(there)) if there.is_dir() else []
+            if held and REPORT not in held and not overwrite:
+                raise ArtefactError(
+                    f"{there}: holds {len(held)} files that lexvl push did not write, such as {held[0]!r}; name "
+                    "another folder, or replace them (--overwrite)"
+                )
+            shutil.rmtree(there, ignore_errors=True)
+            shutil.copytree(folder, there)
         return {"index": target, **rows}
-
-
-def replace_stored(folder: Path, target: Path, overwrite: bool) -> None:
-    """Puts the files of a folder into the place of those of an earlier push."""
-    there = sorted(names_in(target)) if target.is_dir() else []
-    if there and REPORT not in there and not overwrite:
-        raise ArtefactError(
-            f"{target}: holds {len(there)} files that lexvl push did not write, such as {there[0]!r}; name another "
-            "folder, or replace them (--overwrite)"
-        )
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(folder, target)
 
 
 def pull_index(source: str, index: Path, overwrite: bool = False, with_places: bool = False) -> dict[str, Any]:
@@ -179,23 +163,22 @@ def pull_index(source: str, index: Path, overwrite: bool = False, with_places: b
     """
     if index.exists() and (not index.is_dir() or any(index.iterdir())) and not overwrite:
         raise ArtefactError(f"{index}: is there; name another folder, or replace it (--overwrite)")
+    commit = {}
     with new_folder(index) as part:
         if "://" in source:
-            copy_index(fetched(place(source)), part)
-            commit = None
+            copy_index(fetch(place(source)), part)
             if not (part / REPORT).is_file():
                 raise ArtefactError(f"{source}: no index of `lexvl push` (it lacks {REPORT})")
         else:
-            commit = download(source, part)
-        manifest = checked_index(part)
+            commit = {"commit": fetch_index(source, part)}
+        manifest = check_index(part)
         if not with_places:
-            sources = read_report(part).get("sources", ())
-            refuse_places(source, manifest, sources, "a place that may have other things here; pull one without")
+            refuse_places(source, part, manifest, "a place that may have other things here; pull one without")
     rows = {"index": str(index), "documents": manifest.counts.documents, "bytes": read_report(index).bytes}
-    return {**rows, **({"commit": commit} if commit else {})}
+    return {**rows, **commit}
 
 
-def download(source: str, part: Path) -> str:
+def fetch_index(source: str, part: Path) -> str:
     """Writes the files of a data set of the hub, `owner/name[@revision]`, into a folder; returns the commit."""
     from huggingface_hub import HfApi, snapshot_download
 
@@ -203,53 +186,48 @@ def download(source: str, part: Path) -> str:
     check_name(repo_id)
     with hub_errors(repo_id, "download", "pull again, it goes on"):
         info = HfApi().dataset_info(repo_id, revision=revision or None, files_metadata=True)
-        if not COMMIT.fullmatch(str(info.sha)):
-            raise ArtefactError(f"{repo_id}: the hub answers with commit {str(info.sha)!r:.80}, expected 40 hex digits")
-        listed = [sibling for sibling in info.siblings or () if sibling.rfilename not in OF_THE_HUB]
-        if odd := next((one.rfilename for one in listed if not safe_name(one.rfilename)), None):
+        commit = str(info.sha)
+        if not COMMIT.fullmatch(commit):
+            raise ArtefactError(f"{repo_id}: the hub answers with commit {commit!r:.80}, expected 40 hex digits")
+        listed = [sibling for sibling in info.siblings or () if sibling.rfilename not in HUB_FILES]
+        if odd := next((entry.rfilename for entry in listed if not safe_name(entry.rfilename)), None):
             raise ArtefactError(f"{repo_id}: the hub lists {odd!r:.80}, which is not a name inside a folder; refused")
         files = [hub_file(repo_id, sibling) for sibling in listed]
         if REPORT not in {file.name for file in files}:
             raise ArtefactError(f"{repo_id}: no index of `lexvl push` (it lacks {REPORT})")
         names = [escape(file.name) for file in files]
-        commit = str(info.sha)
         snapshot = Path(snapshot_download(repo_id, repo_type=DATASET, revision=commit, allow_patterns=names))
+    copy_files(snapshot, [file.name for file in files], part)
     for file in files:
-        (part / file.name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(snapshot / file.name, part / file.name)
         if digest_like(file.digest, part / file.name) != file.digest:
             remove(snapshot / file.name)
             raise ArtefactError(f"{repo_id}: {file.name} arrived damaged and was removed; pull again")
     return commit
 
 
-def card(index: Path, manifest: Manifest, facts: IndexFacts, target: str) -> str:
-    """README.md of a pushed index: metadata of the hub, figures, and how to search it."""
-    head = {"license": facts.licence, "tags": ["lexvl", "index", manifest.kind], "library_name": "lexvl-anserini"}
+def build_card(index: Path, manifest: Manifest, licence: str, measures: Sequence[Measurement], target: str) -> str:
+    """Writes README.md of a pushed index: metadata of the hub, figures, and how to search it."""
+    head = {"license": licence, "tags": ["lexvl", "index", manifest.kind], "library_name": "lexvl-anserini"}
     report = read_report(index)
-    encoder, counts, name = manifest.encoder, manifest.counts, target.rstrip("/").rpartition("/")[2]
+    encoder, corpus, name = manifest.encoder, manifest.corpus, target.rstrip("/").rpartition("/")[2]
     source = f"file:///.../{name}" if target.startswith("file:") else target
     figures = {
-        "Corpus": f"`{manifest.corpus.name}`" + (f", split `{manifest.corpus.split}`" if manifest.corpus.split else ""),
+        "Corpus": f"`{corpus.name}`" + (f", split `{corpus.split}`" if corpus.split else ""),
         "Encoder": f"`{encoder.name}`" + (f", checkpoint `{encoder.checkpoint}`" if encoder.checkpoint else ""),
-        "Documents": f"{counts.documents:,}",
+        "Documents": f"{manifest.counts.documents:,}",
         "Postings": f"{report.postings:,}" if report.postings else "none",
         "Engine": f"{report.engine}" + (f", Lucene {report.lucene}" if report.lucene else ""),
         "Bytes of the engine": f"{folder_bytes(index):,}",
         "Texts of documents": "stored" if report.options.get("store_text") else "not stored",
         "Metadata of documents": "stored" if report.fields else "not stored",
-        "Licence of the documents": facts.licence,
+        "Licence of the documents": licence,
         "Made by": f"lexvl-anserini {manifest.versions.get('lexvl-anserini', 'unknown')}",
     }
-    rows = "\n".join(f"| {key} | {value} |" for key, value in figures.items())
     text = (
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---\n\n# {name}\n\n"
-        f"An index of lexvl-anserini.\n\n| | |\n|---|---|\n{rows}\n\n"
+        f"An index of lexvl-anserini.\n\n{draw_table(figures)}\n\n"
         f"## Use\n\n```\nlexvl pull {source} indexes/pulled\n"
         'lexvl search --index indexes/pulled --query "a red boat"\n```\n'
     )
-    means = [value for value in facts.measures if value.query_id == "all"]
-    if means:
-        values = "\n".join(f"| {value.dataset} | {value.measure} | {value.value:.4f} |" for value in means)
-        text += f"\n## Measured\n\n| dataset | measure | value |\n|---|---|---|\n{values}\n"
-    return text
+    means = [value for value in measures if value.query_id == "all"]
+    return f"{text}\n{draw_measures(means)}\n" if means else text

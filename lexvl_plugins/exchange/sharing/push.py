@@ -35,10 +35,10 @@ def command(
 
     Example: python -m lexvl_plugins.exchange.sharing.push indexes/demo me/demo-index --licence cc0-1.0
     """
-    from lexvl_plugins.exchange.sharing.indexes import IndexFacts, push_index, read_measures
+    from lexvl_plugins.exchange.sharing.indexes import push_index, read_measures
 
-    facts = IndexFacts(licence, read_measures(measures) if measures else ())
-    cli.print_rows(push_index(index, target, facts, private, overwrite, with_places), style)
+    values = read_measures(measures) if measures else ()
+    cli.print_rows(push_index(index, target, licence, values, private, overwrite, with_places), style)
 
 
 if __name__ == "__main__":

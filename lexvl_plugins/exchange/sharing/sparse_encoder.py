@@ -1,12 +1,10 @@
 """sentence-transformers: an encoder of ours as its SparseEncoder.
 
     as_sparse_encoder(load_encoder("vdr", "lexvl-mini")).encode_query(["a ship"])
-    SparseEncoder(FOLDER, trust_remote_code=True)    # a folder that Encoder.save_pretrained wrote
+    SparseEncoder(FOLDER, trust_remote_code=True)    # a folder that `save_pretrained` wrote
 
-Its vectors are the encoder's own: sparsifier, ELU1P and own tokens included, and texts and pictures each through the
-side that reads them. It encodes and does not train; `lexvl train` does. The argument `trust_remote_code` is
-sentence-transformers' condition for any class that is not its own; the folder holds no code, and the class is the one
-below, of the installed package.
+Its vectors are the encoder's own; it encodes and does not train. The argument `trust_remote_code` is
+sentence-transformers' condition for any class that is not its own; the folder holds no code.
 """
 
 from __future__ import annotations
@@ -18,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from sentence_transformers.base.modules import InputModule
 
-from lexvl_anserini.data.pictures.images import image_suffixes
+from lexvl_anserini.data.pictures.images import list_image_suffixes
 from lexvl_anserini.encoders.encoder import Encoder, LexicalSide, as_lexical
 from lexvl_anserini.encoders.inputs import reads_images
 from lexvl_anserini.encoders.loading import load_encoder_of, load_saved
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_plugins.exchange.sharing.saving import checkpoint_of, write_encoder
+from lexvl_plugins.exchange.sharing.saving import write_encoder
 
 if TYPE_CHECKING:
     from sentence_transformers import SparseEncoder
 
 
 def as_sparse_encoder(model: Encoder) -> SparseEncoder:
-    """A SparseEncoder that gives the vectors of an encoder."""
+    """Makes a SparseEncoder that gives the vectors of an encoder."""
     from sentence_transformers import SparseEncoder
 
     return SparseEncoder(modules=[LexicalModule(model)], similarity_fn_name="dot", device=model.device or "cpu")
@@ -75,15 +73,11 @@ class LexicalModule(InputModule):
         return next((int(reader.max_length) for reader in readers if reader is not None), None)
 
     def get_embedding_dimension(self) -> int:
-        """The number of terms."""
+        """Returns the number of terms."""
         return len(self._model.vocabulary)
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **options: Any) -> dict[str, Any]:
-        """Passes texts, paths of pictures and PIL images on.
-
-        Raises:
-            UsageError: inputs of another form (pairs, dictionaries), or options of a processor.
-        """
+        """Passes texts, paths of pictures and PIL images on; refuses pairs, dictionaries and options of a processor."""
         options.pop("task", None)
         if refused := sorted(key for key, value in options.items() if value is not None):
             raise UsageError(f"{refused[0]}: this encoder has its own processing; leave it out")
@@ -94,56 +88,42 @@ class LexicalModule(InputModule):
     def forward(self, features: dict[str, Any], task: str | None = None, **options: Any) -> dict[str, Any]:
         """Adds `sentence_embedding`, float32 [B, V]."""
         inputs = features["inputs"]
-        weights = self.side_of(inputs, task).weights(inputs, batch_size=max(1, len(inputs)))
+        weights = self.choose_side(inputs, task).weights(inputs, batch_size=max(1, len(inputs)))
         return {**features, "sentence_embedding": torch.from_numpy(weights.toarray()).to(self.place.device)}
 
-    def side_of(self, inputs: Sequence[Any], task: str | None) -> LexicalSide:
-        """The side of a task, or the other if only that reads the inputs."""
+    def choose_side(self, inputs: Sequence[Any], task: str | None) -> LexicalSide:
+        """Chooses the side of a task, or the other if only that reads the inputs."""
         sides = [self.model.query, self.model.document]
         first, second = sides if task == "query" else reversed(sides)
-        pictures = "image" in self.modalities  # else the name of a picture is a text, as for sentence-transformers
-        images = {pictures and is_path_of_picture(item) if isinstance(item, str) else True for item in inputs}
+        # The name of a picture is its path, as for sentence-transformers, where a side reads pictures.
+        suffixes = list_image_suffixes() if "image" in self.modalities else ()
+        images = {not isinstance(item, str) or PurePath(item).suffix.lower() in suffixes for item in inputs}
         if len(images) > 1:
             raise UsageError("texts and images in one batch; encode them one after the other")
-        pictures_only = images == {True}
-        side_of_kind = next((side for side in (first, second) if reads_images(side) == pictures_only), None)
-        if side_of_kind is None and pictures_only:
+        side = next((side for side in (first, second) if reads_images(side) == (images == {True})), None)
+        if side is None and images == {True}:
             raise UsageError("an image, but this encoder reads texts only")
-        return as_lexical(side_of_kind or first)
+        return as_lexical(side or first)
 
     def save(self, output_path: str, *args: Any, **options: Any) -> None:
         """Writes the encoder into a folder, beside what sentence-transformers writes there."""
-        write_encoder(self.model, checkpoint_of(self.model), Path(output_path))
+        write_encoder(self.model, Path(output_path))
 
     @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        init_defaults: dict[str, Any] | None = None,
-        **options: Any,
+    def load(  # type: ignore[override]
+        cls, model_name_or_path: str, subfolder: str = "", revision: str | None = None, **options: Any
     ) -> LexicalModule:
-        """The module of a folder, or of a model of the hub, that `Encoder.save_pretrained` wrote.
+        """Loads the module of a folder, or of a model of the hub, that `save_pretrained` wrote.
 
         The token is that of `hf auth login` or HF_TOKEN, and the cache that of the hub; other arguments have no effect.
         """
-        place = Path(model_name_or_path)
-        if place.is_dir():
-            return cls(load_saved(str(place / subfolder)))
+        if Path(model_name_or_path).is_dir():
+            return cls(load_saved(str(Path(model_name_or_path, subfolder))))
         return cls(load_saved(f"{model_name_or_path}@{revision}" if revision else model_name_or_path))
 
     def get_config_dict(self) -> dict[str, Any]:
-        """For `repr`."""
+        """Returns what `repr` prints."""
         return {"encoder": self._model.name, "checkpoint": self._model.checkpoint, **self._model.options}
-
-
-def is_path_of_picture(text: str) -> bool:
-    """Whether a text ends as the name of a picture, which sentence-transformers takes for its path."""
-    return PurePath(text).suffix.lower() in image_suffixes()
 
 
 class Terms:
@@ -153,5 +133,5 @@ class Terms:
         self.terms = terms
 
     def convert_ids_to_tokens(self, ids: int | Sequence[int]) -> str | list[str]:
-        """The terms of dimensions."""
+        """Returns the terms of dimensions."""
         return self.terms[ids] if isinstance(ids, int) else [self.terms[token_id] for token_id in ids]

@@ -1,6 +1,6 @@
 // The state of the page, its requests, and the link that reproduces it. `view.js` draws.
 
-import { Column, bars, drawMap, element, number, picture, pictureUrl } from "./view.js";
+import { Column, bars, compareTexts, drawMap, element, number, picture, pictureUrl } from "./view.js";
 
 const STEP = 24, MOST = 96, RANK_CONSTANT = 60, HOVER_MS = 120, PAUSE_MS = 80;
 const byId = (id) => document.getElementById(id);
@@ -166,7 +166,7 @@ function blend() {
     }
   }
   const order = [...scores.values()].filter((one) => one.score > 0)
-    .sort((a, b) => b.score - a.score || (a.hit.doc_id < b.hit.doc_id ? -1 : 1)).slice(0, state.hits);
+    .sort((a, b) => b.score - a.score || compareTexts(a.hit.doc_id, b.hit.doc_id)).slice(0, state.hits);
   column.showHits(order.map(({ hit, score }, place) => ({ ...hit, rank: place + 1, score })));
 }
 

@@ -1,5 +1,7 @@
 // The page without a server: answers of the API from the files that `lexvl publish` wrote beside it.
 
+import { compareTexts } from "./view.js";
+
 const coming = new Map(), documentNumbers = new Map(), lists = new Map(), grids = new Map();
 const SUGGESTIONS = 10, OFFERED_TERMS = 6, LIKE_TERMS = 64, STEPS = 7;
 
@@ -218,7 +220,7 @@ async function answer(question) {
     hits.push({ rank: hits.length + 1, doc_id: id, score, title, text, picture: Boolean(suffix), metadata: {} });
   }
   const chips = [...given].map(([column, value]) => ({ term: words.terms[column], weight: weights.get(column), given: value }))
-    .sort((a, b) => b.given - a.given || (a.term < b.term ? -1 : 1));
+    .sort((a, b) => b.given - a.given || compareTexts(a.term, b.term));
   const ended = performance.now();
   const empty = !question.text.trim() && !chips.length;
   return { index: question.index, read_as: empty ? "none" : question.like ? "document" : "text", chips, hits, documents: description.documents, ignored: [],
@@ -253,7 +255,7 @@ async function products({ question, doc_ids: ids }) {
       const impact = impactIn(await listOf(column), number);
       if (weight && impact) found.push({ term: words.terms[column], weight, impact, product: weight * impact, field: "" });
     }
-    found.sort((a, b) => b.product - a.product || (a.term < b.term ? -1 : 1));
+    found.sort((a, b) => b.product - a.product || compareTexts(a.term, b.term));
     return { doc_id: id, score: found.reduce((sum, one) => sum + one.product, 0), products: found, rest: 0 };
   }));
 }

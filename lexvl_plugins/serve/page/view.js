@@ -16,6 +16,13 @@ export function element(name, attributes = {}, ...children) {
   return made;
 }
 
+// Orders texts by code points, as the engine does; < would order UTF-16 units, with U+10000 before U+E000.
+export function compareTexts(first, second) {
+  let place = 0;
+  while (place < first.length && first[place] === second[place]) place++;
+  return (first.codePointAt(place) ?? -1) - (second.codePointAt(place) ?? -1);
+}
+
 export function number(value) {
   return Number.isInteger(value) ? value.toLocaleString("en") : value.toPrecision(4);
 }

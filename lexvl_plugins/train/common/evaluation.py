@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from lexvl_plugins.train.common.batches import AnyBatches, ImageBatch, TextBatch
-from lexvl_plugins.train.common.tower_pair import TowerPair, as_encoded, sparsified
+from lexvl_plugins.train.common.tower_pair import TowerPair, drop_registers, sparsify
 from lexvl_plugins.train.model_settings import ImagePairSettings, TextPairSettings
-from lexvl_plugins.train.objectives.contrastive import Encoded, masked
+from lexvl_plugins.train.objectives.encoded import Encoded, keep_heaviest
 from lexvl_plugins.train.objectives.regularisers import flops
 
 # The heaviest terms by which vectors are compared.
@@ -26,23 +26,12 @@ DENSE, ALIKE = 0.5, {True: 0.9, False: 0.99}
 COUNT, NAME = 4, 60
 
 
-class AnyValidation(Protocol):
-    """What validates during a run."""
-
-    def measure(self, pair: TowerPair, model: Any) -> dict[str, float]:
-        """Figures by name, of a pair with the settings of its model."""
-        ...
-
-    def score(self, figures: Mapping[str, float]) -> float:
-        """The one figure by which checkpoints are compared; more is better."""
-        ...
-
-
 class Examples(NamedTuple):
     """A few fixed queries and documents, the same number of each, whose terms show what a lexical pair learns.
 
-    queries, documents        as a side reads them
-    query_names, document_names  a text, or the id of an image
+    Attributes:
+        queries, documents: as a side reads them.
+        query_names, document_names: a text, or the id of an image.
     """
 
     queries: TextBatch
@@ -51,18 +40,18 @@ class Examples(NamedTuple):
     document_names: Sequence[str]
 
     @torch.inference_mode()
-    def rows(
+    def describe(
         self, pair: TowerPair, model: ImagePairSettings | TextPairSettings, terms: Sequence[str]
     ) -> Iterator[dict[str, Any]]:
         """One row per example: its side and name, the number of its active terms, the heaviest with their weights."""
         encoded = Encoded(pair.encoder_q(self.queries), pair.encoder_p(self.documents), self.queries.bag)
-        vectors = searched(encoded, model)
+        vectors = prepare_for_search(encoded, model)
         for side, names in (("query", self.query_names), ("document", self.document_names)):
             for name, weights in zip(names, getattr(vectors, side), strict=True):
                 active = int((weights > 0).sum())
                 top = weights.topk(min(HEAVIEST, active))
                 heaviest = zip(top.indices.tolist(), top.values.tolist(), strict=True)
-                terms_of_row = [[terms[place], shortened(weight)] for place, weight in heaviest]
+                terms_of_row = [[terms[place], keep_digits(weight)] for place, weight in heaviest]
                 yield {"side": side, "name": name, "active": active, "terms": terms_of_row}
 
 
@@ -70,62 +59,64 @@ class Examples(NamedTuple):
 class StageInputs:
     """What a stage reads.
 
-    batches     of the training split
-    validation  None where the recipe has no validation split
-    examples    of the validation split, or of the training split where there is none
+    Attributes:
+        validation: has `measure`, from a pair and its settings to figures by name, and `score`, their one figure by
+            which checkpoints are compared; None where the recipe has no validation split.
+        examples: of the validation split, or of the training split where there is none.
     """
 
     batches: AnyBatches
-    validation: AnyValidation | None
+    validation: Any
     examples: Examples
 
 
-def spread(items: int) -> np.ndarray:
+def choose_examples(items: int) -> np.ndarray:
     """Positions of the examples among all items, evenly spread, int64."""
     return np.unique(np.linspace(0, items - 1, min(COUNT, items)).astype(np.int64))
 
 
-def named(text: str) -> str:
+def shorten(text: str) -> str:
     """The beginning of a text on one line."""
     line = " ".join(text.split())
     return line if len(line) <= NAME else line[: NAME - 1] + "…"
 
 
-def shortened(value: float) -> float:
+def keep_digits(value: float) -> float:
     """A number with four digits, for the log."""
     return float(f"{value:.4g}")
 
 
-def searched(encoded: Encoded, model: ImagePairSettings | TextPairSettings) -> Encoded:
+def prepare_for_search(encoded: Encoded, model: ImagePairSettings | TextPairSettings) -> Encoded:
     """The vectors after the sparsifier of each side, [N, words] and [M, words]; dense ones as they are."""
     query, document = encoded.query.detach().float(), encoded.document.detach().float()
     if isinstance(model, TextPairSettings):
         if model.lexical:
-            query, document = (sparsified(side, topk) for side, topk in zip((query, document), model.kept, strict=True))
+            query, document = (sparsify(side, topk) for side, topk in zip((query, document), model.kept, strict=True))
     elif model.lexical:
         bag = None if encoded.query_bag is None else encoded.query_bag[:, model.registers :]
-        query, document = as_encoded(query, model), as_encoded(document, model)
+        query, document = drop_registers(query, model), drop_registers(document, model)
         if model.family.cut:
-            query, document = masked(query, bag, model.kept_of_texts), masked(document, None, model.topk)
+            query = keep_heaviest(query, bag, model.kept_of_texts)
+            document = keep_heaviest(document, None, model.topk)
     return Encoded(query, document)
 
 
 @torch.no_grad()
-def profile(encoded: Encoded, model: ImagePairSettings | TextPairSettings) -> dict[str, float]:
+def measure_batch(encoded: Encoded, model: ImagePairSettings | TextPairSettings) -> dict[str, float]:
     """Figures of each side: mean active terms and FLOPS of a lexical pair, and how alike the vectors are."""
-    vectors = searched(encoded, model)
+    vectors = prepare_for_search(encoded, model)
     figures: dict[str, float] = {}
     for side in ("query", "document"):
         weights: Tensor = getattr(vectors, side)
         if model.lexical:
             figures[f"{side}_terms"] = round(float((weights > 0).sum(dim=1).float().mean()), 1)
-            figures[f"{side}_flops"] = shortened(float(flops(weights)))
+            figures[f"{side}_flops"] = keep_digits(float(flops(weights)))
         if len(weights) > 1:
-            figures[f"{side}_alike"] = round(alike(weights, model.lexical), 3)
+            figures[f"{side}_alike"] = round(measure_likeness(weights, model.lexical), 3)
     return figures
 
 
-def alike(weights: Tensor, lexical: bool) -> float:
+def measure_likeness(weights: Tensor, lexical: bool) -> float:
     """How alike each vector [N, V] is to the next one: the share of common terms among the ten heaviest, or the cosine.
 
     If vectors have fewer terms, the share is of those of the vector that has more.
@@ -140,10 +131,10 @@ def alike(weights: Tensor, lexical: bool) -> float:
     return float(((heavy * after).sum(dim=1) / most.clamp(min=1)).mean())
 
 
-def collapses(
+def find_collapses(
     figures: Mapping[str, float], terms: int, model: ImagePairSettings | TextPairSettings, settled: bool
 ) -> dict[str, str]:
-    """What is wrong with the vectors of a profile: lines by side and kind.
+    """What is wrong with the vectors of a batch: lines by side and kind.
 
     Before warm-up and ramps are over (`settled`), vectors may be dense and alike.
     """

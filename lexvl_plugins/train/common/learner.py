@@ -6,31 +6,33 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
 
-from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.errors import InstallationError, UsageError, describe_error
 from lexvl_plugins.train.common.batches import AnyBatches, Details, TextBatch, TrainingBatch
-from lexvl_plugins.train.common.optimiser import make_average, make_optimiser
 from lexvl_plugins.train.common.pieces import Pieces
 from lexvl_plugins.train.common.processes import make_accelerator
 from lexvl_plugins.train.common.tower_pair import DetailedSide, Temperatures, TowerPair
 from lexvl_plugins.train.model_settings import AnyModel
-from lexvl_plugins.train.objectives import AUXILIARIES, OBJECTIVES, REGULARISERS
-from lexvl_plugins.train.objectives.contrastive import Dense, Encoded, present
-from lexvl_plugins.train.objectives.regularisers import RAMPS, total_penalty
-from lexvl_plugins.train.recipe import Recipe, Regulariser, StageSettings
+from lexvl_plugins.train.objectives import AUXILIARIES, OBJECTIVES, REGULARISERS, LossRow
+from lexvl_plugins.train.objectives.encoded import Dense, Encoded, require_bag
+from lexvl_plugins.train.objectives.regularisers import RAMPS, sum_penalties
+from lexvl_plugins.train.recipe import Optimisation, Recipe, Regulariser, StageSettings
 
 
-class Taken(NamedTuple):
+class Step(NamedTuple):
     """What a step read and computed.
 
-    batch   the items
-    rounds  their vectors
-    loss    what it minimised
-    parts   the loss by the names of its parts
+    Attributes:
+        batch: the items.
+        rounds: their vectors.
+        loss: what it minimised.
+        parts: the loss by the names of its parts.
     """
 
     batch: TrainingBatch
@@ -42,7 +44,7 @@ class Taken(NamedTuple):
 class NotFinite(ArithmeticError):
     """Loss or gradients of a step are not finite."""
 
-    def __init__(self, problem: str, step: Taken):
+    def __init__(self, problem: str, step: Step):
         super().__init__(problem)
         self.step = step
 
@@ -51,7 +53,8 @@ class NotFinite(ArithmeticError):
 class Learner:
     """A pair of towers in a stage, and what changes its weights; all prepared by the accelerator.
 
-    average  a copy with the average of the weights; None where the stage has none
+    Attributes:
+        average: a copy with the average of the weights; None where the stage has none.
     """
 
     accelerator: Any
@@ -61,18 +64,20 @@ class Learner:
     average: Any
 
     @classmethod
-    def of(cls, stage: StageSettings, pair: TowerPair, device: torch.device, precision: str) -> Learner:
+    def start(cls, stage: StageSettings, pair: TowerPair, device: torch.device, precision: str) -> Learner:
         """A learner at the start of a stage."""
         accelerator = make_accelerator(device, precision)
-        pair.to(accelerator.device).trains(stage)
+        pair.to(accelerator.device).start(stage)
         average = make_average(pair, stage.optimisation)
         if average is not None:
             accelerator.register_for_checkpointing(average)
-        recompute(pair, stage.optimisation.checkpointing)
+        set_checkpointing(pair, stage.optimisation.checkpointing)
         # Gradients of several processes are gathered by `Pieces`, not by a wrapper around the pair.
         accelerator.prepare_model(pair, evaluation_mode=True)
-        optimiser, scheduler = accelerator.prepare(*make_optimiser(pair, stage.optimisation))
-        return cls(accelerator, pair, optimiser, scheduler, average)
+        optimiser = choose_optimiser(group_parameters(pair, stage.optimisation), stage.optimisation)
+        rates = torch.optim.lr_scheduler.LambdaLR(optimiser, make_learning_rate(stage.optimisation))
+        prepared, scheduler = accelerator.prepare(optimiser, rates)
+        return cls(accelerator, pair, prepared, scheduler, average)
 
     @property
     def tested(self) -> TowerPair:
@@ -80,20 +85,20 @@ class Learner:
         pair: TowerPair = self.pair if self.average is None else self.average.module
         return pair
 
-    def step(self, recipe: Recipe, stage: StageSettings, batches: AnyBatches, step: int, done: int) -> Taken:
+    def take_step(self, recipe: Recipe, stage: StageSettings, batches: AnyBatches, step: int, done: int) -> Step:
         """Changes the weights by the gradients of a step's loss, of which steps `done` were done in this stage."""
         seed, plan = recipe.seed * 1_000_003 + step, stage.optimisation
         torch.manual_seed(seed)  # dropout, a function of the step alone
         batch, pieces = batches[step], Pieces(self.accelerator, plan.piece, seed)
         rounds = encode(self.pair, batch, pieces)
         try:
-            main = objective(stage, recipe.model, rounds, self.pair.temperatures)
-            extra = penalty(stage, rounds, done)
+            main = compute_objective(stage, recipe.model, rounds, self.pair.temperatures)
+            extra = compute_penalty(stage, rounds, done)
         except UsageError as error:
             raise UsageError(f"recipe {recipe.name}: {error}") from error
         total, parts = main.total + extra.total, {**main.parts, **extra.parts}
         values = torch.stack([total.detach(), *(part.detach() for part in parts.values())]).tolist()
-        taken = Taken(batch, rounds, values[0], dict(zip(parts, values[1:], strict=True)))
+        taken = Step(batch, rounds, values[0], dict(zip(parts, values[1:], strict=True)))
         if not math.isfinite(taken.loss):
             raise NotFinite(f"the loss is {taken.loss}", taken)
         if not self.update(total, pieces, plan.clip):
@@ -104,7 +109,7 @@ class Learner:
         """Changes the weights by the gradients of a loss, clipped to norm `clip`; False if they are not finite."""
         self.accelerator.backward(loss)
         pieces.backward()
-        pieces.average(self.pair.parameters())
+        pieces.average_gradients(self.pair.parameters())
         norm = self.accelerator.clip_grad_norm_(self.pair.parameters(), clip)
         # The scaler of fp16 leaves out steps whose gradients overflow.
         if self.accelerator.scaler is None and not torch.isfinite(norm):
@@ -123,7 +128,7 @@ class Learner:
             self.pair.load_state_dict(self.average.module.state_dict())
 
 
-def recompute(pair: TowerPair, enabled: bool) -> None:
+def set_checkpointing(pair: TowerPair, enabled: bool) -> None:
     """Lets the trained networks of transformers compute the states of their layers again for gradients, or not."""
     networks: list[Any] = [
         module
@@ -146,26 +151,24 @@ def recompute(pair: TowerPair, enabled: bool) -> None:
 def encode(pair: TowerPair, batch: TrainingBatch, pieces: Pieces) -> list[Encoded]:
     """One `Encoded` per round of texts, all with the same documents: all that objectives read of a batch."""
     # Padding is masked everywhere, so rounds of different lengths pass the text side one after the other.
-    documents = pieces(details, pair.encoder_p, batch.documents)
-    queries = [pieces(details, pair.encoder_q, texts) for texts in batch.rounds]
+    documents = pieces(compute_details, pair.encoder_p, batch.documents)
+    queries = [pieces(compute_details, pair.encoder_q, texts) for texts in batch.rounds]
     fields: list[dict[str, Any]] = [{} for _ in queries]
-    with pieces.together():
-        for part in pair.active_parts():
-            computed = part.fields(pair, batch, documents)
+    with pieces.run_whole():
+        for part in pair.active:
+            computed = part.compute_fields(pair, batch, documents)
             fields = [{**known, **more} for known, more in zip(fields, computed, strict=True)]
     codebook = getattr(pair.encoder_p, "codebook", None)
-    rounds = []
-    for number, (query, texts) in enumerate(zip(queries, batch.rounds, strict=True)):
-        both_dense = query.dense is not None and documents.dense is not None
-        encoded = Encoded(
+    return [
+        Encoded(
             query=query.vectors,
             document=documents.vectors,
             query_bag=texts.bag,
             document_bag=batch.documents.bag if isinstance(batch.documents, TextBatch) else None,
             named=batch.named,
             frequency=batch.frequency,
-            taught=None if batch.taught is None else batch.taught[number],
-            dense=Dense(query.dense, documents.dense) if both_dense else None,  # type: ignore[arg-type]
+            taught=batch.taught[number] if batch.taught else None,
+            dense=None if query.dense is None or documents.dense is None else Dense(query.dense, documents.dense),
             expanded=batch.expanded,
             codebook=None if codebook is None else codebook.rows,
             # A caption's vector has its own terms alone.
@@ -173,29 +176,32 @@ def encode(pair: TowerPair, batch: TrainingBatch, pieces: Pieces) -> list[Encode
             logits=documents.logits,
             **fields[number],
         )
-        rounds.append(encoded)
-    return rounds
+        for number, (query, texts) in enumerate(zip(queries, batch.rounds, strict=True))
+    ]
 
 
-def details(side: Any, inputs: Any) -> Details:
-    """What a side computes, in float32; a side without `details` has vectors alone."""
-    computed = side.details(inputs) if isinstance(side, DetailedSide) else Details(side(inputs))
+def compute_details(side: Any, inputs: Any) -> Details:
+    """What a side computes, in float32; a side that is no `DetailedSide` has vectors alone."""
+    computed = side.compute(inputs) if isinstance(side, DetailedSide) else Details(side(inputs))
     return Details(*(None if part is None else part.float() for part in computed))  # type: ignore[arg-type]
 
 
 class Loss(NamedTuple):
     """What a step minimises.
 
-    total  scalar
-    parts  scalars by the names of objectives and regularisers, each as it counts; their sum is the total, but for
-           `running_penalty`
+    Attributes:
+        total: scalar.
+        parts: scalars by the names of objectives and regularisers, each as it counts; their sum is the total, but for
+            `running_penalty`.
     """
 
     total: Tensor
     parts: Mapping[str, Tensor]
 
 
-def objective(stage: StageSettings, model: AnyModel, rounds: Sequence[Encoded], temperatures: Temperatures) -> Loss:
+def compute_objective(
+    stage: StageSettings, model: AnyModel, rounds: Sequence[Encoded], temperatures: Temperatures
+) -> Loss:
     """The mean of the stage's objective over the rounds, plus the weighted auxiliary objectives."""
     known = {
         "temperature": temperatures.scores,
@@ -204,27 +210,26 @@ def objective(stage: StageSettings, model: AnyModel, rounds: Sequence[Encoded], 
         "topk": model.kept_of_texts,
     }
 
-    def mean(function: Callable[..., Tensor], role: str, options: Mapping[str, Any], offered: Sequence[str]) -> Tensor:
-        names = inspect.signature(function).parameters
-        ours = {key: known[key] for key in offered if key in names}
+    def compute_mean(role: str, row: LossRow, options: Mapping[str, Any], offered: Sequence[str]) -> Tensor:
+        function: Callable[..., Tensor] = row.function
+        ours = {key: known[key] for key in offered if key in inspect.signature(function).parameters}
         try:
             return torch.stack([function(encoded, **{**ours, **options}) for encoded in rounds]).mean()
         except (TypeError, ValueError) as error:
             raise UsageError(f"{role}: {error}") from error
 
     main = stage.objective
-    parts = {main.name: mean(OBJECTIVES[main.name], f"objective {main.name}", main.options, list(known))}
-    total = parts[main.name]
+    total = compute_mean(f"objective {main.name}", OBJECTIVES[main.name], main.options, list(known))
+    parts = {main.name: total}
     for auxiliary in stage.auxiliaries:
         # `temperature` of an auxiliary objective is its own.
-        offered = ["model_temperature", "bag_temperature", "topk"]
-        value = mean(AUXILIARIES[auxiliary.name], f"auxiliary {auxiliary.name}", auxiliary.options, offered)
-        part = auxiliary.weight * value
+        offered, role = ["model_temperature", "bag_temperature", "topk"], f"auxiliary {auxiliary.name}"
+        part = auxiliary.weight * compute_mean(role, AUXILIARIES[auxiliary.name], auxiliary.options, offered)
         total, parts[auxiliary.name] = total + part, parts.get(auxiliary.name, 0) + part
     return Loss(total, parts)
 
 
-def scored(stage: StageSettings, encoded: Encoded, side: str) -> Tensor:
+def choose_vectors(stage: StageSettings, encoded: Encoded, side: str) -> Tensor:
     """The vectors of a side as the objective scores them, which are what a regulariser keeps sparse.
 
     Texts have their own tokens alone in a batch without expansion (D2S) and where STAIR's objective masks them: its
@@ -232,24 +237,84 @@ def scored(stage: StageSettings, encoded: Encoded, side: str) -> Tensor:
     """
     weights: Tensor = getattr(encoded, side)
     own = not encoded.expanded or bool(stage.objective.options.get("masked"))
-    return weights * present(encoded.query_bag) if own and side == "query" else weights
+    return weights * require_bag(encoded.query_bag) if own and side == "query" else weights
 
 
-def penalty(stage: StageSettings, rounds: Sequence[Encoded], step: int) -> Loss:
+def compute_penalty(stage: StageSettings, rounds: Sequence[Encoded], step: int) -> Loss:
     """The weighted regularisers of a step, counted from 0 in its stage."""
 
-    def term(regulariser: Regulariser) -> Tensor:
-        function, share = REGULARISERS[regulariser.name], RAMPS[regulariser.ramp](step, regulariser.ramp_steps)
+    def compute_term(term: Regulariser) -> Tensor:
+        function, share = REGULARISERS[term.name].function, RAMPS[term.ramp](step, term.ramp_steps)
         try:
-            values = [function(scored(stage, encoded, regulariser.side), **regulariser.options) for encoded in rounds]
+            values = [function(choose_vectors(stage, encoded, term.side), **term.options) for encoded in rounds]
         except ValueError as error:
-            raise UsageError(f"regulariser {regulariser.name} of {regulariser.side}: {error}") from error
-        return regulariser.weight * share * torch.stack(values).mean()
+            raise UsageError(f"regulariser {term.name} of {term.side}: {error}") from error
+        return term.weight * share * torch.stack(values).mean()
 
     totals: dict[str, Tensor] = {}
     parts: dict[str, Tensor] = {}
     for regulariser in stage.regularisers:
-        name, value = f"{regulariser.name}_{regulariser.side}", term(regulariser)
+        name, value = f"{regulariser.name}_{regulariser.side}", compute_term(regulariser)
         totals[regulariser.name] = totals.get(regulariser.name, 0) + value
         parts[name] = parts.get(name, 0) + value
-    return Loss(total_penalty(totals.values(), stage.running_penalty).to(rounds[0].query.device), parts)
+    return Loss(sum_penalties(totals.values(), stage.running_penalty).to(rounds[0].query.device), parts)
+
+
+def make_average(pair: TowerPair, plan: Optimisation) -> AveragedModel | None:
+    """A copy of a pair whose weights are an exponential average of the pair's; None if the plan has no average.
+
+    The average forgets faster at first: its decay after n steps is at most (1 + n) / (10 + n).
+    """
+
+    @torch.no_grad()
+    def update(averaged: Any, current: Any, steps: Tensor | int) -> None:
+        number = int(steps)
+        torch._foreach_lerp_(averaged, current, 1 - min(plan.average, (1 + number) / (10 + number)))
+
+    return AveragedModel(pair, multi_avg_fn=update) if plan.average else None
+
+
+def choose_optimiser(groups: list[dict[str, Any]], plan: Optimisation) -> torch.optim.Optimizer:
+    """AdamW of PyTorch, or LAMB of timm; `plan.clip` clips the gradients, so that LAMB itself does not."""
+    if plan.optimiser == "adamw":
+        return torch.optim.AdamW(groups, lr=plan.learning_rate, betas=plan.betas, eps=1e-8)
+    try:
+        from timm.optim import Lamb
+    except Exception as error:  # a torchvision of another torch raises what it likes
+        raise InstallationError(
+            f"optimiser lamb needs timm ({describe_error(error)}); pip install timm torchvision, in the versions that "
+            "fit this torch"
+        ) from error
+    optimiser: torch.optim.Optimizer = Lamb(groups, lr=plan.learning_rate, betas=plan.betas, max_grad_norm=None)
+    return optimiser
+
+
+def group_parameters(pair: TowerPair, plan: Optimisation) -> list[dict[str, Any]]:
+    """Groups of weights by learning rate and decay: matrices decay, or all weights (`plan.decayed`)."""
+    trained = [(name, parameter) for name, parameter in pair.named_parameters() if parameter.requires_grad]
+    for pattern in plan.learning_rates:
+        if not any(fnmatch(name, pattern) for name, _ in trained):
+            raise UsageError(f"learning_rates: no weight that changes is named {pattern!r}, as {trained[0][0]!r} is")
+    # By learning rate, and whether they decay; the learning rate of the first group is logged.
+    groups: dict[tuple[float, bool], list[Tensor]] = {(plan.learning_rate, True): [], (plan.learning_rate, False): []}
+    for name, parameter in trained:
+        peak = next((peak for pattern, peak in plan.learning_rates.items() if fnmatch(name, pattern)), None)
+        decays = plan.decayed == "all" or parameter.dim() >= 2
+        groups.setdefault((peak or plan.learning_rate, decays), []).append(parameter)
+    return [
+        {"params": parameters, "lr": rate, "weight_decay": plan.weight_decay if decays else 0.0}
+        for (rate, decays), parameters in groups.items()
+    ]
+
+
+def make_learning_rate(plan: Optimisation) -> Callable[[int], float]:
+    """Factor of the peak at a step: linear warm-up, then the decay down to `last_learning_rate`."""
+
+    def compute_factor(step: int) -> float:
+        if step < plan.warmup_steps:
+            return (step + (plan.warmup == "n")) / plan.warmup_steps
+        progress = min(1.0, (step - plan.warmup_steps) / max(1, plan.steps - plan.warmup_steps))
+        left = (1 + math.cos(math.pi * progress)) / 2 if plan.decay == "cosine" else 1 - progress
+        return plan.last_learning_rate + (1 - plan.last_learning_rate) * left
+
+    return compute_factor

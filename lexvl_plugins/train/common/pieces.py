@@ -23,10 +23,11 @@ Computed = TypeVar("Computed")
 class Passed(NamedTuple):
     """A pass of a batch through a side.
 
-    again    computes a piece once more
-    pieces   the own rows of this process, with the seed of each piece
-    graph    what the only piece computed, with its graph; empty where there are several
-    leaves   the vectors of all rows of all processes, which gather the gradients of the loss
+    Attributes:
+        again: computes a piece once more.
+        pieces: the own rows of this process, with the seed of each piece.
+        graph: what the only piece computed, with its graph; empty where there are several.
+        leaves: the vectors of all rows of all processes, which gather the gradients of the loss.
     """
 
     again: Callable[[AnyBatch], list[Tensor]]
@@ -47,58 +48,60 @@ class Pieces:
     def __call__(self, compute: Callable[[Any, Any], Computed], side: nn.Module, batch: AnyBatch) -> Computed:
         """`compute(side, batch)` for the rows of all processes."""
 
-        def once(piece: AnyBatch) -> Computed:
+        def run_piece(piece: AnyBatch) -> Computed:
             # A context of its own: one that began without a graph would keep casts of weights without one.
             with self.accelerator.autocast():
                 return compute(side, piece)
 
         if self.whole:
-            return once(batch)
-        (first, seed), *others = pieces = self.own(batch)
+            return run_piece(batch)
+        (first, seed), *others = pieces = self.split_own(batch)
         torch.manual_seed(seed)
-        computed = once(first)
-        graph, rows = tensors_of(computed), [[tensor.detach()] for tensor in tensors_of(computed)]
+        computed = run_piece(first)
+        graph, rows = list_tensors(computed), [[tensor.detach()] for tensor in list_tensors(computed)]
         trained = any(tensor.requires_grad for tensor in graph)
         if others:
             graph = []  # frees that of the first piece, which only says whether the side has gradients
-            computed = with_tensors(computed, [tensor for (tensor,) in rows])
+            computed = replace_tensors(computed, [tensor for (tensor,) in rows])
         with torch.no_grad():
             for piece, seed in others:
                 torch.manual_seed(seed)
-                for parts, tensor in zip(rows, tensors_of(once(piece)), strict=True):
+                for parts, tensor in zip(rows, list_tensors(run_piece(piece)), strict=True):
                     parts.append(tensor)
         leaves = [self.accelerator.gather(torch.cat(parts)).requires_grad_(trained) for parts in rows]
         if trained:
-            self.passed.append(Passed(lambda piece: tensors_of(once(piece)), pieces, graph, leaves))
-        whole: Computed = with_tensors(computed, leaves)
+            self.passed.append(Passed(lambda piece: list_tensors(run_piece(piece)), pieces, graph, leaves))
+        whole: Computed = replace_tensors(computed, leaves)
         return whole
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def run_whole(self) -> Iterator[None]:
         """A block that computes whole batches, with the same draws in all processes, as does the loss after it."""
         if not self.whole:
             torch.manual_seed(self.seed)
         with self.accelerator.autocast():
             yield
 
-    def own(self, batch: AnyBatch) -> list[tuple[AnyBatch, int]]:
+    def split_own(self, batch: AnyBatch) -> list[tuple[AnyBatch, int]]:
         """The pieces of this process: its share of the rows, in order, with a seed for each piece."""
         rows, processes, index = len(batch[0]), self.accelerator.num_processes, self.accelerator.process_index
-        share = rows if isinstance(batch, OwnImages) else rows // processes
-        starts = range(0, share, self.size or share)
+        own = isinstance(batch, OwnImages)
+        share, first = (rows, 0) if own else (rows // processes, index * (rows // processes))
+        size = self.size or share
+        starts = range(0, share, size)
         # The seeds of all processes, so that each has its own dropout.
         seeds = torch.randint(1 << 62, (processes, len(starts)), generator=self.draws)
-        first = 0 if isinstance(batch, OwnImages) else index * share
-        ends = [min(start + (self.size or share), share) for start in starts]
-        return [
-            (rows_of(batch, slice(first + start, first + end)), seed)
-            for start, end, seed in zip(starts, ends, seeds[index].tolist(), strict=True)
-        ]
+        kind: Any = type(batch)
+        pieces = []
+        for start, seed in zip(starts, seeds[index].tolist(), strict=True):
+            some = slice(first + start, first + min(start + size, share))
+            pieces.append((kind(*(None if part is None else part[some] for part in batch)), seed))
+        return pieces
 
     def backward(self) -> None:
         """Gives the weights the gradients of the loss, whose own gradients reached the vectors."""
         for passed in self.passed:
-            gradients = [self.of_own(leaf) for leaf in passed.leaves]
+            gradients = [self.get_own_gradient(leaf) for leaf in passed.leaves]
             if passed.graph:
                 propagate(passed.graph, gradients)
                 continue
@@ -110,14 +113,14 @@ class Pieces:
                 start = end
         self.passed.clear()
 
-    def of_own(self, leaf: Tensor) -> Tensor | None:
-        """The gradients of the own rows, times the processes, by which `average` divides those of all weights."""
+    def get_own_gradient(self, leaf: Tensor) -> Tensor | None:
+        """The gradient of the own rows, times the processes, by which `average_gradients` divides all weights'."""
         if leaf.grad is None:
             return None
         processes, share = self.accelerator.num_processes, len(leaf) // self.accelerator.num_processes
         return leaf.grad[self.accelerator.process_index * share :][:share] * processes
 
-    def average(self, weights: Iterable[Tensor]) -> None:
+    def average_gradients(self, weights: Iterable[Tensor]) -> None:
         """Gives the weights the mean of the gradients of all processes.
 
         All have the same loss, so that the weights that it reads itself (the temperature) have equal gradients.
@@ -137,19 +140,12 @@ def propagate(vectors: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> 
         torch.autograd.backward([vector for vector, _ in pairs], [gradient for _, gradient in pairs])
 
 
-def rows_of(batch: AnyBatch, rows: slice) -> AnyBatch:
-    """Some rows of a batch."""
-    kind: Any = type(batch)
-    some: AnyBatch = kind(*(None if part is None else part[rows] for part in batch))
-    return some
-
-
-def tensors_of(computed: Any) -> list[Tensor]:
+def list_tensors(computed: Any) -> list[Tensor]:
     """The tensors of what a side computed."""
     return [computed] if isinstance(computed, Tensor) else [part for part in computed if part is not None]
 
 
-def with_tensors(computed: Any, tensors: Sequence[Tensor]) -> Any:
+def replace_tensors(computed: Any, tensors: Sequence[Tensor]) -> Any:
     """What a side computed, with other tensors in the same order."""
     if isinstance(computed, Tensor):
         return tensors[0]

@@ -22,8 +22,12 @@ import torch
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import exclusive
-from lexvl_plugins.train.objectives import OF_WHOLE_BATCHES
 from lexvl_plugins.train.recipe import Optimisation, Recipe
+
+# Parameters of glibc's mallopt, the largest value of an int, and the largest threshold that glibc took before 2.35.
+M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, MOST, MOST_BEFORE = -3, -1, 2**31 - 1, 32 << 20
+# What torch says on a CPU, where it has no error of its own.
+NO_MEMORY = ("can't allocate memory", "not enough memory")
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class Processes:
     cpu: bool
 
     @classmethod
-    def of(cls, device: torch.device) -> Processes:
+    def start(cls, device: torch.device) -> Processes:
         """The processes on this kind of device; all but the first one report errors only."""
         from accelerate.state import AcceleratorState
 
@@ -56,11 +60,7 @@ class Processes:
         """Whether this is the process that writes."""
         return bool(self.state.is_main_process)
 
-    def wait(self) -> None:
-        """Waits until all processes are here."""
-        self.state.wait_for_everyone()
-
-    def first_before_others(self) -> AbstractContextManager[None]:
+    def let_first_begin(self) -> AbstractContextManager[None]:
         """A block that the first process ends before the others begin it."""
         block: AbstractContextManager[None] = self.state.main_process_first()
         return block
@@ -75,7 +75,7 @@ class Processes:
         return values[0]
 
     @contextmanager
-    def folder(self, output: Path) -> Iterator[Path]:
+    def open_folder(self, output: Path) -> Iterator[Path]:
         """Where this process writes: the first one into the folder of the run, locked; others into their own."""
         if self.first:
             with exclusive(output):
@@ -93,14 +93,14 @@ class Processes:
         """Checks that all processes can have as many rows of each batch, and that all objectives can be shared out."""
         count = self.state.num_processes
         for stage in recipe.stages:
-            if count > 1 and (alone := [name for name in stage.names if name in OF_WHOLE_BATCHES]):
+            if count > 1 and (alone := stage.whole_batch_losses):
                 raise UsageError(f"recipe {recipe.name}: {', '.join(alone)}: trains in one process, found {count}")
             if (size := stage.optimisation.batch_size) % count:
                 raise UsageError(f"recipe {recipe.name}: batch_size {size} is no multiple of the {count} processes")
 
 
-def own_rows(rows: int) -> slice:
-    """The rows of a batch that this process computes, as `Pieces.own` divides it."""
+def find_own_rows(rows: int) -> slice:
+    """The rows of a batch that this process computes, as `Pieces.split_own` divides it."""
     from accelerate import PartialState
 
     state = PartialState()
@@ -108,12 +108,12 @@ def own_rows(rows: int) -> slice:
     return slice(state.process_index * share, (state.process_index + 1) * share)
 
 
-def of_all(values: list[str]) -> list[str]:
-    """The values of all processes, those of the first one first."""
+def gather_texts(texts: list[str]) -> list[str]:
+    """The texts of all processes, those of the first one first."""
     from accelerate import PartialState
     from accelerate.utils import gather_object
 
-    gathered: list[str] = gather_object(values) if PartialState().num_processes > 1 else values
+    gathered: list[str] = gather_object(texts) if PartialState().num_processes > 1 else texts
     return gathered
 
 
@@ -140,7 +140,7 @@ def make_accelerator(device: torch.device, precision: str) -> Any:
 
 
 @contextmanager
-def own_random_numbers(device: torch.device) -> Iterator[None]:
+def keep_random_numbers(device: torch.device) -> Iterator[None]:
     """Seeds in this block, and states that accelerate reads, leave the random numbers of the caller as they were."""
     drawn = random.getstate(), np.random.get_state()
     try:
@@ -149,15 +149,6 @@ def own_random_numbers(device: torch.device) -> Iterator[None]:
     finally:
         random.setstate(drawn[0])
         np.random.set_state(drawn[1])
-
-
-# Parameters of glibc's mallopt, and the largest value of an int.
-M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, MOST = -3, -1, 2**31 - 1
-# The largest threshold that glibc accepted before 2.35.
-MOST_OF_OLD = 32 << 20
-
-# What torch says on a CPU, where it has no error of its own.
-OF_CPU = ("can't allocate memory", "not enough memory")
 
 
 def keep_freed_memory() -> bool:
@@ -169,18 +160,18 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):  # macOS, musl
         return False
-    raised = mallopt(M_MMAP_THRESHOLD, MOST) or mallopt(M_MMAP_THRESHOLD, MOST_OF_OLD)
+    raised = mallopt(M_MMAP_THRESHOLD, MOST) or mallopt(M_MMAP_THRESHOLD, MOST_BEFORE)
     return bool(raised and mallopt(M_TRIM_THRESHOLD, MOST))
 
 
-def is_out_of_memory(error: BaseException) -> bool:
+def lacks_memory(error: BaseException) -> bool:
     """Whether an error says that memory is missing."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in OF_CPU)
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
 
 
-def out_of_memory(step: int, plan: Optimisation, error: BaseException) -> UsageError:
+def explain_memory(step: int, plan: Optimisation, error: BaseException) -> UsageError:
     """The error of a step for which memory is missing: which keys of the recipe need less."""
     advice = [f"set optimisation.piece below {min(plan.piece or plan.batch_size, plan.batch_size)}"]
     if not plan.checkpointing:

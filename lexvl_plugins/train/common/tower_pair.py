@@ -32,23 +32,23 @@ class Temperatures(NamedTuple):
 class DetailedSide(nn.Module):
     """A side that computes more than vectors."""
 
-    def details(self, batch: Any) -> Details:
+    def compute(self, batch: Any) -> Details:
         """All that the side computes of a batch."""
         raise NotImplementedError
 
     def forward(self, batch: Any) -> Tensor:
         """Vectors before the sparsifier, [B, V]."""
-        return self.details(batch).vectors
+        return self.compute(batch).vectors
 
 
 class TrainingPart(nn.Module):
-    """Computes more of a batch; a stage with its objective calls `begin` first, and `settle` after each step."""
+    """Computes more of a batch; a stage with its objective calls `start` first, and `settle` after each step."""
 
-    def begin(self, pair: Any, stage: StageSettings) -> None:
+    def start(self, pair: Any, stage: StageSettings) -> None:
         """Prepares for a stage."""
         raise NotImplementedError
 
-    def fields(self, pair: Any, batch: TrainingBatch, documents: Details) -> Sequence[dict[str, Any]]:
+    def compute_fields(self, pair: Any, batch: TrainingBatch, documents: Details) -> Sequence[dict[str, Any]]:
         """By round of the batch, fields of `Encoded` that the objective reads."""
         raise NotImplementedError
 
@@ -61,34 +61,31 @@ class TowerPair(nn.Module):
 
     Where one network reads both queries and passages, both are one module, `encoder_q`.
 
-    limits  of the temperature in this stage
-    parts   what only training computes, by the name of an objective (see `lexlip_parts`)
-    active  the parts of this stage
+    Attributes:
+        limits: of the temperature in this stage.
+        parts: what only training computes, by the name of an objective (see `images.lexlip`).
+        active: the parts of this stage.
     """
 
     encoder_p: nn.Module
     limits: tuple[float, float] | None = None
-    active: tuple[str, ...] = ()
+    active: Sequence[TrainingPart] = ()
 
-    def __init__(self, query: nn.Module, document: nn.Module, temperature: float, of_bags: bool = False):
+    def __init__(self, query: nn.Module, document: nn.Module, temperature: float, bags: bool = False):
         super().__init__()
         self.encoder_q = query
         if document is not query:
             self.encoder_p = document
         self.log_temperature = nn.Parameter(torch.tensor(temperature).log())
-        self.log_bag_temperature = nn.Parameter(torch.tensor(temperature).log()) if of_bags else None
+        self.log_bag_temperature = nn.Parameter(torch.tensor(temperature).log()) if bags else None
         self.parts = nn.ModuleDict()
 
     def __getattr__(self, name: str) -> Any:
         # A module under two names would have its weights twice in every state.
         return super().__getattr__("encoder_q" if name == "encoder_p" and name not in self._modules else name)
 
-    def trains(self, stage: StageSettings) -> None:
-        """Lets the weights change that a stage names, and no others.
-
-        Raises:
-            UsageError: the patterns of the stage name no weight.
-        """
+    def start(self, stage: StageSettings) -> None:
+        """Lets the weights change that a stage names, and no others."""
         names = [name for name, _ in self.named_parameters()]
         changed = {name for name in names if any(fnmatch(name, pattern) for pattern in stage.trained)}
         if stage.trained and not changed:
@@ -100,20 +97,16 @@ class TowerPair(nn.Module):
             self.log_bag_temperature.requires_grad_(stage.objective.learn_bag_temperature)
         self.limits = stage.objective.limits
         self.parts.requires_grad_(False)
-        self.active = tuple(name for name in self.parts if name in stage.names)
-        for part in self.active_parts():
-            part.begin(self, stage)
+        self.active = tuple(part for name, part in self.parts.items() if name in stage.names)  # type: ignore[misc]
+        for part in self.active:
+            part.start(self, stage)
         self.limit_temperature()
-
-    def active_parts(self) -> list[TrainingPart]:
-        """The parts of this stage."""
-        return [self.parts[name] for name in self.active]  # type: ignore[misc]
 
     @property
     def temperatures(self) -> Temperatures:
         """The temperatures at this step."""
-        of_bags = self.log_bag_temperature
-        return Temperatures(self.log_temperature.exp(), None if of_bags is None else of_bags.exp())
+        bags = self.log_bag_temperature
+        return Temperatures(self.log_temperature.exp(), None if bags is None else bags.exp())
 
     @torch.no_grad()
     def limit_temperature(self) -> None:
@@ -124,20 +117,20 @@ class TowerPair(nn.Module):
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Follows a step of the optimiser: limits the temperature, counts the step of a codebook, tells the parts."""
+        """Follows a step of the optimiser: limits the temperature, counts the step of a codebook, settles the parts."""
         self.limit_temperature()
         if (codebook := getattr(self.encoder_p, "codebook", None)) is not None:
             codebook.done += 1
-        for part in self.active_parts():
+        for part in self.active:
             part.settle(self)
 
 
-def as_encoded(weights: Tensor, model: ImagePairSettings) -> Tensor:
+def drop_registers(weights: Tensor, model: ImagePairSettings) -> Tensor:
     """Vectors [n, V] as the saved pair's encoder returns them before the sparsifier: [n, words], without registers."""
     return normalize(weights[:, model.registers :], dim=1) if model.family.unit else weights
 
 
-def sparsified(weights: Tensor, topk: int | None) -> Tensor:
+def sparsify(weights: Tensor, topk: int | None) -> Tensor:
     """Weights [n, V] after the sparsifier: the `topk` largest of each row, or all positive ones."""
     return weights if topk is None else weights * top_mask(weights, topk)
 
@@ -193,7 +186,7 @@ def project_max(features: Tensor, matrix: Tensor, masked: Tensor | None = None) 
     return result
 
 
-def max_logits(head: Head, states: Tensor, left_out: Tensor | None = None) -> Tensor:
+def compute_logits(head: Head, states: Tensor, left_out: Tensor | None = None) -> Tensor:
     """The logits of an encoder's head, [B, V], each at its best position: max_i <transform(h_i), E_v> + b_v."""
     logits = project_max(head.transform(states), head.matrix, left_out)
     return logits if head.bias is None else logits + head.bias

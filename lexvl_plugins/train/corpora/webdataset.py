@@ -20,15 +20,15 @@ from typing import NamedTuple
 
 import orjson
 
-from lexvl_anserini.data.checks import checked_id
-from lexvl_anserini.data.corpora.karpathy import Caption, CaptionedImage, viewed
-from lexvl_anserini.data.dataset import Dataset, checked_direction
-from lexvl_anserini.data.entries import HIDDEN, LeftOut
+from lexvl_anserini.data.checks import check_id
+from lexvl_anserini.data.corpora.captioned import Caption, CaptionedImage, viewed
+from lexvl_anserini.data.dataset import Dataset, choose_direction
+from lexvl_anserini.data.lines import HIDDEN, LeftOut
 from lexvl_anserini.data.pictures.archives import Archive, open_archive
-from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, image_suffixes
+from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, list_image_suffixes
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.user_folders import expanded_path
 
 FAMILY = "webdataset"
 OFFERED = ("text-to-image", "image-to-text")
@@ -64,8 +64,8 @@ def load_webdataset(ref: CorpusRef) -> Dataset:
             f"{ref.name}: split {ref.split!r} of shards, whose pairs are all {SPLIT!r}; name other shards, and in a "
             "recipe set data.held_out, or data.validation to null"
         )
-    shards, direction = find_shards(ref.name), checked_direction(ref, OFFERED, OFFERED[0])
-    return viewed(replace(ref, direction=direction), partial(_images, ref, shards), lambda: str)
+    shards, direction = find_shards(ref.name), choose_direction(ref, OFFERED, OFFERED[0])
+    return viewed(replace(ref, direction=direction), partial(_list_images, ref, shards), lambda: str)
 
 
 def find_shards(name: str) -> dict[str, Path]:
@@ -75,13 +75,13 @@ def find_shards(name: str) -> dict[str, Path]:
         raise UsageError(
             f"{name!r} names no shards; expected {FAMILY}:<folder, tar or pattern such as a/{{00..99}}.tar>"
         )
-    path = expanded_path(where)
+    path = expand_path(where)
     if path.is_dir():
         paths = sorted(path.rglob("*.tar"))
         if not paths:
             raise DataError(f"{path}: no .tar in it; expected shards")
     else:
-        paths = [path] if path.exists() else [expanded_path(shard) for shard in expanded(where)]
+        paths = [path] if path.exists() else [expand_path(shard) for shard in expand_pattern(where)]
     missing = [path for path in paths if not path.is_file()]
     if missing:
         raise DataError(f"{missing[0]}: no such shard ({len(missing)} of the {len(paths)} of {name} are not there)")
@@ -93,7 +93,7 @@ def find_shards(name: str) -> dict[str, Path]:
     return {str(path.relative_to(folder).with_suffix("")): path for path in paths}
 
 
-def expanded(pattern: str) -> list[str]:
+def expand_pattern(pattern: str) -> list[str]:
     """The names of a pattern as a shell expands it: `{00..12}` counts with the digits of its first number, `{a,b}`."""
     match = _BRACES.search(pattern)
     if match is None:
@@ -104,13 +104,13 @@ def expanded(pattern: str) -> list[str]:
         parts = [f"{number:0{len(ends[1])}d}" for number in range(first, last + 1)]
     else:
         parts = match[1].split(",")
-    return [name for part in parts for name in expanded(pattern[: match.start()] + part + pattern[match.end() :])]
+    return [name for part in parts for name in expand_pattern(pattern[: match.start()] + part + pattern[match.end() :])]
 
 
 def read_shard(archive: Archive, name: str, left_out: LeftOut, escape_ids: bool = False) -> list[ShardImage]:
     """The images of a shard in the order of its members; what is no image with a text is added to `left_out`."""
     by_stem: dict[str, dict[str, str]] = {}
-    suffixes = image_suffixes()
+    suffixes = list_image_suffixes()
     for member in archive.members:
         path = PurePosixPath(member)
         suffix = path.suffix.lower()
@@ -128,18 +128,18 @@ def read_shard(archive: Archive, name: str, left_out: LeftOut, escape_ids: bool 
             members[kind] = member
     images = []
     for stem, members in by_stem.items():
-        text = _text(archive, members, left_out)
+        text = _read_text(archive, members, left_out)
         if "image" in members:
             where = f"{archive.path}::{members['image']}"
             if text is None:
                 left_out.add("an image without a text", where)
-            images.append(ShardImage(members["image"], checked_id(f"{name}/{stem}", where, escape_ids), text))
+            images.append(ShardImage(members["image"], check_id(f"{name}/{stem}", where, escape_ids), text))
         elif text is not None:
             left_out.add("a text without an image", f"{archive.path}::{stem}")
     return images
 
 
-def _text(archive: Archive, members: Mapping[str, str], left_out: LeftOut) -> str | None:
+def _read_text(archive: Archive, members: Mapping[str, str], left_out: LeftOut) -> str | None:
     """The text of a pair; None where there is none, which `left_out` counts if a file of it cannot be read."""
     for kind in (TEXT, JSON):
         if kind not in members:
@@ -157,7 +157,7 @@ def _text(archive: Archive, members: Mapping[str, str], left_out: LeftOut) -> st
     return None
 
 
-def _images(ref: CorpusRef, shards: Mapping[str, Path]) -> Iterator[CaptionedImage]:
+def _list_images(ref: CorpusRef, shards: Mapping[str, Path]) -> Iterator[CaptionedImage]:
     """All images, one shard in memory at a time."""
     left_out = LeftOut()
     for name, path in shards.items():

@@ -19,10 +19,9 @@ from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.pictures.images import open_source
 from lexvl_anserini.encoders.parts.features import Embedded
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.records import Topic
 from lexvl_plugins.train.common.batches import TextStore, TrainingBatch
 from lexvl_plugins.train.images.stores import ImageStore
-from lexvl_plugins.train.objectives.joint_losses import mask_probability
+from lexvl_plugins.train.objectives.joint_losses import compute_mask_probability
 from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.words import Texts
 
@@ -31,9 +30,10 @@ from lexvl_plugins.train.words import Texts
 class CaptionedImages:
     """Images with their captions.
 
-    ids       doc_id of each image
-    images    reference of each image
-    captions  texts of each image, at least one
+    Attributes:
+        ids: doc_id of each image.
+        images: reference of each image.
+        captions: texts of each image, at least one.
     """
 
     ids: Sequence[str]
@@ -58,15 +58,12 @@ class CaptionedImages:
         """Where the captions of each image begin among all: those of image i are first[i] to first[i + 1] - 1."""
         return np.cumsum([0, *map(len, self.captions)], dtype=np.int64)
 
-    def at(self, positions: Sequence[int]) -> CaptionedImages:
+    def select(self, positions: Sequence[int]) -> CaptionedImages:
         """The images at some positions."""
-        return CaptionedImages(
-            [self.ids[number] for number in positions],
-            [self.images[number] for number in positions],
-            [self.captions[number] for number in positions],
-        )
+        ids, images = [self.ids[place] for place in positions], [self.images[place] for place in positions]
+        return CaptionedImages(ids, images, [self.captions[place] for place in positions])
 
-    def listed(self, batch: TrainingBatch) -> list[dict[str, Any]]:
+    def describe(self, batch: TrainingBatch) -> list[dict[str, Any]]:
         """The images of a batch with the captions that were drawn, to look at."""
         texts = self.texts
         return [
@@ -92,15 +89,13 @@ class CaptionedImages:
         return whole.hexdigest()
 
 
-def caption_of(topic: Topic) -> str:
-    """The text of a topic, with the reference of its stored vector where it has one."""
-    text = topic.text or ""
-    return Embedded(text, topic.image) if topic.image else text
-
-
 def read_captioned(dataset: Dataset, limit: int | None = None) -> CaptionedImages:
     """The images of a dataset (direction text-to-image) that have captions, in the order of the dataset."""
-    texts = {topic.query_id: caption_of(topic) for topic in dataset.topics()}
+    # A caption has the reference of its stored vector where there is one.
+    texts = {
+        topic.query_id: Embedded(topic.text or "", topic.image) if topic.image else topic.text or ""
+        for topic in dataset.topics()
+    }
     captions: dict[str, list[str]] = {}
     for qrel in dataset.qrels():
         if qrel.relevance > 0:
@@ -126,11 +121,10 @@ def read_captioned(dataset: Dataset, limit: int | None = None) -> CaptionedImage
 class Expansion:
     """D2S' probabilistic expansion control: whether the texts of a batch are expanded, drawn once per batch.
 
-    rule       always, never, or controlled: rarely in the first epochs of a stage, always in its last
-    seed       of the draws
-    first      steps before the stage
-    per_epoch  steps of an epoch
-    epochs     of the stage
+    Attributes:
+        rule: always, never, or controlled: rarely in the first epochs of a stage, always in its last.
+        first: steps before the stage.
+        per_epoch: steps of an epoch.
     """
 
     rule: Literal["always", "never", "controlled"] = "always"
@@ -140,7 +134,7 @@ class Expansion:
     epochs: int = 1
 
     @classmethod
-    def of(cls, recipe: Recipe, number: int, items: int) -> Expansion:
+    def plan(cls, recipe: Recipe, number: int, items: int) -> Expansion:
         """That of a stage with so many training items."""
         plan = recipe.stages[number].optimisation
         first, per_epoch = sum(stage.optimisation.steps for stage in recipe.stages[:number]), items // plan.batch_size
@@ -153,22 +147,23 @@ class Expansion:
             return self.rule == "always"
         epoch = 1 + (step - self.first) // self.per_epoch
         draw = np.random.default_rng((self.seed, 5, step)).random()
-        return bool(draw >= mask_probability(epoch, self.epochs))
+        return bool(draw >= compute_mask_probability(epoch, self.epochs))
 
 
 @dataclass(frozen=True)
 class CaptionTerms:
     """Which terms the captions of the training images contain.
 
-    shares     CSR [n images, V] float32: the share of an image's captions that contain a term
-    frequency  float32 [V], the mean of `shares` over all images, on the device of the batches
+    Attributes:
+        shares: CSR [n images, V] float32: the share of an image's captions that contain a term.
+        frequency: float32 [V], the mean of `shares` over all images, on the device of the batches.
     """
 
     shares: sparse.csr_matrix
     frequency: Tensor
 
     @classmethod
-    def of(cls, texts: TextStore, first: np.ndarray) -> CaptionTerms:
+    def count(cls, texts: TextStore, first: np.ndarray) -> CaptionTerms:
         """The terms of all captions of a split; image i has the captions first[i] to first[i + 1] - 1."""
         counts, terms = np.diff(first), texts.columns.of_token[texts.ids]
         caption = np.repeat(np.arange(len(texts)), texts.lengths)[terms >= 0]
@@ -179,7 +174,7 @@ class CaptionTerms:
         mean = np.asarray(shares.mean(axis=0), dtype=np.float32)[0]
         return cls(shares, torch.from_numpy(mean).to(texts.device))
 
-    def named(self, images: np.ndarray) -> Tensor:
+    def get_shares(self, images: np.ndarray) -> Tensor:
         """The shares of the images at some positions [B], float32 [B, V]."""
         return torch.from_numpy(self.shares[images].toarray()).to(self.frequency.device)
 
@@ -192,13 +187,13 @@ class Taught:
     captions: Tensor
 
     @classmethod
-    def of(cls, teachers: Sequence[tuple[Tensor, Tensor]]) -> Taught:
+    def join(cls, teachers: Sequence[tuple[Tensor, Tensor]]) -> Taught:
         """The vectors of some teachers, images and captions of unit length; a score is the mean of theirs."""
         # Rows beside each other add the teachers' products; both sides, divided by the root of n, divide the sum by n.
         images, captions = (torch.cat(side, dim=1) / len(teachers) ** 0.5 for side in zip(*teachers, strict=True))
         return cls(images, captions)
 
-    def scores(self, captions: np.ndarray, images: np.ndarray) -> Tensor:
+    def score(self, captions: np.ndarray, images: np.ndarray) -> Tensor:
         """The scores of some captions [N] and images [M], float32 [N, M]."""
         return self.captions[torch.from_numpy(captions)] @ self.images[torch.from_numpy(images)].T
 
@@ -226,7 +221,8 @@ class Batches:
         self.seed, self.expansion, self.terms, self.taught = seed, expansion, terms, taught
         self.per_epoch = len(images) // size
         # Steps run through few epochs at a time, so the orders of two epochs are enough to keep.
-        self._order = lru_cache(maxsize=2)(self._draw_order)
+        draws = np.random.default_rng
+        self._order = lru_cache(2)(lambda epoch: draws((seed, 0, epoch)).permutation(len(images)))
 
     def __len__(self) -> int:
         return len(self.images)
@@ -236,7 +232,7 @@ class Batches:
         epoch, number = divmod(step, self.per_epoch)
         chosen = np.sort(self._order(epoch)[number * self.size : (number + 1) * self.size])
         draws = np.random.default_rng((self.seed, 1, step))
-        inputs = self.images.views(chosen, draws)
+        inputs = self.images.draw_views(chosen, draws)
         first, counts = self.first[chosen], self.first[chosen + 1] - self.first[chosen]
         # Distinct captions of an image where it has enough of them.
         offsets = [draws.permutation(count)[np.arange(self.rounds) % count] for count in counts]
@@ -245,12 +241,9 @@ class Batches:
             items=chosen,
             documents=inputs,
             texts=captions,
-            rounds=tuple(self.captions.batch(row) for row in captions),
-            taught=tuple(self.taught.scores(row, chosen) for row in captions) if self.taught else None,
-            named=self.terms.named(chosen) if self.terms else None,
+            rounds=tuple(self.captions.read_batch(row) for row in captions),
+            taught=tuple(self.taught.score(row, chosen) for row in captions) if self.taught else None,
+            named=self.terms.get_shares(chosen) if self.terms else None,
             frequency=self.terms.frequency if self.terms else None,
             expanded=self.expansion(step),
         )
-
-    def _draw_order(self, epoch: int) -> np.ndarray:
-        return np.random.default_rng((self.seed, 0, epoch)).permutation(len(self.images))

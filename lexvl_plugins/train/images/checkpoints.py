@@ -6,52 +6,73 @@ network; over networks, it is that of `encoders/parts/network_pair.py`. A new ST
 
 from __future__ import annotations
 
+import gzip
 import shutil
 from collections.abc import Mapping
 from fnmatch import fnmatch
+from functools import partial
+from math import log
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lexvl_anserini.encoders.cards import PACKAGED
+from lexvl_anserini.encoders.checkpoints import swin_layout
+from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, name_in_file, stored
 from lexvl_anserini.encoders.checkpoints.filenames import inside, model_files
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.hub import names_in
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
+from lexvl_anserini.encoders.families.fdt import CODEBOOK, QUERY_MAPS
 from lexvl_anserini.encoders.families.stair import save_stair
-from lexvl_anserini.encoders.families.vdr_crossmodal import CLASS_SCALE
-from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, load_image_backbone
+from lexvl_anserini.encoders.families.vdr_crossmodal import CLASS_SCALE, ClassLogits
+from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, Classifier, load_image_backbone
 from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, TOKENS, types_of
 from lexvl_anserini.encoders.parts.pretrained import ADDED, bert_weights, check_digest, entry_of, named_backbone
 from lexvl_anserini.encoders.parts.stair_network import Stage, Stair
 from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
-from lexvl_anserini.ground.vocabulary import Vocabulary
-from lexvl_plugins.train.common.tower_pair import TowerPair
-from lexvl_plugins.train.images.fdt_run import save_run
-from lexvl_plugins.train.images.networks import Networks, cells_settings, stair_config, token_columns
-from lexvl_plugins.train.images.sides import FdtImage
-from lexvl_plugins.train.model_settings import BpeTextSettings, ImageSettings, ModelSettings, PretrainedImage
+from lexvl_anserini.ground.records import Vocabulary
+from lexvl_plugins.train.common.batches import TextStore, split_positions
+from lexvl_plugins.train.common.tower_pair import TowerPair, project_max
+from lexvl_plugins.train.images.networks import (
+    Networks,
+    choose_cells,
+    choose_columns,
+    find_merges_file,
+    make_stair_config,
+)
+from lexvl_plugins.train.images.sides import FdtImage, VdrImageOver, VdrTextOver
+from lexvl_plugins.train.images.stores import ImageStore
+from lexvl_plugins.train.model_settings import (
+    BpeTextSettings,
+    ImageSettings,
+    ModelSettings,
+    PretrainedImage,
+    SwinSettings,
+)
 from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.run_folder import TEXT_FOLDER, write_weights
-from lexvl_plugins.train.words import FIRST_WORD_ID, terms_and_class_words
+from lexvl_plugins.train.words import FIRST_WORD_ID, join_terms
 
 # Names in the folder of a checkpoint: the terms, the class words, and networks that no package installs.
 TERMS, CLASSES, TEXT_NETWORK, IMAGE_NETWORK = "terms.txt", "classes.json", "text_network", "image_network"
 # Parts of a pair that no encoder reads.
-OF_TRAINING = ("log_", "parts.", "encoder_p.codebook.done")
+TRAINING_ONLY = ("log_", "parts.", "encoder_p.codebook.done")
 
 
 class ClassWordWeights(NamedTuple):
     """What a checkpoint stores of class words.
 
-    scale       a_w of all of them, [W]
-    moved       what the images' biases of the terms of the captions change by, [V]
-    image_bias  of those that are no terms of the captions, [N]
-    text_bias   of the same in texts, [N]
+    Attributes:
+        scale: a_w of all of them, [W].
+        moved: what the images' biases of the terms of the captions change by, [V].
+        image_bias: of those that are no terms of the captions, [N].
+        text_bias: of the same in texts, [N].
     """
 
     scale: Tensor
@@ -72,8 +93,8 @@ def save_pair(
 ) -> None:
     """Writes a pair into an empty folder; `networks` and `class_words` are None where it has none.
 
-    Of the dimensions of a fresh lexical pair, only words are saved (see `words`). Of pretrained networks, only what was
-    added or changed is saved, and those that no package installs are copied; new networks are saved whole.
+    A fresh lexical pair keeps only words of its dimensions (see `words`). A pretrained network keeps only what was
+    added or changed, and one that no package installs is copied; a new network is saved whole.
     """
     if isinstance(model.text, BpeTextSettings):
         save_run(pair, recipe, model, folder)
@@ -81,20 +102,20 @@ def save_pair(
     tokenizer.save_pretrained(str(folder / TEXT_FOLDER))
     config: Any = pair.encoder_q.config
     config.save_pretrained(str(folder / TEXT_FOLDER))
-    state = {key: value for key, value in pair.state_dict().items() if not key.startswith(OF_TRAINING)}
-    text = text_entry(recipe, model, networks, columns, folder)
-    image = image_entry(pair, model, networks, folder)
+    state = {key: value for key, value in pair.state_dict().items() if not key.startswith(TRAINING_ONLY)}
+    text = describe_text(recipe, model, networks, columns, folder)
+    image = describe_image(pair, model, networks, folder)
     if networks is not None:
-        state = added_or_changed(state, networks)
+        state = find_changes(state, networks)
     elif model.lexical:
         state["encoder_p.proj"] = state["encoder_p.proj"][model.registers :]
     if networks is not None and model.lexical and not model.of_tokens:
         classes = networks.text.classes if class_words else {}
-        terms = terms_and_class_words(networks.text.columns.vocabulary.terms, classes)
+        terms = join_terms(networks.text.columns.vocabulary.terms, classes)
         Vocabulary(terms, "the terms of the captions and the classes").write(folder / TERMS)
         if class_words is not None:
             write_json(folder / CLASSES, dict(networks.text.classes))
-            state = with_class_words(state, class_words)
+            state = add_class_words(state, class_words)
             text["unit_terms"] = len(networks.text.columns.vocabulary)
             image |= {"classes": CLASSES, "unit_terms": text["unit_terms"]}
     if model.family.cut:
@@ -107,10 +128,10 @@ def save_new_stair(pair: TowerPair, recipe: Recipe, model: ModelSettings, tokeni
     """Writes a STAIR whose networks began with random weights into an empty folder."""
     stages: tuple[Stage, ...] = ("single", "2", "3")
     stage: Stage = "1" if masks_texts(recipe) else stages[min(len(recipe.stages), 3) - 1]
-    stair = Stair(stair_config(model, len(tokenizer), stage))
+    stair = Stair(make_stair_config(model, len(tokenizer), stage))
     names = {"encoder_q.network": "text", "encoder_q.head": "text_head"}
     names |= {"encoder_p.network": "image", "encoder_p.head": "image_head"}
-    state = {key: value for key, value in pair.state_dict().items() if not key.startswith(OF_TRAINING)}
+    state = {key: value for key, value in pair.state_dict().items() if not key.startswith(TRAINING_ONLY)}
     parts = {key: key.split(".", 2) for key in state}
     named = {f"{names[f'{side}.{part}']}.{key}": state[whole] for whole, (side, part, key) in parts.items()}
     load_strictly(stair, named, "the trained pair")
@@ -123,7 +144,7 @@ def masks_texts(recipe: Recipe) -> bool:
     return bool(options.get("masked")) or options.get("queries", "vectors") != "vectors"
 
 
-def text_entry(
+def describe_text(
     recipe: Recipe, model: ModelSettings, networks: Networks | None, columns: TokenColumns, folder: Path
 ) -> dict[str, Any]:
     """The entry of the texts in config.json; copies a network that no package installs."""
@@ -134,27 +155,23 @@ def text_entry(
     if networks is not None and networks.text.checkpoint is not None:
         name = networks.text.checkpoint.reference
         if name not in PACKAGED:
-            name = copied(networks.text.checkpoint.folder, folder / TEXT_NETWORK)
+            name = copy_network(networks.text.checkpoint.folder, folder / TEXT_NETWORK)
         entry["backbone"] = {"checkpoint": name, "digest": networks.text.digest}
     if model.lexical:
-        entry |= terms_entry(model, columns)
+        if model.kind == "vdr-crossmodal" and (model.of_tokens or model.whole):
+            entry["first_word_id"] = int(columns.tokens[0]) if model.of_tokens else FIRST_WORD_ID
+        else:
+            entry |= {"vocabulary": TOKENS} if model.of_tokens else {"terms": TERMS}
     if model.kind == "stair" and masks_texts(recipe):
         entry["text_mask"] = "own"
     return entry
 
 
-def terms_entry(model: ModelSettings, columns: TokenColumns) -> dict[str, Any]:
-    """Which tokens are dimensions, as the encoders read it."""
-    if model.kind == "vdr-crossmodal" and (model.of_tokens or model.whole):
-        return {"first_word_id": int(columns.tokens[0]) if model.of_tokens else FIRST_WORD_ID}
-    return {"vocabulary": TOKENS} if model.of_tokens else {"terms": TERMS}
-
-
-def image_entry(pair: TowerPair, model: ModelSettings, networks: Networks | None, folder: Path) -> dict[str, Any]:
+def describe_image(pair: TowerPair, model: ModelSettings, networks: Networks | None, folder: Path) -> dict[str, Any]:
     """The entry of the images in config.json; copies a network that no package installs."""
     entry: dict[str, Any] = {"type": types_of(model.kind)[IMAGE]}
     if networks is not None:
-        entry["grid"] = cells_settings(model.image).grid
+        entry["grid"] = choose_cells(model.image).grid
     if isinstance(model.image, ImageSettings):
         entry |= model.image.shape
     else:
@@ -163,7 +180,7 @@ def image_entry(pair: TowerPair, model: ModelSettings, networks: Networks | None
         name = backbone.reference
         if name not in PUBLISHED:
             assert backbone.folder is not None
-            name = copied(backbone.folder, folder / IMAGE_NETWORK)
+            name = copy_network(backbone.folder, folder / IMAGE_NETWORK)
         entry["backbone"] = {"checkpoint": name, "digest": backbone.digest}
     if isinstance(pair.encoder_p, FdtImage):
         codebook = pair.encoder_p.codebook
@@ -171,7 +188,7 @@ def image_entry(pair: TowerPair, model: ModelSettings, networks: Networks | None
     return entry
 
 
-def with_class_words(state: Mapping[str, Tensor], words: ClassWordWeights) -> dict[str, Tensor]:
+def add_class_words(state: Mapping[str, Tensor], words: ClassWordWeights) -> dict[str, Tensor]:
     """The weights of a pair with class words after the terms of the captions; their rows are zeros."""
     rows, bias = state["encoder_p.proj"], state["encoder_p.bias"] + words.moved
     return {
@@ -183,7 +200,7 @@ def with_class_words(state: Mapping[str, Tensor], words: ClassWordWeights) -> di
     }
 
 
-def copied(network: Path, target: Path) -> str:
+def copy_network(network: Path, target: Path) -> str:
     """Copies the files of a network and returns the name of the copy."""
     for name in model_files(names_in(network)):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -191,7 +208,7 @@ def copied(network: Path, target: Path) -> str:
     return target.name
 
 
-def added_or_changed(state: Mapping[str, Tensor], networks: Networks) -> dict[str, Tensor]:
+def find_changes(state: Mapping[str, Tensor], networks: Networks) -> dict[str, Tensor]:
     """The weights of a pretrained pair that its networks do not have, under the names of the checkpoint.
 
     Rows after those of the pretrained input embeddings have the ending `ADDED`.
@@ -216,7 +233,7 @@ def added_or_changed(state: Mapping[str, Tensor], networks: Networks) -> dict[st
 
 
 # Weights with a row for each term, by the name of the pair: the rows, and each side's biases.
-OF_TERMS = ("encoder_?.proj", "encoder_?.bias", "encoder_?.head.bias")
+TERM_WEIGHTS = ("encoder_?.proj", "encoder_?.bias", "encoder_?.head.bias")
 
 # What the names of a checkpoint's weights are in a pair.
 NAMES = {"encoder_q.bert_model.": "encoder_q.network.", "encoder_p.backbone.": "encoder_p.network."}
@@ -238,39 +255,33 @@ def begin_with(pair: TowerPair, reference: str, model: ModelSettings, networks: 
         check_digest(checkpoint, name, expected, digest)
     if image.get("grid") != model.image.grid:
         raise UsageError(f"start {reference}: reads a grid of {image.get('grid')}, expected {model.image.grid}")
-    weights = named_as_in_a_pair(read_weights(checkpoint.folder))
+    weights = {}
+    for key, value in read_weights(checkpoint.folder).items():
+        prefix = next((theirs for theirs in NAMES if key.startswith(theirs)), "")
+        weights[NAMES.get(prefix, "") + key.removeprefix(prefix)] = value.float()
     state = {key: value for key, value in pair.state_dict().items() if not key.startswith("log_")}
     if model.lexical:
-        known = terms_of(checkpoint, text, model.kind)
-        for key in (key for key in weights if any(fnmatch(key, pattern) for pattern in OF_TERMS)):
-            weights[key] = with_rows(state[key], networks.text.columns.vocabulary.terms, weights[key], known)
+        known = find_terms(checkpoint, text, model.kind)
+        for key in (key for key in weights if any(fnmatch(key, pattern) for pattern in TERM_WEIGHTS)):
+            weights[key] = match_rows(state[key], networks.text.columns.vocabulary.terms, weights[key], known)
         weights.pop(f"encoder_p.{CLASS_SCALE}", None)
     if (added := weights.pop(EMBEDDINGS + ADDED, None)) is not None:
-        weights[EMBEDDINGS] = with_rows(
-            state[EMBEDDINGS], tokens_of(tokenizer), added, added_tokens(checkpoint, text, added)
+        weights[EMBEDDINGS] = match_rows(
+            state[EMBEDDINGS], list_tokens(tokenizer), added, find_added_tokens(checkpoint, text, added)
         )
     load_strictly(pair, {**pair.state_dict(), **weights}, f"start {reference}")
 
 
-def terms_of(checkpoint: Checkpoint, entry: Mapping[str, Any], kind: str) -> tuple[str, ...]:
+def find_terms(checkpoint: Checkpoint, entry: Mapping[str, Any], kind: str) -> tuple[str, ...]:
     """The terms of a lexical pair over networks, but for class words; `entry` is that of its texts."""
     where = f"{checkpoint.folder}/config.json"
     if "terms" in entry:
         return Vocabulary.read(inside(checkpoint.folder, entry["terms"], where)).terms[: entry.get("unit_terms")]
     tokenizer = load_tokenizer(inside(checkpoint.folder, str(entry.get("model_id")), where))
-    return token_columns(kind, tokenizer).vocabulary.terms
+    return choose_columns(kind, tokenizer).vocabulary.terms
 
 
-def named_as_in_a_pair(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a checkpoint, float32, under the names of a pair."""
-    named = {}
-    for key, value in weights.items():
-        prefix = next((theirs for theirs in NAMES if key.startswith(theirs)), "")
-        named[NAMES.get(prefix, "") + key.removeprefix(prefix)] = value.float()
-    return named
-
-
-def with_rows(rows: Tensor, names: tuple[str, ...], known: Tensor, known_names: tuple[str, ...]) -> Tensor:
+def match_rows(rows: Tensor, names: tuple[str, ...], known: Tensor, known_names: tuple[str, ...]) -> Tensor:
     """A copy of `rows`, in which a row has the values of the row of `known` with the same name."""
     place = {name: number for number, name in enumerate(known_names)}
     shared = [(number, place[name]) for number, name in enumerate(names) if name in place]
@@ -281,12 +292,136 @@ def with_rows(rows: Tensor, names: tuple[str, ...], known: Tensor, known_names: 
     return copy
 
 
-def tokens_of(tokenizer: Any) -> tuple[str, ...]:
+def list_tokens(tokenizer: Any) -> tuple[str, ...]:
     """All tokens in the order of their ids."""
     return tuple(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
 
 
-def added_tokens(checkpoint: Checkpoint, entry: Mapping[str, Any], rows: Tensor) -> tuple[str, ...]:
+def find_added_tokens(checkpoint: Checkpoint, entry: Mapping[str, Any], rows: Tensor) -> tuple[str, ...]:
     """The tokens of a checkpoint's added rows, which are its last ones."""
     folder = inside(checkpoint.folder, str(entry.get("model_id")), f"{checkpoint.folder}/config.json")
-    return tokens_of(load_tokenizer(folder))[-len(rows) :]
+    return list_tokens(load_tokenizer(folder))[-len(rows) :]
+
+
+# The name of the merges in a checkpoint.
+MERGES_FILE = MERGES.removesuffix(".gz")
+
+
+def save_run(pair: TowerPair, recipe: Recipe, model: ModelSettings, folder: Path) -> None:
+    """Writes a pair over FDT's own networks in the layout of the published code's runs, with the merges."""
+    assert isinstance(model.text, BpeTextSettings)
+    sides: tuple[Any, Any] = pair.encoder_q, pair.encoder_p
+    (texts, images), codebook = sides, sides[1].codebook
+    swin = isinstance(model.image, SwinSettings)
+    of_texts = partial(name_in_file, declip=True)
+    of_images = (lambda key: f"visual.{swin_layout.name_in_file(key)}") if swin else of_texts
+    state = {
+        CODEBOOK: codebook.rows,
+        "logit_scale": -pair.log_temperature.reshape(1),
+        **stored(texts.network.state_dict(), of_texts),
+        **stored(images.network.model.state_dict(), of_images),
+        **{f"{QUERY_MAPS['text']}{key}": value for key, value in texts.head.state_dict().items()},
+        **{f"{QUERY_MAPS['image']}{key}": value for key, value in images.head.state_dict().items()},
+    }
+    if not swin:
+        state["visual.proj"] = state["visual.proj"].T  # it multiplies from the left
+    write_weights(state, folder, getattr(torch, recipe.weights))
+    content = find_merges_file(model.text).read_bytes()
+    # Without compression, as other texts that belong to a model.
+    (folder / MERGES_FILE).write_bytes(gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content)
+    write_json(
+        folder / "config.json", {"model": {"type": "clip_fdt", "kwargs": describe_run(model, codebook.temperature)}}
+    )
+
+
+def describe_run(model: ModelSettings, temperature: float) -> dict[str, Any]:
+    """The entries of config.json, with the temperature T that the published code computes from its iteration."""
+    assert isinstance(model.text, BpeTextSettings) and not isinstance(model.image, PretrainedImage)
+    text, image, codebook = model.text, model.image, model.codebook
+    settings = image.model_dump(mode="json", exclude={"resolution", "stem", "window"})
+    width = image.width << (len(image.depths) - 1) if isinstance(image, SwinSettings) else image.width
+    return {
+        "image_encode": settings
+        | {"embed_dim": codebook.width, "input_resolution": image.resolution}
+        | ({"window_size": image.window} if isinstance(image, SwinSettings) else {}),
+        "text_encode": {
+            "bpe_path": MERGES_FILE,
+            "embed_dim": codebook.width,
+            "context_length": text.max_length,
+            "transformer_width": text.width,
+            "transformer_layers": text.layers,
+            "transformer_heads": text.heads,
+        },
+        "fdt": {
+            "sd_num": codebook.terms,
+            "sd_dim": codebook.width,
+            "raw_img_ft_dim": width,
+            "raw_txt_ft_dim": text.width,
+            "att_func_type": codebook.attention,
+            "pool_type": "max",
+            "sd_temperature": codebook.temperature,
+            "temperature": temperature,
+        },
+    }
+
+
+# Images, or texts, of one forward pass, and the largest number of texts.
+BATCH, TEXTS = 64, 6000
+
+# A class word of probability 1 is as heavy as the heaviest term of a photo, one of this probability as the term of this
+# rank. Terms of captions change by this share of that with the probability. Chosen on held-out photos
+# (docs/photo-models.md).
+LIKELY, RANK, SHARE = 1 / 3, 5, 0.2
+
+
+@torch.inference_mode()
+def weigh(
+    text: VdrTextOver,
+    image: VdrImageOver,
+    texts: TextStore,
+    images: ImageStore,
+    classifier: Classifier,
+    words: Mapping[str, list[int]],
+    terms: Mapping[str, int],
+) -> ClassWordWeights:
+    """The weights of class words beside those of a trained pair, from means over the training split.
+
+    A term of the captions keeps its mean logit. A text has a class word as heavy as the mean term that it contains.
+
+    Args:
+        text: the trained side of the texts, in eval mode.
+        image: the trained side of the images, in eval mode.
+        texts: the training split; of many captions, some at equal distances.
+        images: the training split.
+        classifier: that the images' network was pretrained with.
+        words: the classes of each class word.
+        terms: the dimensions of the terms of the captions.
+    """
+    known = torch.tensor([word in terms for word in words])
+    classes = ClassLogits(classifier, image.standard, list(words.values()), known).to(image.proj.device)
+    heaviest, logs = [], []
+    for chosen in split_positions(len(images), BATCH):
+        states = image.compute_states(images.get_plain(chosen))
+        logits = project_max(image.head(states), image.proj) + image.bias
+        heaviest.append(logits.topk(min(RANK, logits.shape[1]), dim=1).values)
+        logs.append(classes(states).amax(dim=1)[:, known])
+    levels = torch.cat(heaviest).mean(dim=0)
+    slope = (levels[0] - levels[-1]) / -log(LIKELY)
+    scale = slope * torch.where(known, SHARE, 1.0).to(slope)
+    moved = torch.zeros_like(image.bias)
+    dims = [terms[word] for word in words if word in terms]
+    moved[dims] = -SHARE * slope * torch.cat(logs).mean(dim=0)
+    count = int((~known).sum())
+    own = measure_own_logit(text, texts, image.proj)
+    return ClassWordWeights(scale, moved, levels[0].repeat(count), own.repeat(count))
+
+
+def measure_own_logit(text: VdrTextOver, texts: TextStore, rows: Tensor) -> Tensor:
+    """The mean logit of the terms that texts contain, a scalar."""
+    total, count = rows.new_zeros(()), 0
+    some = np.arange(0, len(texts), -(-len(texts) // TEXTS))
+    for chosen in split_positions(len(some), BATCH):
+        batch = texts.read_batch(some[chosen])
+        logits = project_max(text.head(text.compute_states(batch)), rows, batch.attention == 0) + text.bias
+        total, count = total + logits[batch.bag].sum(), count + int(batch.bag.sum())
+    return total / max(count, 1)

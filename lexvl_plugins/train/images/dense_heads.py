@@ -8,7 +8,7 @@ module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -47,13 +47,13 @@ from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, colum
 from lexvl_anserini.encoders.parts.towers import DenseTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import write_json
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_plugins.train.common.batches import Details, ImageBatch, StateStore, TextBatch, TextStore
 from lexvl_plugins.train.common.evaluation import StageInputs
 from lexvl_plugins.train.common.tower_pair import DetailedSide, TowerPair
 from lexvl_plugins.train.images.captioned import CaptionedImages
-from lexvl_plugins.train.images.checkpoints import TERMS, copied
-from lexvl_plugins.train.images.material import drawn, image_inputs, tokenised
+from lexvl_plugins.train.images.checkpoints import TERMS, copy_network
+from lexvl_plugins.train.images.material import make_batches, make_inputs, tokenise
 from lexvl_plugins.train.images.stores import FeatureStore
 from lexvl_plugins.train.model_settings import HeadSettings
 from lexvl_plugins.train.recipe import Recipe
@@ -73,11 +73,12 @@ Layer = tuple[Tensor, Tensor]
 class Start(NamedTuple):
     """The weights that a head begins with.
 
-    width       numbers of a vector that the head reads
-    embeddings  of the terms [V, W]
-    bias        of the terms [V]; None for zeros
-    norm        weight and bias [W] of the LayerNorm before the terms; None for ones and zeros
-    layers      the last layers of texts and images, which Joint trains; None where there are none
+    Attributes:
+        width: numbers of a vector that the head reads.
+        embeddings: of the terms [V, W].
+        bias: of the terms [V]; None for zeros.
+        norm: weight and bias [W] of the LayerNorm before the terms; None for ones and zeros.
+        layers: the last layers of texts and images, which Joint trains; None where there are none.
     """
 
     width: int
@@ -91,9 +92,8 @@ class Start(NamedTuple):
 class PairBase:
     """A trained dense pair, over which a head is trained.
 
-    checkpoint  of the pair
-    reads       what of it the head reads
-    columns     the terms
+    Attributes:
+        reads: what of it the head reads.
     """
 
     checkpoint: Checkpoint
@@ -102,7 +102,7 @@ class PairBase:
     columns: TokenColumns
 
     @classmethod
-    def of(cls, name: str, reads: HeadOf, least: int, captions: Sequence[str]) -> PairBase:
+    def read(cls, name: str, reads: HeadOf, least: int, captions: Sequence[str]) -> PairBase:
         """Chooses the terms: words with at least `least` captions that are tokens of the pair."""
         pair = find_checkpoint(name)
         tokenizer = load_tokenizer(text_folder(pair))
@@ -120,7 +120,7 @@ class PairBase:
         width = size if self.reads is projection_of else hidden
         return Start(width, word_embeddings(self.checkpoint)[self.columns.tokens], layers=layers)
 
-    def features(self, device: torch.device) -> TextAndImage:
+    def make_features(self, device: torch.device) -> TextAndImage:
         """What the pair computes of texts and images."""
         return tokenizer_and_features(Source(self.checkpoint, device), self.checkpoint, self.reads, self.start.width)[1]
 
@@ -128,7 +128,7 @@ class PairBase:
         """Writes the terms and, unless it is a packaged one, the pair; returns entries of config.json."""
         name = self.checkpoint.reference
         if name not in PACKAGED:
-            name = copied(self.checkpoint.folder, folder / DENSE)
+            name = copy_network(self.checkpoint.folder, folder / DENSE)
         self.columns.vocabulary.write(folder / TERMS)
         return {"backbone": {"checkpoint": name, "digest": self.checkpoint.digest()}, "terms": TERMS}
 
@@ -144,8 +144,8 @@ BIASES = ("vocab_projector.bias", "cls.predictions.bias", "cls.predictions.decod
 class VectorBase:
     """Stored vectors, and the checkpoint with the tokenizer and the first weights of the terms.
 
-    checkpoint  a DistilBERT or BERT for D2S; a BLIP or ALBEF, which has the last layers too, for Joint
-    start       see `Start`
+    Attributes:
+        checkpoint: a DistilBERT or BERT for D2S; a BLIP or ALBEF, which has the last layers too, for Joint.
     """
 
     checkpoint: Checkpoint
@@ -154,7 +154,7 @@ class VectorBase:
     start: Start
 
     @classmethod
-    def of(cls, kind: str, name: str, images: CaptionedImages) -> VectorBase:
+    def read(cls, kind: str, name: str, images: CaptionedImages) -> VectorBase:
         """The checkpoint of that name over the vectors of some images."""
         words = find_checkpoint(name)
         weights = read_weights(words.path)
@@ -166,13 +166,19 @@ class VectorBase:
         tokenizer = tokenizer_of(Source(words, torch.device("cpu")), words, len(embeddings))
         width = read_embeddings(images.images[:1]).shape[1]
         if kind == "joint":
-            layers = last_layers_of(words, weights)
+            layers = []
+            for layer in ("text_proj", "vision_proj"):
+                if not weights.keys() >= {f"{layer}.weight", f"{layer}.bias"}:
+                    raise CheckpointError(
+                        f"{words.path}: no {layer}; Joint begins with the projections of a BLIP or ALBEF"
+                    )
+                layers.append((weights[f"{layer}.weight"].float(), weights[f"{layer}.bias"].float()))
             if width != layers[0][0].shape[1]:
                 raise UsageError(
                     f"words {name}: text_proj reads {layers[0][0].shape[1]} numbers, the stored vectors have {width}; "
                     "name those before the projection: embeddings:<folder>,before_proj_blip (or _albef)"
                 )
-            start = Start(width, embeddings.float(), layers=layers)
+            start = Start(width, embeddings.float(), layers=(layers[0], layers[1]))
         else:
             bias = next((weights[key].float() for key in BIASES if key in weights), None)
             norm = next((key for key in NORMS if f"{key}.weight" in weights), None)
@@ -180,7 +186,7 @@ class VectorBase:
             start = Start(width, embeddings.float(), bias, values)
         return cls(words, tokenizer, columns_of_head(tokenizer, len(embeddings), specials=True), start)
 
-    def features(self, device: torch.device) -> TextAndImage:
+    def make_features(self, device: torch.device) -> TextAndImage:
         """What the tables have of texts and images."""
         return TextAndImage(stored(self.start.width, device), stored(self.start.width, device))
 
@@ -190,17 +196,7 @@ class VectorBase:
         return {"dense_size": self.start.width}
 
 
-def last_layers_of(words: Checkpoint, weights: Mapping[str, Tensor]) -> tuple[Layer, Layer]:
-    """The projections of texts and of images of a BLIP or ALBEF."""
-    layers = []
-    for name in ("text_proj", "vision_proj"):
-        if f"{name}.weight" not in weights or f"{name}.bias" not in weights:
-            raise CheckpointError(f"{words.path}: no {name}; Joint begins with the projections of a BLIP or ALBEF")
-        layers.append((weights[f"{name}.weight"].float(), weights[f"{name}.bias"].float()))
-    return layers[0], layers[1]
-
-
-def numbers(batch: ImageBatch | TextBatch) -> Tensor:
+def read_numbers(batch: ImageBatch | TextBatch) -> Tensor:
     """The stored numbers of a batch, [B, D]."""
     values = batch.values if isinstance(batch, ImageBatch) else batch.states
     assert values is not None, "the vectors of the dense pair are stored"
@@ -221,9 +217,9 @@ class TrainableD2S(DetailedSide):
                 self.head.vocab_layer_norm.weight.copy_(weight)
                 self.head.vocab_layer_norm.bias.copy_(bias)
 
-    def details(self, batch: ImageBatch | TextBatch) -> Details:
+    def compute(self, batch: ImageBatch | TextBatch) -> Details:
         """Weights [B, V] and dense vectors [B, D]."""
-        dense = numbers(batch)
+        dense = read_numbers(batch)
         return Details(log1p_relu(self.head.vocab_projector(self.head(dense))), dense=dense)
 
 
@@ -242,23 +238,19 @@ class TrainableJoint(DetailedSide):
                 layer.weight.copy_(matrix)
                 layer.bias.copy_(bias)
 
-    def details(self, batch: ImageBatch | TextBatch) -> Details:
+    def compute(self, batch: ImageBatch | TextBatch) -> Details:
         """Weights [B, V] and dense vectors [B, D]."""
         project = self.head.dense_image if isinstance(batch, ImageBatch) else self.head.dense_text
-        dense = project(numbers(batch))
+        dense = project(read_numbers(batch))
         return Details(log1p_relu(self.head.single_vocab_projector(self.head(dense))), dense=dense)
 
 
-class DenseHead(NamedTuple):
-    """A family: its head from its first weights, and what of a dense pair the head reads."""
-
-    make: Callable[[Start], nn.Module]
-    reads: HeadOf
+# By family: its head from its first weights, and what of a dense pair the head reads.
 
 
-DENSE_HEADS: Mapping[str, DenseHead] = {
-    "d2s": DenseHead(TrainableD2S, projection_of),
-    "joint": DenseHead(TrainableJoint, hidden_of),
+DENSE_HEADS: Mapping[str, tuple[Callable[[Start], nn.Module], HeadOf]] = {
+    "d2s": (TrainableD2S, projection_of),
+    "joint": (TrainableJoint, hidden_of),
 }
 
 
@@ -266,11 +258,10 @@ DENSE_HEADS: Mapping[str, DenseHead] = {
 class HeadMaterial:
     """What all stages of a run share.
 
-    model    of the recipe
-    data     images and captions by role
-    base     what the head is trained over
-    captions  tokenised, by role
-    sources  which `data` is of
+    Attributes:
+        data: images and captions by role.
+        base: what the head is trained over.
+        captions: tokenised, by role.
     """
 
     model: HeadSettings
@@ -286,11 +277,11 @@ class HeadMaterial:
         assert isinstance(model, HeadSettings)
         base: PairBase | VectorBase
         if model.pair:
-            reads = DENSE_HEADS[model.kind].reads
-            base = PairBase.of(model.pair, reads, model.least, images[TRAINING].texts)
+            _, reads = DENSE_HEADS[model.kind]
+            base = PairBase.read(model.pair, reads, model.least, images[TRAINING].texts)
         else:
-            base = VectorBase.of(model.kind, str(model.words), images[TRAINING])
-        captions = tokenised(images, TextReader(base.tokenizer, MASK_LENGTH), base.columns)
+            base = VectorBase.read(model.kind, str(model.words), images[TRAINING])
+        captions = tokenise(images, TextReader(base.tokenizer, MASK_LENGTH), base.columns)
         return cls(model, images, base, captions, sources)
 
     @property
@@ -303,36 +294,36 @@ class HeadMaterial:
         torch.manual_seed(recipe.seed)
         start = self.base.start
         if self.model.head == "random":
-            drawn = nn.init.xavier_uniform_(torch.empty_like(start.embeddings))
-            start = start._replace(embeddings=drawn, bias=None, norm=None)
-        head = DENSE_HEADS[self.model.kind].make(start)
+            make_batches = nn.init.xavier_uniform_(torch.empty_like(start.embeddings))
+            start = start._replace(embeddings=make_batches, bias=None, norm=None)
+        make, _ = DENSE_HEADS[self.model.kind]
+        head = make(start)
         return TowerPair(head, head, recipe.stages[0].objective.temperature).to(device)
 
-    def stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:
+    def make_stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:
         """The inputs of a stage; the first computes what the head reads of all images and captions."""
         device = pair.log_temperature.device
-        sides, width = self.base.features(device), self.base.start.width
+        sides, width = self.base.make_features(device), self.base.start.width
         captions, images = {}, {}
         for role, data in self.data.items():
             made_of = [self.sources.digests[role], self.base.checkpoint.digest(), self.model.kind]
-            texts = self.numbers(sides.text, width, f"texts-{role}", data.texts, made_of)
+            texts = self.compute_numbers(sides.text, width, f"texts-{role}", data.texts, made_of)
             states = StateStore(texts, np.arange(len(texts) + 1), device)
             captions[role] = replace(self.captions[role], device=device, states=states)
-            numbers = self.numbers(sides.image, width, f"images-{role}", data.images, made_of)
+            numbers = self.compute_numbers(sides.image, width, f"images-{role}", data.images, made_of)
             images[role] = FeatureStore(numbers[:, None, None], device)
-        return image_inputs(drawn(recipe, number, self.data[TRAINING], images, captions), self.data, images, captions)
+        return make_inputs(
+            make_batches(recipe, number, self.data[TRAINING], images, captions), self.data, images, captions
+        )
 
-    def numbers(
+    def compute_numbers(
         self, side: Features, width: int, what: str, inputs: Sequence[str], made_of: Sequence[str]
     ) -> np.ndarray:
         """float32 [n, width]: what the head reads of texts or images, computed once into a file."""
         tower = DenseTower(side.items, side.embed, width, normalise=False)
-
-        def pieces() -> Iterator[np.ndarray]:
-            for start in range(0, len(inputs), PIECE):
-                yield tower.features(inputs[start : start + PIECE], PIECE)
-
-        return self.sources.cache.array(what, made_of, (len(inputs), width), np.dtype(np.float32), pieces())
+        starts = range(0, len(inputs), PIECE)
+        pieces = (tower.features(inputs[start : start + PIECE], PIECE) for start in starts)
+        return self.sources.cache.store_array(what, made_of, (len(inputs), width), np.dtype(np.float32), pieces)
 
     def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
         """Writes the head in the layout of its reference, with what its encoder needs beside it."""

@@ -19,13 +19,13 @@ from lexvl_plugins.train.common.batches import Details, TextBatch, TrainingBatch
 from lexvl_plugins.train.common.tower_pair import TrainingPart
 from lexvl_plugins.train.images.networks import TextNetwork
 from lexvl_plugins.train.images.sides import LexicalText
-from lexvl_plugins.train.objectives.contrastive import Keys, Predicted
+from lexvl_plugins.train.objectives.encoded import Keys, Predicted
 from lexvl_plugins.train.objectives.lexlip_losses import (
     DECODER_SHARE,
     ENCODER_SHARE,
     IGNORED,
-    bottleneck,
-    enqueued,
+    compute_bottleneck,
+    enqueue,
     mask_words,
 )
 from lexvl_plugins.train.recipe import StageSettings
@@ -66,34 +66,34 @@ class MaskedWords(TrainingPart):
         self.register_buffer("continues", continues, persistent=False)
         self.register_buffer("special", special, persistent=False)
 
-    def begin(self, pair: Any, stage: StageSettings) -> None:
+    def start(self, pair: Any, stage: StageSettings) -> None:
         """Lets the decoder train."""
         self.requires_grad_(True)
 
-    def fields(self, pair: Any, batch: TrainingBatch, documents: Details) -> list[dict[str, Any]]:
+    def compute_fields(self, pair: Any, batch: TrainingBatch, documents: Details) -> list[dict[str, Any]]:
         """Three predictions for each round."""
         assert documents.logits is not None, "lexical images keep their logits"
-        return [{"predicted": self.predictions(pair.encoder_q, texts, documents.logits)} for texts in batch.rounds]
+        return [{"predicted": self.predict(pair.encoder_q, texts, documents.logits)} for texts in batch.rounds]
 
-    def predictions(self, side: LexicalText, texts: TextBatch, images: Tensor) -> tuple[Predicted, ...]:
+    def predict(self, side: LexicalText, texts: TextBatch, images: Tensor) -> tuple[Predicted, ...]:
         """Predictions of the encoder, of the decoder after the text, and of the decoder after the image."""
         padding: Tensor = texts.attention == 0
         network: Any = side.network
         generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
-        ids, labels = self.masked(texts, ENCODER_SHARE, generator)
+        ids, labels = self.mask(texts, ENCODER_SHARE, generator)
         states = network(input_ids=ids, attention_mask=texts.attention).last_hidden_state
         logits = side.logits(states)  # [B, L, V]
-        weak_ids, weak_labels = self.masked(texts, DECODER_SHARE, generator)
+        weak_ids, weak_labels = self.mask(texts, DECODER_SHARE, generator)
         embedded = network.embeddings(input_ids=weak_ids)  # [B, L, D]
         words = network.get_input_embeddings().weight[self.terms]
         predicted = [Predicted(logits, labels)]
-        for first in (bottleneck(logits, words, padding), bottleneck(images[:, None], words)):
+        for first in (compute_bottleneck(logits, words, padding), compute_bottleneck(images[:, None], words)):
             states = torch.cat([first[:, None], embedded[:, 1:]], dim=1)
             decoded = self.decoder(states, src_key_padding_mask=padding)
             predicted.append(Predicted(side.logits(decoded), weak_labels))
         return tuple(predicted)
 
-    def masked(self, texts: TextBatch, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def mask(self, texts: TextBatch, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Token ids with masked words, and the term of each masked position, both int64 [B, L]."""
         special = self.special[texts.ids] | (texts.attention == 0)
         begins = ~self.continues[texts.ids] & ~special
@@ -126,7 +126,7 @@ class MomentumKeys(TrainingPart):
             self.register_buffer(name, torch.zeros((), dtype=torch.long))
         self.latest: tuple[Tensor, Tensor] | None = None
 
-    def begin(self, pair: Any, stage: StageSettings) -> None:
+    def start(self, pair: Any, stage: StageSettings) -> None:
         """Copies the pair and empties the queues."""
         self.decay = stage.momentum.decay
         self.follow(pair, 0.0)
@@ -143,7 +143,7 @@ class MomentumKeys(TrainingPart):
                 own.copy_(value)
 
     @torch.no_grad()
-    def fields(self, pair: Any, batch: TrainingBatch, documents: Details) -> list[dict[str, Any]]:
+    def compute_fields(self, pair: Any, batch: TrainingBatch, documents: Details) -> list[dict[str, Any]]:
         """Keys for each round; those of the last round join the queues after the step."""
         images = normalize(self.encoder_p(batch.documents).float(), dim=1)
         texts = [normalize(self.encoder_q(captions).float(), dim=1) for captions in batch.rounds]
@@ -159,14 +159,14 @@ class MomentumKeys(TrainingPart):
             return
         size, count = len(self.queries), len(self.latest[0])
         place = int(self.place)
-        self.queries, following = enqueued(self.queries, place, self.latest[0])
-        self.documents, _ = enqueued(self.documents, place, self.latest[1])
+        self.queries, following = enqueue(self.queries, place, self.latest[0])
+        self.documents, _ = enqueue(self.documents, place, self.latest[1])
         self.place.fill_(following)
         self.held.copy_((self.held + count).clamp(max=size))
         self.latest = None
 
 
-def parts_of(pair: Any, stages: Sequence[StageSettings], text: TextNetwork) -> dict[str, TrainingPart]:
+def make_parts(pair: Any, stages: Sequence[StageSettings], text: TextNetwork) -> dict[str, TrainingPart]:
     """The parts that the stages need, by the name of their objective."""
     makers: Mapping[str, Callable[[], TrainingPart]] = {
         "masked_words": lambda: MaskedWords(text),

@@ -21,34 +21,28 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_plugins.train.common.batches import AnyBatches, TextStore, of_one_part
-from lexvl_plugins.train.common.evaluation import Examples, StageInputs, named, spread
-from lexvl_plugins.train.common.tower_pair import TowerPair, as_encoded
+from lexvl_plugins.train.common.batches import AnyBatches, TextStore, add_types, split_positions
+from lexvl_plugins.train.common.evaluation import Examples, StageInputs, choose_examples, shorten
+from lexvl_plugins.train.common.tower_pair import TowerPair, drop_registers
 from lexvl_plugins.train.images.captioned import Batches, CaptionedImages, CaptionTerms, Expansion, Taught
-from lexvl_plugins.train.images.checkpoints import ClassWordWeights, begin_with, save_new_stair, save_pair
-from lexvl_plugins.train.images.class_words import weigh
-from lexvl_plugins.train.images.lexlip_parts import parts_of
-from lexvl_plugins.train.images.networks import Networks, load_networks, tokens_and_columns
+from lexvl_plugins.train.images.checkpoints import ClassWordWeights, begin_with, save_new_stair, save_pair, weigh
+from lexvl_plugins.train.images.lexlip_parts import make_parts
+from lexvl_plugins.train.images.networks import Networks, load_networks, prepare_tokens
 from lexvl_plugins.train.images.sides import SIDES, ImageOver, TextOver, VdrImageOver, VdrTextOver
 from lexvl_plugins.train.images.stores import (
     FeatureStore,
     ImageStore,
     PixelStore,
-    normalised,
+    digest_weights,
     read_features,
+    read_normalised,
     read_pixels,
     read_states,
-    weights_digest,
 )
 from lexvl_plugins.train.images.stream import StreamedBatches, StreamedImages
-from lexvl_plugins.train.model_settings import (
-    ImagePairSettings,
-    ImageSettings,
-    ModelSettings,
-    PretrainedImage,
-)
-from lexvl_plugins.train.objectives.contrastive import bag_of, masked
-from lexvl_plugins.train.recipe import Augmentation, Recipe, StageSettings
+from lexvl_plugins.train.model_settings import ImagePairSettings, ImageSettings, ModelSettings, PretrainedImage
+from lexvl_plugins.train.objectives.encoded import keep_heaviest
+from lexvl_plugins.train.recipe import Augmentation, Recipe
 from lexvl_plugins.train.run_folder import WORDS
 from lexvl_plugins.train.splits import EXAMPLES, TRAINING, VALIDATION, Images, Sources
 
@@ -65,14 +59,11 @@ TEACHER = "dense-crossmodal"
 class Material:
     """What all stages of a run share.
 
-    model      of the recipe
-    data       images and captions by role
-    reader     of the texts
-    columns    the dimension of each token
-    captions   of the images in memory, tokenised, by role
-    prepare    how an image becomes pixels
-    networks   of a pair over networks; None where its checkpoint is whole
-    sources    which `data` is of
+    Attributes:
+        data: images and captions by role.
+        captions: of the images in memory, tokenised, by role.
+        prepare: how an image becomes pixels.
+        networks: of a pair over networks; None where its checkpoint is whole.
     """
 
     model: ModelSettings
@@ -100,14 +91,14 @@ class Material:
         networks = None
         if model.whole:
             assert isinstance(image, ImageSettings)
-            tokenizer, columns = tokens_and_columns(model, captions, output / WORDS)
+            tokenizer, columns = prepare_tokens(model, captions, output / WORDS)
             prepare = Pixels(image.resolution)
         else:
             torch.manual_seed(recipe.seed)  # of networks with random weights
             networks = load_networks(model, captions, output / WORDS)
             tokenizer, columns, prepare = networks.text.tokenizer, networks.text.columns, networks.image.pixels
         reader = TextReader(tokenizer, text.max_length)
-        stores = tokenised(sources.images, reader, columns)
+        stores = tokenise(sources.images, reader, columns)
         return cls(model, data, reader, columns, stores, prepare, networks, sources)
 
     def make_pair(self, recipe: Recipe, device: torch.device) -> TowerPair:
@@ -117,7 +108,7 @@ class Material:
         sides = SIDES[self.model.kind](self.model, self.columns, self.networks)
         pair = TowerPair(*sides, recipe.stages[0].objective.temperature, of_bags)
         if self.networks is not None:
-            pair.parts.update(parts_of(pair, recipe.stages, self.networks.text))
+            pair.parts.update(make_parts(pair, recipe.stages, self.networks.text))
         pair.to(device)
         if self.model.start and self.networks:
             begin_with(pair, self.model.start, self.model, self.networks, self.tokenizer)
@@ -125,35 +116,36 @@ class Material:
             standardise(pair, self)
         return pair
 
-    def stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:
+    def make_stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:
         """The inputs of a stage; decodes its images and computes what its frozen networks make of them."""
         stage, device = recipe.stages[number], pair.log_temperature.device
         memory = self.sources.images
-        captions = {role: captions_of(role, self, pair) for role in memory}
-        images = {role: images_of(role, recipe, number, self, pair) for role in memory}
+        captions = {role: prepare_captions(role, self, pair) for role in memory}
+        images = {role: prepare_images(role, recipe, number, self, pair) for role in memory}
         if isinstance(stream := self.data[TRAINING], StreamedImages):
             streamed = StreamedBatches(stream, recipe, number, self.reader, self.columns, self.prepare, device)
-            return image_inputs(streamed, memory, images, captions)
-        taught = taught_by(stage, self, device)
-        return image_inputs(drawn(recipe, number, stream, images, captions, taught), memory, images, captions)
+            return make_inputs(streamed, memory, images, captions)
+        teachers = [compute_teacher_vectors(checkpoint, self, device) for checkpoint in stage.teachers]
+        taught = Taught.join(teachers) if teachers else None
+        return make_inputs(make_batches(recipe, number, stream, images, captions, taught), memory, images, captions)
 
     def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
         """Writes the pair in the layout of its encoder."""
         if self.model.kind == "stair" and self.model.whole:
             save_new_stair(pair, recipe, self.model, self.tokenizer, folder)
             return
-        words = class_words_of(recipe, self, pair)
+        words = weigh_class_words(recipe, self, pair)
         save_pair(pair, recipe, self.model, self.tokenizer, self.columns, folder, self.networks, words)
 
 
-def tokenised(data: Mapping[str, CaptionedImages], reader: TextReader, columns: TokenColumns) -> dict[str, TextStore]:
+def tokenise(data: Mapping[str, CaptionedImages], reader: TextReader, columns: TokenColumns) -> dict[str, TextStore]:
     """All captions by role, tokenised once."""
     return {
-        role: TextStore.of(of_one_part(reader(images.texts)), columns, reader.pad_id) for role, images in data.items()
+        role: TextStore.make(add_types(reader(images.texts)), columns, reader.pad_id) for role, images in data.items()
     }
 
 
-def drawn(
+def make_batches(
     recipe: Recipe,
     number: int,
     data: CaptionedImages,
@@ -172,13 +164,13 @@ def drawn(
         plan.batch_size,
         plan.captions_per_image,
         recipe.seed,
-        Expansion.of(recipe, number, len(images[TRAINING])),
-        CaptionTerms.of(captions[TRAINING], first) if names else None,
+        Expansion.plan(recipe, number, len(images[TRAINING])),
+        CaptionTerms.count(captions[TRAINING], first) if names else None,
         taught,
     )
 
 
-def image_inputs(
+def make_inputs(
     batches: AnyBatches,
     data: Mapping[str, CaptionedImages],
     images: Mapping[str, ImageStore],
@@ -189,18 +181,18 @@ def image_inputs(
     validation = None
     if VALIDATION in data:
         validation = Validation(images[VALIDATION], captions[VALIDATION], data[VALIDATION].first)
-    return StageInputs(batches, validation, examples_of(data[shown], images[shown], captions[shown]))
+    return StageInputs(batches, validation, pick_examples(data[shown], images[shown], captions[shown]))
 
 
-def examples_of(data: CaptionedImages, images: ImageStore, captions: TextStore) -> Examples:
+def pick_examples(data: CaptionedImages, images: ImageStore, captions: TextStore) -> Examples:
     """Some images, each with its first caption as query."""
-    chosen = spread(len(data))
-    texts = [named(data.captions[place][0]) for place in chosen]
-    queries = captions.batch(data.first[chosen])
-    return Examples(queries, images.plain(chosen), texts, [data.ids[place] for place in chosen])
+    chosen = choose_examples(len(data))
+    texts = [shorten(data.captions[place][0]) for place in chosen]
+    queries = captions.read_batch(data.first[chosen])
+    return Examples(queries, images.get_plain(chosen), texts, [data.ids[place] for place in chosen])
 
 
-def captions_of(role: str, material: Material, pair: TowerPair) -> TextStore:
+def prepare_captions(role: str, material: Material, pair: TowerPair) -> TextStore:
     """The captions of a split, with the states of a frozen network where the texts have one."""
     texts, side = replace(material.captions[role], device=pair.log_temperature.device), pair.encoder_q
     if isinstance(side, TextOver) and not any(p.requires_grad for p in side.network.parameters()):
@@ -209,7 +201,7 @@ def captions_of(role: str, material: Material, pair: TowerPair) -> TextStore:
     return texts
 
 
-def images_of(role: str, recipe: Recipe, number: int, material: Material, pair: TowerPair) -> ImageStore:
+def prepare_images(role: str, recipe: Recipe, number: int, material: Material, pair: TowerPair) -> ImageStore:
     """The images of a split: stored views of a frozen network, or pixels."""
     stage, side, images = recipe.stages[number], pair.encoder_p, material.sources.images[role].images
     device, stored = pair.log_temperature.device, (material.sources.cache, role, material.sources.digests[role])
@@ -224,7 +216,7 @@ def images_of(role: str, recipe: Recipe, number: int, material: Material, pair: 
     return FeatureStore(features, device)
 
 
-def class_words_of(recipe: Recipe, material: Material, pair: TowerPair) -> ClassWordWeights | None:
+def weigh_class_words(recipe: Recipe, material: Material, pair: TowerPair) -> ClassWordWeights | None:
     """The weights of class words over the training split of the last stage; None where the pair has none."""
     networks, image, text = material.networks, pair.encoder_p, pair.encoder_q
     if networks is None or not networks.text.classes:
@@ -233,8 +225,8 @@ def class_words_of(recipe: Recipe, material: Material, pair: TowerPair) -> Class
     log.info("weights of %d class words", len(networks.text.classes))
     pair.eval()
     last = len(recipe.stages) - 1
-    texts = captions_of(TRAINING, material, pair)
-    images = images_of(TRAINING, recipe, last, material, pair)
+    texts = prepare_captions(TRAINING, material, pair)
+    images = prepare_images(TRAINING, recipe, last, material, pair)
     terms = material.columns.vocabulary.dimension
     return weigh(text, image, texts, images, networks.image.classifier, networks.text.classes, terms)
 
@@ -245,29 +237,23 @@ def standardise(pair: TowerPair, material: Material) -> None:
     side, data = pair.encoder_p, material.data[TRAINING]
     if not isinstance(side, ImageOver) or not isinstance(material.model.image, PretrainedImage):
         return
-    device, network = next(side.parameters()).device, side.frozen()
+    device, network = next(side.parameters()).device, side.copy_frozen()
 
     def computed() -> Iterator[np.ndarray]:
-        some = data.at(range(0, len(data), -(-len(data) // STANDARD_IMAGES))).images
-        cells = [network(pixels) for pixels in normalised(some, material.prepare, device)]
+        some = data.select(range(0, len(data), -(-len(data) // STANDARD_IMAGES))).images
+        cells = [network(pixels) for pixels in read_normalised(some, material.prepare, device)]
         states = torch.cat(cells).flatten(0, 1)
         yield torch.stack([states.mean(dim=0), states.std(dim=0) + LEAST_STD]).cpu().numpy()
 
-    made_of = [material.sources.digests[TRAINING], STANDARD_IMAGES, repr(material.prepare), weights_digest(network)]
+    made_of = [material.sources.digests[TRAINING], STANDARD_IMAGES, repr(material.prepare), digest_weights(network)]
     shape = (2, len(side.standard.mean))
-    standard = material.sources.cache.array("standard", made_of, shape, np.dtype(np.float32), computed())
+    standard = material.sources.cache.store_array("standard", made_of, shape, np.dtype(np.float32), computed())
     mean, std = torch.from_numpy(np.array(standard)).to(device)
     side.standard.mean.copy_(mean)
     side.standard.std.copy_(std)
 
 
-def taught_by(stage: StageSettings, material: Material, device: torch.device) -> Taught | None:
-    """The vectors of the teachers of a stage for the training split; None without a teacher."""
-    teachers = [teacher_vectors(checkpoint, material, device) for checkpoint in stage.teachers]
-    return Taught.of(teachers) if teachers else None
-
-
-def teacher_vectors(checkpoint: str, material: Material, device: torch.device) -> tuple[Tensor, Tensor]:
+def compute_teacher_vectors(checkpoint: str, material: Material, device: torch.device) -> tuple[Tensor, Tensor]:
     """The vectors of a dense pair for the training split: images [n, D], captions [m, D]."""
     teacher = load_encoder(TEACHER, checkpoint=checkpoint, device=str(device))
     data = material.sources.images[TRAINING]
@@ -275,7 +261,7 @@ def teacher_vectors(checkpoint: str, material: Material, device: torch.device) -
 
     def vectors(what: str, tower: DenseSide, inputs: Sequence[str]) -> Tensor:
         shape, kind = (len(inputs), tower.vectors(inputs[:1]).shape[1]), np.dtype(np.float32)
-        array = material.sources.cache.array(f"teacher-{what}", made_of, shape, kind, computed(tower, inputs))
+        array = material.sources.cache.store_array(f"teacher-{what}", made_of, shape, kind, computed(tower, inputs))
         return torch.from_numpy(np.array(array)).to(device)
 
     def computed(tower: DenseSide, inputs: Sequence[str]) -> Iterator[np.ndarray]:
@@ -301,13 +287,24 @@ class Validation:
     @torch.inference_mode()
     def measure(self, pair: TowerPair, model: ImagePairSettings) -> dict[str, float]:
         """Hit rates in percent, text-to-image and image-to-text; of a lexical pair also those of the alpha mode."""
-        images = self._images(pair, model)
+
+        def prepare(vectors: Tensor, bag: Tensor | None, topk: int) -> Tensor:
+            encoded = drop_registers(vectors, model)
+            return keep_heaviest(encoded, bag, topk) if model.family.cut else encoded
+
+        pieces = (self.images.get_plain(chosen) for chosen in split_positions(len(self.images), BATCH))
+        images = torch.cat([prepare(pair.encoder_p(piece), None, model.topk) for piece in pieces])
         owner = torch.from_numpy(np.repeat(np.arange(len(self.images)), np.diff(self.first))).to(images.device)
-        texts, bags = self._texts(pair, model, len(owner))
-        figures = {f"t2i_R@{k}": rate for k, rate in hit_rates(texts @ images.T, owner).items()}
-        figures |= {f"i2t_R@{k}": rate for k, rate in backward_rates(images @ texts.T, owner).items()}
-        if bags is not None:
-            alpha = hit_rates(bags @ images.T, owner)
+        vectors, bags = [], []
+        for chosen in split_positions(len(owner), BATCH):
+            batch = self.captions.read_batch(chosen)
+            bags.append(batch.bag[:, model.registers :])
+            vectors.append(prepare(pair.encoder_q(batch), bags[-1], model.kept_of_texts))
+        texts = torch.cat(vectors)
+        figures = {f"t2i_R@{k}": rate for k, rate in compute_hit_rates(texts @ images.T, owner).items()}
+        figures |= {f"i2t_R@{k}": rate for k, rate in compute_backward_rates(images @ texts.T, owner).items()}
+        if model.lexical:
+            alpha = compute_hit_rates(torch.cat(bags).float() @ images.T, owner)
             figures |= {f"alpha_t2i_R@{k}": rate for k, rate in alpha.items()}
             figures["mean_text_terms"] = round(float((texts > 0).sum(dim=1).float().mean()), 1)
         return figures
@@ -316,50 +313,20 @@ class Validation:
         """The sum of R@1, R@5 and R@10 in both directions."""
         return round(sum(figures[f"{direction}_R@{k}"] for direction in ("t2i", "i2t") for k in CUTS), 2)
 
-    def _images(self, pair: TowerPair, model: ImagePairSettings) -> Tensor:
-        """Vectors of all images for search, [n, words] or [n, D]."""
-        vectors = []
-        for start in range(0, len(self.images), BATCH):
-            chosen = np.arange(start, min(start + BATCH, len(self.images)))
-            encoded = as_encoded(pair.encoder_p(self.images.plain(chosen)), model)
-            vectors.append(masked(encoded, None, model.topk) if model.family.cut else encoded)
-        return torch.cat(vectors)
 
-    def _texts(self, pair: TowerPair, model: ImagePairSettings, count: int) -> tuple[Tensor, Tensor | None]:
-        """Vectors of all captions for search, [count, words] or [count, D]; of a lexical pair also the bags."""
-        vectors, bags = [], []
-        for start in range(0, count, BATCH):
-            chosen = np.arange(start, min(start + BATCH, count))
-            batch = self.captions.batch(chosen)
-            encoded, bag = as_encoded(pair.encoder_q(batch), model), batch.bag[:, model.registers :]
-            vectors.append(masked(encoded, bag, model.kept_of_texts) if model.family.cut else encoded)
-            if model.lexical:
-                bags.append(bag_of(bag, normalised=False))
-        return torch.cat(vectors), torch.cat(bags) if bags else None
-
-
-def hit_rates(scores: Tensor, owner: Tensor) -> dict[int, float]:
-    """Share in percent of queries [N] whose document `owner` [N] is among the first k by scores [N, M]."""
-    return _shares(ranks(scores, owner))
-
-
-def backward_rates(scores: Tensor, owner: Tensor) -> dict[int, float]:
-    """Share in percent of images [M] that have one of their captions among the first k by scores [M, N]."""
-    owned = owner[None, :] == torch.arange(len(scores), device=scores.device)[:, None]
-    best = scores.masked_fill(~owned, -torch.inf).amax(dim=1, keepdim=True)
-    places = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
-    first = places.masked_fill(~owned | (scores != best), scores.shape[1] - 1).amin(dim=1)
-    return _shares(ranks(scores, first))
-
-
-def ranks(scores: Tensor, place: Tensor) -> Tensor:
-    """The number of columns before column `place` [N] in each row of scores [N, M]; equal scores keep their order."""
+def compute_hit_rates(scores: Tensor, place: Tensor) -> dict[int, float]:
+    """Share in percent of rows of scores [N, M] whose column `place` [N] is among the first k; ties stay in order."""
     if not torch.isfinite(scores).all():
         raise UsageError("validation: scores that are no numbers; lower the learning rate or the clip")
     right = scores.gather(1, place[:, None])
     before = torch.arange(scores.shape[1], device=scores.device) < place[:, None]
-    return ((scores > right) | ((scores == right) & before)).sum(dim=1)
-
-
-def _shares(rank: Tensor) -> dict[int, float]:
+    rank = ((scores > right) | ((scores == right) & before)).sum(dim=1)
     return {k: round(100 * float((rank < k).float().mean()), 2) for k in CUTS}
+
+
+def compute_backward_rates(scores: Tensor, owner: Tensor) -> dict[int, float]:
+    """Share in percent of images [M] that have one of their captions among the first k by scores [M, N]."""
+    owned = owner[None, :] == torch.arange(len(scores), device=scores.device)[:, None]
+    best = scores.masked_fill(~owned, -torch.inf).amax(dim=1, keepdim=True)
+    places = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
+    return compute_hit_rates(scores, places.masked_fill(~owned | (scores != best), scores.shape[1] - 1).amin(dim=1))

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from lexvl_anserini.encoders.checkpoints.clip_layout import HIGHEST_ID, find_merges
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, read_config
 from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
@@ -28,9 +29,8 @@ from lexvl_anserini.encoders.parts.tokens import (
     load_tokenizer,
 )
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.vocabulary import Vocabulary
-from lexvl_plugins.train.images.fdt_networks import clip_texts, merges_of, patch_network
+from lexvl_anserini.ground.files import compute_sha256
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_plugins.train.model_settings import (
     AnyImage,
     BpeTextSettings,
@@ -45,14 +45,14 @@ from lexvl_plugins.train.words import (
     FIRST_TOKEN_ID,
     FIRST_WORD_ID,
     Texts,
-    copied_tokenizer,
-    fresh_tokenizer,
+    add_words,
+    copy_tokenizer,
+    join_terms,
     learn_terms,
+    make_tokenizer,
+    match_class_words,
     read_class_names,
     save_core,
-    terms_and_class_words,
-    with_words,
-    words_of_classes,
 )
 
 # Standard deviation of random initial weights, as in BERT and CLIP.
@@ -62,12 +62,12 @@ INITIAL_STD = 0.02
 class TextNetwork(NamedTuple):
     """A BERT; the tokens of a pretrained one gain the words of the training captions where these are the terms.
 
-    checkpoint  of the network; None for one with random weights
-    digest      SHA-256 (hex) of its weights
-    bert        the network, with a row of its input embeddings for each new token: the mean of its pieces' rows
-    tokenizer   with the new tokens
-    columns     the dimension of each token
-    classes     the classes of each class word; those that are no terms of the captions come first, and are tokens too
+    Attributes:
+        checkpoint: of the network; None for one with random weights.
+        digest: SHA-256 (hex) of its weights.
+        bert: the network, with a row of its input embeddings for each new token: the mean of its pieces' rows.
+        tokenizer: with the new tokens.
+        classes: the classes of each class word; those that are no terms of the captions come first, and are tokens too.
     """
 
     checkpoint: Checkpoint | None
@@ -85,7 +85,7 @@ class Networks(NamedTuple):
     image: ImageBackbone
 
 
-def token_columns(kind: str, tokenizer: Any) -> TokenColumns:
+def choose_columns(kind: str, tokenizer: Any) -> TokenColumns:
     """The dimensions where they are the tokens of a tokenizer: all, or those that published VDR checkpoints have.
 
     Of BERT's uncased vocabulary these are all 30,522 tokens, or the 27,623 ASCII ones after its unused tokens.
@@ -95,17 +95,17 @@ def token_columns(kind: str, tokenizer: Any) -> TokenColumns:
     return columns_ascii(tokenizer, first_word_id(tokenizer) or 1 + max(tokenizer.all_special_ids))
 
 
-def tokens_and_columns(model: ModelSettings, captions: Texts, folder: Path) -> tuple[Any, TokenColumns]:
+def prepare_tokens(model: ModelSettings, captions: Texts, folder: Path) -> tuple[Any, TokenColumns]:
     """The tokenizer of a pair without learned words, or with new towers; writes it into a folder."""
     text = model.text
     if isinstance(text, PretrainedText):
         checkpoint = find_checkpoint(text.checkpoint)
-        tokenizer = copied_tokenizer(checkpoint.folder, folder, read_config(checkpoint.folder).vocab_size)
+        tokenizer = copy_tokenizer(checkpoint.folder, folder, read_config(checkpoint.folder).vocab_size)
     else:
         assert isinstance(text, TextSettings)
-        tokenizer = fresh_tokenizer(text.tokenizer, captions, text.words, folder, text.max_length)
+        tokenizer = make_tokenizer(text.tokenizer, captions, text.words, folder, text.max_length)
     if model.of_tokens or (model.kind == "stair" and model.whole):
-        return tokenizer, token_columns(model.kind, tokenizer)
+        return tokenizer, choose_columns(model.kind, tokenizer)
     return tokenizer, columns_ascii(tokenizer, FIRST_TOKEN_ID if model.whole else FIRST_WORD_ID)
 
 
@@ -114,19 +114,17 @@ def load_text_network(model: ModelSettings, captions: Texts, folder: Path) -> Te
     settings, image = model.text, model.image
     assert not isinstance(settings, BpeTextSettings)
     if isinstance(settings, TextSettings) or model.of_tokens:
-        tokenizer, columns = tokens_and_columns(model, captions, folder)
+        tokenizer, columns = prepare_tokens(model, captions, folder)
         if isinstance(settings, TextSettings):
-            return TextNetwork(None, "", new_bert(settings, len(tokenizer)).eval(), tokenizer, columns, {})
+            return TextNetwork(None, "", make_bert(settings, len(tokenizer)).eval(), tokenizer, columns, {})
         checkpoint = find_checkpoint(settings.checkpoint)
-        return TextNetwork(checkpoint, checkpoint.digest(), pretrained_bert(settings), tokenizer, columns, {})
+        return TextNetwork(checkpoint, checkpoint.digest(), load_bert(settings), tokenizer, columns, {})
     checkpoint = find_checkpoint(settings.checkpoint)
     config = read_config(checkpoint.folder)
     terms = learn_terms(captions, settings.least)
     class_names = image.class_names if model.lexical and isinstance(image, PretrainedImage) else None
-    classes = words_of_classes(read_class_names(Path(class_names)), terms) if class_names else {}
-    core, pieces = with_words(
-        load_tokenizer(checkpoint.folder, config.vocab_size), terms_and_class_words(terms, classes)
-    )
+    classes = match_class_words(read_class_names(Path(class_names)), terms) if class_names else {}
+    core, pieces = add_words(load_tokenizer(checkpoint.folder, config.vocab_size), join_terms(terms, classes))
     tokenizer = save_core(core, folder, settings.max_length)
     config.vocab_size += len(pieces)
     (weights, digest), key = bert_weights(checkpoint), "embeddings.word_embeddings.weight"
@@ -137,7 +135,7 @@ def load_text_network(model: ModelSettings, captions: Texts, folder: Path) -> Te
     return TextNetwork(checkpoint, digest, bert, tokenizer, columns, classes)
 
 
-def cells_settings(image: AnyImage) -> PretrainedImage:
+def choose_cells(image: AnyImage) -> PretrainedImage:
     """How a head reads the cells of images: of a network with random weights, every patch and their mean."""
     if isinstance(image, PretrainedImage):
         return image
@@ -152,23 +150,34 @@ def load_networks(model: ModelSettings, captions: Texts, folder: Path) -> Networ
     image = model.image
     if isinstance(model.text, BpeTextSettings):
         assert not isinstance(image, PretrainedImage)
-        return Networks(bpe_texts(model.text, model.codebook.width), fresh_patches(image, model.codebook.width))
+        # CLIP's tokens, which are no terms.
+        tokenizer = ClipBpe(find_merges_file(model.text), SPECIALS)
+        network = make_clip_texts(model.text, len(tokenizer), model.codebook.width)
+        texts = TextNetwork(None, "", network, tokenizer, make_no_columns(len(tokenizer)), {})
+        return Networks(texts, make_patches(image, model.codebook.width))
     assert not isinstance(image, SwinSettings)
-    images = load_image_backbone(image.checkpoint) if isinstance(image, PretrainedImage) else fresh_images(image)
+    if isinstance(image, PretrainedImage):
+        images = load_image_backbone(image.checkpoint)
+    else:
+        patches = PatchTransformer(**image.shape)
+        nn.init.normal_(patches.positional_embedding, std=INITIAL_STD)
+        images = fresh_image_backbone(patches, image.resolution)
     names = image.class_names if model.lexical and isinstance(image, PretrainedImage) else None
     if names and images.classifier is None:
         raise UsageError(f"class_names {names}: {images.reference} has no classifier of its states")
     return Networks(load_text_network(model, captions, folder), images)
 
 
-def new_bert(settings: TextSettings, tokens: int) -> Any:
+def make_bert(settings: TextSettings, tokens: int) -> Any:
     """A BERT with random weights, without pooler."""
     import transformers
 
-    return transformers.BertModel(bert_config(settings, tokens), add_pooling_layer=False)
+    dropouts: Any = {f"{part}_dropout_prob": settings.dropout for part in ("hidden", "attention_probs")}
+    config = transformers.BertConfig(**settings.shape(tokens), **dropouts)
+    return transformers.BertModel(config, add_pooling_layer=False)
 
 
-def pretrained_bert(settings: PretrainedText) -> Any:
+def load_bert(settings: PretrainedText) -> Any:
     """The BERT of a checkpoint as it is, without pooler."""
     checkpoint = find_checkpoint(settings.checkpoint)
     weights, _ = bert_weights(checkpoint)
@@ -176,32 +185,18 @@ def pretrained_bert(settings: PretrainedText) -> Any:
     return bert_from_weights(read_config(checkpoint.folder), weights, where, torch.device("cpu"))
 
 
-def bpe_texts(settings: BpeTextSettings, joint: int) -> TextNetwork:
-    """CLIP's texts with random weights over the tokens of a merges file, which are no terms."""
-    tokenizer = ClipBpe(merges_of(settings), SPECIALS)
-    texts = clip_texts(settings, len(tokenizer), joint)
-    return TextNetwork(None, "", texts, tokenizer, no_columns(len(tokenizer)), {})
-
-
-def no_columns(tokens: int) -> TokenColumns:
+def make_no_columns(tokens: int) -> TokenColumns:
     """The columns of a tokenizer whose tokens are no dimensions."""
     return TokenColumns(Vocabulary(()), np.full(tokens, -1, dtype=np.int64))
 
 
-def fresh_patches(settings: ImageSettings | SwinSettings, joint: int) -> ImageBackbone:
+def make_patches(settings: ImageSettings | SwinSettings, joint: int) -> ImageBackbone:
     """CLIP's images or a Swin transformer with random weights, up to the states that FDT reads."""
-    network = PatchStates(patch_network(settings, joint))
+    network = PatchStates(make_patch_network(settings, joint))
     return ImageBackbone("", network, one_crop(settings.resolution), network.width, "")
 
 
-def fresh_images(settings: ImageSettings) -> ImageBackbone:
-    """A patch transformer with random weights."""
-    network = PatchTransformer(**settings.shape)
-    nn.init.normal_(network.positional_embedding, std=INITIAL_STD)
-    return fresh_image_backbone(network, settings.resolution)
-
-
-def stair_config(model: ModelSettings, tokens: int, stage: Stage = "single") -> StairConfig:
+def make_stair_config(model: ModelSettings, tokens: int, stage: Stage = "single") -> StairConfig:
     """The shapes of a new STAIR over so many tokens. Texts are trained without a prompt."""
     text, image = model.text, model.image
     assert isinstance(text, TextSettings) and isinstance(image, ImageSettings)
@@ -214,9 +209,9 @@ def stair_config(model: ModelSettings, tokens: int, stage: Stage = "single") -> 
     )
 
 
-def new_stair(model: ModelSettings, tokens: int) -> Stair:
+def make_stair(model: ModelSettings, tokens: int) -> Stair:
     """A STAIR with random weights; e and the positions begin as N(0, 0.02^2), as in BERT and CLIP."""
-    stair = Stair(stair_config(model, tokens))
+    stair = Stair(make_stair_config(model, tokens))
     image: Any = stair.image
     embedded = image.class_embedding, image.positional_embedding, stair.text.positional_embedding
     for weights in (stair.embeddings, *embedded):
@@ -224,24 +219,13 @@ def new_stair(model: ModelSettings, tokens: int) -> Stair:
     return stair
 
 
-def bert_config(settings: TextSettings, tokens: int) -> Any:
-    """The configuration of a BERT with random weights."""
-    import transformers
-
-    return transformers.BertConfig(
-        **settings.shape(tokens),
-        hidden_dropout_prob=settings.dropout,
-        attention_probs_dropout_prob=settings.dropout,
-    )
-
-
-def network_digests(model: ModelSettings) -> dict[str, str]:
+def compute_network_digests(model: ModelSettings) -> dict[str, str]:
     """The digests of the networks that a model names, for the request of a run."""
     digests = {}
     if isinstance(model.text, PretrainedText):
         digests["text network"] = find_checkpoint(model.text.checkpoint).digest()
     elif isinstance(model.text, BpeTextSettings):
-        digests["merges"] = file_sha256(merges_of(model.text))
+        digests["merges"] = compute_sha256(find_merges_file(model.text))
     elif model.text.tokenizer is not None:
         digests["tokenizer"] = find_checkpoint(model.text.tokenizer, weights=False).digest()
     if model.start:
@@ -250,5 +234,70 @@ def network_digests(model: ModelSettings) -> dict[str, str]:
         digests["image network"] = load_image_backbone(model.image.checkpoint).digest
         if names := model.image.class_names:
             read_class_names(Path(names))
-            digests["class names"] = file_sha256(Path(names))
+            digests["class names"] = compute_sha256(Path(names))
     return digests
+
+
+# The activation of CLIP's MLPs.
+ACTIVATION = "quick_gelu"
+
+
+def find_merges_file(settings: BpeTextSettings) -> Path:
+    """The file of the merges."""
+    path = find_merges(settings.merges, Path(), {})
+    assert path is not None, "it is named"
+    return path
+
+
+def make_clip_texts(settings: BpeTextSettings, tokens: int, joint: int) -> Any:
+    """A CLIPTextModelWithProjection, whose projection to `joint` dimensions has a bias, as DeCLIP's.
+
+    FDT does not use it; a checkpoint of its own networks has all weights of the published ones.
+    """
+    import transformers
+
+    config = transformers.CLIPTextConfig(
+        vocab_size=tokens,
+        hidden_size=settings.width,
+        intermediate_size=4 * settings.width,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        max_position_embeddings=settings.max_length,
+        hidden_act=ACTIVATION,
+        projection_dim=joint,
+        bos_token_id=None,
+        eos_token_id=HIGHEST_ID,
+    )
+    texts = transformers.CLIPTextModelWithProjection(config)
+    texts.text_projection = nn.Linear(settings.width, joint)
+    return texts
+
+
+def make_patch_network(settings: ImageSettings | SwinSettings, joint: int) -> Any:
+    """A CLIPVisionModelWithProjection, or a Swinv2ForImageClassification of `joint` classes."""
+    import transformers
+
+    if isinstance(settings, SwinSettings):
+        config = transformers.Swinv2Config(
+            image_size=settings.resolution,
+            patch_size=settings.patch_size,
+            embed_dim=settings.width,
+            depths=list(settings.depths),
+            num_heads=list(settings.heads),
+            window_size=settings.window,
+            drop_path_rate=settings.drop_path,
+        )
+        config.num_labels = joint
+        return transformers.Swinv2ForImageClassification(config)
+    return transformers.CLIPVisionModelWithProjection(
+        transformers.CLIPVisionConfig(
+            image_size=settings.resolution,
+            patch_size=settings.patch_size,
+            hidden_size=settings.width,
+            intermediate_size=4 * settings.width,
+            num_hidden_layers=settings.layers,
+            num_attention_heads=settings.heads,
+            hidden_act=ACTIVATION,
+            projection_dim=joint,
+        )
+    )

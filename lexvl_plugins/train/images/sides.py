@@ -1,7 +1,7 @@
 """Sides of a pair of texts and images: each reads a network, whose states pass the head of the family's encoder.
 
 VDR, its dense twin and STAIR have whole towers (`VdrText`, `StairText`, ...), or new heads over networks, as LexLIP and
-FDT always have. Of networks only what a stage names changes; what a stage leaves frozen is not computed at each step: a
+FDT always have. Only what a stage names changes in networks; what a stage leaves frozen is not computed at each step: a
 side goes on from what is stored (see `stores`). Lexical vectors of STAIR and LexLIP have not unit length here: FLOPS
 reads them as they are.
 """
@@ -22,7 +22,7 @@ from lexvl_anserini.encoders.families.vdr import HEAD_EPS as VDR_EPS
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
 from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
 from lexvl_anserini.encoders.parts.network_pair import HEAD_EPS
-from lexvl_anserini.encoders.parts.pooling import Head, elu1p, log1p_relu
+from lexvl_anserini.encoders.parts.pooling import Head, decayed, elu1p, log1p_relu
 from lexvl_anserini.encoders.parts.pretrained import (
     CellsOf,
     Standard,
@@ -35,15 +35,15 @@ from lexvl_anserini.encoders.parts.pretrained import (
 from lexvl_anserini.encoders.parts.stair_network import Stair, TokenHead
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_plugins.train.common.batches import Details, ImageBatch, TextBatch
-from lexvl_plugins.train.common.tower_pair import DetailedSide, max_logits
+from lexvl_plugins.train.common.tower_pair import DetailedSide, compute_logits
 from lexvl_plugins.train.images.networks import (
     INITIAL_STD,
     Networks,
     TextNetwork,
-    cells_settings,
-    new_bert,
-    new_stair,
-    pretrained_bert,
+    choose_cells,
+    load_bert,
+    make_bert,
+    make_stair,
 )
 from lexvl_plugins.train.model_settings import (
     BpeTextSettings,
@@ -54,7 +54,6 @@ from lexvl_plugins.train.model_settings import (
     PretrainedText,
     TextSettings,
 )
-from lexvl_plugins.train.objectives.contrastive import relevance_temperature
 
 
 class OwnText(nn.Module):
@@ -65,29 +64,30 @@ class OwnText(nn.Module):
         self.config, self.bert_model, self.dropout = bert.config, bert, dropout
 
     @classmethod
-    def bert(cls, text: TextSettings | PretrainedText, tokens: int) -> tuple[Any, float]:
+    def start_bert(cls, text: TextSettings | PretrainedText, tokens: int) -> tuple[Any, float]:
         """The BERT of such a side, over so many tokens, and the dropout of its states."""
         if isinstance(text, PretrainedText):
-            return pretrained_bert(text), text.dropout
-        return new_bert(text, tokens), 0.0
+            return load_bert(text), text.dropout
+        return make_bert(text, tokens), 0.0
 
-    def states(self, batch: TextBatch) -> Tensor:
+    def compute_states(self, batch: TextBatch) -> Tensor:
         """Last hidden states [B, L, D]."""
         states = self.bert_model(input_ids=batch.ids, attention_mask=batch.attention).last_hidden_state
         return dropout(states, self.dropout, self.training)
 
 
 class OwnImage(PatchTransformer):
-    """A patch transformer with random weights and `rows` rows of a projection; subclasses add the equation."""
+    """A patch transformer with random weights, and the rows of a projection with the equation that reads them."""
 
-    def __init__(self, settings: ImageSettings, rows: int, std: float):
+    def __init__(self, settings: ImageSettings, rows: int, std: float, equation: Callable[[Tensor, Tensor], Tensor]):
         super().__init__(**settings.shape)
         self.proj = nn.Parameter(torch.randn(rows, settings.width) * std)
         nn.init.normal_(self.positional_embedding, std=INITIAL_STD)
+        self.equation = equation
 
-    def states(self, batch: ImageBatch) -> Tensor:
-        """Patch states [B, P, D]."""
-        return PatchTransformer.forward(self, batch.values)
+    def forward(self, batch: ImageBatch) -> Tensor:  # type: ignore[override]
+        """Vectors before the sparsifier, [B, V] or [B, D]."""
+        return self.equation(self.proj, super().forward(batch.values))
 
 
 class OverNetwork(nn.Module):
@@ -109,7 +109,7 @@ class TextOver(OverNetwork):
         super().__init__()
         self.network, self.config, self.dropout = text.bert, text.bert.config, dropout
 
-    def states(self, batch: TextBatch) -> Tensor:
+    def compute_states(self, batch: TextBatch) -> Tensor:
         """Last hidden states [B, L, D], with dropout in training."""
         states = batch.states
         if states is None:
@@ -125,17 +125,17 @@ class ImageOver(OverNetwork):
         self.network, self.settings = backbone.network, settings
         self.standard = Standard(backbone.width)
 
-    def frozen(self) -> CellsOf:
+    def copy_frozen(self) -> CellsOf:
         """A copy of the network that gives the cells, not standardised, as fast as it can."""
         network = folded(deepcopy(self.network)).eval()
         return CellsOf(network, self.settings.grid, Standard(len(self.standard.mean))).to(self.standard.mean.device)
 
-    def states(self, batch: ImageBatch) -> Tensor:
+    def compute_states(self, batch: ImageBatch) -> Tensor:
         """Standardised cells [B, 1 + grid^2, D], the mean first, with dropout in training."""
         cells = batch.values if batch.computed else all_cells(layers_of(self.network, batch.values), self.settings.grid)
         return dropout(self.standard(cells), self.settings.dropout, self.training)
 
-    def left_out(self, states: Tensor) -> Tensor | None:
+    def drop_cells(self, states: Tensor) -> Tensor | None:
         """The cells that a step of training leaves out, bool [B, 1 + grid^2]; None for none."""
         if not (self.training and self.settings.cells):
             return None
@@ -144,9 +144,9 @@ class ImageOver(OverNetwork):
         return left_out
 
 
-def vdr_weights(head: Head, states: Tensor, left_out: Tensor | None = None) -> Tensor:
+def compute_vdr_weights(head: Head, states: Tensor, left_out: Tensor | None = None) -> Tensor:
     """Weights [B, V] of VDR before the sparsifier, w = elu1p(max_i <f(h_i), E_v> + b_v), of unit length."""
-    return normalize(elu1p(max_logits(head, states, left_out)), dim=1)
+    return normalize(elu1p(compute_logits(head, states, left_out)), dim=1)
 
 
 class VdrText(OwnText):
@@ -155,14 +155,14 @@ class VdrText(OwnText):
     tokens: Tensor
 
     def __init__(self, text: TextSettings | PretrainedText, columns: TokenColumns):
-        super().__init__(*self.bert(text, len(columns.of_token)))
+        super().__init__(*self.start_bert(text, len(columns.of_token)))
         self.ln = nn.LayerNorm(self.config.hidden_size, eps=VDR_EPS)
         self.register_buffer("tokens", torch.from_numpy(columns.tokens), persistent=False)
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Weights before the sparsifier, [B, V]."""
         embeddings = self.bert_model.embeddings.word_embeddings.weight[self.tokens]
-        return vdr_weights(Head(self.ln, embeddings), self.states(batch), batch.attention == 0)
+        return compute_vdr_weights(Head(self.ln, embeddings), self.compute_states(batch), batch.attention == 0)
 
 
 class VdrTextOver(TextOver):
@@ -177,15 +177,9 @@ class VdrTextOver(TextOver):
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Weights before the sparsifier, [B, V]."""
-        return vdr_weights(Head(self.head, self.rows[0], self.bias), self.states(batch), batch.attention == 0)
-
-
-class VdrImage(OwnImage):
-    """`vdr_weights` over the patches, whose states have no transform."""
-
-    def forward(self, batch: ImageBatch) -> Tensor:  # type: ignore[override]
-        """Weights before the sparsifier, [B, V]."""
-        return vdr_weights(Head(nn.Identity(), self.proj), self.states(batch))
+        return compute_vdr_weights(
+            Head(self.head, self.rows[0], self.bias), self.compute_states(batch), batch.attention == 0
+        )
 
 
 class VdrImageOver(ImageOver):
@@ -199,20 +193,20 @@ class VdrImageOver(ImageOver):
 
     def forward(self, batch: ImageBatch) -> Tensor:
         """Weights before the sparsifier, [B, V]."""
-        states = self.states(batch)
-        return vdr_weights(Head(self.head, self.proj, self.bias), states, self.left_out(states))
+        states = self.compute_states(batch)
+        return compute_vdr_weights(Head(self.head, self.proj, self.bias), states, self.drop_cells(states))
 
 
 class DenseText(OwnText):
     """v = W mean_i h_i over the tokens of a text, of unit length."""
 
     def __init__(self, settings: TextSettings, columns: TokenColumns, dimensions: int):
-        super().__init__(*self.bert(settings, len(columns.of_token)))
+        super().__init__(*self.start_bert(settings, len(columns.of_token)))
         self.proj = nn.Parameter(torch.randn(dimensions, settings.width) * settings.width**-0.5)
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Vectors [B, D]."""
-        return normalize(mean_state(self.states(batch), batch.attention) @ self.proj.T, dim=1)
+        return normalize(mean_state(self.compute_states(batch), batch.attention) @ self.proj.T, dim=1)
 
 
 class DenseTextOver(TextOver):
@@ -224,15 +218,7 @@ class DenseTextOver(TextOver):
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Vectors [B, D]."""
-        return normalize(self.head(mean_state(self.states(batch), batch.attention)), dim=1)
-
-
-class DenseImage(OwnImage):
-    """v = W mean_p h_p over the patches, of unit length."""
-
-    def forward(self, batch: ImageBatch) -> Tensor:  # type: ignore[override]
-        """Vectors [B, D]."""
-        return normalize(self.states(batch).mean(dim=1) @ self.proj.T, dim=1)
+        return normalize(self.head(mean_state(self.compute_states(batch), batch.attention)), dim=1)
 
 
 class DenseImageOver(ImageOver):
@@ -244,12 +230,12 @@ class DenseImageOver(ImageOver):
 
     def forward(self, batch: ImageBatch) -> Tensor:
         """Vectors [B, D]."""
-        return normalize(self.head(self.states(batch)[:, 0]), dim=1)
+        return normalize(self.head(self.compute_states(batch)[:, 0]), dim=1)
 
 
-def lexical_details(head: Head, states: Tensor, left_out: Tensor | None) -> Details:
+def compute_lexical_details(head: Head, states: Tensor, left_out: Tensor | None) -> Details:
     """Weights [B, V] of STAIR and LexLIP, w = log(1 + relu(max_i <TRANSFORM(h_i), e_v> + b_v)), and their logits."""
-    logits = max_logits(head, states, left_out)
+    logits = compute_logits(head, states, left_out)
     return Details(log1p_relu(logits), logits)
 
 
@@ -260,11 +246,11 @@ class StairText(DetailedSide):
         super().__init__()
         self.network, self.head, self.dropout = stair.text, stair.text_head, dropout
 
-    def details(self, batch: TextBatch) -> Details:
+    def compute(self, batch: TextBatch) -> Details:
         """Weights and logits, [B, V]."""
         states = dropout(self.network(batch.ids, batch.attention), self.dropout, self.training)
         head = Head(self.head, self.network.token_embedding.weight, self.head.bias)
-        return lexical_details(head, states, batch.attention == 0)
+        return compute_lexical_details(head, states, batch.attention == 0)
 
 
 class StairImage(DetailedSide):
@@ -275,10 +261,10 @@ class StairImage(DetailedSide):
         self.network, self.head = stair.image, stair.image_head
         self.shared = (stair.embeddings,)  # in a tuple, so that it is a parameter of the text side alone
 
-    def details(self, batch: ImageBatch) -> Details:
+    def compute(self, batch: ImageBatch) -> Details:
         """Weights and logits, [B, V]."""
         head = Head(self.head, self.shared[0], self.head.bias)
-        return lexical_details(head, self.network(batch.values), None)
+        return compute_lexical_details(head, self.network(batch.values), None)
 
 
 class LexicalText(DetailedSide, TextOver):
@@ -301,9 +287,11 @@ class LexicalText(DetailedSide, TextOver):
         logits: Tensor = self.head(states) @ self.rows.T + self.head.bias
         return logits
 
-    def details(self, batch: TextBatch) -> Details:
+    def compute(self, batch: TextBatch) -> Details:
         """Weights and logits, [B, V]."""
-        return lexical_details(Head(self.head, self.rows, self.head.bias), self.states(batch), batch.attention == 0)
+        return compute_lexical_details(
+            Head(self.head, self.rows, self.head.bias), self.compute_states(batch), batch.attention == 0
+        )
 
 
 class LexicalImage(DetailedSide, ImageOver):
@@ -314,17 +302,18 @@ class LexicalImage(DetailedSide, ImageOver):
         self.head = TokenHead(backbone.width, embeddings.shape[1], len(embeddings), bridge=False, eps=HEAD_EPS)
         self.proj = nn.Parameter(normalize(embeddings, dim=1))
 
-    def details(self, batch: ImageBatch) -> Details:
+    def compute(self, batch: ImageBatch) -> Details:
         """Weights and logits, [B, V]."""
-        states = self.states(batch)
-        return lexical_details(Head(self.head, self.proj, self.head.bias), states, self.left_out(states))
+        states = self.compute_states(batch)
+        return compute_lexical_details(Head(self.head, self.proj, self.head.bias), states, self.drop_cells(states))
 
 
 class Codebook(nn.Module):
     """FDT's codebook: w = attention(max_i <q_map(h_i), C_k> / (sqrt(d) T)).
 
-    rows  [K, d], begin as N(0, 1)
-    done  steps of training, from which T follows
+    Attributes:
+        rows: [K, d], begin as N(0, 1).
+        done: steps of training, from which T follows.
     """
 
     done: Tensor
@@ -339,7 +328,7 @@ class Codebook(nn.Module):
     def temperature(self) -> float:
         """T at this step."""
         chosen = self.settings
-        return relevance_temperature(int(self.done), chosen.temperature, chosen.decay, chosen.every, chosen.least)
+        return decayed(chosen.temperature, chosen.decay, int(self.done) // chosen.every, chosen.least)
 
     def forward(
         self, head: QueryMap, states: Tensor, left_out: Tensor | None = None, floored: Tensor | None = None
@@ -349,7 +338,7 @@ class Codebook(nn.Module):
         Positions that `left_out`, bool [B, L], marks do not count. Items that `floored`, bool [B], marks have one more
         position, whose relevances are 0.
         """
-        relevances = max_logits(Head(head, self.rows), states, left_out)
+        relevances = compute_logits(Head(head, self.rows), states, left_out)
         if floored is not None:
             relevances = torch.where(floored[:, None], relevances.clamp(min=0), relevances)
         scaled = relevances / self.rows.shape[1] ** 0.5 / self.temperature
@@ -357,16 +346,21 @@ class Codebook(nn.Module):
 
 
 class FdtText(TextOver):
-    """The weights of `Codebook` over the tokens of a text; padding does not count."""
+    """The weights of `Codebook` over the tokens of a text.
 
-    def __init__(self, text: TextNetwork, dropout: float, codebook: Codebook):
+    Padding does not count; with `floors`, it has the relevance 0, as in the published code (the paper has none).
+    """
+
+    def __init__(self, text: TextNetwork, dropout: float, codebook: Codebook, floors: bool = False):
         super().__init__(text, dropout)
         self.head = QueryMap(self.config.hidden_size, codebook.settings.width)
         self.shared = (codebook,)  # in a tuple, so that it is a part of the image side alone
+        self.floors = floors
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Weights [B, K]."""
-        weights: Tensor = self.shared[0](self.head, self.states(batch), batch.attention == 0)
+        floored = batch.attention.sum(dim=1) < self.config.max_position_embeddings if self.floors else None
+        weights: Tensor = self.shared[0](self.head, self.compute_states(batch), batch.attention == 0, floored)
         return weights
 
 
@@ -380,21 +374,8 @@ class FdtImage(ImageOver):
 
     def forward(self, batch: ImageBatch) -> Tensor:
         """Weights [B, K]."""
-        states = self.states(batch)
-        weights: Tensor = self.codebook(self.head, states, self.left_out(states))
-        return weights
-
-
-class BpeFdtText(FdtText):
-    """`FdtText` over CLIP's texts, whose padding has the relevance 0, as in the published code; the paper has none."""
-
-    def __init__(self, text: TextNetwork, codebook: Codebook):
-        super().__init__(text, 0.0, codebook)
-
-    def forward(self, batch: TextBatch) -> Tensor:
-        """Weights [B, K]."""
-        padded = batch.attention.sum(dim=1) < self.config.max_position_embeddings
-        weights: Tensor = self.shared[0](self.head, self.states(batch), batch.attention == 0, padded)
+        states = self.compute_states(batch)
+        weights: Tensor = self.codebook(self.head, states, self.drop_cells(states))
         return weights
 
 
@@ -406,7 +387,7 @@ class PatchFdtImage(FdtImage):
         nn.Module.train(self, mode)
         return self
 
-    def states(self, batch: ImageBatch) -> Tensor:
+    def compute_states(self, batch: ImageBatch) -> Tensor:
         """Patch states [B, P, D]."""
         states: Tensor = self.network(batch.values)
         return states
@@ -416,54 +397,63 @@ class PatchFdtImage(FdtImage):
 Sides = tuple[nn.Module, nn.Module]
 
 
-def vdr_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
+def make_vdr_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """VDR: over networks, the sides share the rows of the vocabulary."""
     if networks is None:
         assert isinstance(model.image, ImageSettings) and not isinstance(model.text, BpeTextSettings)
-        return VdrText(model.text, columns), VdrImage(model.image, len(columns.vocabulary), INITIAL_STD)
-    images = VdrImageOver(networks.image, cells_settings(model.image), word_embeddings(networks.text))
+
+        def weigh(rows: Tensor, states: Tensor) -> Tensor:
+            return compute_vdr_weights(Head(nn.Identity(), rows), states)
+
+        return VdrText(model.text, columns), OwnImage(model.image, len(columns.vocabulary), INITIAL_STD, weigh)
+    images = VdrImageOver(networks.image, choose_cells(model.image), get_word_embeddings(networks.text))
     return VdrTextOver(networks.text, model.text.dropout, images.proj), images
 
 
-def dense_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
+def make_dense_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """VDR's dense twin."""
     if networks is None:
         text, image = model.text, model.image
         assert isinstance(text, TextSettings) and isinstance(image, ImageSettings)
-        return DenseText(text, columns, model.dimensions), DenseImage(image, model.dimensions, image.width**-0.5)
+
+        def project(rows: Tensor, states: Tensor) -> Tensor:
+            return normalize(states.mean(dim=1) @ rows.T, dim=1)
+
+        images = OwnImage(image, model.dimensions, image.width**-0.5, project)
+        return DenseText(text, columns, model.dimensions), images
     texts = DenseTextOver(networks.text, model.text.dropout, model)
-    return texts, DenseImageOver(networks.image, cells_settings(model.image), model)
+    return texts, DenseImageOver(networks.image, choose_cells(model.image), model)
 
 
-def lexical_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
+def make_lexical_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """STAIR, whose sides share the rows of the vocabulary, or LexLIP, whose two matrices begin equal."""
     if networks is None:
-        stair = new_stair(model, len(columns.of_token))
+        stair = make_stair(model, len(columns.of_token))
         return StairText(stair, model.text.dropout), StairImage(stair)
-    images = LexicalImage(networks.image, cells_settings(model.image), word_embeddings(networks.text))
+    images = LexicalImage(networks.image, choose_cells(model.image), get_word_embeddings(networks.text))
     return LexicalText(networks.text, model.text.dropout, images.proj, shared=model.kind == "stair"), images
 
 
-def fdt_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
+def make_fdt_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """FDT: one codebook for both sides."""
     assert networks is not None
-    codebook, cells = Codebook(model.codebook), cells_settings(model.image)
+    codebook, cells = Codebook(model.codebook), choose_cells(model.image)
     if isinstance(model.text, BpeTextSettings):
-        return BpeFdtText(networks.text, codebook), PatchFdtImage(networks.image, cells, codebook)
+        return FdtText(networks.text, 0.0, codebook, True), PatchFdtImage(networks.image, cells, codebook)
     texts = FdtText(networks.text, model.text.dropout, codebook)
     return texts, FdtImage(networks.image, cells, codebook)
 
 
-def word_embeddings(text: TextNetwork) -> Tensor:
+def get_word_embeddings(text: TextNetwork) -> Tensor:
     """The input embeddings of the terms, [V, D]."""
     embeddings: Tensor = text.bert.get_input_embeddings().weight.detach()[text.columns.tokens]
     return embeddings
 
 
 SIDES: Mapping[str, Callable[[ModelSettings, TokenColumns, Networks | None], Sides]] = {
-    "vdr-crossmodal": vdr_sides,
-    "dense-crossmodal": dense_sides,
-    "stair": lexical_sides,
-    "lexlip": lexical_sides,
-    "fdt": fdt_sides,
+    "vdr-crossmodal": make_vdr_sides,
+    "dense-crossmodal": make_dense_sides,
+    "stair": make_lexical_sides,
+    "lexlip": make_lexical_sides,
+    "fdt": make_fdt_sides,
 }

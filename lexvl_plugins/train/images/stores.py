@@ -20,7 +20,7 @@ from lexvl_anserini.data.pictures.images import read_images
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.pretrained import PIECE
 from lexvl_anserini.ground.files import atomic_write, disk_errors, reserve
-from lexvl_plugins.train.common.batches import ImageBatch, StateStore, TextStore
+from lexvl_plugins.train.common.batches import ImageBatch, StateStore, TextStore, split_positions
 from lexvl_plugins.train.recipe import Augmentation
 from lexvl_plugins.train.run_folder import STORED
 
@@ -39,7 +39,7 @@ class Cache:
 
     folder: Path
 
-    def array(
+    def store_array(
         self,
         what: str,
         made_of: Sequence[Any],
@@ -66,7 +66,7 @@ class Cache:
         return np.load(path, mmap_mode="r")
 
 
-def weights_digest(network: nn.Module) -> str:
+def digest_weights(network: nn.Module) -> str:
     """SHA-256 (hex) of the weights of a network as they are now."""
     whole = sha256()
     for name, values in sorted(network.state_dict().items()):
@@ -111,10 +111,8 @@ def augment(
 class PixelStore:
     """Decoded images, of which each step makes new views.
 
-    pixels        uint8 [n, R, R, 3]
-    prepare       normalises pixels
-    augmentation  of the views
-    device        of the batches
+    Attributes:
+        pixels: uint8 [n, R, R, 3].
     """
 
     pixels: np.ndarray
@@ -125,22 +123,22 @@ class PixelStore:
     def __len__(self) -> int:
         return len(self.pixels)
 
-    def plain(self, positions: np.ndarray) -> ImageBatch:
+    def get_plain(self, positions: np.ndarray) -> ImageBatch:
         """Images without augmentation, by their positions [B]."""
         crops = torch.from_numpy(np.array(self.pixels[positions])).to(self.device)
         return ImageBatch(self.prepare.normalise(crops))
 
-    def views(self, positions: np.ndarray, draws: np.random.Generator) -> ImageBatch:
+    def draw_views(self, positions: np.ndarray, draws: np.random.Generator) -> ImageBatch:
         """A new random view of each image."""
-        return ImageBatch(augment(self.plain(positions).values, self.augmentation, draws))
+        return ImageBatch(augment(self.get_plain(positions).values, self.augmentation, draws))
 
 
 @dataclass(frozen=True)
 class FeatureStore:
     """What a frozen network made of some views of each image, the first of them the image itself.
 
-    features  float16 (or float32) [n, views, cells, D]
-    device    of the batches
+    Attributes:
+        features: float16 (or float32) [n, views, cells, D].
     """
 
     features: np.ndarray
@@ -149,15 +147,15 @@ class FeatureStore:
     def __len__(self) -> int:
         return len(self.features)
 
-    def plain(self, positions: np.ndarray) -> ImageBatch:
+    def get_plain(self, positions: np.ndarray) -> ImageBatch:
         """The first view of images, by their positions [B]."""
-        return self._of(positions, np.zeros(len(positions), dtype=int))
+        return self._read(positions, np.zeros(len(positions), dtype=int))
 
-    def views(self, positions: np.ndarray, draws: np.random.Generator) -> ImageBatch:
+    def draw_views(self, positions: np.ndarray, draws: np.random.Generator) -> ImageBatch:
         """One of the stored views of each image."""
-        return self._of(positions, draws.integers(self.features.shape[1], size=len(positions)))
+        return self._read(positions, draws.integers(self.features.shape[1], size=len(positions)))
 
-    def _of(self, positions: np.ndarray, views: np.ndarray) -> ImageBatch:
+    def _read(self, positions: np.ndarray, views: np.ndarray) -> ImageBatch:
         values = np.stack([self.features[place, view] for place, view in zip(positions, views, strict=True)])
         return ImageBatch(torch.from_numpy(values).to(self.device).float())
 
@@ -170,10 +168,10 @@ def read_pixels(images: Sequence[str], pixels: Pixels, cache: Cache, role: str, 
     """uint8 [n, R, R, 3]: images decoded once into a file that is mapped into memory; `digest` is that of the split."""
     shape = (len(images), pixels.resolution, pixels.resolution, 3)
     crops = (image.value[None] for image in read_images(images, prepare=pixels.crop))
-    return cache.array(f"pixels-{role}", [digest, repr(pixels)], shape, np.dtype(np.uint8), crops)
+    return cache.store_array(f"pixels-{role}", [digest, repr(pixels)], shape, np.dtype(np.uint8), crops)
 
 
-def normalised(images: Sequence[str], prepare: Pixels, device: torch.device) -> Iterator[Tensor]:
+def read_normalised(images: Sequence[str], prepare: Pixels, device: torch.device) -> Iterator[Tensor]:
     """Normalised pixels of images, in batches of `IMAGES`."""
     crops = read_images(images, prepare=prepare.crop)
     while piece := list(islice(crops, IMAGES)):
@@ -196,10 +194,10 @@ def read_features(
 
     The first view of an image is the image itself; the others are random and depend on the seed alone.
     """
-    device, network = next(side.parameters()).device, side.frozen()
+    device, network = next(side.parameters()).device, side.copy_frozen()
 
     def batches() -> Iterator[np.ndarray]:
-        for number, plain in enumerate(normalised(images, prepare, device)):
+        for number, plain in enumerate(read_normalised(images, prepare, device)):
             draws = np.random.default_rng((seed, 2, number * IMAGES))
             # With mirrored views, every second view is one.
             mirrored = [np.full(len(plain), augmentation.flip and view % 2 == 1) for view in range(views)]
@@ -210,8 +208,8 @@ def read_features(
     # Mirrored views depend on no draw.
     drawn = views > 1 and (augmentation.shift or augmentation.zoom < 1)
     random = [repr(augmentation), seed] if drawn else [augmentation.flip and views > 1]
-    made_of = [digest, repr(prepare), weights_digest(network), *random]
-    return cache.array(f"features-{role}", made_of, shape, np.dtype(np.float16), batches())
+    made_of = [digest, repr(prepare), digest_weights(network), *random]
+    return cache.store_array(f"features-{role}", made_of, shape, np.dtype(np.float16), batches())
 
 
 @torch.inference_mode()
@@ -219,12 +217,12 @@ def read_states(texts: TextStore, side: TextOver, cache: Cache, role: str, diges
     """The states of all captions of a split, computed once into a file."""
 
     def batches() -> Iterator[np.ndarray]:
-        for start in range(0, len(texts), TEXTS):
-            batch = texts.batch(np.arange(start, min(start + TEXTS, len(texts))))
+        for chosen in split_positions(len(texts), TEXTS):
+            batch = texts.read_batch(chosen)
             states: Any = side.network(batch.ids, batch.attention).last_hidden_state
             yield states.half().cpu().numpy()[batch.attention.cpu().numpy() == 1]
 
     tokens = sha256(texts.ids.tobytes() + texts.first.tobytes()).hexdigest()
-    made_of, shape = [digest, tokens, weights_digest(side.network)], (int(texts.first[-1]), side.config.hidden_size)
-    states = cache.array(f"states-{role}", made_of, shape, np.dtype(np.float16), batches())
+    made_of, shape = [digest, tokens, digest_weights(side.network)], (int(texts.first[-1]), side.config.hidden_size)
+    states = cache.store_array(f"states-{role}", made_of, shape, np.dtype(np.float16), batches())
     return StateStore(states, texts.first, texts.device)

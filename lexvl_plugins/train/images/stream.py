@@ -23,22 +23,22 @@ import numpy as np
 import orjson
 import torch
 
-from lexvl_anserini.data.entries import NAMED, LeftOut, state_of
+from lexvl_anserini.data.lines import NAMED, LeftOut, read_file_state
 from lexvl_anserini.data.pictures.archives import Archive, index_archive
-from lexvl_anserini.data.pictures.images import decode_image, usable_cores
+from lexvl_anserini.data.pictures.images import count_usable_cores, decode_image
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.progress import progress_bar
-from lexvl_plugins.train.common.batches import OwnImages, TextStore, TrainingBatch, of_one_part
-from lexvl_plugins.train.common.processes import of_all, own_rows
+from lexvl_plugins.train.common.batches import OwnImages, TextStore, TrainingBatch, add_types
+from lexvl_plugins.train.common.processes import find_own_rows, gather_texts
 from lexvl_plugins.train.corpora.webdataset import ShardImage, find_shards, read_shard
 from lexvl_plugins.train.images.captioned import CaptionedImages
 from lexvl_plugins.train.images.stores import augment
 from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.run_folder import STORED
-from lexvl_plugins.train.words import Texts, word_counts
+from lexvl_plugins.train.words import Texts, count_words
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +57,9 @@ class OpenShard(NamedTuple):
     pairs: Sequence[ShardImage]
 
     @classmethod
-    def of(cls, name: str, path: Path, left_out: LeftOut) -> OpenShard:
+    def read(cls, name: str, path: Path, left_out: LeftOut) -> OpenShard:
         """Indexes a shard and reads its texts."""
-        whole = index_archive(path, state_of(path))
+        whole = index_archive(path, read_file_state(path))
         pairs = [image for image in read_shard(whole, name, left_out, escape_ids=True) if image.text is not None]
         return cls(Archive(path, {pair.member: whole.place(pair.member) for pair in pairs}), pairs)
 
@@ -77,24 +77,20 @@ class Survey(NamedTuple):
     words: Mapping[str, int]
 
     @classmethod
-    def of(cls, shards: Mapping[str, Path], limit: int | None) -> Survey:
-        """Indexes the shards one after the other, up to that which has the last of `limit` pairs.
-
-        Raises:
-            DataError: names all shards that are damaged.
-        """
+    def take(cls, shards: Mapping[str, Path], limit: int | None) -> Survey:
+        """Indexes the shards one after the other, up to that which has the last of `limit` pairs."""
         left_out, words, problems = LeftOut(), Counter[str](), list[str]()
         counts: list[int] = []
         digests: list[str] = []
         with progress_bar("count pairs", len(shards), "shards") as advance:
             for name, path in shards.items():
                 try:
-                    shard = OpenShard.of(name, path, left_out)
+                    shard = OpenShard.read(name, path, left_out)
                 except DataError as problem:
                     problems.append(str(problem))
                     continue
                 room = None if limit is None else limit - sum(counts)
-                words.update(word_counts(pair.text or "" for pair in shard.pairs[:room]))
+                words.update(count_words(pair.text or "" for pair in shard.pairs[:room]))
                 if len(words) > MOST_WORDS:
                     words = Counter({word: count for word, count in words.items() if count > 1})
                 counts.append(len(shard.pairs))
@@ -112,11 +108,12 @@ class Survey(NamedTuple):
 class StreamedImages:
     """The training pairs of shards; of each pair nothing is in memory. A position counts them from the `start`.
 
-    shards       by name
-    survey       of the shards, or of the first of them
-    start, stop  the first pair of all that trains, and the one after the last
-    file         the name of the file that keeps the survey
-    words        how often each word of the texts of these pairs occurs
+    Attributes:
+        shards: by name.
+        survey: of the shards, or of the first of them.
+        start, stop: the first pair of all that trains, and the one after the last.
+        file: the name of the file that keeps the survey.
+        words: how often each word of the texts of these pairs occurs.
     """
 
     shards: Mapping[str, Path]
@@ -130,11 +127,14 @@ class StreamedImages:
     def read(cls, corpus: str, limit: int | None, folders: Iterable[Path]) -> StreamedImages:
         """The pairs of a corpus; the survey of files that have not changed is read from one of the folders."""
         shards = find_shards(corpus)
-        states = [(name, state.size, state.mtime_ns) for name, state in zip(shards, map(state_of, shards.values()))]  # noqa: B905
+        states = [
+            (name, state.size, state.mtime_ns)
+            for name, state in zip(shards, map(read_file_state, shards.values()))  # noqa: B905
+        ]
         digest = sha256(orjson.dumps([states, limit])).hexdigest()[:16]
         file = STORED.replace("*", f"shards-{digest}.json")
         known = next((path for folder in folders if (path := folder / file).is_file()), None)
-        survey = Survey(**read_json(known, "survey of shards")) if known else Survey.of(shards, limit)
+        survey = Survey(**read_json(known, "survey of shards")) if known else Survey.take(shards, limit)
         total = sum(survey.counts)
         if not total:
             raise DataError(f"{corpus}: no image with a text in {len(shards)} shards; expected NAME.jpg with NAME.txt")
@@ -153,10 +153,10 @@ class StreamedImages:
         """What a vocabulary is learned from."""
         return self.words
 
-    def apart(self, every: int) -> tuple[StreamedImages, CaptionedImages]:
+    def split_off(self, every: int) -> tuple[StreamedImages, CaptionedImages]:
         """Splits off the first of the pairs, one of `every`, for validation; the first ones are in few shards."""
-        held = self.at(range(-(-len(self) // every)))
-        words = self.words - word_counts(held.texts)
+        held = self.select(range(-(-len(self) // every)))
+        words = self.words - count_words(held.texts)
         start = self.start + len(held)
         return StreamedImages(self.shards, self.survey, start, self.stop, self.file, words), held
 
@@ -167,20 +167,16 @@ class StreamedImages:
         return np.diff(ends, prepend=self.start)
 
     @cached_property
-    def firsts(self) -> np.ndarray:
-        """The position of the first training pair of each shard, int64 [S]."""
-        return np.cumsum(self.used) - self.used
-
-    @cached_property
     def skipped(self) -> np.ndarray:
         """The pairs of each shard before its first training pair, int64 [S]."""
         before = np.cumsum(self.survey.counts, dtype=np.int64) - self.survey.counts
         return (self.start - before).clip(0, self.survey.counts)
 
-    def places(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def find_places(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The shards [B] of positions [B], and the places of the pairs among the training pairs of each, int64."""
-        shards = np.searchsorted(np.cumsum(self.used), positions, side="right")
-        return shards, positions - self.firsts[shards]
+        ends = np.cumsum(self.used)
+        shards = np.searchsorted(ends, positions, side="right")
+        return shards, positions - (ends - self.used)[shards]
 
     def open(self, number: int) -> OpenShard:
         """The training pairs of a shard.
@@ -189,7 +185,7 @@ class StreamedImages:
             DataError: it is not there, damaged, or has other pairs than its survey.
         """
         name, path = list(self.shards.items())[number]
-        shard = OpenShard.of(name, path, LeftOut())
+        shard = OpenShard.read(name, path, LeftOut())
         if shard.digest() != self.survey.digests[number]:
             raise DataError(
                 f"{path}: has other pairs than when the training began ({len(shard.pairs):,}, expected "
@@ -198,9 +194,9 @@ class StreamedImages:
         skipped = int(self.skipped[number])
         return shard._replace(pairs=shard.pairs[skipped : skipped + int(self.used[number])])
 
-    def at(self, positions: Sequence[int] | np.ndarray) -> CaptionedImages:
+    def select(self, positions: Sequence[int] | np.ndarray) -> CaptionedImages:
         """The images at some positions, with their texts in memory."""
-        shards, places = self.places(np.asarray(positions, dtype=np.int64))
+        shards, places = self.find_places(np.asarray(positions, dtype=np.int64))
         rows: dict[int, tuple[str, str, list[str]]] = {}
         for number in np.unique(shards).tolist():
             shard = self.open(number)
@@ -210,9 +206,9 @@ class StreamedImages:
         ids, images, texts = zip(*(rows[row] for row in range(len(rows))), strict=True)
         return CaptionedImages(ids, images, texts)
 
-    def listed(self, batch: TrainingBatch) -> list[dict[str, Any]]:
+    def describe(self, batch: TrainingBatch) -> list[dict[str, Any]]:
         """The images of a batch with their texts, to look at."""
-        some = self.at(batch.items)
+        some = self.select(batch.items)
         rows = zip(some.ids, some.images, some.captions, strict=True)
         return [{"id": pair_id, "image": image, "captions": texts} for pair_id, image, texts in rows]
 
@@ -224,7 +220,6 @@ class StreamedImages:
         return sha256(orjson.dumps([self.start, self.stop, list(self.survey.digests)])).hexdigest()
 
 
-@dataclass(frozen=True)
 class ShardOrder:
     """The order in which batches draw the pairs of shards: a function of seed, epoch and number.
 
@@ -233,74 +228,46 @@ class ShardOrder:
     empty, and fills it again. So processes that share a batch read other shards, but for one at an end of a lane. The
     remainder of an epoch is skipped.
 
-    counts  pairs of each shard, int64 [S]
-    size    pairs of a batch
-    buffer  pairs that are shuffled together, over all lanes
-    seed    of the draws
+    Attributes:
+        counts: pairs of each shard, int64 [S].
+        lanes: the places of an epoch from which a batch reads.
+        length: the pairs of a lane.
+        window: the pairs of a lane that are shuffled together, at least those of a batch.
+        per_epoch: the batches of an epoch.
     """
 
-    counts: np.ndarray
-    size: int
-    buffer: int
-    seed: int
-
-    @property
-    def lanes(self) -> int:
-        """The places of an epoch from which a batch reads."""
-        return gcd(self.size, LANES)
-
-    @property
-    def length(self) -> int:
-        """The pairs of a lane."""
-        return int(self.counts.sum()) // self.lanes
-
-    @property
-    def window(self) -> int:
-        """The pairs of a lane that are shuffled together, at least those of a batch."""
-        return max(self.size, self.buffer) // self.lanes
-
-    @property
-    def per_epoch(self) -> int:
-        """The batches of an epoch."""
-        return self.length // (self.size // self.lanes)
+    def __init__(self, counts: np.ndarray, size: int, buffer: int, seed: int):
+        self.counts, self.size, self.seed, self.lanes = counts, size, seed, gcd(size, LANES)
+        self.length, self.window = int(counts.sum()) // self.lanes, max(size, buffer) // self.lanes
+        self.per_epoch = self.length // (size // self.lanes)
 
     def __call__(self, step: int) -> np.ndarray:
         """The positions of the pairs of the batch of a step, int64 [size], lane after lane."""
         epoch, number = divmod(step, self.per_epoch)
         share = self.size // self.lanes
         offsets = np.arange(number * share, (number + 1) * share)
-        places = np.concatenate([lane * self.length + self._drawn(epoch, lane, offsets) for lane in range(self.lanes)])
+        windows = offsets // self.window
+        drawn = []
+        for lane in range(self.lanes):
+            for window in np.unique(windows).tolist():
+                first = window * self.window
+                filled = min(self.window, self.length - first)
+                order = np.random.default_rng((self.seed, 6, epoch, lane, window)).permutation(filled)
+                drawn.append(lane * self.length + first + order[offsets[windows == window] - first])
+        places = np.concatenate(drawn)
         shards = np.random.default_rng((self.seed, 0, epoch)).permutation(len(self.counts))
         ends = np.cumsum(self.counts[shards])
         row = np.searchsorted(ends, places, side="right")
         firsts = np.cumsum(self.counts) - self.counts
         return firsts[shards[row]] + places - (ends - self.counts[shards])[row]
 
-    def _drawn(self, epoch: int, lane: int, offsets: np.ndarray) -> np.ndarray:
-        """The places in a lane of the pairs that it gives at some offsets."""
-        places = []
-        for window in np.unique(offsets // self.window).tolist():
-            first = window * self.window
-            filled = min(self.window, self.length - first)
-            order = np.random.default_rng((self.seed, 6, epoch, lane, window)).permutation(filled)
-            places.append(first + order[offsets[offsets // self.window == window] - first])
-        return np.concatenate(places)
 
-
-class Loaded(NamedTuple):
-    """A pair that was read: its text, its pixels uint8 [R, R, 3], and the images that could not be decoded before."""
-
-    text: str
-    pixels: np.ndarray
-    problems: Sequence[str]
+# The text of a pair, its pixels uint8 [R, R, 3], and what is wrong with the images that could not be decoded before.
+Loaded = tuple[str, np.ndarray, list[str]]
 
 
 def load(shard: OpenShard, place: int, prepare: Pixels) -> Loaded:
-    """The pair at a place of a shard, or the next one whose image can be decoded.
-
-    Raises:
-        DataError: no image of the shard can be decoded, or the shard cannot be read.
-    """
+    """The pair at a place of a shard, or the next one whose image can be decoded."""
     problems: list[str] = []
     for number in range(place, place + len(shard.pairs)):
         pair = shard.pairs[number % len(shard.pairs)]
@@ -310,7 +277,7 @@ def load(shard: OpenShard, place: int, prepare: Pixels) -> Loaded:
         except DataError as problem:
             problems.append(str(problem))
         else:
-            return Loaded(pair.text or "", prepare.crop(image), problems)
+            return pair.text or "", prepare.crop(image), problems
     raise DataError(f"{shard.archive.path}: none of its {len(shard.pairs):,} images can be decoded ({problems[0]})")
 
 
@@ -344,7 +311,7 @@ class StreamedBatches:
                 f"open at once; lower it, or pack the pairs into larger shards (they have {mean:,} on average)"
             )
         self._open = lru_cache(maxsize=held)(stream.open)
-        self.decoding = ThreadPoolExecutor(usable_cores(), thread_name_prefix="images")
+        self.decoding = ThreadPoolExecutor(count_usable_cores(), thread_name_prefix="images")
         self.reading = ThreadPoolExecutor(1, thread_name_prefix="shards")
         self.ahead: tuple[int, Future[list[Loaded]]] | None = None
         self.unreadable = 0
@@ -355,23 +322,23 @@ class StreamedBatches:
     def __getitem__(self, step: int) -> TrainingBatch:
         """The batch of a step, counted from 0 over all stages; images of this process alone, texts of all."""
         items = self.order(step)
-        loaded = self._loaded(step)
-        crops = torch.from_numpy(np.stack([pair.pixels for pair in loaded])).to(self.device)
+        loaded = self._take_loaded(step)
+        crops = torch.from_numpy(np.stack([pixels for _, pixels, _ in loaded])).to(self.device)
         draws = np.random.default_rng((self.seed, 1, step))
-        rows, pixels = own_rows(len(items)), self.prepare.normalise(crops)
+        rows, pixels = find_own_rows(len(items)), self.prepare.normalise(crops)
         views = augment(pixels, self.stage.augmentation, draws, rows=rows, size=len(items))
-        texts = list(self.reader(of_all([pair.text for pair in loaded])))
-        store = TextStore.of(of_one_part(texts), self.columns, self.reader.pad_id, self.device)
+        texts = list(self.reader(gather_texts([text for text, _, _ in loaded])))
+        store = TextStore.make(add_types(texts), self.columns, self.reader.pad_id, self.device)
         rounds = self.stage.optimisation.captions_per_image
-        batch = store.batch(np.arange(len(items)))
+        batch = store.read_batch(np.arange(len(items)))
         return TrainingBatch(items, OwnImages(views), np.tile(items, (rounds, 1)), (batch,) * rounds)
 
-    def _loaded(self, step: int) -> list[Loaded]:
+    def _take_loaded(self, step: int) -> list[Loaded]:
         """The pairs of this process, which are read ahead unless the last step was another."""
         ahead = self.ahead[1] if self.ahead and self.ahead[0] == step else self.reading.submit(self._load, step)
         self.ahead = (step + 1, self.reading.submit(self._load, step + 1)) if step + 1 < self.end else None
         loaded = ahead.result()
-        for problem in (problem for pair in loaded for problem in pair.problems):
+        for problem in (problem for *_, problems in loaded for problem in problems):
             self.unreadable += 1
             # Each of a few, then fewer and fewer: shards from the web have many.
             if self.unreadable <= NAMED or str(self.unreadable).strip("0") == "1":
@@ -380,7 +347,7 @@ class StreamedBatches:
 
     def _load(self, step: int) -> list[Loaded]:
         items = self.order(step)
-        shards, places = self.stream.places(items[own_rows(len(items))])
+        shards, places = self.stream.find_places(items[find_own_rows(len(items))])
         opened = {number: self._open(number) for number in dict.fromkeys(shards.tolist())}
         tasks = zip(shards.tolist(), places.tolist(), strict=True)
         return list(self.decoding.map(lambda task: load(opened[task[0]], task[1], self.prepare), tasks))

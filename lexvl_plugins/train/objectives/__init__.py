@@ -1,21 +1,16 @@
-"""What training minimises: objectives, auxiliary objectives and regularisers, with the tables that recipes name.
+"""What training minimises: objectives, auxiliary objectives and regularisers, in the tables that recipes name.
 
-contrastive     VDR, SVDR, InfoNCE, STAIR and FDT, and `Encoded`, the batch that they all read
-ranking_losses  DPR and SPLADE, over hard negatives; `distil`: the scores of a teacher as targets
-lexlip_losses   LexLIP's two phases
-joint_losses    D2S and Joint, over dense vectors
-caption_terms   `naming`, which terms the captions of an image contain; V-SPLADE
-regularisers    what keeps vectors sparse, and how its weight grows
+`encoded` has the batch that they all read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from lexvl_plugins.train.objectives.caption_terms import caption_gated, naming, v_splade
-from lexvl_plugins.train.objectives.contrastive import fdt, info_nce, stair, svdr, vdr
+from lexvl_plugins.train.objectives.contrastive import caption_gated, fdt, info_nce, naming, stair, svdr, v_splade, vdr
 from lexvl_plugins.train.objectives.joint_losses import d2s, joint
 from lexvl_plugins.train.objectives.lexlip_losses import lexlip, lexlip_momentum, masked_words
 from lexvl_plugins.train.objectives.ranking_losses import (
@@ -29,54 +24,57 @@ from lexvl_plugins.train.objectives.ranking_losses import (
 )
 from lexvl_plugins.train.objectives.regularisers import anti_zero, flops, l1
 
+
+class LossRow(NamedTuple):
+    """A function that recipes name, and the models and batches that it fits.
+
+    Attributes:
+        function: of an `Encoded`, or of weights [N, V] (regularisers); its other parameters are options of the recipe.
+        lexical: dimensions must be terms.
+        documents: what documents must be: texts, or images with captions; None for either.
+        whole: it reads a queue of keys or masked texts that belong to the whole batch: no pieces, no other processes.
+        masks: it can mask the texts of a batch (`expansion`).
+        needs: what it reads beyond the vectors of both sides; the settings of a model say what its pair `computes`.
+    """
+
+    function: Callable[..., Tensor]
+    lexical: bool = False
+    documents: Literal["texts", "images"] | None = None
+    whole: bool = False
+    masks: bool = False
+    needs: str | None = None
+
+
+DENSE = "dense vectors beside lexical ones"
 # Losses over hard negatives; SPLADE's recipes also weigh several of them.
-OF_NEGATIVES: Mapping[str, Callable[..., Tensor]] = {
-    "splade_pairwise": splade_pairwise,
-    "splade_in_batch": splade_in_batch,
-    "splade_shared_negatives": splade_shared_negatives,
-    "splade_margin_mse": splade_margin_mse,
-    "splade_kl": splade_kl,
+RANKING_LOSSES: Mapping[str, LossRow] = {
+    "splade_pairwise": LossRow(splade_pairwise),
+    "splade_in_batch": LossRow(splade_in_batch),
+    "splade_shared_negatives": LossRow(splade_shared_negatives),
+    "splade_margin_mse": LossRow(splade_margin_mse, documents="texts"),
+    "splade_kl": LossRow(splade_kl, documents="texts"),
 }
-OBJECTIVES: Mapping[str, Callable[..., Tensor]] = {
-    "vdr": vdr,
-    "svdr": svdr,
-    "info_nce": info_nce,
-    "dpr": dpr,
-    **OF_NEGATIVES,
-    "stair": stair,
-    "lexlip": lexlip,
-    "lexlip_momentum": lexlip_momentum,
-    "fdt": fdt,
-    "d2s": d2s,
-    "joint": joint,
-    "v_splade": v_splade,
+OBJECTIVES: Mapping[str, LossRow] = {
+    "vdr": LossRow(vdr, lexical=True),
+    "svdr": LossRow(svdr, lexical=True, documents="texts"),
+    "info_nce": LossRow(info_nce),
+    "dpr": LossRow(dpr),
+    **RANKING_LOSSES,
+    "stair": LossRow(stair, lexical=True),
+    "lexlip": LossRow(lexlip, lexical=True),
+    "lexlip_momentum": LossRow(lexlip_momentum, lexical=True, whole=True, needs="keys of momentum encoders"),
+    "fdt": LossRow(fdt, needs="a codebook"),
+    "d2s": LossRow(d2s, lexical=True, masks=True, needs=DENSE),
+    "joint": LossRow(joint, lexical=True, masks=True, needs=DENSE),
+    "v_splade": LossRow(v_splade, lexical=True, documents="images"),
 }
-AUXILIARIES: Mapping[str, Callable[..., Tensor]] = {
-    "naming": naming,
-    "distil": distil,
-    **OF_NEGATIVES,
-    "masked_words": masked_words,
-    "caption_gated": caption_gated,
+AUXILIARIES: Mapping[str, LossRow] = {
+    "naming": LossRow(naming, lexical=True, documents="images"),
+    "distil": LossRow(distil),
+    **RANKING_LOSSES,
+    "masked_words": LossRow(masked_words, lexical=True, whole=True, needs="predictions of masked words"),
+    "caption_gated": LossRow(
+        caption_gated, lexical=True, documents="images", needs="vectors of captions and logits of images"
+    ),
 }
-REGULARISERS: Mapping[str, Callable[..., Tensor]] = {"l1": l1, "flops": flops, "anti_zero": anti_zero}
-# Objectives whose dimensions must be terms.
-LEXICAL = frozenset(
-    {"vdr", "svdr", "naming", "stair", "lexlip", "lexlip_momentum", "masked_words", "d2s", "joint"}
-    | {"v_splade", "caption_gated"}
-)
-# Objectives whose documents must be texts, and those whose documents must be images with captions.
-OF_TEXTS = frozenset({"svdr", "splade_margin_mse", "splade_kl"})
-OF_IMAGES = frozenset({"naming", "v_splade", "caption_gated"})
-# Objectives whose queue of keys, or whose masked texts, belong to the whole batch: no pieces and no other processes.
-OF_WHOLE_BATCHES = frozenset({"lexlip_momentum", "masked_words"})
-# Objectives that mask texts in batches without expansion.
-OF_EXPANSION = frozenset({"d2s", "joint"})
-# What objectives read in a batch beyond the vectors of both sides; the settings of a model say what its pair computes.
-MISSING: Mapping[str, str] = {
-    "d2s": "dense vectors beside lexical ones",
-    "joint": "dense vectors beside lexical ones",
-    "lexlip_momentum": "keys of momentum encoders",
-    "masked_words": "predictions of masked words",
-    "fdt": "a codebook",
-    "caption_gated": "vectors of captions and logits of images",
-}
+REGULARISERS = {"l1": LossRow(l1), "flops": LossRow(flops), "anti_zero": LossRow(anti_zero)}

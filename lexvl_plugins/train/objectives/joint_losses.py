@@ -1,27 +1,26 @@
-"""The joint sparse-dense objective: both scores learn from labels and from their weighted sum (arXiv 2508.16707).
+"""D2S and Joint: dense scores and lexical ones of the same pairs, which teach each other.
 
-Layout of a batch: row i of texts and row i of images are a pair. Scores are [images, texts].
+Row i of the texts and row i of the images are a pair. With lexical vectors Z and dense ones U, scores [images, texts]
+are S = Z_i Z_t^T and D = U_i U_t^T.
 
-    s_d = D / t, s_l = Z_i Z_t^T, s = w1 s_d + w2 s_l, P = softmax_rows(s)
+D2S distils dense scores into lexical ones (Nguyen et al., ECIR 2024); its regulariser is `l1` of both sides, halved:
+
+    loss = 1/2 [CE(S, softmax_rows(D / t)) + CE(S^T, softmax_rows(D^T / t))]
+
+Joint (arXiv 2508.16707) trains both scores with labels and with their weighted sum, and has D2S' regulariser:
+
+    s_d = D / t, s_l = S, s = w1 s_d + w2 s_l, P = softmax_rows(s)
     L   = (a NCE(s_d) + b NCE(s_l) + c NCE(s)) / 2
     L'  = (a/2 [H(P, s_d) + H(P, s_d^T)] + b/2 [H(P, s_l) + H(P, s_l^T)]) / 2
-    loss = (L + L') / 2, plus D2S' regulariser
+    loss = (L + L') / 2
 
 This is the authors' code, whose hyper-parameters are published: c is 1, L' is weighted by a and b, and the whole is
 halved. Their teacher of the transposed scores is P itself, although its rows are images and not texts; `transposed`
-uses P of s^T instead. Of their paper only summaries are at hand; by these (`paper`) it is
+uses P of s^T instead. Only summaries of their paper are at hand; by these (`paper`) it is
 
     loss = a NCE(s_d) + b NCE(s_l) + c NCE(s) + (D(s_d) + D(s_l)) / 2,  D(x) = [H(P, x) + H(P', x^T)] / 2
 
 with P' of s^T. The rows of the paper's ablation are options: `distillation` and `inter`.
-
-The objective of D2S and its schedules: distil dense scores into lexical ones (Nguyen et al., ECIR 2024).
-
-Layout of a batch: row i of texts and row i of images are a pair.
-
-    S = Z_i Z_t^T lexical, D = U_i U_t^T dense, both [images, texts]
-    loss = 1/2 [CE(S, softmax_rows(D / t)) + CE(S^T, softmax_rows(D^T / t))]
-    reg  = 1/2 [q_n L1(Z_t) + d_n L1(Z_i)],  q_n and d_n quadratic in the number n of steps done before
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softmax
 
-from lexvl_plugins.train.objectives.contrastive import Dense, Encoded, Temperature, present
+from lexvl_plugins.train.objectives.encoded import Dense, Encoded, Temperature, require_bag
 
-# Limits of the temperature in each forward pass.
-LOWEST, HIGHEST = 0.001, 0.5
-# Two heads train together: the dense and the lexical one.
-HEADS = 2
+# Joint: limits of the temperature in each forward pass, and the heads that train together (dense and lexical).
+LOWEST, HIGHEST, HEADS = 0.001, 0.5, 2
+# D2S: the authors' temperature of the teacher, and the share of the epochs after which every text is expanded.
+TEMPERATURE, EXPANDED_AFTER = 0.001, 0.95
 
 
 class Mix(NamedTuple):
@@ -70,7 +69,7 @@ class JointLoss(NamedTuple):
 
     @property
     def total(self) -> Tensor:
-        """Their mean."""
+        """The mean of both halves."""
         return (self.labelled + self.distilled) / 2
 
 
@@ -85,12 +84,12 @@ def soft_nce(scores: Tensor, teacher: Tensor, transposed: Tensor) -> Tensor:
     return (cross_entropy(scores, teacher) + cross_entropy(scores.T, transposed)) / 2
 
 
-def clamped(temperature: Temperature) -> Tensor:
+def clamp_temperature(temperature: Temperature) -> Tensor:
     """The temperature within its limits; outside them it gets no gradient."""
     return torch.as_tensor(temperature).clamp(LOWEST, HIGHEST)
 
 
-def mix_of(name: MixName | Sequence[float]) -> Mix:
+def find_mix(name: MixName | Sequence[float]) -> Mix:
     """The weights of a published configuration, or of four numbers: w1, w2, lam1, lam2."""
     if isinstance(name, str) and name in MIXES:
         return MIXES[name]
@@ -109,12 +108,13 @@ def joint(
     distillation: Distillation = "both",
     paper: bool = False,
 ) -> Tensor:
-    """The mean of both halves of the loss (see `halves`), in the paper's form their sum; the temperature has limits."""
-    loss = halves(encoded, clamped(temperature), mix_of(mix), transposed, stop_gradient, inter, distillation, paper)
+    """The mean of both halves (`compute_halves`), in the paper's form their sum; the temperature has limits."""
+    chosen = clamp_temperature(temperature), find_mix(mix)
+    loss = compute_halves(encoded, *chosen, transposed, stop_gradient, inter, distillation, paper)
     return loss.labelled + loss.distilled if paper else loss.total
 
 
-def halves(
+def compute_halves(
     encoded: Encoded,
     temperature: Temperature,
     mix: Mix,
@@ -124,11 +124,10 @@ def halves(
     distillation: Distillation = "both",
     paper: bool = False,
 ) -> JointLoss:
-    """Both halves of the loss.
+    """Both halves of Joint's loss.
 
     Args:
-        encoded: texts as queries, images as documents [N, V], with their dense vectors of unit length; where `expanded`
-            is False, texts keep only their own tokens.
+        encoded: texts as queries, images as documents [N, V], with their dense vectors of unit length.
         temperature: of the dense scores only.
         mix: weights of scores and losses.
         transposed: the teacher of the direction of the texts is softmax_rows(s^T); off as published.
@@ -140,9 +139,9 @@ def halves(
     """
     if distillation == "none" and (transposed or stop_gradient):
         raise ValueError("distillation none has no teacher; leave transposed and stop_gradient out")
-    vectors = dense_of(encoded)
+    vectors = require_dense(encoded)
     dense = vectors.document @ vectors.query.T / temperature  # [images, texts]
-    lexical = encoded.document @ texts_of(encoded).T
+    lexical = encoded.document @ choose_texts(encoded).T
     mixed = mix.w1 * dense + mix.w2 * lexical
     labelled = mix.lam1 * nce(dense) + mix.lam2 * nce(lexical) + inter * nce(mixed)
     one_way = distillation == "one-way"
@@ -157,45 +156,37 @@ def halves(
     return JointLoss(labelled if paper else labelled / HEADS, distilled / HEADS)
 
 
-# The authors' temperature of the teacher; the scores of the student are not divided.
-TEMPERATURE = 0.001
-# Share of the epochs after which every text is expanded.
-EXPANDED_AFTER = 0.95
-
-
 def d2s(encoded: Encoded, teacher_temperature: float = TEMPERATURE, published: bool = False) -> Tensor:
     """The mean of both directions of distillation; the teacher gets no gradient.
 
     Args:
-        encoded: texts as queries, images as documents [N, V], with their dense vectors; where `expanded` is False,
-            texts keep only their own tokens.
+        encoded: texts as queries, images as documents [N, V], with their dense vectors.
         teacher_temperature: divides the dense scores; the lexical ones are not divided.
         published: repeat the error of the published code, whose expanded texts are the images of the batch.
     """
-    dense = dense_of(encoded)
-    scores = encoded.document @ texts_of(encoded, published).T  # [images, texts]
+    dense = require_dense(encoded)
+    scores = encoded.document @ choose_texts(encoded, published).T  # [images, texts]
     with torch.no_grad():
         teacher = dense.document @ dense.query.T / teacher_temperature
-    there = cross_entropy(scores, softmax(teacher, dim=1))
-    return (there + cross_entropy(scores.T, softmax(teacher.T, dim=1))) / 2
+    return soft_nce(scores, softmax(teacher, dim=1), softmax(teacher.T, dim=1))
 
 
-def texts_of(encoded: Encoded, published: bool = False) -> Tensor:
-    """The lexical vectors of a batch's texts [N, V], masked or expanded."""
+def choose_texts(encoded: Encoded, published: bool = False) -> Tensor:
+    """The lexical vectors of a batch's texts [N, V]: expanded, or with their own tokens alone."""
     if not encoded.expanded:
-        return encoded.query * present(encoded.query_bag)
+        return encoded.query * require_bag(encoded.query_bag)
     return encoded.document if published else encoded.query
 
 
-def dense_of(encoded: Encoded) -> Dense:
+def require_dense(encoded: Encoded) -> Dense:
     """The dense vectors of a batch."""
     if encoded.dense is None:
         raise ValueError("this objective needs the dense vectors of both sides")
     return encoded.dense
 
 
-def mask_probability(epoch: int, epochs: int) -> float:
-    """Probabilistic expansion control: the probability that the texts of a batch are masked, by epoch from 1.
+def compute_mask_probability(epoch: int, epochs: int) -> float:
+    """D2S' expansion control: the probability that the texts of a batch keep only their own tokens, by epoch from 1.
 
     It falls linearly from 1 in the first epoch to 0 at 95 percent of the epochs.
     """

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from lexvl_plugins.train.objectives.contrastive import Encoded, Temperature, contrastive
+from lexvl_plugins.train.objectives.encoded import Encoded, Temperature, contrast
 
 TEMPERATURE = 0.05
 # Shares of a text's tokens that are masked, for the encoder and for the decoder.
@@ -26,8 +26,7 @@ IGNORED = -100
 
 def lexlip(encoded: Encoded, temperature: Temperature = TEMPERATURE) -> Tensor:
     """InfoNCE of cosines over the batch, the mean of both directions (phase 1, and fine-tuning)."""
-    query, document = normalize(encoded.query, dim=1), normalize(encoded.document, dim=1)
-    return contrastive(query, document, temperature) / 2
+    return contrast(normalize(encoded.query, dim=1), normalize(encoded.document, dim=1), temperature) / 2
 
 
 def lexlip_momentum(encoded: Encoded, temperature: Temperature = TEMPERATURE) -> Tensor:
@@ -39,11 +38,11 @@ def lexlip_momentum(encoded: Encoded, temperature: Temperature = TEMPERATURE) ->
     if encoded.keys is None:
         raise ValueError("lexlip_momentum needs the keys of momentum encoders")
     keys = encoded.keys
-    there = against_queue(encoded.query, keys.document, keys.documents, temperature)
-    return (there + against_queue(encoded.positives, keys.query, keys.queries, temperature)) / 2
+    there = contrast_with_queue(encoded.query, keys.document, keys.documents, temperature)
+    return (there + contrast_with_queue(encoded.positives, keys.query, keys.queries, temperature)) / 2
 
 
-def against_queue(vectors: Tensor, keys: Tensor, queue: Tensor, temperature: Temperature = TEMPERATURE) -> Tensor:
+def contrast_with_queue(vectors: Tensor, keys: Tensor, queue: Tensor, temperature: Temperature) -> Tensor:
     """Cross entropy of vectors [N, V], made unit vectors, with their own keys [N, V] against a queue [Q, V]."""
     unit = normalize(vectors, dim=1)
     own = (unit * keys.detach()).sum(dim=1, keepdim=True)  # [N, 1]
@@ -51,7 +50,7 @@ def against_queue(vectors: Tensor, keys: Tensor, queue: Tensor, temperature: Tem
     return cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long, device=scores.device))
 
 
-def enqueued(queue: Tensor, place: int, keys: Tensor) -> tuple[Tensor, int]:
+def enqueue(queue: Tensor, place: int, keys: Tensor) -> tuple[Tensor, int]:
     """The queue [Q, V] with keys [N, V] written from a place on, and the next place. Its oldest keys go.
 
     The reference drops keys that do not fit at the end of the queue; here they go to its beginning.
@@ -66,7 +65,7 @@ def enqueued(queue: Tensor, place: int, keys: Tensor) -> tuple[Tensor, int]:
 def masked_words(encoded: Encoded) -> Tensor:
     """The sum over all predictions of the mean cross entropy of masked words (phase 1).
 
-    In the reference: of the encoder, of the decoder after the text's bottleneck, and after the image's.
+    The reference has three: of the encoder, of the decoder after the text's bottleneck, and after the image's.
     """
     if not encoded.predicted:
         raise ValueError("masked_words needs predictions of masked words")
@@ -78,7 +77,7 @@ def masked_words(encoded: Encoded) -> Tensor:
     return torch.stack(losses).sum()
 
 
-def bottleneck(logits: Tensor, embeddings: Tensor, padding: Tensor | None = None) -> Tensor:
+def compute_bottleneck(logits: Tensor, embeddings: Tensor, padding: Tensor | None = None) -> Tensor:
     """softmax_v(max_j logit_jv) E, [B, D]: the state through which the weak decoder learns about an input.
 
     Args:

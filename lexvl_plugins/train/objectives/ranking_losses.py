@@ -1,10 +1,7 @@
-"""Objectives of text retrievers over hard negatives: DPR and SPLADE (naver/splade, commit 8dcd33a).
+"""Objectives of text retrievers over hard negatives: DPR and SPLADE (naver/splade, commit 8dcd33a); a teacher's scores.
 
-Layout of a batch: that of `Encoded`, with the scores s_ij = <q_i, d_j> / temperature. The own documents of query i are
-its positive and its K hard negatives; those of the other queries are in-batch negatives. SPLADE's scores have
-temperature 1.
-
-`distil`: the scores of a teacher as targets beside the pairs themselves (Hinton et al., 2015).
+A batch has the layout of `encoded`, with the scores s_ij = <q_i, d_j> / temperature. A query's own documents are its
+positive and its K hard negatives; those of the other queries are in-batch negatives. SPLADE's temperature is 1.
 """
 
 from __future__ import annotations
@@ -13,46 +10,37 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, mse_loss
 
-from lexvl_plugins.train.objectives.contrastive import Encoded, Temperature, bag_of, contrastive, masked
+from lexvl_plugins.train.objectives.encoded import Encoded, Temperature, contrast, keep_heaviest, weigh_bag
 
 
 def dpr(encoded: Encoded, temperature: Temperature = 1.0, symmetric: bool = False) -> Tensor:
     """-mean_i log softmax_j(s_ij)_i over all documents of the batch, hard negatives of all queries among them.
 
-    Karpukhin et al., EMNLP 2020. Vectors are not normalised.
-
-    Args:
-        encoded: the batch.
-        temperature: divides every score.
-        symmetric: add -mean_i log softmax_j(s_ji)_i, of each positive over all queries, as VDR's repository does
-            (`sym_loss`) for its DPR; the paper has one direction.
+    Karpukhin et al., EMNLP 2020. Vectors are not normalised. `symmetric` adds -mean_i log softmax_j(s_ji)_i, the loss
+    of each positive over all queries, as VDR's repository does (`sym_loss`) for its DPR; the paper has one direction.
     """
-    return contrastive(encoded.query, encoded.document, temperature, symmetric)
+    return contrast(encoded.query, encoded.document, temperature, symmetric)
 
 
 def splade_pairwise(encoded: Encoded, temperature: Temperature = 1.0) -> Tensor:
-    """-mean_i log softmax over the query's own documents, of its positive (PairwiseNLL)."""
-    scores = own_scores(encoded, temperature)
+    """PairwiseNLL: cross entropy of each query's positive among the query's own documents."""
+    scores = score_own(encoded, temperature)
     return cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long, device=scores.device))
 
 
 def splade_in_batch(encoded: Encoded, temperature: Temperature = 1.0) -> Tensor:
-    """-mean_i log softmax over all positives and the query's own hard negatives, of its positive.
+    """InBatchPairwiseNLL of SPLADE v2: cross entropy of each positive among all positives and its own hard negatives.
 
-    InBatchPairwiseNLL, the loss of SPLADE v2. The published configuration misspells its switch (`augment_pair`), so
-    that its runs minimise `splade_pairwise`.
+    The published configuration misspells its switch (`augment_pair`), so that its runs minimise `splade_pairwise`.
     """
     first = encoded.query @ encoded.positives.T / temperature  # [N, N]
-    scores = torch.cat([first, own_scores(encoded, temperature)[:, 1:]], dim=1)  # [N, N + K]
+    scores = torch.cat([first, score_own(encoded, temperature)[:, 1:]], dim=1)  # [N, N + K]
     return cross_entropy(scores, torch.arange(len(first), device=first.device))
 
 
 def splade_shared_negatives(encoded: Encoded, temperature: Temperature = 1.0) -> Tensor:
-    """-mean_i log softmax over the positive of a query and all hard negatives of the batch, of the positive.
-
-    `contrastive` of SPLADE's later trainer (IRTrainer): the positives of other queries do not count.
-    """
-    first = own_scores(encoded, temperature)[:, :1]
+    """`contrastive` of SPLADE's later trainer (IRTrainer): each positive among itself and all hard negatives."""
+    first = score_own(encoded, temperature)[:, :1]
     scores = torch.cat([first, encoded.query @ encoded.negatives.T / temperature], dim=1)  # [N, 1 + N K]
     return cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long, device=scores.device))
 
@@ -60,13 +48,10 @@ def splade_shared_negatives(encoded: Encoded, temperature: Temperature = 1.0) ->
 def splade_margin_mse(encoded: Encoded, temperature: Temperature = 1.0, all_pairs: bool = False) -> Tensor:
     """Mean squared error of the margins s(positive) - s(negative) and of a teacher's (Hofstätter et al., 2020).
 
-    Args:
-        encoded: the batch, with `taught`.
-        temperature: divides the scores, not the teacher's.
-        all_pairs: margins of all ordered pairs of own documents, with the 0 of a document and itself, as in SPLADE's
-            later trainer (IRTrainer).
+    The temperature divides the scores, not the teacher's. `all_pairs` takes the margins of all ordered pairs of own
+    documents, with the 0 of a document and itself, as SPLADE's later trainer does.
     """
-    difference = own_scores(encoded, temperature) - encoded.judged  # [N, 1 + K]
+    difference = score_own(encoded, temperature) - encoded.judged  # [N, 1 + K]
     # Margin minus the teacher's margin: difference of a positive minus difference of a negative.
     first = difference[:, :, None] if all_pairs else difference[:, :1, None]
     second = difference[:, None, :] if all_pairs else difference[:, None, 1:]
@@ -77,16 +62,13 @@ def splade_margin_mse(encoded: Encoded, temperature: Temperature = 1.0, all_pair
 def splade_kl(encoded: Encoded, temperature: Temperature = 1.0, teacher_temperature: float = 1.0) -> Tensor:
     """Mean over queries of KL(teacher || model), softmaxes over the query's own documents.
 
-    Args:
-        encoded: the batch, with `taught`.
-        temperature: divides the scores, not the teacher's.
-        teacher_temperature: divides the teacher's scores (SPLADE: 1).
+    Each temperature divides the scores of its side (SPLADE: 1).
     """
     taught = (encoded.judged / teacher_temperature).softmax(dim=1)
-    return kl_div(own_scores(encoded, temperature).log_softmax(dim=1), taught, reduction="batchmean")
+    return kl_div(score_own(encoded, temperature).log_softmax(dim=1), taught, reduction="batchmean")
 
 
-def own_scores(encoded: Encoded, temperature: Temperature = 1.0) -> Tensor:
+def score_own(encoded: Encoded, temperature: Temperature = 1.0) -> Tensor:
     """Scores of each query with its own documents [N, 1 + K], the positive first."""
     query, positives = encoded.query, encoded.positives
     negatives = encoded.negatives.view(len(query), -1, query.shape[1])  # [N, K, V]
@@ -104,11 +86,11 @@ def distil(
     bag_temperature: Temperature | None = None,
     symmetric: bool = True,
 ) -> Tensor:
-    """Cross entropy, in both directions, of the scores of a batch and of the teacher's, which get no gradient.
+    """Cross entropy, in both directions, of the scores of a batch and of the teacher's (Hinton et al., 2015).
 
     softmax_rows(T / t) are the targets of softmax_rows(masked(Q) D^T / t_model), and of the columns likewise. A caption
     often fits several images of a batch; the teacher says how well, where the pairs alone say 0. The teacher is a dense
-    pair (images), or the system whose scores the training data have (texts).
+    pair (images), or the system whose scores the training data have (texts); it gets no gradient.
 
     Args:
         encoded: the batch, with `taught`.
@@ -125,16 +107,16 @@ def distil(
         raise ValueError("distil needs the scores of a teacher; of texts, files of `mine` have them")
     # The dimensions of dense vectors are no terms.
     lexical = encoded.query_bag is not None and encoded.query_bag.shape == encoded.query.shape
-    query = masked(encoded.query, encoded.query_bag, topk) if lexical else encoded.query
+    query = keep_heaviest(encoded.query, encoded.query_bag, topk) if lexical else encoded.query
     taught = encoded.taught / teacher_temperature
-    total = imitation(query @ encoded.document.T / model_temperature, taught, symmetric)
+    total = imitate(query @ encoded.document.T / model_temperature, taught, symmetric)
     if nonparametric:
-        bags = bag_of(encoded.query_bag, normalised) @ encoded.document.T / (bag_temperature or model_temperature)
-        total = total + nonparametric * imitation(bags, taught, symmetric)
+        bags = weigh_bag(encoded.query_bag, normalised) @ encoded.document.T / (bag_temperature or model_temperature)
+        total = total + nonparametric * imitate(bags, taught, symmetric)
     return total
 
 
-def imitation(scores: Tensor, taught: Tensor, symmetric: bool = True) -> Tensor:
+def imitate(scores: Tensor, taught: Tensor, symmetric: bool = True) -> Tensor:
     """Cross entropy of the softmax of scores [N, M] and of a teacher's, over the rows and, if so, over the columns."""
     loss = cross_entropy(scores, taught.softmax(dim=1))
     return loss + cross_entropy(scores.T, taught.T.softmax(dim=1)) if symmetric else loss

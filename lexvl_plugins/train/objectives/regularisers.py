@@ -17,13 +17,9 @@ def l1(weights: Tensor) -> Tensor:
 def flops(weights: Tensor, threshold: int = 0, normalised: bool = False) -> Tensor:
     """Sum over dimensions of the squared mean weight, a smooth stand-in for the cost of a query.
 
-    Paria et al., ICLR 2020; SPLADE, STAIR and LexLIP use it.
-
-    Args:
-        weights: float32 [N, V].
-        threshold: vectors with at most so many active terms count as empty in the mean, so that they stay as they are
-            (FLOPS with L0 masking, arXiv 2504.14839).
-        normalised: of vectors of unit length (LexLIP).
+    Paria et al., ICLR 2020; SPLADE, STAIR and LexLIP (`normalised`: of vectors of unit length) use it. Vectors with at
+    most `threshold` active terms count as empty in the mean, so that they stay as they are (FLOPS with L0 masking,
+    arXiv 2504.14839).
     """
     if threshold:
         weights = weights * ((weights != 0).sum(dim=1, keepdim=True) > threshold)
@@ -57,13 +53,11 @@ RAMPS: Mapping[str, Callable[[int, int], float]] = {
 }
 
 
-def total_penalty(terms: Iterable[Tensor], running: bool = False) -> Tensor:
-    """The sum of the weighted regularisers of a step.
+def sum_penalties(terms: Iterable[Tensor], running: bool = False) -> Tensor:
+    """The sum of the weighted regularisers of a step, one number for each, in the order of the recipe.
 
-    Args:
-        terms: one number per regulariser, the sum over its sides, in the order of the recipe.
-        running: add the sum so far after each term, as SPLADE's published trainer does: of FLOPS and then L1, FLOPS
-            counts twice.
+    `running` adds the sum so far after each term, as SPLADE's published trainer does: of FLOPS and then L1, FLOPS
+    counts twice.
     """
     values = list(terms)
     if not values:

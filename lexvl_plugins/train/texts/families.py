@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,13 +27,7 @@ from lexvl_anserini.encoders.parts.backbones import quietly
 from lexvl_anserini.encoders.parts.pretrained import bert_weights
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
-from lexvl_plugins.train.model_settings import (
-    AnyTower,
-    TableSettings,
-    TextPairSettings,
-    TextSettings,
-    TowerSettings,
-)
+from lexvl_plugins.train.model_settings import AnyTower, TableSettings, TextPairSettings, TextSettings, TowerSettings
 from lexvl_plugins.train.run_folder import TEXT_FOLDER, write_weights
 from lexvl_plugins.train.texts.query_passages import QueriesWithPassages
 from lexvl_plugins.train.texts.sides import (
@@ -47,9 +41,9 @@ from lexvl_plugins.train.texts.sides import (
     load_sentence_sides,
     load_splade_sides,
     load_vdr_sides,
-    table_side,
+    make_table_side,
 )
-from lexvl_plugins.train.words import fresh_tokenizer
+from lexvl_plugins.train.words import make_tokenizer
 
 # The roles of the two sides; DPR's folders, and the routes of a SPLADE folder with two networks, have these names.
 ROLES = ("query", "document")
@@ -61,17 +55,6 @@ POOLER = "bert_model.pooler."
 Texts = Callable[[], Iterable[str]]
 
 
-class Family(NamedTuple):
-    """One family.
-
-    load  from a source and the largest number of tokens: the sides of queries and of documents, which may be one
-    save  the two sides into an empty folder, as weights of a type
-    """
-
-    load: Callable[[Source, int | None], tuple[TrainableText, TrainableText]]
-    save: Callable[[Any, Any, TextPairSettings, Path, torch.dtype], None]
-
-
 def make_text_sides(
     model: TextPairSettings, data: QueriesWithPassages, folder: Path
 ) -> tuple[TrainableText, TrainableText]:
@@ -80,21 +63,23 @@ def make_text_sides(
     New weights are drawn from the random state of torch, the vocabulary of a fresh network is learned from the training
     data, and `folder` gets fresh networks before they are trained.
     """
-    load = FAMILIES[model.kind].load
+    load, _ = FAMILIES[model.kind]
     sides = []
     for role, settings in zip(ROLES, model.towers, strict=False):
         if isinstance(settings, TableSettings):
             continue
-        checkpoint = tower_checkpoint(settings, data.texts, folder / role)
+        checkpoint = prepare_checkpoint(settings, data.texts, folder / role)
         both = load(Source(checkpoint, torch.device("cpu")), settings.max_length)
         for side in both:
-            set_dropout(side, settings.dropout)
+            for module in side.modules():
+                if isinstance(module, nn.Dropout) and settings.dropout is not None:
+                    module.p = settings.dropout
             side.reader = replace(side.reader, padding=model.padding)
         sides.append(both)
     query, document = sides[0][0], sides[-1][1]
     if isinstance(model.query, TableSettings):
         assert isinstance(document, TrainableSplade), "the settings refuse other kinds"
-        query = table_side(model.query, document, data.passages)
+        query = make_table_side(model.query, document, data.passages)
     if model.projection == "own":
         assert isinstance(document, TrainableVdr), "the settings refuse other kinds"
         document.untie()
@@ -103,24 +88,17 @@ def make_text_sides(
     return query, document
 
 
-def tower_checkpoint(settings: AnyTower, texts: Texts, folder: Path) -> Checkpoint:
+def prepare_checkpoint(settings: AnyTower, texts: Texts, folder: Path) -> Checkpoint:
     """The checkpoint of a tower; a fresh network is written into a folder first, with random weights."""
     if not isinstance(settings, TextSettings):
         return find_checkpoint(settings.checkpoint)
     import transformers
 
-    tokenizer = fresh_tokenizer(settings.tokenizer, texts(), settings.words, folder, settings.max_length)
+    tokenizer = make_tokenizer(settings.tokenizer, texts(), settings.words, folder, settings.max_length)
     config = transformers.BertConfig(**settings.shape(len(tokenizer)))
     with quietly():
         transformers.BertForMaskedLM(config).save_pretrained(str(folder))
     return find_checkpoint(str(folder))
-
-
-def set_dropout(side: TrainableText, dropout: float | None) -> None:
-    """Sets the dropout of every layer; None keeps the network's own."""
-    for module in side.modules():
-        if isinstance(module, nn.Dropout) and dropout is not None:
-            module.p = dropout
 
 
 def save_vdr(
@@ -145,7 +123,7 @@ def save_vdr(
             "topk": topk,
         }
         if not (shared and state):
-            weights, entry = changed(side, model, prefix) if model.saved == "changed" else (side.state_dict(), {})
+            weights, entry = find_changes(side, model, prefix) if model.saved == "changed" else (side.state_dict(), {})
             config[prefix] |= entry
             state |= {f"{prefix}.{key}": value for key, value in weights.items()}
     write_weights(state, folder, kind)
@@ -153,7 +131,7 @@ def save_vdr(
     write_json(folder / "config.json", {"shared_encoder": shared, **cut, **config})
 
 
-def changed(side: TrainableVdr, model: TextPairSettings, prefix: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def find_changes(side: TrainableVdr, model: TextPairSettings, prefix: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The weights of a side that its packaged network does not have, and the entry that names the network."""
     tower = model.towers[0 if prefix == SIDES[0] else -1]
     assert isinstance(tower, TowerSettings), "the settings refuse a fresh network"
@@ -187,7 +165,12 @@ def save_splade(
     for role, side in zip(ROLES, (query, document), strict=True):
         if isinstance(side, TrainableTable):
             parts[role] = [f"{role}_0_SparseStaticEmbedding"]
-            save_table(side, folder / parts[role][0], kind)
+            # The table as a SparseStaticEmbedding, whose tokens never add up, and the tokenizer.
+            inner = folder / parts[role][0]
+            inner.mkdir()
+            write_weights({"weight": side.table().detach()}, inner, kind)
+            write_json(inner / "config.json", {"frozen": False, **({ADDS: True} if side.adds else {})})
+            side.reader.tokenizer.save_pretrained(str(inner))
             continue
         parts[role] = [f"{role}_0_MLMTransformer", f"{role}_1_SpladePooling"]
         save_masked_lm(side, folder / parts[role][0], kind)
@@ -206,14 +189,6 @@ def save_masked_lm(side: TrainableSplade, folder: Path, kind: torch.dtype) -> No
         whole.model.save_pretrained(str(folder))
     side.reader.tokenizer.save_pretrained(str(folder))
     write_limits(folder, side.reader.max_length)
-
-
-def save_table(side: TrainableTable, folder: Path, kind: torch.dtype) -> None:
-    """The table as sentence-transformers' SparseStaticEmbedding, whose tokens never add up, and the tokenizer."""
-    folder.mkdir()
-    write_weights({"weight": side.table().detach()}, folder, kind)
-    write_json(folder / "config.json", {"frozen": False, **({ADDS: True} if side.adds else {})})
-    side.reader.tokenizer.save_pretrained(str(folder))
 
 
 def save_dpr(
@@ -238,17 +213,19 @@ def save_dpr(
 def save_sentence(
     query: TrainableSentence, document: TrainableSentence, model: TextPairSettings, folder: Path, kind: torch.dtype
 ) -> None:
-    """The layout of sentence-transformers."""
-    assert query is document, "the settings refuse two networks"
+    """The layout of sentence-transformers; queries and documents have one network."""
     with quietly():
         deepcopy(document.model).to(kind).save(str(folder), create_model_card=False)
 
 
-_VDR = Family(load_vdr_sides, save_vdr)
-FAMILIES: Mapping[str, Family] = {
-    "vdr": _VDR,
-    "svdr": _VDR,
-    "splade": Family(load_splade_sides, save_splade),
-    "dpr": Family(load_dpr_sides, save_dpr),
-    "sentence": Family(load_sentence_sides, save_sentence),
+# From a source and the largest number of tokens to the sides of queries and of documents, which may be one; and the two
+# sides into an empty folder, as weights of a type.
+Load = Callable[[Source, int | None], tuple[TrainableText, TrainableText]]
+Save = Callable[[Any, Any, TextPairSettings, Path, torch.dtype], None]
+FAMILIES: Mapping[str, tuple[Load, Save]] = {
+    "vdr": (load_vdr_sides, save_vdr),
+    "svdr": (load_vdr_sides, save_vdr),
+    "splade": (load_splade_sides, save_splade),
+    "dpr": (load_dpr_sides, save_dpr),
+    "sentence": (load_sentence_sides, save_sentence),
 }

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_plugins.train.common.batches import TextStore, Tokenised
-from lexvl_plugins.train.common.evaluation import Examples, StageInputs, named, spread
-from lexvl_plugins.train.common.tower_pair import TowerPair, sparsified
+from lexvl_plugins.train.common.batches import TextStore, Tokenised, split_positions
+from lexvl_plugins.train.common.evaluation import Examples, StageInputs, choose_examples, shorten
+from lexvl_plugins.train.common.tower_pair import TowerPair, sparsify
 from lexvl_plugins.train.model_settings import TextPairSettings
 from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.run_folder import WORDS
@@ -31,11 +31,12 @@ from lexvl_plugins.train.texts.sides import TrainableText
 class TextMaterial:
     """What all stages of a run over texts share.
 
-    data      queries with passages by role
-    query     the side of queries
-    document  the side of documents, which may be the same object
-    queries   tokenised, by role
-    passages  tokenised, by role
+    Attributes:
+        data: queries with passages by role.
+        query: the side of queries.
+        document: the side of documents, which may be the same object.
+        queries: tokenised, by role.
+        passages: tokenised, by role.
     """
 
     data: Mapping[str, QueriesWithPassages]
@@ -54,7 +55,7 @@ class TextMaterial:
         query, document = make_text_sides(model, queries_of[TRAINING], output / WORDS)
 
         def store(side: TrainableText, rows: list[Tokenised]) -> TextStore:
-            return TextStore.of(rows, side.columns, side.reader.pad_id)
+            return TextStore.make(rows, side.columns, side.reader.pad_id)
 
         queries = {role: store(query, query.read_queries(items.queries)) for role, items in queries_of.items()}
         passages: dict[str, TextStore] = {}
@@ -74,7 +75,7 @@ class TextMaterial:
         of_bags = any(stage.objective.learn_bag_temperature for stage in recipe.stages)
         return TowerPair(self.query, self.document, recipe.stages[0].objective.temperature, of_bags).to(device)
 
-    def stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:
+    def make_stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:
         """The batches of a stage, and the queries that validate."""
         plan, device = recipe.stages[number].optimisation, pair.log_temperature.device
         queries, passages = (
@@ -89,7 +90,7 @@ class TextMaterial:
         if VALIDATION in self.data:
             validation = TextValidation(self.data[VALIDATION], queries[VALIDATION], passages[VALIDATION])
         shown = VALIDATION if VALIDATION in self.data else TRAINING
-        examples = examples_of(self.data[shown], queries[shown], passages[shown])
+        examples = pick_examples(self.data[shown], queries[shown], passages[shown])
         return StageInputs(batches, validation, examples)
 
     def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
@@ -97,16 +98,20 @@ class TextMaterial:
         model = recipe.model
         assert isinstance(model, TextPairSettings)
         query, document = pair.encoder_q.cpu().eval(), pair.encoder_p.cpu().eval()
-        FAMILIES[model.kind].save(query, document, model, folder, getattr(torch, recipe.weights))
+        _, save = FAMILIES[model.kind]
+        save(query, document, model, folder, getattr(torch, recipe.weights))
 
 
-def examples_of(data: QueriesWithPassages, queries: TextStore, passages: TextStore) -> Examples:
+def pick_examples(data: QueriesWithPassages, queries: TextStore, passages: TextStore) -> Examples:
     """Some queries, each with its first positive."""
-    chosen = spread(len(data))
+    chosen = choose_examples(len(data))
     positives = np.array([min(data.positives[place]) for place in chosen], dtype=np.int64)
-    texts = [named(data.passages[place].contents) for place in positives]
+    texts = [shorten(data.passages[place].contents) for place in positives]
     return Examples(
-        queries.batch(chosen), passages.batch(positives), [named(data.queries[place]) for place in chosen], texts
+        queries.read_batch(chosen),
+        passages.read_batch(positives),
+        [shorten(data.queries[place]) for place in chosen],
+        texts,
     )
 
 
@@ -127,21 +132,24 @@ class TextValidation:
     def measure(self, pair: TowerPair, model: TextPairSettings) -> dict[str, float]:
         """nDCG@10 and recall; of a lexical pair also with bags of tokens as queries (alpha) or as passages (beta)."""
         query_topk, topk = model.kept
-        queries, bags = self._queries(pair, query_topk, model.lexical)
+        batches = [self.queries.read_batch(chosen) for chosen in split_positions(len(self.queries), BATCH)]
+        encoded = torch.cat([pair.encoder_q(batch).float() for batch in batches])
+        queries = sparsify(encoded, query_topk) if model.lexical else encoded
+        bags = torch.cat([batch.bag.float() for batch in batches])
         modes: dict[str, list[Tensor]] = {}
         terms = 0
-        for start in range(0, len(self.passages), BATCH):
-            batch = self.passages.batch(np.arange(start, min(start + BATCH, len(self.passages))))
+        for chosen in split_positions(len(self.passages), BATCH):
+            batch = self.passages.read_batch(chosen)
             vectors = pair.encoder_p(batch).float()
             if model.lexical:
-                vectors = sparsified(vectors, topk)
+                vectors = sparsify(vectors, topk)
                 terms += int((vectors > 0).sum())
                 modes.setdefault("alpha_", []).append((bags @ vectors.T).cpu())
                 modes.setdefault("beta_", []).append((queries @ batch.bag.float().T).cpu())
             modes.setdefault("", []).append((queries @ vectors.T).cpu())
         figures_by_name: dict[str, float] = {}
         for mode in sorted(modes):
-            figures = self.figures(torch.cat(modes[mode], dim=1))
+            figures = self.compute_figures(torch.cat(modes[mode], dim=1))
             figures_by_name |= {
                 f"{mode}{name}": value for name, value in figures.items() if not mode or name.startswith("nDCG")
             }
@@ -154,17 +162,7 @@ class TextValidation:
         """nDCG@10."""
         return figures[f"nDCG@{NDCG_CUT}"]
 
-    def _queries(self, pair: TowerPair, topk: int | None, lexical: bool) -> tuple[Tensor, Tensor]:
-        """Vectors of all queries for search, and their bags, [Q, V]."""
-        vectors, bags = [], []
-        for start in range(0, len(self.queries), BATCH):
-            batch = self.queries.batch(np.arange(start, min(start + BATCH, len(self.queries))))
-            encoded = pair.encoder_q(batch).float()
-            vectors.append(sparsified(encoded, topk) if lexical else encoded)
-            bags.append(batch.bag.float())
-        return torch.cat(vectors), torch.cat(bags)
-
-    def figures(self, scores: Tensor) -> dict[str, float]:
+    def compute_figures(self, scores: Tensor) -> dict[str, float]:
         """Means over queries, from scores [Q, n]; equal scores in the order of the passages' ids.
 
         A passage whose id is the query's does not count, as in BEIR.
@@ -177,13 +175,15 @@ class TextValidation:
             if query_id in place:
                 row = row.index_fill(0, torch.tensor([place[query_id]]), -torch.inf)
             ranked = torch.argsort(row, descending=True, stable=True)[: max(NDCG_CUT, *RECALL_CUTS)].tolist()
-            values[f"nDCG@{NDCG_CUT}"].append(ndcg([relevant.get(number, 0) for number in ranked], relevant.values()))
+            values[f"nDCG@{NDCG_CUT}"].append(
+                compute_ndcg([relevant.get(number, 0) for number in ranked], relevant.values())
+            )
             for k in RECALL_CUTS:
                 values[f"Recall@{k}"].append(sum(number in relevant for number in ranked[:k]) / len(relevant))
         return {name: round(float(np.mean(of_queries)), 4) for name, of_queries in values.items()}
 
 
-def ndcg(gains: Iterable[int], relevant: Iterable[int]) -> float:
+def compute_ndcg(gains: Iterable[int], relevant: Iterable[int]) -> float:
     """nDCG@10 with the relevance as gain, from the gains in rank order and the relevances of all relevant passages.
 
     >>> round(ndcg([0, 2, 1], [2, 1]), 4)

@@ -24,13 +24,14 @@ from lexvl_plugins.train.common.batches import TextStore, TrainingBatch
 class QueriesWithPassages:
     """Queries that have a positive, with their passages.
 
-    ids        query_id of each query
-    queries    its text
-    positives  relevance, at least 1, of its passages that are relevant, by their positions
-    negatives  positions of its passages that are judged and not relevant: hard negatives
-    passages   the passages of all queries, and others, ascending by id
-    scores     a teacher's scores of passages of each query, by their positions; empty where the data have none
-    corpora    the number of each query's corpus; empty where there is one
+    Attributes:
+        ids: query_id of each query.
+        queries: its text.
+        positives: relevance, at least 1, of its passages that are relevant, by their positions.
+        negatives: positions of its passages that are judged and not relevant: hard negatives.
+        passages: the passages of all queries, and others, ascending by id.
+        scores: a teacher's scores of passages of each query, by their positions; empty where the data have none.
+        corpora: the number of each query's corpus; empty where there is one.
     """
 
     ids: Sequence[str]
@@ -49,19 +50,15 @@ class QueriesWithPassages:
         yield from self.queries
         yield from (passage.contents for passage in self.passages)
 
-    def listed(self, batch: TrainingBatch) -> list[dict[str, Any]]:
+    def describe(self, batch: TrainingBatch) -> list[dict[str, Any]]:
         """The queries of a batch with their positive and hard negatives, to look at."""
-        size = len(batch.items)
         assert batch.passages is not None
-        ids = [self.passages[place].doc_id for place in batch.passages]
-        each = (len(ids) - size) // size  # hard negatives of a query
-        rows = []
-        for row, item in enumerate(batch.items):
-            negatives = ids[size + row * each : size + (row + 1) * each]
-            rows.append(
-                {"id": self.ids[item], "query": self.queries[item], "positive": ids[row], "negatives": negatives}
-            )
-        return rows
+        ids, size = np.array([self.passages[place].doc_id for place in batch.passages]), len(batch.items)
+        rows = zip(batch.items, ids[:size].tolist(), ids[size:].reshape(size, -1).tolist(), strict=True)
+        return [
+            {"id": self.ids[item], "query": self.queries[item], "positive": positive, "negatives": negatives}
+            for item, positive, negatives in rows
+        ]
 
     def digest(self) -> str:
         """SHA-256 (hex) of all ids, texts and judgements, in order."""
@@ -75,17 +72,13 @@ class QueriesWithPassages:
             whole.update(orjson.dumps([sorted(of_query.items()) for of_query in self.scores]))
         return whole.hexdigest()
 
-    def at(self, positions: Sequence[int]) -> QueriesWithPassages:
+    def select(self, positions: Sequence[int]) -> QueriesWithPassages:
         """The queries at some positions, with all passages."""
-        return replace(
-            self,
-            ids=[self.ids[number] for number in positions],
-            queries=[self.queries[number] for number in positions],
-            positives=[self.positives[number] for number in positions],
-            negatives=[self.negatives[number] for number in positions],
-            scores=[self.scores[number] for number in positions] if self.scores else (),
-            corpora=[self.corpora[number] for number in positions] if self.corpora else (),
-        )
+        rows = {
+            field: [getattr(self, field)[place] for place in positions] if getattr(self, field) else ()
+            for field in ("ids", "queries", "positives", "negatives", "scores", "corpora")
+        }
+        return replace(self, **rows)
 
 
 def read_query_passages(dataset: Dataset, others: int = 0, titles: bool = True) -> QueriesWithPassages:
@@ -117,19 +110,12 @@ def read_query_passages(dataset: Dataset, others: int = 0, titles: bool = True) 
         positives.append({place[doc_id]: value for doc_id, value in judged.items() if value > 0})
         negatives.append([place[doc_id] for doc_id, value in judged.items() if value <= 0])
     ids = [topic.query_id for topic in topics]
-    scores = read_scores(dataset, ids, place)
+    taught: dict[str, dict[int, float]] = {query_id: {} for query_id in ids}
+    for query_id, doc_id, score in dataset.scores() if dataset.scores else ():
+        if query_id in taught:
+            taught[query_id][place[doc_id]] = score
+    scores = list(taught.values()) if any(taught.values()) else ()
     return QueriesWithPassages(ids, [topic.text or "" for topic in topics], positives, negatives, passages, scores)
-
-
-def read_scores(dataset: Dataset, ids: Sequence[str], place: Mapping[str, int]) -> Sequence[Mapping[int, float]]:
-    """A teacher's scores of the passages of each query, by their positions; empty where the files have none."""
-    if dataset.scores is None:
-        return ()
-    scores: dict[str, dict[int, float]] = {query_id: {} for query_id in ids}
-    for query_id, doc_id, score in dataset.scores():
-        if query_id in scores:
-            scores[query_id][place[doc_id]] = score
-    return list(scores.values()) if any(scores.values()) else ()
 
 
 def join(parts: Sequence[QueriesWithPassages]) -> QueriesWithPassages:
@@ -231,24 +217,18 @@ class QueryBatches:
         chosen, positives = pairs[:, 0], pairs[:, 1]
         draws = np.random.default_rng((self.seed, 4, step))
         relevant = {place for query in chosen for place in self.data.positives[query]}
-        rows = [self._negatives(query, relevant, draws) for query in chosen]
+        rows = [self._draw_negatives(query, relevant, draws) for query in chosen]
         documents = np.concatenate([positives, *rows]).astype(np.int64)
-        queries, passages = self.queries.batch(chosen), self.passages.batch(documents)
-        taught = self._taught(chosen, documents)
+        queries, passages = self.queries.read_batch(chosen), self.passages.read_batch(documents)
+        taught = None
+        if self.data.scores:
+            # A passage that the teacher did not list gets 0, the score without a shared term, or the least one below.
+            listed = [self.data.scores[query] for query in chosen]
+            scores = [[known.get(place, min([0.0, *known.values()])) for place in documents] for known in listed]
+            taught = (torch.tensor(scores, dtype=torch.float32, device=self.passages.device),)
         return TrainingBatch(chosen, passages, chosen[None], (queries,), documents, taught)
 
-    def _taught(self, chosen: np.ndarray, documents: np.ndarray) -> tuple[torch.Tensor] | None:
-        """A teacher's scores of the passages for each query, one [B, B (1 + K)].
-
-        A passage that the teacher did not list gets 0, the score without a shared term, or the least one below it.
-        """
-        if not self.data.scores:
-            return None
-        listed = [self.data.scores[query] for query in chosen]
-        scores = [[known.get(place, min([0.0, *known.values()])) for place in documents] for known in listed]
-        return (torch.tensor(scores, dtype=torch.float32, device=self.passages.device),)
-
-    def _negatives(self, query: int, relevant: set[int], draws: np.random.Generator) -> list[int]:
+    def _draw_negatives(self, query: int, relevant: set[int], draws: np.random.Generator) -> list[int]:
         """Hard negatives of a query; those relevant to another query of the batch last, then random passages."""
         if not self.negatives:
             return []
@@ -261,25 +241,21 @@ class QueryBatches:
                 chosen.append(place)
         return chosen
 
-    def _bucketed(self, drawn: Sequence[int], orders: Mapping[int, Sequence[int]]) -> Iterator[int]:
-        """The queries of an epoch; those of each bucket by the length of their first positive."""
-        lengths, width = self.passages.lengths, self.size * self.bucket if self.bucket > 1 else 1
-        for start in range(0, len(drawn), width):
-            yield from sorted(drawn[start : start + width], key=lambda query: lengths[orders[query][0]])
-
     def _draw_batches(self, epoch: int) -> list[np.ndarray]:
         """The batches of an epoch, each int64 [B, 2]: queries, ascending, and their positives."""
         draws = np.random.default_rng((self.seed, 3, epoch))
-        batches = [batch for part in self.parts for batch in self._batches_of(part, draws)]
+        batches = [batch for part in self.parts for batch in self._divide(part, draws)]
         if len(self.parts) > 1 or self.bucket > 1:  # corpora, and short and long batches, in turns
             batches = [batches[number] for number in draws.permutation(len(batches))]
         return batches
 
-    def _batches_of(self, part: np.ndarray, draws: np.random.Generator) -> Iterator[np.ndarray]:
-        """The batches of the queries of one corpus."""
+    def _divide(self, part: np.ndarray, draws: np.random.Generator) -> Iterator[np.ndarray]:
+        """The batches of the queries of one corpus; queries of a bucket by the length of their first positive."""
         drawn = [int(query) for query in draws.permutation(part)]
         orders = {query: draws.permutation(list(self.data.positives[query])).tolist() for query in drawn}
-        waiting = deque(self._bucketed(drawn, orders))
+        lengths, width = self.passages.lengths, self.size * self.bucket if self.bucket > 1 else 1
+        buckets = (drawn[start : start + width] for start in range(0, len(drawn), width))
+        waiting = deque(q for bucket in buckets for q in sorted(bucket, key=lambda query: lengths[orders[query][0]]))
         for _ in range(len(part) // self.size):
             chosen: dict[int, int] = {}  # positives by query
             passed: list[int] = []

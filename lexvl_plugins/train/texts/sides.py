@@ -55,8 +55,8 @@ from lexvl_anserini.encoders.parts.tokens import (
 )
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Document
-from lexvl_plugins.train.common.batches import TextBatch, Tokenised, of_one_part
-from lexvl_plugins.train.common.tower_pair import max_logits
+from lexvl_plugins.train.common.batches import TextBatch, Tokenised, add_types
+from lexvl_plugins.train.common.tower_pair import compute_logits
 from lexvl_plugins.train.model_settings import TableSettings
 
 log = logging.getLogger(__name__)
@@ -65,9 +65,10 @@ log = logging.getLogger(__name__)
 class TrainableText(nn.Module):
     """A network that reads texts; subclasses define `vectors`.
 
-    reader   tokenises texts
-    columns  the dimension of each token; of a dense side only the own tokens of a text depend on it
-    joiner   between the title and the text of a document
+    Attributes:
+        reader: tokenises texts.
+        columns: the dimension of each token; of a dense side only the own tokens of a text depend on it.
+        joiner: between the title and the text of a document.
     """
 
     def __init__(self, reader: TextReader, columns: TokenColumns, joiner: str = " "):
@@ -76,7 +77,7 @@ class TrainableText(nn.Module):
 
     def read_queries(self, queries: Sequence[str]) -> list[Tokenised]:
         """Token ids and types of queries."""
-        return of_one_part(self.reader(queries))
+        return add_types(self.reader(queries))
 
     def read_passages(self, passages: Sequence[Document]) -> list[Tokenised]:
         """Token ids and types of documents."""
@@ -91,10 +92,10 @@ class TrainableText(nn.Module):
             place, longest = piece.to(batch.ids.device), max(1, max(lengths[row] for row in piece.tolist()))
             ids, attention = (part[place, :longest] for part in (batch.ids, batch.attention))
             types = torch.zeros_like(ids) if batch.types is None else batch.types[place, :longest]
-            vectors.append(self.vectors(ids, attention, types))
+            vectors.append(self.compute_vectors(ids, attention, types))
         return torch.cat(vectors)[torch.argsort(torch.cat(pieces)).to(batch.ids.device)]
 
-    def vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
+    def compute_vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
         """Vectors before the sparsifier, from token ids, attention and token types, all int64 [B, L]."""
         raise NotImplementedError
 
@@ -128,7 +129,7 @@ class TrainableVdr(TrainableText):
         embeddings: Tensor = self.bert_model.get_input_embeddings().weight[self.tokens]
         return embeddings
 
-    def vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
+    def compute_vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
         """Weights before the sparsifier, [B, V]."""
         whole = self.reader.padding == "max_length"
         if whole:
@@ -136,7 +137,7 @@ class TrainableVdr(TrainableText):
             ids, attention = pad(ids, more, value=self.reader.pad_id), pad(attention, more)
         states = self.bert_model(input_ids=ids, attention_mask=attention).last_hidden_state
         head = Head(self.ln, self.tied if self.proj is None else self.proj)
-        weights = elu1p(max_logits(head, states, None if whole else attention == 0))
+        weights = elu1p(compute_logits(head, states, None if whole else attention == 0))
         return normalize(weights, dim=1) if self.normalise else weights
 
 
@@ -173,12 +174,12 @@ class TrainableSplade(TrainableText):
         """The matrix [V, D] and the bias [V] of the head."""
         return self.decoders[0]
 
-    def vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
+    def compute_vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
         """Weights before the sparsifier, [B, V]."""
         states = self.model(input_ids=ids, attention_mask=attention).logits
         bias, count = self.decoder.bias, len(self.columns.vocabulary)  # rows without a token are not dimensions
         head = Head(nn.Identity(), self.decoder.weight[:count], None if bias is None else bias[:count])
-        return log1p_relu(max_logits(head, states, attention == 0))
+        return log1p_relu(compute_logits(head, states, attention == 0))
 
 
 def load_splade_sides(source: Source, max_length: int | None) -> tuple[TrainableSplade, TrainableSplade]:
@@ -195,7 +196,7 @@ def load_splade_sides(source: Source, max_length: int | None) -> tuple[Trainable
         misshaped=misshapen(info),
     )
     if head:
-        new_head(model, folder)
+        reset_head(model, folder)
     tokenizer = load_tokenizer(source.tokenizer_folder())
     rows = len(model.get_output_embeddings().weight)
     if not fits(rows, tokenizer):
@@ -206,7 +207,7 @@ def load_splade_sides(source: Source, max_length: int | None) -> tuple[Trainable
 
 
 @torch.no_grad()
-def new_head(model: Any, folder: Path) -> None:
+def reset_head(model: Any, folder: Path) -> None:
     """Gives a BERT a masked-LM head whose transform begins as the identity before its GELU and LayerNorm."""
     log.info("%s: has no masked-LM head; a new one over its input embeddings is trained", folder)
     predictions = model.cls.predictions
@@ -232,7 +233,7 @@ class TrainableTable(TrainableText):
         return (counts if self.adds else (counts > 0)) * table
 
 
-def table_side(settings: TableSettings, document: TrainableSplade, passages: Sequence[Document]) -> TrainableTable:
+def make_table_side(settings: TableSettings, document: TrainableSplade, passages: Sequence[Document]) -> TrainableTable:
     """Queries that look their tokens up, beside a network of documents; Li-LSR begins with ones."""
     tokenizer, count = document.reader.tokenizer, len(document.columns.vocabulary)
     if settings.table == "li_lsr":
@@ -260,7 +261,7 @@ class TrainableDpr(TrainableText):
         pairs = PassageReader(self.reader)
         return [pairs.tokens(read_passage(passage)) for passage in passages]
 
-    def vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
+    def compute_vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
         """Vectors [B, D]."""
         states = self.bert_model(input_ids=ids, attention_mask=attention, token_type_ids=types).last_hidden_state
         vectors: Tensor = self.projection(states[:, 0])
@@ -299,16 +300,14 @@ class TrainableSentence(TrainableText):
 
     def read_queries(self, queries: Sequence[str]) -> list[Tokenised]:
         """Token ids of queries after their prompt."""
-        return self._read(queries, self.prompts[0])
+        return add_types(replace(self.reader, prompt=self.prompts[0])(queries))
 
     def read_passages(self, passages: Sequence[Document]) -> list[Tokenised]:
         """Token ids of documents after their prompt."""
-        return self._read([passage.contents for passage in passages], self.prompts[1])
+        texts = [passage.contents for passage in passages]
+        return add_types(replace(self.reader, prompt=self.prompts[1])(texts))
 
-    def _read(self, texts: Sequence[str], prompt: str) -> list[Tokenised]:
-        return of_one_part(replace(self.reader, prompt=prompt)(texts))
-
-    def vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
+    def compute_vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
         """Vectors [B, D]."""
         vectors: Tensor = self.model({"input_ids": ids, "attention_mask": attention})["sentence_embedding"]
         return normalize(vectors, dim=1) if self.cosine else vectors

@@ -18,11 +18,11 @@ from lexvl_anserini.ground.errors import LexvlError, MissingExtra, UnknownName, 
 from lexvl_plugins.bench import cluster
 from lexvl_plugins.bench.cluster import (
     ClusterDemoOptions,
+    act_at_half,
     command,
-    compared,
+    compare_results,
     copy_pictures,
-    merge_costs,
-    once_at_half,
+    measure_merging,
 )
 
 PICTURES = int(os.environ.get("LEXVL_CLUSTER_PICTURES", 48))
@@ -41,7 +41,7 @@ def test_options_that_do_not_fit(tmp_path, monkeypatch):
 
 def test_an_act_at_half():
     acts, counted = [], []
-    advance = once_at_half(10, lambda: acts.append(sum(counted)), counted.append)
+    advance = act_at_half(10, lambda: acts.append(sum(counted)), counted.append)
     for count in (1, 3, 0, 2, 4):
         advance(count)
     assert (acts, counted) == ([4], [1, 3, 0, 2, 4])
@@ -56,7 +56,7 @@ def test_the_pictures_are_those_of_the_demo(tmp_path):
 
 
 def test_costs_of_merging():
-    found = merge_costs((1, 2), (3,), repeats=1)
+    found = measure_merging((1, 2), (3,), repeats=1)
     assert list(found) == ["unpack_1x3_ms", "merge_1x3_ms", "unpack_2x3_ms", "merge_2x3_ms"]
 
 
@@ -72,4 +72,4 @@ def test_a_cluster_with_killed_nodes_makes_the_same_bytes(tmp_path, capsys):
     shard = next((tmp_path / "ray/shards").glob("*/docs/*"))
     shard.write_bytes(shard.read_bytes()[:-1])
     with pytest.raises(LexvlError, match="shards of the cluster differ from those of one process"):
-        compared(ClusterDemoOptions(output=tmp_path, pictures=PICTURES, parts=6))
+        compare_results(ClusterDemoOptions(output=tmp_path, pictures=PICTURES, parts=6))

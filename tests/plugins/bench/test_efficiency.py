@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from lexvl_eval.measures.result_files import machine
 from scipy import sparse
 from shard_folders import write_shards
 from typer.testing import CliRunner
@@ -25,19 +26,19 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_plugins.bench import baselines, index, search, systems
 from lexvl_plugins.bench.collection import describe, prepare, read_queries
 from lexvl_plugins.bench.command import SUITES, check_options, command, run_suite
-from lexvl_plugins.bench.processes import Outcome, Ready, Stopwatch, Worker, one_by_one, run_once, take_turns
-from lexvl_plugins.bench.suite import Options, Ratio, Report, cell, latency, machine, ratio, row_table
+from lexvl_plugins.bench.processes import Outcome, Ready, Stopwatch, Worker, run_once, take_turns, time_each
+from lexvl_plugins.bench.suite import Options, Ratio, Report, cell, latency, ratio, tabulate_rows
 from lexvl_plugins.bench.systems import (
     DIMENSIONS,
     SEARCHERS,
     WHERE,
-    chosen_systems,
-    condition_of,
-    dense_vectors,
+    choose_condition,
+    choose_systems,
     digest,
-    enough_candidates,
-    installed_searchers,
-    share_found,
+    draw_dense,
+    find_candidates,
+    find_searchers,
+    measure_share,
 )
 
 # Children import this file by its name.
@@ -46,7 +47,7 @@ HERE = Path(__file__)
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
-    paths = [str(HERE.parent), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
+    paths = [str(HERE.parents[2]), str(HERE.parents[3]), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setattr("lexvl_plugins.bench.index.OPENINGS", 1)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
 
@@ -117,7 +118,7 @@ def work(monkeypatch):
 
 
 def test_one_by_one_times_each_query(work):
-    assert one_by_one(work, [0, 8, 4]) == {"wall_s": [0, 8, 4], "cpu_s": [0, 2, 1]}
+    assert time_each(work, [0, 8, 4]) == {"wall_s": [0, 8, 4], "cpu_s": [0, 2, 1]}
 
 
 def test_stopwatch_counts_wall_and_cpu(work):
@@ -127,7 +128,7 @@ def test_stopwatch_counts_wall_and_cpu(work):
 
 
 def test_rows_of_different_columns_share_a_table():
-    table = row_table([{"system": "ours", "bytes": 1234}, {"system": "stock", "cpu_s": 1.5}])
+    table = tabulate_rows([{"system": "ours", "bytes": 1234}, {"system": "stock", "cpu_s": 1.5}])
     assert [column.heading for column in table.columns] == ["system", "bytes", "cpu s"]
     assert table.rows == (("ours", "1,234", "–"), ("stock", "–", "1.5"))
     assert [column.number for column in table.columns] == [False, True, True]
@@ -199,7 +200,7 @@ def test_the_command_prints_and_writes(tmp_path):
 
 
 def test_run_once_measures_a_process():
-    outcome = run_once("tests.eval.test_efficiency:add", a=2, b=3)
+    outcome = run_once("tests.plugins.bench.test_efficiency:add", a=2, b=3)
     assert outcome.result == {"sum": 5}
     assert outcome.wall_s > 0 and outcome.cpu_s > 0
 
@@ -207,21 +208,21 @@ def test_run_once_measures_a_process():
 def test_the_peak_is_the_child_s_own():
     """Not what the parent held when it started the child, which is what wait4 would tell."""
     ballast = np.ones(60 << 20, dtype=np.uint8)
-    small = run_once("tests.eval.test_efficiency:hold", size=1 << 20)
-    large = run_once("tests.eval.test_efficiency:hold", size=101 << 20)
+    small = run_once("tests.plugins.bench.test_efficiency:hold", size=1 << 20)
+    large = run_once("tests.plugins.bench.test_efficiency:hold", size=101 << 20)
     assert 95 << 20 < large.peak_bytes - small.peak_bytes < 105 << 20
     assert ballast.sum() == 60 << 20
 
 
 def test_errors_of_a_child_are_told():
-    with pytest.raises(LexvlError, match="tests.eval.test_efficiency:fail: out of luck"):
-        run_once("tests.eval.test_efficiency:fail", message="out of luck")
+    with pytest.raises(LexvlError, match="tests.plugins.bench.test_efficiency:fail: out of luck"):
+        run_once("tests.plugins.bench.test_efficiency:fail", message="out of luck")
     with pytest.raises(LexvlError, match="ended without an answer: last words"):
-        run_once("tests.eval.test_efficiency:die")
+        run_once("tests.plugins.bench.test_efficiency:die")
 
 
 def test_a_worker_stays_and_survives_an_error():
-    with Worker("tests.eval.test_efficiency:counter", start=5) as worker:
+    with Worker("tests.plugins.bench.test_efficiency:counter", start=5) as worker:
         assert worker.facts == {"start": 5}
         assert [worker.request(step=1), worker.request(step=2)] == [6, 8]
         assert worker.peak_bytes > 0
@@ -286,7 +287,7 @@ def test_indexes_that_hold_different_things_do_not_compare():
 def test_a_user_s_shards_are_read_in_their_format(workdir):
     shards = prepare(tiny(workdir), workdir, 40, "parquet").shards
     theirs = Options(shards=shards)
-    found = index.shards_by_format(theirs, workdir)
+    found = index.prepare_formats(theirs, workdir)
     assert found == {"parquet": shards}
     assert describe(theirs, shards)["terms_per_document"] == 6.0
     with pytest.raises(UnknownName, match="ours-parquet"):
@@ -381,28 +382,28 @@ def test_the_first_round_is_not_kept():
 
 def test_single_queries_are_a_row_over_all_rounds():
     answers = {("lucene", "latency", 10): [{"wall_s": [0.001], "cpu_s": [0.001]}]}
-    [row] = search.rows_of(answers, {"lucene": 1.0}, 1)
+    [row] = search.make_rows(answers, {"lucene": 1.0}, 1)
     assert row["p50_ms"] == 1.0 and row["peak_mib"] == 1.0
 
 
 def test_systems_by_name():
-    assert chosen_systems(None, SEARCHERS) == list(SEARCHERS)
-    assert chosen_systems(("lucene", "ours"), SEARCHERS) == ["ours", "lucene"]
+    assert choose_systems(None, SEARCHERS) == list(SEARCHERS)
+    assert choose_systems(("lucene", "ours"), SEARCHERS) == ["ours", "lucene"]
     with pytest.raises(UnknownName, match="did you mean 'lucene'"):
-        chosen_systems(("lucence",), SEARCHERS)
+        choose_systems(("lucence",), SEARCHERS)
 
 
 def test_systems_that_are_not_installed(monkeypatch):
     monkeypatch.setattr("lexvl_plugins.bench.systems.find_spec", lambda module: None if module == "pyvsag" else module)
-    assert set(SEARCHERS) - set(installed_searchers(None)) == {"sindi", "sindi-pruned"}
-    assert installed_searchers(("seismic", "ours")) == ["ours", "seismic"]
+    assert set(SEARCHERS) - set(find_searchers(None)) == {"sindi", "sindi-pruned"}
+    assert find_searchers(("seismic", "ours")) == ["ours", "seismic"]
     with pytest.raises(UsageError, match=r"'sindi-pruned': package pyvsag is not installed; pip install pyvsag"):
-        installed_searchers(("ours", "sindi-pruned"))
+        find_searchers(("ours", "sindi-pruned"))
 
 
 def test_a_condition_has_the_nearest_share():
     frequencies = {"every": 10, "most": 8, "some": 3, "one": 1}
-    assert [condition_of(frequencies, 10, share) for share in (0.9, 0.75, 0.01)] == [
+    assert [choose_condition(frequencies, 10, share) for share in (0.9, 0.75, 0.01)] == [
         (Not(Term("one")), 0.9), (Term("most"), 0.8), (Not(Term("every")), 0.0),
     ]  # fmt: skip
 
@@ -416,12 +417,12 @@ def test_exact_hits_are_those_of_all_dot_products(workdir):
 def expect_exact_hits(shards, suffix, queries):
     write_shards(shards, [("w", {"a": 5, "b": 1}), ("x", {"a": 3})], [("y", {"a": 3}), ("z", {"b": 2})], suffix=suffix)
     queries.write_text('{"id": "1", "vector": {"a": 2, "c": 9}}\n{"id": "2", "vector": {"d": 1}}\n')
-    hits = baselines.exact_hits(str(shards), str(queries), [2, 10])
+    hits = baselines.find_exact(str(shards), str(queries), [2, 10])
     # Scores 10, 6, 6: of two hits the last scores 6, and of ten only three are there.
     assert hits == {"2": [(2, 6), (0, 1)], "10": [(3, 6), (0, 1)]}
     assert mean_recall(hits["2"], [np.array([10, 6]), np.array([])]) == 1.0
     assert mean_recall(hits["10"], [np.array([10, 0, 6]), np.array([])]) == pytest.approx(2 / 3)
-    assert baselines.document_frequencies(shards) == ({"a": 3, "b": 2}, 4)
+    assert baselines.count_documents(shards) == ({"a": 3, "b": 2}, 4)
 
 
 class PrunedSindi:
@@ -466,7 +467,7 @@ def three(tmp_path):
     write_shards(tmp_path / "three", [("w", {"a": 5, "b": 1}), ("x", {"a": 3}), ("y", {"a": 3})], terms="abcd")
     queries, exact = tmp_path / "q.jsonl", tmp_path / "exact.json"
     queries.write_text('{"id": "1", "vector": {"a": 2, "b": 9, "e": 1}}\n')
-    exact.write_text(json.dumps(baselines.exact_hits(str(tmp_path / "three"), str(queries), [2])))
+    exact.write_text(json.dumps(baselines.find_exact(str(tmp_path / "three"), str(queries), [2])))
     assert json.loads(exact.read_text()) == {"2": [[2, 6]]}
     return {"shards": str(tmp_path / "three"), "queries": str(queries), "exact": str(exact)}
 
@@ -500,7 +501,7 @@ def test_our_approximate_search_is_prepared_with_the_queries(three, tmp_path, mo
 def test_a_system_that_finds_too_few_says_how_many(three):
     inputs = baselines.read_inputs(**three)
     searches = {"one": lambda dims, weights, hits: [0], "none": lambda dims, weights, hits: []}
-    assert baselines.worker(inputs, searches).answer("recall", 2) == {"recall": 0.5, "settings": "one"}
+    assert baselines.make_worker(inputs, searches).answer("recall", 2) == {"recall": 0.5, "settings": "one"}
 
 
 def test_notes_state_recall_and_conditions():
@@ -509,7 +510,7 @@ def test_notes_state_recall_and_conditions():
 
     where = SimpleNamespace(facts={"where 1 % match": {"share": 0.0102, "first_s": 0.005}})
     workers = {"sindi": SimpleNamespace(request=request), "ours-where": where}
-    assert list(search.notes_of(workers, (10,))) == [
+    assert list(search.write_notes(workers, (10,))) == [
         "ours-where: where 1 % match: 1.0200 %; the first query with this condition takes 5.0 ms of CPU time",
         "sindi finds 0.9900 of the first 10: all",
     ]
@@ -534,21 +535,21 @@ def test_a_matrix_of_impacts_is_searched(workdir):
     theirs = Options(shards=workdir / "docs.npz", queries=workdir / "queries.npz", query_count=3, workdir=workdir)
     collection = prepare(theirs, workdir, 0)
     assert collection.documents == 30 and len(read_queries(str(collection.queries))) == 3
-    assert index.shards_by_format(theirs, workdir) == {"parquet": collection.shards}
+    assert index.prepare_formats(theirs, workdir) == {"parquet": collection.shards}
     sparse.save_npz(workdir / "queries.npz", rows[:4, :5].astype(np.int64))
     with pytest.raises(LexvlError, match="5 columns, .* has 9 terms"):
         prepare(theirs, workdir, 0)
 
 
 def test_share_found():
-    assert share_found([["a", "b"], ["c"], []], [["b", "x"], ["c"], []]) == pytest.approx((0.5 + 1 + 1) / 3)
+    assert measure_share([["a", "b"], ["c"], []], [["b", "x"], ["c"], []]) == pytest.approx((0.5 + 1 + 1) / 3)
 
 
 def test_dense_vectors_are_unit_and_repeat():
-    [block] = dense_vectors(50, 1, 0)
+    [block] = draw_dense(50, 1, 0)
     assert block.shape == (50, DIMENSIONS) and block.dtype == np.float32
     assert np.linalg.norm(block, axis=1) == pytest.approx(np.ones(50), abs=1e-5)
-    assert (next(dense_vectors(50, 1, 0)) == block).all() and (next(dense_vectors(50, 1, 1)) != block).any()
+    assert (next(draw_dense(50, 1, 0)) == block).all() and (next(draw_dense(50, 1, 1)) != block).any()
 
 
 def test_a_graph_search_reads_candidates_until_it_finds_almost_all():
@@ -560,11 +561,11 @@ def test_a_graph_search_reads_candidates_until_it_finds_almost_all():
     poor.add(vectors)
     rich.add(vectors)
     queries = vectors[:10] + 1
-    few, many = enough_candidates(rich, queries, 10), enough_candidates(poor, queries, 10)
+    few, many = find_candidates(rich, queries, 10), find_candidates(poor, queries, 10)
     assert 64 <= few < many and few % 64 == many % 64 == 0
     exact = (queries @ vectors.T).argsort(axis=1)[:, :-11:-1].tolist()
     rich.hnsw.efSearch = few
-    assert share_found(exact, rich.search(queries, 10)[1].tolist()) >= 0.99
+    assert measure_share(exact, rich.search(queries, 10)[1].tolist()) >= 0.99
 
 
 def test_a_system_without_proc_is_refused(tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.bench import protocols
 from lexvl_plugins.bench.command import command
 from lexvl_plugins.bench.processes import Outcome
-from lexvl_plugins.bench.protocols import measure, ratios, said, times_of, twins_of
+from lexvl_plugins.bench.protocols import find_twins, measure, quote, ratios, summarise_times
 from lexvl_plugins.bench.suite import Options
 
 DOCUMENTS = [("d1", {"dog": 8, "cat": 2}), ("d2", {"cat": 4})]
@@ -36,7 +36,7 @@ def rounds(*of_rounds: tuple[float, float]) -> list[dict[str, Any]]:
 
 
 def test_times_are_medians_of_the_rounds_means():
-    found = times_of(rounds((0.010, 0.002), (0.030, 0.004), (0.020, 0.006)))
+    found = summarise_times(rounds((0.010, 0.002), (0.030, 0.004), (0.020, 0.006)))
     assert found == {
         "encode_ms": 10,
         "search_ms": 2,
@@ -58,8 +58,8 @@ def test_ratios_pair_the_rounds():
 
 def test_what_papers_say():
     assert (PROTOCOLS["vdr-g"].depth, PROTOCOLS["stair-9"].depth) == (10, 25)
-    assert said(PROTOCOLS["vdr-g"].items) == "100,000 in the paper"
-    assert said(PROTOCOLS["stair-9"].queries) == "the paper says nothing"
+    assert quote(PROTOCOLS["vdr-g"].items) == "100,000 in the paper"
+    assert quote(PROTOCOLS["stair-9"].queries) == "the paper says nothing"
 
 
 def test_shards_must_be_of_two_models_and_one_corpus(tmp_path: Path) -> None:
@@ -68,14 +68,14 @@ def test_shards_must_be_of_two_models_and_one_corpus(tmp_path: Path) -> None:
     write_dense_shards(tmp_path / "fewer", [("d1", [1.0])])
     paths = {name: tmp_path / name for name in ("impacts", "vectors", "fewer")}
     twins = Options(shards=paths["impacts"], dense_shards=paths["vectors"])
-    assert twins_of(twins) == {"impact": paths["impacts"], "dense": paths["vectors"]}
+    assert find_twins(twins) == {"impact": paths["impacts"], "dense": paths["vectors"]}
     for options, message in (
         (Options(shards=paths["impacts"]), "--shards FOLDER of impacts, --dense-shards FOLDER of vectors"),
         (Options(shards=paths["vectors"], dense_shards=paths["impacts"]), "vectors: dense shards, expected those"),
         (Options(shards=paths["impacts"], dense_shards=paths["fewer"]), r"toy \(2\), .*fewer has toy \(1\); encode"),
     ):
         with pytest.raises(UsageError, match=message):
-            twins_of(options)
+            find_twins(options)
     with pytest.raises(UnknownName, match="unknown protocol 'vdr-h'; did you mean 'vdr-g'"):
         measure(Options(protocol="vdr-h"))
 

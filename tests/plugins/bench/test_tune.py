@@ -16,26 +16,13 @@ from lexvl_anserini.fuse import command as fuse
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.index import command as index
-from lexvl_anserini.queries.feedback import RM3, Feedback
+from lexvl_anserini.queries.query_vectors import RM3, Feedback
 from lexvl_anserini.runs.fusion import Fusion
 from lexvl_anserini.search import command as search
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.refine import Refinement
-from lexvl_plugins.bench.tune import (
-    QuerySetting,
-    Split,
-    TuningSetting,
-    command,
-    cross_validate,
-    draw_parts,
-    field_weights,
-    fusion_settings,
-    halves,
-    search_settings,
-    simplex,
-    tune,
-    tuning_table,
-)
+from lexvl_plugins.bench.grids import FusionGrid, QuerySetting, SearchGrid, TuningSetting, simplex, weigh_fields
+from lexvl_plugins.bench.tune import Split, command, cross_validate, draw_parts, halve, tabulate_grid, tune
 from tests.invoking import invoked
 
 RR = parse_measure("RR@10")
@@ -47,8 +34,12 @@ def test_weights_that_sum_to_one():
     assert all(sum(weights) == pytest.approx(1) for weights in simplex(3, 7))
 
 
+def list_fusions(runs: int, **grid: Any) -> list[TuningSetting]:
+    return FusionGrid(runs=[Path("a")] * runs, **grid).settings(True)
+
+
 def test_the_grid_of_fusion_begins_with_the_untuned_one():
-    settings = fusion_settings(2, ["rrf", "interpolation"], ["min-max"], 2, [60, 10])
+    settings = list_fusions(2, normalisation=["min-max"], steps=2, k=[60, 10])
     assert [setting.value for setting in settings] == [
         Fusion(),
         Fusion("rrf", k=10),
@@ -60,13 +51,17 @@ def test_the_grid_of_fusion_begins_with_the_untuned_one():
         *("--weight", "0.5", "--weight", "0.5"),
     ]
     with pytest.raises(UnknownName, match="unknown fusion 'rff'"):
-        fusion_settings(2, ["rff"], ["min-max"], 2, [60])
+        list_fusions(2, method=["rff"])
     with pytest.raises(UsageError, match="give --run twice or more"):
-        fusion_settings(1, ["rrf"], ["min-max"], 2, [60])
+        list_fusions(1)
+
+
+def list_searches(**grid: Any) -> list[TuningSetting]:
+    return SearchGrid(dev="dev", **grid).settings(True)
 
 
 def test_the_grid_of_search_has_every_combination():
-    settings = search_settings([8], [3, 5], [20], [1.0], [0.5, 1.0])
+    settings = list_searches(query_terms=[8], feedback=[3, 5], feedback_beta=[0.5, 1.0])
     assert len(settings) == 2 * (1 + 4)
     assert (settings[0].value, settings[0].arguments) == (QuerySetting(), [])
     assert settings[-1].value == QuerySetting({}, Refinement(query_terms=8, feedback=Feedback(5, 20, 1.0, 1.0)))
@@ -74,14 +69,14 @@ def test_the_grid_of_search_has_every_combination():
         *("--query-terms", "8", "--feedback", "5"),
         *("--feedback-terms", "20", "--feedback-alpha", "1.0", "--feedback-beta", "1.0"),
     ]
-    with pytest.raises(UsageError, match="nothing to tune; give --query-terms, --feedback, --rm3, --field-steps or"):
-        search_settings([], [], [20], [1.0], [0.5])
-    settings = search_settings([], [], [], [], [], ["k1=1"], rm3s=[RM3(5, 20, 0.75)])
+    with pytest.raises(UsageError, match="nothing to tune"):
+        list_searches()
+    settings = list_searches(options=["k1=1"], rm3=[5], rm3_terms=[20], rm3_weight=[0.75])
     assert [setting.arguments[1::2] for setting in settings] == [
         *([], ["5", "20", "0.75"], ["k1=1"], ["k1=1", "5", "20", "0.75"])
     ]
     assert settings[1].value == QuerySetting({}, Refinement(rm3=RM3(5, 20, 0.75)))
-    settings = search_settings([], [], [20], [1.0], [0.5], ["k1=1", "b=0", "k1=2"])
+    settings = list_searches(options=["k1=1", "b=0", "k1=2"])
     assert [setting.arguments[1::2] for setting in settings] == [
         *([], ["b=0"], ["k1=1"], ["k1=1", "b=0"], ["k1=2"], ["k1=2", "b=0"])
     ]
@@ -114,7 +109,7 @@ def test_only_the_untuned_and_the_chosen_setting_see_the_test_topics():
         "test": {"topics": "test", "untuned": 1 / 3, "chosen": 1 / 2},
         "grid": [{"rank": n, "value": 1 / n} for n in (3, 2, 5, 2)],
     }
-    assert tuning_table(tuned).rows[:3] == (
+    assert tabulate_grid(tuned).rows[:3] == (
         ("untuned", "3", "0.3333", "0.3333"),
         ("chosen", "2", "0.5000", "0.5000"),
         ("", "5", "0.2000", "–"),
@@ -140,14 +135,14 @@ def test_parts_by_hand():
 
 def test_halves_are_drawn_by_the_seed_and_have_every_topic_once():
     whole = Split("dev", [Qrel(q, d, 1) for q in "abcde" for d in ("r", "s")], lambda value: ())
-    first, second = halves(whole, 1)
+    first, second = halve(whole, 1)
     parts = [{q.query_id for q in half.qrels} for half in (first, second)]
     assert (len(parts[0]), len(parts[1]), parts[0] | parts[1]) == (3, 2, set("abcde"))
     assert (first.label, second.label) == ("dev half 1 of seed 1", "dev half 2 of seed 1")
-    assert len(first.qrels) == 6 and halves(whole, 1)[0].qrels == first.qrels
-    assert len({tuple(q.query_id for q in halves(whole, seed)[0].qrels) for seed in range(20)}) > 1
+    assert len(first.qrels) == 6 and halve(whole, 1)[0].qrels == first.qrels
+    assert len({tuple(q.query_id for q in halve(whole, seed)[0].qrels) for seed in range(20)}) > 1
     with pytest.raises(DataError, match="dev: 1 topics have judgements; two halves need 2 or more"):
-        halves(split("dev", "1", []), 1)
+        halve(split("dev", "1", []), 1)
 
 
 def test_each_fold_is_reported_by_the_setting_that_is_best_on_the_others():
@@ -248,7 +243,7 @@ def test_weights_of_fields_are_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyP
     tuned = json.loads(invoked(command, *topics, *files, "--field-steps", 4))
     # Each step is of a field's own weight, 255; the untuned one comes first.
     steps = [{"title.weight": str(255 * n), "body.weight": str(255 * (4 - n))} for n in range(5)]
-    assert field_weights(index_manifest(Path("index")).encoder, 4) == steps
+    assert weigh_fields(index_manifest(Path("index")).encoder, 4) == steps
     assert [row.get("set") for row in tuned["grid"]] == [
         None,
         *([f"{key}={value}" for key, value in weights.items()] for weights in steps),

@@ -16,19 +16,18 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError, UnknownName, 
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactDocument, ImpactQuery
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
-from lexvl_plugins.bench.mixture import Mixture
 from lexvl_plugins.bench.vectors import (
     BLOCK,
+    Mixture,
     NumberTower,
     VectorShape,
-    as_queries,
-    generate,
-    queries_from_pool,
+    draw_from_pool,
+    draw_queries,
+    find_shape,
+    make_corpus,
+    make_queries,
     read_encoded,
     read_impact_matrix,
-    shape_of,
-    synthetic_corpus,
-    synthetic_queries,
     write_matrix,
     write_synthetic,
 )
@@ -47,7 +46,7 @@ def test_inclusion_is_the_law_capped_at_one():
 
 def test_all_terms_of_the_vocabulary():
     everything = VectorShape(terms=8, size=8, exponent=1.0, shift=0.0, least=1, gamma=2.0, scale=40.0)
-    vectors = generate(everything, 5, np.random.default_rng(0))
+    vectors = everything.documents(5, np.random.default_rng(0))
     assert vectors.indices.reshape(5, 8).tolist() == [list(range(8))] * 5
 
 
@@ -60,7 +59,7 @@ def test_all_terms_of_the_vocabulary():
 )
 def test_rows_are_ascending_and_complete(terms, spare, exponent, shift, seed):
     shape = VectorShape(terms, terms + spare, exponent, shift, 1, 2.0, 40.0)
-    vectors = generate(shape, 7, np.random.default_rng(seed))
+    vectors = shape.documents(7, np.random.default_rng(seed))
     dims = vectors.indices.reshape(7, terms)
     assert (np.diff(dims, axis=1) > 0).all() if terms > 1 else True
     assert dims.min() >= 0 and dims.max() < shape.size
@@ -68,8 +67,8 @@ def test_rows_are_ascending_and_complete(terms, spare, exponent, shift, seed):
 
 
 def test_document_frequencies_follow_the_law():
-    shape = shape_of("splade")
-    vectors = generate(shape, 20_000, np.random.default_rng(1))
+    shape = find_shape("splade")
+    vectors = shape.documents(20_000, np.random.default_rng(1))
     share = np.bincount(vectors.indices, minlength=shape.size) / 20_000
     for term in (0, 10, 100, 1000):
         assert share[term] == pytest.approx(shape.inclusion[term], rel=0.1)
@@ -78,20 +77,20 @@ def test_document_frequencies_follow_the_law():
 
 def test_splade_queries_share_as_many_terms_with_documents_as_the_law_says():
     """The expected overlap, sum of p_query x p_document, that the shape was fitted to."""
-    shape = shape_of("splade")
-    asked = shape_of("splade", 30)
+    shape = find_shape("splade")
+    asked = find_shape("splade", 30)
     assert float(asked.inclusion @ shape.inclusion) == pytest.approx(2.1, abs=0.1)
 
 
 @pytest.mark.parametrize("name,terms,error", [("spalde", None, UnknownName), ("vdr", 0, UsageError)])
 def test_unknown_shapes_are_refused(name, terms, error):
     with pytest.raises(error):
-        shape_of(name, terms)
+        find_shape(name, terms)
 
 
 def test_more_terms_than_the_vocabulary_are_refused():
     with pytest.raises(UsageError, match="30522"):
-        shape_of("splade", 30_523)
+        find_shape("splade", 30_523)
 
 
 TINY = Mixture(
@@ -118,7 +117,7 @@ def test_the_heaviest_terms_of_a_text_remain():
 
 
 def test_a_mixture_has_the_lengths_and_overlap_that_it_is_fitted_to():
-    mixture = shape_of("mixture")
+    mixture = find_shape("mixture")
     documents = mixture.documents(3000, np.random.default_rng(1))
     queries = mixture.queries(100, None, np.random.default_rng(2))
     assert 140 < documents.nnz / 3000 < 147 and 43 < queries.nnz / 100 < 49
@@ -199,29 +198,29 @@ def test_another_seed_is_another_making(tmp_path):
 
 
 def test_the_corpus_streams_again():
-    corpus = synthetic_corpus(3)
+    corpus = make_corpus(3)
     assert [d.doc_id for d in corpus.documents()] == [d.doc_id for d in corpus.documents()]
     assert list(corpus.topics()) == list(corpus.qrels()) == []
 
 
 def test_queries_have_the_terms_asked_for():
-    queries = synthetic_queries(SMALL, 4, 2, seed=1)
+    queries = draw_queries(SMALL, 4, 2, seed=1)
     assert [query.query_id for query in queries] == ["q00000", "q00001", "q00002", "q00003"]
     assert all(len(query.vector) == 2 and max(query.vector.values()) == 255 for query in queries)
-    assert queries == synthetic_queries(SMALL, 4, 2, seed=1)
+    assert queries == draw_queries(SMALL, 4, 2, seed=1)
     with pytest.raises(UsageError, match="expected 1 to 8"):
-        synthetic_queries(SMALL, 4, 9)
+        draw_queries(SMALL, 4, 9)
 
 
 def test_long_queries_lose_bits_until_no_score_passes_the_bound():
-    [query] = as_queries(sparse.csr_matrix(np.full((1, 2000), 255.0)), [str(i) for i in range(2000)])
+    [query] = make_queries(sparse.csr_matrix(np.full((1, 2000), 255.0)), [str(i) for i in range(2000)])
     assert sum(query.vector.values()) * 255 < 1 << 24
     assert max(query.vector.values()) > 1
 
 
 def test_pooled_queries_ask_frequent_terms_often():
     documents = [ImpactDocument(f"d{i}", {"common": 7, f"rare{i}": 300}) for i in range(50)]
-    queries = queries_from_pool(documents, 40, 2)
+    queries = draw_from_pool(documents, 40, 2)
     counts = Counter(term for query in queries for term in query.vector)
     assert counts.most_common(1)[0][0] == "common"
     assert {weight for query in queries for weight in query.vector.values()} == {7, 255}
@@ -229,13 +228,13 @@ def test_pooled_queries_ask_frequent_terms_often():
 
 
 def test_pooled_queries_of_few_terms_are_shorter():
-    [query] = queries_from_pool([ImpactDocument("d", {"one": 1})], 1, 30)
+    [query] = draw_from_pool([ImpactDocument("d", {"one": 1})], 1, 30)
     assert query.vector == {"one": 1}
 
 
 def test_no_query_is_drawn_from_documents_without_terms():
     with pytest.raises(DataError, match="no query can be drawn"):
-        queries_from_pool([ImpactDocument("d", {})], 1, 30)
+        draw_from_pool([ImpactDocument("d", {})], 1, 30)
 
 
 def test_given_queries_become_eight_bits(tmp_path):

@@ -80,6 +80,6 @@ def kill_process(cluster: Any, chance: random.Random) -> bool:
 def is_working(process: psutil.Process) -> bool:
     """Whether it does work on a part, or holds an object."""
     try:
-        return "".join(process.cmdline()).startswith(("ray::answered", "ray::HeldObject"))
+        return "".join(process.cmdline()).startswith(("ray::do_part", "ray::HeldObject"))
     except psutil.Error:
         return False

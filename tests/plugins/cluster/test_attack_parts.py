@@ -22,19 +22,19 @@ from rounds import Rounds
 from shard_folders import write_shards
 from worlds import WORDS
 
-from lexvl_anserini.data.dataset import dataset_of
+from lexvl_anserini.data.dataset import load_reference
 from lexvl_anserini.encoders.loading import EncoderRequest
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.queries.feedback import ShardVectors
+from lexvl_anserini.queries.query_vectors import ShardVectors
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts
-from lexvl_plugins.cluster.parts import PartsRequest, encode_part, encode_parts, loaded_plan
-from lexvl_plugins.cluster.plans import CorpusPlan, listing_of, plan_corpus
+from lexvl_plugins.cluster.parts import PartsRequest, encode_part, encode_parts, load_plan
+from lexvl_plugins.cluster.plans import CorpusPlan, name_listing, plan_corpus
 from tests.attack.test_attack_corruption import pairs
 from tests.attack.test_attack_search import bound_of, drawn, expected, some_query
 
@@ -70,9 +70,9 @@ def planned(random: Random, folder: Path, encoder: EncoderRequest) -> Callable[.
     layout = Layout(shard_size=random.randint(1, 9), contents=random.random() < 0.5)
     plan, parts = folder / "plan.json", random.randint(1, documents)
     corpus = CorpusRef(name, **options)
-    listing = listing_of(plan) if random.random() < 0.7 else None
+    listing = name_listing(plan) if random.random() < 0.7 else None
     corpus_plan = plan_corpus(
-        dataset_of(corpus), encoder.load(), parts, layout=layout, block_size=random.randint(1, 12), listing=listing
+        load_reference(corpus), encoder.load(), parts, layout=layout, block_size=random.randint(1, 12), listing=listing
     )
     corpus_plan.write(plan)
     assert CorpusPlan.read(plan) == corpus_plan
@@ -88,7 +88,7 @@ def test_parts_are_those_of_one_undisturbed_call(rounds: Rounds, encoder: Encode
         number = random.randrange(parts)
         request = request_of("alone")
         write_impacts(
-            dataset_of(request.corpus),
+            load_reference(request.corpus),
             encoder.load(),
             folder / "alone",
             layout=request.layout,
@@ -120,7 +120,7 @@ def disturbed(random: Random, folder: Path, request: PartsRequest, sound: dict[s
     """Damages the parts, the plan or its listing; what is made of them has the sound vectors, or there is one line."""
     home = folder / "disturbed"
     shutil.copytree(request.output, home)
-    plan = {path: path.read_bytes() for path in (request.plan, listing_of(request.plan)) if path.exists()}
+    plan = {path: path.read_bytes() for path in (request.plan, name_listing(request.plan)) if path.exists()}
     path = random.choice([*plan, *[p for p in home.rglob("*") if p.is_file()]])
     what = random.choice(["bytes", "bytes", "gone", "of another"])
     if what == "bytes":
@@ -134,12 +134,12 @@ def disturbed(random: Random, folder: Path, request: PartsRequest, sound: dict[s
         for name in contents:
             (first / name).parent.mkdir(exist_ok=True)
             (first / name).write_bytes(contents[name])
-    loaded_plan.cache_clear()
+    load_plan.cache_clear()
     try:
         collection = encode_parts(PartsRequest(**{**vars(request), "output": home}))
         vectors = ShardVectors(home, collection.manifest)
         undamaged = ShardVectors(request.output, collection.manifest)
-        documents = [document.doc_id for document in dataset_of(request.corpus).documents()]
+        documents = [document.doc_id for document in load_reference(request.corpus).documents()]
         assert [vectors(d) for d in documents] == [undamaged(d) for d in documents], (path.name, what)
     except LexvlError as error:
         one_line(error)
@@ -147,7 +147,7 @@ def disturbed(random: Random, folder: Path, request: PartsRequest, sound: dict[s
     assert tree(request.output) == sound
     for file, content in plan.items():
         file.write_bytes(content)
-    loaded_plan.cache_clear()
+    load_plan.cache_clear()
     shutil.rmtree(home)
     rounds.count("damaged parts and plans")
 

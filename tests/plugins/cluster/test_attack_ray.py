@@ -16,8 +16,8 @@ import pytest
 from damage import one_line
 from rounds import Rounds
 
-from lexvl_anserini.encode import command as encode
 from lexvl_anserini.ground.errors import DataError, LexvlError
+from lexvl_plugins.cluster.encode import command as encode
 from lexvl_plugins.cluster.ray_cluster import RayRunner
 from tests.plugins.cluster import test_ray_line as line
 from tests.plugins.cluster.ray_nodes import running_cluster

@@ -19,10 +19,10 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, U
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.queries.clauses import All, Ids, Impacts, Not, Term, Text
-from lexvl_anserini.search import command as search_command
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
-from lexvl_plugins.cluster import partitions_building as building
-from lexvl_plugins.cluster.partitions import PartitionsEngine, divided
+from lexvl_plugins.cluster import building
+from lexvl_plugins.cluster.partitions import PartitionsEngine
+from lexvl_plugins.cluster.search import command as search_command
 
 TERMS = ("ash", "bay", "cat", "dog")
 
@@ -122,14 +122,6 @@ def test_what_partitions_are_not(indexes, tmp_path):
         build_index([indexes[0], *sources], tmp_path / "i", engine="partitions")
     with pytest.raises(UsageError, match=r"--runner ray searches an index in partitions, .*one is one index"):
         search_command(index=str(indexes[0]), match="ash", runner="ray")
-
-
-def test_partitions_are_divided_among_workers():
-    folders = [Path(str(n)) for n in range(7)]
-    for number in range(1, 8):
-        groups = divided(folders, number)
-        assert [folder for group in groups for folder in group] == folders
-        assert {len(group) for group in groups} <= {7 // number, 7 // number + 1}
 
 
 def test_a_partition_is_no_index_by_itself(indexes):

@@ -12,20 +12,20 @@ import pytest
 from byte_towers import tree
 
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.encode import command as encode_command
 from lexvl_anserini.encoders.loading import EncoderRequest
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.queries.feedback import ShardVectors
+from lexvl_anserini.queries.query_vectors import ShardVectors
 from lexvl_anserini.searching.building import build_index, folders_of
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.cluster import parts
-from lexvl_plugins.cluster.collection import EncodedCollection
-from lexvl_plugins.cluster.parts import PartsRequest, encode_part, encode_parts
+from lexvl_plugins.cluster.encode import command as encode_command
+from lexvl_plugins.cluster.options import RunnerOptions
+from lexvl_plugins.cluster.parts import EncodedCollection, PartsRequest, encode_part, encode_parts
 from lexvl_plugins.cluster.plans import plan_corpus
-from lexvl_plugins.cluster.runners import RUNNERS, FailedPart, LocalRunner, current_runner, running_on
+from lexvl_plugins.cluster.runners import RUNNERS, FailedPart, LocalRunner, get_runner, run_on
 from tests.plugins.cluster.test_plans import corpus_of
 
 PARTS = 4
@@ -58,7 +58,7 @@ class BackwardRunner(LocalRunner):
     """Does the last part first."""
 
     def results(self, work: Callable[[int], Any], numbers: Iterable[int], cores: int = 1) -> Iterator[tuple[int, Any]]:
-        yield from super().results(work, reversed(list(numbers)), cores)
+        yield from super().run(work, reversed(list(numbers)), cores)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def backward(monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_the_parts_are_those_of_single_calls_in_any_order(request_of, backward, tmp_path):
     whole = encode_parts(request_of("forward"))
-    with running_on(backward):
+    with run_on(RunnerOptions(backward)):
         assert encode_parts(request_of("backward")) == whole
     assert tree(tmp_path / "forward") == tree(tmp_path / "backward")
     request = request_of("alone")
@@ -169,11 +169,11 @@ def test_a_damaged_collection_is_one_line(content, tmp_path):
 
 
 def test_runners_by_name(backward):
-    assert type(current_runner()) is LocalRunner
-    with running_on(backward) as runner:
-        assert current_runner() is runner
-    assert type(current_runner()) is LocalRunner
-    with pytest.raises(UnknownName, match="unknown runner 'rai'; did you mean 'ray'"), running_on("rai"):
+    assert type(get_runner()) is LocalRunner
+    with run_on(RunnerOptions(backward)) as runner:
+        assert get_runner() is runner
+    assert type(get_runner()) is LocalRunner
+    with pytest.raises(UnknownName, match="unknown runner 'rai'; did you mean 'ray'"), run_on(RunnerOptions("rai")):
         pass
 
 
@@ -185,7 +185,7 @@ def test_the_local_runner_passes_failures_on_and_raises_faults():
             raise ZeroDivisionError
         return number * number
 
-    results = LocalRunner().results(work, range(5))
+    results = LocalRunner().run(work, range(5))
     assert [next(results) for _ in range(3)] == [(0, 0), (1, 1), (2, FailedPart("full"))]
     with pytest.raises(ZeroDivisionError):
         next(results)
@@ -212,7 +212,7 @@ def test_the_command_encodes_all_parts(tmp_path, vocabulary_checkpoint, capsys):
             ArtefactError,
             r'the plan is of another request \(encoder: "bag-of-tokens" found, "splade"',
         ),
-        ({"corpus": None, "topics": "demo/test", "output": "x"}, UsageError, "--plan is of a corpus"),
+        ({"corpus": None, "topics": "demo/test", "output": "x"}, UsageError, "--topics are encoded as a whole"),
         ({"workers": 2}, UsageError, "are for --runner ray"),
     ):
         with pytest.raises(error, match=message):

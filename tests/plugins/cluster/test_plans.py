@@ -58,7 +58,7 @@ def test_the_parts_of_a_plan_are_those_of_the_whole_corpus(parts: int, dataset: 
     assert plan == made and len(plan.blocks) == 5
     for number in range(parts):
         alone = encode(dataset, tmp_path / f"alone-{number}", part=Part(number, parts))
-        assert encode(dataset, tmp_path / f"planned-{number}", part=plan.part(Part(number, parts))) == alone
+        assert encode(dataset, tmp_path / f"planned-{number}", part=plan.take_part(Part(number, parts))) == alone
 
 
 def test_a_part_opens_the_corpus_at_its_own_place(dataset: Dataset, tmp_path: Path) -> None:
@@ -73,12 +73,12 @@ def test_a_part_opens_the_corpus_at_its_own_place(dataset: Dataset, tmp_path: Pa
             read.append(document.doc_id)
             yield here, document
 
-    encode(replace(dataset, placed=counted), tmp_path / "out", part=plan.part(Part(1, 3)))
+    encode(replace(dataset, placed=counted), tmp_path / "out", part=plan.take_part(Part(1, 3)))
     assert read == [f"d{n}" for n in range(5, 15)]
     packed = replace(dataset, placed=None)  # as a packed corpus
     plan = plan_of(packed, 3)
     assert plan.blocks[1].place is None
-    assert encode(packed, tmp_path / "packed", part=plan.part(Part(1, 3))) == tree(tmp_path / "out")
+    assert encode(packed, tmp_path / "packed", part=plan.take_part(Part(1, 3))) == tree(tmp_path / "out")
 
 
 def test_the_documents_of_other_corpora_are_listed_beside_the_plan(tmp_path: Path) -> None:
@@ -100,15 +100,15 @@ def test_the_documents_of_other_corpora_are_listed_beside_the_plan(tmp_path: Pat
 
     for number in range(3):
         alone = encode(dataset, tmp_path / f"alone-{number}", part=Part(number, 3))
-        part = plan.part(Part(number, 3))
+        part = plan.take_part(Part(number, 3))
         assert encode(replace(dataset, documents=unread), tmp_path / f"planned-{number}", part=part) == alone
     lines = (tmp_path / "plan.documents.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "plan.documents.jsonl").write_bytes(b"".join([*lines[:6], b'{"name": 1}\n', *lines[7:]]))
     with pytest.raises(DataError, match=r"jsonl line 7: no document of a listing \(keys name\); plan the corpus again"):
-        encode(dataset, tmp_path / "damaged", part=plan.part(Part(1, 3)))
+        encode(dataset, tmp_path / "damaged", part=plan.take_part(Part(1, 3)))
     (tmp_path / "plan.documents.jsonl").unlink()
     with pytest.raises(DataError, match=r"plan.documents.jsonl: cannot be read"):
-        encode(dataset, tmp_path / "missing", part=plan.part(Part(1, 3)))
+        encode(dataset, tmp_path / "missing", part=plan.take_part(Part(1, 3)))
 
 
 def test_a_document_that_changed_since_the_plan_is_found(dataset: Dataset, tmp_path: Path) -> None:
@@ -117,13 +117,13 @@ def test_a_document_that_changed_since_the_plan_is_found(dataset: Dataset, tmp_p
     path = tmp_path / "corpus/corpus.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"d5"', b'"x5"'))
     with pytest.raises(ArtefactError, match="the corpus changed while it was read"):
-        encode(dataset, tmp_path / "out", part=plan.part(Part(1, 3)))
-    encode(dataset, tmp_path / "last", part=plan.part(Part(2, 3)))
+        encode(dataset, tmp_path / "out", part=plan.take_part(Part(1, 3)))
+    encode(dataset, tmp_path / "last", part=plan.take_part(Part(2, 3)))
 
 
 def test_a_killed_part_resumes(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of(dataset, 2)
-    expected = encode(dataset, tmp_path / "whole", part=plan.part(Part(1, 2)))
+    expected = encode(dataset, tmp_path / "whole", part=plan.take_part(Part(1, 2)))
     real, calls = UnfinishedShards.add, []
 
     def killed(*arguments: Any) -> Any:
@@ -135,18 +135,18 @@ def test_a_killed_part_resumes(dataset: Dataset, tmp_path: Path, monkeypatch: py
     with monkeypatch.context() as patch:
         patch.setattr(UnfinishedShards, "add", killed)
         with pytest.raises(KeyboardInterrupt):
-            encode(dataset, tmp_path / "out", part=plan.part(Part(1, 2)))
-    assert encode(dataset, tmp_path / "out", part=plan.part(Part(1, 2))) == expected
+            encode(dataset, tmp_path / "out", part=plan.take_part(Part(1, 2)))
+    assert encode(dataset, tmp_path / "out", part=plan.take_part(Part(1, 2))) == expected
 
 
 def test_another_request_than_the_plan_is_refused(dataset: Dataset, tmp_path: Path) -> None:
     plan = plan_of(dataset, 2)
     with pytest.raises(UsageError, match="a part of 3 is wanted, the plan has 2 parts"):
-        encode(dataset, tmp_path / "a", part=plan.part(Part(0, 3)))
+        encode(dataset, tmp_path / "a", part=plan.take_part(Part(0, 3)))
     with pytest.raises(UsageError, match="shard id 2 of 2"):
-        encode(dataset, tmp_path / "b", part=plan.part(Part(2, 2)))
+        encode(dataset, tmp_path / "b", part=plan.take_part(Part(2, 2)))
     with pytest.raises(ArtefactError, match=r"the plan is of another request \(layout.shard_size: "):
-        write_impacts(dataset, model_of(), tmp_path / "c", part=plan.part(Part(0, 2)))
+        write_impacts(dataset, model_of(), tmp_path / "c", part=plan.take_part(Part(0, 2)))
     with pytest.raises(UsageError, match="24 parts of a corpus of 23 documents"):
         plan_of(dataset, 24)
 

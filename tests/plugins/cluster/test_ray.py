@@ -19,9 +19,10 @@ import pytest
 
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
 from lexvl_plugins.cluster import ray_connect
+from lexvl_plugins.cluster.options import RunnerOptions
 from lexvl_plugins.cluster.ray_cluster import RayRunner
-from lexvl_plugins.cluster.ray_connect import NodeFacts, check_nodes, facts_here, refuse_open
-from lexvl_plugins.cluster.runners import FailedPart, RunnerSettings, all_results, running_on
+from lexvl_plugins.cluster.ray_connect import NodeFacts, check_nodes, find_facts, refuse_open
+from lexvl_plugins.cluster.runners import FailedPart, run_all, run_on
 from tests.plugins.cluster.ray_nodes import IMPORTED, kill_node, ray, running_cluster
 
 
@@ -35,7 +36,7 @@ def cluster():
 @pytest.fixture
 def runner(cluster):
     """A runner on the cluster, which has all its nodes."""
-    found = RayRunner(RunnerSettings(address=cluster.address, retries=2))
+    found = RayRunner(RunnerOptions(address=cluster.address, retries=2))
     yield found
     found.close()
 
@@ -51,7 +52,7 @@ def handlers():
 def test_signals_of_java_stay(cluster):
     """Ray takes SIGSEGV over; a Java machine in this process would crash at its next safepoint."""
     before = handlers()
-    made = RayRunner(RunnerSettings(address=cluster.address))
+    made = RayRunner(RunnerOptions(address=cluster.address))
     assert handlers() == before
     made.close()
     assert handlers() == before
@@ -85,10 +86,10 @@ class Poisoned:
 
 
 def test_results_of_all_numbers(runner):
-    found = dict(runner.results(squared, range(40)))
+    found = dict(runner.run(squared, range(40)))
     assert {number: value for number, (value, _) in found.items()} == {n: n * n for n in range(40)}
     assert os.getpid() not in {pid for _, pid in found.values()}
-    assert repr(runner) == f"RayRunner({runner.address}, places=3)"
+    assert runner.places == 3
 
 
 def test_numbers_are_taken_as_they_are_needed(runner):
@@ -99,16 +100,16 @@ def test_numbers_are_taken_as_they_are_needed(runner):
             taken.append(number)
             yield number
 
-    results = runner.results(squared, numbers())
+    results = runner.run(squared, numbers())
     next(results)
-    assert len(taken) <= 1 + runner.window(1)
+    assert len(taken) <= 1 + 2 * runner.places
     results.close()
-    assert dict(runner.results(squared, iter(()))) == {}
+    assert dict(runner.run(squared, iter(()))) == {}
 
 
 def test_a_poisoned_part_fails_and_the_others_finish(runner, tmp_path):
     work = Poisoned(tmp_path)
-    found = dict(runner.results(work, range(12)))
+    found = dict(runner.run(work, range(12)))
     failed = {number: found.pop(number) for number in (3, 5, 7)}
     assert found == {number: number for number in range(12) if number not in failed}
     assert all(isinstance(one, FailedPart) for one in failed.values())
@@ -117,7 +118,7 @@ def test_a_poisoned_part_fails_and_the_others_finish(runner, tmp_path):
     assert failed[7].reason == f"OSError: no such disk (on {socket.gethostname()})"
     assert {number: work.tries(number) for number in (3, 5, 7, 9, 0)} == {3: 3, 5: 1, 7: 3, 9: 2, 0: 1}
     with pytest.raises(LexvlError, match="3 of 12 parts failed.*part three: its process"):
-        list(all_results(runner, work, range(12), lambda n: "part three" if n == 3 else str(n)))
+        list(run_all(runner, work, range(12), lambda n: "part three" if n == 3 else str(n)))
 
 
 class Shelf:
@@ -149,19 +150,18 @@ class Shelf:
 
 
 def test_workers_answer_and_keep_the_class_of_errors(runner):
-    workers = runner.workers(Shelf, ["a", "b"])
+    workers = runner.start_workers(Shelf, ["a", "b"])
     assert [one.call("holding", 1, 2).result() for one in workers] == [("a", 1, 2), ("b", 1, 2)]
     with pytest.raises(DataError, match=r"^line 3: no id \(on "):
         workers[0].call("broken").result()
-    assert repr(workers[0]).startswith("RayWorker(")
     for one in workers:
         one.close()
     with pytest.raises(ArtefactError, match="no such shelf"):
-        runner.workers(Shelf, ["a", "missing"])
+        runner.start_workers(Shelf, ["a", "missing"])
 
 
 def test_a_worker_whose_process_dies_is_made_again(runner):
-    [worker] = runner.workers(Shelf, ["a"])
+    [worker] = runner.start_workers(Shelf, ["a"])
     process = worker.call("pid").result()
     pending = worker.call("slow")
     os.kill(process, signal.SIGKILL)
@@ -171,7 +171,7 @@ def test_a_worker_whose_process_dies_is_made_again(runner):
 
 
 def test_workers_survive_their_machine(cluster, runner, capfd):
-    workers = runner.workers(Shelf, list("abcdef"))
+    workers = runner.start_workers(Shelf, list("abcdef"))
     homes = [one.call("node").result() for one in workers]
     assert len(set(homes)) > 1
     lost = next(node for node in cluster.worker_nodes if node.node_id in homes)
@@ -193,14 +193,14 @@ def test_the_private_function_of_ray_is_where_it_was():
 
 def test_options_that_do_not_fit(cluster):
     with pytest.raises(UsageError, match="no machine of the cluster has 2 GPUs"):
-        RayRunner(RunnerSettings(address=cluster.address, gpus=2))
-    with pytest.raises(UsageError, match="expected HOST:PORT"), running_on("ray", RunnerSettings(address="here")):
+        RayRunner(RunnerOptions(address=cluster.address, gpus=2))
+    with pytest.raises(UsageError, match="expected HOST:PORT"), run_on(RunnerOptions("ray", address="here")):
         pass
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
         with pytest.raises(LexvlError, match=f"{address}: no Ray cluster there .*ray start --head"):
-            RayRunner(RunnerSettings(address=address))
+            RayRunner(RunnerOptions(address=address))
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_an_open_cluster_is_refused(monkeypatch, address, fine):
 
 
 def test_machines_of_other_versions(tmp_path):
-    here = facts_here(str(tmp_path))
+    here = find_facts(str(tmp_path))
     assert check_nodes({"a": here}, str(tmp_path)) == []
     with pytest.raises(LexvlError, match="machine b of the cluster has lexvl-anserini 0.0.1, this one"):
         check_nodes({"a": here, "b": here._replace(lexvl="0.0.1")}, str(tmp_path))
@@ -235,9 +235,9 @@ def test_a_machine_without_the_package(cluster, monkeypatch):
     def facts(folder):
         return import_module("no_such_package")
 
-    monkeypatch.setattr(ray_connect, "facts_here", facts)
+    monkeypatch.setattr(ray_connect, "find_facts", facts)
     with pytest.raises(LexvlError, match="cannot be used there .*no_such_package.*install it there"):
-        RayRunner(RunnerSettings(address=cluster.address))
+        RayRunner(RunnerOptions(address=cluster.address))
 
 
 NONE_FOUND = ConnectionError("Could not find any running Ray instance.")
@@ -256,7 +256,7 @@ OTHER_RAY = RuntimeError("Version mismatch: started with:\n    Ray: 1.0\n    Pyt
     ids=["another token", "slow start", "no cluster", "another version"],
 )
 def test_errors_of_a_connection_are_one_line(address, error, expected):
-    with pytest.raises(LexvlError, match=expected), ray_connect.connection_errors(address):
+    with pytest.raises(LexvlError, match=expected), ray_connect.name_errors(address):
         raise error
 
 
@@ -266,17 +266,18 @@ def gpus(number):
 
 def test_work_gets_its_gpu(cluster):
     """The first node says that it has one."""
-    made = RayRunner(RunnerSettings(address=cluster.address, gpus=1))
-    assert dict(made.results(gpus, range(4))) == dict.fromkeys(range(4), "0")
+    made = RayRunner(RunnerOptions(address=cluster.address, gpus=1))
+    assert dict(made.run(gpus, range(4))) == dict.fromkeys(range(4), "0")
     made.close()
 
 
 ALONE = """
 import os, sys
-from lexvl_plugins.cluster.runners import RunnerSettings, running_on
+from lexvl_plugins.cluster.options import RunnerOptions
+from lexvl_plugins.cluster.runners import run_on
 if __name__ == "__main__":
-    with running_on("ray", RunnerSettings(workers=2)) as runner:
-        print(runner.address, runner.places, sorted(dict(runner.results(abs, range(-3, 3))).items()))
+    with run_on(RunnerOptions("ray", workers=2)) as runner:
+        print(runner.address, runner.places, sorted(dict(runner.run(abs, range(-3, 3))).items()))
 """
 
 

@@ -16,11 +16,11 @@ import time
 import pytest
 from byte_towers import tree
 
-from lexvl_anserini.encode import command as encode
 from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.index import command as index
-from lexvl_anserini.search import command as search
+from lexvl_plugins.cluster.encode import command as encode
+from lexvl_plugins.cluster.index import command as index
 from lexvl_plugins.cluster.ray_cluster import RayRunner
+from lexvl_plugins.cluster.search import command as search
 from tests.plugins.cluster.ray_nodes import IMPORTED, kill_node, kill_process, running_cluster
 
 WORDS = ["ash", "bay", "cat", "dog", "elm", "fig", "gem", "hat", "ice", "jam", "key", "lid", "map", "net", "oak", "pen"]
@@ -82,7 +82,7 @@ class Killer:
 
     def __init__(self, cluster, monkeypatch, seed):
         self.cluster, self.chance, self.points, self.calls, self.killed = cluster, random.Random(seed), [], 0, []
-        original = RayRunner._ready
+        original = RayRunner._wait
 
         def awaited(runner, refs, what):
             self.calls += 1
@@ -90,7 +90,7 @@ class Killer:
                 self.kill()
             return original(runner, refs, what)
 
-        monkeypatch.setattr(RayRunner, "_ready", awaited)
+        monkeypatch.setattr(RayRunner, "_wait", awaited)
 
     def aim(self, calls):
         """Kills three times within that many calls."""
@@ -133,7 +133,7 @@ def test_a_killed_command_goes_on(cluster, corpus):
     options = {**given, "output": output, "runner": "ray", "address": cluster.address}
     words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([*IMPORTED, *sys.path])}
-    command = [sys.executable, "-m", "lexvl_anserini.encode", *words]
+    command = [sys.executable, "-m", "lexvl_plugins.cluster.encode", *words]
     with subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None and len(list(output.glob("*/manifest.json"))) < 3:
             time.sleep(0.01)

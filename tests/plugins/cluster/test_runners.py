@@ -20,7 +20,7 @@ from lexvl_anserini.ground.errors import (
     MissingExtra,
     UnknownName,
 )
-from lexvl_plugins.cluster.runners import FailedPart, LocalRunner, Runner, RunnerSettings, all_results
+from lexvl_plugins.cluster.runners import FailedPart, LocalRunner, Runner, run_all
 
 
 class ShuffledRunner(LocalRunner):
@@ -29,13 +29,13 @@ class ShuffledRunner(LocalRunner):
     def __init__(self, seed: int, window: int):
         self.chance, self.window = random.Random(seed), window
 
-    def results(self, work: Callable[[int], Any], numbers: Iterable[int], cores: int = 1) -> Iterator[tuple[int, Any]]:
+    def run(self, work: Callable[[int], Any], numbers: Iterable[int], cores: int = 1) -> Iterator[tuple[int, Any]]:
         coming = iter(numbers)
         under_way = list(islice(coming, self.window))
         while under_way:
             chosen = under_way.pop(self.chance.randrange(len(under_way)))
             under_way += islice(coming, 1)
-            yield from super().results(work, [chosen], cores)
+            yield from super().run(work, [chosen], cores)
 
 
 def work_failing_at(failing: Sequence[int]) -> Callable[[int], int]:
@@ -61,7 +61,7 @@ def test_all_parts_are_done_once_or_named(parts, failing, seed, window):
     done: dict[int, int] = {}
 
     def collect() -> None:
-        for number, value in all_results(runner, work_failing_at(sorted(failing)), range(parts), lambda n: f"part {n}"):
+        for number, value in run_all(runner, work_failing_at(sorted(failing)), range(parts), lambda n: f"part {n}"):
             assert number not in done
             done[number] = value
 
@@ -109,7 +109,7 @@ def test_workers_of_this_process():
         def close(self) -> None:
             self.closed = True
 
-    one, other = LocalRunner(RunnerSettings()).workers(Shelf, [1, "a"])
+    one, other = LocalRunner().start_workers(Shelf, [1, "a"])
     assert (one.call("double", 3).result(), other.call("double", 2).result()) == (3, "aa")
     failed = one.call("double", 0)
     with pytest.raises(DataError, match="nothing"):

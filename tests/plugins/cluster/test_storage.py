@@ -14,23 +14,23 @@ from pathlib import Path
 import pytest
 from byte_towers import tree
 
-from lexvl_anserini.encode import command as encode
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, UsageError
-from lexvl_anserini.index import command as index
-from lexvl_anserini.search import command as search
 from lexvl_plugins.cluster import parts, storage
-from lexvl_plugins.cluster.places import (
+from lexvl_plugins.cluster.encode import command as encode
+from lexvl_plugins.cluster.index import command as index
+from lexvl_plugins.cluster.search import command as search
+from lexvl_plugins.cluster.storage import (
+    LISTING,
     StoredPath,
-    fetched,
-    fetched_file,
+    fetch,
+    fetch_file,
+    find_url,
+    name_urls,
     place,
     publish,
-    published,
-    stored_url,
-    with_urls,
+    publish_after,
 )
-from lexvl_plugins.cluster.storage import LISTING
 from tests.plugins.cluster.test_plans import corpus_of
 
 PARTS = 3
@@ -76,12 +76,12 @@ def s3(monkeypatch):
 
 
 def test_places(root, tmp_path, monkeypatch):
-    assert type(place("a/b")) is type(Path("a/b")) and place("a/b") == Path("a/b") and stored_url(Path("a/b")) is None
+    assert type(place("a/b")) is type(Path("a/b")) and place("a/b") == Path("a/b") and find_url(Path("a/b")) is None
     assert place(f"file://{tmp_path}/x/") == tmp_path / "x"
     found = place("s3://bucket/a b/ü/")
-    assert (found, stored_url(found / "c")) == (root / "s3/bucket/a b/ü", "s3://bucket/a b/ü/c")
+    assert (found, find_url(found / "c")) == (root / "s3/bucket/a b/ü", "s3://bucket/a b/ü/c")
     assert isinstance(found / "c", StoredPath) and isinstance(place(Path(found)), StoredPath)
-    assert with_urls(f"{found / 'c'}: gone, {tmp_path}") == f"s3://bucket/a b/ü/c: gone, {tmp_path}"
+    assert name_urls(f"{found / 'c'}: gone, {tmp_path}") == f"s3://bucket/a b/ü/c: gone, {tmp_path}"
     packed = pickle.dumps((found / "c", found.parent.parent.parent))
     monkeypatch.setenv("LEXVL_STORAGE", str(tmp_path / "other"))
     assert pickle.loads(packed) == (tmp_path / "other/s3/bucket/a b/ü/c", root / "s3")
@@ -101,28 +101,28 @@ def test_a_folder_is_there_when_its_listing_is(memory):
     url, system = memory
     folder = place(f"{url}/shards")
     with pytest.raises(ArtefactError, match=f"^{url}/shards: nothing finished there"):
-        fetched(folder)
+        fetch(folder)
     (folder / "docs").mkdir(parents=True)
     filled(folder, a="one", b="two")
     filled(folder / "docs", c="three")
     publish(folder)
     storage.discard(folder)
     assert not folder.exists()
-    assert tree(fetched(folder, ["a", "absent"])) == {"a": b"one"}
+    assert tree(fetch(folder, ["a", "absent"])) == {"a": b"one"}
     filled(folder, stale="of a killed call")
-    assert tree(fetched(folder)) == {"a": b"one", "b": b"two", "docs/c": b"three"}
+    assert tree(fetch(folder)) == {"a": b"one", "b": b"two", "docs/c": b"three"}
     system.pipe_file(f"{url}/shards/b", b"too")
-    assert (fetched(folder) / "b").read_text() == "two"  # the local copy has the digest
+    assert (fetch(folder) / "b").read_text() == "two"  # the local copy has the digest
     (folder / "b").unlink()
     with pytest.raises(ArtefactError, match=f"{url}/shards/b: 3 bytes of digest .* files.json has 3 of"):
-        fetched(folder)
+        fetch(folder)
     assert not (folder / "b").exists()
     system.rm_file(f"{url}/shards/b")
     with pytest.raises(ArtefactError, match=f"{url}/shards/b: no such bucket, folder or file"):
-        fetched(folder)
+        fetch(folder)
     system.rm_file(f"{url}/shards/{LISTING}")
     with pytest.raises(ArtefactError, match="nothing finished there"):
-        fetched(folder)
+        fetch(folder)
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,13 @@ def test_a_damaged_listing(memory, content):
     url, system = memory
     system.pipe_file(f"{url}/{LISTING}", content)
     with pytest.raises(ArtefactError, match=f"{url}/{LISTING}: .*write"):
-        fetched(place(url))
+        fetch(place(url))
 
 
 def test_publishing_goes_on_where_it_ended(memory, monkeypatch):
     url, system = memory
     folder = place(f"{url}/part")
-    with pytest.raises(ZeroDivisionError), published(folder):
+    with pytest.raises(ZeroDivisionError), publish_after(folder):
         filled(folder, a="one")
         raise ZeroDivisionError
     assert not system.exists(f"{url}/part/{LISTING}")
@@ -152,45 +152,45 @@ def test_publishing_goes_on_where_it_ended(memory, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(type(system), "put_file", fails)
         expected = "part: the storage does not answer as expected .*reset"
-        with pytest.raises(ArtefactError, match=expected), published(folder):
+        with pytest.raises(ArtefactError, match=expected), publish_after(folder):
             assert (folder / "a").read_text() == "one"
             filled(folder, b="two")
     assert not system.exists(f"{url}/part/{LISTING}")
-    with published(folder):
+    with publish_after(folder):
         assert tree(folder) == {"a": b"one", "b": b"two"}
     assert not folder.exists()
-    with published(folder):
+    with publish_after(folder):
         assert tree(folder) == {"a": b"one", "b": b"two"}
         (folder / "a").unlink()
-    assert tree(fetched(folder)) == {"b": b"two"}
+    assert tree(fetch(folder)) == {"b": b"two"}
 
 
 def test_single_files(memory):
     url, system = memory
     path = place(f"{url}/plan.json")
-    assert not fetched_file(path).exists()
+    assert not fetch_file(path).exists()
     path.write_text("{}")
-    assert not fetched_file(path).exists()
+    assert not fetch_file(path).exists()
     path.write_text("{}")
     storage.publish_file(path)
     path.write_text("changed")
-    assert fetched_file(path).read_text() == "{}"
+    assert fetch_file(path).read_text() == "{}"
     storage.withdraw_file(path)
     assert not path.exists() and not system.exists(f"{url}/plan.json")
 
 
 def test_storage_that_is_not_there(monkeypatch):
     with pytest.raises(UsageError, match="nosuch://b/c: .*expected a URL that fsspec opens"):
-        fetched(place("nosuch://b/c"))
+        fetch(place("nosuch://b/c"))
 
     def missing(url):
         raise ImportError("Install s3fs to access S3")
 
     monkeypatch.setattr("fsspec.core.url_to_fs", missing)
     with pytest.raises(MissingExtra, match=r"s3:// of storage needs an extra: pip install 'lexvl-anserini\[s3\]'"):
-        fetched(place("s3://b/c"))
+        fetch(place("s3://b/c"))
     with pytest.raises(UsageError, match="gcs://b/c: ImportError"):
-        fetched(place("gcs://b/c"))
+        fetch(place("gcs://b/c"))
 
 
 @pytest.fixture
@@ -223,8 +223,8 @@ def test_the_line_in_storage_is_that_on_disk(line, memory, root, capsys):
     assert collection == json.loads((line.home / "disk/shards/collection.json").read_text())
     for number in range(PARTS):
         name = f"shards/part-{number:05}-of-{PARTS:05}"
-        assert tree(fetched(place(f"{url}/{name}"))) == tree(line.home / "disk" / name)
-    report, local = read_report(fetched(place(f"{url}/index"))), read_report(line.home / "disk/index")
+        assert tree(fetch(place(f"{url}/{name}"))) == tree(line.home / "disk" / name)
+    report, local = read_report(fetch(place(f"{url}/index"))), read_report(line.home / "disk/index")
     assert {**report, "bytes": 0} == {**local, "bytes": 0}
     before = {name: system.modified(name) for name in system.find(url) if "plan.json" not in name}
     assert line(url) == expected  # all is finished
@@ -257,8 +257,6 @@ def test_a_part_that_is_missing_or_half_published(line, memory):
         search(index=f"{url}/index", topics=str(line.home / "topics.tsv"), output=str(line.home / "no.trec"))
     with pytest.raises(ArtefactError, match="nothing finished there"):
         search(index=f"{url}/none", query="ash")
-    with pytest.raises(UsageError, match="encoded topics are a local file"):
-        encode(**line.given, topics=str(line.home / "topics.tsv"), output="s3://b/q.jsonl")
 
 
 def test_a_killed_command_goes_on_in_storage(line, memory, monkeypatch):

@@ -15,16 +15,18 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
+from invoking import invoked
 
-from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document, Qrel, Topic
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
-from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, by_query
+from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, collect_scores
 
 TEXTS = {"d1": "a dog runs", "d2": "a man on a beach", "d3": "a dog and a man", "d4": "red"}
 QUERIES = {"q1": "a dog", "q2": "man", "q3": "boat"}
@@ -49,12 +51,12 @@ def index(model: Encoder, tmp_path: Path) -> Index:
 
 def test_a_corpus_in_memory_is_searched(model):
     corpus = IndexedCorpus(model, iter(DOCUMENTS))
-    found = by_query(corpus.lists(TOPICS, 2))
-    assert found == {"q1": {"d1": 2.0, "d3": 2.0}, "q2": {"d2": 1.0, "d3": 1.0}, "q3": {}}
-    among = by_query(corpus.lists_among(TOPICS[:2], {"q1": ["d4", "d3", "d2"], "q2": []}, 9))
+    lists = collect_scores(corpus.search(TOPICS, 2))
+    assert lists == {"q1": {"d1": 2.0, "d3": 2.0}, "q2": {"d2": 1.0, "d3": 1.0}, "q3": {}}
+    among = collect_scores(corpus.rank_among(TOPICS[:2], {"q1": ["d4", "d3", "d2"], "q2": []}, 9))
     assert among == {"q1": {"d3": 2.0, "d2": 1.0, "d4": 0.0}, "q2": {}}
     with pytest.raises(UsageError, match="topic 'q3': no candidates among those of 1 topics"):
-        next(corpus.lists_among(TOPICS[2:], {"q1": ["d1"]}, 3))
+        next(corpus.rank_among(TOPICS[2:], {"q1": ["d1"]}, 3))
     folder = corpus.index.path.parent
     assert folder.is_dir()
     del corpus
@@ -63,7 +65,7 @@ def test_a_corpus_in_memory_is_searched(model):
         IndexedCorpus(model, [Document("d", text="a"), Document("d", text="b")])
 
 
-def test_wrong_types_are_one_line(model, index, tmp_path):
+def test_wrong_types_are_one_line(model, index):
     pd = pytest.importorskip("pandas")
     pytest.importorskip("pyterrier", reason="PyTerrier (python-terrier) is not installed")
     from lexvl_plugins.exchange.adapters.beir_search import BEIRSearch
@@ -74,10 +76,13 @@ def test_wrong_types_are_one_line(model, index, tmp_path):
     for call, message in (
         (lambda: search.search({"d": {"text": b"a"}}, QUERIES, 3), "'d': its text is of type bytes, expected a str"),
         (lambda: search.search({"d": {"text": "a", "title": [1]}}, QUERIES, 3), "'d': its title is of type list"),
-        (lambda: search.search(plain, {"q": 3}, 3), "'q': its text is of type int, expected a str"),
-        (lambda: search.search(plain, QUERIES, "3"), "hits is '3', expected an integer from 1"),
-        (lambda: next(IndexedCorpus(model, DOCUMENTS).lists(TOPICS, [3])), r"hits is \[3\], expected an integer"),
+        (lambda: search.search(plain, {"q": 3}, 3), "'q': its text is of type int"),
+        (lambda: search.search(plain, QUERIES, "3"), "hits is '3'"),
+        (lambda: next(IndexedCorpus(model, DOCUMENTS).search(TOPICS, [3])), r"hits is \[3\]"),
         (lambda: PyTerrierRetriever(index)(topics), "'q': its query is of type int|'q': its text is of type int"),
+        (lambda: PyTerrierRetriever(index)(topics[["qid"]]), "without the column 'query'"),
+        (lambda: search.encode("x"), "search the corpus itself"),
+        (lambda: search.search_from_files("x"), "search the corpus itself"),
     ):
         with pytest.raises(UsageError, match=message):
             call()
@@ -94,9 +99,6 @@ def test_beir_retrieves_and_evaluates(model):
     assert results == {"q1": {"d1": 2.0, "d3": 2.0, "d2": 1.0}, "q2": {"d2": 1.0, "d3": 1.0}, "q3": {}}
     ndcg, _, recall, _ = retriever.evaluate({"q1": {"d3": 1}, "q2": {"d2": 1}}, results, [1, 3])
     assert recall["Recall@3"] == 1.0 and 0 < ndcg["NDCG@3"] <= 1
-    for method in (BEIRSearch(model).encode, BEIRSearch(model).search_from_files):
-        with pytest.raises(UsageError, match="search the corpus itself"):
-            method("x")
 
 
 def test_pyterrier_experiments(index, model, tmp_path):
@@ -106,27 +108,19 @@ def test_pyterrier_experiments(index, model, tmp_path):
     from lexvl_plugins.exchange.adapters.pyterrier_search import PyTerrierIndexer, PyTerrierRetriever
 
     topics = pd.DataFrame({"qid": [1, 2, 3], "query": list(QUERIES.values()), "note": ["x", "y", "z"]})
-    found = PyTerrierRetriever(index, hits=2)(topics)
-    assert found[["qid", "docno", "rank", "note"]].values.tolist() == [
-        ["1", "d1", 0, "x"],
-        ["1", "d3", 1, "x"],
-        ["2", "d2", 0, "y"],
-        ["2", "d3", 1, "y"],
-    ]
-    assert found["score"].tolist()[0] == 2.0 > found["score"].tolist()[1] > 1.999
+    ranking = PyTerrierRetriever(index, hits=2)(topics)
+    rows = [tuple(row) for row in ranking[["qid", "docno", "rank", "note"]].values]
+    assert rows == [("1", "d1", 0, "x"), ("1", "d3", 1, "x"), ("2", "d2", 0, "y"), ("2", "d3", 1, "y")]
+    assert ranking["score"].tolist()[0] == 2.0 > ranking["score"].tolist()[1] > 1.999
     qrels = pd.DataFrame({"qid": ["1", "2"], "docno": ["d3", "d3"], "label": [1, 1]})
     table = pt.Experiment([PyTerrierRetriever(index.path)], topics.astype({"qid": str}), qrels, ["recip_rank"])
     assert table["recip_rank"].tolist() == [0.5]
     record = {"docno": 7, "text": "runs", "title": "a dog", "url": "a blank", "empty": ""}
     fields = PyTerrierIndexer(model, tmp_path / "made", ("title", "text", "url", "empty", "none"))
-    assert fields.document(record)[:3] == ("7", "a dog", "runs a blank")
-    made = PyTerrierIndexer(model, tmp_path / "made").index(
-        {"docno": doc_id, "text": text} for doc_id, text in TEXTS.items()
-    )
-    pipeline = PyTerrierRetriever(made, model=model) % 1
+    assert fields.convert_document(record)[:3] == ("7", "a dog", "runs a blank")
+    records = ({"docno": doc_id, "text": text} for doc_id, text in TEXTS.items())
+    pipeline = PyTerrierRetriever(PyTerrierIndexer(model, tmp_path / "made").index(records), model=model) % 1
     assert pipeline(topics)["docno"].tolist() == ["d1", "d2"]
-    with pytest.raises(UsageError, match="topics without the column 'query'"):
-        PyTerrierRetriever(index)(topics[["qid"]])
 
 
 def test_langchain_retrieves(model, tmp_path):
@@ -135,27 +129,25 @@ def test_langchain_retrieves(model, tmp_path):
 
     write_impacts(DATASET, model, tmp_path / "s", layout=Layout(contents=True))
     index = build_index(tmp_path / "s", tmp_path / "i", store_text=True)
-    for one in (index, index.path, str(index.path)):
-        found = LexVLRetriever(index=one, k=2).invoke("a dog")
-        assert [(d.id, d.page_content, d.metadata["score"]) for d in found] == [
-            ("d1", "a dog runs", 2.0),
-            ("d3", "a dog and a man", 2.0),
-        ]
+    expected = [("d1", "a dog runs", 2.0), ("d3", "a dog and a man", 2.0)]
+    for place in (index, index.path, str(index.path)):
+        documents = LexVLRetriever(index=place, k=2).invoke("a dog")
+        assert [(d.id, d.page_content, d.metadata["score"]) for d in documents] == expected
 
 
 def test_ir_measures_reads_our_hits_and_judgements(index, model):
     measures = pytest.importorskip("ir_measures", reason="ir_measures is not installed")
-    from lexvl_anserini import Searcher
+    from lexvl_anserini.searching.searcher import Searcher
 
     with Searcher(index, model) as searcher:
         hits = [hit for ranking in searcher.lists(TOPICS, 2) for hit in ranking]
     # q1 finds d1 and d3, q2 finds d2 and d3
     qrels = [Qrel("q1", "d3", 1), Qrel("q2", "d2", 1)]
-    found = measures.calc_aggregate([measures.RR, measures.R @ 2], qrels, hits)
-    assert found == {measures.RR: 0.75, measures.R @ 2: 1.0}
+    values = measures.calc_aggregate([measures.RR, measures.R @ 2], qrels, hits)
+    assert values == {measures.RR: 0.75, measures.R @ 2: 1.0}
 
 
-def weights_of(encoder: Encoder) -> dict[int, int]:
+def count_weights(encoder: Encoder) -> dict[int, int]:
     """The number of weights of each tensor of all networks that an encoder refers to, by the tensor's address."""
     import torch
 
@@ -185,9 +177,7 @@ class TestMTEB:
 
         from lexvl_plugins.exchange.adapters.mteb_search import MTEBSearch
 
-        search = MTEBSearch(model, "lexvl/test")
-        results = mteb.evaluate(search, [task], cache=None)
-        [result] = results.task_results
+        [result] = mteb.evaluate(MTEBSearch(model, "lexvl/test"), [task], cache=None).task_results
         return result.scores
 
     @pytest.fixture(autouse=True)
@@ -198,33 +188,26 @@ class TestMTEB:
         module = import_module("mteb._create_dataloaders") if find_spec("mteb._create_dataloaders") else None
         assert hasattr(module, "create_dataloader"), (
             "MTEB has no mteb._create_dataloaders.create_dataloader any more: look where its wrappers get the "
-            "text and the image of a row now, and adapt MTEBSearch._rows"
+            "text and the image of a row now, and adapt MTEBSearch._read_rows"
         )
 
     def test_texts(self, model):
-        from mteb.mocks.mock_tasks.retrieval import MockMultilingualRetrievalTask, MockRetrievalTask
+        from mteb.mocks.mock_tasks import reranking, retrieval
 
-        scores = self.evaluated(model, MockRetrievalTask())
+        scores = self.evaluated(model, retrieval.MockRetrievalTask())
         # "a test sentence" shares more words with the other of the two documents, so the relevant one is second.
         assert scores["test"][0]["ndcg_at_10"] == pytest.approx(1 / log2(3), abs=1e-5)
-        scores = self.evaluated(model, MockMultilingualRetrievalTask())
+        scores = self.evaluated(model, retrieval.MockMultilingualRetrievalTask())
         assert {row["hf_subset"] for row in scores["test"]} == {"eng", "fra"}
-
-    def test_candidates(self, model):
-        from mteb.mocks.mock_tasks.reranking import MockRerankingTask
-
-        scores = self.evaluated(model, MockRerankingTask())
+        scores = self.evaluated(model, reranking.MockRerankingTask())
         assert 0 < scores["test"][0]["ndcg_at_10"] <= 1
 
-    @pytest.mark.parametrize("direction", ["text-to-image", "image-to-text"])
-    def test_pictures(self, direction):
+    @pytest.mark.parametrize(("direction", "name"), [("text-to-image", "T2I"), ("image-to-text", "I2T")])
+    def test_pictures(self, direction, name):
         from mteb.mocks.mock_tasks import retrieval
 
-        from lexvl_anserini.encoders.loading import load_encoder
-
-        name = "MockAny2AnyRetrievalT2ITask" if direction == "text-to-image" else "MockAny2AnyRetrievalI2TTask"
         model = load_encoder("vdr-crossmodal", "demo-vdr", direction=direction)
-        scores = self.evaluated(model, getattr(retrieval, name)())
+        scores = self.evaluated(model, getattr(retrieval, f"MockAny2AnyRetrieval{name}Task")())
         assert 0 <= scores["test"][0]["ndcg_at_10"] <= 1
 
     def test_a_task_of_pages_measures_what_we_measure(self, tmp_path, monkeypatch):
@@ -232,9 +215,7 @@ class TestMTEB:
         import datasets
         from mteb.tasks.retrieval.multilingual import vidore2_bench_retrieval as tasks
 
-        from lexvl_anserini import load_dataset, load_encoder
         from lexvl_plugins.pages.vidore import command
-        from tests.invoking import invoked
         from tests.plugins.pages.page_tables import page, write_tables
 
         write_tables(
@@ -266,36 +247,26 @@ class TestMTEB:
         [ours] = [row["value"] for row in rows if row["measure"] == "nDCG@5"]
         assert theirs == pytest.approx(ours, abs=1e-5) and theirs > 0
 
-    def test_our_datasets_are_tasks(self, model):
+    def test_our_datasets_are_tasks(self, model, monkeypatch):
         """Relevant are d3 for q1, which d1 ties with, and d2 for q2; MTEB orders equal scores by the greater id."""
-        from lexvl_plugins.exchange.adapters.mteb_task import task_of
+        from lexvl_plugins.exchange.adapters.mteb_task import make_task
 
-        judged = replace(
-            DATASET,
-            name="beir:my-toys",
-            topics=lambda: iter(TOPICS),
-            qrels=lambda: iter([Qrel("q1", "d3", 1), Qrel("q2", "d2", 1), Qrel("q3", "d1", 0)]),
-        )
-        task = task_of(judged)
+        topics = [Qrel("q1", "d3", 1), Qrel("q2", "d2", 1), Qrel("q3", "d1", 0)]
+        judged = replace(DATASET, name="beir:my-toys", topics=lambda: iter(TOPICS), qrels=lambda: iter(topics))
+        task = make_task(judged)
         assert (task.metadata.name, task.metadata.category) == ("BeirMyToys", "t2t")
         [row] = self.evaluated(model, task)["test"]
         assert row["ndcg_at_10"] == pytest.approx((1 + 1 / log2(3)) / 2, abs=1e-5)
-        with pytest.raises(DataError, match="beir:my-toys: no judgement has a relevant document"):
-            task_of(replace(judged, qrels=lambda: iter([Qrel("q1", "d3", 0)]))).load_data()
-        with pytest.raises(DataError, match="judgements name topic 'q9', which the dataset lacks"):
-            task_of(replace(judged, qrels=lambda: iter([Qrel("q9", "d3", 1)]))).load_data()
+        for qrel, message in (
+            (Qrel("q1", "d3", 0), "beir:my-toys: no judgement has a relevant document"),
+            (Qrel("q9", "d3", 1), "judgements name topic 'q9', which the dataset lacks"),
+        ):
+            with pytest.raises(DataError, match=message):
+                make_task(replace(judged, qrels=lambda qrel=qrel: iter([qrel]))).load_data()
         with pytest.raises(UsageError, match="give the task a name"):
-            task_of(replace(judged, name="--"))
-
-    def test_a_title_and_a_text_stay_two(self, model, monkeypatch):
-        """MTEB joins them for encoders that read one text; ours get what `encode` gives them."""
-        from lexvl_plugins.exchange.adapters.mteb_task import task_of
-
+            make_task(replace(judged, name="--"))
+        # MTEB joins title and text for encoders that read one text; ours get what `encode` gives them.
         documents = [Document("d1", "a dog", "runs"), Document("d2", None, "a cat"), Document("d3", "a boat", None)]
-        qrels = [Qrel(topic.query_id, "d1", 1) for topic in TOPICS]
-        data = replace(
-            DATASET, documents=lambda: iter(documents), topics=lambda: iter(TOPICS), qrels=lambda: iter(qrels)
-        )
         indexed = []
 
         def index(model, documents, batch_size):
@@ -303,14 +274,12 @@ class TestMTEB:
             return IndexedCorpus(model, indexed, batch_size=batch_size)
 
         monkeypatch.setattr("lexvl_plugins.exchange.adapters.mteb_search.IndexedCorpus", index)
-        self.evaluated(model, task_of(data))
-        assert [document[:3] for document in indexed] == [
-            ("d1", "a dog", "runs"), ("d2", None, "a cat"), ("d3", "a boat", "")
-        ]  # fmt: skip
+        self.evaluated(model, make_task(replace(judged, documents=lambda: iter(documents))))
+        rows = [document[:3] for document in indexed]
+        assert rows == [("d1", "a dog", "runs"), ("d2", None, "a cat"), ("d3", "a boat", "")]
 
     def test_our_datasets_of_pictures_are_tasks(self):
-        from lexvl_anserini import load_dataset, load_encoder
-        from lexvl_plugins.exchange.adapters.mteb_task import task_of
+        from lexvl_plugins.exchange.adapters.mteb_task import make_task
 
         demo = load_dataset("demo", direction="text-to-image")
         few = list(islice(demo.documents(), 12))
@@ -318,17 +287,17 @@ class TestMTEB:
         topics = list(demo.topics())
         qrels = [qrel for qrel in demo.qrels() if qrel.doc_id in ids]
         small = replace(demo, documents=lambda: iter(few), topics=lambda: iter(topics), qrels=lambda: iter(qrels))
-        task = task_of(small, "Few")
+        task = make_task(small, "Few")
         assert (task.metadata.name, task.metadata.category) == ("Few", "t2i")
         model = load_encoder("vdr-crossmodal", "demo-vdr", direction="text-to-image")
         [row] = self.evaluated(model, task)[demo.split]
         corpus = IndexedCorpus(model, few)
-        lists = by_query(corpus.lists(topics, 10))
+        lists = collect_scores(corpus.search(topics, 10))
         relevant = {qrel.query_id: qrel.doc_id for qrel in qrels}
         ten = [doc_id in lists[query_id] for query_id, doc_id in relevant.items()]
         assert row["recall_at_10"] == pytest.approx(sum(ten) / len(ten), abs=1e-5) and sum(ten) > len(ten) / 2
         with pytest.raises(DataError, match="has no picture; the direction of the dataset needs one"):
-            task_of(replace(small, documents=lambda: iter(DOCUMENTS))).load_data()
+            make_task(replace(small, documents=lambda: iter(DOCUMENTS))).load_data()
 
     def test_the_packaged_models_have_entries_in_its_registry(self, monkeypatch):
         """The file as MTEB would have it, in its own package of implementations."""
@@ -355,16 +324,16 @@ class TestMTEB:
 
     @pytest.mark.parametrize("name", TRAINED)
     def test_entries_say_what_the_models_are(self, name):
-        from lexvl_plugins.exchange.adapters.mteb_models import lexvl_loader, lexvl_mini, photos_dense, photos_vdr
+        from lexvl_plugins.exchange.adapters.mteb_models import lexvl_mini, load_packaged, photos_dense, photos_vdr
 
         [meta] = [meta for meta in (lexvl_mini, photos_vdr, photos_dense) if meta.name == f"lexvl/{name}"]
-        search = lexvl_loader(meta.name, revision=meta.revision, **meta.loader_kwargs)
-        assert meta.n_parameters == sum(weights_of(search.model).values())
+        search = load_packaged(meta.name, revision=meta.revision, **meta.loader_kwargs)
+        assert meta.n_parameters == sum(count_weights(search.model).values())
         assert meta.memory_usage_mb == round(4 * meta.n_parameters / 2**20)
         vector = search.model.encode_query("two dogs")
         assert meta.embed_dim == vector.shape[-1]
         with pytest.raises(UsageError, match=f"MTEB's entry has revision 0, the installed package has {meta.revision}"):
-            lexvl_loader(meta.name, revision="0", **meta.loader_kwargs)
+            load_packaged(meta.name, revision="0", **meta.loader_kwargs)
 
     def test_packaged_models_take_the_direction_of_a_task(self):
         from mteb.mocks.mock_tasks import retrieval
@@ -380,14 +349,13 @@ class TestMTEB:
             [corpora] = task.dataset.values()
             search.index(corpora["test"]["corpus"], task_metadata=task.metadata)
             assert search.model.options["direction"] == direction
-        with pytest.raises(UsageError, match="has the categories t2i, i2t"):
-            search.index(
-                None, task_metadata=retrieval.MockRetrievalTask.metadata.model_copy(update={"category": "i2i"})
-            )
         texts = PackagedSearch("lexvl/lexvl-mini", encoder="vdr")
-        with pytest.raises(
-            UsageError, match="MockAny2AnyRetrievalT2I is of category 't2i'; lexvl/lexvl-mini reads texts"
+        of_two = retrieval.MockRetrievalTask.metadata.model_copy(update={"category": "i2i"})
+        for model, metadata, message in (
+            (search, of_two, "has the categories t2i, i2t"),
+            (texts, retrieval.MockAny2AnyRetrievalT2ITask.metadata, "'t2i'; lexvl/lexvl-mini reads texts"),
         ):
-            texts.index(None, task_metadata=retrieval.MockAny2AnyRetrievalT2ITask.metadata)
+            with pytest.raises(UsageError, match=message):
+                model.index(None, task_metadata=metadata)
         with pytest.raises(UsageError, match="'other/photos-vdr' is no packaged model"):
             PackagedSearch("other/photos-vdr", encoder="vdr-crossmodal")

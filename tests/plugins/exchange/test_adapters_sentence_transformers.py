@@ -55,8 +55,8 @@ def test_an_index_is_used_again(tmp_path):
     first, _, index = semantic_search_lucene(tensor(QUERIES), corpus, output_index=True)
     again, _, same = semantic_search_lucene(tensor(QUERIES), corpus_index=index, top_k=1, output_index=True)
     assert again == [hits[:1] for hits in first] and same is index
-    one, _ = semantic_search_lucene(tensor(QUERIES)[1], corpus_index=index)
-    assert one == [first[1]]
+    row, _ = semantic_search_lucene(tensor(QUERIES)[1], corpus_index=index)
+    assert row == [first[1]]
     home = index.path.parent
     assert home.is_dir()
     del index, same
@@ -68,14 +68,10 @@ def test_an_index_is_used_again(tmp_path):
         semantic_search_lucene(tensor(QUERIES), tensor(CORPUS[:2]), folder=tmp_path / "kept")
 
 
-def test_tokens_that_the_corpus_lacks_score_nothing():
-    results, _ = semantic_search_lucene(
-        [[("ship", 1.0), ("boat", 2.0)], []], [[("boat", 0.5), ("sea", 0.25)], [("sea", 1.0)]]
-    )
+def test_tokens_that_the_corpus_lacks_score_nothing_and_ties_are_in_the_order_of_rows():
+    corpus = [[("boat", 0.5), ("sea", 0.25)], [("sea", 1.0)]]
+    results, _ = semantic_search_lucene([[("ship", 1.0), ("boat", 2.0)], []], corpus)
     assert rounded(results) == [[(0, 1.0)], []]
-
-
-def test_ties_are_in_the_order_of_rows():
     results, _ = semantic_search_lucene(tensor([[1.0]]), tensor([[1.0]] * 12), top_k=12)
     assert [hit["corpus_id"] for hit in results[0]] == list(range(12))
 
@@ -127,11 +123,11 @@ def test_what_cannot_be_searched_is_refused(arguments, message):
         semantic_search_lucene(tensor(QUERIES), **arguments)
 
 
-def test_an_index_of_an_encoder_is_refused(tmp_path: Path, load: Any):
+def test_an_index_documents_an_encoder_is_refused(tmp_path: Path, load: Any):
     from lexvl_anserini.ground.records import Document
-    from lexvl_plugins.exchange.adapters.indexed_corpus import index_of
+    from lexvl_plugins.exchange.adapters.indexed_corpus import index_documents
 
-    index = index_of(load("bag-of-tokens", "splade/ckpt_bert"), [Document("d", text="a dog")], tmp_path)
+    index = index_documents(load("bag-of-tokens", "splade/ckpt_bert"), [Document("d", text="a dog")], tmp_path)
     with pytest.raises(UsageError, match="an index of encoder 'bag-of-tokens', not of embeddings"):
         semantic_search_lucene(tensor(QUERIES), corpus_index=index)
 

@@ -27,8 +27,7 @@ from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 from lexvl_plugins.exchange import import_shards
-from lexvl_plugins.exchange.formats import default_shards, import_file
-from lexvl_plugins.exchange.importing import ImportSettings
+from lexvl_plugins.exchange.importing import ImportSettings, import_file, name_shards
 from lexvl_plugins.exchange.vectors import read_matrix
 
 # What `SparseEncoder.decode` of sentence-transformers returns for a document.
@@ -94,10 +93,9 @@ def test_other_weights_are_quantised_by_the_greatest_of_all(tmp_path: Path, vect
 
 
 def test_integers_with_the_quantiser_that_they_came_about_by(tmp_path: Path) -> None:
-    assert imported(tmp_path, lines({"id": "x", "vector": {"a": 250}}), quantiser=Quantiser.named("naver")) == {
-        "x": {"a": 250}
-    }
-    assert read_manifest(tmp_path / "out").quantiser == Quantiser.named("naver").to_json()
+    naver = Quantiser.named("naver")
+    assert imported(tmp_path, lines({"id": "x", "vector": {"a": 250}}), quantiser=naver) == {"x": {"a": 250}}
+    assert read_manifest(tmp_path / "out").quantiser == naver.to_json()
 
 
 def test_texts_and_metadata_stay_if_the_layout_has_them(tmp_path: Path) -> None:
@@ -157,29 +155,22 @@ def test_a_broken_file_is_one_line_and_writes_nothing(tmp_path: Path, name: str)
 MATRIX = sparse.csr_matrix(np.array([[0, 2.0, 1.0], [0, 0, 0], [0.5, 0, 0]], np.float32))
 
 
-def save_npz(path: Path) -> None:
-    sparse.save_npz(path, MATRIX)
+def to_tensor() -> torch.Tensor:
+    return torch.tensor(MATRIX.toarray())
 
 
-def save_coo(path: Path) -> None:
-    """As `SparseEncoder.encode` returns."""
-    torch.save(torch.tensor(MATRIX.toarray()).to_sparse_coo(), path)
+# What scipy saves; `SparseEncoder.encode`; the same with `convert_to_tensor=False`; dense rows of few bits.
+SAVERS: dict[str, Callable[[Path], Any]] = {
+    "npz": lambda path: sparse.save_npz(path, MATRIX),
+    "coo.pt": lambda path: torch.save(to_tensor().to_sparse_coo(), path),
+    "rows.pt": lambda path: torch.save([row.to_sparse_coo() for row in to_tensor()], path),
+    "dense.pt": lambda path: torch.save(to_tensor().to(torch.bfloat16), path),
+}
 
 
-def save_rows(path: Path) -> None:
-    """As it returns with `convert_to_tensor=False`."""
-    torch.save([row.to_sparse_coo() for row in torch.tensor(MATRIX.toarray())], path)
-
-
-def save_dense(path: Path) -> None:
-    torch.save(torch.tensor(MATRIX.toarray()).to(torch.bfloat16), path)
-
-
-@pytest.mark.parametrize(
-    ("name", "save"), [("m.npz", save_npz), ("m.pt", save_coo), ("m.pt", save_rows), ("m.pt", save_dense)]
-)
-def test_rows_of_a_matrix_are_documents(tmp_path: Path, name: str, save: Callable[[Path], None]) -> None:
-    save(tmp_path / name)
+@pytest.mark.parametrize("kind", SAVERS)
+def test_rows_of_a_matrix_are_documents(tmp_path: Path, kind: str) -> None:
+    SAVERS[kind](tmp_path / (name := f"m.{kind}"))
     (tmp_path / "ids.txt").write_text("x\ny\nz\n")
     (tmp_path / "terms.txt").write_text("boat\nsea\nmoon\n")
     beside = {"ids": tmp_path / "ids.txt", "vocabulary": tmp_path / "terms.txt"}
@@ -195,30 +186,23 @@ def test_rows_of_a_matrix_are_documents(tmp_path: Path, name: str, save: Callabl
 def save_twice(path: Path, kind: str, weights: np.ndarray) -> None:
     """Two rows of two columns, the first with two weights in the second column."""
     coo = sparse.coo_matrix((weights, ([0, 0, 1], [1, 1, 0])), shape=(2, 2))
+    # Conversions sum; the parts of a file need not be.
+    csr = sparse.csr_matrix((weights, np.array([1, 1, 0]), np.array([0, 2, 3])), shape=(2, 2))
+    csc = sparse.csc_matrix((np.roll(weights, 1), np.array([1, 0, 0]), np.array([0, 1, 3])), shape=(2, 2))
     if kind == "pt":
         torch.save(torch.sparse_coo_tensor(np.array(coo.coords), torch.tensor(coo.data), coo.shape), path)
-        return
-    # Conversions sum; the parts of a file need not be.
-    of_csr = sparse.csr_matrix((weights, np.array([1, 1, 0]), np.array([0, 2, 3])), shape=(2, 2))
-    of_csc = sparse.csc_matrix((np.roll(weights, 1), np.array([1, 0, 0]), np.array([0, 1, 3])), shape=(2, 2))
-    matrices = {"csr": of_csr, "csc": of_csc, "coo": coo}
-    sparse.save_npz(path, matrices[kind])
+    else:
+        sparse.save_npz(path, {"csr": csr, "csc": csc, "coo": coo}[kind])
 
 
 @pytest.mark.parametrize("kind", ["csr", "csc", "coo", "pt"])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int64, np.float32])
 def test_weights_of_one_place_are_summed(tmp_path: Path, kind: str, dtype: Any) -> None:
-    """The last one was written, and all were counted; sums of small integers wrapped."""
+    """Sums of small integers do not wrap."""
     path = tmp_path / ("m.pt" if kind == "pt" else "m.npz")
     save_twice(path, kind, np.array([100, 120, 5], dtype))
     matrix = read_matrix(path)
     assert matrix.toarray().tolist() == [[0, 220], [5, 0]] and matrix.nnz == 2
-    (tmp_path / "ids").write_text("x\ny\n")
-    (tmp_path / "terms").write_text("boat\nsea\n")
-    settings = ImportSettings(ids=tmp_path / "ids", vocabulary=tmp_path / "terms")
-    manifest = import_file(path, tmp_path / "out", settings)
-    assert manifest.counts.postings == sum(map(len, held(tmp_path / "out", manifest).values())) == 2
-    assert build_index(tmp_path / "out", tmp_path / "index").documents == 2
 
 
 OUTSIDE: dict[str, dict[str, Any]] = {
@@ -234,7 +218,7 @@ OUTSIDE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_weights_outside_of_a_matrix_are_one_line(tmp_path: Path, name: str) -> None:
-    """scipy wrote outside of its memory, and the process died."""
+    """scipy would write outside of its memory."""
     kind, path = name[:3], tmp_path / "m.npz"
     numbers = {part: np.array(values, np.int32) for part, values in OUTSIDE[name].items()}
     data = np.ones((2, 1, 1) if kind == "bsr" else 2, np.float32)
@@ -250,22 +234,22 @@ def test_weights_outside_of_a_matrix_are_one_line(tmp_path: Path, name: str) -> 
 
 
 def test_what_a_matrix_lacks_and_what_is_none(tmp_path: Path) -> None:
-    save_npz(tmp_path / "m.npz")
-    with pytest.raises(UsageError, match="give --ids, and --vocabulary or --encoder"):
-        import_file(tmp_path / "m.npz", tmp_path / "out")
+    sparse.save_npz(tmp_path / "m.npz", MATRIX)
     (tmp_path / "ids.txt").write_text("x\n")
     beside = ImportSettings(ids=tmp_path / "ids.txt", vocabulary=tmp_path / "ids.txt")
     for name in ("no.npz", "no.pt"):
         (tmp_path / name).write_bytes(b"no matrix")
-        with pytest.raises(DataError, match=f"{name}: no sparse matrix"):
-            import_file(tmp_path / name, tmp_path / "out", beside)
     (tmp_path / "in.jsonl").write_bytes(lines({"id": "x", "vector": {}}))
-    with pytest.raises(UsageError, match="--ids and --vocabulary are for matrices"):
-        import_file(tmp_path / "in.jsonl", tmp_path / "out", beside)
-    with pytest.raises(UsageError, match="expected a file in .ciff, .jsonl"):
-        import_file(tmp_path / "ids.txt", tmp_path / "out")
-    with pytest.raises(DataError, match="absent.jsonl: no such file"):
-        import_file(tmp_path / "absent.jsonl", tmp_path / "out")
+    for name, options, kind, message in (
+        ("m.npz", ImportSettings(), UsageError, "give --ids, and --vocabulary or --encoder"),
+        ("no.npz", beside, DataError, "no.npz: no sparse matrix"),
+        ("no.pt", beside, DataError, "no.pt: no sparse matrix"),
+        ("in.jsonl", beside, UsageError, "--ids and --vocabulary are for matrices"),
+        ("ids.txt", ImportSettings(), UsageError, "expected a file in .ciff, .jsonl"),
+        ("absent.jsonl", ImportSettings(), DataError, "absent.jsonl: no such file"),
+    ):
+        with pytest.raises(kind, match=message):
+            import_file(tmp_path / name, tmp_path / "out", options)
     assert not (tmp_path / "out").exists()
 
 
@@ -285,7 +269,6 @@ def test_an_encoder_gives_the_vocabulary_and_encodes_queries(tmp_path: Path) -> 
 
 
 weights = st.one_of(st.integers(1, 1 << 20), st.floats(0, 1e6, width=32))
-weighted = st.dictionaries(st.sampled_from("abcdef"), weights)
 
 
 @settings(max_examples=40)
@@ -314,7 +297,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("in.jsonl.gz").write_bytes(gzip.compress(lines({"id": "x y", "vector": {"a": 1}})))
     printed = invoked(import_shards.command, "in.jsonl.gz", "--escape-ids", "--format", "json")
-    assert json.loads(printed)["documents"] == 1 and default_shards(Path("in.jsonl.gz")) == Path("impacts/in")
+    assert json.loads(printed)["documents"] == 1 and name_shards(Path("in.jsonl.gz")) == Path("impacts/in")
     assert held(Path("impacts/in"), read_manifest(Path("impacts/in"))) == {"x%20y": {"a": 1}}
     with pytest.raises(UsageError, match="are for --encoder"):
         invoked(import_shards.command, "in.jsonl.gz", "--checkpoint", "minilm")

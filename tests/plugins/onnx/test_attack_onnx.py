@@ -15,7 +15,7 @@ from hostile import CHANGES, UNCHANGEABLE, VALUES, places
 from rounds import Rounds
 from tiny_encoders import BERT
 
-from lexvl_anserini import load_encoder
+from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import LexvlError
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
@@ -57,7 +57,7 @@ class Exports:
 
         stored = iter(sorted(self.folders[name].glob("*.onnx"), reverse=True) * 2)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(exporting, "graph_bytes", lambda *_: next(stored).read_bytes())
+            patch.setattr(exporting, "build_graph", lambda *_: next(stored).read_bytes())
             exporting.export(self.models[name], folder)
 
 

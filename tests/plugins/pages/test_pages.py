@@ -14,17 +14,16 @@ from picture_towers import PictureTower
 from PIL import Image
 from word_towers import TEXT, lines, model_of
 
-from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.dataset import get_document_id, load_dataset
 from lexvl_anserini.data.digests import FileDigests
-from lexvl_anserini.data.passages import document_of
 from lexvl_anserini.data.pictures.images import UnreadableImage, open_image
 from lexvl_anserini.ground.errors import ArtefactError, DataError, MissingExtra, UsageError
-from lexvl_anserini.ground.files import file_sha256
+from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.pages import corpus, reading, worker
-from lexvl_plugins.pages.page import text_of
+from lexvl_plugins.pages.page import join_words
 from tests.plugins.pages import page_faults
 from tests.plugins.pages.pdf_files import large_jpeg, locked_pdf, many_pages, pdf_of, words_at
 
@@ -108,11 +107,11 @@ def test_a_file_and_a_tar_have_the_same_pages(tmp_path, folder):
     packed = tar_of(tmp_path / "papers.tar", {"a.pdf": (folder / "a.pdf").read_bytes()})
     assert [document.text for document in documents(packed)] == [document.text for document in alone]
     references = [reference.image for reference in documents(packed)]
-    assert references[2] == f"{packed}::a.pdf#3" == corpus.reference_of(CorpusRef(f"pages:{packed}"), "a.pdf#3")
-    assert corpus.reference_of(CorpusRef(f"pages:{folder}"), "b/c.PDF#1") == read[3].image
+    assert references[2] == f"{packed}::a.pdf#3" == corpus.find_reference(CorpusRef(f"pages:{packed}"), "a.pdf#3")
+    assert corpus.find_reference(CorpusRef(f"pages:{folder}"), "b/c.PDF#1") == read[3].image
     assert open_image(references[2]).tobytes() == open_image(alone[2].image).tobytes()
     with FileDigests() as files:
-        assert files.of(references[2]) == files.of(alone[0].image) == file_sha256(folder / "a.pdf")
+        assert files.of(references[2]) == files.of(alone[0].image) == compute_sha256(folder / "a.pdf")
 
 
 def test_pages_of_pictures_have_the_words_of_ocr(tmp_path):
@@ -123,8 +122,8 @@ def test_pages_of_pictures_have_the_words_of_ocr(tmp_path):
     read = documents(tmp_path, escape_ids=True)
     assert [document.doc_id for document in read] == ["a%20b.tif#1", "a%20b.tif#2"]
     assert [(document.text, document.metadata["words"]) for document in read] == [("", "ocr")] * 2
-    assert corpus.reference_of(CorpusRef(f"pages:{tmp_path}", escape_ids=True), read[1].doc_id) == read[1].image
-    assert text_of(reading.read_words(str(tmp_path / "a b.tif")).words) == ""
+    assert corpus.find_reference(CorpusRef(f"pages:{tmp_path}", escape_ids=True), read[1].doc_id) == read[1].image
+    assert join_words(reading.read_words(str(tmp_path / "a b.tif")).words) == ""
 
 
 def test_a_page_of_a_file_with_a_number_sign_is_a_passage_of_that_file_alone(tmp_path):
@@ -133,8 +132,8 @@ def test_a_page_of_a_file_with_a_number_sign_is_a_passage_of_that_file_alone(tmp
     with pytest.raises(DataError, match="a#b.png#1: '#' in the file's name, .*; --escape-ids encodes it"):
         documents(tmp_path)
     read = documents(tmp_path, escape_ids=True)
-    assert [document_of(document.doc_id) for document in read] == ["a%23b.png", "a%23c.png"]
-    assert corpus.reference_of(CorpusRef(f"pages:{tmp_path}", escape_ids=True), read[1].doc_id) == read[1].image
+    assert [get_document_id(document.doc_id) for document in read] == ["a%23b.png", "a%23c.png"]
+    assert corpus.find_reference(CorpusRef(f"pages:{tmp_path}", escape_ids=True), read[1].doc_id) == read[1].image
     assert read[1].image == f"{tmp_path}/a#c.png#1"
 
 
@@ -146,11 +145,11 @@ def test_a_picture_of_any_size_is_decoded_in_bounds(tmp_path):
 def test_pages_are_read_when_they_are_needed(tmp_path, monkeypatch):
     (tmp_path / "a.pdf").write_bytes(many_pages(10_000, words_at(20, 300, "same")))
     calls = []
-    begin = reading.begin
-    monkeypatch.setattr(reading, "begin", lambda *call: (calls.append(call), begin(*call))[1])
+    start = reading.start
+    monkeypatch.setattr(reading, "start", lambda *call: (calls.append(call), start(*call))[1])
     stream = loaded(tmp_path).documents()
     assert [document.doc_id for document in islice(stream, 2)] == ["a.pdf#1", "a.pdf#2"]
-    assert len(calls) <= 1 + 2 + reading.AHEAD * worker.workers()
+    assert len(calls) <= 1 + 2 + reading.AHEAD * worker.count_workers()
 
 
 def test_what_is_no_corpus_of_pages(tmp_path, folder, monkeypatch):
@@ -175,7 +174,7 @@ def test_a_second_read_starts_no_process_and_a_changed_file_is_read_again(folder
     for name in ("locked.pdf", "empty.pdf", "html.pdf", "no.png"):  # they are opened again
         (folder / name).unlink()
     with monkeypatch.context() as patch:
-        patch.setattr(reading, "begin", lambda *call: pytest.fail(f"reads {call}"))
+        patch.setattr(reading, "start", lambda *call: pytest.fail(f"reads {call}"))
         assert documents(folder) == first
     (folder / "a.pdf").write_bytes(pdf_of(words_at(20, 300, "other")))
     assert [document.text for document in documents(folder)] == ["other", "fox", "elm elm"]
@@ -194,20 +193,20 @@ def test_a_damaged_memory_is_written_anew(folder, memory, content):
 def test_a_page_that_took_too_long_is_remembered_for_its_limits(folder, monkeypatch):
     path = f"{folder}/a.pdf#1"
     with monkeypatch.context() as patch:
-        patch.setattr(reading, "result_of", lambda call, where: (_ for _ in ()).throw(worker.Overdue(f"{where}: slow")))
+        patch.setattr(reading, "wait_for", lambda call, where: (_ for _ in ()).throw(worker.Overdue(f"{where}: slow")))
         with pytest.raises(DataError, match=r"a\.pdf#1: slow"):
             reading.read_words(path)
     with pytest.raises(DataError, match=r"a\.pdf#1: more than 60 s of CPU time \(LEXVL_PAGE_SECONDS\), remembered"):
         reading.read_words(path)
-    monkeypatch.setattr(worker.Limits, "of_environment", lambda: worker.Limits(61.0))
-    assert text_of(reading.read_words(path).words) == "cat dog 0"
+    monkeypatch.setattr(worker.Limits, "from_environment", lambda: worker.Limits(61.0))
+    assert join_words(reading.read_words(path).words) == "cat dog 0"
 
 
 # --- processes ------------------------------------------------------------------------------------------------------
 
 
 def called(function):
-    return worker.result_of(worker.begin(function), "a.pdf#1")
+    return worker.wait_for(worker.start(function), "a.pdf#1")
 
 
 def test_a_crash_is_one_line_and_the_next_call_works():
@@ -242,16 +241,16 @@ def test_what_waits_without_end_is_stopped_by_the_clock_and_not_remembered(folde
         patch.setattr(worker, "PATIENCE", 1)
         with pytest.raises(DataError, match=r"^a\.pdf#1: not read after 0\.5 s of the clock") as caught:
             called(page_faults.wait)
-        patch.setattr(reading, "result_of", lambda call, where: (_ for _ in ()).throw(caught.value))
+        patch.setattr(reading, "wait_for", lambda call, where: (_ for _ in ()).throw(caught.value))
         with pytest.raises(DataError, match="of the clock"):
             reading.read_words(path)
     assert not isinstance(caught.value, worker.Overdue)
-    assert text_of(reading.read_words(path).words) == "cat dog 0"
+    assert join_words(reading.read_words(path).words) == "cat dog 0"
 
 
 def test_cpu_time_of_earlier_calls_does_not_count(monkeypatch):
     monkeypatch.setenv(worker.SECONDS, "1.5")
-    for _ in range(2 * worker.workers() + 1):
+    for _ in range(2 * worker.count_workers() + 1):
         assert called(page_faults.compute_a_second) > 0
 
 
@@ -259,7 +258,7 @@ def test_cpu_time_of_earlier_calls_does_not_count(monkeypatch):
 def test_limits_are_numbers(text, monkeypatch):
     monkeypatch.setenv(worker.GIGABYTES, text)
     with pytest.raises(UsageError, match="LEXVL_PAGE_GB='.*': expected a number above 0"):
-        worker.begin(os.getpid)
+        worker.start(os.getpid)
 
 
 # --- encoding -------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.searching.shared_terms import explain
 from lexvl_plugins.pages import reading
-from lexvl_plugins.pages.answering import EDGE, INK, PageAlbum, framed, matched, snippet
+from lexvl_plugins.pages.answers import EDGE, INK, cut_snippet, draw_frames, match_words
 from lexvl_plugins.pages.page import Box, Word
 from lexvl_plugins.pages.pages import command
 from tests.plugins.pages.pdf_files import locked_pdf, pdf_of, words_at
@@ -45,7 +45,7 @@ def papers(tmp_path, monkeypatch):
 
 
 def printed(capsys, folder: Path, *queries: str, **options) -> list[str]:
-    command(folder, list(queries), **options)
+    command(folder=folder, queries=list(queries), **options)
     return capsys.readouterr().out.splitlines()
 
 
@@ -68,15 +68,15 @@ def test_a_folder_is_indexed_asked_and_drawn(papers, capsys, caplog) -> None:
 
 def test_a_second_call_reads_nothing_and_follows_changes(papers, capsys, monkeypatch) -> None:
     printed(capsys, papers)
-    album = PageAlbum(Path("lexvl-pages/my papers"))
-    before = album.index.stat().st_ino
-    begin, calls = reading.begin, []
+    index = Path("lexvl-pages/my papers/index")
+    before = index.stat().st_ino
+    start, calls = reading.start, []
     with monkeypatch.context() as patch:
-        patch.setattr(reading, "begin", lambda *call: (calls.append(call[0].__name__), begin(*call))[1])
+        patch.setattr(reading, "start", lambda *call: (calls.append(call[0].__name__), start(*call))[1])
         lines = printed(capsys, papers)
     assert set(calls) == {"count_pages"}, "files without pages are tried again"
     assert lines[0] == "3 pages in the index" and lines[1].startswith("to ask: lexvl pages")
-    assert album.index.stat().st_ino == before
+    assert index.stat().st_ino == before
     (papers / "sub/c.pdf").unlink()
     (papers / "d.pdf").write_bytes(pdf_of(page_of("a boat"), page_of("two boats"), page_of("no ship")))
     lines = printed(capsys, papers, "boat")
@@ -85,7 +85,7 @@ def test_a_second_call_reads_nothing_and_follows_changes(papers, capsys, monkeyp
 
 
 def test_a_damaged_page_is_counted_and_named(papers, capsys, monkeypatch) -> None:
-    read = reading.result_of
+    read = reading.wait_for
 
     def damaged(call, where):
         if where.endswith("a b.pdf#2"):
@@ -93,7 +93,7 @@ def test_a_damaged_page_is_counted_and_named(papers, capsys, monkeypatch) -> Non
             raise DataError(f"{where}: a damaged page")
         return read(call, where)
 
-    monkeypatch.setattr(reading, "result_of", damaged)
+    monkeypatch.setattr(reading, "wait_for", damaged)
     lines = printed(capsys, papers)
     assert lines[0] == "2 pages in the index"
     assert lines[1] == "1 pages cannot be read (a b.pdf#2); lexvl-pages/my papers/words/skipped.jsonl says why"
@@ -116,19 +116,19 @@ def test_terms_of_pictures_are_a_second_field_whose_products_count_too(papers, c
 def test_the_search_page_frames_words_and_maps_terms(papers, capsys) -> None:
     pytest.importorskip("fastapi", reason="the extra is not installed: pip install 'lexvl-anserini[serve]'")
     from lexvl_plugins.serve.answering import Service
+    from lexvl_plugins.serve.indexes import Shelf, name_indexes
     from lexvl_plugins.serve.messages import MapQuestion, ProductsQuestion, Question
-    from lexvl_plugins.serve.opened import Shelf, served_indexes
 
     printed(capsys, papers, **PICTURES)
-    shelf = Shelf(served_indexes([Path("lexvl-pages/my papers/index")], [], "cpu", None))
+    shelf = Shelf(name_indexes([Path("lexvl-pages/my papers/index")], [], "cpu", None))
     try:
         service, page = Service(shelf), "sub/c.pdf#1"
-        assert service.description().indexes[0].maps
+        assert service.describe().indexes[0].maps
         question = Question(index="my papers", text="a boat")
-        [products] = service.products(ProductsQuestion(question=question, doc_ids=[page]))
+        [products] = service.explain(ProductsQuestion(question=question, doc_ids=[page]))
         of_image = next(product.term for product in products.products if product.field == "image")
         word, term, whole = (
-            service.heat_map(MapQuestion(question=question, doc_id=page, term=term))
+            service.map_terms(MapQuestion(question=question, doc_id=page, term=term))
             for term in ("text:boat", of_image, None)
         )
         assert (word.grid, word.region) == ([[1.0]], [0, 0, 1, 1])
@@ -148,31 +148,31 @@ def test_nothing_fits_but_the_nearest_page_is_shown(papers, capsys) -> None:
 
 def test_bad_input_is_one_line(papers, capsys) -> None:
     with pytest.raises(UsageError, match="a query is empty"):
-        command(papers, [" "])
+        command(folder=papers, queries=[" "])
     with pytest.raises(UsageError, match="among the pages; name a folder outside"):
-        command(papers, output=papers / "answers")
+        command(folder=papers, output=papers / "answers")
     with pytest.raises(UsageError, match="--checkpoint is of --picture"):
-        command(papers, checkpoint="demo-vdr")
+        command(folder=papers, checkpoint="demo-vdr")
     (papers / "none").mkdir()
     with pytest.raises(DataError, match="no file with pages in it"):
-        command(papers / "none")
+        command(folder=papers / "none")
 
 
 def test_words_match_by_their_stems_and_across_line_ends() -> None:
     words = [Word(text, WHOLE) for text in ("The", "pay\u00ad", "ments,", "and", "days", "Days")]
     stems = {"The": [], "payments,": ["payment"], "and": [], "days": ["dai"], "Days": ["dai"]}
-    assert matched(words, frozenset({"payment", "dai"}), stems.__getitem__) == [(1, 2), (4,), (5,)]
-    assert matched(words, frozenset(), stems.__getitem__) == []
+    assert match_words(words, frozenset({"payment", "dai"}), stems.__getitem__) == [(1, 2), (4,), (5,)]
+    assert match_words(words, frozenset(), stems.__getitem__) == []
 
 
 def test_a_snippet_has_the_words_around_the_first_match() -> None:
     words = [Word(str(number), WHOLE) for number in range(20)]
-    assert snippet(words, [(5, 6), (9,)]) == "… 3 4 5 6 7 8 9 10 11 12 …"
-    assert snippet(words, []) == "0 1 2 3 4 5 6 7 …" and snippet(words[:2], [(0,)]) == "0 1"
+    assert cut_snippet(words, [(5, 6), (9,)]) == "… 3 4 5 6 7 8 9 10 11 12 …"
+    assert cut_snippet(words, []) == "0 1 2 3 4 5 6 7 …" and cut_snippet(words[:2], [(0,)]) == "0 1"
 
 
 def test_frames_are_around_their_words() -> None:
-    picture = framed(Image.new("RGB", (100, 200), "white"), [Box(0.2, 0.1, 0.6, 0.2)])
+    picture = draw_frames(Image.new("RGB", (100, 200), "white"), [Box(0.2, 0.1, 0.6, 0.2)])
     # 2 pixels wide, outside the box: 18 and 19, 60 and 61 across; 18 and 19, 40 and 41 down.
     assert picture.getpixel((18, 30)) == picture.getpixel((40, 41)) == INK[:3]
     assert picture.getpixel((0, 100)) == EDGE[:3] and picture.getpixel((80, 150)) == (255, 255, 255)

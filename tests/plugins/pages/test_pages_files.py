@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image, ImageDraw, ImageFont
 
-from lexvl_anserini.data.pictures.references import PageReference, file_of, page_of
+from lexvl_anserini.data.pictures.archives import PageReference, file_of, page_of
 from lexvl_anserini.ground.errors import DataError
-from lexvl_plugins.pages import pdf, scans
-from lexvl_plugins.pages.contents import LONGEST, count_pages, words_of
-from lexvl_plugins.pages.order import MOST_LINES, reading_order
-from lexvl_plugins.pages.page import OCR, TEXT_LAYER, Box, PageWords, Word, text_of
+from lexvl_plugins.pages import pdf
+from lexvl_plugins.pages.ocr import MOST_LINES, sort_lines
+from lexvl_plugins.pages.page import OCR, TEXT_LAYER, Box, PageWords, Word, join_words
+from lexvl_plugins.pages.reading import LONGEST, count_pages, draw_page, read_content
 from tests.plugins.pages.pdf_files import large_jpeg, locked_pdf, many_pages, pdf_of, stream, words_at
 
 pytestmark = pytest.mark.skipif(
@@ -37,7 +37,7 @@ def written(tmp_path):
 
 
 def texts(page):
-    return [word.text for word in pdf.words_of(page)]
+    return [word.text for word in pdf.read_text_layer(page)]
 
 
 # --- references -----------------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def test_a_page_of_a_member_is_in_the_archive():
 
 def test_words_have_boxes_from_the_top_left_corner(written):
     page = written(pdf_of(f"{words_at(100, 300, 'two  words')} {words_at(0, 0, 'low')}", paper=(200, 400)))
-    two, words, low = pdf.words_of(page)
+    two, words, low = pdf.read_text_layer(page)
     assert (two.text, words.text, low.text) == ("two", "words", "low")
     # The letters stand on the line that is 300 of 400 points above the bottom, and are less than 12 points high.
     assert two.box.left == pytest.approx(100 / 200, abs=0.01) and two.box.bottom == pytest.approx(0.25, abs=0.01)
@@ -82,20 +82,24 @@ def test_words_have_boxes_from_the_top_left_corner(written):
 
 
 def test_boxes_are_of_the_page_as_it_is_shown(written):
-    upright = pdf.words_of(written(pdf_of(words_at(100, 300, "word"), paper=(200, 400))))[0].box
-    turned = pdf.words_of(written(pdf_of(words_at(100, 300, "word"), paper=(200, 400), page="/Rotate 90"), "b.pdf"))
+    upright = pdf.read_text_layer(written(pdf_of(words_at(100, 300, "word"), paper=(200, 400))))[0].box
+    turned = pdf.read_text_layer(
+        written(pdf_of(words_at(100, 300, "word"), paper=(200, 400), page="/Rotate 90"), "b.pdf")
+    )
     expected = (1 - upright.bottom, upright.left, 1 - upright.top, upright.right)
     assert turned[0].box == pytest.approx(expected, abs=0.001)
-    cropped = pdf.words_of(written(pdf_of(words_at(100, 300, "word"), page="/CropBox [100 300 200 400]"), "c.pdf"))
+    cropped = pdf.read_text_layer(
+        written(pdf_of(words_at(100, 300, "word"), page="/CropBox [100 300 200 400]"), "c.pdf")
+    )
     assert cropped[0].box.left == pytest.approx(0, abs=0.02) and cropped[0].box.bottom == pytest.approx(1, abs=0.02)
 
 
 def test_a_word_that_a_line_end_divides_is_whole_in_the_text(written):
     page = written(pdf_of(f"{words_at(20, 300, 'some infor-')} {words_at(20, 286, 'mation and a well-known')}"))
-    words = pdf.words_of(page)
+    words = pdf.read_text_layer(page)
     assert [word.text for word in words][:4] == ["some", "infor\u00ad", "mation", "and"]
     assert words[1].box.bottom < words[2].box.bottom
-    assert text_of(words) == "some information and a well-known"
+    assert join_words(words) == "some information and a well-known"
 
 
 def mapped(*targets):
@@ -122,13 +126,13 @@ def test_ligatures_are_letters_and_letters_without_a_meaning_are_left_out(writte
 
 
 def test_a_page_without_words(written):
-    assert pdf.words_of(written(pdf_of("0 0 10 10 re f"))) == ()
-    assert text_of(()) == ""
+    assert pdf.read_text_layer(written(pdf_of("0 0 10 10 re f"))) == ()
+    assert join_words(()) == ""
 
 
 def test_words_are_the_same_after_json():
     words = PageWords((Word("é", Box(0, 0.25, 0.5, 1)), Word("b", Box(0, 0, 0, 0))), OCR)
-    assert PageWords.of_json(words.to_json()) == words
+    assert PageWords.from_json(words.to_json()) == words
 
 
 # --- files and pages ------------------------------------------------------------------------------------------------
@@ -139,7 +143,7 @@ def test_every_page_is_counted_and_each_is_read_alone(written):
     assert count_pages(page.file) == (10_000, True)
     assert texts(page._replace(page=10_000)) == ["same"]
     with pytest.raises(DataError, match=r"a\.pdf#10001: no such page; the file has 10,000"):
-        pdf.words_of(page._replace(page=10_001))
+        pdf.read_text_layer(page._replace(page=10_001))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +168,7 @@ def test_a_file_without_an_end_is_opened_and_has_damaged_pages(written):
     page = written(data[: data.index(b"startxref")].replace(b"12 0 obj", b"99 0 obj"))
     assert count_pages(page.file) == (2, False) and texts(page) == ["first"]
     with pytest.raises(DataError, match=r"a\.pdf#2: a damaged page"):
-        pdf.words_of(page._replace(page=2))
+        pdf.read_text_layer(page._replace(page=2))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +176,7 @@ def test_a_file_without_an_end_is_opened_and_has_damaged_pages(written):
     [((20_000, 20_000), (LONGEST, LONGEST)), ((20_000, 10), (LONGEST, 1)), ((72, 144), (200, 400))],
 )
 def test_a_picture_is_bounded(written, paper, expected):
-    picture = pdf.picture_of(written(pdf_of("0 0 5 5 re f", paper=paper)), LONGEST)
+    picture = pdf.draw_page(written(pdf_of("0 0 5 5 re f", paper=paper)), LONGEST)
     assert picture.size == expected and picture.mode == "RGB"
 
 
@@ -187,9 +191,9 @@ def test_pages_of_a_tiff_and_of_other_pictures(tmp_path):
     reds[0].save(tmp_path / "a.gif", save_all=True, append_images=reds[1:])
     assert [count_pages(str(tmp_path / name)).number for name in ("a.tif", "a.gif")] == [3, 1]
     page = PageReference(str(tmp_path / "a.tif"), 2)
-    assert np.asarray(scans.picture_of(page, LONGEST))[0, 0].tolist() == [20, 0, 0]
+    assert np.asarray(draw_page(page, LONGEST))[0, 0].tolist() == [20, 0, 0]
     with pytest.raises(DataError, match="no such page; the file has 3"):
-        scans.picture_of(page._replace(page=4), LONGEST)
+        draw_page(page._replace(page=4), LONGEST)
     (tmp_path / "b.png").write_bytes(b"no picture")
     with pytest.raises(DataError, match="not a picture of a known format"):
         count_pages(str(tmp_path / "b.png"))
@@ -197,7 +201,7 @@ def test_pages_of_a_tiff_and_of_other_pictures(tmp_path):
 
 def test_a_large_jpeg_is_never_decoded_whole(tmp_path):
     (tmp_path / "a.jpg").write_bytes(large_jpeg(10_000))
-    assert scans.picture_of(PageReference(str(tmp_path / "a.jpg"), 1), LONGEST).size == (LONGEST, LONGEST)
+    assert draw_page(PageReference(str(tmp_path / "a.jpg"), 1), LONGEST).size == (LONGEST, LONGEST)
 
 
 # --- OCR ------------------------------------------------------------------------------------------------------------
@@ -209,15 +213,15 @@ def test_a_page_without_a_text_layer_is_read_by_ocr(tmp_path, written):
     ImageDraw.Draw(picture).text((20, 40), "Invoice 2024-17", fill="black", font=font)
     ImageDraw.Draw(picture).text((200, 220), "total: 3,50", fill="black", font=font)
     picture.save(tmp_path / "scan.pdf")
-    read = words_of(PageReference(str(tmp_path / "scan.pdf"), 1))
+    read = read_content(PageReference(str(tmp_path / "scan.pdf"), 1))
     assert read.source == OCR and [word.text for word in read.words] == ["Invoice", "2024-17", "total:", "3,50"]
     first, second, third, _ = (word.box for word in read.words)
     assert 0.03 < first.left < 0.08 and first.right < second.left and first.bottom < third.top
     assert third.left == pytest.approx(0.5, abs=0.02)
-    assert words_of(written(pdf_of(words_at(20, 300, "layer")))).source == TEXT_LAYER
+    assert read_content(written(pdf_of(words_at(20, 300, "layer")))).source == TEXT_LAYER
     for size in ((1, 1), (60, 1)):
         Image.new("RGB", size, "white").save(tmp_path / "blank.png")
-        assert words_of(PageReference(str(tmp_path / "blank.png"), 1)) == ((), OCR)
+        assert read_content(PageReference(str(tmp_path / "blank.png"), 1)) == ((), OCR)
 
 
 TWO_COLUMNS = [[0, 20, 45, 30], [55, 20, 100, 30], [0, 32, 45, 42], [55, 33, 100, 43], [0, 44, 20, 54]]
@@ -240,16 +244,16 @@ HEADING, FOOT = [0, 0, 100, 10], [0, 60, 100, 70]
     ],
 )
 def test_lines_are_read_down_one_column_and_then_the_next(lines, order):
-    assert reading_order(np.array(lines, float).reshape(-1, 4)) == order
+    assert sort_lines(np.array(lines, float).reshape(-1, 4)) == order
 
 
 @given(hnp.arrays(np.int64, hnp.array_shapes(min_dims=1, max_dims=1, max_side=12), elements=st.integers(0, 10**8 - 1)))
 def test_every_line_has_one_place_wherever_it_is(places):
     left, top, width, height = (places // 100**digit % 100 for digit in range(4))
     boxes = np.stack([left, top, left + width + 1, top + height + 1], axis=1).astype(float)
-    assert sorted(reading_order(boxes)) == list(range(len(boxes)))
+    assert sorted(sort_lines(boxes)) == list(range(len(boxes)))
 
 
 def test_a_page_of_very_many_lines_keeps_their_order():
     boxes = np.tile([[60.0, 0, 100, 1], [0, 0, 40, 1]], (MOST_LINES, 1))
-    assert reading_order(boxes) == list(range(len(boxes)))
+    assert sort_lines(boxes) == list(range(len(boxes)))

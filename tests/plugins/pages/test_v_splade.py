@@ -20,9 +20,10 @@ from lexvl_anserini.encoders.checkpoints.filenames import model_files
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.grounding import localise, patch_logits
 from lexvl_anserini.ground.errors import CheckpointError, InstallationError, UsageError
+from lexvl_plugins.exchange.sharing.saving import save_pretrained
 from lexvl_plugins.pages import v_splade
-from lexvl_plugins.pages.tiles import Tiles
-from lexvl_plugins.pages.v_splade_layout import PageShape, image_shapes, linear, norm, text_shapes
+from lexvl_plugins.pages.page_network import Tiles
+from lexvl_plugins.pages.v_splade_layout import PageShape, list_shapes
 from tests.plugins.pages.v_splade_folders import PUBLISHED, TEMPLATE, Draws, add_modules, write_export
 
 
@@ -71,8 +72,8 @@ def test_pages_of_many_shapes(reference, published):
     np.testing.assert_allclose(tower.dense_weights(pages)[:, kept], expected, atol=1e-5)
     assert len(names) == 6 and len(np.unique(expected.round(3), axis=0)) == 6
     for name, page in zip(names, pages, strict=True):
-        tiles = tower.tiles.page(page)
-        ids = tower.composition.backbone.ids(torch.tensor([tiles.rows, tiles.columns]))
+        tiles = tower.pixels.cut(page)
+        ids = tower.composition.backbone.tokenise(torch.tensor([tiles.rows, tiles.columns]))
         np.testing.assert_array_equal(ids[0], reference[f"outputs/ids_{name}"])
 
 
@@ -126,7 +127,7 @@ def test_a_folder_of_sentence_transformers_has_its_own_table_and_code_that_is_no
     np.testing.assert_array_equal(model.document.dense_weights([page]), plain.document.dense_weights([page]))
     again = loaded(folder, table_activation="softplus").query.weights(["dog dog horse"])
     assert (again != plain.query.weights(["dog dog horse"])).nnz == 0
-    model.save_pretrained(tmp_path / "saved")
+    save_pretrained(model, tmp_path / "saved")
     assert (
         loaded(tmp_path / "saved").query.weights(["dog dog horse"]) != model.query.weights(["dog dog horse"])
     ).nnz == 0
@@ -183,7 +184,7 @@ def test_other_folders_are_refused_with_one_line(tmp_path, name, entries, error)
 
 
 def test_a_transformers_without_modernvbert_says_so(export, monkeypatch, tmp_path):
-    monkeypatch.setattr(v_splade, "package_folder", lambda name: tmp_path)
+    monkeypatch.setattr(v_splade, "find_package", lambda name: tmp_path)
     with pytest.raises(InstallationError, match=r"no ModernVBERT.* pip install 'transformers>=5\.3'"):
         loaded(export)
 
@@ -191,9 +192,7 @@ def test_a_transformers_without_modernvbert_says_so(export, monkeypatch, tmp_pat
 def test_the_names_are_those_of_as_many_numbers_as_the_hub_counts():
     """330,010,817 of naver/v-splade-quality: 7,087,104 are SigLIP's pooling (a probe, attention, a norm and an MLP)."""
     shape = PageShape.read({}, "config.json")
-    tables = linear("dense", 768, 768) | norm("norm", 768) | linear("decoder", 50368, 768)
-    queries = {"embeddings.weight": (50368, 768)} | linear("projection", 1, 768)
-    shapes = [*(text_shapes(shape, 50368) | image_shapes(shape)).values(), *tables.values(), *queries.values()]
+    shapes = [shape for name, shape in list_shapes(shape, 50368).items() if "lora" not in name]
     pooling = 768 + 4 * (768 * 768 + 768) + 2 * 768 + (768 * 3072 + 3072) + (3072 * 768 + 768)
     assert sum(map(prod, shapes)) + pooling == 330_010_817
 
@@ -265,19 +264,19 @@ def test_a_query_loads_no_network(export, monkeypatch):
 )
 def test_sizes_of_pages(size, resized, enlarged):
     tiles = Tiles(512)
-    assert (tiles.resized(size), tiles.enlarged(resized)) == (resized, enlarged)
+    assert (tiles.fit(size), tiles.round_up(resized)) == (resized, enlarged)
 
 
 def test_tiles_lie_row_by_row_before_the_whole():
     """A page of six colours, three in a row."""
     colours = np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255]], [[9, 9, 9], [90, 90, 90], [200, 200, 200]]], np.uint8)
-    page = Tiles(8, longest=24, resample=0).page(Image.fromarray(colours.repeat(8, 0).repeat(8, 1)))
+    page = Tiles(8, longest=24, resample=0).cut(Image.fromarray(colours.repeat(8, 0).repeat(8, 1)))
     assert (page.rows, page.columns, page.tiles.shape) == (2, 3, (7, 8, 8, 3))
     np.testing.assert_array_equal(page.tiles[:6], np.broadcast_to(colours.reshape(6, 1, 1, 3), (6, 8, 8, 3)))
     assert {tuple(colour) for colour in page.tiles[6].reshape(-1, 3).tolist()} == {
         tuple(colour) for colour in colours.reshape(-1, 3).tolist()
     }
-    alone = Tiles(24, longest=24).page(Image.new("RGB", (10, 7), "red"))
+    alone = Tiles(24, longest=24).cut(Image.new("RGB", (10, 7), "red"))
     assert (alone.rows, alone.columns, alone.tiles.shape) == (0, 0, (1, 24, 24, 3))
 
 
@@ -299,7 +298,7 @@ def test_tiles_are_those_of_transformers(width, height, longest):
     processor = module.Idefics3ImageProcessorPil(image_mean=half, image_std=half, **sizes)
     image = Image.fromarray(np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8))
     expected = processor([image], return_tensors="np", return_row_col_info=True)
-    page = Tiles(16, longest=longest).page(image)
+    page = Tiles(16, longest=longest).cut(image)
     assert ([[page.rows]], [[page.columns]]) == (expected["rows"], expected["cols"])
     found = Tiles(16).normalise(torch.from_numpy(page.tiles))
     np.testing.assert_allclose(found, expected["pixel_values"][0], atol=1e-6)
@@ -313,18 +312,18 @@ def test_the_cells_of_a_page_have_its_shape(export):
     tower = loaded(export).document
     network = tower.composition.backbone
     layout = torch.tensor([2, 3])
-    ids = network.ids(layout)[0]
+    ids = network.tokenise(layout)[0]
     numbers = torch.full((1, len(ids), 1), -1.0)
     numbers[0, ids == network.model.config.image_token_id, 0] = torch.arange(7.0 * 4)
-    grid = network.cells(numbers, layout)[0, :, :, 0].int()
+    grid = network.select_cells(numbers, layout)[0, :, :, 0].int()
     assert grid.tolist() == [
         [0, 1, 4, 5, 8, 9],
         [2, 3, 6, 7, 10, 11],
         [12, 13, 16, 17, 20, 21],
         [14, 15, 18, 19, 22, 23],
     ]
-    numbers = torch.zeros(1, len(network.ids(torch.tensor([0, 0]))[0]), 1)
-    assert network.cells(numbers, torch.tensor([0, 0])).shape == (1, 2, 2, 1)
+    numbers = torch.zeros(1, len(network.tokenise(torch.tensor([0, 0]))[0]), 1)
+    assert network.select_cells(numbers, torch.tensor([0, 0])).shape == (1, 2, 2, 1)
 
 
 def test_maps_of_pages(export):

@@ -24,9 +24,9 @@ from rounds import Rounds
 from lexvl_anserini.data.checks import unescape_id
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.ground.errors import LexvlError
-from lexvl_anserini.ground.files import exclusive, file_sha256
+from lexvl_anserini.ground.files import compute_sha256, exclusive
 from lexvl_plugins.photos import following
-from lexvl_plugins.photos.command import pictures_in, updated
+from lexvl_plugins.photos.command import read_folder, update_album
 from lexvl_plugins.photos.following import Album
 from tests.plugins.photos.test_following import TERMS, Pixels, held
 
@@ -40,8 +40,9 @@ NAMES = (
 SCALE = "!.png"
 # Where the folder changes during a call: before or after one of the calls of these functions.
 PLACES: tuple[tuple[Any, str], ...] = (
-    (FileDigests, "of"), (following, "open_image"), (following, "_encode"), (following, "_into_index"),
-    (following, "_settle"), (following, "delete_documents"), (Pixels, "weights"), (following, "_still_unreadable"),
+    (FileDigests, "of"), (following, "open_image"), (following, "_encode"), (following, "_index_shards"),
+    (following, "_write_unreadable"), (following, "delete_documents"), (following, "_find_unreadable"),
+    (Pixels, "weights"),
 )  # fmt: skip
 
 
@@ -124,7 +125,7 @@ def followed(folder: Path, album: Path) -> str:
     model: Any = Model(document=Pixels())
     try:
         with exclusive(album):
-            updated(pictures_in(folder), model, Album(album))
+            update_album(read_folder(folder), model, Album(album))
     except LexvlError as error:
         return one_line(error)
     return ""
@@ -141,7 +142,7 @@ def check_pixels(folder: Path, documents: dict[str, tuple[str, dict[str, int]]])
     """Each document has the digest and the pixel of the file that has its name."""
     for doc_id, (digest, impacts) in documents.items():
         path = folder / os.fsdecode(unescape_id(doc_id).encode("utf-8", "surrogateescape"))
-        assert digest == file_sha256(path), path
+        assert digest == compute_sha256(path), path
         with Image.open(path) as image:
             pixel = image.convert("RGB").getpixel((0, 0))
         assert impacts == {term: value for term, value in zip(TERMS, pixel, strict=True) if value}, path

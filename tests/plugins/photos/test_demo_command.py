@@ -17,17 +17,16 @@ from world.pictures import draw_split
 from world.scenes import SPLITS
 
 from eval.demo import command as score_demo
-from lexvl_anserini.data.corpora import demo as corpus
+from lexvl_anserini.data.corpora import captioned as corpus
 from lexvl_anserini.encode import command as encode
 from lexvl_anserini.ground.errors import ArtefactError, MissingExtra, UsageError
 from lexvl_anserini.ground.files import exclusive
-from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.manifest import read_manifest, read_run_manifest
 from lexvl_anserini.ground.progress import silent
-from lexvl_anserini.ground.run_manifest import read_run_manifest
 from lexvl_anserini.index import command as index
 from lexvl_anserini.search import command as search
 from lexvl_plugins.photos import demo as quickstart
-from lexvl_plugins.photos.demo import INDEXES, QUERIES, SYSTEMS, DemoOptions, command, steps
+from lexvl_plugins.photos.demo import INDEXES, QUERIES, SYSTEMS, DemoOptions, command, list_steps
 
 SCENES = 8
 
@@ -63,7 +62,7 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def finished(few: None, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder, data_dir = tmp_path_factory.mktemp("finished") / "demo", str(tmp_path_factory.mktemp("data"))
 
-    def broken(*_: object) -> str:
+    def broken(*_: object, **__: object) -> str:
         raise KeyboardInterrupt
 
     def printed() -> str:
@@ -92,7 +91,7 @@ def files(folder: Path) -> dict[Path, tuple[int, int]]:
 
 
 def test_the_totals_are_those_of_the_files(finished: Finished) -> None:
-    totals = {step.what: step.total for step in steps()}
+    totals = {step.what: step.total for step in list_steps(DemoOptions())}
     for indexed in INDEXES:
         documents = read_manifest(finished.folder / "impacts" / indexed.name).counts.documents
         assert totals[f"encode {indexed.name}"] == totals[f"index {indexed.name}"] == documents
@@ -124,7 +123,7 @@ def test_a_second_call_only_prints(finished: Finished, demo: Demo, capsys, caplo
     assert caplog.text.count("finished already, nothing to do") == 2 * len(INDEXES) + len(SYSTEMS) + 2
     told = [record.getMessage() for record in caplog.records if record.name == "lexvl_plugins.photos.demo"]
     assert [line.split("  ")[0].strip() for line in told] == [f"{number}/24" for number in range(1, 25)]
-    for line, step in zip(told, steps(), strict=True):
+    for line, step in zip(told, list_steps(DemoOptions()), strict=True):
         assert re.fullmatch(rf"[ \d]\d/24  {re.escape(step.what)} +\d+\.\d s", line)
 
 
@@ -183,8 +182,10 @@ def test_the_commands_write_the_same(tmp_path: Path, finished: Finished, name: s
 def test_files_of_another_request_are_replaced_only_when_asked(
     tmp_path: Path, demo: Demo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of_bm25 = [step for step in steps() if "bm25" in step.what]
-    monkeypatch.setattr(quickstart, "steps", lambda: of_bm25)
+    def of_bm25(options: DemoOptions) -> list[quickstart.Step]:
+        return [step for step in list_steps(options) if "bm25" in step.what]
+
+    monkeypatch.setattr(quickstart, "list_steps", of_bm25)
     demo()
     monkeypatch.setattr(corpus, "FOLDER", drawn(SCENES - 1, tmp_path / "fewer"))
     with pytest.raises(ArtefactError, match=r"captions.bm25: holds shards of another request.*--overwrite replaces it"):

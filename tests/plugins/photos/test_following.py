@@ -18,7 +18,7 @@ from lexvl_anserini.data.corpora.folder import load_pictures
 from lexvl_anserini.data.pictures.images import FAIL, OnError, read_images
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError, DataError
-from lexvl_anserini.ground.files import file_sha256
+from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import CorpusRef, EncoderRef, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.searching.building import build_index, metadata_texts
@@ -101,7 +101,7 @@ def followed(tmp_path: Path) -> Pair:
 def test_a_folder_that_changes(tmp_path: Path, own_memory: list[str]) -> None:
     folder, album = paint(tmp_path / "in", a=(255, 0, 0), b=(0, 51, 0), c=(0, 0, 5)), tmp_path / "album"
     assert called(folder, album) == Followed(3, 3, 0, 0, [])
-    assert held(album)["b.png"] == (file_sha256(folder / "b.png"), {"bay": 51})
+    assert held(album)["b.png"] == (compute_sha256(folder / "b.png"), {"bay": 51})
     # The scale stays that of the first pictures, whose largest weight is 255.
     paint(folder, b=(0, 9, 9), d=(100, 0, 0))
     (folder / "c.png").rename(folder / "e.png")
@@ -158,7 +158,7 @@ def test_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_memory: list
         (folder / f"{name}.png").write_text("broken")
     done = called(folder, album)
     assert (done.documents, done.added) == (4, 4)
-    assert [picture.doc_id for picture in done.unreadable] == ["p2.png", "p3.png", "p6.png"]
+    assert [picture.id for picture in done.unreadable] == ["p2.png", "p3.png", "p6.png"]
     red = {doc_id: vector["ash"] for doc_id, vector in impacts(album).items()}
     assert red == {"p0.png": 1, "p1.png": 2, "p4.png": 5, "p5.png": 6}
 
@@ -169,7 +169,7 @@ def test_pictures_that_cannot_be_read(tmp_path: Path, own_memory: list[str]) -> 
     (folder / "gone.png").symlink_to("nowhere.png")
     done = called(folder, album)
     assert (done.documents, done.added) == (2, 2)
-    assert [one.doc_id for one in done.unreadable] == ["broken.png", "gone.png"]
+    assert [one.id for one in done.unreadable] == ["broken.png", "gone.png"]
     lines = (album / "unreadable.jsonl").read_text().splitlines()
     assert len(lines) == 2 and "broken.png: not a picture of a known format" in lines[0]
     own_memory.clear()
@@ -178,7 +178,7 @@ def test_pictures_that_cannot_be_read(tmp_path: Path, own_memory: list[str]) -> 
     paint(folder, broken=(0, 0, 9))
     (folder / "b.png").write_text("broken now")
     done = called(folder, album)
-    assert done[:4] == (2, 1, 0, 1) and [one.doc_id for one in done.unreadable] == ["gone.png", "b.png"]
+    assert done[:4] == (2, 1, 0, 1) and [one.id for one in done.unreadable] == ["gone.png", "b.png"]
     assert impacts(album) == {"a.png": {"ash": 255}, "broken.png": {"cat": 9}}
     (folder / "gone.png").unlink()
     paint(folder, b=(0, 51, 0))
@@ -283,7 +283,7 @@ def kill_and_repeat(root: Path, number: int, expected: object) -> None:
         called(folder, album)
     done = called(folder, album)
     assert held(album) == expected and done.documents == 5, (number, found.calls[-1])
-    assert [one.doc_id for one in done.unreadable] == ["d.png"]
+    assert [one.id for one in done.unreadable] == ["d.png"]
     assert sorted(path.name for path in album.iterdir()) == ["index", "unreadable.jsonl"]
     shutil.rmtree(root)
 

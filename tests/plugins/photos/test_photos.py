@@ -17,7 +17,8 @@ from lexvl_anserini.ground.files import exclusive, write_json
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm
-from lexvl_plugins.photos.command import NOTHING, changes_ahead, changes_made, command, default_output, lines_of
+from lexvl_plugins.photos.answers import NOTHING_FITS, choose_album, format_answer
+from lexvl_plugins.photos.command import command, describe_changes, describe_differences
 from lexvl_plugins.photos.following import Album, Differences, Followed, UnreadablePicture
 
 RED = (200, 30, 30)
@@ -165,26 +166,26 @@ def test_what_there_is_to_do(tmp_path: Path) -> None:
         ({"a.jpg": "before"}, two, "1 new and 1 changed pictures to encode"),
         ({"a.jpg": "now", "b.jpg": "now"}, [], "no new or changed picture, nothing to encode"),
     ):
-        assert changes_ahead(Differences(two, wanted, held, [], None), album) == line
+        assert describe_differences(Differences(two, wanted, held, [], None), album) == line
     album.index.mkdir()
     line = "the index is of another checkpoint: all 2 pictures are encoded anew"
-    assert changes_ahead(Differences(two, two, {}, [], None), album) == line
+    assert describe_differences(Differences(two, two, {}, [], None), album) == line
 
 
 def test_hits_are_lines(tmp_path: Path) -> None:
     terms = tuple(SharedTerm(f"t{number}", 1, 10, 10) for number in range(7))
     found = [Explanation("query", "a%20b%0A.jpg", 70, terms, 9), Explanation("query", "c.jpg", 10, terms[:1], 9)]
-    assert list(lines_of(TypedAnswer("two dogs", found))) == [
+    assert list(format_answer(TypedAnswer("two dogs", found))) == [
         '\n"two dogs"',
         "  1      70  a b\\n.jpg  t0 14%, t1 14%, t2 14%, t3 14%, t4 14%, t5 14%",
         "  2      10  c.jpg      t0 100%",
     ]
-    assert list(lines_of(TypedAnswer("x", []))) == ['\n"x"', "  nothing here has a term of this query"]
-    nearest = lines_of(TypedAnswer("x", found[1:], NOTHING))
+    assert list(format_answer(TypedAnswer("x", []))) == ['\n"x"', "  nothing here has a term of this query"]
+    nearest = format_answer(TypedAnswer("x", found[1:], NOTHING_FITS))
     assert list(nearest) == ['\n"x"  nothing fits; nearest:', "  1      10  c.jpg  t0 100%"]
     done = Followed(2, 1, 0, 0, [UnreadablePicture("a%20b.jpg", "0", "a b.jpg: broken")])
     album = Album(Path("album"))
-    assert list(changes_made(done, album)) == [
+    assert list(describe_changes(done, album)) == [
         "2 pictures in the index: 1 added",
         "1 cannot be read (a b.jpg); album/unreadable.jsonl says why",
     ]
@@ -192,9 +193,9 @@ def test_hits_are_lines(tmp_path: Path) -> None:
 
 def test_an_album_beside_the_pictures_that_are_the_working_folder(tmp_path: Path) -> None:
     folder = tmp_path / "pics"
-    assert default_output(folder, tmp_path) == Path("lexvl-photos/pics")
-    assert default_output(folder, folder) == default_output(folder, folder / "in") == tmp_path / "lexvl-photos/pics"
-    assert default_output(tmp_path / "pics.tar", tmp_path) == Path("lexvl-photos/pics.tar")
+    assert choose_album(folder, tmp_path, "lexvl-photos") == Path("lexvl-photos/pics")
+    assert choose_album(folder, folder, "x") == choose_album(folder, folder / "in", "x") == tmp_path / "x/pics"
+    assert choose_album(tmp_path / "pics.tar", tmp_path, "lexvl-photos") == Path("lexvl-photos/pics.tar")
 
 
 def test_what_cannot_be_done(tmp_path: Path, answered: Answered, photos: Callable[..., None]) -> None:

@@ -10,13 +10,13 @@ import pytest
 from PIL import Image
 
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.data.entries import log_once
+from lexvl_anserini.data.lines import log_once
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_plugins.photos import samples
 from lexvl_plugins.photos.samples import SAMPLES, Sample
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

@@ -28,14 +28,14 @@ from lexvl_anserini.data.pictures.images import FAIL, open_image
 from lexvl_anserini.encoders.encoder import Encoder, read_document, read_image_of, read_topic
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.ground.progress import silent
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
-from lexvl_plugins.serve.access import ApiKeys
-from lexvl_plugins.serve.app import Service, application
-from lexvl_plugins.serve.opened import Shelf, served_indexes
-from lexvl_plugins.serve.server import listening, web_server
+from lexvl_plugins.serve.answering import Service
+from lexvl_plugins.serve.app import build_app
+from lexvl_plugins.serve.indexes import Shelf, name_indexes
+from lexvl_plugins.serve.server import ApiKeys, build_server, open_socket
 
 ROOT = Path(__file__).parents[3]
 
@@ -148,15 +148,15 @@ def facts(doc_id: str) -> dict[str, Any]:
 def running(
     *indexes: Path | str,
     examples: tuple[str, ...] = (),
-    make: Callable[[Service], FastAPI] = application,
+    make: Callable[[Service], FastAPI] = build_app,
     keys: ApiKeys | None = None,
     log_requests: bool = False,
 ) -> Iterator[Client]:
     """A server of an application over indexes, and a client of it."""
-    shelf = Shelf(served_indexes(indexes, [], "cpu", None))
+    shelf = Shelf(name_indexes(indexes, [], "cpu", None))
     service = Service(shelf, examples)
-    listener = listening("127.0.0.1", 0)
-    server = web_server(make(service), [], keys, log_requests)
+    listener = open_socket("127.0.0.1", 0)
+    server = build_server(make(service), [], keys, log_requests)
     thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:

@@ -13,8 +13,8 @@ import pytest
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.searching import searcher
 from lexvl_plugins.serve import limits
-from lexvl_plugins.serve.access import KEY_NAME, ApiKeys, guard_address
 from lexvl_plugins.serve.serve import command
+from lexvl_plugins.serve.server import KEY_NAME, ApiKeys, check_address
 from tests.invoking import invoked
 from tests.plugins.serve.served_colours import index_pictures, load, running
 
@@ -76,7 +76,7 @@ def test_keys_of_a_file(tmp_path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"# of the lab\n\n{FIRST}\n  {SECOND}  \n")
     keys = ApiKeys.read(file)
-    names = [keys.name_of(f"Bearer {key}".encode()) for key in (FIRST, SECOND, "# of the lab")]
+    names = [keys.find_name(f"Bearer {key}".encode()) for key in (FIRST, SECOND, "# of the lab")]
     assert len(set(names)) == 3 and len(names[0]) == KEY_NAME and names[2] is None
     assert FIRST.encode() not in b"".join(keys.digests)
 
@@ -107,17 +107,17 @@ def test_keys_do_not_cross_a_network_in_plain_text_unless_the_user_says_so(tmp_p
     for host in ("0.0.0.0", "192.0.2.1", "example.org", "::"):
         with pytest.raises(UsageError, match=r"plain HTTP.*--insecure"):
             invoked(command, "--index", tmp_path, "--host", host, "--keys", file)
-        guard_address(host, ApiKeys.read(file), insecure=True)
+        check_address(host, ApiKeys.read(file), insecure=True)
     for host in ("127.0.0.1", "::1", "localhost"):
-        guard_address(host, ApiKeys.read(file), insecure=False)
-        guard_address(host, None, insecure=False)
+        check_address(host, ApiKeys.read(file), insecure=False)
+        check_address(host, None, insecure=False)
     assert caplog.text == ""
-    guard_address("0.0.0.0", None, insecure=False)
+    check_address("0.0.0.0", None, insecure=False)
     assert "there is no password" in caplog.text
 
 
 def test_a_line_of_json_for_each_request_without_what_users_wrote(client, caplog) -> None:
-    caplog.set_level(logging.INFO, "lexvl_plugins.serve.access")
+    caplog.set_level(logging.INFO, "lexvl_plugins.serve.server")
     key = {"Authorization": f"Bearer {FIRST}"}
     client.request("POST", "/api/search", QUESTION, content_type="application/json", **key)
     client.request("GET", "/api/suggest?index=colours&prefix=secret", **key)
@@ -125,7 +125,9 @@ def test_a_line_of_json_for_each_request_without_what_users_wrote(client, caplog
     client.request("SECRET", "/secret?secret=secret", **key)
     client.request("GET", "/", Authorization="Bearer secret", Host="localhost")
     deadline = time.monotonic() + 900  # a line is written after its answer
-    while len(lines := [json.loads(one.getMessage()) for one in caplog.records if one.name.endswith("access")]) < 5:
+    while (
+        len(lines := [json.loads(one.getMessage()) for one in caplog.records if one.name.endswith("serve.server")]) < 5
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert [(line["method"], line["path"], line["status"]) for line in lines] == [

@@ -24,8 +24,8 @@ from mcp.types import CallToolResult
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.searching import searcher
 from lexvl_plugins.serve import agents, limits
-from lexvl_plugins.serve.access import ApiKeys
 from lexvl_plugins.serve.mcp import command
+from lexvl_plugins.serve.server import ApiKeys
 from tests.invoking import invoked
 
 KEY = "0123456789abcdef"
@@ -39,7 +39,7 @@ def colours(tmp_path_factory) -> Iterator[Any]:
         patched.setattr(searcher, "load_encoder_of", load)
         lexical = index_pictures(folder / "pictures", folder / "colours")
         dense = index_pictures(folder / "pictures", folder / "twin", DENSE)
-        with running(lexical, dense, examples=("red",), make=agents.agent_application) as client:
+        with running(lexical, dense, examples=("red",), make=agents.build_tools_app) as client:
             yield client
 
 
@@ -65,7 +65,7 @@ def call(target: Any, tool: str, **arguments: Any) -> CallToolResult:
 
 @pytest.fixture
 def server(colours) -> Any:
-    return agents.agent_server(colours.service)
+    return agents.build_tools(colours.service)
 
 
 def answer(target: Any, tool: str, **arguments: Any) -> Any:
@@ -198,7 +198,7 @@ def test_a_defect_is_logged_and_its_text_stays_on_the_server(server, colours, mo
     def fails(self: Any) -> None:
         raise ValueError("a secret place")
 
-    monkeypatch.setattr(type(colours.service), "description", fails)
+    monkeypatch.setattr(type(colours.service), "describe", fails)
     result = call(server, "indexes")
     assert result.is_error and result.content[0].text == "an error of the server; its log says more"
     assert "tool indexes: a secret place" in caplog.text
@@ -231,9 +231,9 @@ def test_calls_that_would_wait_too_long_are_refused(server, monkeypatch) -> None
 
 
 def test_keys_guard_the_tools(colours) -> None:
-    with colours.service.shelf.borrowed("colours") as index:
+    with colours.service.shelf.borrow("colours") as index:
         path = index.served.path
-    with running(path, make=agents.agent_application, keys=ApiKeys([KEY])) as client:
+    with running(path, make=agents.build_tools_app, keys=ApiKeys([KEY])) as client:
         assert client.request("POST", "/mcp", "{}")[0] == 401
         assert client.request("POST", "/mcp", "{}", Authorization=f"Bearer {KEY}")[0] != 401
 

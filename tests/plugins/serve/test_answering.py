@@ -6,10 +6,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Equals, Impacts, Not, Term, Text, Unscored
+from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Equals, Impacts, Not, Term, Unscored
 from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.searching.shared_terms import shared_terms
-from lexvl_plugins.serve.answering import changed, has_text, reweighted
+from lexvl_plugins.serve.queries import change_weights, reweigh
 
 IMPACTS = {"boat": 7, "red": 2, "sea": 5}
 
@@ -63,7 +63,7 @@ def test_products_sum_to_the_score_of_every_tree(clause, impacts) -> None:
 
 @given(clause=TREES, impacts=st.dictionaries(TERMS, st.integers(1, 9)), weight=st.integers(1, 9))
 def test_a_tree_with_another_weight_has_that_products(clause, impacts, weight) -> None:
-    other = reweighted(clause, {"a": weight})
+    other = reweigh(clause, {"a": weight})
     oracle = Oracle([document := Doc("d", impacts)])
     score = oracle.score(other, document)
     assume(score is not None and "a" in impacts)
@@ -71,16 +71,11 @@ def test_a_tree_with_another_weight_has_that_products(clause, impacts, weight) -
 
 
 def test_a_weight_of_zero_leaves_a_term_out_of_a_vector_and_keeps_its_condition_in_an_expression() -> None:
-    assert changed({"boat": 3, "sea": 2}, {"boat": 0, "moon": 4}) == {"sea": 2, "moon": 4}
-    assert reweighted(parse("+boat -night red^3"), {"boat": 0, "red": 5}) == All(
+    assert change_weights({"boat": 3, "sea": 2}, {"boat": 0, "moon": 4}) == {"sea": 2, "moon": 4}
+    assert reweigh(parse("+boat -night red^3"), {"boat": 0, "red": 5}) == All(
         (Unscored(Term("boat")), Not(Term("night"))), (Term("red", 5),)
     )
-    assert reweighted(Impacts({"boat": 3}), {"boat": 9}) == Impacts({"boat": 9})
-    assert reweighted(Equals("meta.year", 1), {"boat": 1}) == Equals("meta.year", 1)
+    assert reweigh(Impacts({"boat": 3}), {"boat": 9}) == Impacts({"boat": 9})
+    assert reweigh(Equals("meta.year", 1), {"boat": 1}) == Equals("meta.year", 1)
     with pytest.raises(UsageError, match="below 0"):
-        changed({}, {"boat": -1})
-
-
-def test_bm25_in_a_tree_is_seen() -> None:
-    assert has_text(AnyOf((Term("a"), Boost(Text("b"), 2))))
-    assert not has_text(parse("a b"))
+        change_weights({}, {"boat": -1})

@@ -19,8 +19,8 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.searching import searcher
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.writing import write_impacts
-from lexvl_plugins.serve import limits, opened
-from lexvl_plugins.serve.opened import served_indexes
+from lexvl_plugins.serve import indexes, limits
+from lexvl_plugins.serve.indexes import name_indexes
 from tests.plugins.serve.served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, load, running
 
 
@@ -140,7 +140,7 @@ def test_a_query_without_a_word_of_the_model_gets_a_warning(client) -> None:
 
 def test_an_index_has_the_name_of_its_folder_or_of_its_album(tmp_path) -> None:
     places = [tmp_path / "demo", tmp_path / "photos/index", tmp_path / "other/photos/index"]
-    named = [served.name for served in served_indexes(places, [], "cpu", None)]
+    named = [served.name for served in name_indexes(places, [], "cpu", None)]
     assert named == ["demo", "photos", "photos-2"]
 
 
@@ -315,7 +315,7 @@ def test_many_clients_get_the_answers_of_one(client) -> None:
 
 def test_an_index_may_be_replaced_while_it_is_served(folder, monkeypatch) -> None:
     monkeypatch.setattr(searcher, "load_encoder_of", load)
-    monkeypatch.setattr(opened, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(indexes, "LOOK_EVERY_S", 0.0)
     pictures, index = folder / "changing", folder / "changing-index"
     index_pictures(pictures, index, pictures={"a.png": PICTURES["red.png"]})
     with running(index) as client:
@@ -340,7 +340,7 @@ def test_an_index_that_is_replaced_while_it_is_opened_is_of_one_state(folder, mo
     monkeypatch.setattr(searcher, "load_encoder_of", load)
     index = index_pictures(folder / "first", folder / "twice", pictures={"a.png": PICTURES["red.png"]})
     other = index_pictures(folder / "second", folder / "twice-other", pictures={"b.png": PICTURES["red.png"]})
-    read = opened.read_corpus
+    read = indexes.read_corpus
 
     def replaced(dataset):
         if other.exists():
@@ -348,7 +348,7 @@ def test_an_index_that_is_replaced_while_it_is_opened_is_of_one_state(folder, mo
             other.rename(index)
         return read(dataset)
 
-    monkeypatch.setattr(opened, "read_corpus", replaced)
+    monkeypatch.setattr(indexes, "read_corpus", replaced)
     with running(index) as client:
         [hit] = client.ask(index="twice", text="red")["hits"]
         assert (hit["doc_id"], hit["picture"]) == ("b.png", True)
@@ -376,33 +376,33 @@ class AtOnce:
 @pytest.fixture
 def toys(monkeypatch):
     """The indexes that a shelf opened; the first is of state 0, others are of state 1, which the folder has."""
-    indexes = []
-    monkeypatch.setattr(opened, "Thread", AtOnce)
-    monkeypatch.setattr(opened, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(opened, "state_of_index", lambda path: 1)
-    monkeypatch.setattr(opened, "opened", lambda *_: indexes.append(ToyIndex(min(len(indexes), 1))) or indexes[-1])
-    return indexes
+    opened = []
+    monkeypatch.setattr(indexes, "Thread", AtOnce)
+    monkeypatch.setattr(indexes, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(indexes, "state_of_index", lambda path: 1)
+    monkeypatch.setattr(indexes, "open_live", lambda *_: opened.append(ToyIndex(min(len(opened), 1))) or opened[-1])
+    return opened
 
 
 def test_two_threads_that_see_a_change_open_the_index_once(toys, monkeypatch) -> None:
-    shelf = opened.Shelf([SimpleNamespace(name="toy")])
+    shelf = indexes.Shelf([SimpleNamespace(name="toy")])
 
     def while_another_opens_it(path) -> int:
-        monkeypatch.setattr(opened, "state_of_index", lambda path: 1)
+        monkeypatch.setattr(indexes, "state_of_index", lambda path: 1)
         shelf._look("toy")
         return 1
 
-    monkeypatch.setattr(opened, "state_of_index", while_another_opens_it)
-    with shelf.borrowed("toy") as index:
+    monkeypatch.setattr(indexes, "state_of_index", while_another_opens_it)
+    with shelf.borrow("toy") as index:
         assert index is toys[1]
     shelf.close()
     assert [toy.closed for toy in toys] == [1, 1]
 
 
 def test_an_index_that_is_opened_while_the_shelf_closes_is_closed_too(toys, monkeypatch) -> None:
-    shelf = opened.Shelf([SimpleNamespace(name="toy")])
-    open_toy = opened.opened
-    monkeypatch.setattr(opened, "opened", lambda *_: shelf.close() or open_toy())
+    shelf = indexes.Shelf([SimpleNamespace(name="toy")])
+    open_toy = indexes.open_live
+    monkeypatch.setattr(indexes, "open_live", lambda *_: shelf.close() or open_toy())
     shelf._look("toy")
     assert [toy.closed for toy in toys] == [1, 1]
 

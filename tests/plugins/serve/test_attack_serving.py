@@ -23,7 +23,7 @@ from rounds import Rounds
 
 from lexvl_anserini.ground import files
 from lexvl_anserini.searching import searcher
-from lexvl_plugins.serve import opened
+from lexvl_plugins.serve import indexes
 from tests.plugins.serve.served_colours import DENSE, HOSTILE, PICTURES, Client, index_pictures, load, running
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
@@ -253,7 +253,7 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]
     folder = tmp_path_factory.mktemp("states")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(searcher, "load_encoder_of", load)
-        patched.setattr(opened, "LOOK_EVERY_S", 0.0)
+        patched.setattr(indexes, "LOOK_EVERY_S", 0.0)
         yield {name: index_pictures(folder / name, folder / f"{name}-i", pictures=p) for name, p in STATES.items()}
 
 

@@ -10,8 +10,8 @@ from lexvl_anserini.engines.analysis import word_analysis
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.fields import join_fields
 from lexvl_plugins.serve.answering import Service
+from lexvl_plugins.serve.indexes import Shelf, name_indexes
 from lexvl_plugins.serve.messages import ProductsQuestion, Question
-from lexvl_plugins.serve.opened import Shelf, served_indexes
 
 
 def test_each_product_names_its_field(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_each_product_names_its_field(tmp_path: Path) -> None:
     write_text_shards(tmp_path / "title", [("d1", "boat"), ("d2", "boats and seas")])
     join_fields({name: tmp_path / name for name in ("text", "title")}, tmp_path / "both", word_analysis)
     build_index(tmp_path / "both", tmp_path / "served")
-    shelf = Shelf(served_indexes([tmp_path / "served"], [], "cpu", None))
+    shelf = Shelf(name_indexes([tmp_path / "served"], [], "cpu", None))
     try:
         service = Service(shelf)
         for text, expected in (
@@ -29,10 +29,10 @@ def test_each_product_names_its_field(tmp_path: Path) -> None:
             question = Question(index="served", text=text)
             answer = service.answer(question)
             assert answer.hits[0].doc_id == "d1" and {chip.term for chip in answer.chips} == set(expected)
-            [found] = service.products(ProductsQuestion(question=question, doc_ids=["d1"]))
+            [found] = service.explain(ProductsQuestion(question=question, doc_ids=["d1"]))
             assert {product.term: product.field for product in found.products} == expected
             assert sum(product.product for product in found.products) == found.score == answer.hits[0].score
-        assert service.suggested("served", "bo") == ["text:boat", "title:boat"]
-        assert service.suggested("served", "title:s") == ["title:sea"]
+        assert service.suggest("served", "bo") == ["text:boat", "title:boat"]
+        assert service.suggest("served", "title:s") == ["title:sea"]
     finally:
         shelf.close()

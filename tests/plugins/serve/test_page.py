@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 
 from lexvl_anserini.searching import searcher
-from lexvl_plugins.serve.access import ApiKeys
+from lexvl_plugins.serve.server import ApiKeys
 from tests.plugins.serve.served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, load, running
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this ma
 # Milliseconds until an expectation fails: a busy machine is no defect of the page.
 playwright.expect.set_options(timeout=60_000)
 
-AXE = Path(os.environ.get("LEXVL_AXE") or Path(__file__).parents[2] / "node_modules/axe-core/axe.min.js")
+AXE = Path(os.environ.get("LEXVL_AXE") or Path(__file__).parents[3] / "node_modules/axe-core/axe.min.js")
 EXAMPLE = "a red picture"
 
 
@@ -67,6 +67,13 @@ def opened(browser, client, link="", wide=1280):
     yield page
     page.close()
     assert problems == []
+
+
+def test_equal_scores_are_in_the_order_of_code_points(browser, client) -> None:
+    script = "async (texts) => texts.sort((await import('/view.js')).compareTexts)"
+    texts = ["\U0001f415", "\uff42", "b", "", "ab", "a", "\U0001f4151", "\ue000", "b"]
+    with opened(browser, client) as page:
+        assert page.evaluate(script, texts) == sorted(texts)
 
 
 def is_problem(message) -> bool:
@@ -332,7 +339,7 @@ def broken_rules(page) -> list[str]:
 
 def test_a_browser_sends_its_users_key_with_pictures_and_questions_too(browser, client) -> None:
     key = "0123456789abcdef"
-    with client.service.shelf.borrowed("colours") as index:
+    with client.service.shelf.borrow("colours") as index:
         path = index.served.path
     with running(path, keys=ApiKeys([key])) as guarded:
         credentials = {"username": "anyone", "password": key}

@@ -14,6 +14,7 @@ import numpy as np
 import PIL.Image
 import pytest
 from colour_towers import painted
+from scipy import sparse
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder
@@ -23,14 +24,9 @@ from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
-from lexvl_plugins.serve import publish as publish_command
-from lexvl_plugins.serve.opened import ServedIndex
-from lexvl_plugins.serve.publishing.data_files import varying
-from lexvl_plugins.serve.publishing.grids import stepped
-from lexvl_plugins.serve.publishing.postings import TermPostings, in_ranges
-from lexvl_plugins.serve.publishing.related import related_terms
-from lexvl_plugins.serve.publishing.site import Publication, bare_words, one_script, publish
-from lexvl_plugins.serve.publishing.words import bag_of, words_of
+from lexvl_plugins.serve.indexes import ServedIndex
+from lexvl_plugins.serve.publish import Publication, command, find_bag_mode, join_scripts, publish
+from lexvl_plugins.serve.site_data import describe_words, pack_postings, relate_terms, split_numbers, step
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -90,7 +86,7 @@ def site(drawn):
     publish(
         ServedIndex("drawn <b>", drawn / "index", ALPHA),
         drawn / "site",
-        Publication(map_terms=255, examples=("a red square",)),
+        Publication(map_terms=255, example=["a red square"]),
     )
     return drawn / "site"
 
@@ -102,37 +98,31 @@ def content_of(site: Path, name: str):
 
 
 def test_numbers_of_seven_bits() -> None:
-    assert varying(np.array([0, 1, 127, 128, 300, 1 << 40])).tolist() == [
+    assert split_numbers(np.array([0, 1, 127, 128, 300, 1 << 40])).tolist() == [
         *(0, 1, 127, 128, 1, 172, 2),
         *(128, 128, 128, 128, 128, 32),
     ]
 
 
 def test_lists_are_counts_distances_and_impacts() -> None:
-    lists = TermPostings(
-        ["a", "b", "c"], np.array([2, 2, 3]), np.array([0, 2, 1], np.int32), np.array([5, 200, 7], np.int32)
-    )
-    [(first, text)] = in_ranges(lists)
+    [(first, text)] = pack_postings(sparse.csr_matrix([[5, 0, 200], [0, 0, 0], [0, 7, 0]]))
     assert (first, list(zlib.decompress(base64.b64decode(text)))) == (0, [2, 1, 2, 5, 200, 1, 0, 1, 2, 7])
 
 
 def test_related_terms_have_the_same_documents() -> None:
     # Dimensions 0 and 1 share documents 0 to 2; dimension 2 has documents 3 to 5; dimension 3 has too few.
-    documents = np.array([0, 1, 2, 0, 1, 2, 3, 4, 5, 0], np.int32)
-    lists = TermPostings(list("abcdef"), np.array([3, 6, 9, 10]), documents, np.full(10, 9, np.int32))
-    assert related_terms(lists) == [[1], [0], [], []]
+    documents = [[9, 9, 9, 0, 0, 0], [9, 9, 9, 0, 0, 0], [0, 0, 0, 9, 9, 9], [9, 0, 0, 0, 0, 0]]
+    assert relate_terms(sparse.csr_matrix(documents)) == [[1], [0], [], []]
 
 
 def test_a_grid_is_two_ends_and_steps_between_them() -> None:
-    cells = stepped(np.array([[0.0, 0.5, 1.0], [0.2, 0.2, 0.2]]))
+    cells = step(np.array([[0.0, 0.5, 1.0], [0.2, 0.2, 0.2]]))
     # The first grid reaches from 0 to 255 in steps 0, 3.5 (rounded to even) and 7; the second is 51 in all cells.
     assert cells.tolist() == [[0, 255, 0, 4, 7], [51, 51, 0, 0, 0]]
 
 
-def test_modules_become_one_script() -> None:
-    script = "".join(
-        one_script(iter(['import { a } from "./a.js";\nexport function b() {}\n', "export const c = 1;\n"]))
-    )
+def test_modules_become_join_scripts() -> None:
+    script = join_scripts(['import { a } from "./a.js";\nexport function b() {}\n', "export const c = 1;\n"])
     assert script == '"use strict";\n(() => {\nfunction b() {}\nconst c = 1;\n})();\n'
 
 
@@ -177,8 +167,8 @@ def test_queries_of_a_network_are_refused(drawn, tmp_path) -> None:
         publish(ServedIndex("drawn", drawn / "index", EncoderChanges(device="cpu")), tmp_path / "site")
     with pytest.raises(UsageError, match="reads words by the WordPiece of BERT"):
         model = load_encoder("vdr-crossmodal", "demo-vdr", mode="alpha", device="cpu")
-        bag_of(model).reader.tokenizer.backend_tokenizer.normalizer = None
-        words_of(model, Searcher(drawn / "index", model).index.manifest)
+        model.query.reader.tokenizer.backend_tokenizer.normalizer = None
+        describe_words(model, Searcher(drawn / "index", model).index.manifest)
     assert not (tmp_path / "site").exists()
 
 
@@ -193,8 +183,8 @@ def test_a_corpus_that_is_gone_is_an_error(drawn, tmp_path) -> None:
 
 
 def test_the_command_prints_counts(drawn, capsys) -> None:
-    assert bare_words("vdr-crossmodal") == {"mode": "alpha"} and bare_words("bag-of-tokens") == {}
-    publish_command.command(drawn / "index", drawn / "by-command", map_terms=0, device="cpu", style="json")
+    assert find_bag_mode("vdr-crossmodal") == {"mode": "alpha"} and find_bag_mode("bag-of-tokens") == {}
+    command(index=drawn / "index", site=drawn / "by-command", map_terms=0, device="cpu", style="json")
     printed = json.loads(capsys.readouterr().out)
     assert printed["documents"] == 8 and printed["maps, bytes"] == 0
     assert printed["bytes"] == sum(

@@ -16,7 +16,7 @@ from lexvl_anserini.engines.opening import target_of
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.searching import searcher
 from lexvl_anserini.searching.building import build_index
-from lexvl_plugins.serve.opened import served_indexes
+from lexvl_plugins.serve.indexes import name_indexes
 from lexvl_plugins.serve.serve import command
 from tests.invoking import invoked
 from tests.plugins.serve.served_colours import DENSE, index_pictures, index_texts, load, running
@@ -50,7 +50,7 @@ def test_what_cannot_be_served_is_refused(toy, tmp_path) -> None:
 
 def test_equal_folder_names_get_numbers(tmp_path) -> None:
     paths = [tmp_path / "a" / "demo", tmp_path / "b" / "demo", tmp_path / "other"]
-    assert [one.name for one in served_indexes(paths, [], "cpu", None)] == ["demo", "demo-2", "other"]
+    assert [one.name for one in name_indexes(paths, [], "cpu", None)] == ["demo", "demo-2", "other"]
 
 
 def test_an_index_in_a_store_is_served_beside_a_folder(toy, tmp_path, monkeypatch) -> None:

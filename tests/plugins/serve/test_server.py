@@ -13,7 +13,7 @@ import pytest
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.searching import searcher
 from lexvl_plugins.serve import limits
-from lexvl_plugins.serve.server import Guard, listening, url_of
+from lexvl_plugins.serve.server import Guard, format_url, open_socket
 from tests.plugins.serve.served_colours import PICTURES, index_pictures, load, running
 
 QUESTION = json.dumps({"index": "colours", "text": "red"})
@@ -106,9 +106,9 @@ def test_a_hundred_clients_at_once_get_answers(client) -> None:
 
 
 def test_an_address_that_cannot_be_listened_at_is_a_usage_error() -> None:
-    with listening("127.0.0.1", 0) as taken:
-        assert url_of(taken) == f"http://127.0.0.1:{taken.getsockname()[1]}/"
+    with open_socket("127.0.0.1", 0) as taken:
+        assert format_url(taken) == f"http://127.0.0.1:{taken.getsockname()[1]}/"
         with pytest.raises(UsageError, match="choose another --port"):
-            listening("127.0.0.1", taken.getsockname()[1])
+            open_socket("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(UsageError, match="--host"):
-        listening("nowhere.invalid", 0)
+        open_socket("nowhere.invalid", 0)

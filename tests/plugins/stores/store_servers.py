@@ -15,8 +15,7 @@ import pytest
 from lexvl_anserini.engines.opening import engine_class
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_plugins.stores.qdrant import QdrantEngine
-from lexvl_plugins.stores.store import ImpactStore, StoreRow, Trouble
-from lexvl_plugins.stores.urls import parse_url
+from lexvl_plugins.stores.store import ImpactStore, StoreRow, Trouble, parse_url
 
 # The packages of each store, that of its server last:
 # qdrant-client re-implements its server in Python, qdrant-edge is the engine of Qdrant's server, osmem-server answers
@@ -57,7 +56,7 @@ class MemoryStore(ImpactStore):
     def _connect(self) -> None:
         self.here = self.tables.setdefault(self.place.path, {})
 
-    def _trouble(self, error: Exception) -> Trouble | None:
+    def _explain(self, error: Exception) -> Trouble | None:
         return None
 
     def open(self) -> bool:
@@ -150,20 +149,20 @@ def opened(url: str) -> Iterator[ImpactStore]:
 
 def drop_document(store: ImpactStore, doc_id: str) -> None:
     """Removes a document behind our back, with the client of the store."""
-    from lexvl_plugins.stores.store import key_of
+    from lexvl_plugins.stores.store import make_key
 
     kind = type(store).__name__
     served: Any = getattr(store, "served", None)
     if kind == "MemoryStore":
         del store.here[store.table][doc_id]  # type: ignore[attr-defined]
     elif kind == "QdrantStore":
-        served.delete(store.table, points_selector=[key_of(doc_id)])
+        served.delete(store.table, points_selector=[make_key(doc_id)])
     elif kind == "EdgeStore":
         shard: Any = store.shard  # type: ignore[attr-defined]
-        shard.update(store.edge.UpdateOperation.delete_points([key_of(doc_id)]))  # type: ignore[attr-defined]
+        shard.update(store.edge.UpdateOperation.delete_points([make_key(doc_id)]))  # type: ignore[attr-defined]
         shard.flush()
     else:
-        served.delete(index=store.table, id=key_of(doc_id), refresh=True)
+        served.delete(index=store.table, id=make_key(doc_id), refresh=True)
 
 
 def make_foreign(store: ImpactStore, name: str) -> None:

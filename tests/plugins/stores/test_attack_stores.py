@@ -31,7 +31,7 @@ from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_plugins.stores import building
-from lexvl_plugins.stores.urls import parse_url
+from lexvl_plugins.stores.store import parse_url
 from tests.plugins.stores.store_servers import KINDS, PACKAGES, UrlOf, opened, serving, tables_of
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack(share=0.3)]

@@ -40,7 +40,7 @@ from lexvl_anserini.queries.clauses import (
     TreeQuery,
     Unscored,
 )
-from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.queries.query_vectors import Feedback
 from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.search import command as search_command
 from lexvl_anserini.searching.building import append_index, build_index
@@ -282,7 +282,7 @@ def test_other_shards_need_overwrite(url_of: UrlOf, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="only indexes of lucene"):
         append_index(index_path(where), one)
     result = CliRunner().invoke(make_app(index_command), [str(one), "--index", where, "--append"])
-    assert "--append: " in str(result.exception) and "where an index is built again" in str(result.exception)
+    assert "--append: an index of a URL" in str(result.exception)
 
 
 def test_documents_that_the_store_lost(url_of: UrlOf, shards: Path) -> None:

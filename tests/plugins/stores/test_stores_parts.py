@@ -25,13 +25,12 @@ from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.retrieval import search_index
-from lexvl_plugins.exchange.sharing.indexes import checked_index
+from lexvl_plugins.exchange.sharing.indexes import check_index
 from lexvl_plugins.stores.building import load
-from lexvl_plugins.stores.fetching import best_hits, dot, top
-from lexvl_plugins.stores.folder import FILES, Notes, folder_of, write_folder
-from lexvl_plugins.stores.opensearch import OpenSearchStore, unpacked
-from lexvl_plugins.stores.store import StoreRow
-from lexvl_plugins.stores.urls import StorePlace, parse_url
+from lexvl_plugins.stores.fetching import fetch_best, fetch_top, multiply
+from lexvl_plugins.stores.folder import FILES, Notes, name_folder, write_folder
+from lexvl_plugins.stores.opensearch import OpenSearchStore, read_single
+from lexvl_plugins.stores.store import StorePlace, StoreRow, parse_url
 from tests.plugins.stores.store_servers import MemoryStore, UrlOf, serving
 from tests.plugins.stores.test_stores import DOCUMENTS, QUERIES, VECTORS, small
 
@@ -100,8 +99,10 @@ def test_a_login_is_kept_in_memory_alone(memory: UrlOf, tmp_path: Path) -> None:
     assert place.login == ("bob", "se?same") == parse_url("opensearch+http://kept:9200/demo").login
     assert "same" not in f"{place} {place!r}"
     notes = Notes("token", dict.fromkeys(FILES, "{}"))
-    write_folder(folder_of(place), place, notes)
-    assert all("same" not in file.read_text() and "bob" not in file.read_text() for file in folder_of(place).iterdir())
+    write_folder(name_folder(place), place, notes)
+    assert all(
+        "same" not in file.read_text() and "bob" not in file.read_text() for file in name_folder(place).iterdir()
+    )
 
 
 @pytest.mark.parametrize("name", CLOSED)
@@ -177,12 +178,12 @@ def test_a_store_of_an_older_version(url: str, engine: str, tmp_path: Path) -> N
     build_index(shards, folder)
     report = json.loads((folder / "index.json").read_bytes())
     (folder / "index.json").write_text(json.dumps(report | {"engine": engine, "url": url}))
-    message = f"demo|folder: an index of the engine {engine}; 0.3.0 is the last version that reads it; build one"
+    message = f"an index of the engine {engine}; 0.3.0 is the last version that reads it"
     for act in (
         lambda: index_path(url),
         lambda: build_index(shards, url),
         lambda: list(search_index(folder, QUERIES)),
-        lambda: checked_index(folder),
+        lambda: check_index(folder),
     ):
         with pytest.raises(ArtefactError, match=message) as caught:
             act()
@@ -224,13 +225,13 @@ def test_queries_in_parts_are_exact(
 ) -> None:
     store = filled(documents)
     store.most_terms, store.ordered = size, ordered  # type: ignore[misc]
-    exact = ((doc_id, dot(query, vector)) for doc_id, vector in documents.items())
+    exact = ((doc_id, multiply(query, vector)) for doc_id, vector in documents.items())
     expected = ranked("q", ((doc_id, score) for doc_id, score in exact if score), hits)
     dims = sorted(query)
     weights = [query[dim] for dim in dims]
-    assert ranked("q", best_hits(store, dims, weights, hits), hits) == expected
-    fetched = top(store, dims, weights, hits)
-    assert all(dot(query, documents[doc_id]) == score for doc_id, score in fetched.hits)
+    assert ranked("q", fetch_best(store, dims, weights, hits), hits) == expected
+    fetched = fetch_top(store, dims, weights, hits)
+    assert all(multiply(query, documents[doc_id]) == score for doc_id, score in fetched.hits)
 
 
 def test_a_tie_that_no_part_of_a_query_shows() -> None:
@@ -238,14 +239,14 @@ def test_a_tie_that_no_part_of_a_query_shows() -> None:
     heavy = {f"y{number}": {1: 2} for number in range(32)} | {f"z{number}": {2: 2} for number in range(32)}
     store = filled({**heavy, "a": {1: 1}, "b": {2: 1}, "c": {1: 1, 2: 1}})
     store.most_terms, store.ordered = 1, True  # type: ignore[misc]
-    assert ranked("q", best_hits(store, [1, 2], [1, 1], 1), 1)[0].doc_id == "c"
+    assert ranked("q", fetch_best(store, [1, 2], [1, 1], 1), 1)[0].doc_id == "c"
 
 
 def test_hits_are_fetched_until_the_cut_is_certain() -> None:
     store = filled({f"d{number}": {1: 5 if number < 40 else 2} for number in range(100)})
-    assert len(best_hits(store, [1], [1], 30)) >= 40
-    assert {score for _, score in best_hits(store, [1], [1], 40)} == {5, 2}
-    assert len(best_hits(store, [1], [1], 41)) == len(best_hits(store, [1], [1], 1000)) == 100
+    assert len(fetch_best(store, [1], [1], 30)) >= 40
+    assert {score for _, score in fetch_best(store, [1], [1], 40)} == {5, 2}
+    assert len(fetch_best(store, [1], [1], 41)) == len(fetch_best(store, [1], [1], 1000)) == 100
 
 
 def test_a_store_that_rounds_scores_is_refused(memory: UrlOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,7 +314,7 @@ def test_datatypes_that_keep_small_impacts(tmp_path: Path) -> None:
 def test_scores_of_opensearch_are_scaled_back_exactly(score: int, shift: int) -> None:
     """As JSON of a float of 32 bits: the shortest decimal that stands for it."""
     sent = float(str(np.float32(score / 2**shift)))
-    assert unpacked(sent) * 2**shift == score
+    assert read_single(sent) * 2**shift == score
 
 
 def test_opensearch_splits_long_queries(tmp_path: Path) -> None:
@@ -411,7 +412,7 @@ def test_several_commands_write_one_local_folder(tmp_path: Path) -> None:
     def work(notes: Notes) -> None:
         try:
             for _ in range(10):
-                write_folder(folder_of(place), place, notes)
+                write_folder(name_folder(place), place, notes)
         except BaseException as error:
             problems.append(error)
 
@@ -421,5 +422,5 @@ def test_several_commands_write_one_local_folder(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert not problems
-    assert {file.name for file in folder_of(place).iterdir()} == FILES
-    assert len({json.loads(file.read_text())["n"] for file in folder_of(place).iterdir()}) == 1
+    assert {file.name for file in name_folder(place).iterdir()} == FILES
+    assert len({json.loads(file.read_text())["n"] for file in name_folder(place).iterdir()}) == 1

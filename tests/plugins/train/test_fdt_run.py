@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
 from lexvl_plugins.train.common.batches import TextBatch
-from lexvl_plugins.train.common.tower_pair import TowerPair, as_encoded
-from lexvl_plugins.train.images.captioned import read_captioned
-from lexvl_plugins.train.images.fdt_networks import clip_texts
-from lexvl_plugins.train.images.material import Validation
-from lexvl_plugins.train.images.networks import TextNetwork, load_networks
-from lexvl_plugins.train.images.sides import SIDES, BpeFdtText, Codebook
+from lexvl_plugins.train.common.tower_pair import TowerPair
+from lexvl_plugins.train.images.networks import TextNetwork, load_networks, make_clip_texts
+from lexvl_plugins.train.images.sides import SIDES, Codebook, FdtText
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.model_settings import BpeTextSettings, CodebookSettings, ModelSettings
-from lexvl_plugins.train.recipe import Recipe, checked, read_recipe
+from lexvl_plugins.train.recipe import Recipe, check_recipe, read_recipe
+from tests.plugins.train.test_families import assert_loaded, validated
 from tests.plugins.train.tiny_training import losses_of, same_weights, weights_of, write_squares
 
 # The sizes of the networks.
@@ -73,29 +70,15 @@ def recipe_of(corpus: str, merges: Path | str, image: dict[str, Any], **changes:
         "log_every": 1,
         **changes,
     }
-    return checked(content, "tiny.yaml")
+    return check_recipe(content, "tiny.yaml")
 
 
 @pytest.mark.parametrize("image", [VIT, SWIN], ids=["vit", "swin"])
 def test_the_loaded_encoder_gives_the_weights_of_the_trained_pair(
     image: dict[str, Any], corpus: str, merges: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: dict[str, np.ndarray] = {}
-
-    def measure(self: Validation, pair: Any, model: Any) -> dict[str, float]:
-        pair.eval()
-        with torch.no_grad():
-            seen["images"] = as_encoded(pair.encoder_p(self.images.plain(np.arange(4))), model).numpy()
-            seen["texts"] = as_encoded(pair.encoder_q(self.captions.batch(np.arange(8))), model).numpy()
-        return {}
-
-    monkeypatch.setattr(Validation, "measure", measure)
-    monkeypatch.setattr(Validation, "score", lambda self, figures: 0.0)
-    folder = train(recipe_of(corpus, merges, image), tmp_path / "run", device="cpu")
-    model = load_encoder("fdt", str(folder), device="cpu")
-    data = read_captioned(load_dataset(corpus, "val", None, direction="text-to-image"))
-    np.testing.assert_allclose(as_lexical(model.query).dense_weights(data.texts), seen["texts"], atol=1e-6)
-    np.testing.assert_allclose(as_lexical(model.document).dense_weights(list(data.images)), seen["images"], atol=1e-6)
+    folder, seen = validated(recipe_of(corpus, merges, image), tmp_path / "run", monkeypatch)
+    model = assert_loaded("fdt", folder, corpus, seen)
     assert len(as_lexical(model.query).vocabulary) == 32
 
 
@@ -130,7 +113,7 @@ def test_the_checkpoint_has_the_names_of_the_published_code(corpus: str, merges:
     } <= swin.keys()
     assert (folder / "bpe_simple_vocab_16e6.txt").read_bytes() == gzip.decompress(merges.read_bytes())
     model = load_encoder("fdt", str(folder), device="cpu")
-    saved = load_encoder("fdt", str(model.save_pretrained(tmp_path / "saved")), device="cpu")
+    saved = load_encoder("fdt", str(copytree(folder, tmp_path / "saved")), device="cpu")
     assert saved.query.reader(["a red dog"]) == model.query.reader(["a red dog"])
     assert (as_lexical(saved.query).weights(["red"]) != as_lexical(model.query).weights(["red"])).nnz == 0
 
@@ -149,7 +132,7 @@ def test_a_run_resumes_with_equal_weights_and_refuses_other_merges(corpus: str, 
         train(recipe_of(corpus, other, SWIN), tmp_path / "changed", device="cpu")
 
 
-RECIPES = Path(__file__).parents[2] / "runs/recipes"
+RECIPES = Path(__file__).parents[3] / "runs/recipes"
 
 
 def test_the_recipes_of_the_paper_freeze_the_patch_embedding_of_the_vit_alone(merges: Path) -> None:
@@ -160,7 +143,7 @@ def test_the_recipes_of_the_paper_freeze_the_patch_embedding_of_the_vit_alone(me
         assert isinstance(recipe.model, ModelSettings)
         networks = load_networks(recipe.model, [], Path())
         pair = TowerPair(*SIDES["fdt"](recipe.model, networks.text.columns, networks), 0.0498)
-        pair.trains(recipe.stages[0])
+        pair.start(recipe.stages[0])
         frozen = [key for key, parameter in pair.named_parameters() if not parameter.requires_grad]
         unused, conv = "visual_projection.weight", "vision_model.embeddings.patch_embedding.weight"
         assert frozen == [f"encoder_p.network.model.{key}" for key in (conv, unused) if name == "fdt"]
@@ -170,9 +153,9 @@ def test_padding_has_the_relevance_0(merges: Path) -> None:
     """All relevances of a text are below 0: those of a padded text become 0, those of a full one stay."""
     torch.manual_seed(0)
     settings = BpeTextSettings(merges=str(merges), max_length=3, width=4, layers=1, heads=1)
-    network = clip_texts(settings, 517, 2)
+    network = make_clip_texts(settings, 517, 2)
     codebook = Codebook(CodebookSettings(terms=2, width=2, attention="softmax", temperature=1.0))
-    side = BpeFdtText(TextNetwork(None, "", network, None, None, {}), codebook).eval()  # type: ignore[arg-type]
+    side = FdtText(TextNetwork(None, "", network, None, None, {}), 0.0, codebook, True).eval()  # type: ignore[arg-type]
     with torch.no_grad():
         side.head.q_map[-1].weight.zero_()
         side.head.q_map[-1].bias.copy_(torch.tensor([1.0, 0.0]))
@@ -204,7 +187,7 @@ def test_settings_without_meaning_are_one_line(corpus: str, merges: Path, change
     content = recipe_of(corpus, merges, VIT).model_dump(mode="json")
     content["model"] |= changes
     with pytest.raises(UsageError, match=message) as raised:
-        checked(content, "tiny.yaml")
+        check_recipe(content, "tiny.yaml")
     assert "\n" not in str(raised.value)
 
 

@@ -9,17 +9,18 @@ import pytest
 import torch
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_plugins.train.common.learner import Temperatures, objective, penalty
-from lexvl_plugins.train.common.optimiser import learning_rate_shape, parameter_groups
-from lexvl_plugins.train.objectives import AUXILIARIES, LEXICAL, MISSING, OBJECTIVES, OF_TEXTS
-from lexvl_plugins.train.objectives.caption_terms import caption_gated, naming, v_splade
-from lexvl_plugins.train.objectives.contrastive import Encoded, fdt, stair, svdr
+from lexvl_plugins.train.common import tower_pair as projection
+from lexvl_plugins.train.common.learner import compute_objective, compute_penalty, group_parameters, make_learning_rate
+from lexvl_plugins.train.common.tower_pair import Temperatures, project_max
+from lexvl_plugins.train.objectives import OBJECTIVES
+from lexvl_plugins.train.objectives.contrastive import caption_gated, fdt, naming, stair, svdr, v_splade
+from lexvl_plugins.train.objectives.encoded import Encoded
 from lexvl_plugins.train.objectives.joint_losses import d2s
 from lexvl_plugins.train.objectives.lexlip_losses import lexlip_momentum, masked_words
 from lexvl_plugins.train.objectives.ranking_losses import distil
 from lexvl_plugins.train.recipe import Optimisation, Recipe, read_recipe
 
-RECIPE = Path(__file__).parents[2] / "runs" / "recipes" / "demo-vdr.yaml"
+RECIPE = Path(__file__).parents[3] / "runs" / "recipes" / "demo-vdr.yaml"
 
 
 def recipe_of(*regularisers: dict[str, Any], **changes: Any) -> Recipe:
@@ -27,7 +28,7 @@ def recipe_of(*regularisers: dict[str, Any], **changes: Any) -> Recipe:
 
 
 def penalty_of(recipe: Recipe, encoded: Encoded, step: int = 0) -> float:
-    return penalty(recipe.stages[0], [encoded, encoded], step).total.item()
+    return compute_penalty(recipe.stages[0], [encoded, encoded], step).total.item()
 
 
 # One query of weights 1 and 2; its positive has 3 and 0, its hard negative 0 and 1.
@@ -80,7 +81,9 @@ def test_a_running_penalty_counts_the_first_twice() -> None:
     assert penalty_of(recipe_of(*sides, running_penalty=True), BATCH) == 2 * (9 + 5) + 3
 
 
-@pytest.mark.parametrize("name", sorted(OBJECTIVES.keys() - MISSING.keys() - OF_TEXTS))
+@pytest.mark.parametrize(
+    "name", [name for name, row in OBJECTIVES.items() if not row.needs and row.documents != "texts"]
+)
 def test_recipes_may_name_every_objective_whose_batch_exists(name: str) -> None:
     changes: dict[str, Any] = {"objective": {"name": name, "temperature": 0.5}, "auxiliaries": []}
     recipe = recipe_of(**changes)
@@ -88,20 +91,9 @@ def test_recipes_may_name_every_objective_whose_batch_exists(name: str) -> None:
     rows = 6 if name.startswith("splade") else 3
     query, document = (torch.rand(size, 4, generator=generator).requires_grad_() for size in (3, rows))
     encoded = Encoded(query, document, torch.rand(3, 4, generator=generator) > 0.5)
-    loss = objective(recipe.stages[0], recipe.model, [encoded], Temperatures(torch.tensor(0.5))).total
+    loss = compute_objective(recipe.stages[0], recipe.model, [encoded], Temperatures(torch.tensor(0.5))).total
     loss.backward()
     assert query.grad is not None and document.grad is not None and torch.isfinite(loss)
-
-
-def test_an_objective_over_hard_negatives_needs_some() -> None:
-    recipe = recipe_of(objective={"name": "splade_in_batch", "temperature": 1.0}, auxiliaries=[])
-    batch = Encoded(torch.eye(2), torch.eye(2))
-    with pytest.raises(UsageError, match="objective splade_in_batch: 0 hard negatives of 2 queries, expected as many"):
-        objective(recipe.stages[0], recipe.model, [batch], Temperatures(torch.tensor(1.0)))
-
-
-def test_tables_name_objectives_that_exist() -> None:
-    assert OBJECTIVES.keys() | AUXILIARIES.keys() >= {*LEXICAL, *MISSING, *OF_TEXTS}
 
 
 PAIRS = Encoded(torch.eye(2), torch.eye(2))
@@ -133,8 +125,28 @@ def test_what_decays_and_how_the_rate_grows() -> None:
     pair = torch.nn.Linear(2, 3)
     for decayed, counts in (("matrices", {0.1: 1, 0.0: 1}), ("all", {0.1: 2})):
         plan = Optimisation(steps=8, warmup_steps=4, weight_decay=0.1, decay="linear", decayed=decayed)
-        groups = parameter_groups(pair, plan)
+        groups = group_parameters(pair, plan)
         assert {group["weight_decay"]: len(group["params"]) for group in groups if group["params"]} == counts
     for warmup, shares in (("n", [0.25, 0.5, 0.75, 1, 1, 0.75]), ("n-1", [0, 0.25, 0.5, 0.75, 1, 0.75])):
-        shape = learning_rate_shape(Optimisation(steps=8, warmup_steps=4, decay="linear", warmup=warmup))
+        shape = make_learning_rate(Optimisation(steps=8, warmup_steps=4, decay="linear", warmup=warmup))
         assert [shape(step) for step in range(6)] == shares
+
+
+@pytest.mark.parametrize("slice_floats", [1, 40, 1 << 20])
+@pytest.mark.parametrize("with_mask", [False, True])
+def test_it_equals_the_plain_formula(slice_floats: int, with_mask: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projection, "SLICE_FLOATS", slice_floats)
+    torch.manual_seed(0)
+    features = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
+    matrix = torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
+    masked = torch.tensor([[False] * 5, [False, False, True, True, True]]) if with_mask else None
+    logits = features @ matrix.T  # [B, L, V]
+    if masked is not None:
+        logits = logits.masked_fill(masked[:, :, None], -torch.inf)
+    expected = logits.amax(dim=1)
+    pull = torch.randn(2, 7, dtype=torch.float64)
+    wanted = torch.autograd.grad((expected * pull).sum(), (features, matrix))
+    found = project_max(features, matrix, masked)
+    gradients = torch.autograd.grad((found * pull).sum(), (features, matrix))
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradients, wanted)

@@ -15,13 +15,13 @@ from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.parts.tokens import columns_of_all, load_tokenizer
 from lexvl_plugins.train.images.lexlip_parts import MaskedWords
-from lexvl_plugins.train.objectives.contrastive import Encoded, Keys, Predicted
+from lexvl_plugins.train.objectives.encoded import Encoded, Keys, Predicted
 from lexvl_plugins.train.objectives.lexlip_losses import (
     DECODER_SHARE,
     ENCODER_SHARE,
     IGNORED,
-    bottleneck,
-    enqueued,
+    compute_bottleneck,
+    enqueue,
     lexlip,
     lexlip_momentum,
     mask_words,
@@ -85,7 +85,7 @@ def test_masked_words_and_bottleneck_of_phase_1(shared):
 
     padding = inputs["attention_mask"] == 0
     logits = encoder(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits
-    torch.testing.assert_close(bottleneck(logits, embeddings, padding), outputs["text_bottleneck"])
+    torch.testing.assert_close(compute_bottleneck(logits, embeddings, padding), outputs["text_bottleneck"])
 
     attention = inputs["attention_mask"][:3]
     own = encoder(input_ids=inputs["encoder_text_ids_mlm"], attention_mask=attention).logits
@@ -101,7 +101,7 @@ def test_masked_words_and_bottleneck_of_phase_1(shared):
 
     predicted = {
         "self_t_mlm_loss": Predicted(own, inputs["encoder_text_labels_mlm"]),
-        "t2t_mlm_loss": decoded(bottleneck(own, embeddings, attention == 0)),
+        "t2t_mlm_loss": decoded(compute_bottleneck(own, embeddings, attention == 0)),
         "i2t_mlm_loss": decoded(outputs["image_bottleneck"]),
     }
     text, image = outputs["text_rep"][:3], outputs["image_rep"]
@@ -124,7 +124,7 @@ def test_masked_words_by_hand():
 def test_bottleneck_by_hand():
     logits = torch.tensor([[[0.0, math.log(3)], [-5.0, -5.0], [9.0, 0.0]]], requires_grad=True)
     embeddings = torch.tensor([[1.0, 0.0], [0.0, 8.0]], requires_grad=True)
-    found = bottleneck(logits, embeddings, torch.tensor([[False, False, True]]))
+    found = compute_bottleneck(logits, embeddings, torch.tensor([[False, False, True]]))
     assert found.tolist() == [pytest.approx([0.25, 6.0])]
     found.sum().backward()
     assert embeddings.grad is None and logits.grad is not None and logits.grad[0, 2].tolist() == [0, 0]
@@ -140,7 +140,7 @@ def test_momentum_of_phase_2(shared):
     golden = json.loads((folder / "phase2_moco.json").read_text())
     queues, outputs = tensors(folder / "phase2_queue.npz"), tensors(folder / "phase2_outputs.npz")
     # What the momentum towers of the checkpoint give, by the reader of such checkpoints, which is gone.
-    keys = tensors(Path(__file__).parents[1] / "golden/lexlip/momentum_keys.npz")
+    keys = tensors(Path(__file__).parents[2] / "golden/lexlip/momentum_keys.npz")
     first = [keys["text"], keys["image"]]
 
     text, image = outputs["text_rep"][:3], outputs["image_rep_224"]
@@ -150,8 +150,8 @@ def test_momentum_of_phase_2(shared):
         keys = Keys(*(last if number else first), text_queue, image_queue)
         loss = lexlip_momentum(Encoded(text, image, keys=keys), golden["T"])
         assert with_flops(loss, text, image) == pytest.approx(step["contrastive_loss"], rel=1e-5, abs=1e-6)
-        text_queue, following = enqueued(text_queue, place, keys.query)
-        image_queue, place = enqueued(image_queue, place, keys.document)
+        text_queue, following = enqueue(text_queue, place, keys.query)
+        image_queue, place = enqueue(image_queue, place, keys.document)
         assert following == place == step["text_ptr"]
     torch.testing.assert_close(text_queue.T, queues["text_queue5"])
     torch.testing.assert_close(image_queue.T, queues["image_queue5"])
@@ -166,14 +166,14 @@ def test_momentum_by_hand():
 
 def test_a_queue_by_hand():
     queue, keys = torch.zeros(4, 1), torch.tensor([[1.0], [2.0], [3.0]])
-    once, place = enqueued(queue, 0, keys)
+    once, place = enqueue(queue, 0, keys)
     assert once.flatten().tolist() == [1, 2, 3, 0] and place == 3 and queue.sum() == 0
-    twice, place = enqueued(once, place, 10 * keys)
+    twice, place = enqueue(once, place, 10 * keys)
     assert twice.flatten().tolist() == [20, 30, 3, 10] and place == 2
-    full, place = enqueued(torch.zeros(3, 1), 0, keys)
+    full, place = enqueue(torch.zeros(3, 1), 0, keys)
     assert full.flatten().tolist() == [1, 2, 3] and place == 0
     with pytest.raises(ValueError, match="3 keys for a queue of 2"):
-        enqueued(torch.zeros(2, 1), 0, keys)
+        enqueue(torch.zeros(2, 1), 0, keys)
 
 
 def test_gradients():

@@ -14,7 +14,7 @@ from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_plugins.train.mine import command
-from lexvl_plugins.train.negatives import Mining, drawn, mine
+from lexvl_plugins.train.negatives import Mining, draw_negatives, mine
 from lexvl_plugins.train.texts.query_passages import read_query_passages
 
 
@@ -44,7 +44,9 @@ def test_positives_and_the_query_itself_are_no_negatives(corpus: str, tmp_path: 
 
 def test_draws_depend_on_the_seed_and_the_query_alone() -> None:
     ranked = [ScoredDoc("q", f"d{rank:02}", rank, -rank) for rank in range(1, 41)]
-    chosen = [tuple(drawn("q", ranked, ["d05"], Mining(depth=20, number=5, seed=seed))) for seed in (1, 1, 2, 3)]
+    chosen = [
+        tuple(draw_negatives("q", ranked, ["d05"], Mining(depth=20, number=5, seed=seed))) for seed in (1, 1, 2, 3)
+    ]
     assert chosen[0] == chosen[1] and len(set(chosen)) == 3
     assert all(list(ids) == sorted(ids) and "d05" not in ids and max(ids) <= "d20" for ids in chosen)
 

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_plugins.train.common.tower_pair import TowerPair
 from lexvl_plugins.train.images.sides import SIDES
 from lexvl_plugins.train.model_settings import ImageSettings, ModelSettings, TextPairSettings, TextSettings
 from lexvl_plugins.train.recipe import Recipe, read_recipe
 
-RECIPES = Path(__file__).parents[2] / "runs" / "recipes"
+RECIPES = Path(__file__).parents[3] / "runs" / "recipes"
 
 BERT = {"checkpoint": "bert-base-uncased"}
 # STAIR, section 4.2: "modified CLIP-B/16".
@@ -170,10 +170,7 @@ PAPERS: dict[str, tuple[dict[str, Any], list[tuple[str, float, list[tuple[str, s
         ],
     ),
     "stair-single": (STAIR_MODEL, [("stair", 0.07, STAIR_FLOPS, plan(600_000, 16_384, 1e-3, 10_000, **LAMB))]),
-    "svdr-text": (
-        {"kind": "svdr", **VDR_SIDES},
-        [("svdr", 1.0, [], plan(31_311, 256, 2e-5, 1566, **VDR_TEXT))],
-    ),
+    "svdr-text": ({"kind": "svdr", **VDR_SIDES}, [("svdr", 1.0, [], plan(31_311, 256, 2e-5, 1566, **VDR_TEXT))]),
     # V-SPLADE's code; the paper prints neither steps nor rate.
     "v-splade": (STAIR_MODEL, [("v_splade", 1.0, [("flops", "positives", 0.01)], {})]),
     # VDR, table 1, cross-modal: 20 epochs of 3,662 batches of YFCC15M, the first of them warm-up.
@@ -187,10 +184,7 @@ PAPERS: dict[str, tuple[dict[str, Any], list[tuple[str, float, list[tuple[str, s
         [("vdr", 0.07, [], plan(73_242, 4096, 2e-4, 3662, "cosine"))],
     ),
     # VDR, table 1, text-to-text: 20 epochs of 1,566 batches of MS MARCO's 400,782 questions.
-    "vdr-text": (
-        {"kind": "vdr", **VDR_SIDES},
-        [("vdr", 1.0, [], plan(31_311, 256, 2e-5, 1566, **VDR_TEXT))],
-    ),
+    "vdr-text": ({"kind": "vdr", **VDR_SIDES}, [("vdr", 1.0, [], plan(31_311, 256, 2e-5, 1566, **VDR_TEXT))]),
 }
 
 
@@ -221,14 +215,6 @@ def test_hyper_parameters_are_the_papers(name: str) -> None:
         assert (stage.objective.name, stage.objective.temperature) == (objective, temperature)
         assert [(part.name, part.side, part.weight) for part in stage.regularisers] == regularisers
         assert [*contained(optimisation, stage.optimisation)] == []
-
-
-def tiny_stair() -> TowerPair:
-    """A new STAIR over 9 tokens."""
-    sizes = {"width": 8, "layers": 1, "heads": 2}
-    model = ModelSettings(kind="stair", text=TextSettings(**sizes), image=ImageSettings(**sizes))
-    columns = TokenColumns(Vocabulary("abcdefghi"), np.arange(9))
-    return TowerPair(*SIDES["stair"](model, columns, None), temperature=0.07)
 
 
 def test_options_of_texts_and_heads() -> None:
@@ -269,8 +255,11 @@ def test_stages_of_stair_and_lexlip() -> None:
     stages = recipe_of("stair").stages
     assert [stage.objective.options.get("masked", False) for stage in stages] == [True, False, False]
     assert [bool(stage.trained) for stage in stages] == [False, True, False]
-    pair = tiny_stair()
-    pair.trains(stages[1])
+    sizes = {"width": 8, "layers": 1, "heads": 2}
+    model = ModelSettings(kind="stair", text=TextSettings(**sizes), image=ImageSettings(**sizes))
+    columns = TokenColumns(Vocabulary("abcdefghi"), np.arange(9))
+    pair = TowerPair(*SIDES["stair"](model, columns, None), temperature=0.07)
+    pair.start(stages[1])
     frozen = {name for name, weights in pair.named_parameters() if not weights.requires_grad}
     assert {name for name in frozen if name.startswith("encoder_q")} == {"encoder_q.network.token_embedding.weight"}
     stages = recipe_of("lexlip").stages

@@ -14,7 +14,7 @@ from lexvl_plugins.train.common.pieces import Pieces
 from lexvl_plugins.train.common.tower_pair import TowerPair
 from lexvl_plugins.train.images.material import Material
 from lexvl_plugins.train.loop import train
-from lexvl_plugins.train.recipe import Recipe, checked
+from lexvl_plugins.train.recipe import Recipe, check_recipe
 from lexvl_plugins.train.splits import Sources
 from lexvl_plugins.train.texts.material import TextMaterial
 from tests.plugins.train.test_run_folder import recipe_of as recipe_of_images
@@ -27,12 +27,12 @@ def gradients(recipe: Recipe, folder: Path, **plan: Any) -> dict[str, torch.Tens
     """The gradients of the first step, before they are clipped and forgotten."""
     content = recipe.model_dump(mode="json")
     content["stages"][0]["optimisation"].update({"clip": 1e9, **plan})
-    recipe = checked(content, "tiny.yaml")
+    recipe = check_recipe(content, "tiny.yaml")
     read = TextMaterial.read if recipe.model.of_texts else Material.read
     material = read(recipe, folder, Sources.read(recipe, None, folder))
     pair = material.make_pair(recipe, CPU)
-    learner = Learner.of(recipe.stages[0], pair, CPU, recipe.precision)
-    inputs = material.stage_inputs(recipe, 0, pair)
+    learner = Learner.start(recipe.stages[0], pair, CPU, recipe.precision)
+    inputs = material.make_stage_inputs(recipe, 0, pair)
     found: dict[str, torch.Tensor] = {}
 
     def keep(pair: TowerPair) -> None:
@@ -41,7 +41,7 @@ def gradients(recipe: Recipe, folder: Path, **plan: Any) -> dict[str, torch.Tens
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(learner.optimiser, "step", lambda: keep(pair))
         pair.train()
-        learner.step(recipe, recipe.stages[0], inputs.batches, 0, 0)
+        learner.take_step(recipe, recipe.stages[0], inputs.batches, 0, 0)
     assert found
     return found
 
@@ -84,7 +84,7 @@ def image_recipe(corpus: str, dropout: float = 0.0, **plan: Any) -> Recipe:
     content["stages"][0]["optimisation"].update({"captions_per_image": 2, **plan})
     content["stages"][0]["objective"]["learn_temperature"] = True
     content["stages"][0]["auxiliaries"] = [{"name": "naming", "weight": 1.0}]
-    return checked(content, "tiny.yaml")
+    return check_recipe(content, "tiny.yaml")
 
 
 @pytest.mark.parametrize("piece", [1, 3])
@@ -109,7 +109,7 @@ def test_a_piece_has_the_same_dropout_in_both_passes(texts: str, tmp_path: Path)
 def with_graphs(self: Any, compute: Any, side: Any, batch: Any) -> Any:
     """All pieces with their graphs at once, each with the dropout of its seed."""
     found = []
-    for piece, seed in self.own(batch):
+    for piece, seed in self.split_own(batch):
         torch.manual_seed(seed)
         found.append(compute(side, piece))
     parts = [None if column[0] is None else torch.cat(column) for column in zip(*found, strict=True)]
@@ -134,7 +134,7 @@ def test_checkpointing_needs_a_network_that_changes(images: str, tmp_path: Path)
     content = image_recipe(images, checkpointing=True).model_dump(mode="json")
     content["stages"][0]["trained"] = ["encoder_p.proj"]
     with pytest.raises(UsageError, match="optimisation.checkpointing: no network of transformers changes"):
-        train(checked(content, "tiny.yaml"), tmp_path, device="cpu")
+        train(check_recipe(content, "tiny.yaml"), tmp_path, device="cpu")
 
 
 @pytest.mark.parametrize("kind", ["vdr", "splade", "dpr", "sentence"])

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.train.common.processes import Processes
 from lexvl_plugins.train.loop import train
-from lexvl_plugins.train.recipe import Recipe, checked, read_recipe
+from lexvl_plugins.train.recipe import Recipe, check_recipe, read_recipe
 from tests.plugins.train.test_pieces import assert_same, gradients, image_recipe, of_texts
 from tests.plugins.train.tiny_training import rows_of
 
@@ -28,7 +28,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from tests.plugins.train.test_pieces import gradients
 from lexvl_plugins.train.loop import train
-from lexvl_plugins.train.recipe import Recipe, checked, read_recipe
+from lexvl_plugins.train.recipe import read_recipe
 for call in sys.argv[1:]:
     recipe, output, stop = call.split(",")
     if stop == "gradients":
@@ -50,7 +50,7 @@ def in_two_processes(calls: list[tuple[Recipe, Path, int | str]]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    paths = os.pathsep.join([*map(str, Path(__file__).parents[1:3]), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join([*map(str, Path(__file__).parents[2:4]), os.environ.get("PYTHONPATH", "")])
     shared = {
         "PYTHONPATH": paths,
         "MASTER_ADDR": "127.0.0.1",
@@ -116,16 +116,17 @@ def test_two_processes_train_as_one(texts: str, images: str, tmp_path: Path) -> 
             assert one.get("loss") == pytest.approx(other.get("loss"), abs=2e-4)
 
 
-def test_a_batch_is_shared_evenly(texts: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    class State:
-        num_processes = 2
+class State:
+    num_processes = 2
 
+
+def test_a_batch_is_shared_evenly(texts: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Processes, "state", State())
     with pytest.raises(UsageError, match="recipe tiny: batch_size 5 is no multiple of the 2 processes"):
         Processes(cpu=True).check(of_texts(texts))
 
 
-LEXLIP = Path(__file__).parents[2] / "runs/recipes/lexlip-small.yaml"
+LEXLIP = Path(__file__).parents[3] / "runs/recipes/lexlip-small.yaml"
 OF_WHOLE = ["masked_words", "lexlip_momentum"]
 
 
@@ -134,14 +135,11 @@ def of_lexlip(name: str, **plan: Any) -> Recipe:
     content = read_recipe(LEXLIP).model_dump(mode="json")
     [stage] = [stage for stage in content["stages"] if name in json.dumps(stage)]
     stage["optimisation"].update(plan)
-    return checked({**content, "stages": [stage]}, "lexlip.yaml")
+    return check_recipe({**content, "stages": [stage]}, "lexlip.yaml")
 
 
 @pytest.mark.parametrize("name", OF_WHOLE)
 def test_objectives_of_the_whole_batch_train_in_one_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    class State:
-        num_processes = 2
-
     monkeypatch.setattr(Processes, "state", State())
     with pytest.raises(UsageError, match=f"recipe lexlip-small: {name}: trains in one process, found 2"):
         Processes(cpu=True).check(of_lexlip(name))

@@ -15,11 +15,11 @@ import torch
 
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_plugins.train.common import learner as loss
-from lexvl_plugins.train.common.optimiser import OPTIMISERS
-from lexvl_plugins.train.common.processes import is_out_of_memory
+from lexvl_plugins.train.common.learner import choose_optimiser
+from lexvl_plugins.train.common.processes import lacks_memory
 from lexvl_plugins.train.loop import train
-from lexvl_plugins.train.objectives.contrastive import Encoded
-from lexvl_plugins.train.recipe import Optimisation, Recipe, checked
+from lexvl_plugins.train.objectives.encoded import Encoded
+from lexvl_plugins.train.recipe import Optimisation, Recipe, check_recipe
 from lexvl_plugins.train.splits import check
 from tests.plugins.train.test_run_folder import recipe_of as recipe_of_images
 from tests.plugins.train.test_texts import recipe_of, weights
@@ -42,7 +42,7 @@ def in_stages(corpus: str) -> Recipe:
         },
     ]
     content = recipe_of(corpus, "vdr", {"query": FRESH, "document": FRESH}).model_dump(mode="json")
-    return checked({**content, "stages": stages, "validate_every": 1, "log_every": 2}, "tiny.yaml")
+    return check_recipe({**content, "stages": stages, "validate_every": 1, "log_every": 2}, "tiny.yaml")
 
 
 def test_a_run_that_stops_after_every_step_ends_the_same(texts: str, tmp_path: Path) -> None:
@@ -138,15 +138,15 @@ def greedy(encoded: Encoded) -> torch.Tensor:
 
 def test_out_of_memory_says_which_keys_need_less(texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for table in ("lexvl_plugins.train.common.learner", "lexvl_plugins.train.recipe"):
-        monkeypatch.setattr(f"{table}.OBJECTIVES", {**loss.OBJECTIVES, "greedy": greedy})
+        monkeypatch.setattr(f"{table}.OBJECTIVES", {**loss.OBJECTIVES, "greedy": loss.LossRow(greedy)})
     keys = "set optimisation.piece below 3, or set optimisation.checkpointing, or lower max_length of the model"
     with refused(rf"step 0: out of memory \(.*\); {keys}, or lower optimisation.batch_size"):
         train(recipe_of(texts, "dpr", objective={"name": "greedy"}), tmp_path, device="cpu")
 
 
 def test_errors_of_too_little_memory() -> None:
-    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory")) and is_out_of_memory(MemoryError())
-    assert not is_out_of_memory(RuntimeError("shapes differ")) and not is_out_of_memory(ValueError("not enough memory"))
+    assert lacks_memory(torch.OutOfMemoryError("CUDA out of memory")) and lacks_memory(MemoryError())
+    assert not lacks_memory(RuntimeError("shapes differ")) and not lacks_memory(ValueError("not enough memory"))
 
 
 def test_freed_memory_stays_with_the_process() -> None:
@@ -179,7 +179,7 @@ def test_lamb_follows_its_equation() -> None:
         pytest.skip(f"timm does not work here ({error})")
     plan = Optimisation(steps=3, optimiser="lamb", learning_rate=0.05, betas=(0.9, 0.98))
     weight = torch.nn.Parameter(torch.tensor([[3.0, -4.0]]))
-    optimiser = OPTIMISERS["lamb"]([{"params": [weight], "weight_decay": 0.1}], plan)
+    optimiser = choose_optimiser([{"params": [weight], "weight_decay": 0.1}], plan)
     expected, first, second = weight.detach().clone(), torch.zeros(1, 2), torch.zeros(1, 2)
     for step, slope in enumerate(([[1.0, 2.0]], [[-0.5, 0.25]]), start=1):
         weight.grad = torch.tensor(slope)

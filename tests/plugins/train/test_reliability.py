@@ -18,7 +18,7 @@ from tiny_encoders import Runs
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.recipe import read_recipe
-from lexvl_plugins.train.run_folder import TrainingState, keep, resume
+from lexvl_plugins.train.run_folder import TrainingState, resume, save_state
 from tests.plugins.train.test_train import corpus, recipe_of, trained  # noqa: F401
 from tests.plugins.train.tiny_training import same_weights
 
@@ -97,7 +97,7 @@ def test_the_state_of_a_training_is_data(tmp_path, file):
     accelerator = Accelerator(cpu=True)
     model = torch.nn.Linear(2, 2)
     accelerator.prepare(model, torch.optim.SGD(model.parameters()))
-    keep(accelerator, tmp_path, TrainingState())
+    save_state(accelerator, tmp_path, TrainingState())
     (tmp_path / "state/digests.json").unlink()  # as a state of an older version, or with digests of its maker
     with open(tmp_path / "state" / file, "wb") as out:
         pickle.dump({"state": Runs(os.mkdir, str(tmp_path / "ran"))}, out, 2)

@@ -18,7 +18,7 @@ from eval.reproduction.record import read_record
 from eval.reproduction.rows import Workplace
 from lexvl_anserini.cli import make_app, parse_settings
 from lexvl_plugins.train.command import command
-from lexvl_plugins.train.recipe import changes_of, read_recipe
+from lexvl_plugins.train.recipe import parse_changes, read_recipe
 from tests.eval.test_reproduce import call
 
 OWN = """\
@@ -106,6 +106,6 @@ def test_a_recipe_of_a_row_is_read_with_its_options():
         name, *options = shlex.split(text)
         parsed = typer.main.get_command(make_app(command)).make_context("train", ["--recipe", name, *options])
         recipe = read_recipe(
-            expected_folder().parent / "recipes" / name, changes_of(parse_settings(parsed.params["settings"] or ()))
+            expected_folder().parent / "recipes" / name, parse_changes(parse_settings(parsed.params["settings"] or ()))
         )
         assert recipe.model.kind == encoder

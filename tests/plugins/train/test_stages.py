@@ -13,28 +13,25 @@ import pytest
 import torch
 from pretrained_networks import tiny_vit
 
-from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.image_backbones import Classifier, load_image_backbone
 from lexvl_anserini.encoders.parts.pretrained import Standard
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_plugins.train.common.batches import ImageBatch, TextBatch
-from lexvl_plugins.train.images.captioned import Taught, read_captioned
-from lexvl_plugins.train.images.checkpoints import with_rows
-from lexvl_plugins.train.images.class_words import LIKELY, SHARE, weigh
-from lexvl_plugins.train.images.material import hit_rates
+from lexvl_plugins.train.images.captioned import Taught
+from lexvl_plugins.train.images.checkpoints import LIKELY, SHARE, match_rows, weigh
 from lexvl_plugins.train.images.sides import VdrImageOver, VdrTextOver
-from lexvl_plugins.train.images.stores import weights_digest
+from lexvl_plugins.train.images.stores import digest_weights
 from lexvl_plugins.train.loop import train
-from lexvl_plugins.train.recipe import Recipe, checked
+from lexvl_plugins.train.recipe import Recipe, check_recipe
 from lexvl_plugins.train.splits import read_splits
 from lexvl_plugins.train.words import (
-    kinds_of_classes,
+    join_terms,
     learn_terms,
+    match_class_words,
     names_something,
     read_class_names,
-    terms_and_class_words,
-    words_of_classes,
+    read_kinds,
 )
 from tests.plugins.train.tiny_training import same_weights, weights_of, write_squares
 
@@ -81,23 +78,13 @@ def recipe_of(corpus: str, networks: dict[str, str], kind: str = "vdr-crossmodal
         "state_every": 2,
         "log_every": 1,
     }
-    return checked(content, "tiny.yaml")
+    return check_recipe(content, "tiny.yaml")
 
 
 @pytest.fixture(scope="module")
 def trained(corpus: str, networks: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A lexical pair after both stages."""
     return train(recipe_of(corpus, networks), tmp_path_factory.mktemp("trained"), device="cpu")
-
-
-def test_the_loaded_encoder_is_the_pair_that_validated(trained: Path, corpus: str) -> None:
-    model = load_encoder("vdr-crossmodal", str(trained), device="cpu")
-    held_out = read_captioned(load_dataset(corpus, "val", None, direction="text-to-image"))
-    images, texts = model.document.weights(held_out.images), model.query.weights(held_out.texts)
-    scores = torch.from_numpy((texts @ images.T).toarray())
-    found = {f"t2i_R@{k}": value for k, value in hit_rates(scores, torch.arange(4).repeat_interleave(2)).items()}
-    measured = json.loads((trained / "training.json").read_text())["validation"]
-    assert found == {key: measured[key] for key in found}
 
 
 def test_a_cache_gives_the_same_weights_and_is_read_by_the_next_run(
@@ -115,7 +102,7 @@ def test_a_cache_gives_the_same_weights_and_is_read_by_the_next_run(
     before = {entry: entry.stat().st_mtime_ns for entry in (tmp_path / "cache").iterdir()}
     content = recipe.model_dump(mode="json")
     content["stages"].append(content["stages"][0])
-    train(checked(content, "tiny.yaml"), tmp_path / "three", device="cpu", cache=tmp_path / "cache")
+    train(check_recipe(content, "tiny.yaml"), tmp_path / "three", device="cpu", cache=tmp_path / "cache")
     after = {entry: entry.stat().st_mtime_ns for entry in (tmp_path / "cache").iterdir()}
     assert {entry: after[entry] for entry in before} == before
     assert {entry.name.rpartition("-")[0] for entry in after.keys() - before.keys()} == {
@@ -171,15 +158,6 @@ def test_every_stage_keeps_a_checkpoint(trained: Path, corpus: str, networks: di
     assert about["validation"]["step"] == 4
 
 
-def test_the_state_of_the_stage_before_is_used_where_the_newest_is_damaged(
-    trained: Path, corpus: str, networks: dict[str, str], tmp_path: Path
-) -> None:
-    recipe = recipe_of(corpus, networks)
-    train(recipe, tmp_path, device="cpu", stop_after=6)  # states of 6 and of 4 steps, the end of stage one
-    next((tmp_path / "state").glob("*.safetensors")).write_bytes(b"")
-    assert same_weights(train(recipe, tmp_path, device="cpu"), trained)
-
-
 def test_dense_twins_teach(corpus: str, networks: dict[str, str], tmp_path: Path) -> None:
     folder = train(recipe_of(corpus, networks, "dense-crossmodal"), tmp_path / "dense", device="cpu")
     model = load_encoder("dense-crossmodal", str(folder), device="cpu")
@@ -196,34 +174,23 @@ def test_the_mean_score_of_several_teachers_teaches() -> None:
     """Two teachers of one caption and two images: cosines 1 and 0 of the first, 0.6 and 0.8 of the second."""
     first = (torch.eye(2), torch.tensor([[1.0, 0.0]]))
     second = (torch.tensor([[0.6, 0.8, 0.0], [0.8, 0.6, 0.0]]), torch.tensor([[1.0, 0.0, 0.0]]))
-    scores = Taught.of([first, second]).scores(np.array([0]), np.array([0, 1]))
+    scores = Taught.join([first, second]).score(np.array([0]), np.array([0, 1]))
     np.testing.assert_allclose(scores.numpy(), [[0.8, 0.4]], rtol=1e-6)
 
 
 def test_held_out_images_validate_and_do_not_train(corpus: str, networks: dict[str, str]) -> None:
     recipe = recipe_of(corpus, networks).model_dump(mode="json")
-    split = read_splits(checked({**recipe, "data": {"corpus": corpus, "held_out": 5}}, "tiny.yaml"), None)
+    split = read_splits(check_recipe({**recipe, "data": {"corpus": corpus, "held_out": 5}}, "tiny.yaml"), None)
     assert list(split["validation"].ids) == ["0", "5", "10"]
     assert len(split["training"].ids) == 9 and not set(split["training"].ids) & {"0", "5", "10"}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"model": {"kind": "dense-crossmodal", "text": {"checkpoint": "minilm"}}}, "both have a checkpoint"),
-        ({"stages": []}, r"stages: \[\], expected at least 1 entries"),
-        ({"seeds": 1}, "seeds: unknown key; did you mean 'seed'"),
-        ({"expansion": "never"}, "expansion: a key of a stage, and this recipe has several; set stages.0.expansion"),
-    ],
-)
-def test_a_recipe_of_stages_that_does_not_fit_raises(
-    change: dict[str, Any], message: str, corpus: str, networks: dict[str, str]
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        checked({**recipe_of(corpus, networks).model_dump(mode="json"), **change}, "tiny.yaml")
-
-
-def test_distil_and_a_teacher_need_each_other(corpus: str, networks: dict[str, str]) -> None:
+def test_a_recipe_of_stages_that_does_not_fit_raises(corpus: str, networks: dict[str, str]) -> None:
+    content = recipe_of(corpus, networks).model_dump(mode="json")
+    with pytest.raises(
+        UsageError, match="expansion: a key of a stage, and this recipe has several; set stages.0.expansion"
+    ):
+        check_recipe({**content, "expansion": "never"}, "tiny.yaml")
     with pytest.raises(UsageError, match="the auxiliary 'distil' and a teacher need each other"):
         recipe_of(corpus, networks, teacher="photos-dense")
 
@@ -252,11 +219,11 @@ def test_words_of_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         "pet": frozenset(names[:1]),
         "ship": frozenset(),
     }
-    monkeypatch.setattr("lexvl_plugins.train.words.kinds_of_classes", lambda: kinds)
-    classes = words_of_classes(names, known=["wind", "cat"])
+    monkeypatch.setattr("lexvl_plugins.train.words.read_kinds", lambda: kinds)
+    classes = match_class_words(names, known=["wind", "cat"])
     expected = {"bell": [3], "chime": [3], "lantern": [2], "pet": [0], "tabby": [0], "tiger": [1], "cat": [0, 1]}
     assert list(classes.items()) == list(expected.items())
-    assert terms_and_class_words(["cat", "wind"], classes) == ["cat", "wind", *list(expected)[:-1]]
+    assert join_terms(["cat", "wind"], classes) == ["cat", "wind", *list(expected)[:-1]]
     (tmp_path / "names.json").write_text(json.dumps(names))
     assert read_class_names(tmp_path / "names.json") == names
     for content in ("{}", "[1]", "["):
@@ -267,7 +234,7 @@ def test_words_of_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_kinds_have_names_of_classes() -> None:
     """Each kind has classes, by names that several kinds spell alike; no left-out word is a kind."""
-    kinds = kinds_of_classes()
+    kinds = read_kinds()
     assert all(names for names in kinds.values()) and all(map(names_something, kinds))
     assert kinds["rocket"] == {"missile", "space shuttle"} and kinds["bird"] == kinds["birds"] > kinds["owl"]
 
@@ -282,7 +249,7 @@ def test_class_words_weigh_as_much_as_terms_of_captions() -> None:
             self.proj = torch.nn.Parameter(torch.tensor([[2.0, 0.0], [0.0, 0.0]]))
             self.bias = torch.nn.Parameter(torch.tensor([1.0, -1.0]))
 
-        def states(self, batch: ImageBatch) -> torch.Tensor:
+        def compute_states(self, batch: ImageBatch) -> torch.Tensor:
             return batch.values
 
     class Text(VdrTextOver):
@@ -290,7 +257,7 @@ def test_class_words_weigh_as_much_as_terms_of_captions() -> None:
             torch.nn.Module.__init__(self)
             self.head, self.bias = torch.nn.Identity(), torch.nn.Parameter(torch.tensor([0.5, 0.0]))
 
-        def states(self, batch: TextBatch) -> torch.Tensor:
+        def compute_states(self, batch: TextBatch) -> torch.Tensor:
             assert batch.states is not None
             return batch.states
 
@@ -298,7 +265,7 @@ def test_class_words_weigh_as_much_as_terms_of_captions() -> None:
         def __len__(self) -> int:
             return 2
 
-        def batch(self, positions: np.ndarray) -> TextBatch:
+        def read_batch(self, positions: np.ndarray) -> TextBatch:
             states = torch.tensor([[[1.0, 0.0], [9.0, 9.0]], [[0.0, 2.0], [3.0, 4.0]]])[positions]
             attention = torch.tensor([[1, 0], [1, 1]])[positions]  # the second state of the first text is padding
             return TextBatch(attention, attention, torch.tensor([[True, False], [True, True]])[positions], states)
@@ -307,7 +274,7 @@ def test_class_words_weigh_as_much_as_terms_of_captions() -> None:
         def __len__(self) -> int:
             return 2
 
-        def plain(self, positions: np.ndarray) -> ImageBatch:
+        def get_plain(self, positions: np.ndarray) -> ImageBatch:
             return ImageBatch(torch.tensor([[[0.0, 0.0]], [[1.0, log(3)]]])[positions])
 
     classifier = Classifier(torch.tensor([[0.0, 0.0], [0.0, 1.0]]), torch.zeros(2))
@@ -334,14 +301,14 @@ def test_a_pair_begins_with_the_weights_of_a_trained_one(
     content["model"]["start"] = str(start)
     content["stages"] = content["stages"][1:]
     content["stages"][0]["optimisation"] |= {"steps": 1, "learning_rate": 1e-12, "average": 0.0}
-    model = train(checked(content, "second.yaml"), tmp_path / "second", device="cpu")
+    model = train(check_recipe(content, "second.yaml"), tmp_path / "second", device="cpu")
     found, expected = weights_of(model), weights_of(start)
     assert found.keys() == expected.keys()
     assert all(torch.allclose(found[key], expected[key], atol=1e-6) for key in expected)
 
 
 def test_rows_of_terms_are_matched_by_their_text() -> None:
-    rows = with_rows(torch.zeros(3, 1), ("dog", "cat", "red"), torch.tensor([[1.0], [2.0]]), ("red", "dog"))
+    rows = match_rows(torch.zeros(3, 1), ("dog", "cat", "red"), torch.tensor([[1.0], [2.0]]), ("red", "dog"))
     assert rows.flatten().tolist() == [2.0, 0.0, 1.0]
 
 
@@ -351,11 +318,11 @@ def test_a_pair_does_not_begin_with_another_kind_or_over_another_network(
     content = recipe_of(corpus, networks, "dense-crossmodal").model_dump(mode="json")
     content["model"]["start"] = str(trained)
     with pytest.raises(CheckpointError, match="encoder_q is of type 'vdr_crossmodal_text', expected"):
-        train(checked(content, "other.yaml"), tmp_path / "kind", device="cpu")
+        train(check_recipe(content, "other.yaml"), tmp_path / "kind", device="cpu")
     content = recipe_of(corpus, {**networks, "image": str(tiny_vit(tmp_path / "vit", seed=5))}).model_dump(mode="json")
     content["model"]["start"] = str(trained)
     with pytest.raises(CheckpointError, match="was trained over image_network with SHA-256"):
-        train(checked(content, "other.yaml"), tmp_path / "network", device="cpu")
+        train(check_recipe(content, "other.yaml"), tmp_path / "network", device="cpu")
 
 
 def test_a_run_stops_after_some_hours_and_goes_on(
@@ -388,10 +355,10 @@ def test_the_digest_of_weights_is_that_of_their_values() -> None:
     layer = torch.nn.Linear(2, 1)
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([[1.0, -0.0]]))
-    before = weights_digest(layer)
+    before = digest_weights(layer)
     with torch.no_grad():
         layer.weight.lerp_(layer.weight.clone(), 0.25)
-    assert weights_digest(layer) == before
+    assert digest_weights(layer) == before
     with torch.no_grad():
         layer.weight[0, 1] = 1e-45
-    assert weights_digest(layer) != before
+    assert digest_weights(layer) != before

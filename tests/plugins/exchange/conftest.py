@@ -1,0 +1,19 @@
+"""A hub in this process, to which `me` and `other` may write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hub_server import HubServer, serving
+
+
+@pytest.fixture
+def hub(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    from huggingface_hub.utils import _http
+
+    monkeypatch.setattr(_http.time, "sleep", lambda _: None)
+    with serving(golden / "splade/ckpt_bert", tmp_path / "cache", monkeypatch) as server:
+        server.home, server.writers = tmp_path / "hub", {"hf_writes": "me", "hf_other": "other"}
+        yield server
