@@ -19,7 +19,7 @@ from lexvl_anserini.cli import (
     encoder_names,
     parse_settings,
 )
-from lexvl_anserini.encoders.cards import CARDS, default_encoder
+from lexvl_anserini.encoders.cards import CARDS, choose_encoder
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Measurement
@@ -213,15 +213,15 @@ class ImageEncoderOptions:
 
     def load(self) -> Encoder:
         """The encoder, whose queries are texts and whose documents are images; no prompt of its own precedes a text."""
-        from lexvl_anserini.encoders.describing import options_of
+        from lexvl_anserini.encoders.describing import list_options
         from lexvl_anserini.encoders.loading import DEFAULT_DIRECTION, load_encoder
 
-        name, default_checkpoint = default_encoder("folder", "text-to-image", self.encoder)
+        name, default_checkpoint = choose_encoder("folder", "text-to-image", self.encoder)
         if not CARDS[name].reads_images:
             raise UsageError(f"encoder {name!r} reads texts only; choose one that reads images")
         settings = parse_settings(self.settings or ())
         if (direction := settings.get("direction", DEFAULT_DIRECTION)) != DEFAULT_DIRECTION:
             raise UsageError(f"--set direction={direction}: this command encodes texts as queries, images as documents")
-        if "prompt" in (option.name for option in options_of(name)):
+        if "prompt" in (option.name for option in list_options(name)):
             settings = {"prompt": "", **settings}
         return load_encoder(name, self.checkpoint or default_checkpoint, self.tokenizer, device=self.device, **settings)

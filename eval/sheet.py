@@ -18,8 +18,8 @@ from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import expect_lexical, read_run_manifest
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.shared_terms import encoder_options
+from lexvl_anserini.searching.searcher import Index
+from lexvl_anserini.searching.shared_terms import select_encoder_options
 
 from . import options
 from .report.answers import answered_corpus, sample_queries, strips_of_queries, strips_of_run, with_maps
@@ -36,7 +36,7 @@ DEFAULT_TERMS = 5
 def encoder_of(index: Index, run_file: Path | None, checkpoint: str | None = None, device: str = "auto") -> Encoder:
     """The encoder of an index, with the options that a run was made with."""
     manifest = index.manifest
-    changed = encoder_options(read_run_manifest(run_file)) if run_file else {}
+    changed = select_encoder_options(read_run_manifest(run_file)) if run_file else {}
     return load_encoder_of(manifest.encoder, checkpoint, None, device, changed, vocabulary=manifest.vocabulary_digest)
 
 

@@ -19,10 +19,10 @@ from lexvl_anserini import cli
 from lexvl_anserini.data.pictures.images import ON_ERROR, OnError, UnreadableImage
 from lexvl_anserini.encoders.cards import (
     CARDS,
-    default_encoder,
-    direction_option,
-    length_options,
-    natural_direction,
+    choose_encoder,
+    choose_natural_direction,
+    make_direction_option,
+    make_length_options,
     remark_on,
 )
 from lexvl_anserini.ground.errors import UsageError
@@ -34,7 +34,7 @@ from lexvl_anserini.queries.query_vectors import encode_topics
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.encoders.loading import EncoderRequest
+    from lexvl_anserini.encoders.loading import EncoderSpec
     from lexvl_anserini.ground.quantise import Quantiser
     from lexvl_anserini.shards.encoding import PartOfPlan
     from lexvl_anserini.shards.layout import Layout, Part
@@ -142,7 +142,9 @@ class InputOptions:
 
     def ref(self, name: str, split: str | None = None) -> CorpusRef:
         """The dataset of a name, in the direction that the encoder reads."""
-        return CorpusRef(name, split, self.data_dir, self.escape_ids, natural_direction(self.encoder, self.direction))
+        return CorpusRef(
+            name, split, self.data_dir, self.escape_ids, choose_natural_direction(self.encoder, self.direction)
+        )
 
     def load_topics(self) -> TopicSource | None:
         """The topics to encode; None for a corpus."""
@@ -178,16 +180,16 @@ class EncoderOptions:
     query_max_length: Annotated[int | None, typer.Option(min=1, help="Tokens read per query.")] = None
     settings: cli.Settings = None
 
-    def request(self, inputs: InputOptions, direction: str) -> EncoderRequest:
+    def request(self, inputs: InputOptions, direction: str) -> EncoderSpec:
         """The encoder for a dataset of this direction, before it is loaded."""
-        from lexvl_anserini.encoders.loading import EncoderRequest
+        from lexvl_anserini.encoders.loading import EncoderSpec
 
-        name, default_checkpoint = default_encoder(inputs.corpus, direction, inputs.encoder)
-        options = {**direction_option(name, direction), **cli.parse_settings(self.settings or ())}
+        name, default_checkpoint = choose_encoder(inputs.corpus, direction, inputs.encoder)
+        options = {**make_direction_option(name, direction), **cli.parse_settings(self.settings or ())}
         chosen = str(options.get("direction", direction))
-        options |= length_options(name, chosen, self.max_length, self.query_max_length)
+        options |= make_length_options(name, chosen, self.max_length, self.query_max_length)
         checkpoint = inputs.checkpoint or default_checkpoint
-        return EncoderRequest(name, checkpoint, self.tokenizer, self.backbone_config, self.device, options)
+        return EncoderSpec(name, checkpoint, self.tokenizer, self.backbone_config, self.device, options)
 
 
 @dataclass(frozen=True)
@@ -268,14 +270,19 @@ class CatalogueOptions:
 
     def text(self, style: str) -> str | None:
         """What to print; None to encode."""
-        from lexvl_anserini.encoders.describing import as_lines, as_text, describe, listing
+        from lexvl_anserini.encoders.describing import (
+            describe_encoder,
+            format_description,
+            format_listing,
+            list_encoders,
+        )
 
         if self.described:
-            description = describe(self.described)
-            return orjson.dumps(description).decode() if style == "json" else as_text(description)
+            description = describe_encoder(self.described)
+            return orjson.dumps(description).decode() if style == "json" else format_description(description)
         if not self.list_all:
             return None
-        return orjson.dumps(listing()).decode() if style == "json" else as_lines(listing())
+        return orjson.dumps(list_encoders()).decode() if style == "json" else format_listing(list_encoders())
 
 
 class Work(NamedTuple):
@@ -344,7 +351,7 @@ def encode_for_index(work: Work) -> dict[str, Any]:
     from lexvl_anserini.engines.index_folder import index_manifest
     from lexvl_anserini.engines.opening import index_path
     from lexvl_anserini.queries.query_source import find_topic_source
-    from lexvl_anserini.searching.searcher import EncoderChanges
+    from lexvl_anserini.searching.query_encoder import EncoderChanges
 
     inputs, options = work.inputs, cli.parse_settings(work.encoder.settings or ())
     path, output = index_path(inputs.index or ""), Path(inputs.output or "")
@@ -352,7 +359,7 @@ def encode_for_index(work: Work) -> dict[str, Any]:
     topics = find_topic_source(inputs.topics, path, manifest, inputs.data_dir, None, inputs.split)
     if topics.encoded:
         raise UsageError(f"{inputs.topics}: encoded queries already")
-    changes = EncoderChanges(inputs.checkpoint, work.encoder.tokenizer, options, work.encoder.device)
+    changes = EncoderChanges(inputs.checkpoint, work.encoder.tokenizer, work.encoder.device, options)
     model, batch_size = changes.load(manifest), work.encoder.batch_size
     return encode_topics(model, topics, work.quantiser, output, batch_size, work.overwrite, manifest)
 

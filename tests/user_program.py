@@ -21,8 +21,7 @@ from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document, Measurement, Qrel, ScoredDoc, Topic
 from lexvl_anserini.runs.order import RankedList, as_frame
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.searcher import Index, search_index
 from lexvl_anserini.shards.writing import write_impacts
 
 if TYPE_CHECKING:

@@ -81,7 +81,7 @@ def strips_of_terms(
     model: Encoder, dataset: Dataset, terms: Sequence[str], images: int, progress: Progress = silent
 ) -> list[Strip]:
     """One strip per term: its first tokens, and the images where it is strongest, with their maps."""
-    from lexvl_anserini.encoders.parts.images.grounding import image_side, overlay, patch_logits
+    from lexvl_anserini.encoders.parts.images.grounding import compute_patch_logits, image_side, overlay
 
     dims, tower = dimensions(model, terms), image_side(model)
     documents = list(islice((document for document in dataset.documents() if document.image), images))
@@ -90,7 +90,7 @@ def strips_of_terms(
     heaviest: list[list[tuple[float, int, np.ndarray]]] = [[] for _ in dims]
     for start in range(0, len(documents), IMAGES_AT_ONCE):
         piece = [tower.read(document) for document in documents[start : start + IMAGES_AT_ONCE]]
-        maps = patch_logits(tower, piece, dims)  # [n, grid, grid, terms]
+        maps = compute_patch_logits(tower, piece, dims)  # [n, grid, grid, terms]
         for column, best in enumerate(heaviest):
             values = maps[..., column].max(axis=(1, 2))
             best.extend((float(value), start + n, maps[n, ..., column]) for n, value in enumerate(values))
@@ -126,11 +126,11 @@ def captions_of(dataset: Dataset, documents: Iterable[Document]) -> list[str]:
 
 def strongest_tokens(model: Encoder, texts: Sequence[str], dims: Sequence[int]) -> list[list[str]]:
     """Per dimension, the tokens of the texts with its largest values, each token once."""
-    from lexvl_anserini.encoders.parts.images.grounding import token_logits
+    from lexvl_anserini.encoders.parts.images.grounding import compute_token_logits
 
     best: list[dict[str, float]] = [{} for _ in dims]
     for start in range(0, len(texts), TEXTS_AT_ONCE):
-        for token, values in token_logits(model, texts[start : start + TEXTS_AT_ONCE], dims):
+        for token, values in compute_token_logits(model, texts[start : start + TEXTS_AT_ONCE], dims):
             for own, value in zip(best, values.tolist(), strict=True):
                 if value > own.get(token, -np.inf):
                     own[token] = value

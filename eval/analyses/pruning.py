@@ -22,16 +22,9 @@ import typer
 from lexvl_anserini.cli import DataDir, Verbose, run
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import ImpactQuery, Qrel, ScoredDoc
-from lexvl_anserini.queries.query_vectors import Feedback
 from lexvl_anserini.runs.order import RankedList
-from lexvl_anserini.searching.refine import (
-    RefinedQuery,
-    Refinement,
-    SearchSettings,
-    TwoPhase,
-    refined_queries,
-    search_refined,
-)
+from lexvl_anserini.searching.refine import RefinedQuery, cut_queries, search_refined
+from lexvl_anserini.searching.search import Search
 from lexvl_anserini.shards.pruning import Pruning
 
 from .. import options
@@ -106,7 +99,7 @@ class PruningSetting:
     """One row: how queries are refined, and how the shards are pruned (None: not at all)."""
 
     name: str
-    refinement: Refinement = Refinement()
+    search: Search = Search()
     pruning: Pruning | None = None
 
 
@@ -141,7 +134,7 @@ class OpenIndex:
         self.engine = open_impact_index(folder, built.manifest)
         self.vector_of = vector_of
 
-    def measure(self, queries: Sequence[ImpactQuery], refinement: Refinement, hits: int) -> Measured:
+    def measure(self, queries: Sequence[ImpactQuery], search: Search, hits: int) -> Measured:
         """One round."""
         ms: list[float] = []
         lists: list[RankedList] = []
@@ -149,10 +142,8 @@ class OpenIndex:
         # One after the other: a batch would hide the latency of a single query.
         for query in queries:
             started = time.perf_counter()
-            [cut] = refined_queries([query], refinement)
-            lists += search_refined(
-                self.engine, [RefinedQuery(cut)], SearchSettings(refinement=refinement), hits, self.vector_of
-            )
+            [cut] = cut_queries([query], search)
+            lists += search_refined(self.engine, [RefinedQuery(cut)], search, hits, self.vector_of)
             ms.append((time.perf_counter() - started) * 1000)
             terms += len(cut.vector)
         return Measured(lists, ms, self.postings, terms / len(queries))
@@ -170,10 +161,10 @@ def settings_of(
 ) -> list[PruningSetting]:
     """The rows of the table; the first is exact."""
     refinements = {
-        **{f"query terms {n}": Refinement(query_terms=n) for n in query_terms},
-        **{f"threshold {share:g}": Refinement(threshold=share) for share in thresholds},
-        **{f"two phases {n}, {candidates}": Refinement(two_phase=TwoPhase(n, candidates)) for n in first_terms},
-        **{f"feedback {n}": Refinement(feedback=Feedback(n)) for n in feedback},
+        **{f"query terms {n}": Search(query_terms=n) for n in query_terms},
+        **{f"threshold {share:g}": Search(threshold=share) for share in thresholds},
+        **{f"two phases {n}, {candidates}": Search(first_terms=n, candidates=candidates) for n in first_terms},
+        **{f"feedback {n}": Search(feedback=n) for n in feedback},
     }
     prunings = {
         **{f"document terms {n}": Pruning(document_terms=n) for n in document_terms},
@@ -195,7 +186,7 @@ def measure_settings(
     from lexvl_anserini.queries.query_vectors import ShardVectors
     from lexvl_anserini.shards.pruning import prune_shards
 
-    needs_vectors = any(setting.refinement.feedback for setting in settings)
+    needs_vectors = any(setting.search.feedback for setting in settings)
     vectors = ShardVectors(shards, read_manifest(shards)) if needs_vectors else None
     measured_by: dict[str, Measured] = {}
     with TemporaryDirectory() as folder:
@@ -208,7 +199,7 @@ def measure_settings(
             opened[pruning] = OpenIndex(source, Path(folder) / f"index-{number}", vectors)
         for number in range(rounds + 1):
             for setting in settings:
-                measured = opened[setting.pruning].measure(queries, setting.refinement, hits)
+                measured = opened[setting.pruning].measure(queries, setting.search, hits)
                 # The first round warms up Java's compiler and the page cache.
                 measured_by[setting.name] = measured if number <= 1 else measured_by[setting.name].best(measured)
         for index in opened.values():

@@ -15,7 +15,7 @@ import numpy as np
 import typer
 
 from lexvl_anserini.cli import DataDir, Verbose, corpus_names, encoder_names, parse_settings, run
-from lexvl_anserini.encoders.cards import default_encoder, direction_option, natural_direction
+from lexvl_anserini.encoders.cards import choose_encoder, choose_natural_direction, make_direction_option
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.manifest import expect_lexical
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
@@ -83,9 +83,9 @@ def command(
     from lexvl_anserini.ground.quantise import Quantiser
 
     quantisers = {b: Quantiser.named(quantiser, b, query_bits, scale, percentile) for b in bits}
-    dataset = load_dataset(corpus, split, data_dir, direction=natural_direction(encoder, direction))
-    name, default_checkpoint = default_encoder(corpus, dataset.direction, encoder)
-    encoder_options = direction_option(name, dataset.direction) | parse_settings(settings or ())
+    dataset = load_dataset(corpus, split, data_dir, direction=choose_natural_direction(encoder, direction))
+    name, default_checkpoint = choose_encoder(corpus, dataset.direction, encoder)
+    encoder_options = make_direction_option(name, dataset.direction) | parse_settings(settings or ())
     model = load_encoder(name, checkpoint or default_checkpoint, device=device, **encoder_options)
     losses = quantisation_losses(dataset, model, quantisers.values(), measure, batch_size)
     rows: list[dict[str, Any]] = [

@@ -18,8 +18,8 @@ from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
 from lexvl_anserini.queries.query_source import build_typed_topic
 from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.trec import read_run, sort_by_rank
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.shared_terms import Explanation, encoded, explain, warn_of_other_scores, with_cuts
+from lexvl_anserini.searching.searcher import Index, Searcher
+from lexvl_anserini.searching.shared_terms import Explanation, cut_like_run, encode_topic, warn_of_other_scores
 
 from ..measures.inputs import describe_run
 from .strips import IMAGE, Cell, Item, Strip
@@ -115,8 +115,8 @@ class TypedAnswer(NamedTuple):
 
 def strips_of_queries(dataset: Dataset, index: Index, model: Encoder, texts: Sequence[str], hits: int) -> list[Strip]:
     """Typed queries with their first hits, none of which is known to be relevant."""
-    queries = [encoded(build_typed_topic(text, None), model, index.manifest) for text in texts]
-    answers = [TypedAnswer(text, explain(index, query, None, hits)) for text, query in zip(texts, queries, strict=True)]
+    with Searcher(index, model) as searcher:
+        answers = [TypedAnswer(text, searcher.explain(build_typed_topic(text, None), hits=hits)) for text in texts]
     return strips_of_answers(dataset, index, model, answers)
 
 
@@ -150,16 +150,17 @@ def strips_of_run(
     own = own_terms(model, list(documents.values()))
     of_run = read_run_manifest(run_path)
     strips = []
-    for query_id, every in lists.items():
-        listed = every[:hits]
-        query = with_cuts(encoded(topics[query_id], model, index.manifest), of_run)
-        explanations = explain(index, query, [scored.doc_id for scored in listed])
-        warn_of_other_scores(run_path, {scored.doc_id: scored.score for scored in listed}, explanations)
-        cells = (
-            cell_of(documents[scored.doc_id], explanation, scored.score, scored.doc_id in relevant[query_id], own)
-            for scored, explanation in zip(listed, explanations, strict=True)
-        )
-        strips.append(Strip(item_of(topics[query_id]), tuple(cells), first_relevant(every, relevant[query_id])))
+    with Searcher(index, model) as searcher:
+        for query_id, every in lists.items():
+            listed = every[:hits]
+            query = cut_like_run(encode_topic(topics[query_id], model, index.manifest), of_run)
+            explanations = searcher.explain(query, [scored.doc_id for scored in listed])
+            warn_of_other_scores(run_path, {scored.doc_id: scored.score for scored in listed}, explanations)
+            cells = (
+                cell_of(documents[scored.doc_id], explanation, scored.score, scored.doc_id in relevant[query_id], own)
+                for scored, explanation in zip(listed, explanations, strict=True)
+            )
+            strips.append(Strip(item_of(topics[query_id]), tuple(cells), first_relevant(every, relevant[query_id])))
     return strips
 
 
@@ -184,12 +185,12 @@ def with_maps(strips: Sequence[Strip], model: Encoder) -> list[Strip]:
 
 def with_map(cell: Cell, tower: ImageTower) -> Cell:
     """A hit with the map of its shared terms; a hit that shares none is pale."""
-    from lexvl_anserini.encoders.parts.images.grounding import contributions, overlay
+    from lexvl_anserini.encoders.parts.images.grounding import compute_contributions, overlay
 
     if cell.item.image is None:
         return cell
     weights = {term.term: term.weight for term in cell.terms}
-    grid = contributions(tower, cell.item.image, weights) if weights else np.zeros((1, 1))
+    grid = compute_contributions(tower, cell.item.image, weights) if weights else np.zeros((1, 1))
     small = cell.item.image.copy()
     small.thumbnail((SIDE, SIDE))
     return cell._replace(item=cell.item._replace(image=overlay(small, tower.pixels.region(small.size), grid)))

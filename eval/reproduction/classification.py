@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.encoders.describing import options_of
+from lexvl_anserini.encoders.describing import list_options
 from lexvl_anserini.encoders.loading import load_encoder
 
 from ..analyses.classes.class_sets import load_labelled
@@ -59,7 +59,7 @@ def classified(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any
         return some_of(load_labelled(work.corpus.name, None, place.data_dir, split), place.limit)
 
     name, options = work.system.encoder, {**work.weights.options, "direction": "text-to-image"}
-    if "prompt" in {option.name for option in options_of(name)}:
+    if "prompt" in {option.name for option in list_options(name)}:
         options["prompt"] = ""  # that of a published row is for captions; a class has prompts of its own
     model = load_encoder(name, work.weights.reference, device=place.device, **options)
     with place.bars(f"{part.task} {part.data}", None, "prompts and images") as progress:

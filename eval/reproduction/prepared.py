@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES, find_beir
 from lexvl_anserini.data.dataset import data_root, load_reference
 from lexvl_anserini.encoders.cards import CARDS, PACKAGED
-from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES, model_files
-from lexvl_anserini.encoders.checkpoints.hub import cached, content_sha256, names_in
+from lexvl_anserini.encoders.checkpoints.find import WEIGHT_SUFFIXES, find_cached, list_model_files, list_names
 from lexvl_anserini.ground.errors import LexvlError
+from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.machine import expand_path, find_package
 from lexvl_anserini.ground.manifest import CorpusRef
 
@@ -209,8 +209,8 @@ def is_published(place: str, name: str) -> bool:
     path = expand_path(place)
     if name not in DIGESTS or not path.exists():
         return False
-    files = [path] if path.is_file() else [path / name for name in model_files(names_in(path), True)]
-    return DIGESTS[name] in {content_sha256(file) for file in files if file.suffix in WEIGHT_SUFFIXES}
+    files = [path] if path.is_file() else [path / name for name in list_model_files(list_names(path), True)]
+    return DIGESTS[name] in {compute_sha256(file) for file in files if file.suffix in WEIGHT_SUFFIXES}
 
 
 def needed_weights(part: RowPart, place: Workplace) -> list[Need]:
@@ -245,8 +245,8 @@ def checkpoint_need(reference: str) -> Need:
         origin = FILES.get(reference, "no such file or folder")
         return Need("weights", reference, False, f"{origin}; --checkpoint '{reference}'=FILE names it")
     name, _, revision = reference.partition("@")
-    folder = cached(name, revision or None)
-    here = folder is not None and bool(model_files(names_in(folder), True))
+    folder = find_cached(name, revision or None)
+    here = folder is not None and bool(list_model_files(list_names(folder), True))
     origin = f"{HUB}; no source confirms the id, {UNCONFIRMED[name]}" if name in UNCONFIRMED else HUB
     return Need("weights", reference, here, origin, fetchable=True)
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.data.dataset import Dataset, data_root, load_reference
-from lexvl_anserini.encoders.cards import direction_option
-from lexvl_anserini.encoders.checkpoints.find import digest_of, find_checkpoint, other_parts
+from lexvl_anserini.encoders.cards import make_direction_option
+from lexvl_anserini.encoders.checkpoints.find import combine_digests, find_checkpoint, find_parts
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.claims import compare_requests
 from lexvl_anserini.ground.errors import CheckpointError
@@ -31,10 +31,11 @@ from lexvl_anserini.ground.records import Document, Qrel, Topic
 from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, lists_of, write_run
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.refine import SearchSettings
+from lexvl_anserini.searching.index_runs import plan_run, write_index_run
+from lexvl_anserini.searching.query_encoder import EncoderChanges
 from lexvl_anserini.searching.rescoring import manifest_of_run, rerank_lists, reranked_manifest, reranking_encoder
-from lexvl_anserini.searching.retrieval import IndexSearch
-from lexvl_anserini.searching.searcher import EncoderChanges
+from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.searcher import Searcher
 
 from ..measures.inputs import JudgementSource, describe_run
 from ..measures.measure_runs import measure_runs
@@ -44,7 +45,7 @@ from .prepared import Prepared, document_options, limit_of, prepare, remarks_on,
 from .rows import Finding, RowPart, Workplace
 
 if TYPE_CHECKING:
-    from lexvl_anserini.searching.index import Index
+    from lexvl_anserini.searching.searcher import Index
 
 # Documents of a shard: what a killed call encodes again.
 SHARD_SIZE = 1024
@@ -99,7 +100,7 @@ def encoded(work: Prepared, dataset: Dataset, place: Workplace) -> Path:
 
     name, options = work.system.encoder, document_options(work.system.encoder, work.weights.options)
     model = load_encoder(
-        name, work.weights.reference, device=place.device, **direction_option(name, dataset.direction), **options
+        name, work.weights.reference, device=place.device, **make_direction_option(name, dataset.direction), **options
     )
     shards, layout = place.output / "impacts" / work.names.documents, Layout("parquet", SHARD_SIZE)
     with place.bars(f"encode {shards.name}", None, "documents") as progress:
@@ -119,17 +120,15 @@ def searched(index: Index, work: Prepared, dataset: Dataset, place: Workplace) -
     """The run of all topics."""
     of_documents = document_options(work.system.encoder, work.weights.options)
     changes = {name: value for name, value in work.weights.options.items() if name not in of_documents}
-    search = IndexSearch(
-        index, EncoderChanges(options=changes, device=place.device), SearchSettings(batch_size=place.batch_size)
-    )
+    searcher = Searcher(index, encoder=EncoderChanges(options=changes, device=place.device))
     source = TopicSource.take_dataset(dataset)
     hits = DEFAULT_HITS if dataset.direction == "text-to-text" else CAPTION_HITS
     run = place.output / "runs" / f"{work.names.run}{'.found' if work.system.rerank else ''}.trec"
-    request = search.run_manifest(source, hits, source.remove_query, strict_scores=False, output_format="trec")
+    request = plan_run(searcher, source, hits, source.remove_query)
 
     def write() -> RunManifest:
         with place.bars(f"search {run.name}", source.count(), "topics") as progress:
-            return search.write(source, request, run, progress)
+            return write_index_run(searcher, source, Search(batch_size=place.batch_size), request, run, progress)
 
     ensure_run(run, request, place.overwrite, write)
     return run
@@ -225,7 +224,7 @@ def request_of(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any
     of_twin = {"dense": request_of(twin, dense, place)} if twin and dense else {}
     return {
         "encoder": work.system.encoder,
-        "checkpoint_digest": digest_of(checkpoint, other_parts(options)),
+        "checkpoint_digest": combine_digests(checkpoint, find_parts(options)),
         "options": options,
         "rerank": work.system.rerank,
         "data_dir": str(data_root(place.data_dir).resolve()),

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.data.checks import SeenIds
-from lexvl_anserini.encoders.families.plain_text import ENGLISH, BM25Settings
+from lexvl_anserini.encoders.families.bm25 import ENGLISH, BM25Settings
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.analysis import analyzer_of
 from lexvl_anserini.engines.engine import EngineOptions, TextEngine

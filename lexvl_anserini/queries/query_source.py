@@ -201,7 +201,7 @@ def build_typed_topic(text: str | None, image: str | None) -> Topic:
 def check_readable(topic: Topic, model: Encoder) -> None:
     """Refuses a typed topic that the model's query side cannot read."""
     from lexvl_anserini.encoders.cards import CARDS
-    from lexvl_anserini.encoders.inputs import OtherModality
+    from lexvl_anserini.encoders.encoder import OtherModality
 
     try:
         model.query.read_topic(topic)

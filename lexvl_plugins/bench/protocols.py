@@ -224,13 +224,15 @@ def answer(shards: str, index: str, topics: str | None, count: int, tokens: int 
 
 def load_limited(manifest: Any, tokens: int | None) -> tuple[Any, list[str]]:
     """The encoder of an index, whose queries have at most so many tokens; and a note where it has its own limit."""
-    from lexvl_anserini.encoders.cards import length_options
+    from lexvl_anserini.encoders.cards import make_length_options
     from lexvl_anserini.encoders.loading import load_encoder_of
 
     load = partial(load_encoder_of, manifest.encoder, device="cpu", vocabulary=manifest.vocabulary_digest)
     if tokens is None:
         return load(), []
     try:
-        return load(settings=length_options(manifest.encoder.name, manifest.corpus.direction or "", tokens, tokens)), []
+        return load(
+            settings=make_length_options(manifest.encoder.name, manifest.corpus.direction or "", tokens, tokens)
+        ), []
     except UsageError as problem:
         return load(), [f"its own limit of tokens, not {tokens} ({problem})"]

@@ -38,7 +38,6 @@ from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.runs.fusion import Fusion, fuse_rankings, read_rankings
 from lexvl_anserini.runs.trec import DEFAULT_HITS
-from lexvl_anserini.searching.refine import SearchSettings
 from lexvl_plugins.bench.grids import FusionGrid, QuerySetting, SearchGrid, Texts, TuningSetting, list_values
 from lexvl_plugins.bench.suite import offer
 
@@ -320,9 +319,8 @@ def load_search(
     """Topics that search an index, encoded once for all options of the encoder; a setting is a `QuerySetting`."""
     from lexvl_anserini.queries.query_source import find_topic_source, find_vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
-    from lexvl_anserini.searching.fields import reweighted
-    from lexvl_anserini.searching.retrieval import to_the_end
-    from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
+    from lexvl_anserini.searching.query_encoder import EncoderChanges, change_weights
+    from lexvl_anserini.searching.searcher import Searcher, close_after
 
     index = index_path(index)
     manifest = index_manifest(index)
@@ -344,13 +342,14 @@ def load_search(
             return topics_read
         weights = {key: value for key, value in options if manifest.fields and key.endswith(".weight")}
         model = load_encoder(tuple((key, value) for key, value in options if key not in weights))
-        return list(encode_queries(reweighted(model, weights) if weights else model, topics_read, manifest))
+        return list(encode_queries(change_weights(model, weights) if weights else model, topics_read, manifest))
 
     def rank(setting: QuerySetting) -> Iterator[ScoredDoc]:
         searcher = Searcher(index, encoder=EncoderChanges(options=setting.options))
-        settings = SearchSettings(source.remove_query, refinement=setting.refinement, feedback_shards=feedback_shards)
+        shards = None if feedback_shards is None else Path(feedback_shards)
+        settings = replace(setting.search, remove_query=source.remove_query, feedback_shards=shards)
         lists = searcher.lists(encode(tuple(setting.options.items())), hits, settings)
-        return chain.from_iterable(to_the_end(searcher, lists))
+        return chain.from_iterable(close_after(searcher, lists))
 
     return Split(judged.label, judged.qrels, rank, source.remove_query)
 

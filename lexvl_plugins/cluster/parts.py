@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from lexvl_anserini.data.dataset import load_reference
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.loading import EncoderRequest
+from lexvl_anserini.encoders.loading import EncoderSpec
 from lexvl_anserini.engines.index_folder import HEADS
 from lexvl_anserini.ground.claims import Claim, claim, compare_requests
 from lexvl_anserini.ground.errors import ArtefactError
@@ -101,7 +101,7 @@ class PartsRequest:
     plan: Path
     output: Path
     corpus: CorpusRef
-    encoder: EncoderRequest
+    encoder: EncoderSpec
     quantiser: Quantiser
     layout: Layout
     batch_size: int = 32
@@ -173,10 +173,10 @@ def load_plan(path: Path) -> CorpusPlan:
 
 
 # The last encoder of this process by its request: a process encodes many parts, and loads the encoder once.
-_loaded: list[tuple[EncoderRequest, Encoder]] = []
+_loaded: list[tuple[EncoderSpec, Encoder]] = []
 
 
-def _load_encoder(request: EncoderRequest) -> Encoder:
+def _load_encoder(request: EncoderSpec) -> Encoder:
     if not _loaded or _loaded[0][0] != request:
         _loaded[:] = [(request, request.load())]
     return _loaded[0][1]

@@ -19,16 +19,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from lexvl_eval.analyses.terms import described
 from torch import Tensor, nn
 
 from lexvl_anserini.encoders.encoder import Encoder, Tower
-from lexvl_anserini.encoders.families.dense.dpr import Passages
-from lexvl_anserini.encoders.families.dense.sentence import SentenceTower
+from lexvl_anserini.encoders.families.dpr import Passages
+from lexvl_anserini.encoders.families.sentence import SentenceTower
 from lexvl_anserini.encoders.loading import EXPORT
 from lexvl_anserini.encoders.parts.bags import BagTower
-from lexvl_anserini.encoders.parts.images.pixels import Pixels, described
+from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import Images, ImageTower
-from lexvl_anserini.encoders.parts.pooling import Activation, Pooling, masked_last, masked_max, masked_sum, top_mean
+from lexvl_anserini.encoders.parts.pooling import Activation, Pooling, pool_last, pool_max, pool_sum, pool_top_mean
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, is_fast
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, DenseTower, Texts, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError, describe_error
@@ -209,10 +210,10 @@ def pool_hidden(composition: Composition, inputs: tuple[Tensor, ...], masked: Te
     """As `LexicalTower.pooled`, with operations that a graph has; `masked` is bool [B, L]."""
     features = composition.head.transform(composition.backbone(*inputs))  # [B, L, D']
     matrix, bias = composition.head.matrix, composition.head.bias
-    if isinstance(composition.pooling, partial) and composition.pooling.func is top_mean:
+    if isinstance(composition.pooling, partial) and composition.pooling.func is pool_top_mean:
         pool: Network = partial(_pool_mean, n=composition.pooling.keywords["n"])
     else:
-        pools: Mapping[Pooling, Network] = {masked_max: _pool_max, masked_sum: _pool_sum, masked_last: _pool_last}
+        pools: Mapping[Pooling, Network] = {pool_max: _pool_max, pool_sum: _pool_sum, pool_last: _pool_last}
         pool = pools[composition.pooling]
     pieces = []
     for start in range(0, len(matrix), COLUMNS):

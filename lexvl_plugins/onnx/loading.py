@@ -31,7 +31,7 @@ from lexvl_anserini.encoders.encoder import Encoder, Kind, Tower
 from lexvl_anserini.encoders.loading import EXPORT
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.batches import PassageReader
-from lexvl_anserini.encoders.parts.images.pixels import pixels_of
+from lexvl_anserini.encoders.parts.images.pixels import build_pixels
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError, describe_error
@@ -191,7 +191,7 @@ class SideLoader:
             return BagTower(self.load_reader(), columns, weight, joiner, side.normalise, side.topk, side.adds)
         items: towers.GraphItems
         if side.reads == IMAGES:
-            items = towers.GraphImages(pixels_of(side.pixels))
+            items = towers.GraphImages(build_pixels(side.pixels))
         elif side.reads == PASSAGES:
             items = towers.GraphPassages(PassageReader(self.load_reader()))
         else:

@@ -30,7 +30,7 @@ from lexvl_eval.sheet import DEFAULT_TERMS, encoder_of, shown_of_run
 from lexvl_anserini.cli import DataDir, Device, Overwrite, Verbose, expanded, run
 from lexvl_anserini.data.corpora.captioned import list_demo_files, read_karpathy
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.encoders.cards import direction_option
+from lexvl_anserini.encoders.cards import make_direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.explain import to_text
@@ -40,10 +40,10 @@ from lexvl_anserini.ground.progress import Progress, progress_bar
 from lexvl_anserini.queries.query_source import find_topic_source
 from lexvl_anserini.runs.trec import ensure_run
 from lexvl_anserini.searching.building import build_index, check_index
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.retrieval import IndexSearch
-from lexvl_anserini.searching.searcher import EncoderChanges
-from lexvl_anserini.searching.shared_terms import explain
+from lexvl_anserini.searching.index_runs import plan_run, write_index_run
+from lexvl_anserini.searching.query_encoder import EncoderChanges
+from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.searcher import Index, Searcher
 from lexvl_anserini.shards.writing import write_impacts
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -176,7 +176,7 @@ def count_scenes() -> int:
 def encode(demo: IndexedDemo, options: DemoOptions, progress: Progress) -> None:
     """Encodes the demo's documents of a direction into shards."""
     dataset = load_dataset("demo", SPLIT, options.data_dir, direction=demo.direction)
-    direction = direction_option(demo.encoder, demo.direction)
+    direction = make_direction_option(demo.encoder, demo.direction)
     model = load_encoder(demo.encoder, demo.checkpoint, device=options.device, **direction)
     write_impacts(dataset, model, options.find(demo)[0], overwrite=options.overwrite, progress=progress)
 
@@ -184,10 +184,15 @@ def encode(demo: IndexedDemo, options: DemoOptions, progress: Progress) -> None:
 def search(system: System, options: DemoOptions, progress: Progress) -> None:
     """Searches all topics and writes the run."""
     opened, run_file = options.open(system.searched), options.find_run(system)
-    searching = IndexSearch(opened, EncoderChanges(options=system.settings, device=options.device))
+    searcher = Searcher(opened, encoder=EncoderChanges(options=system.settings, device=options.device))
     source = find_topic_source(None, opened.path, opened.manifest, options.data_dir, None)
-    request = searching.run_manifest(source, HITS, source.remove_query, strict_scores=False, output_format="trec")
-    ensure_run(run_file, request, options.overwrite, lambda: searching.write(source, request, run_file, progress))
+    request = plan_run(searcher, source, HITS, source.remove_query)
+    ensure_run(
+        run_file,
+        request,
+        options.overwrite,
+        lambda: write_index_run(searcher, source, Search(), request, run_file, progress),
+    )
 
 
 def measure(options: DemoOptions, progress: Progress) -> str:
@@ -200,7 +205,9 @@ def measure(options: DemoOptions, progress: Progress) -> str:
 
 def explain_query(query: str, options: DemoOptions, progress: Progress) -> str:
     """The explanations of a query's first documents."""
-    explanations = explain(options.open(SHOWN.searched), query, hits=EXPLAINED_HITS, device=options.device)
+    changes = EncoderChanges(device=options.device)
+    with Searcher(options.open(SHOWN.searched), encoder=changes) as searcher:
+        explanations = searcher.explain(query, hits=EXPLAINED_HITS)
     return "\n".join((f'"{query}"', "\n\n".join(to_text(explanation, EXPLAINED_TERMS) for explanation in explanations)))
 
 

@@ -14,10 +14,9 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, cast
 
 from lexvl_anserini.encoders.cards import CARDS
-from lexvl_anserini.encoders.encoder import Tower
-from lexvl_anserini.encoders.inputs import OtherModality
+from lexvl_anserini.encoders.encoder import OtherModality, Tower
 from lexvl_anserini.encoders.loading import load_encoder_of
-from lexvl_anserini.encoders.parts.fields import field_options
+from lexvl_anserini.encoders.parts.fields import split_field_options
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
 from lexvl_anserini.engines.opening import find_urls, index_name, index_path
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
@@ -25,8 +24,8 @@ from lexvl_anserini.ground.manifest import FieldEntry, Manifest, expect_lexical
 from lexvl_anserini.ground.records import Document, mark_field
 from lexvl_anserini.ground.registry import TORCH
 from lexvl_anserini.queries.query_source import find_vocabulary_file, read_known_terms
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
+from lexvl_anserini.searching.query_encoder import EncoderChanges
+from lexvl_anserini.searching.searcher import Index, Searcher
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.documents import (
     READ,
@@ -150,7 +149,7 @@ class LiveIndex:
             if (entry := self.drawn_field) is None:
                 return None
             changes, device = self.served.encoder.options, self.served.encoder.device
-            own = field_options(self.manifest.fields, changes)[entry.name]
+            own = split_field_options(self.manifest.fields, changes)[entry.name]
             places = own.get("checkpoint"), own.get("tokenizer")
             tower = load_encoder_of(entry.encoder, *places, device, {"runtime": TORCH}).document
         elif self.picture_tower is None:
@@ -332,5 +331,5 @@ def name_indexes(
         path = index_path(place)
         name = next(n for n in (base, *(f"{base}-{i}" for i in range(2, len(places) + 2))) if n not in served)
         moved = checkpoints[number] if checkpoints else None
-        served[name] = ServedIndex(name, path, EncoderChanges(moved, None, options or {}, device), data_dir)
+        served[name] = ServedIndex(name, path, EncoderChanges(moved, None, device, options or {}), data_dir)
     return list(served.values())

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from lexvl_anserini.data.pictures.images import open_image
-from lexvl_anserini.encoders.inputs import OtherModality
+from lexvl_anserini.encoders.encoder import OtherModality
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import expect_lexical
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic, heaviest

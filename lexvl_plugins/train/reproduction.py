@@ -74,7 +74,7 @@ def count_d2s_head() -> float:
     """D2S's head over BLIP's vectors of 256 dimensions, with DistilBERT's width and vocabulary."""
     import torch
 
-    from lexvl_anserini.encoders.families.d2s import D2SHead
+    from lexvl_anserini.encoders.families.dense_heads import D2SHead
 
     with torch.device("meta"):
         return count_millions(D2SHead(256, 768, BERT_TOKENS))

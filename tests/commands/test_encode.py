@@ -21,7 +21,7 @@ from PIL import Image
 from lexvl_anserini import cli
 from lexvl_anserini.data.dataset import load_dataset, load_reference
 from lexvl_anserini.encode import command
-from lexvl_anserini.encoders.cards import CARDS, default_encoder, length_options
+from lexvl_anserini.encoders.cards import CARDS, choose_encoder, make_length_options
 from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import write_json
@@ -136,10 +136,10 @@ def test_options_reach_the_encoder(encode):
 )
 def test_lengths_go_by_the_name_that_the_encoder_has_for_them(encoder, direction, lengths, expected):
     if expected is not None:
-        assert length_options(encoder, direction, *lengths) == expected
+        assert make_length_options(encoder, direction, *lengths) == expected
         return
     with pytest.raises(UsageError, match="reads all texts to one length; give it by --max-length alone"):
-        length_options(encoder, direction, *lengths)
+        make_length_options(encoder, direction, *lengths)
 
 
 def test_options_reach_the_quantiser_and_the_layout(encode):
@@ -217,7 +217,7 @@ def test_parts_of_a_corpus(encode, beir):
     ],
 )
 def test_encoders_when_none_is_named(corpus, direction, encoder, expected):
-    assert default_encoder(corpus, direction, encoder) == expected
+    assert choose_encoder(corpus, direction, encoder) == expected
 
 
 def test_pictures_that_cannot_be_read(encode, tmp_path, caplog):

@@ -29,7 +29,7 @@ from lexvl_anserini.searching.rescoring import (
     rerank_lists,
     topics_of_run,
 )
-from lexvl_anserini.searching.shared_terms import encoder_options
+from lexvl_anserini.searching.shared_terms import select_encoder_options
 from lexvl_anserini.shards.encoding import Covered, WholeCorpus
 
 BERT, PUBLISHED = "splade/ckpt_bert", "vdr/text-tiny"
@@ -224,4 +224,4 @@ def test_a_mixture_of_runs_has_no_encoder(monkeypatch, capsys, first, tmp_path):
     with pytest.raises(UsageError, match="fused.trec: a mixture of 2 runs"):
         encoder_of_run(fused, 1.0, None, "cpu")
     # `sheet` and `explain` show it by the options of the index.
-    assert encoder_options(read_run_manifest(fused)) == {}
+    assert select_encoder_options(read_run_manifest(fused)) == {}

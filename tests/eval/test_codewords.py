@@ -19,8 +19,8 @@ from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.clip_bpe import ClipBpe
-from lexvl_anserini.encoders.parts.images.grounding import token_logits
-from lexvl_anserini.encoders.parts.tokens import token_names
+from lexvl_anserini.encoders.parts.images.grounding import compute_token_logits
+from lexvl_anserini.encoders.parts.tokens import list_token_names
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document, Qrel, Topic
 from tests.eval.test_sheet import cell, strip
@@ -81,7 +81,7 @@ def test_the_largest_logits_of_tokens_are_the_logits_of_texts(load):
     """The maximum over a text's tokens is the logit that pooling passes on, here of a model without special ones."""
     model = load("splade", "splade/ckpt_bert")
     texts, dims = ["a dog on the beach", "dog"], [1037, 1500]
-    streamed = list(token_logits(model, texts, dims))
+    streamed = list(compute_token_logits(model, texts, dims))
     assert [token for token, _ in streamed] == ["a", "dog", "on", "the", "beach", "dog"]
     [best] = strongest_tokens(model, texts, dims[:1])
     values = {token: max(value[0] for name, value in streamed if name == token) for token, _ in streamed}
@@ -91,10 +91,10 @@ def test_the_largest_logits_of_tokens_are_the_logits_of_texts(load):
 
 def test_names_of_tokens(load, tmp_path):
     tokenizer = load("splade", "splade/ckpt_bert").query.reader.tokenizer
-    names = token_names(tokenizer)
+    names = list_token_names(tokenizer)
     assert "dog" in names.values() and "[CLS]" not in names.values()
     (tmp_path / "merges.txt").write_text("#version\nd o\ndo g</w>\n")
-    names = token_names(ClipBpe(tmp_path / "merges.txt"))
+    names = list_token_names(ClipBpe(tmp_path / "merges.txt"))
     assert names[513] == "dog" and "<|endoftext|>" not in names.values()
 
 
@@ -112,7 +112,7 @@ def test_the_command_draws_the_tokens_of_fdt(shared, tmp_path):
         (images / f"{name}.png").write_bytes((folder / f"images/{name}.png").read_bytes())
         (images / f"{name}.txt").write_text(caption)
     model = load_encoder("fdt", str(folder), device="cpu")
-    [value] = [v for token, [v] in token_logits(model, ["a dog"], [7]) if token == "a"]
+    [value] = [v for token, [v] in compute_token_logits(model, ["a dog"], [7]) if token == "a"]
     assert np.isfinite(value)
     invoke = partial(CliRunner().invoke, make_app(eval.analyses.codewords.command), catch_exceptions=False)
     given = ["--corpus", f"folder:{images}", "--encoder", "fdt", "--checkpoint", str(folder), "--device", "cpu"]

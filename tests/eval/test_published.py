@@ -18,7 +18,7 @@ from eval.reproduction.rows import Finding
 from eval.reproduction.sources import FILES
 from eval.reproduction.tables import SCALES, reproduced
 from lexvl_anserini.encoders.cards import CARDS
-from lexvl_anserini.encoders.describing import options_of
+from lexvl_anserini.encoders.describing import list_options
 from lexvl_anserini.ground.errors import DataError, UsageError
 
 PAPER = """\
@@ -436,7 +436,7 @@ def test_doubtful_numbers_stay_as_printed_with_a_note():
 def test_systems_have_options_that_their_encoders_take():
     systems = {cell.table: cell.system for cell in CELLS if cell.system and cell.system.options}
     for name in {system.encoder for system in systems.values()}:
-        known = {option.name for option in options_of(name)}
+        known = {option.name for option in list_options(name)}
         for cell in CELLS:
             if cell.system and cell.system.encoder == name:
                 assert cell.system.options.keys() <= known, cell

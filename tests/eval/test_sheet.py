@@ -34,7 +34,7 @@ from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, Manifest
 from lexvl_anserini.ground.records import Document, Qrel, ScoredDoc, Topic
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.index import Index
+from lexvl_anserini.searching.searcher import Index
 from lexvl_anserini.searching.shared_terms import SharedTerm
 from tests.commands.test_search import Toy, encode
 

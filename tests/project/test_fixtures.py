@@ -20,7 +20,7 @@ from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import INDEX_DIGESTS
-from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.searcher import search_index
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "lexvl-1"
 COMMANDS = [

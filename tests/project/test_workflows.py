@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lexvl_anserini.searching.doctor import OF_DEVELOPERS
+from lexvl_anserini.doctor import OF_DEVELOPERS
 
 pytestmark = pytest.mark.extended
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shard_folders import write_dense_shards, write_described_shards, write_shards, write_text_shards
 
-from lexvl_anserini.encoders.families.plain_text import BM25Settings
+from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.queries.clauses import Text

@@ -18,7 +18,7 @@ from lexvl_eval.report.render import COUNT, TWO_DECIMALS, FieldColumn, Table, ch
 
 from lexvl_anserini.cli import DataDir, encoder_names, guarded, parse_settings
 from lexvl_anserini.data.dataset import data_root
-from lexvl_anserini.encoders.cards import default_encoder
+from lexvl_anserini.encoders.cards import choose_encoder
 from world.ceiling import Ceiling, ceiling
 from world.concepts import PLACES, ConceptMeans, concept_report, image_terms, sample
 from world.pictures import SIZE, draw_split
@@ -72,7 +72,7 @@ def print_concepts(
     chosen = sample(SPLITS[split], images, seed)
     from lexvl_anserini.encoders.loading import load_encoder
 
-    name, default_checkpoint = default_encoder("demo", "text-to-image", encoder)
+    name, default_checkpoint = choose_encoder("demo", "text-to-image", encoder)
     model = load_encoder(name, checkpoint or default_checkpoint, device=device, **parse_settings(settings or ()))
     terms = image_terms(model, split, chosen, data_dir, batch_size)
     shown = list(scenes(split))

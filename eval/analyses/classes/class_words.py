@@ -92,15 +92,15 @@ def lexical_space(model: Encoder, batch_size: int) -> WordSpace:
 def dense_space(model: Encoder, vocabulary: str, batch_size: int, progress: Progress = silent) -> WordSpace:
     """The words of a tokenizer, encoded as texts by a dense encoder; a piece `##ing` is the text `ing`."""
     from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
-    from lexvl_anserini.encoders.parts.tokens import columns_from, first_word_id, load_tokenizer, whole_encodings
+    from lexvl_anserini.encoders.parts.tokens import encode_whole, find_first_word_id, load_tokenizer, make_columns_from
 
     tokenizer = load_tokenizer(find_checkpoint(vocabulary, weights=False).folder)
-    columns = columns_from(tokenizer, first_word_id(tokenizer))
+    columns = make_columns_from(tokenizer, find_first_word_id(tokenizer))
     texts = [term.removeprefix("##") for term in columns.vocabulary]
     vectors = as_dense(model.query).vectors(texts, batch_size, progress)
 
     def words(names: Sequence[str]) -> list[list[int]]:
-        return [own.tolist() for own in columns.own([row.ids for row in whole_encodings(tokenizer, names)])]
+        return [own.tolist() for own in columns.own([row.ids for row in encode_whole(tokenizer, names)])]
 
     def weights(images: Sequence[Any]) -> np.ndarray:
         return as_dense(model.document).vectors(images, batch_size) @ vectors.T

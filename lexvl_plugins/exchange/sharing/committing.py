@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.encoders.checkpoints.hub import names_in
+from lexvl_anserini.encoders.checkpoints.find import list_names
 from lexvl_anserini.ground.errors import LexvlError, UsageError, describe_error
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class HubPlace:
                     f"{self.repo_id}: holds {len(there)} files that {self.writer} did not write, such as "
                     f"{min(there)!r}; name another repository, or replace them ({self.replace_by})"
                 )
-            names = sorted(names_in(folder))
+            names = sorted(list_names(folder))
             operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in names]
             operations += [CommitOperationDelete(name) for name in sorted(there - set(names))]
             where = {**kind, "revision": self.branch, "parent_commit": info.sha}

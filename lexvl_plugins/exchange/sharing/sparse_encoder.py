@@ -17,8 +17,7 @@ import torch
 from sentence_transformers.base.modules import InputModule
 
 from lexvl_anserini.data.pictures.images import list_image_suffixes
-from lexvl_anserini.encoders.encoder import Encoder, LexicalSide, as_lexical
-from lexvl_anserini.encoders.inputs import reads_images
+from lexvl_anserini.encoders.encoder import Encoder, LexicalSide, as_lexical, reads_images
 from lexvl_anserini.encoders.loading import load_encoder_of, load_saved
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.exchange.sharing.saving import write_encoder

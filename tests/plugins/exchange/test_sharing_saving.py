@@ -14,7 +14,7 @@ from huggingface_hub import ModelCard
 from sentence_transformers import SparseEncoder
 from tiny_encoders import TINY_ENCODERS
 
-from lexvl_anserini.encoders.inputs import reads_images
+from lexvl_anserini.encoders.encoder import reads_images
 from lexvl_anserini.encoders.loading import load_encoder, load_saved
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlError, UsageError
 from lexvl_anserini.ground.records import Measurement

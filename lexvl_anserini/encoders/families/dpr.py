@@ -1,8 +1,4 @@
-"""DPR: the inner product of two BERTs' [CLS] states (Karpukhin et al., EMNLP 2020), dense baseline of the text papers.
-
-Question: v = h_[CLS]; passage: v = h_[CLS] of [CLS] title [SEP] text [SEP] with token types 0 and 1; the raw last
-layer, no pooler, not normalised.
-"""
+"""DPR: two BERTs, one of questions and one of passages."""
 
 from __future__ import annotations
 
@@ -15,10 +11,10 @@ from torch import Tensor, nn
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import below, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights, take_below
 from lexvl_anserini.encoders.encoder import Encoder, ReadsTexts
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.backbones import bert_from_weights, position_limit, read_config
+from lexvl_anserini.encoders.parts.backbones import build_bert, read_config, read_position_limit
 from lexvl_anserini.encoders.parts.batches import PassageReader, read_passage
 from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Batch, DenseTower, Items
@@ -55,7 +51,12 @@ def load_dpr(
     query_max_length: int | None = None,
     dimensions: int | None = None,
 ) -> Encoder:
-    """Two folders of transformers: the checkpoint reads passages, `query_checkpoint` questions.
+    """DPR: the inner product of two BERTs' [CLS] states, dense baseline of the text papers.
+
+    Question: v = h_[CLS]; passage: v = h_[CLS] of [CLS] title [SEP] text [SEP] with token types 0 and 1; the raw last
+    layer, no pooler, not normalised.
+
+    Two folders of transformers: the checkpoint reads passages, `query_checkpoint` questions.
 
     Args:
         source: the context encoder, for example facebook/dpr-ctx_encoder-single-nq-base.
@@ -64,10 +65,6 @@ def load_dpr(
         query_max_length: the same for questions.
         dimensions: keep only the first ones (Matryoshka); default all. DPR's vectors do not have unit length, cut or
             not.
-
-    Raises:
-        UsageError: the question encoder is missing.
-        CheckpointError: a folder has another model or no tokenizer, or the two models have vectors of different widths.
     """
     context = source.required("dpr")
     if query_checkpoint is None:
@@ -76,8 +73,8 @@ def load_dpr(
             "query_checkpoint, each a folder or a hub id"
         )
     question = find_checkpoint(query_checkpoint)
-    query = tower(source, question, QUESTION, query_max_length, dimensions)
-    document = tower(source, context, CONTEXT, max_length, dimensions)
+    query = load_tower(source, question, QUESTION, query_max_length, dimensions)
+    document = load_tower(source, context, CONTEXT, max_length, dimensions)
     if query.width != document.width:
         raise CheckpointError(
             f"{question.folder}: vectors of {query.width} dimensions, {context.folder} has {document.width}; the two "
@@ -86,7 +83,7 @@ def load_dpr(
     return Encoder("dpr", "dense", query=query, document=document)
 
 
-def tower(
+def load_tower(
     source: Source, checkpoint: Checkpoint, side: str, max_length: int | None, dimensions: int | None
 ) -> DenseTower:
     """One BERT, `<side>.bert_model.*`, with `<side>.encode_proj.*` if the configuration has a projection."""
@@ -103,7 +100,7 @@ def tower(
 
     # The two folders may share the tokenizer of the context encoder.
     folder = source.tokenizer_folder(checkpoint.folder, source.required("dpr").folder)
-    limit = position_limit(config)
+    limit = read_position_limit(config)
     reader = TextReader(
         load_tokenizer(folder, config.vocab_size), max_length or min(MAX_LENGTH, limit or MAX_LENGTH), limit=limit
     )
@@ -117,11 +114,11 @@ def read_network(checkpoint: Checkpoint, sides: Sequence[str], device: torch.dev
     """The BERT of a folder of DPR, and its projection or the identity; the folder has the weights of one of `sides`."""
     config, weights = read_config(checkpoint.folder), read_weights(checkpoint.path)
     side = next((side for side in sides if any(key.startswith(f"{side}.") for key in weights)), sides[0])
-    side_weights = below(weights, f"{side}.")
+    side_weights = take_below(weights, f"{side}.")
     if stray := sorted(weights.keys() - {f"{side}.{key}" for key in side_weights}):
         raise CheckpointError(f"{checkpoint.folder}: holds {stray[0]} and others, expected only {side}.*")
-    of_bert = below(side_weights, "bert_model.")
-    bert = bert_from_weights(config, of_bert, f"{checkpoint.folder}: {side}.bert_model", device)
+    of_bert = take_below(side_weights, "bert_model.")
+    bert = build_bert(config, of_bert, f"{checkpoint.folder}: {side}.bert_model", device)
     projected = config.projection_dim > 0
     projection = nn.Linear(config.hidden_size, config.projection_dim) if projected else nn.Identity()
     rest = {

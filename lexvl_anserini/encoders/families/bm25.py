@@ -1,13 +1,4 @@
-"""BM25, the baseline: texts are passed on as they are, and stock Anserini analyses and scores them.
-
-The score of a document d for the terms t of a query, as Lucene computes it (Robertson and Zaragoza 2009, without their
-constant factor k1 + 1):
-
-    score(q, d) = sum over t of ln(1 + (N - df + 0.5) / (df + 0.5)) x tf / (tf + k1 (1 - b + b |d| / avgdl))
-
-tf is the frequency of t in d, df the number of documents that have it, N that of all documents with text, |d| the
-number of terms of d (Lucene stores it in one byte: exact up to 40, rounded down above), avgdl its mean.
-"""
+"""BM25 by Anserini, which analyses texts and scores them itself."""
 
 from __future__ import annotations
 
@@ -17,7 +8,7 @@ from math import isfinite
 from typing import Any, ClassVar, Literal
 
 from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsTexts
-from lexvl_anserini.encoders.loading import Source, checked_options
+from lexvl_anserini.encoders.loading import Source, check_options
 from lexvl_anserini.ground.errors import UsageError
 
 ENGLISH: Literal["en"] = "en"
@@ -58,14 +49,10 @@ class BM25Settings:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> BM25Settings:
-        """The settings among the options of an encoder, as a manifest holds them.
-
-        Raises:
-            UsageError: a value that does not fit.
-        """
+        """The settings among the options of an encoder, as a manifest holds them."""
         names = {field.name for field in fields(cls)}
         own = {name: value for name, value in options.items() if name in names}
-        return cls(**checked_options("bm25", load_bm25, own))
+        return cls(**check_options("bm25", load_bm25, own))
 
     @property
     def analysis(self) -> tuple[Language, Stemmer, bool]:
@@ -81,7 +68,17 @@ def load_bm25(
     stemmer: Stemmer = BM25Settings.stemmer,
     keep_stopwords: bool = BM25Settings.keep_stopwords,
 ) -> Encoder:
-    """BM25, which needs neither checkpoint nor device; `search` may change k1 and b, the others are the index's.
+    """BM25, the baseline: texts are passed on as they are, and stock Anserini analyses and scores them.
+
+    The score of a document d for the terms t of a query, as Lucene computes it (Robertson and Zaragoza 2009, without
+    their constant factor k1 + 1):
+
+        score(q, d) = sum over t of ln(1 + (N - df + 0.5) / (df + 0.5)) x tf / (tf + k1 (1 - b + b |d| / avgdl))
+
+    tf is the frequency of t in d, df the number of documents that have it, N that of all documents with text, |d| the
+    number of terms of d (Lucene stores it in one byte: exact up to 40, rounded down above), avgdl its mean.
+
+    BM25, which needs neither checkpoint nor device; `search` may change k1 and b, the others are the index's.
 
     Args:
         source: no checkpoint.

@@ -1,9 +1,4 @@
-"""CLIP: the cosine of one projected state per text and image (Radford et al., 2021), dense baseline of the papers.
-
-Text: v = W_t ln(h)_end, the state at the end symbol. Image: v = W_v ln(h)_class. Both L2-normalised. Reads folders of
-transformers (4.x and 5.x), weights of OpenAI and open_clip, and those of DeCLIP and FILIP if their towers are plain
-CLIP.
-"""
+"""CLIP in the layouts of transformers, OpenAI, open_clip and DeCLIP."""
 
 from __future__ import annotations
 
@@ -26,14 +21,13 @@ from lexvl_anserini.encoders.checkpoints.clip_layout import (
     is_open_layout,
     run_config,
 )
-from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint, has_tokenizer
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import read_config
 from lexvl_anserini.encoders.parts.clip_bpe import END, MASK, SPECIALS, START, ClipBpe
-from lexvl_anserini.encoders.parts.images.pixels import Crop, one_crop, read_preprocessor
+from lexvl_anserini.encoders.parts.images.pixels import Crop, make_crop, read_preprocessor
 from lexvl_anserini.encoders.parts.images.vision import Images
 from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Batch, DenseTower, Direction, Texts, in_direction
@@ -62,7 +56,10 @@ def load_clip(
     merges: str | None = None,
     open_clip: str | None = None,
 ) -> Encoder:
-    """A folder of transformers, a folder or weight file in OpenAI's or DeCLIP's layout, or open_clip's name of one.
+    """CLIP: the cosine of one projected state per text and image (Radford et al., 2021), dense baseline of the papers.
+
+    Text: v = W_t ln(h)_end, the state at the end symbol. Image: v = W_v ln(h)_class. Both L2-normalised. It loads a
+    folder of transformers, a folder or weight file in OpenAI's or DeCLIP's layout, or open_clip's name of one.
 
     Args:
         source: for weights without a tokenizer, `tokenizer` names a folder that has one.
@@ -76,7 +73,7 @@ def load_clip(
     """
     beside: str | None = None
     if open_clip is not None:
-        source, beside = of_open_clip(source, open_clip)
+        source, beside = find_open_clip(source, open_clip)
     checkpoint = source.required("clip")
     weights = read_weights(checkpoint.path)
     read = read_transformers
@@ -85,12 +82,12 @@ def load_clip(
     loaded = read(source, checkpoint, weights, merges, activation)
     limit = loaded.model.config.text_config.max_position_embeddings
     reader = TextReader(loaded.tokenizer, text_max_length or limit, limit=limit, prompt=prompt)
-    text, image = (replace(tower, dimensions=dimensions) for tower in towers(loaded, reader, source.device))
+    text, image = (replace(tower, dimensions=dimensions) for tower in build_towers(loaded, reader, source.device))
     query, document = in_direction(direction, text, image)
     return Encoder("clip", "dense", query=query, document=document)
 
 
-def towers(loaded: LoadedClip, reader: TextReader, device: torch.device) -> tuple[DenseTower, DenseTower]:
+def build_towers(loaded: LoadedClip, reader: TextReader, device: torch.device) -> tuple[DenseTower, DenseTower]:
     """The towers of texts and of images, each through its model and its projection."""
     model, width = loaded.model, loaded.model.config.projection_dim
 
@@ -144,7 +141,7 @@ def read_open_layout(
     size = model.config.text_config.vocab_size
     tokenizer = open_tokenizer(source, merges, config, SPECIALS if declip else (START, END), size)
     side = model.config.vision_config.image_size
-    return LoadedClip(model, tokenizer, one_crop(side) if declip else open_pixels(model, preprocess))
+    return LoadedClip(model, tokenizer, make_crop(side) if declip else open_pixels(model, preprocess))
 
 
 def open_tokenizer(
@@ -170,15 +167,10 @@ def open_pixels(model: Any, preprocess: Mapping[str, Any]) -> Crop:
     return replace(crop, mean=mean, std=std)
 
 
-def of_open_clip(source: Source, name: str) -> tuple[Source, str]:
+def find_open_clip(source: Source, name: str) -> tuple[Source, str]:
     """The source with the checkpoint on the hub that a name of the package open_clip means, and the package's merges.
 
     The package only says which model of the hub has the weights; it downloads nothing.
-
-    Raises:
-        UsageError: a checkpoint is named too, the package is not installed, or it knows no model of that name on the
-            hub.
-        CheckpointError: the hub does not give the model.
     """
     if source.checkpoint is not None:
         raise UsageError(f"open_clip={name!r} and a checkpoint exclude each other; give one of them")
