@@ -24,6 +24,7 @@ import lexvl_plugins
 from eval.reproduction.matrix import WAYS
 from lexvl_anserini.cli import COMMANDS as COMMAND_ROWS
 from lexvl_anserini.encoders.cards import CARDS
+from lexvl_anserini.encoders.describing import read_equation
 from lexvl_anserini.ground.registry import CORPORA, ENGINES, PICTURES, RUNTIMES, WRAPPERS, import_home
 
 HEAVY = ("torch", "transformers", "sentence_transformers", "jnius", "pyserini", "pandas", "faiss", "scipy", "pyarrow")
