@@ -13,9 +13,14 @@ from typing import Any, NamedTuple
 from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES, find_beir
 from lexvl_anserini.data.dataset import data_root, load_reference
 from lexvl_anserini.encoders.cards import CARDS, PACKAGED
-from lexvl_anserini.encoders.checkpoints.find import WEIGHT_SUFFIXES, find_cached, list_model_files, list_names
+from lexvl_anserini.encoders.checkpoints.find import (
+    WEIGHT_SUFFIXES,
+    compute_content_sha256,
+    find_cached,
+    list_model_files,
+    list_names,
+)
 from lexvl_anserini.ground.errors import LexvlError
-from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.machine import expand_path, find_package
 from lexvl_anserini.ground.manifest import CorpusRef
 
@@ -210,7 +215,7 @@ def is_published(place: str, name: str) -> bool:
     if name not in DIGESTS or not path.exists():
         return False
     files = [path] if path.is_file() else [path / name for name in list_model_files(list_names(path), True)]
-    return DIGESTS[name] in {compute_sha256(file) for file in files if file.suffix in WEIGHT_SUFFIXES}
+    return DIGESTS[name] in {compute_content_sha256(file) for file in files if file.suffix in WEIGHT_SUFFIXES}
 
 
 def needed_weights(part: RowPart, place: Workplace) -> list[Need]:

@@ -53,8 +53,8 @@ def measure(options: Options) -> Report:
         for kind, shards in twins.items():
             index = folder / f"index-{kind}-{shards.name}"
             built[kind] = run_once(".protocols:build", shards=str(shards), index=str(index)).result
-            asked = {"topics": options.topics, "count": count, "tokens": protocol.tokens, "data_dir": options.data_dir}
-            worker = Worker(".protocols:answer", ONE_THREAD, shards=str(shards), index=str(index), **asked)
+            inputs = {"topics": options.topics, "count": count, "tokens": protocol.tokens, "data_dir": options.data_dir}
+            worker = Worker(".protocols:answer", ONE_THREAD, shards=str(shards), index=str(index), **inputs)
             workers[kind] = stack.enter_context(worker)
         for worker in workers.values():
             worker.request(hits=protocol.depth, limit=WARM_UP)
