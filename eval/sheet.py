@@ -1,7 +1,7 @@
 """Draws a contact sheet: queries, the first hits of each, and the terms of their scores; relevant hits are framed.
 
 python -m eval.sheet --run runs/demo.vdr-crossmodal.trec --index indexes/demo --output sheet.png
-python -m eval.sheet --query "two dogs" --query "a red boat" --index indexes/photos --maps --output sheet.png
+python -m eval.sheet --query "two dogs" --query "a red boat" --index indexes/pictures --maps --output sheet.png
 """
 
 from __future__ import annotations

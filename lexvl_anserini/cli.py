@@ -290,9 +290,9 @@ class CommandGroup(TyperGroup):
         width = max(map(len, COMMANDS))
         others = {row.group: None for row in COMMANDS.values() if row.group not in SECTIONS}
         for title in (*SECTIONS, *others):
-            with formatter.section(title):
-                rows = [(f"{name:{width}}", row.summary) for name, row in COMMANDS.items() if row.group == title]
-                formatter.write_dl(rows)
+            if rows := [(f"{name:{width}}", row.summary) for name, row in COMMANDS.items() if row.group == title]:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 def guarded(app: Callable[[], Any]) -> None:

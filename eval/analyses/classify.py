@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import numpy as np
 import typer
 
-from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
+from lexvl_anserini.cli import DataDir, Verbose, expanded, run
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.progress import Progress, progress_bar, silent
 
 from .. import options
 from ..report.render import print_records

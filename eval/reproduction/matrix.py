@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from lexvl_anserini.data.dataset import data_root
+from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.registry import Registry, import_home
@@ -209,7 +210,7 @@ def find_way(part: RowPart) -> Way | None:
     """How a part is measured; None if this installation does not measure it, or its system is not ours."""
     if part.runs is not None:
         return PUBLISHED_RUN
-    if part.system is None:
+    if part.system is None or (part.system.encoder and part.system.encoder not in CARDS):
         return None
     way = WAYS.get(TRAINED if part.system.trained_on else part.task)
     return way if way and way.fits(part) else None

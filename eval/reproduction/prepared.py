@@ -131,8 +131,9 @@ class Weights(NamedTuple):
 
 
 def is_without_weights(system: PublishedSystem) -> bool:
-    """True for an encoder that has no weights, as BM25, and for a suite, which has no encoder."""
-    return not system.encoder or CARDS[system.encoder].licence == "none"
+    """True for an encoder that has no weights, as BM25, or that is not installed, and for a suite, which has none."""
+    card = CARDS.get(system.encoder)
+    return card is None or card.licence == "none"
 
 
 def list_checkpoints(row: PublishedRow) -> Iterator[str]:
