@@ -188,12 +188,10 @@ def test_numbers_at_the_border_of_the_library(tmp_path: Path, number: Any) -> No
             lambda: next(fuse_runs([nothing], Fusion(), hits=number)),
             lambda: next(hybrid_lists([], {}, [], hits=number)),
         ],
-        "threads": []
-        if number is None  # as many as there are processors
-        else [
+        "threads": [
             lambda: next(search_index(nothing, topics, threads=number)),
-            lambda: build_index(nothing, threads=number),
-            lambda: append_index(nothing, nothing, threads=number),
+            *(() if number is None else (lambda: build_index(nothing, threads=number),)),
+            *(() if number is None else (lambda: append_index(nothing, nothing, threads=number),)),
         ],
         "batch_size": [
             lambda: next(search_index(nothing, topics, batch_size=number)),
