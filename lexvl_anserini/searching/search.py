@@ -179,7 +179,8 @@ class Search:
 
     def __post_init__(self) -> None:
         check_count("threads", self.threads, most=MOST_THREADS)
-        for name in ("batch_size", "query_terms", "first_terms", "candidates"):
+        check_count("batch_size", self.batch_size)
+        for name in ("query_terms", "first_terms", "candidates"):
             if (count := getattr(self, name)) is not None:
                 check_count(name, count)
         if not 0 <= self.threshold <= 1:

@@ -84,7 +84,7 @@ def line(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_impacts(dataset, model, folder / name, layout=Layout(shard_format="parquet"))
         build_index(folder / name, folder / f"{name}-index")
         searcher = Searcher(folder / f"{name}-index", encoder=EncoderChanges(device="cpu"))
-        source = TopicSource.of(dataset)
+        source = TopicSource.take_dataset(dataset)
         request = plan_run(searcher, source, 5, True)
         write_index_run(searcher, source, Search(), request, folder / f"{name}.trec")
     return folder
