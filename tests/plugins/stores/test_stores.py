@@ -43,10 +43,8 @@ from lexvl_anserini.queries.clauses import (
 from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.search import command as search_command
 from lexvl_anserini.searching.building import append_index, build_index
-from lexvl_anserini.searching.search import Search
-from lexvl_anserini.searching.searcher import search_index
+from lexvl_anserini.searching.searcher import Searcher, search_index
 from lexvl_anserini.shards.reading import read_vocabulary
-from lexvl_plugins.serve.agents import explain
 from lexvl_plugins.stores import folder as notes
 from tests.invoking import invoked
 from tests.plugins.stores.store_servers import (
@@ -207,15 +205,16 @@ def test_vectors_and_bounds(url: str) -> None:
 
 def test_refined_and_explained(url: str, shards: Path, tmp_path: Path) -> None:
     build_index(shards, tmp_path / "lucene", term_vectors=True)
-    for refinement in (
-        Search(query_terms=2, where=Unscored(Term("t2"))),
-        Search(first_terms=2, candidates=20),
-        Search(feedback=3, feedback_terms=5),
+    for settings in (
+        {"query_terms": 2, "where": Unscored(Term("t2"))},
+        {"first_terms": 2, "candidates": 20},
+        {"feedback": 3, "feedback_terms": 5},
     ):
-        lists = [list(search_index(one, QUERIES[:5], 9, refinement=refinement)) for one in (url, tmp_path / "lucene")]
+        lists = [list(search_index(one, QUERIES[:5], 9, **settings)) for one in (url, tmp_path / "lucene")]
         assert lists[0] == lists[1] and lists[0][0]
-    assert explain(url, QUERIES[2]) == explain(tmp_path / "lucene", QUERIES[2])
-    assert explain(url, QUERIES[0], ["d0"]) == explain(tmp_path / "lucene", QUERIES[0], ["d0"])
+    for query, doc_ids in ((QUERIES[2], None), (QUERIES[0], ["d0"])):
+        one, other = (Searcher(where).explain(query, doc_ids) for where in (url, tmp_path / "lucene"))
+        assert one == other
 
 
 def test_threads_share_an_open_index(url: str, shards: Path) -> None:
