@@ -129,25 +129,20 @@ COMMANDS: Registry[CommandRow] = Registry(
         "flickr30k": CommandRow("lexvl_eval.flickr30k", DATASETS, "Flickr30k captions: R@1, R@5, R@10"),
         "flickr8k": CommandRow("lexvl_eval.flickr8k", DATASETS, "Flickr8k captions: R@1, R@5, R@10"),
         "score-demo": CommandRow("lexvl_eval.demo", DATASETS, "The drawn demo images: R@1, R@5, R@10"),
-        "zeroshot": CommandRow("lexvl_eval.analyses.zeroshot", ANALYSE, "Classify images by prompts with class names"),
-        "linear-probe": CommandRow(
-            "lexvl_eval.analyses.linear_probe", ANALYSE, "Train a linear classifier on vectors of images"
+        "classify": CommandRow(
+            "lexvl_eval.analyses.classify", ANALYSE, "Classify images, zero-shot or by linear probe"
         ),
         "interpretability": CommandRow(
-            "lexvl_eval.analyses.interpretability", ANALYSE, "Whether first terms are words of captions"
+            "lexvl_eval.analyses.interpretability", ANALYSE, "Whether terms are words of captions, classes, sentences"
         ),
         "codewords": CommandRow(
             "lexvl_eval.analyses.codewords", ANALYSE, "Draw the images and words where single terms are strongest"
-        ),
-        "completeness": CommandRow(
-            "lexvl_eval.analyses.completeness", ANALYSE, "Whether images prefer complete sentences"
         ),
         "terms": CommandRow(
             "lexvl_eval.analyses.terms", ANALYSE, "The heaviest terms of a corpus, a document or an image"
         ),
         "quantisation": CommandRow("lexvl_eval.analyses.quantisation", ANALYSE, "What integer impacts lose"),
         "pruning": CommandRow("lexvl_eval.analyses.pruning", ANALYSE, "What shorter queries and documents lose"),
-        "sparsity": CommandRow("lexvl_eval.analyses.sparsity", ANALYSE, "Terms per query and document, and FLOPS"),
         "doctor": CommandRow("lexvl_anserini.doctor", ANALYSE, "Whether everything runs here, and what is missing"),
     },
 )
@@ -259,8 +254,12 @@ GONE: Mapping[str, str] = {
     "ann": "0.4.0; FAISS's own tools compare its layouts with exact search",
     "caches": "0.4.0; docs/platforms.md lists the folders",
     "ceiling": "0.3.0; in a checkout: python tools/world ceiling",
+    "completeness": "0.4.0; lexvl interpretability --pairs",
     "concepts": "0.3.0; in a checkout: python tools/world concepts",
     "draw-pages": "0.4.0; lexvl pages searches pages of your own",
+    "linear-probe": "0.4.0; lexvl classify --by linear-probe",
+    "sparsity": "0.4.0; lexvl terms --sparsity",
+    "zeroshot": "0.4.0; lexvl classify",
     "split": "0.4.0; lexvl tune --split-seed draws the same halves and folds",
     "word-error": "0.4.0; other packages, such as jiwer, measure it",
     "duplicates": "0.4.0; 0.3.0 lists near-duplicates of an index",
@@ -291,9 +290,9 @@ class CommandGroup(TyperGroup):
         width = max(map(len, COMMANDS))
         others = {row.group: None for row in COMMANDS.values() if row.group not in SECTIONS}
         for title in (*SECTIONS, *others):
-            with formatter.section(title):
-                rows = [(f"{name:{width}}", row.summary) for name, row in COMMANDS.items() if row.group == title]
-                formatter.write_dl(rows)
+            if rows := [(f"{name:{width}}", row.summary) for name, row in COMMANDS.items() if row.group == title]:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 def guarded(app: Callable[[], Any]) -> None:

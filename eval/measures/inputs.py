@@ -45,12 +45,13 @@ class Judgements(NamedTuple):
 class RunCard:
     """A run on disk and the contents of its manifest; only the path for a run that another program wrote.
 
-    system      the encoder's name and options, else the name of the file
-    corpus      the dataset of the topics that it answers and of their judgements
-    hits        the largest length of its lists
-    efficiency  figures by name (`ms_per_query`, `index_bytes`, ...), for tables
-    ties        the order of equal scores that its origin asks for: "rank" where its manifest vouches for its lines
-    sha256      the digest of its file, if it was compared with the manifest
+    Attributes:
+        system: the encoder's name and options, else the name of the file
+        corpus: the dataset of the topics that it answers and of their judgements
+        hits: the largest length of its lists
+        efficiency: figures by name (`ms_per_query`, `index_bytes`, ...), for tables
+        ties: the order of equal scores that its origin asks for: "rank" where its manifest vouches for its lines
+        sha256: the digest of its file, if it was compared with the manifest
     """
 
     path: Path
@@ -63,7 +64,7 @@ class RunCard:
     sha256: str = ""
 
 
-def system_name(encoder: Mapping[str, Any]) -> str:
+def format_system(encoder: Mapping[str, Any]) -> str:
     """An encoder's name with its options in brackets, without the direction; a fusion's method and runs.
 
     >>> system_name({"name": "vdr", "options": {"pooling": "max", "top_k": 64}})
@@ -87,12 +88,7 @@ def run_name(file: str) -> str:
 
 
 def describe_run(path: Path) -> RunCard:
-    """The card of a run, without parsing its lines.
-
-    Raises:
-        DataError: there is no such run.
-        ArtefactError: its manifest is damaged.
-    """
+    """The card of a run, without parsing its lines."""
     if not path.is_file():
         raise DataError(f"{path}: no such run; write one with python -m lexvl_anserini.search")
     manifest = read_run_manifest(path)
@@ -106,7 +102,7 @@ def describe_run(path: Path) -> RunCard:
         log.info("%s: approximate search, recall %s", path, recall)
     return RunCard(
         path,
-        system=system_name(manifest.encoder),
+        system=format_system(manifest.encoder),
         ties="rank" if digest == manifest.sha256 else "trec_eval",
         sha256=digest,
         corpus=manifest.judged or UNNAMED,
@@ -117,11 +113,7 @@ def describe_run(path: Path) -> RunCard:
 
 
 def choose_source(card: RunCard, requested: JudgementSource) -> JudgementSource:
-    """The judgements that the caller names, completed by the run's manifest.
-
-    Raises:
-        UsageError: neither names judgements.
-    """
+    """The judgements that the caller names, completed by the run's manifest."""
     if requested.qrels:
         return requested
     named = requested.corpus
@@ -156,15 +148,10 @@ def read_judgements(source: JudgementSource) -> Judgements:
     return Judgements(label, tuple(dataset.qrels()), dataset.remove_query)
 
 
-def encoded_queries(
+def encode_shard_queries(
     shards: Path, topics: str | None, data_dir: str | None, checkpoint: str | None, device: str
 ) -> tuple[list[ImpactQuery], list[Qrel], bool]:
-    """The queries for impact shards, their judgements if a dataset has them, and its rule on documents that are topics.
-
-    Raises:
-        UsageError: the shards hold no impacts.
-        DataError: there is no topic.
-    """
+    """Queries for impact shards, their judgements if a dataset has them, and its rule on documents that are topics."""
     from lexvl_anserini.data.dataset import load_reference
     from lexvl_anserini.encoders.loading import load_encoder_of
     from lexvl_anserini.queries.query_source import find_topic_source, find_vocabulary_file

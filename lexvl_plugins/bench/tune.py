@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 from lexvl_eval import options
-from lexvl_eval.measures.found import find, relevant_of
 from lexvl_eval.measures.inputs import JudgementSource, choose_source, describe_run, read_judgements
 from lexvl_eval.measures.metrics import MeasuringRules, check_levels, judgements, mean, values_of
 from lexvl_eval.measures.names import Measure, parse_measure
-from lexvl_eval.measures.ties import checked_hits, some
-from lexvl_eval.report.labels import split_names
+from lexvl_eval.measures.ties import check_hits, collect_relevant, find, some
 from lexvl_eval.report.render import FOUR_DECIMALS, MISSING, Column, Table, check_format, render
+from lexvl_eval.report.tables import split_names
 
 from lexvl_anserini.cli import DataDir, Verbose, expanded, run
 from lexvl_anserini.engines.index_folder import index_manifest
@@ -58,9 +57,9 @@ class Split:
 
     def values(self, value: Any, measure: Measure) -> dict[str, float]:
         """The values of the judged topics; of one that is not ranked 0."""
-        relevant = relevant_of(judgements(self.qrels, self.label))
+        relevant = collect_relevant(judgements(self.qrels, self.label))
         check_levels(relevant, [measure], self.label)
-        places = find([checked_hits(self.rank(value), self.label)], relevant, self.remove_query)
+        places = find([check_hits(self.rank(value), self.label)], relevant, self.remove_query)
         measured = values_of(places, relevant, np.arange(len(relevant.topics)), [measure], MeasuringRules())[measure]
         return dict(zip(relevant.topics, map(float, measured), strict=True))
 

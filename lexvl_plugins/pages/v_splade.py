@@ -18,11 +18,10 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-from lexvl_eval.report.term_drawings import outline
 from torch import Tensor, nn
 
 from lexvl_anserini.encoders.checkpoints.find import CHAT_TEMPLATE, PROCESSOR
-from lexvl_anserini.encoders.checkpoints.weights import complain, read_weights, take_below
+from lexvl_anserini.encoders.checkpoints.weights import build_outline, complain, read_weights, take_below
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source, load_when_used
 from lexvl_anserini.encoders.parts.backbones import quietly
@@ -175,7 +174,7 @@ def load_network(shape: PageShape, weights: Mapping[str, Tensor], where: str) ->
     own[f"{CONNECTOR}.weight"] = own.pop(f"{CONNECTOR}.proj.weight")
     tokens, kind = len(own[EMBEDDINGS]), cast(Any, transformers.ModernVBertModel)
     # Some versions of transformers nest the weights of SigLIP.
-    images = outline(lambda: kind(shape.to_config(tokens)), weights, f"{where}/config.json").vision_model
+    images = build_outline(lambda: kind(shape.to_config(tokens)), weights, f"{where}/config.json").vision_model
     prefix = "vision_model." * (2 if hasattr(images, "vision_model") else 1)
     # Copies, because the tensors are pages of the file.
     state = {key.replace("vision_model.", prefix): value.to(torch.float32, copy=True) for key, value in own.items()}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from lexvl_eval.report.answers import strips_of_answers
+from lexvl_eval.report.answers import make_answer_strips
 from lexvl_eval.report.strips import draw_sheet
 from lexvl_eval.sheet import DEFAULT_TERMS
 
@@ -99,7 +99,7 @@ def command(
         index = Index(album.index, index_manifest(album.index))
     if asking.queries:
         answers = asking.answer(index, model)
-        draw_sheet(strips_of_answers(dataset, index, model, answers), place / SHEET, DEFAULT_TERMS)
+        draw_sheet(make_answer_strips(dataset, index, model, answers), place / SHEET, DEFAULT_TERMS)
         typer.echo(f"\nqueries, their first pictures and terms: {place / SHEET}")
     else:
         typer.echo(f'to ask: lexvl photos {folder} "two dogs on a beach"')

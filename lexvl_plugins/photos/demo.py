@@ -20,12 +20,12 @@ from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from lexvl_eval.image_text import caption_report
+from lexvl_eval.image_text import render_captions
 from lexvl_eval.measures.inputs import JudgementSource, describe_run
-from lexvl_eval.report.answers import own_terms, strips_of_queries, with_maps
-from lexvl_eval.report.labels import labelled
+from lexvl_eval.report.answers import make_query_strips, own_terms, with_maps
 from lexvl_eval.report.strips import draw_sheet
-from lexvl_eval.sheet import DEFAULT_TERMS, encoder_of, shown_of_run
+from lexvl_eval.report.tables import labelled
+from lexvl_eval.sheet import DEFAULT_TERMS, encoder_of, load_run_strips
 
 from lexvl_anserini.cli import DataDir, Device, Overwrite, Verbose, expanded, run
 from lexvl_anserini.data.corpora.captioned import list_demo_files, read_karpathy
@@ -198,7 +198,7 @@ def search(system: System, options: DemoOptions, progress: Progress) -> None:
 def measure(options: DemoOptions, progress: Progress) -> str:
     """The table of all runs."""
     runs = [describe_run(options.find_run(system)) for system in SYSTEMS]
-    table = caption_report(labelled(runs, [system.label for system in SYSTEMS]), JudgementSource())
+    table = render_captions(labelled(runs, [system.label for system in SYSTEMS]), JudgementSource())
     scenes, captions = (count_scenes() * number for number in PER_SCENE["text-to-image"])
     return "\n".join((TITLE.format(scenes, captions), table.removesuffix("\n"), *NOTES))
 
@@ -216,7 +216,7 @@ def draw_contact_sheet(options: DemoOptions, progress: Progress) -> str:
     sheet, run_file = options.output / "contact-sheet.png", options.find_run(SHOWN)
     opened = options.open(SHOWN.searched)
     model = encoder_of(opened, run_file, device=options.device)
-    draw_sheet(shown_of_run(run_file, opened, model, data_dir=options.data_dir), sheet, DEFAULT_TERMS)
+    draw_sheet(load_run_strips(run_file, opened, model, data_dir=options.data_dir), sheet, DEFAULT_TERMS)
     images = list_demo_files(SPLIT)[1]
     return f"document ID is the image ID.png in {images}\nqueries, their first images and terms: {sheet}"
 
@@ -231,7 +231,7 @@ def search_photos(options: DemoOptions, progress: Progress) -> str:
     # Which photos there are depends on the packages that are installed now.
     write_impacts(dataset, model, options.find(PHOTOS)[0], overwrite=True)
     build_index(*options.find(PHOTOS), overwrite=True)
-    strips = strips_of_queries(dataset, options.open(PHOTOS.name), model, PHOTO_QUERIES, PHOTO_HITS)
+    strips = make_query_strips(dataset, options.open(PHOTOS.name), model, PHOTO_QUERIES, PHOTO_HITS)
     draw_sheet(with_maps(strips, model), sheet, DEFAULT_TERMS, maps=True)
     terms = own_terms(model, list(dataset.documents()))
     width = max(map(len, terms))

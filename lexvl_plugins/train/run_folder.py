@@ -159,9 +159,9 @@ def list_entries(output: Path, patterns: Sequence[str]) -> list[Path]:
     return [entry for entry in output.iterdir() if any(fnmatch(entry.name, pattern) for pattern in patterns)]
 
 
-def delete(check_entries: Iterable[Path]) -> None:
+def delete(entries: Iterable[Path]) -> None:
     """Deletes files, links and whole folders."""
-    for entry in check_entries:
+    for entry in entries:
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:

@@ -12,11 +12,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from eval import beir, compare, demo, msmarco, score, table
-from eval.measures.found import find, relevant_of
 from eval.measures.inputs import RunCard, describe_run
-from eval.measures.measure_runs import common_ties
+from eval.measures.measure_runs import choose_ties
 from eval.measures.metrics import evaluate
 from eval.measures.significance import compare_runs
+from eval.measures.ties import collect_relevant, find
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import RunManifest, name_manifest, read_run_manifest
@@ -102,11 +102,11 @@ def test_one_table_has_one_rule(caplog: pytest.LogCaptureFixture):
 
 def test_the_rule_of_some_runs():
     ours, theirs = RunCard(Path("a"), "a", ties="rank"), RunCard(Path("b"), "b")
-    assert (common_ties([ours, ours]), common_ties([theirs])) == ("rank", "trec_eval")
-    assert common_ties([ours, theirs], "rank") == "rank"
-    assert common_ties([ours, theirs]) == common_ties([theirs, ours]) == "trec_eval"
+    assert (choose_ties([ours, ours]), choose_ties([theirs])) == ("rank", "trec_eval")
+    assert choose_ties([ours, theirs], "rank") == "rank"
+    assert choose_ties([ours, theirs]) == choose_ties([theirs, ours]) == "trec_eval"
     with pytest.raises(UnknownName, match="did you mean 'trec_eval'"):
-        common_ties([ours], "trec-eval")
+        choose_ties([ours], "trec-eval")
 
 
 def test_every_format_names_the_rule():
@@ -152,7 +152,7 @@ def test_a_relevant_document_with_an_equal_score_is_what_matters():
 
     def differs(*scores: float) -> bool:
         hits = hits_of(ScoredDoc("q", str(n), n, score) for n, score in enumerate(scores, 1))
-        places = find([hits], relevant_of({"q": {"1": 1, "2": 0}})).places
+        places = find([hits], collect_relevant({"q": {"1": 1, "2": 0}})).places
         return places["rank"].tolist() != places["trec_eval"].tolist()
 
     assert differs(2.0, 2.0) and differs(16777217.0, 16777216.0) and differs(2e39, 1e39) and differs(2.0, 1.0, 2.0)

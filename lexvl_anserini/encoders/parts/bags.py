@@ -23,7 +23,7 @@ class BagTower(WeightsOfRows, ReadsTexts):
         weight: [V], a table of weights (`tables.py`, or one that is stored); None for ones.
         normalise: divide by the L2 norm (VDR checkpoints with `norm: true`).
         topk: keep only the largest weights; None keeps all.
-        adds: n_j is how often token j occurs (Li-LSR, V-SPLADE); else 1 if it occurs (SPLADE-doc, OpenSearch's IDF).
+        adds: n_j is how often token j occurs (Li-LSR, V-SPLADE); else 1 if it occurs (SPLADE-doc, a table of IDF).
     """
 
     kind: ClassVar[Kind] = "impact"

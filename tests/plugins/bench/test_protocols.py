@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lexvl_eval.reproduction.protocols import PROTOCOLS
+from lexvl_eval.reproduction.sources import PROTOCOLS
 from shard_folders import write_dense_shards, write_shards
 from tiny_encoders import BERT, made_dense
 from typer.testing import CliRunner

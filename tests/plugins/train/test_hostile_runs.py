@@ -12,7 +12,7 @@ from torch import nn
 
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_plugins.train.recipe import read_recipe
-from lexvl_plugins.train.run_folder import TrainingState, keep, resume
+from lexvl_plugins.train.run_folder import TrainingState, resume, save_state
 
 
 def test_a_recipe_is_data(tmp_path):
@@ -34,7 +34,7 @@ def test_the_state_of_a_training_is_data(tmp_path, file):
     accelerator = Accelerator(cpu=True)
     model = nn.Linear(2, 2)
     accelerator.prepare(model, torch.optim.SGD(model.parameters()))
-    keep(accelerator, tmp_path, TrainingState())
+    save_state(accelerator, tmp_path, TrainingState())
     (tmp_path / "state/digests.json").unlink()  # as a state of an older version, or with digests of its maker
     with open(tmp_path / "state" / file, "wb") as out:
         pickle.dump({"state": Runs(os.mkdir, str(tmp_path / "ran"))}, out, 2)
