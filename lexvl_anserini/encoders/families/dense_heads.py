@@ -189,10 +189,10 @@ def load_joint(
     inputs = load_head_inputs(
         source, checkpoint, live, TOKENIZER, hidden, vocabulary, masks, projected=False, tables=TABLES
     )
-    states = inputs.sides
+    texts, images = inputs.sides
     dense = TextAndImage(
-        Features(states.text.items, lambda batch: head.dense_text(states.text.embed(batch))),
-        Features(states.image.items, lambda batch: head.dense_image(states.image.embed(batch))),
+        Features(texts.items, lambda batch: head.dense_text(texts.embed(batch))),
+        Features(images.items, lambda batch: head.dense_image(images.embed(batch))),
     )
     if vectors == "dense":
         towers = [DenseTower(side.items, side.embed, size, dimensions=dimensions) for side in dense]
@@ -200,10 +200,9 @@ def load_joint(
         return Encoder("joint", "dense", query=query, document=document)
     projector = head.single_vocab_projector
     projection = Head(head, projector.weight.detach(), None if projector.bias is None else projector.bias.detach())
-
     tower = partial(build_head_tower, head=projection, inputs=inputs, device=source.device)
-    texts, images = partial(tower, dense.text, text), partial(tower, dense.image, "expanded")
-    lexical = with_topk(in_direction(direction, texts, images), topk, query_topk)
+    sides = partial(tower, dense.text, text), partial(tower, dense.image, "expanded")
+    lexical = with_topk(in_direction(direction, *sides), topk, query_topk)
     return Encoder("joint", "impact", query=lexical[0], document=lexical[1])
 
 
