@@ -10,8 +10,7 @@ from lexvl_anserini.ground.errors import UsageError
 
 from . import options
 from .measures.measure_runs import measure_runs
-from .measures.significance import check_test, compare_runs
-from .report.render import check_format
+from .measures.significance import compare_runs
 from .report.tables import render_comparisons
 
 DEFAULT_MEASURES = ["nDCG@10", "Recall@100"]
@@ -34,8 +33,6 @@ def command(
 
     Example: python -m eval.compare --run runs/demo.bm25.trec --run runs/demo.vdr.trec
     """
-    check_format(output_format)
-    check_test(test)
     if len(set(runs)) < max(2, len(runs)):
         raise UsageError("give --run twice or more, each another run; the first is the baseline")
     cards = names.cards(runs)

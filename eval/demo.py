@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from lexvl_anserini.cli import run
 
-from .image_text import caption_command
+from .image_text import make_caption_command
 
-command = caption_command("demo", "eval.demo")
+command = make_caption_command("demo", "eval.demo")
 
 if __name__ == "__main__":
     run(command)

@@ -15,9 +15,9 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import orjson
 import typer
@@ -25,9 +25,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from lexvl_anserini import __version__
 from lexvl_anserini.ground.errors import JavaError, LexvlError, UsageError
+from lexvl_anserini.ground.machine import find_home_folder
 from lexvl_anserini.ground.progress import progress_bar as progress_bar
-from lexvl_anserini.ground.registry import EXTRA_PACKAGES, CommandRow, Registry, import_home, name_extra
-from lexvl_anserini.ground.user_folders import home_folder
+from lexvl_anserini.ground.registry import EXTRA_PACKAGES, CommandRow, Registry, describe_extra, import_home
 
 Command = Callable[..., None]
 
@@ -68,6 +68,10 @@ BackboneConfig = Annotated[
 MovedCheckpoint = Annotated[
     str | None, typer.Option("--checkpoint", help="Where the encoder's checkpoint is now, if it was moved.")
 ]
+ShardsManifest = Annotated[
+    Path | None,
+    typer.Option("--manifest", help="manifest.json of the shards, for an index that stock Pyserini built."),
+]
 MovedTokenizer = Annotated[str | None, typer.Option("--tokenizer", help="Where its tokenizer is now, if it was moved.")]
 
 
@@ -80,7 +84,7 @@ def encoder_names() -> list[str]:
 
 def corpus_names() -> list[str]:
     """What the shell completes after --corpus: datasets of the registry, and those of BEIR that can be downloaded."""
-    from lexvl_anserini.data.fetch import BEIR_ARCHIVES
+    from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
     from lexvl_anserini.ground.registry import CORPORA
 
     families = [f"{family}:" if row.has_path else family for family, row in CORPORA.items()]
@@ -125,48 +129,23 @@ COMMANDS: Registry[CommandRow] = Registry(
         "flickr30k": CommandRow("lexvl_eval.flickr30k", DATASETS, "Flickr30k captions: R@1, R@5, R@10"),
         "flickr8k": CommandRow("lexvl_eval.flickr8k", DATASETS, "Flickr8k captions: R@1, R@5, R@10"),
         "score-demo": CommandRow("lexvl_eval.demo", DATASETS, "The drawn demo images: R@1, R@5, R@10"),
-        "zeroshot": CommandRow("lexvl_eval.analyses.zeroshot", ANALYSE, "Classify images by prompts with class names"),
-        "linear-probe": CommandRow(
-            "lexvl_eval.analyses.linear_probe", ANALYSE, "Train a linear classifier on vectors of images"
+        "classify": CommandRow(
+            "lexvl_eval.analyses.classify", ANALYSE, "Classify images, zero-shot or by linear probe"
         ),
         "interpretability": CommandRow(
-            "lexvl_eval.analyses.interpretability", ANALYSE, "Whether first terms are words of captions"
+            "lexvl_eval.analyses.interpretability", ANALYSE, "Whether terms are words of captions, classes, sentences"
         ),
         "codewords": CommandRow(
             "lexvl_eval.analyses.codewords", ANALYSE, "Draw the images and words where single terms are strongest"
-        ),
-        "completeness": CommandRow(
-            "lexvl_eval.analyses.completeness", ANALYSE, "Whether images prefer complete sentences"
         ),
         "terms": CommandRow(
             "lexvl_eval.analyses.terms", ANALYSE, "The heaviest terms of a corpus, a document or an image"
         ),
         "quantisation": CommandRow("lexvl_eval.analyses.quantisation", ANALYSE, "What integer impacts lose"),
         "pruning": CommandRow("lexvl_eval.analyses.pruning", ANALYSE, "What shorter queries and documents lose"),
-        "sparsity": CommandRow("lexvl_eval.analyses.sparsity", ANALYSE, "Terms per query and document, and FLOPS"),
-        "doctor": CommandRow(
-            "lexvl_anserini.searching.doctor", ANALYSE, "Whether everything runs here, and what is missing"
-        ),
+        "doctor": CommandRow("lexvl_anserini.doctor", ANALYSE, "Whether everything runs here, and what is missing"),
     },
 )
-
-
-@dataclass(frozen=True)
-class QueryEncoderOptions:
-    """The encoder of an index, as a search uses it."""
-
-    settings: Settings = None
-    data_dir: DataDir = None
-    manifest: Annotated[
-        str | None, typer.Option(help="manifest.json of the shards, for an index that stock Pyserini built.")
-    ] = None
-    checkpoint: MovedCheckpoint = None
-    tokenizer: MovedTokenizer = None
-    device: Device = "auto"
-
-    def changes(self) -> dict[str, Any]:
-        """The options that replace those of the index."""
-        return parse_settings(self.settings or ())
 
 
 def set_up_logging(verbose: bool = False) -> None:
@@ -190,7 +169,8 @@ def quiet_libraries() -> None:
 def expanded(command: Command) -> Command:
     """The command with every parameter that is a dataclass replaced by the fields of that class, one option each.
 
-    A field is declared like a parameter of a command, or is of another such dataclass:
+    A field is declared like a parameter of a command, or is of another such dataclass; a field without an annotation of
+    typer is no option, and keeps its default:
 
         @dataclass(frozen=True)
         class FusionOptions:
@@ -234,6 +214,7 @@ def _parameters(group: Any) -> Iterator[inspect.Parameter]:
     for field, annotation in _annotated(group):
         if is_dataclass(annotation):
             yield from _parameters(annotation)
+        if get_origin(annotation) is not Annotated:
             continue
         default = inspect.Parameter.empty if field.default is MISSING else field.default
         if field.default_factory is not MISSING:
@@ -273,8 +254,12 @@ GONE: Mapping[str, str] = {
     "ann": "0.4.0; FAISS's own tools compare its layouts with exact search",
     "caches": "0.4.0; docs/platforms.md lists the folders",
     "ceiling": "0.3.0; in a checkout: python tools/world ceiling",
+    "completeness": "0.4.0; lexvl interpretability --pairs",
     "concepts": "0.3.0; in a checkout: python tools/world concepts",
     "draw-pages": "0.4.0; lexvl pages searches pages of your own",
+    "linear-probe": "0.4.0; lexvl classify --by linear-probe",
+    "sparsity": "0.4.0; lexvl terms --sparsity",
+    "zeroshot": "0.4.0; lexvl classify",
     "split": "0.4.0; lexvl tune --split-seed draws the same halves and folds",
     "word-error": "0.4.0; other packages, such as jiwer, measure it",
     "duplicates": "0.4.0; 0.3.0 lists near-duplicates of an index",
@@ -305,9 +290,9 @@ class CommandGroup(TyperGroup):
         width = max(map(len, COMMANDS))
         others = {row.group: None for row in COMMANDS.values() if row.group not in SECTIONS}
         for title in (*SECTIONS, *others):
-            with formatter.section(title):
-                rows = [(f"{name:{width}}", row.summary) for name, row in COMMANDS.items() if row.group == title]
-                formatter.write_dl(rows)
+            if rows := [(f"{name:{width}}", row.summary) for name, row in COMMANDS.items() if row.group == title]:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 def guarded(app: Callable[[], Any]) -> None:
@@ -318,7 +303,7 @@ def guarded(app: Callable[[], Any]) -> None:
     set_up_logging(verbose)
     quiet_libraries()
     # Where the system knows no home of the user, libraries fail or make a folder of the name `~`.
-    os.environ.setdefault("HOME", str(home_folder()))
+    os.environ.setdefault("HOME", str(find_home_folder()))
     try:
         app()
     except BrokenPipeError:
@@ -339,7 +324,7 @@ def as_expected(error: Exception) -> LexvlError:
     if isinstance(error, LexvlError):
         return error
     if isinstance(error, ModuleNotFoundError) and (package := str(error.name).partition(".")[0]) in EXTRA_PACKAGES:
-        return name_extra(package)
+        return describe_extra(package)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
         return LexvlError("standard output: the disk is full; free some space and run the same command again")
     return LexvlError(f"{type(error).__name__}: {error} (--verbose shows where)")
@@ -362,13 +347,15 @@ def print_versions(requested: bool) -> None:
     if not requested:
         return
     from lexvl_anserini.engines.jvm import find_jar
-    from lexvl_anserini.ground.installed import lucene_of, version_of
+    from lexvl_anserini.ground.machine import find_lucene, find_version
 
     try:
-        lucene = lucene_of(find_jar())
+        lucene = find_lucene(find_jar())
     except JavaError:
         lucene = None
-    libraries = {package: version_of(package) for package in ("pyserini", "torch", "transformers")} | {"Lucene": lucene}
+    libraries = {package: find_version(package) for package in ("pyserini", "torch", "transformers")} | {
+        "Lucene": lucene
+    }
     rows = {"lexvl-anserini": __version__, "Python": platform.python_version()}
     print_rows(rows | {name: number or "not found" for name, number in libraries.items()}, "text")
     raise typer.Exit

@@ -19,10 +19,10 @@ from lexvl_anserini import cli
 from lexvl_anserini.data.pictures.images import ON_ERROR, OnError, UnreadableImage
 from lexvl_anserini.encoders.cards import (
     CARDS,
-    default_encoder,
-    direction_option,
-    length_options,
-    natural_direction,
+    choose_encoder,
+    choose_natural_direction,
+    make_direction_option,
+    make_length_options,
     remark_on,
 )
 from lexvl_anserini.ground.errors import UsageError
@@ -34,9 +34,9 @@ from lexvl_anserini.queries.query_vectors import encode_topics
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.encoders.loading import EncoderRequest
+    from lexvl_anserini.encoders.loading import EncoderSpec
     from lexvl_anserini.ground.quantise import Quantiser
-    from lexvl_anserini.shards.corpus_reading import PartOfPlan
+    from lexvl_anserini.shards.encoding import PartOfPlan
     from lexvl_anserini.shards.layout import Layout, Part
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -69,21 +69,21 @@ def estimate(dataset: Dataset, model: Encoder, work: Work, part: Part | None) ->
     """
     from lexvl_anserini.data.checks import check_corpus
     from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
-    from lexvl_anserini.shards.encoding import drawn_sample, encode_shard, sample_size
+    from lexvl_anserini.shards.encoding import draw_sample, encode_shard, sample_size
     from lexvl_anserini.shards.layout import SHARD_WRITERS
 
     batch_size, on_error, layout = work.encoder.batch_size, OnError(work.parts.on_error), work.layout
     started = time.perf_counter()
     summary = check_corpus(dataset.documents, dataset.name)
     reading_s = time.perf_counter() - started
-    sample = drawn_sample(dataset.documents(), summary.documents, DRY_RUN_SAMPLE)
+    sample = draw_sample(dataset.documents(), summary.documents, DRY_RUN_SAMPLE)
     plain = Quantiser(document=SideQuantiser("peak", 8))
     encode_shard(sample[:WARMING], model, plain, batch_size, silent, on_error)
     started = time.perf_counter()
     shard = encode_shard(sample, model, plain, batch_size, silent, on_error)
     encoding_s = (time.perf_counter() - started) / len(sample)
     started, vocabulary = time.perf_counter(), model.vocabulary if model.kind == "impact" else None
-    SHARD_WRITERS[model.kind, layout.of_kind(model.kind).shard_format](BytesIO(), shard, vocabulary, layout)
+    SHARD_WRITERS[model.kind, layout.fit_kind(model.kind).shard_format](BytesIO(), shard, vocabulary, layout)
     writing_s = (time.perf_counter() - started) / len(sample)
     documents = part.span(summary.documents)[1] if part else summary.documents
     calibrating = sample_size(work.quantiser, model, summary.documents)
@@ -142,7 +142,9 @@ class InputOptions:
 
     def ref(self, name: str, split: str | None = None) -> CorpusRef:
         """The dataset of a name, in the direction that the encoder reads."""
-        return CorpusRef(name, split, self.data_dir, self.escape_ids, natural_direction(self.encoder, self.direction))
+        return CorpusRef(
+            name, split, self.data_dir, self.escape_ids, choose_natural_direction(self.encoder, self.direction)
+        )
 
     def load_topics(self) -> TopicSource | None:
         """The topics to encode; None for a corpus."""
@@ -154,9 +156,9 @@ class InputOptions:
 
     def load_corpus(self) -> Dataset:
         """The corpus to encode; with topics, it decides their direction."""
-        from lexvl_anserini.data.dataset import dataset_of
+        from lexvl_anserini.data.dataset import load_reference
 
-        return dataset_of(self.corpus_ref())
+        return load_reference(self.corpus_ref())
 
     def target(self, encoder: str, part: Part | None) -> Path:
         """The output."""
@@ -178,16 +180,16 @@ class EncoderOptions:
     query_max_length: Annotated[int | None, typer.Option(min=1, help="Tokens read per query.")] = None
     settings: cli.Settings = None
 
-    def request(self, inputs: InputOptions, direction: str) -> EncoderRequest:
+    def request(self, inputs: InputOptions, direction: str) -> EncoderSpec:
         """The encoder for a dataset of this direction, before it is loaded."""
-        from lexvl_anserini.encoders.loading import EncoderRequest
+        from lexvl_anserini.encoders.loading import EncoderSpec
 
-        name, default_checkpoint = default_encoder(inputs.corpus, direction, inputs.encoder)
-        options = {**direction_option(name, direction), **cli.parse_settings(self.settings or ())}
+        name, default_checkpoint = choose_encoder(inputs.corpus, direction, inputs.encoder)
+        options = {**make_direction_option(name, direction), **cli.parse_settings(self.settings or ())}
         chosen = str(options.get("direction", direction))
-        options |= length_options(name, chosen, self.max_length, self.query_max_length)
+        options |= make_length_options(name, chosen, self.max_length, self.query_max_length)
         checkpoint = inputs.checkpoint or default_checkpoint
-        return EncoderRequest(name, checkpoint, self.tokenizer, self.backbone_config, self.device, options)
+        return EncoderSpec(name, checkpoint, self.tokenizer, self.backbone_config, self.device, options)
 
 
 @dataclass(frozen=True)
@@ -268,14 +270,19 @@ class CatalogueOptions:
 
     def text(self, style: str) -> str | None:
         """What to print; None to encode."""
-        from lexvl_anserini.encoders.describing import as_lines, as_text, describe, listing
+        from lexvl_anserini.encoders.describing import (
+            describe_encoder,
+            format_description,
+            format_listing,
+            list_encoders,
+        )
 
         if self.described:
-            description = describe(self.described)
-            return orjson.dumps(description).decode() if style == "json" else as_text(description)
+            description = describe_encoder(self.described)
+            return orjson.dumps(description).decode() if style == "json" else format_description(description)
         if not self.list_all:
             return None
-        return orjson.dumps(listing()).decode() if style == "json" else as_lines(listing())
+        return orjson.dumps(list_encoders()).decode() if style == "json" else format_listing(list_encoders())
 
 
 class Work(NamedTuple):
@@ -343,16 +350,16 @@ def encode_for_index(work: Work) -> dict[str, Any]:
     """Encodes topics as a search of an index does, and returns the rows of the command."""
     from lexvl_anserini.engines.index_folder import index_manifest
     from lexvl_anserini.engines.opening import index_path
-    from lexvl_anserini.queries.query_source import topic_source
-    from lexvl_anserini.searching.searcher import EncoderChanges
+    from lexvl_anserini.queries.query_source import find_topic_source
+    from lexvl_anserini.searching.query_encoder import EncoderChanges
 
     inputs, options = work.inputs, cli.parse_settings(work.encoder.settings or ())
     path, output = index_path(inputs.index or ""), Path(inputs.output or "")
     manifest = index_manifest(path)
-    topics = topic_source(inputs.topics, path, manifest, inputs.data_dir, None, inputs.split)
+    topics = find_topic_source(inputs.topics, path, manifest, inputs.data_dir, None, inputs.split)
     if topics.encoded:
         raise UsageError(f"{inputs.topics}: encoded queries already")
-    changes = EncoderChanges(inputs.checkpoint, work.encoder.tokenizer, options, work.encoder.device)
+    changes = EncoderChanges(inputs.checkpoint, work.encoder.tokenizer, work.encoder.device, options)
     model, batch_size = changes.load(manifest), work.encoder.batch_size
     return encode_topics(model, topics, work.quantiser, output, batch_size, work.overwrite, manifest)
 
@@ -361,7 +368,7 @@ def encode_corpus(
     work: Work, dataset: Dataset, model: Encoder, target: Path, part: Part | PartOfPlan | None
 ) -> dict[str, Any]:
     """Encodes a corpus or a part of it, and returns the rows of the command."""
-    from lexvl_anserini.shards.request import SKIPPED
+    from lexvl_anserini.shards.manifests import SKIPPED
     from lexvl_anserini.shards.writing import write_impacts
 
     started = time.perf_counter()

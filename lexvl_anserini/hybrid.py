@@ -13,8 +13,8 @@ import typer
 
 from lexvl_anserini.cli import BatchSize, DataDir, Device, Overwrite, Style, Verbose, print_rows, run
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.records import Topic
-from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, write_run
 from lexvl_anserini.searching.rescoring import (
     CANDIDATES,
@@ -25,7 +25,7 @@ from lexvl_anserini.searching.rescoring import (
     manifest_of_run,
     topics_of_run,
 )
-from lexvl_anserini.shards.stored_vectors import shards_of_runs
+from lexvl_anserini.shards.reading import match_shards
 
 
 def command(
@@ -55,7 +55,7 @@ def command(
     if weights and len(weights) != len(runs):
         raise UsageError(f"{len(weights)} weights for {len(runs)} runs; give one for each, or none")
     weights = weights or [1.0] * len(runs)
-    stored = shards_of_runs([(path, manifest_of_run(path)) for path in runs], shards or ())
+    stored = match_shards([(path, manifest_of_run(path)) for path in runs], shards or ())
     source = topics_of_run(manifest_of_run(runs[0]), topics, data_dir)
     request = hybrid_manifest(runs, weights, candidates, hits, source, stored)
 

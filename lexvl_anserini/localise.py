@@ -15,7 +15,7 @@ import orjson
 import typer
 
 from lexvl_anserini import cli
-from lexvl_anserini.encoders.cards import default_encoder
+from lexvl_anserini.encoders.cards import choose_encoder
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import atomic_write
 
@@ -75,7 +75,7 @@ def command(
     encoder: Annotated[
         str | None,
         typer.Option(
-            help="One that reads images; default as for a folder of photos.", autocompletion=cli.encoder_names
+            help="One that reads images; default as for a folder of pictures.", autocompletion=cli.encoder_names
         ),
     ] = None,
     checkpoint: cli.Checkpoint = None,
@@ -96,7 +96,7 @@ def command(
         raise UsageError(f"--values {values!r}: expected {' or '.join(VALUES)}")
     from lexvl_anserini.encoders.loading import load_encoder
 
-    name, default_checkpoint = default_encoder("folder", "text-to-image", encoder)
+    name, default_checkpoint = choose_encoder("folder", "text-to-image", encoder)
     options = cli.parse_settings(settings or ())
     model = load_encoder(name, checkpoint or default_checkpoint, tokenizer, backbone_config, device, **options)
     for number, map_of_query in enumerate(localise_queries(model, image, query, values)):

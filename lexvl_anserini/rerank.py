@@ -24,8 +24,8 @@ from lexvl_anserini.cli import (
     Style,
     Verbose,
 )
+from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.records import Topic
-from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.runs.trec import ensure_run, lists_of, write_run
 from lexvl_anserini.searching.rescoring import (
     DEPTH,

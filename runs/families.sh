@@ -79,7 +79,7 @@ done
 for recipe in vdr-crossmodal stair-single stair lexlip v-splade fdt d2s joint; do
   shards=impacts/$recipe-small$suffix.text-to-image
   if [ -e "$shards" ]; then
-    python -m eval.analyses.sparsity --shards "$shards" ${data[@]+"${data[@]}"} ${device[@]+"${device[@]}"} --format markdown
+    python -m eval.analyses.terms --sparsity --shards "$shards" ${data[@]+"${data[@]}"} ${device[@]+"${device[@]}"} --format markdown
     [ $recipe = fdt ] || python -m eval.analyses.interpretability --shards "$shards" ${data[@]+"${data[@]}"} --format markdown
   fi
 done

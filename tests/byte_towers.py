@@ -16,8 +16,7 @@ from lexvl_anserini.data.pictures.images import FAIL, OnError, open_source
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import Document
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Document, Vocabulary
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 

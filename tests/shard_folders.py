@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from brute_force import Doc
 
-from lexvl_anserini.ground.files import file_sha256, write_json
+from lexvl_anserini.ground.files import compute_sha256, write_json
 from lexvl_anserini.ground.manifest import Manifest
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 
 Documents = Sequence[tuple[str, Any]]
 NUMBERS = pa.list_(pa.uint32())
@@ -31,7 +31,7 @@ def publish_shards(
     """Writes the manifest of shards that lie in `folder` already."""
     for entry in entries:
         path = folder / entry["name"]
-        entry |= {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+        entry |= {"bytes": path.stat().st_size, "sha256": compute_sha256(path)}
     names = [name for name in ("documents", "empty", "postings") if all(name in entry for entry in entries)]
     greatest = [entry["max_impact"] for entry in entries if "max_impact" in entry]
     manifest = Manifest(

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from lexvl_anserini.encoders.cards import CARDS
-from lexvl_anserini.encoders.describing import options_of
+from lexvl_anserini.encoders.describing import list_options
 
 BERT, DISTILBERT, PUBLISHED = "splade/ckpt_bert", "splade/ckpt_distilbert", "vdr/text-tiny"
 SPARSE = "sentence_transformers_sparse/"
@@ -59,7 +59,7 @@ class Tiny:
     @property
     def directions(self) -> str:
         """The directions that its loader knows, as `a|b`; none for encoders of stored vectors."""
-        types = {option.name: option.type for option in options_of(self.encoder)}
+        types = {option.name: option.type for option in list_options(self.encoder)}
         return "" if self.vectors or "mode" in self.options else types.get("direction", "")
 
     @property
@@ -156,12 +156,12 @@ def made_lexlip(golden: Path, folder: Path) -> Path:
     from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
     from lexvl_anserini.encoders.parts.pretrained import Standard
     from lexvl_anserini.encoders.parts.stair_network import TokenHead
-    from lexvl_anserini.encoders.parts.tokens import token_strings
+    from lexvl_anserini.encoders.parts.tokens import list_token_strings
 
     torch.manual_seed(7)
     shutil.copytree(golden / "vdr/tiny-bert", folder / "lexlip/text")
     bert = BertModel(BertConfig.from_pretrained(str(folder / "lexlip/text")), add_pooling_layer=False)
-    terms = token_strings(AutoTokenizer.from_pretrained(str(folder / "lexlip/text")))[1000:]
+    terms = list_token_strings(AutoTokenizer.from_pretrained(str(folder / "lexlip/text")))[1000:]
     (folder / "lexlip/terms.txt").write_text("".join(f"{term}\n" for term in terms), encoding="utf-8")
     shape = {"resolution": 32, "patch_size": 8, "width": 24, "layers": 2, "heads": 2}
     parts = {
@@ -196,7 +196,7 @@ def copied(place: Path, to: Path) -> Path:
 
 def weight_files(checkpoint: Path) -> list[Path]:
     """The file itself, or all weight files below the folder."""
-    from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES
+    from lexvl_anserini.encoders.checkpoints.find import WEIGHT_SUFFIXES
 
     if checkpoint.is_file():
         return [checkpoint]
@@ -271,6 +271,8 @@ EVERY_ROW: Mapping[str, Callable[[Tiny], Any]] = {
     "model": lambda tiny: tiny.encoder in ("bag-of-tokens", "splade", "bertlex", "vdr", "svdr"),
     "weighted": lambda tiny: tiny.has_weights,
     "directed": lambda tiny: tiny.directions,
+    "limited": lambda tiny: tiny.encoder in ("stair", "lexlip", "bertlex", "d2s"),
+    "of_unit_length": lambda tiny: tiny.encoder in ("stair", "lexlip"),
 }
 FIRST_ROWS: Mapping[str, Callable[[Tiny], Any]] = {
     # Without the encoders that read others' layouts.

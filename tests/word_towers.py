@@ -16,8 +16,7 @@ from scipy import sparse
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.pictures.images import FAIL
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.records import Document
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Document, Vocabulary
 from lexvl_anserini.shards import writing
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts

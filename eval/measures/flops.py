@@ -7,12 +7,11 @@ query) x p(t in document): the postings that a query touches per document, as SP
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.vocabulary import Vocabulary
 
 Vector = Mapping[str, int]
 
@@ -20,10 +19,11 @@ Vector = Mapping[str, int]
 class TermCounts(NamedTuple):
     """The vectors of one side.
 
-    vectors    their number, empty ones included
-    postings   of all vectors
-    most       the largest number of terms of a vector
-    frequency  of each term: the vectors that have it
+    Attributes:
+        vectors: their number, empty ones included
+        postings: of all vectors
+        most: the largest number of terms of a vector
+        frequency: of each term: the vectors that have it
     """
 
     vectors: int
@@ -53,11 +53,7 @@ class Sparsity(NamedTuple):
 
 
 def count_terms(vectors: Iterable[Vector], what: str) -> TermCounts:
-    """Counts the terms of vectors, in one pass.
-
-    Raises:
-        DataError: there is no vector.
-    """
+    """Counts the terms of vectors, in one pass."""
     count = most = 0
     frequency: Counter[str] = Counter()
     for vector in vectors:
@@ -69,7 +65,7 @@ def count_terms(vectors: Iterable[Vector], what: str) -> TermCounts:
     return TermCounts(count, frequency.total(), most, frequency)
 
 
-def flops(queries: TermCounts, documents: TermCounts) -> float:
+def compute_flops(queries: TermCounts, documents: TermCounts) -> float:
     """The expected number of terms that a query and a document share.
 
     >>> flops(count_terms([{"a": 1}, {"b": 1}], "queries"), count_terms([{"a": 3, "b": 1}, {"b": 9}], "documents"))
@@ -79,27 +75,16 @@ def flops(queries: TermCounts, documents: TermCounts) -> float:
     return shared / (queries.vectors * documents.vectors)
 
 
-def sparsity_of(shards: Path, queries: Iterable[Vector]) -> Sparsity:
+def count_sparsity(shards: Path, queries: Iterable[Vector]) -> Sparsity:
     """The row of shards and of queries for them."""
-    of_documents, of_queries = count_terms(_stored(shards), str(shards)), count_terms(queries, f"queries of {shards}")
-    return Sparsity(
-        shards=str(shards),
-        documents=of_documents.vectors,
-        terms_per_document=of_documents.terms,
-        most_document_terms=of_documents.most,
-        document_dimensions=len(of_documents.frequency),
-        queries=of_queries.vectors,
-        terms_per_query=of_queries.terms,
-        most_query_terms=of_queries.most,
-        query_dimensions=len(of_queries.frequency),
-        flops=flops(of_queries, of_documents),
-    )
-
-
-def _stored(shards: Path) -> Iterator[Vector]:
     from lexvl_anserini.ground.manifest import read_manifest
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
     manifest = read_manifest(shards)
-    vocabulary: Vocabulary = read_vocabulary(shards, manifest)
-    return (document.vector for document in read_impacts(shards, manifest, vocabulary))
+    documents = read_impacts(shards, manifest, read_vocabulary(shards, manifest))
+    sides = (
+        count_terms((document.vector for document in documents), str(shards)),
+        count_terms(queries, f"queries of {shards}"),
+    )
+    facts = (fact for side in sides for fact in (side.vectors, side.terms, side.most, len(side.frequency)))
+    return Sparsity._make((str(shards), *facts, compute_flops(sides[1], sides[0])))

@@ -11,7 +11,7 @@ The rules, in one place:
 The measures are compiled functions of ranx, or functions of the same parameters, on arrays of document numbers. The
 relevant documents of a topic are numbered here, because ranx's own `Run` and `Qrels` number documents by a 64-bit hash
 stored in a float64, sort equal scores by the order of a dictionary, and are modified by `make_comparable`. ranx runs on
-numba's `workqueue` threads: call `compute` from one thread at a time.
+numba's `workqueue` threads: call `values_of` from one thread at a time.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ import numpy as np
 from lexvl_anserini.ground.errors import DataError, InstallationError
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 
-from .found import Found, Relevant, find, relevant_of
 from .names import MEASURES, Measure, parse_measures
-from .ties import check_ties, checked_hits, report_ranks, some
+from .ties import Found, Relevant, check_hits, check_ties, collect_relevant, find, report_ranks, some
 
 log = logging.getLogger(__name__)
 
@@ -50,11 +49,7 @@ class MeasuringRules(NamedTuple):
 
 
 def judgements(qrels: Iterable[Qrel], name: str = "qrels") -> dict[str, dict[str, int]]:
-    """Qrels as relevance per document per topic, in order of first appearance.
-
-    Raises:
-        DataError: there is no judgement, or a document is judged twice for a topic with different relevance.
-    """
+    """Qrels as relevance per document per topic, in order of first appearance."""
     topics: dict[str, dict[str, int]] = {}
     for query_id, doc_id, relevance in qrels:
         judged = topics.setdefault(query_id, {})
@@ -123,8 +118,8 @@ def evaluate(
             default; for a run on disk `measure_runs` chooses by its origin.
         remove_query: a document whose doc_id is the query_id does not count and has no rank (BEIR's rule).
     """
-    parsed, hits = parse_measures(measures, relevance_level), checked_hits(run, name)
-    relevant = relevant_of(judgements(qrels, dataset or "qrels"))
+    parsed, hits = parse_measures(measures, relevance_level), check_hits(run, name)
+    relevant = collect_relevant(judgements(qrels, dataset or "qrels"))
     places = find([hits], relevant, remove_query)
     return measure(places, relevant, parsed, MeasuringRules(ties, remove_query), name, dataset)
 
@@ -149,21 +144,13 @@ def measure(
     ]
 
 
-def values_of(
-    found: Found, relevant: Relevant, topics: np.ndarray, measures: Sequence[Measure], rules: MeasuringRules
-) -> dict[Measure, np.ndarray]:
-    """Values [t] of each measure on some judged topics, given by ascending numbers; a topic without hits counts 0."""
-    check_ties(rules.ties)
-    return compute(found, rules.ties, relevant, topics, measures)
-
-
 def mean(values: Iterable[float]) -> float:
     """Arithmetic mean, rounded once: independent of the order of the topics."""
     values = list(values)
     return math.fsum(values) / len(values)
 
 
-def overlap(reference: Mapping[str, Sequence[str]], other: Mapping[str, Sequence[str]], k: int) -> float:
+def measure_overlap(reference: Mapping[str, Sequence[str]], other: Mapping[str, Sequence[str]], k: int) -> float:
     """Mean over the reference's topics of the share of its first k documents that the other's first k contain.
 
     A topic without any document in the reference does not count.
@@ -180,13 +167,13 @@ def means(measurements: Iterable[Measurement]) -> dict[str, float]:
     return {row.measure: row.value for row in measurements if row.query_id == "all"}
 
 
-def per_topic(measurements: Iterable[Measurement], measure: str) -> dict[str, float]:
+def select_topics(measurements: Iterable[Measurement], measure: str) -> dict[str, float]:
     """The values of one measure by query_id, without the mean."""
     return {row.query_id: row.value for row in measurements if row.measure == measure and row.query_id != "all"}
 
 
 @contextmanager
-def ranx_importable() -> Iterator[Path]:
+def make_ranx_importable() -> Iterator[Path]:
     """Yields the folder of ranx, which can be imported inside: numba keeps its code where our kernels are."""
     if (package := find_spec("ranx")) is None or package.origin is None:
         raise InstallationError("ranx is not installed; pip install ranx")
@@ -199,12 +186,12 @@ def ranx_importable() -> Iterator[Path]:
         yield Path(package.origin).parent
 
 
-def ranx_metrics() -> ModuleType:
+def load_ranx_metrics() -> ModuleType:
     """The module `ranx.metrics` without the rest of ranx, whose imports take three seconds and 150 MB."""
     name = "ranx.metrics"
     if name in sys.modules:
         return sys.modules[name]
-    with ranx_importable() as ranx, warnings.catch_warnings():
+    with make_ranx_importable() as ranx, warnings.catch_warnings():
         folder = ranx / "metrics"
         spec = spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[str(folder)])
         assert spec and spec.loader
@@ -216,7 +203,7 @@ def ranx_metrics() -> ModuleType:
 
 
 @contextmanager
-def compilation_logged() -> Iterator[None]:
+def report_compilation() -> Iterator[None]:
     """Logs one line when numba begins to compile; what its cache on the disk holds is loaded without one."""
     from numba.core import event
 
@@ -235,18 +222,19 @@ def compilation_logged() -> Iterator[None]:
         yield
 
 
-def compute(
-    found: Found, ties: str, relevant: Relevant, topics: np.ndarray, measures: Sequence[Measure]
+def values_of(
+    found: Found, relevant: Relevant, topics: np.ndarray, measures: Sequence[Measure], rules: MeasuringRules
 ) -> dict[Measure, np.ndarray]:
-    """Values [t] of each measure on t judged topics, given by their ascending numbers."""
-    kernels = ranx_metrics()
+    """Values [t] of each measure on t judged topics, given by ascending numbers; a topic without hits counts 0."""
+    check_ties(rules.ties)
+    kernels = load_ranx_metrics()
     # A measure with a cut reads no further than the cut; one without reads the whole ranking.
     longest = max(1, int(found.hits[topics].max(initial=0)))
     depth = min(longest, max(measure.k or longest for measure in measures))
     values: dict[Measure, list[np.ndarray]] = {measure: [] for measure in measures}
-    with compilation_logged():
+    with report_compilation():
         for start in range(0, len(topics), BLOCK):
-            judged, ranked = as_arrays(found, ties, relevant, topics[start : start + BLOCK], depth)
+            judged, ranked = convert_to_arrays(found, rules.ties, relevant, topics[start : start + BLOCK], depth)
             for measure in measures:
                 named = MEASURES[measure.name].function
                 function = getattr(kernels, named) if isinstance(named, str) else named
@@ -254,7 +242,7 @@ def compute(
     return {measure: np.concatenate(parts) for measure, parts in values.items()}
 
 
-def as_arrays(
+def convert_to_arrays(
     found: Found, ties: str, relevant: Relevant, topics: np.ndarray, depth: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The input of ranx: judgements [t, J, 2] and rankings [t, depth, 2], rows (document number, value).

@@ -23,17 +23,18 @@ class Measure(NamedTuple):
         return f"{self.name}{level}" if self.k is None else f"{self.name}{level}@{self.k}"
 
 
-# (judgements [T, J, 2], rankings [T, depth, 2], cut or 0, relevance level) -> values [T]; see `metrics.as_arrays`.
+# (judgements [T, J, 2], rankings [T, depth, 2], cut or 0, relevance level) -> values [T]; see `convert_to_arrays`.
 MeasureFunction = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
 
 
 class Definition(NamedTuple):
     """How a measure is computed.
 
-    function   the name of a function of `ranx.metrics`, or a function with the same parameters
-    needs_cut  the measure needs a cut
-    binary     a least relevance decides which documents are relevant; else every relevance counts
-    described  the measure in words
+    Attributes:
+        function: the name of a function of `ranx.metrics`, or a function with the same parameters
+        needs_cut: the measure needs a cut
+        binary: a least relevance decides which documents are relevant; else every relevance counts
+        described: the measure in words
     """
 
     function: str | MeasureFunction
@@ -52,7 +53,7 @@ MEASURES: dict[str, Definition] = {
 }
 
 
-def at_level(measure: Measure, relevance_level: int) -> Measure:
+def set_level(measure: Measure, relevance_level: int) -> Measure:
     """The measure with a least relevance that counts, if it has none of its own and not every relevance counts in it.
 
     Relevance 1 is what all measures begin with, and stays unsaid.
@@ -103,14 +104,14 @@ def parse_measure(text: str) -> Measure:
     if shape is None or name not in ALIASES:
         raise UnknownName("measure", text, (f"{known}@k" for known in MEASURES))
     definition = MEASURES[ALIASES[name]]
-    level = None if shape["settings"] is None else _level(text, shape["settings"], definition)
+    level = None if shape["settings"] is None else _parse_level(text, shape["settings"], definition)
     measure = Measure(ALIASES[name], int(shape["cut"]) if shape["cut"] else None, level)
     if measure.k == 0 or (measure.k is None and definition.needs_cut):
         raise UsageError(f"measure {text!r} needs a cut of at least 1, such as {measure.name}@10")
     return measure
 
 
-def _level(text: str, settings: str, definition: Definition) -> int:
+def _parse_level(text: str, settings: str, definition: Definition) -> int:
     """The level of relevance in the brackets of a measure."""
     if not (match := re.fullmatch(r"\s*rel\s*=\s*([0-9]{1,9})\s*", settings)) or int(match[1]) < 1:
         raise UsageError(f"measure {text!r}: ({settings}), expected the least relevance that counts, such as (rel=2)")
@@ -120,14 +121,10 @@ def _level(text: str, settings: str, definition: Definition) -> int:
 
 
 def parse_measures(texts: Iterable[str | Measure], relevance_level: int = 1) -> tuple[Measure, ...]:
-    """Parses several measures, in order, without duplicates; those without a level of their own get the least one.
-
-    Raises:
-        UsageError: one of them cannot be parsed, there is none, or the relevance level is below 1.
-    """
+    """Parses several measures, in order, without duplicates; those without a level of their own get the least one."""
     if relevance_level < 1:
         raise UsageError(f"relevance level {relevance_level} is below 1; relevance 0 is never relevant")
-    measures = tuple(dict.fromkeys(at_level(parse_measure(str(text)), relevance_level) for text in texts))
+    measures = tuple(dict.fromkeys(set_level(parse_measure(str(text)), relevance_level) for text in texts))
     if not measures:
         raise UsageError("no measure given; name one, such as nDCG@10")
     return measures

@@ -37,8 +37,9 @@ class JudgedTerm(NamedTuple):
 class JudgedWord(NamedTuple):
     """One word of a set: the model's terms, or words of a caption, in their order there and without a weight.
 
-    set   A or B: the place of the set in the question of preference
-    side  model or caption
+    Attributes:
+        set: A or B: the place of the set in the question of preference
+        side: model or caption
     """
 
     document: str
@@ -61,19 +62,15 @@ class PreferenceQuestion(NamedTuple):
     better: str = ""
 
 
-def terms_to_judge(documents: Iterable[tuple[str, Sequence[DocumentTerm]]]) -> list[JudgedTerm]:
+def list_judged_terms(documents: Iterable[tuple[str, Sequence[DocumentTerm]]]) -> list[JudgedTerm]:
     """The first terms of some documents, for people to judge."""
     return [JudgedTerm(*term) for _, terms in documents for term in terms]
 
 
-def words_to_judge(
+def list_judged_words(
     documents: Iterable[tuple[str, Sequence[DocumentTerm]]], captions: Mapping[str, Sequence[str]]
 ) -> tuple[list[JudgedWord], list[PreferenceQuestion]]:
-    """The first terms of some documents beside the first words of their captions, and the questions of preference.
-
-    Raises:
-        DataError: a document has no caption, or one of the two sets has no word.
-    """
+    """The first terms of some documents beside the first words of their captions, and the questions of preference."""
     words: list[JudgedWord] = []
     preferences = []
     for document, terms in documents:
@@ -92,6 +89,6 @@ def words_to_judge(
     return words, preferences
 
 
-def preferences_path(path: Path) -> Path:
+def place_preferences(path: Path) -> Path:
     """The file of the questions beside that of the words: `labels.preferences.csv`."""
     return path.with_name(f"{path.stem}.preferences{path.suffix}")

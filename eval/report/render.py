@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -46,7 +48,7 @@ class FieldColumn(NamedTuple):
 PLAIN, COUNT, TWO_DECIMALS, FOUR_DECIMALS = (text.format for text in ("{}", "{:,}", "{:.2f}", "{:.4f}"))
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """A share in percent, one decimal."""
     return f"{100 * share:.1f}"
 
@@ -55,10 +57,11 @@ def percent(share: float) -> str:
 class Table:
     """Columns and rows of as many cells.
 
-    best         the (row, column) of the cells to emphasise
-    ties         the rule of `ties.TIES` that all measures of the table were computed by; empty if there are none
-    marked       the (row, column) of the cells with a star
-    about_marks  what the star means; empty if there is none
+    Attributes:
+        best: the (row, column) of the cells to emphasise
+        ties: the rule of `ties.TIES` that all measures of the table were computed by; empty if there are none
+        marked: the (row, column) of the cells with a star
+        about_marks: what the star means; empty if there is none
     """
 
     columns: tuple[Column, ...]
@@ -83,12 +86,7 @@ class Table:
         return [*filter(None, [self.about_marks, ties])]
 
     def shown(self, bold: str = "{}", star: str = "*", no_star: str = "") -> list[list[str]]:
-        """The rows with the best cells in bold, and a star after marked ones.
-
-        Args:
-            bold: a format of the text.
-            star: follows marked cells, and `no_star` the other ones of a column that has any.
-        """
+        """The rows with the best cells in bold, and a star after marked ones."""
         starred = {c for _, c in self.marked}
         return [
             [
@@ -104,9 +102,9 @@ def to_text(table: Table) -> str:
     """Aligned columns; groups are a line above the headings, centred above their columns."""
     rows = table.shown(no_star=" ")
     widths = [max(map(len, [column.heading, *(row[c] for row in rows)])) for c, column in enumerate(table.columns)]
-    spans = _spans(table.columns)
+    spans = _group_columns(table.columns)
     for group, start, stop in spans:
-        widths[stop - 1] += max(0, len(group) - _room(widths[start:stop]))
+        widths[stop - 1] += max(0, len(group) - _measure_room(widths[start:stop]))
 
     def line(cells: Sequence[str]) -> str:
         aligned = (
@@ -115,7 +113,7 @@ def to_text(table: Table) -> str:
         )
         return GAP.join(aligned).rstrip()
 
-    groups = GAP.join(group.center(_room(widths[start:stop])) for group, start, stop in spans).rstrip()
+    groups = GAP.join(group.center(_measure_room(widths[start:stop])) for group, start, stop in spans).rstrip()
     lines = [line([column.heading for column in table.columns]), *map(line, rows)]
     return "\n".join(filter(None, [groups, *lines, *table.notes])) + "\n"
 
@@ -137,13 +135,13 @@ def to_latex(table: Table) -> str:
     r"""A `tabular` for booktabs; the best of each measure is bold."""
     spec = "".join("r" if column.number else "l" for column in table.columns)
     lines = [rf"\begin{{tabular}}{{{spec}}}", r"\toprule"]
-    spans = _spans(table.columns)
+    spans = _group_columns(table.columns)
     if any(group for group, _, _ in spans):
-        groups = [rf"\multicolumn{{{stop - start}}}{{c}}{{{_escaped(group)}}}" for group, start, stop in spans]
+        groups = [rf"\multicolumn{{{stop - start}}}{{c}}{{{_replace_signs(group)}}}" for group, start, stop in spans]
         lines.append(" & ".join(groups) + r" \\")
         lines += [rf"\cmidrule(lr){{{start + 1}-{stop}}}" for group, start, stop in spans if group]
-    lines += [" & ".join(_escaped(column.heading) for column in table.columns) + r" \\", r"\midrule"]
-    escaped = replace(table, rows=tuple(tuple(map(_escaped, row)) for row in table.rows))
+    lines += [" & ".join(_replace_signs(column.heading) for column in table.columns) + r" \\", r"\midrule"]
+    escaped = replace(table, rows=tuple(tuple(map(_replace_signs, row)) for row in table.rows))
     lines += [" & ".join(row) + r" \\" for row in escaped.shown(r"\textbf{{{}}}", "$^{*}$")]
     lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in table.notes)]
     return "\n".join(lines) + "\n"
@@ -204,7 +202,9 @@ _MINUS = re.compile(r"(?<![^\s(])-(?=[0-9.])")
 
 def to_json(value: Any) -> str:
     """Mappings, sequences and records (as objects of their fields) as indented JSON."""
-    return orjson.dumps(value, default=_fields, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode() + "\n"
+    return (
+        orjson.dumps(value, default=_list_fields, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode() + "\n"
+    )
 
 
 def render(table: Table, value: Any, output_format: str) -> str:
@@ -212,7 +212,12 @@ def render(table: Table, value: Any, output_format: str) -> str:
     return to_json(value) if output_format == "json" else TABLE_FORMATS[output_format](table)
 
 
-def csv_rows(rows: Sequence[NamedTuple]) -> str:
+def print_records(rows: Sequence[Any], fields: Sequence[FieldColumn], output_format: str) -> None:
+    """Prints one row per record, one column per field; JSON has the records."""
+    sys.stdout.write(render(Table.of_fields(rows, fields), rows, output_format))
+
+
+def format_csv(rows: Sequence[NamedTuple]) -> str:
     """Records as comma-separated values, headed by the names of their fields; NaN is an empty cell."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -227,27 +232,25 @@ def check_format(name: str, known: Iterable[str] = FORMATS) -> None:
         raise UnknownName("format", name, known)
 
 
-def _fields(record: Any) -> dict[str, Any]:
+def _list_fields(record: Any) -> dict[str, Any]:
     """A NamedTuple's fields, for orjson."""
     fields: dict[str, Any] = record._asdict()
     return fields
 
 
-def _spans(columns: Sequence[Column]) -> list[tuple[str, int, int]]:
+def _group_columns(columns: Sequence[Column]) -> list[tuple[str, int, int]]:
     """Adjacent columns of one group: (group, first, one past the last)."""
-    spans: list[tuple[str, int, int]] = []
-    for c, column in enumerate(columns):
-        if spans and spans[-1][0] == column.group:
-            spans[-1] = (column.group, spans[-1][1], c + 1)
-        else:
-            spans.append((column.group, c, c + 1))
+    spans = []
+    for group, places in groupby(range(len(columns)), key=lambda c: columns[c].group):
+        first, *others = places
+        spans.append((group, first, first + 1 + len(others)))
     return spans
 
 
-def _room(widths: Sequence[int]) -> int:
+def _measure_room(widths: Sequence[int]) -> int:
     """The width of columns and of the gaps between them."""
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
-def _escaped(text: str) -> str:
+def _replace_signs(text: str) -> str:
     return _MINUS.sub("\N{MINUS SIGN}", text).translate(_LATEX)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from lexvl_anserini.data.dataset import data_root
+from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.registry import Registry, import_home
@@ -22,19 +23,19 @@ from ..measures.measure_runs import measure_runs
 from ..measures.metrics import means
 from ..measures.names import parse_measure
 from .prepared import (
-    cost_of_classification,
-    cost_of_retrieval,
-    needs_of_classification,
-    needs_of_completeness,
-    needs_of_retrieval,
-    needs_of_weights,
+    estimate_classification,
+    estimate_retrieval,
+    list_classification_needs,
+    list_completeness_needs,
+    list_retrieval_needs,
+    list_weight_needs,
 )
 from .published import PublishedTable
-from .quantities import parts_of
-from .rows import Finding, Need, PartCost, PublishedRow, RowPart, Workplace, rows_of
+from .quantities import list_parts
+from .rows import Finding, Need, PartCost, PublishedRow, RowPart, Workplace, list_rows
 
 
-def needed_files(part: RowPart, place: Workplace) -> list[Need]:
+def list_needed_files(part: RowPart, place: Workplace) -> list[Need]:
     """The run of a row and its judgements, in the data folder."""
     assert part.runs is not None, "the table has published runs"
     names = (part.runs.files.format(part.label), part.runs.qrels)
@@ -46,7 +47,7 @@ def measure_published(part: RowPart, place: Workplace) -> Finding:
 
     They are stored as those of runs that this project searches.
     """
-    run, qrels = (data_root(place.data_dir) / need.name for need in needed_files(part, place))
+    run, qrels = (data_root(place.data_dir) / need.name for need in list_needed_files(part, place))
     if not qrels.is_file():
         raise DataError(f"{qrels}: no such judgements")
     card = replace(describe_run(run), system=part.label)
@@ -59,14 +60,15 @@ def measure_published(part: RowPart, place: Workplace) -> Finding:
 class TablePlan(NamedTuple):
     """What this version does with a table.
 
-    cells     published numbers, and what the source draws without numbers
-    runs      of these: it measures, with published weights and data, or without any
-    own       of these: it measures with weights or data that the user names, because they are not published
-    later     of these: of systems of this project, but it does not measure them
-    needs     weights and data of `runs` and `own`, each once
-    bytes     of shards and indexes of `runs`, about
-    seconds   of one CPU core for `runs`, about
-    missing   what the table lacks, or why it has no numbers
+    Attributes:
+        cells: published numbers, and what the source draws without numbers
+        runs: of these: it measures, with published weights and data, or without any
+        own: of these: it measures with weights or data that the user names, because they are not published
+        later: of these: of systems of this project, but it does not measure them
+        needs: weights and data of `runs` and `own`, each once
+        bytes: of shards and indexes of `runs`, about
+        seconds: of one CPU core for `runs`, about
+        missing: what the table lacks, or why it has no numbers
     """
 
     table: str
@@ -92,45 +94,34 @@ class TablePlan(NamedTuple):
         return tuple(need for need in self.needs if need.public and not need.here)
 
 
-def plan_of(table: PublishedTable, place: Workplace, pattern: str = "*") -> TablePlan:
+def make_plan(table: PublishedTable, place: Workplace, pattern: str = "*") -> TablePlan:
     """The plan of the rows of a table that match the pattern."""
     counts: Counter[str] = Counter()
     needs: dict[str, Need] = {}
     runnable: list[RowPart] = []
-    for row in rows_of(table, pattern):
-        parts = list(needs_of(row, place))
+    for row in list_rows(table, pattern):
+        parts = list(list_needs(row, place))
         needs |= {need.name: need for _, of_part in parts for need in of_part}
         runnable += [part for part, of_part in parts if all(need.public for need in of_part)]
-        counts.update(kinds_of(row, parts))
-    size, seconds = cost_of(runnable, place)
-    return TablePlan(
-        table=table.name,
-        title=table.title,
-        paper=table.paper,
-        cells=counts.total(),
-        runs=counts["runs"],
-        own=counts["own"],
-        later=counts["later"],
-        needs=tuple(needs.values()),
-        bytes=size,
-        seconds=seconds,
-        missing=table.missing,
-    )
+        counts.update(list_kinds(row, parts))
+    numbers = (counts.total(), counts["runs"], counts["own"], counts["later"])
+    facts = (tuple(needs.values()), *estimate_cost(runnable, place), table.missing)
+    return TablePlan(table.name, table.title, table.paper, *numbers, *facts)
 
 
-def needs_of(row: PublishedRow, place: Workplace) -> Iterator[tuple[RowPart, list[Need]]]:
+def list_needs(row: PublishedRow, place: Workplace) -> Iterator[tuple[RowPart, list[Need]]]:
     """The parts of a row that this version measures, and what each needs."""
     for part in row.parts():
-        if way := way_of(part):
+        if way := find_way(part):
             yield part, way.needs(part, place)
 
 
-def kinds_of(row: PublishedRow, needs: Sequence[tuple[RowPart, list[Need]]]) -> Iterator[str]:
+def list_kinds(row: PublishedRow, needs: Sequence[tuple[RowPart, list[Need]]]) -> Iterator[str]:
     """What happens to each cell of a row: runs, own, later or others, as in `TablePlan`."""
     public = {(part.task, part.data): all(need.public for need in of_part) for part, of_part in needs}
     measured = {(part.task, part.data, measure) for part, _ in needs for measure in part.measures}
     for cell in row.cells:
-        parts = parts_of(cell.quantity)
+        parts = list_parts(cell.quantity)
         if not row.is_ours:
             yield "others"
         elif not measured.issuperset(parts):
@@ -139,12 +130,12 @@ def kinds_of(row: PublishedRow, needs: Sequence[tuple[RowPart, list[Need]]]) -> 
             yield "runs" if all(public[part.task, part.data] for part in parts) else "own"
 
 
-def cost_of(parts: Iterable[RowPart], place: Workplace) -> tuple[float, float]:
+def estimate_cost(parts: Iterable[RowPart], place: Workplace) -> tuple[float, float]:
     """Bytes and CPU seconds of some parts; documents that several share are counted once."""
     encoded: dict[str, tuple[float, float]] = {}
     topics = 0.0
     for part in parts:
-        way = way_of(part)
+        way = find_way(part)
         if way and (cost := way.cost(part, place)):
             encoded[cost.documents] = (cost.bytes, cost.encoding_s)
             topics += cost.topics_s
@@ -154,10 +145,11 @@ def cost_of(parts: Iterable[RowPart], place: Workplace) -> tuple[float, float]:
 class Way(NamedTuple):
     """How a part of a row is measured.
 
-    target  `module:function` that measures it, so that a plan imports nothing of what measures
-    needs   what it reads, without reading it
-    cost    what it costs; None where that is nothing, or not known
-    fits    whether it measures a part of its task
+    Attributes:
+        target: `module:function` that measures it, so that a plan imports nothing of what measures
+        needs: what it reads, without reading it
+        cost: what it costs; None where that is nothing, or not known
+        fits: whether it measures a part of its task
     """
 
     target: str
@@ -166,11 +158,7 @@ class Way(NamedTuple):
     fits: Callable[[RowPart], bool] = lambda part: True
 
     def measure(self, part: RowPart, place: Workplace) -> Finding:
-        """Measures a part.
-
-        Raises:
-            CheckpointError, DataError: weights or data are missing.
-        """
+        """Measures a part."""
         finding: Finding = import_home(self.target)(part, place)
         return finding
 
@@ -184,19 +172,19 @@ def no_cost(part: RowPart, place: Workplace) -> None:
     """For what takes seconds and writes nothing."""
 
 
-RETRIEVAL = Way(f"{__package__}.retrieval:measure_retrieval", needs_of_retrieval, cost_of_retrieval)
+RETRIEVAL = Way(f"{__package__}.retrieval:measure_retrieval", list_retrieval_needs, estimate_retrieval)
 CLASSIFICATION = Way(
-    f"{__package__}.classification:measure_classification", needs_of_classification, cost_of_classification
+    f"{__package__}.vectors:measure_classification", list_classification_needs, estimate_classification
 )
-PUBLISHED_RUN = Way(f"{__name__}:measure_published", needed_files, no_cost)
-SPARSITY = Way(f"{__package__}.vectors:measure_sparsity", needs_of_retrieval, cost_of_retrieval)
+PUBLISHED_RUN = Way(f"{__name__}:measure_published", list_needed_files, no_cost)
+SPARSITY = Way(f"{__package__}.vectors:measure_sparsity", list_retrieval_needs, estimate_retrieval)
 WEIGHTS = Way(
     f"{__package__}.vectors:measure_weights",
-    needs_of_weights,
+    list_weight_needs,
     no_cost,
     lambda part: bool(part.system and (part.system.item or part.system.text)),
 )
-COMPLETENESS = Way(f"{__package__}.vectors:measure_completeness", needs_of_completeness, no_cost)
+COMPLETENESS = Way(f"{__package__}.vectors:measure_completeness", list_completeness_needs, no_cost)
 
 # Task -> how it is measured; plug-ins add tasks. A task that is no key is not measured by this installation.
 WAYS: Registry[Way] = Registry(
@@ -218,11 +206,11 @@ WAYS: Registry[Way] = Registry(
 TRAINED = "trained"
 
 
-def way_of(part: RowPart) -> Way | None:
+def find_way(part: RowPart) -> Way | None:
     """How a part is measured; None if this installation does not measure it, or its system is not ours."""
     if part.runs is not None:
         return PUBLISHED_RUN
-    if part.system is None:
+    if part.system is None or (part.system.encoder and part.system.encoder not in CARDS):
         return None
     way = WAYS.get(TRAINED if part.system.trained_on else part.task)
     return way if way and way.fits(part) else None

@@ -30,21 +30,23 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, PositiveFloat
 
 from lexvl_anserini.data.yaml_files import Many, read_yaml
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
-from lexvl_anserini.ground.installed import shipped_folder
+from lexvl_anserini.ground.machine import find_shipped
 
-from .protocols import PROTOCOLS
 from .quantities import Quantity, check_corpus, parse_quantity
+from .sources import PROTOCOLS
+
+T = TypeVar("T")
 
 UNITS: Mapping[str, str] = {
     "%": "100 times the measure",
@@ -86,8 +88,9 @@ Status = Annotated[str, _refuse_others("status", STATUSES)]
 class PrintedNumber(NamedTuple):
     """A number and how many decimals the source prints.
 
-    value   None for a point or a bar that the source draws without a number
-    bound   < or > where the source says only that the quantity is below or above this number; else empty
+    Attributes:
+        value: None for a point or a bar that the source draws without a number
+        bound: < or > where the source says only that the quantity is below or above this number; else empty
     """
 
     value: float | None
@@ -118,19 +121,20 @@ class SpeedSuite(NamedTuple):
 class PublishedSystem(NamedTuple):
     """What this project runs for a row: an encoder, a published checkpoint (empty for none), and its options.
 
-    options      those of `--set`. `prompt` is of retrieval only: zero-shot classification has prompts of its own
-    rerank       documents of each list that the complete vectors score again; 0 for none
-    corpora      another corpus to read in the place of a collection, as stored vectors of its images and texts
-    checkpoints  another checkpoint for a collection, of models that are trained on each collection
-    weights      the name by which `--checkpoint` gives weights that nobody publishes; empty for the row's heading
-    item         the image whose weights the source prints: its id in a corpus, or the name of its file without suffix
-    text         the text whose weights the source prints
-    protocol     the key, in `lexvl_eval.reproduction.protocols`, of the rules by which latency is measured
-    dense        the model whose latency is compared
-    origin       where weights are published that have no name of a hub or a file in any source
-    recipe       how `train` makes such weights: the name of a recipe and options; empty where no recipe does
-    trained_on   the corpus on which the recipe trains the weights when the row is measured; empty where it does not
-    suite        the systems and the collection of a row of ratios, which has no encoder; None for all others
+    Attributes:
+        options: those of `--set`. `prompt` is of retrieval only: zero-shot classification has prompts of its own
+        rerank: documents of each list that the complete vectors score again; 0 for none
+        corpora: another corpus to read in the place of a collection, as stored vectors of its images and texts
+        checkpoints: another checkpoint for a collection, of models that are trained on each collection
+        weights: the name by which `--checkpoint` gives weights that nobody publishes; empty for the row's heading
+        item: the image whose weights the source prints: its id in a corpus, or the name of its file without suffix
+        text: the text whose weights the source prints
+        protocol: the key, in `lexvl_eval.reproduction.sources`, of the rules by which latency is measured
+        dense: the model whose latency is compared
+        origin: where weights are published that have no name of a hub or a file in any source
+        recipe: how `train` makes such weights: the name of a recipe and options; empty where no recipe does
+        trained_on: the corpus on which the recipe trains the weights when the row is measured; empty where it does not
+        suite: the systems and the collection of a row of ratios, which has no encoder; None for all others
     """
 
     encoder: str = ""
@@ -157,9 +161,10 @@ class PublishedSystem(NamedTuple):
 class PublishedRuns(NamedTuple):
     """Runs that other people publish, one per row of a table.
 
-    files   their names in the data folder, with {} in the place of the row's heading
-    qrels   the judgements in the data folder
-    origin  where both are published
+    Attributes:
+        files: their names in the data folder, with {} in the place of the row's heading
+        qrels: the judgements in the data folder
+        origin: where both are published
     """
 
     files: str
@@ -202,18 +207,19 @@ class PaperEntry(NamedTuple):
 class PublishedCell(NamedTuple):
     """One published number.
 
-    table       name of the table, such as vdr-table4
-    row         its heading in the file, and `column`; one of them is the system's, see `label`
-    label       the system as the paper names it
-    system      what this project runs for it; None for other people's systems
-    value       None if the source draws it without a number
-    decimals    that the source prints
-    unit        a key of `UNITS`; `status` one of `STATUSES`
-    protocol    how the paper measures, and `note`: what is doubtful (both may be empty)
-    uncompared  why the number is no measure of the system: another checkpoint, another measure; empty otherwise
-    source      where the number is from, if its status is not printed; empty otherwise
-    bound       < or > where the source says only that the quantity is below or above the value; else empty
-    tolerance   how far a measured value may be off, in the cell's unit; None for the rule of its kind
+    Attributes:
+        table: name of the table, such as vdr-table4
+        row: its heading in the file, and `column`; one of them is the system's, see `label`
+        label: the system as the paper names it
+        system: what this project runs for it; None for other people's systems
+        value: None if the source draws it without a number
+        decimals: that the source prints
+        unit: a key of `UNITS`; `status` one of `STATUSES`
+        protocol: how the paper measures, and `note`: what is doubtful (both may be empty)
+        uncompared: why the number is no measure of the system: another checkpoint, another measure; empty otherwise
+        source: where the number is from, if its status is not printed; empty otherwise
+        bound: < or > where the source says only that the quantity is below or above the value; else empty
+        tolerance: how far a measured value may be off, in the cell's unit; None for the rule of its kind
     """
 
     table: str
@@ -249,15 +255,15 @@ class PublishedTable(NamedTuple):
     runs: PublishedRuns | None = None
 
 
-def expected_folder() -> Path:
+def find_expected_folder() -> Path:
     """The folder of the published numbers."""
-    return shipped_folder("expected")
+    return find_shipped("expected")
 
 
 @cache
-def published_tables() -> Mapping[str, PublishedTable]:
+def load_published_tables() -> Mapping[str, PublishedTable]:
     """All tables by name, such as vdr-table4, in the order of files and of their entries."""
-    return {table.name: table for path in sorted(expected_folder().glob("*.yaml")) for table in read_tables(path)}
+    return {table.name: table for path in sorted(find_expected_folder().glob("*.yaml")) for table in read_tables(path)}
 
 
 def read_tables(path: Path) -> Iterator[PublishedTable]:
@@ -266,7 +272,7 @@ def read_tables(path: Path) -> Iterator[PublishedTable]:
     for key, own in content.tables.items():
         entry = own._replace(source=own.source or content.source)
         name, where = f"{path.stem}-{key}", f"{path.name} (tables: {key})"
-        cells = tuple(_cells(name, entry, where))
+        cells = tuple(_read_cells(name, entry, where))
         if not cells and not entry.missing:
             raise DataError(f"{where}: no numbers; say in `missing` why")
         _check_names(entry, cells, where)
@@ -274,24 +280,32 @@ def read_tables(path: Path) -> Iterator[PublishedTable]:
         yield PublishedTable(name, content.paper, entry.title, entry.protocol, cells, entry.missing, entry.runs)
 
 
-def _cells(name: str, entry: TableEntry, where: str) -> Iterator[PublishedCell]:
+def _read_cells(name: str, entry: TableEntry, where: str) -> Iterator[PublishedCell]:
     if entry.terms and (entry.rows or entry.columns):
         raise DataError(f"{where}: both rows and terms; make two tables of them")
     across = entry.rows_are == "quantities"
     columns = _read_headings(entry, where)
-    quantities = {} if across else {heading: _read_quantity(heading, where) for heading in columns}
+    quantities = {} if across else {heading: read_text(parse_quantity, heading, where) for heading in columns}
     for row, text in entry.rows.items():
         there = f"{where}: {row}"
         numbers = [None if word == "-" else _read_number(word, there) for word in text.split()]
         if len(numbers) != len(columns):
             raise DataError(f"{there}: {len(numbers)} values, expected {len(columns)}, one per column")
-        of_row = _read_quantity(row, where) if across else None
+        of_row = read_text(parse_quantity, row, where) if across else None
         for column, number in zip(columns, numbers, strict=True):
             if number:
-                yield _cell(name, entry, (row, column), of_row or quantities[column], number)
+                yield _make_cell(name, entry, (row, column), of_row or quantities[column], number)
     for row, text in entry.terms.items():
         for term, weight in _read_terms(text, f"{where}: {row}").items():
-            yield _cell(name, entry, (row, term), Quantity("weight", entry.data, term), weight)
+            yield _make_cell(name, entry, (row, term), Quantity("weight", entry.data, term), weight)
+
+
+def read_text(read: Callable[[str], T], text: str, where: str) -> T:
+    """What is read from a text of the file, whose place an error names."""
+    try:
+        return read(text)
+    except UsageError as error:
+        raise DataError(f"{where}: {error}") from None
 
 
 def _read_headings(entry: TableEntry, where: str) -> list[str]:
@@ -309,12 +323,11 @@ def _read_headings(entry: TableEntry, where: str) -> list[str]:
 def _read_terms(text: str, where: str) -> dict[str, PrintedNumber]:
     """Terms and their weights, in the order of the source: `dog 1.5, ##gy 0.7`."""
     weights: dict[str, PrintedNumber] = {}
-    for pair in text.split(","):
-        term, _, number = pair.strip().rpartition(" ")
-        if not term:
-            raise DataError(f"{where}: {pair.strip()!r}, expected a term and its weight")
-        if term in weights:
-            raise DataError(f"{where}: two values for one cell, the weight of {term!r}")
+    for pair in map(str.strip, text.split(",")):
+        term, _, number = pair.rpartition(" ")
+        if not term or term in weights:
+            problem = "two values for one cell" if term else "expected a term and its weight"
+            raise DataError(f"{where}: {pair!r}, {problem}")
         weights[term] = _read_number(number, where)
     return weights
 
@@ -328,34 +341,23 @@ def _read_number(word: str, where: str) -> PrintedNumber:
     return PrintedNumber(float(number[2]), len(number[3] or ""), number[1])
 
 
-def _read_quantity(text: str, where: str) -> Quantity:
-    try:
-        return parse_quantity(text)
-    except UsageError as error:
-        raise DataError(f"{where}: {error}") from None
-
-
-def _cell(
+def _make_cell(
     name: str, entry: TableEntry, place: tuple[str, str], quantity: Quantity, number: PrintedNumber
 ) -> PublishedCell:
     row, column = place
     label = column if entry.rows_are == "quantities" else row
     keys = (f"{row} | {column}", row, column)
-    status = next((entry.statuses[key] for key in keys if key in entry.statuses), entry.status)
+
+    def look_up(texts: Mapping[str, str]) -> list[str]:
+        return [texts[key] for key in keys if key in texts]
+
+    [status, *_] = (*look_up(entry.statuses), entry.status)
+    [unit, *_] = (*look_up(entry.units), entry.unit)
     return PublishedCell(
-        table=name,
-        row=row,
-        column=column,
-        label=label,
-        quantity=quantity,
-        value=number.value,
-        decimals=number.decimals,
-        unit=next((entry.units[key] for key in keys if key in entry.units), entry.unit),
-        status=status,
-        protocol=entry.protocol,
-        note="; ".join(entry.notes[key] for key in keys if key in entry.notes),
+        *(name, row, column, label, quantity, number.value, number.decimals, unit, status, entry.protocol),
+        note="; ".join(look_up(entry.notes)),
         system=entry.systems.get(label),
-        uncompared="; ".join(entry.uncompared[key] for key in keys if key in entry.uncompared),
+        uncompared="; ".join(look_up(entry.uncompared)),
         source="" if status == "printed" else entry.source,
         bound=number.bound,
         tolerance=entry.tolerance,
@@ -397,7 +399,7 @@ def _check_systems(entry: TableEntry, where: str) -> None:
         models += [(system.dense.encoder, (system.dense.checkpoint,))] if system.dense else []
         for encoder, checkpoints in models:
             if encoder not in CARDS:
-                raise DataError(f"{where}: {label}: {UnknownName('encoder', encoder, CARDS)}")
+                continue  # that of a plug-in which is not installed: an error where its row runs
             known = CARDS[encoder].checkpoints
             for checkpoint in filter(None, checkpoints):
                 if checkpoint not in known:
@@ -409,7 +411,4 @@ def _check_training(system: PublishedSystem, where: str) -> None:
     _, *options = shlex.split(system.recipe) or ("",)
     if system.checkpoint or not system.recipe or any(word != "--set" for word in options[::2]):
         raise DataError(f"{where}: what is trained has a recipe with options `--set KEY=VALUE`, and no checkpoint")
-    try:
-        check_corpus(system.trained_on)
-    except UsageError as error:
-        raise DataError(f"{where}: trained_on: {error}") from None
+    read_text(check_corpus, system.trained_on, f"{where}: trained_on")

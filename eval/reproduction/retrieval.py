@@ -15,37 +15,38 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import wraps
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.data.dataset import Dataset, data_root, dataset_of
-from lexvl_anserini.encoders.cards import direction_option
-from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
-from lexvl_anserini.encoders.loading import digest_of, load_encoder, other_parts
-from lexvl_anserini.ground.claims import same_request
+from lexvl_anserini.data.dataset import Dataset, data_root, load_reference
+from lexvl_anserini.encoders.cards import make_direction_option
+from lexvl_anserini.encoders.checkpoints.find import combine_digests, find_checkpoint, find_parts
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.ground.claims import compare_requests
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, make_folder, read_json, write_json
-from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.manifest import RunManifest, read_manifest
 from lexvl_anserini.ground.records import Document, Qrel, Topic
-from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, lists_of, write_run
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.refine import SearchSettings
+from lexvl_anserini.searching.index_runs import plan_run, write_index_run
+from lexvl_anserini.searching.query_encoder import EncoderChanges
 from lexvl_anserini.searching.rescoring import manifest_of_run, rerank_lists, reranked_manifest, reranking_encoder
-from lexvl_anserini.searching.retrieval import IndexSearch
-from lexvl_anserini.searching.searcher import EncoderChanges
+from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.searcher import Searcher
 
 from ..measures.inputs import JudgementSource, describe_run
 from ..measures.measure_runs import measure_runs
 from ..measures.metrics import means
 from ..measures.names import parse_measure
-from .prepared import Prepared, document_options, limit_of, prepare, remarks_on, twin_of
+from .prepared import Prepared, find_limit, find_twin, prepare, select_document_options, write_remarks
 from .rows import Finding, RowPart, Workplace
 
 if TYPE_CHECKING:
-    from lexvl_anserini.searching.index import Index
+    from lexvl_anserini.searching.searcher import Index
 
 # Documents of a shard: what a killed call encodes again.
 SHARD_SIZE = 1024
@@ -54,24 +55,60 @@ SHARD_SIZE = 1024
 CAPTION_HITS = 100
 
 
-def measure_retrieval(part: RowPart, place: Workplace) -> Finding:
-    """Runs the line of a part, or finds its result."""
-    return found_or_made(part, place, run_line)
+# How far a value from 0 to 1 may be from the published one: 0.3 points with vectors of 8 bits, else 0.1.
+TOLERANCES = {True: 0.003, False: 0.001}
 
 
-def run_line(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+# (part, what runs for it, workplace) -> `values` by measure, whether the vectors are `quantised`, and other facts.
+Make = Callable[[RowPart, Prepared, Workplace], dict[str, Any]]
+
+
+def find_or_make(part: RowPart, place: Workplace, make: Make) -> Finding:
+    """The result of a part, stored or made."""
+    work = prepare(part, place)
+    if work is None:
+        raise CheckpointError(f"{part.label}: no published weights")
+    request = make_request(part, work, place)
+    stored = place.output / "parts" / f"{work.names.run}.json"
+    result = find_result(stored, request, part)
+    if result is None:
+        started = time.perf_counter()
+        with disk_errors(place.output):
+            make_folder(stored.parent)
+        with exclusive(place.output):
+            result = {"request": request, **make(part, work, place)}
+        result["seconds"] = round(time.perf_counter() - started, 1)
+        write_json(stored, result)
+    remark, note = write_remarks(work.weights, place.as_published)
+    remark = ", ".join(filter(None, (remark, f"--limit {place.limit}" if place.limit else "")))
+    model = request["checkpoint_digest"] or ""
+    return Finding(result["values"], TOLERANCES[result["quantised"]], remark, note, model)
+
+
+def keep_values(make: Make) -> Callable[[RowPart, Workplace], Finding]:
+    """What measures a part by `make`, or finds the result of an earlier call."""
+
+    @wraps(make)
+    def measure(part: RowPart, place: Workplace) -> Finding:
+        return find_or_make(part, place, make)
+
+    return measure
+
+
+@keep_values
+def measure_retrieval(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """Encodes, indexes, searches and measures; each step is skipped where it is finished."""
     dataset = dataset_for(part, work, place)
     with disk_errors(place.output):
         make_folder(place.output / "runs")
-    index = indexed(work, dataset, place)
-    run = searched(index, work, dataset, place)
+    index = index_part(work, dataset, place)
+    run = search_part(index, work, dataset, place)
     if work.system.rerank:
-        run = reranked(run, work, dataset, place)
-    judgements = written_judgements(run, dataset) if place.limit else JudgementSource()
+        run = rerank_part(run, work, dataset, place)
+    judgements = write_judgements(run, dataset) if place.limit else JudgementSource()
     measures, stored = map(measure_name, part.measures), place.output / "results"
     card = describe_run(run)
-    [rows] = measure_runs([card], judgements, measures, ties=ties_of(part), results=stored)
+    [rows] = measure_runs([card], judgements, measures, ties=choose_order(part), results=stored)
     values = means(rows)
     return {
         "values": {name: values[measure_name(name)] for name in part.measures},
@@ -82,15 +119,15 @@ def run_line(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     }
 
 
-def ties_of(part: RowPart) -> str | None:
+def choose_order(part: RowPart) -> str | None:
     """The order of equal scores in which the authors of a collection measure; None for that of the run."""
     return "trec_eval" if part.data.startswith("vidore/") else None
 
 
 def dataset_for(part: RowPart, work: Prepared, place: Workplace) -> Dataset:
     """The collection of a part, with as many documents as are encoded."""
-    dataset, limit = dataset_of(work.corpus), limit_of(part, place)
-    return limited(dataset, limit) if limit else dataset
+    dataset, limit = load_reference(work.corpus), find_limit(part, place)
+    return limit_dataset(dataset, limit) if limit else dataset
 
 
 def encoded(work: Prepared, dataset: Dataset, place: Workplace) -> Path:
@@ -98,9 +135,9 @@ def encoded(work: Prepared, dataset: Dataset, place: Workplace) -> Path:
     from lexvl_anserini.shards.layout import Layout
     from lexvl_anserini.shards.writing import write_impacts
 
-    name, options = work.system.encoder, document_options(work.system.encoder, work.weights.options)
+    name, options = work.system.encoder, select_document_options(work.system.encoder, work.weights.options)
     model = load_encoder(
-        name, work.weights.reference, device=place.device, **direction_option(name, dataset.direction), **options
+        name, work.weights.reference, device=place.device, **make_direction_option(name, dataset.direction), **options
     )
     shards, layout = place.output / "impacts" / work.names.documents, Layout("parquet", SHARD_SIZE)
     with place.bars(f"encode {shards.name}", None, "documents") as progress:
@@ -108,7 +145,7 @@ def encoded(work: Prepared, dataset: Dataset, place: Workplace) -> Path:
     return shards
 
 
-def indexed(work: Prepared, dataset: Dataset, place: Workplace) -> Index:
+def index_part(work: Prepared, dataset: Dataset, place: Workplace) -> Index:
     """The index of the encoded documents."""
     shards = encoded(work, dataset, place)
     folder, documents = place.output / "indexes" / shards.name, read_manifest(shards).counts.documents
@@ -116,31 +153,29 @@ def indexed(work: Prepared, dataset: Dataset, place: Workplace) -> Index:
         return build_index(shards, folder, overwrite=place.overwrite, progress=progress)
 
 
-def searched(index: Index, work: Prepared, dataset: Dataset, place: Workplace) -> Path:
+def search_part(index: Index, work: Prepared, dataset: Dataset, place: Workplace) -> Path:
     """The run of all topics."""
-    of_documents = document_options(work.system.encoder, work.weights.options)
+    of_documents = select_document_options(work.system.encoder, work.weights.options)
     changes = {name: value for name, value in work.weights.options.items() if name not in of_documents}
-    search = IndexSearch(
-        index, EncoderChanges(options=changes, device=place.device), SearchSettings(batch_size=place.batch_size)
-    )
-    source = TopicSource.of(dataset)
+    searcher = Searcher(index, encoder=EncoderChanges(options=changes, device=place.device))
+    source = TopicSource.take_dataset(dataset)
     hits = DEFAULT_HITS if dataset.direction == "text-to-text" else CAPTION_HITS
     run = place.output / "runs" / f"{work.names.run}{'.found' if work.system.rerank else ''}.trec"
-    request = search.run_manifest(source, hits, source.remove_query, strict_scores=False, output_format="trec")
+    request = plan_run(searcher, source, hits, source.remove_query)
 
     def write() -> RunManifest:
         with place.bars(f"search {run.name}", source.count(), "topics") as progress:
-            return search.write(source, request, run, progress)
+            return write_index_run(searcher, source, Search(batch_size=place.batch_size), request, run, progress)
 
     ensure_run(run, request, place.overwrite, write)
     return run
 
 
-def reranked(found: Path, work: Prepared, dataset: Dataset, place: Workplace) -> Path:
+def rerank_part(found: Path, work: Prepared, dataset: Dataset, place: Workplace) -> Path:
     """The run with the first documents of each list scored again by the complete vectors."""
     manifest = manifest_of_run(found)
     model = reranking_encoder(manifest, None, None, place.device, {})
-    request = reranked_manifest(found, TopicSource.of(dataset), model, work.system.rerank)
+    request = reranked_manifest(found, TopicSource.take_dataset(dataset), model, work.system.rerank)
     run = place.output / "runs" / f"{work.names.run}.trec"
 
     def write() -> RunManifest:
@@ -157,7 +192,7 @@ def measure_name(name: str) -> str:
     return str(parse_measure(f"HitRate{name[1:]}" if name.startswith("R@") else name))
 
 
-def limited(dataset: Dataset, number: int) -> Dataset:
+def limit_dataset(dataset: Dataset, number: int) -> Dataset:
     """A part of a dataset: that many documents, relevant ones first, and the topics that have one among them."""
     doc_ids = set(islice(dict.fromkeys(qrel.doc_id for qrel in dataset.qrels() if qrel.relevance > 0), number))
     for document in dataset.documents():
@@ -178,7 +213,7 @@ def limited(dataset: Dataset, number: int) -> Dataset:
     return replace(dataset, documents=documents, topics=topics, qrels=qrels)
 
 
-def written_judgements(run: Path, dataset: Dataset) -> JudgementSource:
+def write_judgements(run: Path, dataset: Dataset) -> JudgementSource:
     """The judgements of a part of a dataset, beside its run."""
     path = run.with_suffix(".qrels")
     with atomic_write(path) as out:
@@ -186,60 +221,29 @@ def written_judgements(run: Path, dataset: Dataset) -> JudgementSource:
     return JudgementSource(path)
 
 
-# How far a value from 0 to 1 may be from the published one: 0.3 points with vectors of 8 bits, else 0.1.
-TOLERANCES = {True: 0.003, False: 0.001}
-
-
-def found_or_made(
-    part: RowPart, place: Workplace, make: Callable[[RowPart, Prepared, Workplace], dict[str, Any]]
-) -> Finding:
-    """The result of a part, stored or made.
-
-    `make` returns `values` by measure, whether the vectors are `quantised`, and what else is worth keeping.
-    """
-    work = prepare(part, place)
-    if work is None:
-        raise CheckpointError(f"{part.label}: no published weights")
-    request = request_of(part, work, place)
-    stored = place.output / "parts" / f"{work.names.run}.json"
-    result = stored_result(stored, request, part)
-    if result is None:
-        started = time.perf_counter()
-        with disk_errors(place.output):
-            make_folder(stored.parent)
-        with exclusive(place.output):
-            result = {"request": request, **make(part, work, place)}
-        result["seconds"] = round(time.perf_counter() - started, 1)
-        write_json(stored, result)
-    remark, note = remarks_on(work.weights, place.as_published)
-    remark = ", ".join(filter(None, (remark, f"--limit {place.limit}" if place.limit else "")))
-    model = request["checkpoint_digest"] or ""
-    return Finding(result["values"], TOLERANCES[result["quantised"]], remark, note, model)
-
-
-def request_of(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+def make_request(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """What decides the values of a part."""
     reference, options = work.weights.reference, work.weights.options
     checkpoint = find_checkpoint(reference) if reference else None
-    twin = twin_of(part)
+    twin = find_twin(part)
     dense = prepare(twin, place) if twin else None
-    of_twin = {"dense": request_of(twin, dense, place)} if twin and dense else {}
+    of_twin = {"dense": make_request(twin, dense, place)} if twin and dense else {}
     return {
         "encoder": work.system.encoder,
-        "checkpoint_digest": digest_of(checkpoint, other_parts(options)),
+        "checkpoint_digest": combine_digests(checkpoint, find_parts(options)),
         "options": options,
         "rerank": work.system.rerank,
         "data_dir": str(data_root(place.data_dir).resolve()),
         "corpus": work.corpus.name,
         "split": work.corpus.split,
         "direction": part.task,
-        "limit": limit_of(part, place),
+        "limit": find_limit(part, place),
         **of_twin,
     }
 
 
-def stored_result(path: Path, request: dict[str, Any], part: RowPart) -> dict[str, Any] | None:
+def find_result(path: Path, request: dict[str, Any], part: RowPart) -> dict[str, Any] | None:
     """A finished result; None if it is not there, of another request, or lacks a measure of the part."""
     content = read_json(path, "result") if path.is_file() else {}
     complete = "quantised" in content and {*part.measures} <= {*content.get("values", ())}
-    return content if complete and same_request(request, content.get("request") or {}) else None
+    return content if complete and compare_requests(request, content.get("request") or {}) else None

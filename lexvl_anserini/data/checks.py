@@ -30,10 +30,11 @@ Documents = Callable[[], Iterator[Document]]
 class CorpusSummary(NamedTuple):
     """A corpus that was read once.
 
-    documents  number of documents
-    digest     SHA-256 (hex) of their ids, titles, texts and names of images, in order
-    images     number of documents with an image
-    contents   digest of the pictures, vectors and stored metadata that will be encoded; None if there are none
+    Attributes:
+        documents: number of documents.
+        digest: SHA-256 (hex) of their ids, titles, texts and names of images, in order.
+        images: number of documents with an image.
+        contents: digest of the pictures, vectors and stored metadata that will be encoded; None if there are none.
     """
 
     documents: int
@@ -60,7 +61,7 @@ def check_corpus(
     for document in documents():
         seen.add(document.doc_id)
         images += document.image is not None
-        digest.update(document_bytes(document))
+        digest.update(pack_document(document))
         visit(document)
     if not len(seen):
         raise DataError(f"{where}: no document in it")
@@ -75,17 +76,17 @@ def check_corpus(
     return CorpusSummary(len(seen), digest.hexdigest(), images)
 
 
-def document_bytes(document: Document) -> bytes:
+def pack_document(document: Document) -> bytes:
     """A document's id, title, text and image such that no two documents, nor sequences of them, give the same bytes.
 
     Of an image only the file name counts: the same corpus in another folder is the same corpus. What the image shows is
-    the matter of `shards.corpus_reading`.
+    the matter of `shards.encoding`.
     """
     image = document.image and document.image.rsplit("/", 1)[-1]
-    return b"".join(map(field_bytes, (document.doc_id, document.title, document.text, image)))
+    return b"".join(map(pack_field, (document.doc_id, document.title, document.text, image)))
 
 
-def field_bytes(value: str | None) -> bytes:
+def pack_field(value: str | None) -> bytes:
     """A mark (absent or present), the length of the text, its UTF-8: fields in a row are unambiguous."""
     if value is None:
         return b"-"
@@ -124,11 +125,11 @@ def unescape_id(escaped: str) -> str:
     return unquote(escaped, errors="strict")
 
 
-def checked_id(raw: Any, where: str, escape: bool = False) -> str:
+def check_id(raw: Any, where: str, escape: bool = False) -> str:
     """An id that a run file and an index can hold.
 
     JSON integers are taken as their decimal digits, because tools that write ids from a table often leave them
-    unquoted and qrels name them by those digits; fractions and booleans have no such spelling and are refused.
+    remove_quotes and qrels name them by those digits; fractions and booleans have no such spelling and are refused.
 
     Raises:
         DataError: empty, too long for an index, not a string or an integer, or (unless `escape`) with white space or

@@ -1,13 +1,25 @@
-"""Lines of a text file with their numbers: plain, gzip or Zstandard, UTF-8, one at a time."""
+"""Lines of a text file with their numbers: plain, gzip or Zstandard, UTF-8, one at a time.
+
+Entries of folders and archives: the state of a file, by which a change is seen, and what a corpus leaves out.
+
+What is left out is counted and named by reason, and logged in one line a reason.
+
+Lists of words, one file a list.
+"""
 
 from __future__ import annotations
 
 import gzip
 import io
 import json
+import logging
+import os
 import re
+import stat
 import zlib
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -47,12 +59,12 @@ class Line(NamedTuple):
         return f"{self.path} line {self.number}"
 
 
-def plain_suffix(path: Path) -> str:
+def get_plain_suffix(path: Path) -> str:
     """The suffix of the format: `.jsonl` of `queries.jsonl.gz`."""
-    return Path(without_packing(path.name)).suffix.lower()
+    return Path(remove_packing(path.name)).suffix.lower()
 
 
-def without_packing(name: str) -> str:
+def remove_packing(name: str) -> str:
     """The name of a file without the suffix of its compression."""
     return name.removesuffix(".gz").removesuffix(".zst")
 
@@ -139,12 +151,12 @@ def parse_object(line: Line) -> dict[str, Any]:
             raise DataError(f"{line.where}: malformed JSON ({str(problem).partition(';')[0]})") from problem
     if not isinstance(record, dict):
         raise DataError(
-            f'{line.where}: a JSON {_json_type(record)}, expected an object such as {{"_id": ..., "text": ...}}'
+            f'{line.where}: a JSON {_describe_type(record)}, expected an object such as {{"_id": ..., "text": ...}}'
         )
     return record
 
 
-def string_field(record: dict[str, Any], key: str, where: str) -> str | None:
+def get_string(record: dict[str, Any], key: str, where: str) -> str | None:
     """A string of the record; None where the key is absent.
 
     Raises:
@@ -154,7 +166,7 @@ def string_field(record: dict[str, Any], key: str, where: str) -> str | None:
         return None
     value = record[key]
     if not isinstance(value, str):
-        raise DataError(f"{where}: {key!r} is {_json_type(value)}, expected a string (an empty one is allowed)")
+        raise DataError(f"{where}: {key!r} is {_describe_type(value)}, expected a string (an empty one is allowed)")
     return value
 
 
@@ -169,8 +181,100 @@ def whole_characters(value: Any) -> Any:
     return value
 
 
-def _json_type(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     if value is None:
         return "null"
     names = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
     return names[type(value)]
+
+
+log = logging.getLogger(__name__)
+
+# Names in a line.
+NAMED = 5
+
+# A reason that users expect: the line is for information. All other lines are warnings.
+HIDDEN = "hidden"
+
+
+class FileState(NamedTuple):
+    """Size in bytes, times of the last change of content and of anything (in ns), inode; it is hashable."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    regular: bool = True
+
+    @classmethod
+    def read_status(cls, status: os.stat_result) -> FileState:
+        """From what the system returns for a path or an open file."""
+        regular = stat.S_ISREG(status.st_mode)
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, regular)
+
+    @property
+    def changed_ns(self) -> int:
+        """The time of the last change; a restored time of the content does not hide it."""
+        return max(self.mtime_ns, self.ctime_ns)
+
+
+def read_file_state(path: Path) -> FileState:
+    """The state of a file; links are followed."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as problem:  # a ValueError for a name with U+0000
+        raise DataError(f"{path}: cannot be read ({getattr(problem, 'strerror', None) or problem})") from problem
+    return FileState.read_status(status)
+
+
+class LeftOut:
+    """Entries of a folder or an archive that are no documents; memory: a count and `NAMED` names a reason."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._names: dict[str, list[str]] = defaultdict(list)
+
+    def add(self, reason: str, name: str) -> None:
+        """Counts an entry."""
+        self._counts[reason] += 1
+        if len(names := self._names[reason]) < NAMED:
+            names.append(name)
+
+    def log(self, where: str) -> None:
+        """Logs a line for each reason; the same line only once, because a corpus is read several times."""
+        for reason, count in self._counts.items():
+            names = ", ".join(map(printable, self._names[reason])) + (", ..." if count > NAMED else "")
+            level = logging.INFO if reason == HIDDEN else logging.WARNING
+            log_once(f"{printable(where)}: skipped, {reason}: {count:,} ({names})", level)
+
+
+@cache
+def log_once(message: str, level: int = logging.INFO) -> None:
+    """Logs a message once, although a corpus is read several times."""
+    log.log(level, "%s", message)
+
+
+def some(names: Sequence[str], number: int = NAMED) -> str:
+    """The first names, and how many others there are."""
+    more = f" and {len(names) - number} more" if len(names) > number else ""
+    return ", ".join(names[:number]) + more
+
+
+def printable(name: str) -> str:
+    """A name that fits on a line: characters that cannot be printed are escaped."""
+    return name if name.isprintable() else repr(name)[1:-1]
+
+
+FUNCTION_WORDS = Path(__file__).parents[1] / "assets" / "words" / "function-words.txt"
+
+
+def load_function_words() -> frozenset[str]:
+    """Words that name nothing in an image: articles, pronouns, prepositions, conjunctions, auxiliaries and so on."""
+    return read_words(FUNCTION_WORDS)
+
+
+@cache
+def read_words(path: Path) -> frozenset[str]:
+    """The words of a list, in lower case; a line that begins with # is a comment."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return frozenset(word for line in lines if not line.startswith("#") for word in line.split())

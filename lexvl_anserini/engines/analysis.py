@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.encoders.families.plain_text import ENGLISH, BM25Settings
+from lexvl_anserini.encoders.families.bm25 import ENGLISH, BM25Settings
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.jvm import java_calls, java_class, java_errors
 

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.data.checks import SeenIds
-from lexvl_anserini.encoders.families.plain_text import ENGLISH, BM25Settings
+from lexvl_anserini.encoders.families.bm25 import ENGLISH, BM25Settings
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.analysis import analyzer_of
 from lexvl_anserini.engines.engine import EngineOptions, TextEngine
@@ -31,7 +31,7 @@ from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
-from lexvl_anserini.queries.feedback import RM3
+from lexvl_anserini.queries.query_vectors import RM3
 from lexvl_anserini.runs.order import RankedList, in_order
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_texts
 

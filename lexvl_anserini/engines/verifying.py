@@ -23,7 +23,7 @@ from typing import BinaryIO
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.engines.lucene.versions import CHECKSUM_BYTES, FOOTER, FOOTER_BYTES
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import file_sha256, new_folder
+from lexvl_anserini.ground.files import compute_sha256, new_folder
 
 # Up to this size all checksums are compared before the first answer, which takes some tenths of a second at most.
 VERIFIED_BYTES = 1 << 30
@@ -196,7 +196,7 @@ def compare_digests(index: Path, digests: Mapping[str, str]) -> None:
     """Compares files, which are read whole anyway, with their SHA-256 in index.json."""
     for name, digest in digests.items():
         try:
-            actual = file_sha256(index / name)
+            actual = compute_sha256(index / name)
         except OSError as error:
             raise ArtefactError(f"{index / name}: cannot be read ({error.strerror or error}); index again") from error
         if actual != digest:

@@ -46,7 +46,8 @@ class Claim(Enum):
 class Comparison:
     """Two requests compared entry by entry; true if they are the same.
 
-    differing  name of an entry -> its value in this command's request, and in the one that made the output
+    Attributes:
+        differing: name of an entry -> its value in this command's request, and in the one that made the output.
     """
 
     differing: Mapping[str, tuple[Any, Any]]
@@ -56,23 +57,23 @@ class Comparison:
 
     def __str__(self) -> str:
         """The keys that differ, at any depth, for an error message: the first with their values, the others by name."""
-        keys = [key for name, values in self.differing.items() for key in _differing(name, *values)]
-        detailed = ["{}: {} found, {} requested".format(name, *_shown_apart(*pair)) for name, *pair in keys[:DETAILED]]
+        keys = [key for name, values in self.differing.items() for key in _list_differences(name, *values)]
+        detailed = ["{}: {} found, {} requested".format(name, *_show_apart(*pair)) for name, *pair in keys[:DETAILED]]
         others = ", ".join(name for name, *_ in keys[DETAILED:])
         return "; ".join([*detailed, f"also {others}"] if others else detailed)
 
 
-def _differing(name: str, request: Any, earlier: Any) -> Iterator[tuple[str, Any, Any]]:
+def _list_differences(name: str, request: Any, earlier: Any) -> Iterator[tuple[str, Any, Any]]:
     """The keys where two unequal values differ: name, earlier value, requested value."""
     if not (isinstance(request, Mapping) and isinstance(earlier, Mapping)):
         yield name, earlier, request
         return
     for key in {**request, **earlier}:
         if (pair := (request.get(key), earlier.get(key)))[0] != pair[1]:
-            yield from _differing(f"{name}.{key}", *pair)
+            yield from _list_differences(f"{name}.{key}", *pair)
 
 
-def _shown_apart(earlier: Any, request: Any) -> tuple[str, str]:
+def _show_apart(earlier: Any, request: Any) -> tuple[str, str]:
     """Two values as JSON, cut so that they show where they differ."""
     first, second = (shown(value, sys.maxsize) for value in (earlier, request))
     begin = len(commonprefix([first, second])) - BEFORE
@@ -81,7 +82,7 @@ def _shown_apart(earlier: Any, request: Any) -> tuple[str, str]:
     return shortened(first, SHOWN), shortened(second, SHOWN)
 
 
-def same_request(request: Mapping[str, Any], earlier: Mapping[str, Any]) -> Comparison:
+def compare_requests(request: Mapping[str, Any], earlier: Mapping[str, Any]) -> Comparison:
     """Compares a request with the one that made an output; the result is true if they are the same."""
     names = {**request, **earlier}
     return Comparison(
@@ -115,7 +116,7 @@ def claim(
     """
     if earlier is None:
         return Claim.FRESH
-    if comparison := same_request(request, earlier):
+    if comparison := compare_requests(request, earlier):
         return Claim.DONE if finished else Claim.RESUME
     if overwrite:
         return Claim.FRESH

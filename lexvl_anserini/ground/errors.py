@@ -29,10 +29,10 @@ ADVICE = {
 }
 
 
-def reason_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error of another library as part of one line: its type, and the first line of its message cut short.
 
-    >>> reason_of(ValueError("no such\\nthing"))
+    >>> describe_error(ValueError("no such\\nthing"))
     'ValueError: no such'
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -59,10 +59,10 @@ class LexvlError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For another process: the class and the whole message, whatever arguments the class makes it from."""
-        return error_of, (type(self), str(self))
+        return build_error, (type(self), str(self))
 
 
-def error_of(kind: type[LexvlError], message: str) -> LexvlError:
+def build_error(kind: type[LexvlError], message: str) -> LexvlError:
     """An error of that class with this message."""
     error = kind.__new__(kind)
     LexvlError.__init__(error, message)

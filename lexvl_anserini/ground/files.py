@@ -65,8 +65,8 @@ def disk_errors(path: Path, needed: int | None = None) -> Iterator[None]:
     except Exception as error:
         # A copy or a new name writes the second file.
         named = getattr(error, "filename2", None) or getattr(error, "filename", None)
-        where = path if named is None or _is_of(named, path) else named
-        number = _system_number(error)
+        where = path if named is None or _is_inside(named, path) else named
+        number = _get_system_number(error)
         if number in (errno.ENOSPC, errno.EDQUOT):
             room = f" ({needed:,} bytes needed)" if needed else ""
             raise ArtefactError(
@@ -79,23 +79,23 @@ def disk_errors(path: Path, needed: int | None = None) -> Iterator[None]:
         raise
 
 
-def _system_number(error: BaseException | None) -> int | None:
+def _get_system_number(error: BaseException | None) -> int | None:
     """The system's number of an error, of the error that its text quotes, or of the error that it followed."""
     while error is not None:
         if isinstance(error, OSError) and error.errno:
             return error.errno
-        if (number := quoted_number(str(error))) is not None:
+        if (number := find_quoted_number(str(error))) is not None:
             return number
         error = error.__cause__ or error.__context__
     return None
 
 
-def quoted_number(text: str) -> int | None:
+def find_quoted_number(text: str) -> int | None:
     """The number of the system's error about a full or unwritable disk that a library's message quotes, if it does."""
     return next((number for number in QUOTED if os.strerror(number) in text or f"(os error {number})" in text), None)
 
 
-def _is_of(named: str | bytes | int, path: Path) -> bool:
+def _is_inside(named: str | bytes | int, path: Path) -> bool:
     """True if a file is `path`, its temporary name, or below one of them."""
     if isinstance(named, int):
         return True
@@ -217,7 +217,7 @@ def _claimed(path: Path, folder: bool) -> Iterator[tuple[Path, int]]:
     """Yields the temporary file or folder, and the handle that locks it; removes it unless it is published."""
     part, held = part_of(path), _HELD.get()
     handle = held.get(part.absolute())
-    if handle is not None and _names(part, handle):
+    if handle is not None and _has_name(part, handle):
         with _holding({name: other for name, other in held.items() if other != handle}):
             yield part, handle
         return
@@ -230,7 +230,7 @@ def _claimed(path: Path, folder: bool) -> Iterator[tuple[Path, int]]:
         yield part, handle
     finally:
         try:
-            if _names(part, handle):
+            if _has_name(part, handle):
                 _remove(part)
         finally:
             os.close(handle)
@@ -248,7 +248,7 @@ def _locked(part: Path, path: Path, folder: bool) -> int:
             continue
         try:
             _lock(handle, path)
-            if _names(part, handle):
+            if _has_name(part, handle):
                 return handle
         except BaseException:
             os.close(handle)
@@ -257,7 +257,7 @@ def _locked(part: Path, path: Path, folder: bool) -> int:
         os.close(handle)
 
 
-def _names(path: Path, handle: int) -> bool:
+def _has_name(path: Path, handle: int) -> bool:
     """True if `path` is the name of an open file or folder."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(handle))
@@ -266,7 +266,7 @@ def _names(path: Path, handle: int) -> bool:
 
 
 @contextmanager
-def same_file(path: Path) -> Iterator[None]:
+def is_same_file(path: Path) -> Iterator[None]:
     """Checks that what the block reads beside a file belongs to it.
 
     Raises:
@@ -331,7 +331,7 @@ def clear_remains(path: Path) -> None:
     Where names cannot be swapped, a process that is killed while it replaces a folder leaves it under its older name;
     it gets its name back.
     """
-    part, old = part_of(path), _old(path)
+    part, old = part_of(path), _name_old(path)
     if not part.exists() and not old.exists():
         return
     try:
@@ -343,14 +343,14 @@ def clear_remains(path: Path) -> None:
         return
 
 
-def _old(folder: Path) -> Path:
+def _name_old(folder: Path) -> Path:
     """The name of an older folder while a newer one takes its place, where names cannot be swapped."""
     return folder.with_name(folder.name + OLD)
 
 
 def _replace(part: Path, folder: Path) -> None:
     """Renames `part` to `folder`; where the system supports it, a complete folder has the name at every moment."""
-    old = _old(folder)
+    old = _name_old(folder)
     _remove(old)
     if not folder.exists():
         publish(part, folder)
@@ -395,15 +395,15 @@ def packed(out: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
         yield out
 
 
-def json_bytes(data: Mapping[str, Any]) -> bytes:
+def format_json(data: Mapping[str, Any]) -> bytes:
     """Indented JSON, keys in the order given, one line feed at the end."""
     return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Writes a file of `json_bytes`."""
+    """Writes a file of `format_json`."""
     with atomic_write(path) as out:
-        out.write(json_bytes(data))
+        out.write(format_json(data))
 
 
 def read_json(path: Path, what: str, error: type[LexvlError] = ArtefactError) -> dict[str, Any]:
@@ -425,7 +425,7 @@ def read_json(path: Path, what: str, error: type[LexvlError] = ArtefactError) ->
     return data
 
 
-def file_sha256(path: Path) -> str:
+def compute_sha256(path: Path) -> str:
     """SHA-256 (hex) of a file's bytes, read in pieces."""
     with open(path, "rb") as source:
         return file_digest(source, "sha256").hexdigest()

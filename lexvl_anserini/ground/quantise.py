@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
-from lexvl_anserini.ground.records import SCORE_LIMIT, bits_over
-from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
+from lexvl_anserini.ground.manifest import QuantiserEntry
+from lexvl_anserini.ground.records import SCORE_LIMIT, TermWeights, Vocabulary, count_bits_over
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -29,9 +29,10 @@ Scheme = Literal["calibrated", "peak", "fixed", "binary"]
 class CsrRows(NamedTuple):
     """The arrays of a CSR matrix [n, V], for a process that answers one query: importing scipy takes longer than that.
 
-    data     [nnz], the stored values
-    indices  [nnz], their columns, ascending in each row
-    indptr   [n + 1], row i has the entries indptr[i]..indptr[i + 1]
+    Attributes:
+        data: [nnz], the stored values.
+        indices: [nnz], their columns, ascending in each row.
+        indptr: [n + 1], row i has the entries indptr[i]..indptr[i + 1].
     """
 
     data: np.ndarray
@@ -47,10 +48,11 @@ Matrix: TypeAlias = "CsrRows | sparse.csr_matrix"
 class SideQuantiser:
     """How one side (documents or queries) is quantised.
 
-    scheme      see `Scheme`
-    bits        impacts are clipped to 2^bits - 1; None does not clip (only `fixed`)
-    scale       impacts per unit of weight; None before calibration, and for peak and binary
-    percentile  of the per-vector maxima of the sample that becomes the largest impact (calibrated)
+    Attributes:
+        scheme: see `Scheme`.
+        bits: impacts are clipped to 2^bits - 1; None does not clip (only `fixed`).
+        scale: impacts per unit of weight; None before calibration, and for peak and binary.
+        percentile: of the per-vector maxima of the sample that becomes the largest impact (calibrated).
     """
 
     scheme: Scheme
@@ -88,7 +90,7 @@ class SideQuantiser:
         if self.scheme != "calibrated":
             return self
         assert self.largest is not None
-        peaks = row_max(sample)
+        peaks = compute_row_max(sample)
         peaks = peaks[peaks > 0]
         top = float(np.percentile(peaks, self.percentile)) if len(peaks) else float(self.largest)
         return replace(self, scale=self.largest / top)
@@ -97,9 +99,10 @@ class SideQuantiser:
 class Quantised(NamedTuple):
     """Integer vectors, and the postings that quantising changed.
 
-    impacts  CSR [n, V] int64 >= 1, of the type of the weights
-    clipped  postings cut to the largest impact
-    dropped  postings rounded to 0
+    Attributes:
+        impacts: CSR [n, V] int64 >= 1, of the type of the weights.
+        clipped: postings cut to the largest impact.
+        dropped: postings rounded to 0.
     """
 
     impacts: Any
@@ -203,7 +206,9 @@ class Quantiser:
         if side.scheme == "binary":
             return ones(weights)
         if side.scheme == "peak":
-            return quantised(weights, per_row(weights, peak_scales(weights, side.largest or 1)), side.largest)
+            return quantised(
+                weights, expand_rows(weights, compute_peak_scales(weights, side.largest or 1)), side.largest
+            )
         if side.scale is None:
             raise LexvlError("the quantiser is not calibrated; call calibrate with a sample of document vectors")
         return quantised(weights, side.scale, side.largest)
@@ -227,16 +232,16 @@ class Quantiser:
         assert side.bits is not None
         top = np.full(weights.shape[0], (1 << side.bits) - 1, dtype=np.float64)
         for _ in range(side.bits):
-            result = quantised(weights, per_row(weights, peak_scales(weights, top)), side.largest)
-            over = row_sum(result.impacts) * most >= SCORE_LIMIT
+            result = quantised(weights, expand_rows(weights, compute_peak_scales(weights, top)), side.largest)
+            over = sum_rows(result.impacts) * most >= SCORE_LIMIT
             if not over.any():
                 break
             top[over] = (top[over] - 1) // 2  # one bit less
         return bounded(result, most)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> QuantiserEntry:
         """For the manifest."""
-        return {"document": asdict(self.document), "query": asdict(self.query)}
+        return QuantiserEntry(document=asdict(self.document), query=asdict(self.query))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Quantiser:
@@ -251,21 +256,21 @@ class Quantiser:
             raise ArtefactError(f"manifest: not a quantiser of this version ({error}); encode again") from error
 
 
-def row_max(matrix: Matrix) -> np.ndarray:
+def compute_row_max(matrix: Matrix) -> np.ndarray:
     """Largest stored value per row, 0 for an empty one; float64 [n]."""
     result = np.zeros(matrix.shape[0])
-    np.maximum.at(result, per_row(matrix, np.arange(matrix.shape[0])), matrix.data)
+    np.maximum.at(result, expand_rows(matrix, np.arange(matrix.shape[0])), matrix.data)
     return result
 
 
-def row_sum(matrix: Matrix) -> np.ndarray:
+def sum_rows(matrix: Matrix) -> np.ndarray:
     """Sum per row."""
     result = np.zeros(matrix.shape[0], matrix.data.dtype)
-    np.add.at(result, per_row(matrix, np.arange(matrix.shape[0])), matrix.data)
+    np.add.at(result, expand_rows(matrix, np.arange(matrix.shape[0])), matrix.data)
     return result
 
 
-def with_values(matrix: Matrix, values: np.ndarray) -> Any:
+def replace_values(matrix: Matrix, values: np.ndarray) -> Any:
     """A matrix of the same type with these values of its entries; those of 0 are left out."""
     present = values != 0
     indptr = np.concatenate([[0], np.cumsum(present)])[matrix.indptr].astype(matrix.indptr.dtype)
@@ -277,20 +282,20 @@ def with_values(matrix: Matrix, values: np.ndarray) -> Any:
     )
 
 
-def peak_scales(weights: Matrix, largest: Any) -> np.ndarray:
+def compute_peak_scales(weights: Matrix, largest: Any) -> np.ndarray:
     """Per row, the scale that makes its largest weight `largest`; float64 [n]."""
-    peaks = row_max(weights)
+    peaks = compute_row_max(weights)
     return np.divide(largest, peaks, out=np.ones_like(peaks), where=peaks > 0)
 
 
-def per_row(matrix: Matrix, values: np.ndarray) -> np.ndarray:
+def expand_rows(matrix: Matrix, values: np.ndarray) -> np.ndarray:
     """`values` [n] repeated for each stored entry of its row."""
     return np.repeat(values, np.diff(matrix.indptr))
 
 
 def ones(weights: Matrix) -> Quantised:
     """Every stored weight becomes 1."""
-    return Quantised(with_values(weights, np.ones(len(weights.data), np.int64)), 0, 0)
+    return Quantised(replace_values(weights, np.ones(len(weights.data), np.int64)), 0, 0)
 
 
 def quantised(weights: Matrix, scale: Any, largest: int | None) -> Quantised:
@@ -309,7 +314,7 @@ def quantised(weights: Matrix, scale: Any, largest: int | None) -> Quantised:
         place = int(np.argmin((rounded >= 0) & (rounded < SCORE_LIMIT)))
         row = int(np.searchsorted(weights.indptr, place, side="right")) - 1
         raise TooLargeImpact(rounded[place], row, int(weights.indices[place]))
-    impacts = with_values(weights, rounded.astype(np.int64))
+    impacts = replace_values(weights, rounded.astype(np.int64))
     return Quantised(impacts, clipped, len(rounded) - len(impacts.data))
 
 
@@ -319,10 +324,10 @@ def bounded(result: Quantised, max_impact: int) -> Quantised:
     Raises:
         LexvlError: the sum of a query's weights times `max_impact` reaches it; proposes bits.
     """
-    sums = row_sum(result.impacts)
+    sums = sum_rows(result.impacts)
     if len(sums) and (worst := int(sums.max()) * max_impact) >= SCORE_LIMIT:
         raise LexvlError(
             f"query {int(sums.argmax())} could score {worst}, at or above 2^24, where Lucene's sums are not exact; "
-            f"use {bits_over(worst)} bits less on either side, or fewer query terms"
+            f"use {count_bits_over(worst)} bits less on either side, or fewer query terms"
         )
     return result

@@ -144,7 +144,7 @@ CORPORA: Registry[CorpusRow] = Registry(
     {
         "beir": CorpusRow("lexvl_anserini.data.corpora.beir:load_beir", has_path=True),
         "coco": CorpusRow(f"{_CAPTIONED}:load_captions"),
-        "demo": CorpusRow("lexvl_anserini.data.corpora.demo:load_demo", checkpoint="demo"),
+        "demo": CorpusRow("lexvl_anserini.data.corpora.captioned:load_demo", checkpoint="demo"),
         "embeddings": CorpusRow("lexvl_anserini.data.corpora.embeddings:load_embeddings", has_path=True),
         "flickr30k": CorpusRow(f"{_CAPTIONED}:load_captions"),
         "flickr8k": CorpusRow(f"{_CAPTIONED}:load_captions", checkpoint="photos"),
@@ -212,10 +212,10 @@ def require(*packages: str) -> None:
     """Raises MissingExtra unless packages of extras are installed, without importing them, before long work."""
     for package in packages:
         if find_spec(package) is None:
-            raise name_extra(package)
+            raise describe_extra(package)
 
 
-def name_extra(package: str) -> MissingExtra:
+def describe_extra(package: str) -> MissingExtra:
     """The error for a package of an extra that is not installed."""
     return MissingExtra(f"this command ({package} is not installed)", EXTRA_PACKAGES[package])
 

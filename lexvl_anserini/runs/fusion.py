@@ -17,14 +17,20 @@ from typing import Any
 import numpy as np
 
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
-from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.installed import OURS, versions_of
-from lexvl_anserini.ground.manifest import EncodedCorpus, EncoderRef
+from lexvl_anserini.ground.files import compute_sha256
+from lexvl_anserini.ground.machine import OURS, list_versions
+from lexvl_anserini.ground.manifest import (
+    NAMED,
+    EncodedCorpus,
+    EncoderRef,
+    QuantiserEntry,
+    RunManifest,
+    read_run_manifest,
+)
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.ground.run_manifest import NAMED, RunManifest, read_run_manifest
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.runs.order import RankedList, ranked
-from lexvl_anserini.runs.trec import DEFAULT_HITS, in_rank_order, lists_of
+from lexvl_anserini.runs.trec import DEFAULT_HITS, lists_of, sort_by_rank
 
 log = logging.getLogger(__name__)
 
@@ -38,18 +44,18 @@ LARGEST = 1e30
 SHARED = ("topics", "topics_sha256", "dataset", "split", "data_dir", "remove_query")
 
 
-def min_max(scores: np.ndarray) -> np.ndarray:
+def normalise_min_max(scores: np.ndarray) -> np.ndarray:
     """Scores [n] brought to 0..1 by the list's least and greatest; 1 where all are equal."""
     low, high = scores.min(), scores.max()
     return (scores - low) / (high - low) if high > low else scores * 0 + 1
 
 
-def as_given(scores: np.ndarray) -> np.ndarray:
+def keep_scores(scores: np.ndarray) -> np.ndarray:
     """Scores as they are."""
     return scores
 
 
-def mean_deviation(scores: np.ndarray) -> np.ndarray:
+def normalise_deviation(scores: np.ndarray) -> np.ndarray:
     """Scores [n] as standard deviations above the list's mean; 0 where all are equal."""
     distances = scores - fsum(scores) / len(scores)
     deviation = (fsum(distances**2) / len(scores)) ** 0.5
@@ -57,9 +63,9 @@ def mean_deviation(scores: np.ndarray) -> np.ndarray:
 
 
 NORMALISATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
-    "min-max": min_max,
-    "none": as_given,
-    "z-score": mean_deviation,
+    "min-max": normalise_min_max,
+    "none": keep_scores,
+    "z-score": normalise_deviation,
 }
 
 
@@ -67,10 +73,11 @@ NORMALISATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 class Fusion:
     """How lists are fused.
 
-    method         rrf: sum of w / (k + rank); interpolation: sum of w x normalised score, 0 where a document is absent
-    weights        one a run; empty for equal ones (rrf: 1 each; interpolation: their mean)
-    k              of rrf
-    normalisation  of interpolation, a row of `NORMALISATIONS`
+    Attributes:
+        method: rrf: sum of w / (k + rank); interpolation: sum of w x normalised score, 0 where a document is absent.
+        weights: one a run; empty for equal ones (rrf: 1 each; interpolation: their mean).
+        k: of rrf.
+        normalisation: of interpolation, a row of `NORMALISATIONS`.
 
     Raises:
         UnknownName: no such method or normalisation.
@@ -112,7 +119,7 @@ def fuse_lists(query_id: str, rankings: Sequence[Sequence[ScoredDoc]], fusion: F
             continue
         listed = RankedList.of(ranking)
         if fusion.method == "rrf":
-            listed = in_rank_order(listed)
+            listed = sort_by_rank(listed)
             scores = 1 / (fusion.k + np.arange(1, len(listed) + 1))
         else:
             scores = NORMALISATIONS[fusion.normalisation](listed.scores)
@@ -150,7 +157,7 @@ def fuse_rankings(
         yield fuse_lists(query_id, [lists.get(query_id, ()) for lists in rankings], fusion, hits)
 
 
-def fused_manifest(runs: Sequence[Path], fusion: Fusion, hits: int) -> RunManifest:
+def build_fused_manifest(runs: Sequence[Path], fusion: Fusion, hits: int) -> RunManifest:
     """The manifest of a fused run: topics and judgements as in the runs, and the runs by name and digest.
 
     Raises:
@@ -172,14 +179,14 @@ def fused_manifest(runs: Sequence[Path], fusion: Fusion, hits: int) -> RunManife
     if not known:
         shared = {**dict.fromkeys(SHARED, ""), "data_dir": None, "remove_query": False}
     # The digest separates two runs of one name.
-    named = [f"{path.name}@{file_sha256(path)[:NAMED]}" for path in runs]
+    named = [f"{path.name}@{compute_sha256(path)[:NAMED]}" for path in runs]
     first = next(iter(known.values()), None)
     return RunManifest(
         **shared,
         corpus=first.corpus if first else EncodedCorpus(),
         encoder=EncoderRef(name="fusion", options={**fusion.to_json(), "runs": named}),
-        quantiser={},
+        quantiser=QuantiserEntry(),
         index="",
         hits=hits,
-        versions=versions_of([OURS]),
+        versions=list_versions([OURS]),
     )

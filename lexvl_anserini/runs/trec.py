@@ -13,10 +13,9 @@ from typing import Any
 from lexvl_anserini.data.lines import BOM, open_packed
 from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.files import atomic_write, file_sha256, packed, same_file
-from lexvl_anserini.ground.manifest import Counts
+from lexvl_anserini.ground.files import atomic_write, compute_sha256, is_same_file, packed
+from lexvl_anserini.ground.manifest import Counts, RunManifest, name_manifest, read_run_manifest, write_beside
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest, write_beside
 from lexvl_anserini.runs.order import RankedList
 
 log = logging.getLogger(__name__)
@@ -51,10 +50,10 @@ def is_finished(output: Path, planned: RunManifest, overwrite: bool) -> bool:
         raise UsageError(f"{output}: a folder; --output names the run's file, for example {output / 'run.trec'}")
     if not output.exists() or overwrite:
         return False
-    with same_file(output):
+    with is_same_file(output):
         manifest = read_run_manifest(output)
     if manifest is None:
-        raise ArtefactError(f"{output}: exists without {manifest_path(output).name}; --overwrite replaces it")
+        raise ArtefactError(f"{output}: exists without {name_manifest(output).name}; --overwrite replaces it")
     request, earlier = planned.request(), manifest.request()
     if planned.topics_sha256 and not manifest.topics_sha256:
         log.info("%s: an older version wrote it, without a digest of its topics", output)
@@ -88,15 +87,17 @@ def read_run(path: Path, unscored: bool = False) -> Iterator[ScoredDoc]:
         unscored: an MS MARCO run (query-id, doc-id, rank) is read too. Each document's score is 1 / rank, as in the
             conversion that MS MARCO's tools make; no two documents of a topic have the same.
     """
-    if unscored and len(next((line for line in _lines(path) if line.strip()), b"").split()) == 3:
-        return _checked(path, _parse_unscored, distinct_ranks=True)
-    return _checked(path, _parse)
+    if unscored and len(next((line for line in _read_lines(path) if line.strip()), b"").split()) == 3:
+        return _check_fields(path, _parse_unscored, distinct_ranks=True)
+    return _check_fields(path, _parse)
 
 
-def _checked(path: Path, parse: Callable[[bytes, str], ScoredDoc], distinct_ranks: bool = False) -> Iterator[ScoredDoc]:
+def _check_fields(
+    path: Path, parse: Callable[[bytes, str], ScoredDoc], distinct_ranks: bool = False
+) -> Iterator[ScoredDoc]:
     """The lines of a run, each document once for a topic."""
     seen: dict[str, set[str | int]] = {}
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(_read_lines(path), start=1):
         if line.strip():
             scored = parse(line, f"{path} line {number}")
             documents = seen.setdefault(scored.query_id, set())
@@ -121,10 +122,10 @@ def lists_of(path: Path) -> dict[str, RankedList]:
     lists: dict[str, list[ScoredDoc]] = {}
     for document in read_run(path):
         lists.setdefault(document.query_id, []).append(document)
-    return {query_id: in_rank_order(documents) for query_id, documents in lists.items()}
+    return {query_id: sort_by_rank(documents) for query_id, documents in lists.items()}
 
 
-def in_rank_order(documents: Iterable[ScoredDoc]) -> RankedList:
+def sort_by_rank(documents: Iterable[ScoredDoc]) -> RankedList:
     """One topic's list in the order of its system, ranks again from 1.
 
     That is the order of the ranks if they are distinct and no score rises with them; otherwise (ranks are all 0, or
@@ -194,16 +195,16 @@ def write_run(
                 lines += len(hits)
                 if hits:
                     _refuse_unwritable(path, hits, tag)
-                    text.write(_lines_of(hits, manifest, tag).encode())
+                    text.write(_format_lines(hits, manifest, tag).encode())
         counts = Counts(topics=topics, topics_without_hits=without, lines=lines)
         out.flush()
-        digest = file_sha256(Path(out.name))
+        digest = compute_sha256(Path(out.name))
         written = replace(manifest, counts=counts, sha256=digest, **measured())
         write_beside(path, out, written.to_json())
     return written
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _read_lines(path: Path) -> Iterator[bytes]:
     """The lines of a plain or compressed file, without a byte order mark."""
     try:
         with open_packed(path) as source:
@@ -219,7 +220,7 @@ def _parse(line: bytes, where: str) -> ScoredDoc:
     if len(columns) != 6:
         hint = HINTS.get(len(columns), "")
         raise DataError(f"{where}: {len(columns)} columns, expected 6 (query-id Q0 doc-id rank score tag){hint}")
-    query_id, _, doc_id, rank, score, _ = _decoded(columns, where)
+    query_id, _, doc_id, rank, score, _ = _decode(columns, where)
     try:
         parsed = ScoredDoc(query_id, doc_id, int(rank), float(score))
         # Python reads 1_0 as 10.
@@ -239,7 +240,7 @@ def _parse_unscored(line: bytes, where: str) -> ScoredDoc:
     columns = line.split()
     if len(columns) != 3:
         raise DataError(f"{where}: {len(columns)} columns, expected 3 as in the first line (query-id, doc-id, rank)")
-    query_id, doc_id, rank = _decoded(columns, where)
+    query_id, doc_id, rank = _decode(columns, where)
     if not (rank.isascii() and rank.isdecimal() and 0 < int(rank[:20]) <= LARGEST_RANK):
         raise DataError(
             f"{where}: rank {rank[:40]!r}, expected a whole number from 1; a run has three columns (query-id, doc-id, "
@@ -249,7 +250,7 @@ def _parse_unscored(line: bytes, where: str) -> ScoredDoc:
     return ScoredDoc(query_id, doc_id, int(rank), 1 / int(rank))
 
 
-def _decoded(columns: Sequence[bytes], where: str) -> list[str]:
+def _decode(columns: Sequence[bytes], where: str) -> list[str]:
     try:
         return [column.decode() for column in columns]
     except UnicodeDecodeError as error:
@@ -274,7 +275,7 @@ def _refuse_unwritable(path: Path, hits: RankedList, tag: str) -> None:
             )
 
 
-def _lines_of(hits: RankedList, manifest: RunManifest, tag: str) -> str:
+def _format_lines(hits: RankedList, manifest: RunManifest, tag: str) -> str:
     """The lines of a list in the format of the run."""
     if manifest.output_format == "msmarco":
         start = f"{hits.query_id}\t"
@@ -282,11 +283,14 @@ def _lines_of(hits: RankedList, manifest: RunManifest, tag: str) -> str:
     scores = hits.scores.tolist()
     start, end = f"{hits.query_id} Q0 ", f" {tag}\n"
     numbered = zip(
-        hits.doc_ids, hits.ranks, map(_number, strict_scores(scores) if manifest.strict_scores else scores), strict=True
+        hits.doc_ids,
+        hits.ranks,
+        map(_format_score, strict_scores(scores) if manifest.strict_scores else scores),
+        strict=True,
     )
     return "".join([f"{start}{doc_id} {rank} {score}{end}" for doc_id, rank, score in numbered])
 
 
-def _number(score: float) -> str:
+def _format_score(score: float) -> str:
     """A whole number without a fraction, another as the shortest decimal that reads as the same float."""
     return str(int(score)) if score.is_integer() else repr(score)

@@ -22,25 +22,33 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.data.dataset import dataset_of
+from lexvl_anserini.data.dataset import load_reference
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.topics import read_topics
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.encoder import encode_inputs
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.manifest import MANIFEST, Counts, EncoderRef, read_manifest
+from lexvl_anserini.ground.files import compute_sha256
+from lexvl_anserini.ground.manifest import (
+    MANIFEST,
+    NAMED,
+    Counts,
+    EncoderRef,
+    QuantiserEntry,
+    RunManifest,
+    read_manifest,
+    read_run_manifest,
+)
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
-from lexvl_anserini.ground.run_manifest import NAMED, RunManifest, read_run_manifest
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.query_source import TopicSource
-from lexvl_anserini.runs.fusion import Fusion, fused_manifest
+from lexvl_anserini.runs.fusion import Fusion, build_fused_manifest
 from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.runs.trec import DEFAULT_HITS, lists_of
-from lexvl_anserini.searching.refine import refinement_names
-from lexvl_anserini.shards.corpus_reading import Covered, CoveredDigest, digested
-from lexvl_anserini.shards.stored_vectors import stored_vectors
+from lexvl_anserini.searching.search import NOTED
+from lexvl_anserini.shards.encoding import Covered, CoveredDigest, digested
+from lexvl_anserini.shards.reading import stored_vectors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -169,7 +177,7 @@ def encoder_of_run(
 
 def own_encoder(run: RunManifest) -> EncoderRef:
     """The encoder of a run without the options that refined its queries."""
-    options = {name: value for name, value in run.encoder.options.items() if name not in refinement_names()}
+    options = {name: value for name, value in run.encoder.options.items() if name not in NOTED}
     return EncoderRef({**run.encoder, "options": options})
 
 
@@ -182,7 +190,7 @@ def documents_of_run(run: RunManifest, model: Encoder, data_dir: str | None) -> 
         ArtefactError: ids, titles, texts or names of pictures changed since they were encoded.
     """
     corpus, texts = run.corpus, sha256()
-    dataset = dataset_of(corpus.ref.at(data_dir))
+    dataset = load_reference(corpus.ref.at(data_dir))
     if not corpus.digest or corpus.get("parts"):  # several corpora in one index
         yield from dataset.documents()
         return
@@ -225,10 +233,10 @@ def topics_of_run(run: RunManifest, topics: str | None, data_dir: str | None) ->
     if topics is not None:
         path = Path(topics)
         stream = partial(read_topics, path, run.corpus.escape_ids)
-        return TopicSource(stream, path.name, sha256=file_sha256(path) if path.is_file() else "")
+        return TopicSource(stream, path.name, sha256=compute_sha256(path) if path.is_file() else "")
     if run.judged is None:
         raise UsageError(f"the topics came from the file {run.topics}; name it with --topics")
-    return TopicSource.of(dataset_of(run.judged.at(data_dir)))
+    return TopicSource.take_dataset(load_reference(run.judged.at(data_dir)))
 
 
 def other_topics(run: RunManifest, topics: TopicSource) -> dict[str, str]:
@@ -253,12 +261,14 @@ def hybrid_manifest(
         topics: of the runs, as they are read.
         shards: those that are read, one (or None) for each run; empty for none.
     """
-    shared = fused_manifest(runs, Fusion("interpolation", tuple(weights), normalisation="none"), hits)
+    shared = build_fused_manifest(runs, Fusion("interpolation", tuple(weights), normalisation="none"), hits)
     options = {"weights": list(weights), "candidates": candidates, "runs": shared.encoder.options["runs"]}
     options |= other_topics(shared, topics)
     if any(shards):
         # Their impacts are rounded, so that scores differ from those of encoded documents.
-        options["shards"] = [folder and f"{folder.name}@{file_sha256(folder / MANIFEST)[:NAMED]}" for folder in shards]
+        options["shards"] = [
+            folder and f"{folder.name}@{compute_sha256(folder / MANIFEST)[:NAMED]}" for folder in shards
+        ]
     names = [manifest_of_run(path).encoder.name for path in runs]
     return replace(shared, encoder=EncoderRef(name="+".join(names), options=options))
 
@@ -308,6 +318,6 @@ def reranked_manifest(path: Path, topics: TopicSource, model: Encoder, depth: in
     """The manifest of a re-ranked run: its encoder and depth, and the encoder and the digest of the first search."""
     run = manifest_of_run(path)
     first = {"depth": depth, "encoder": dict(run.encoder), **other_topics(run, topics)}
-    index = f"{run.index}+{file_sha256(path)[:NAMED]}"
+    index = f"{run.index}+{compute_sha256(path)[:NAMED]}"
     encoder = EncoderRef({**model.identity(), "reranks": first})
-    return replace(run, encoder=encoder, index=index, quantiser={}, efficiency={}, counts=Counts())
+    return replace(run, encoder=encoder, index=index, quantiser=QuantiserEntry(), efficiency={}, counts=Counts())

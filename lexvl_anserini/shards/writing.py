@@ -13,9 +13,8 @@ again writes the same bytes and encodes no finished shard twice.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +28,27 @@ from lexvl_anserini.ground.claims import Claim, report_finished
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import (
     atomic_write,
+    compute_sha256,
     disk_errors,
     exclusive,
-    file_sha256,
     make_folder,
     publish,
-    write_json,
 )
-from lexvl_anserini.ground.manifest import MANIFEST, UNFINISHED, Counts, Manifest
-from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.manifest import UNFINISHED, Manifest, QuantiserEntry, ShardRecord, write_manifest
+from lexvl_anserini.ground.progress import Progress, batched, silent
 from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.ground.records import VOCABULARY
 from lexvl_anserini.ground.typed import check_count, check_type
-from lexvl_anserini.ground.vocabulary import VOCABULARY
-from lexvl_anserini.shards.collection import SUMMED
-from lexvl_anserini.shards.corpus_reading import CorpusReading, Covered, CoveredDigest, PartOfPlan, reading_of
-from lexvl_anserini.shards.encoding import encode_shard
-from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream
-from lexvl_anserini.shards.request import SKIPPED, as_recorded, claim_on_shards, clear, requested, still_valid
+from lexvl_anserini.shards.encoding import (
+    CorpusReading,
+    Covered,
+    CoveredDigest,
+    PartOfPlan,
+    choose_reading,
+    encode_shard,
+)
+from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream, sum_counts
+from lexvl_anserini.shards.manifests import SKIPPED, claim_on_shards, clear, is_recorded, requested, select_valid
 
 log = logging.getLogger(__name__)
 
@@ -97,8 +100,8 @@ def write_impacts(
         ArtefactError: the output holds something else, the disk is full, or the corpus changed meanwhile.
     """
     check_arguments(dataset, model, output, batch_size)
-    output, policy, reading = Path(output), OnError(on_error), reading_of(dataset, part)
-    layout = (layout or Layout()).of_kind(model.kind)
+    output, policy, reading = Path(output), OnError(on_error), choose_reading(dataset, part)
+    layout = (layout or Layout()).fit_kind(model.kind)
     with FileDigests() as files:
         covered = Covered(model.document, layout.metadata, files)
         summary = reading.check(covered)
@@ -113,17 +116,17 @@ def write_impacts(
                 progress(request.documents)
                 return plan
             if plan is None or plan.corpus.contents not in (None, request.corpus.contents):
-                scale = quantiser_of(request, reading, model, batch_size, policy)
-                plan = replace(request, quantiser=scale, shards=still_valid(output, plan, scale, overwrite))
-                write_json(output / UNFINISHED, plan.to_json())
+                scale = find_quantiser(request, reading, model, batch_size, policy)
+                plan = replace(request, quantiser=scale, shards=select_valid(output, plan, scale, overwrite))
+                write_manifest(output, plan, UNFINISHED)
             shards = UnfinishedShards(output, plan, model, layout, covered)
             shards.fill(reading, batch_size, progress, policy)
             return shards.finish()
 
 
-def quantiser_of(
+def find_quantiser(
     request: Manifest, reading: CorpusReading, model: Encoder, batch_size: int, on_error: OnError
-) -> Mapping[str, Any]:
+) -> QuantiserEntry:
     """The quantiser of the request with the scale of the corpus; empty for shards without impacts."""
     if not request.quantiser:
         return request.quantiser
@@ -134,8 +137,9 @@ def quantiser_of(
 class UnfinishedShards:
     """A folder of shards that is being written.
 
-    plan     the manifest but for counts and shards
-    records  of the finished shards by name
+    Attributes:
+        plan: the manifest but for counts and shards.
+        records: of the finished shards by name.
     """
 
     output: Path
@@ -143,7 +147,7 @@ class UnfinishedShards:
     model: Encoder
     layout: Layout
     covered: Covered
-    records: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    records: dict[str, ShardRecord] = field(default_factory=dict)
 
     def fill(self, reading: CorpusReading, batch_size: int, progress: Progress, on_error: OnError) -> None:
         """Encodes the shards that are not recorded as done, or whose pictures, vectors or metadata changed since.
@@ -160,14 +164,12 @@ class UnfinishedShards:
             make_folder(self.output / "docs")
         if self.model.kind == "impact":
             self.model.vocabulary.write(self.output / VOCABULARY)
-        self.records = {shard["name"]: shard for shard in self.plan.shards if as_recorded(self.output, shard)}
+        self.records = {shard.name: shard for shard in self.plan.shards if is_recorded(self.output, shard)}
         done, contents, documents = set(self.records), CoveredDigest(self.covered), reading.documents()
-        for number in count():
-            if not (batch := list(islice(documents, self.layout.shard_size))):
-                break
+        for number, batch in enumerate(batched(documents, self.layout.shard_size)):
             name = self.layout.name(number)
             shard = None
-            if name in done and self._covers(name, batch):
+            if name in done and self._has_contents(name, batch):
                 progress(len(batch))
             else:
                 shard = encode_shard(batch, self.model, quantiser, batch_size, progress, on_error)
@@ -181,8 +183,8 @@ class UnfinishedShards:
                 "again"
             )
 
-    def _covers(self, name: str, batch: list[Any]) -> bool:
-        return self.records[name].get("contents") in (None, CoveredDigest(self.covered).add(batch))
+    def _has_contents(self, name: str, batch: list[Any]) -> bool:
+        return self.records[name].contents in (None, CoveredDigest(self.covered).add(batch))
 
     def add(self, name: str, shard: Shard, contents: str | None) -> None:
         """Writes a shard under a temporary name, records it in the plan, then gives it its name."""
@@ -196,13 +198,13 @@ class UnfinishedShards:
                 part.unlink(missing_ok=True)
                 raise
         list_skipped(self.output / SKIPPED, name, shard.skipped)
-        record = {"name": name, **shard.counts(), "bytes": part.stat().st_size, "sha256": file_sha256(part)}
-        self.records[name] = record | ({"contents": contents} if contents else {})
-        write_json(self.output / UNFINISHED, replace(self.plan, shards=self._recorded()).to_json())
+        record = ShardRecord(name=name, **shard.counts(), bytes=part.stat().st_size, sha256=compute_sha256(part))
+        self.records[name] = ShardRecord(record, contents=contents) if contents else record
+        write_manifest(self.output, replace(self.plan, shards=self._list_records()), UNFINISHED)
         with disk_errors(self.output / name):
             publish(part, self.output / name)
 
-    def _recorded(self) -> tuple[Mapping[str, Any], ...]:
+    def _list_records(self) -> tuple[ShardRecord, ...]:
         """The finished shards in the order of their names."""
         return tuple(self.records[name] for name in sorted(self.records))
 
@@ -212,17 +214,15 @@ class UnfinishedShards:
         Raises:
             DataError: no document can be read.
         """
-        shards = self._recorded()
-        keys = [key for key in SUMMED if any(key in shard for shard in shards)]
-        counts = Counts({key: sum(shard.get(key, 0) for shard in shards) for key in keys})
-        if any("max_impact" in shard for shard in shards):
-            counts["max_impact"] = max(shard["max_impact"] for shard in shards)
+        shards = self._list_records()
+        counts = sum_counts(shards)
         assert counts.documents + counts.skipped == self.plan.documents, "documents out are not documents in"
         if not counts.documents:
             raise DataError(f"{self.plan.corpus.name}: no image can be read; {self.output / SKIPPED} lists them")
-        plain = tuple({key: value for key, value in shard.items() if key != "contents"} for shard in shards)
-        manifest = replace(self.plan, counts=counts, shards=plain)
-        write_json(self.output / MANIFEST, manifest.to_json())
+        for shard in shards:
+            shard.pop("contents", None)
+        manifest = replace(self.plan, counts=counts, shards=shards)
+        write_manifest(self.output, manifest)
         (self.output / UNFINISHED).unlink()
         return manifest
 

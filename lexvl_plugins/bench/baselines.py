@@ -22,8 +22,8 @@ from scipy import sparse
 
 from lexvl_anserini.engines.approximation import Exact, mean_recall
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
-from lexvl_anserini.ground.vocabulary import Vocabulary
-from lexvl_anserini.shards.reading import Columns, checked_shards, read_shard, read_vocabulary, shard_pieces
+from lexvl_anserini.ground.records import Vocabulary
+from lexvl_anserini.shards.reading import Columns, check_shards, read_shard, read_vocabulary, shard_pieces
 from lexvl_plugins.bench.collection import read_queries
 from lexvl_plugins.bench.processes import Ready, time_each
 from lexvl_plugins.bench.suite import median
@@ -37,7 +37,7 @@ Search = Callable[[np.ndarray, np.ndarray, int], Sequence[int] | np.ndarray]
 
 def read_matrices(shards: Path, manifest: Manifest, vocabulary: Vocabulary) -> Iterator[sparse.csr_matrix]:
     """The documents of shards in their order, CSR int32 [some, V] at a time."""
-    for path, _ in checked_shards(shards, manifest):
+    for path, _ in check_shards(shards, manifest):
         if path.suffix != ".parquet":
             yield make_matrix([document.vector for document in read_shard(path, vocabulary)], vocabulary)
             continue

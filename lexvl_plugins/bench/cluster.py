@@ -27,20 +27,20 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from lexvl_anserini.cli import Style, Verbose, expanded, print_rows, progress_bar, run
-from lexvl_anserini.data.corpora.demo import demo_files
-from lexvl_anserini.data.corpora.karpathy import read_karpathy
-from lexvl_anserini.engines.index_folder import REPORT, index_manifest, read_report
+from lexvl_anserini.cli import Style, Verbose, expanded, print_rows, run
+from lexvl_anserini.data.corpora.captioned import list_demo_files, read_karpathy
+from lexvl_anserini.engines.index_folder import REPORT, BuiltIndex, index_manifest, read_report
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
-from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, file_sha256, make_folder
+from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, exclusive, make_folder
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.progress import Progress
-from lexvl_anserini.queries.query_source import topic_source
+from lexvl_anserini.ground.progress import Progress, progress_bar
+from lexvl_anserini.queries.query_source import find_topic_source
 from lexvl_anserini.runs.order import RankedList, merged
 from lexvl_anserini.runs.trec import ensure_run
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.retrieval import IndexSearch
+from lexvl_anserini.searching.index_runs import plan_run, write_index_run
+from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.searcher import Searcher
 from lexvl_plugins.bench.processes import Stopwatch
 from lexvl_plugins.bench.suite import median
 from lexvl_plugins.cluster.options import RunnerOptions
@@ -112,10 +112,11 @@ def index(settings: ClusterDemoOptions, home: Path, progress: Progress) -> None:
 def search(settings: ClusterDemoOptions, home: Path, progress: Progress) -> None:
     """Searches all topics and writes the run."""
     manifest = index_manifest(home / "index")
-    searching = IndexSearch(Index(home / "index", manifest))
-    source = topic_source(str(settings.file("topics.tsv")), home / "index", manifest, None, None)
-    request = searching.run_manifest(source, HITS, False, strict_scores=False, output_format="trec")
-    ensure_run(home / "run.trec", request, True, lambda: searching.write(source, request, home / "run.trec", progress))
+    searcher = Searcher(BuiltIndex(home / "index", manifest))
+    source = find_topic_source(str(settings.file("topics.tsv")), home / "index", manifest, None, None)
+    request = plan_run(searcher, source, HITS, False)
+    run = home / "run.trec"
+    ensure_run(run, request, True, lambda: write_index_run(searcher, source, Search(), request, run, progress))
 
 
 # The steps of the line, each into a folder.
@@ -128,17 +129,17 @@ STEPS: Mapping[str, Callable[[ClusterDemoOptions, Path, Progress], None]] = {
 
 def name_inputs(settings: ClusterDemoOptions) -> tuple[CorpusRef, Any]:
     """The pictures, and the demo's pair."""
-    from lexvl_anserini.encoders.loading import EncoderRequest
+    from lexvl_anserini.encoders.loading import EncoderSpec
 
     corpus = CorpusRef(f"folder:{settings.file('pictures.tar')}", direction="text-to-image")
-    return corpus, EncoderRequest(ENCODER, CHECKPOINT, device="cpu", options={"direction": "text-to-image"})
+    return corpus, EncoderSpec(ENCODER, CHECKPOINT, device="cpu", options={"direction": "text-to-image"})
 
 
 def prepare(settings: ClusterDemoOptions) -> None:
     """Copies the pictures, writes their captions as topics, and plans the parts."""
     import torch
 
-    from lexvl_anserini.data.dataset import dataset_of
+    from lexvl_anserini.data.dataset import load_reference
     from lexvl_anserini.shards.layout import Layout
     from lexvl_plugins.cluster.plans import name_listing, plan_corpus
 
@@ -149,14 +150,14 @@ def prepare(settings: ClusterDemoOptions) -> None:
     torch.set_num_threads(1)
     corpus, encoder = name_inputs(settings)
     file, layout = settings.file("plan.json"), Layout(shard_format="parquet")
-    plan_corpus(dataset_of(corpus), encoder.load(), settings.parts, layout=layout, listing=name_listing(file)).write(
-        file
-    )
+    plan_corpus(
+        load_reference(corpus), encoder.load(), settings.parts, layout=layout, listing=name_listing(file)
+    ).write(file)
 
 
 def copy_pictures(path: Path, count: int) -> Path:
     """Writes the first pictures of a split of the demo that has so many as a tar; returns the file of its captions."""
-    captions, pictures = demo_files("test" if count <= PACKAGED else "train")
+    captions, pictures = list_demo_files("test" if count <= PACKAGED else "train")
     with (
         tarfile.open(pictures) as source,
         atomic_write(path) as out,
@@ -225,7 +226,9 @@ def do_steps(settings: ClusterDemoOptions, name: str, at_half: Callable[[], None
 def hash_folder(folder: Path) -> str:
     """The digest of the names and bytes of all files below a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return sha256("\n".join(f"{path.relative_to(folder)} {file_sha256(path)}" for path in files).encode()).hexdigest()
+    return sha256(
+        "\n".join(f"{path.relative_to(folder)} {compute_sha256(path)}" for path in files).encode()
+    ).hexdigest()
 
 
 def compare_results(settings: ClusterDemoOptions) -> dict[str, Any]:
@@ -237,7 +240,7 @@ def compare_results(settings: ClusterDemoOptions) -> dict[str, Any]:
     equal = {
         "shards": hash_folder(local / "shards") == hash_folder(ray / "shards"),
         "index": counts[0] == counts[1] and documents == settings.pictures,
-        "run": file_sha256(local / "run.trec") == file_sha256(ray / "run.trec"),
+        "run": compute_sha256(local / "run.trec") == compute_sha256(ray / "run.trec"),
     }
     if not all(equal.values()):
         differing = ", ".join(name for name, same in equal.items() if not same)

@@ -14,8 +14,7 @@ import orjson
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
+from lexvl_anserini.ground.records import ImpactQuery, TermWeights, Vocabulary
 from lexvl_plugins.bench.processes import run_once
 
 if TYPE_CHECKING:

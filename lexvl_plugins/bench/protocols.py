@@ -18,7 +18,7 @@ from typing import Any
 
 from lexvl_eval.measures.inputs import JudgementSource, read_judgements
 from lexvl_eval.measures.metrics import evaluate, means
-from lexvl_eval.reproduction.protocols import PROTOCOLS, Protocol
+from lexvl_eval.reproduction.sources import PROTOCOLS, Protocol
 
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
@@ -53,8 +53,8 @@ def measure(options: Options) -> Report:
         for kind, shards in twins.items():
             index = folder / f"index-{kind}-{shards.name}"
             built[kind] = run_once(".protocols:build", shards=str(shards), index=str(index)).result
-            asked = {"topics": options.topics, "count": count, "tokens": protocol.tokens, "data_dir": options.data_dir}
-            worker = Worker(".protocols:answer", ONE_THREAD, shards=str(shards), index=str(index), **asked)
+            inputs = {"topics": options.topics, "count": count, "tokens": protocol.tokens, "data_dir": options.data_dir}
+            worker = Worker(".protocols:answer", ONE_THREAD, shards=str(shards), index=str(index), **inputs)
             workers[kind] = stack.enter_context(worker)
         for worker in workers.values():
             worker.request(hits=protocol.depth, limit=WARM_UP)
@@ -157,9 +157,8 @@ def quote(number: int | None) -> str:
 
 def build(shards: str, index: str) -> dict[str, Any]:
     """Indexes shards with the default engine of their kind, unless it is done: seconds, bytes, name of the engine."""
-    from lexvl_anserini import build_index
-    from lexvl_anserini.engines.index_folder import folder_bytes, read_report
-    from lexvl_plugins.bench.index import resident_bytes
+    from lexvl_anserini.engines.index_folder import folder_bytes, read_report, resident_bytes
+    from lexvl_anserini.searching.building import build_index
 
     with Stopwatch() as watch:
         build_index(shards, index)
@@ -175,19 +174,19 @@ def answer(shards: str, index: str, topics: str | None, count: int, tokens: int 
     CPU seconds of both, and the ranked list.
     """
     import torch
-    from lexvl_eval.measures.flops import sparsity_of
+    from lexvl_eval.measures.flops import count_sparsity
 
     from lexvl_anserini.engines.index_folder import index_manifest
     from lexvl_anserini.engines.opening import open_index
     from lexvl_anserini.ground.records import ImpactQuery
-    from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
+    from lexvl_anserini.queries.query_source import find_topic_source, find_vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
 
     torch.set_num_threads(1)
     path = Path(index)
     manifest = index_manifest(path)
     model, notes = load_limited(manifest, tokens)
-    source = topic_source(topics, path, manifest, data_dir, vocabulary_file(path, None))
+    source = find_topic_source(topics, path, manifest, data_dir, find_vocabulary_file(path, None))
     if source.encoded:
         raise UsageError(f"{source.label}: encoded queries, but a protocol measures their encoding; give topics")
     chosen: list[Any] = list(islice(source.stream(), count))
@@ -210,7 +209,7 @@ def answer(shards: str, index: str, topics: str | None, count: int, tokens: int 
     sparsity: dict[str, float] = {}
     if manifest.kind == "impact":
         queries = encode_queries(model, chosen, manifest)
-        row = sparsity_of(Path(shards), (query.vector for query in queries if isinstance(query, ImpactQuery)))
+        row = count_sparsity(Path(shards), (query.vector for query in queries if isinstance(query, ImpactQuery)))
         sparsity = {"terms_per_query": round(row.terms_per_query, 1), "flops": round(row.flops, 2)}
     facts = {
         "label": source.label,
@@ -225,13 +224,15 @@ def answer(shards: str, index: str, topics: str | None, count: int, tokens: int 
 
 def load_limited(manifest: Any, tokens: int | None) -> tuple[Any, list[str]]:
     """The encoder of an index, whose queries have at most so many tokens; and a note where it has its own limit."""
-    from lexvl_anserini.encoders.cards import length_options
+    from lexvl_anserini.encoders.cards import make_length_options
     from lexvl_anserini.encoders.loading import load_encoder_of
 
     load = partial(load_encoder_of, manifest.encoder, device="cpu", vocabulary=manifest.vocabulary_digest)
     if tokens is None:
         return load(), []
     try:
-        return load(settings=length_options(manifest.encoder.name, manifest.corpus.direction or "", tokens, tokens)), []
+        return load(
+            settings=make_length_options(manifest.encoder.name, manifest.corpus.direction or "", tokens, tokens)
+        ), []
     except UsageError as problem:
         return load(), [f"its own limit of tokens, not {tokens} ({problem})"]

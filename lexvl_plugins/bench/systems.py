@@ -134,7 +134,7 @@ def digest(rankings: Iterable[Ranking]) -> str:
 
 def index_ours(shards: str, index: str, threads: int, cores: int | None = None) -> dict[str, float]:
     """Our indexing, on so many of this process's cores; returns its cost after the start of Java."""
-    from lexvl_anserini import build_index
+    from lexvl_anserini.searching.building import build_index
 
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     jvm.start()

@@ -30,12 +30,11 @@ from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Encoder, Kind
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
-from lexvl_anserini.ground.files import file_sha256
+from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
-from lexvl_anserini.ground.records import Document, ImpactDocument, ImpactQuery, Topic
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Document, ImpactDocument, ImpactQuery, Topic, Vocabulary
 from lexvl_anserini.shards.layout import Layout
 from lexvl_plugins.exchange.vectors import read_matrix
 
@@ -330,7 +329,7 @@ def write_matrix(folder: Path, path: Path) -> Manifest:
     """Writes the rows of a matrix of impacts as `encode` writes any, or finds them."""
     matrix = read_impact_matrix(path)
     tower = NumberTower(lambda number: matrix[number * BLOCK : (number + 1) * BLOCK], matrix.shape[1])
-    return write_shards(folder, tower, matrix.shape[0], {"sha256": file_sha256(path)}, "parquet")
+    return write_shards(folder, tower, matrix.shape[0], {"sha256": compute_sha256(path)}, "parquet")
 
 
 def read_impact_matrix(path: Path) -> sparse.csr_matrix:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lexvl_anserini.cli import DryRun, Overwrite, Style, Verbose, expanded, print_rows, progress_bar
+from lexvl_anserini.cli import DryRun, Overwrite, Style, Verbose, expanded, print_rows
 from lexvl_anserini.data.dataset import Dataset, begun
 from lexvl_anserini.encode import (
     EncoderOptions,
@@ -25,6 +25,7 @@ from lexvl_anserini.encode import (
 from lexvl_anserini.encoders.cards import remark_on
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.progress import progress_bar
 from lexvl_plugins.cluster.options import RunnerOptions, print_urls
 from lexvl_plugins.cluster.parts import PartsRequest, encode_parts, load_plan
 from lexvl_plugins.cluster.plans import CorpusPlan, name_listing, plan_corpus, refuse_other_plan

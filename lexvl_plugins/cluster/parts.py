@@ -15,18 +15,18 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from lexvl_anserini.data.dataset import dataset_of
+from lexvl_anserini.data.dataset import load_reference
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.loading import EncoderRequest
+from lexvl_anserini.encoders.loading import EncoderSpec
 from lexvl_anserini.engines.index_folder import HEADS
-from lexvl_anserini.ground.claims import Claim, claim, same_request
+from lexvl_anserini.ground.claims import Claim, claim, compare_requests
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.files import file_sha256, read_json, write_json
+from lexvl_anserini.ground.files import compute_sha256, read_json, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, CorpusRef, Counts, EncodedCorpus, Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.shards.collection import SUMMED, part_name, source_digest
-from lexvl_anserini.shards.layout import Layout, Part
+from lexvl_anserini.shards.layout import SUMMED, Layout, Part
+from lexvl_anserini.shards.manifests import name_part_folder, source_digest
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.cluster.plans import CorpusPlan, describe_whole
 from lexvl_plugins.cluster.runners import get_runner, run_all
@@ -60,7 +60,7 @@ class EncodedCollection(NamedTuple):
 
     def list_folders(self, folder: Path) -> list[Path]:
         """The folder of each part."""
-        return [folder / part_name(Part(number, self.parts)) for number in range(self.parts)]
+        return [folder / name_part_folder(Part(number, self.parts)) for number in range(self.parts)]
 
     def write(self, folder: Path) -> None:
         """Writes collection.json."""
@@ -101,7 +101,7 @@ class PartsRequest:
     plan: Path
     output: Path
     corpus: CorpusRef
-    encoder: EncoderRequest
+    encoder: EncoderSpec
     quantiser: Quantiser
     layout: Layout
     batch_size: int = 32
@@ -120,12 +120,12 @@ def encode_parts(request: PartsRequest, progress: Progress = silent) -> EncodedC
         get_runner(),
         partial(encode_part, request),
         range(plan.parts),
-        lambda number: part_name(parts[number]),
+        lambda number: name_part_folder(parts[number]),
         plan.threads,
     ):
         assert documents == parts[number].span(plan.summary.documents)[1], "documents out are not documents in"
         # On a disk that this process does not share with the others, the first part shows it.
-        read_manifest(fetch(request.output / part_name(parts[number]), [MANIFEST]))
+        read_manifest(fetch(request.output / name_part_folder(parts[number]), [MANIFEST]))
         progress(documents)
     collection = _collect_parts(request.output, plan)
     collection.write(request.output)
@@ -136,7 +136,7 @@ def encode_parts(request: PartsRequest, progress: Progress = silent) -> EncodedC
 def encode_part(request: PartsRequest, number: int) -> int:
     """Encodes one part, unless it is finished; returns the number of its documents, of skipped ones too."""
     part = Part(number, load_plan(request.plan).parts)
-    counts = write_part(request, part, request.output / part_name(part)).counts
+    counts = write_part(request, part, request.output / name_part_folder(part)).counts
     return counts.documents + counts.skipped
 
 
@@ -145,7 +145,7 @@ def write_part(request: PartsRequest, part: Part, folder: Path, progress: Progre
     plan = load_plan(request.plan)
     with publish_after(folder):
         manifest = write_impacts(
-            dataset_of(request.corpus),
+            load_reference(request.corpus),
             _load_encoder(request.encoder),
             folder,
             request.quantiser,
@@ -157,7 +157,7 @@ def write_part(request: PartsRequest, part: Part, folder: Path, progress: Progre
             plan.take_part(part),
         )
         for shard in manifest.shards:
-            if file_sha256(folder / shard["name"]) != shard["sha256"]:
+            if compute_sha256(folder / shard["name"]) != shard["sha256"]:
                 raise ArtefactError(f"{folder / shard['name']}: not as it was written; remove it")
     return manifest
 
@@ -173,10 +173,10 @@ def load_plan(path: Path) -> CorpusPlan:
 
 
 # The last encoder of this process by its request: a process encodes many parts, and loads the encoder once.
-_loaded: list[tuple[EncoderRequest, Encoder]] = []
+_loaded: list[tuple[EncoderSpec, Encoder]] = []
 
 
-def _load_encoder(request: EncoderRequest) -> Encoder:
+def _load_encoder(request: EncoderSpec) -> Encoder:
     if not _loaded or _loaded[0][0] != request:
         _loaded[:] = [(request, request.load())]
     return _loaded[0][1]
@@ -196,7 +196,7 @@ def _refuse_other_parts(request: PartsRequest, plan: CorpusPlan) -> None:
     planned = plan.manifest
     requested = {"encoder": request.encoder.name, "corpus": request.corpus.name}
     earlier = {"encoder": planned.encoder.name, "corpus": planned.corpus.name}
-    if not (same := same_request(requested, earlier)):
+    if not (same := compare_requests(requested, earlier)):
         raise ArtefactError(f"{request.plan}: the plan is of another request ({same}); plan again")
     for folder in sorted(request.output.glob("part-*-of-*")):
         if not folder.name.endswith(f"-of-{plan.parts:05}"):
@@ -210,9 +210,9 @@ def _collect_parts(output: Path, plan: CorpusPlan) -> EncodedCollection:
     counts, shards, contents = Counts(), sha256(), sha256()
     planned, covered, most = describe_whole(plan.manifest), True, 0
     for number in range(plan.parts):
-        folder = output / part_name(Part(number, plan.parts))
+        folder = output / name_part_folder(Part(number, plan.parts))
         manifest = read_manifest(fetch(folder, [MANIFEST]))
-        if not (same := same_request(planned, describe_whole(manifest))):
+        if not (same := compare_requests(planned, describe_whole(manifest))):
             raise ArtefactError(f"{folder}: of another request ({same}); --overwrite encodes it again")
         if manifest.quantiser != plan.manifest.quantiser:
             raise ArtefactError(f"{folder}: another scale of impacts than the plan's; --overwrite encodes it again")

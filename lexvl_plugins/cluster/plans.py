@@ -19,22 +19,21 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_bytes
+from lexvl_anserini.data.checks import CorpusSummary, check_corpus, pack_document
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.lines import LinePlace, parse_object, read_placed_lines
 from lexvl_anserini.data.pictures.images import OnError
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.ground.claims import claim, same_request
+from lexvl_anserini.ground.claims import claim, compare_requests
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import atomic_write, read_json, write_json
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import NO_METADATA, Document
 from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.shards.corpus_reading import Covered, CoveredDigest, exhaust
-from lexvl_anserini.shards.encoding import calibrated
+from lexvl_anserini.shards.encoding import Covered, CoveredDigest, calibrated, exhaust
 from lexvl_anserini.shards.layout import Layout, Part
-from lexvl_anserini.shards.request import requested
+from lexvl_anserini.shards.manifests import requested
 from lexvl_plugins.cluster.storage import fetch_file, publish_file
 
 FORMAT = "lexvl-plan/1"
@@ -142,7 +141,7 @@ class PlannedCorpus:
         """The request with the scale of the plan, which must be of the same request."""
         manifest = self.plan.manifest
         requested, planned = ({**describe_whole(m), "versions": dict(m.versions)} for m in (request, manifest))
-        if not (same := same_request(requested, planned)):
+        if not (same := compare_requests(requested, planned)):
             raise ArtefactError(f"{output}: the plan is of another request ({same}); plan again")
         return replace(request, quantiser=manifest.quantiser)
 
@@ -174,7 +173,7 @@ class PlannedCorpus:
 
     def _digest(self, documents: Iterator[Document], first: int) -> Iterator[Document]:
         for position, document in enumerate(documents, start=first):
-            self._blocks[position // self.plan.block_size].update(document_bytes(document))
+            self._blocks[position // self.plan.block_size].update(pack_document(document))
             yield document
 
 
@@ -203,7 +202,7 @@ def plan_corpus(
         write_listing(dataset.documents(), listing)
     summary, blocks = read_in_blocks(use_listing(dataset, listing) if listing else dataset, block_size)
     Part(0, parts).span(summary.documents)
-    quantiser, layout = quantiser or Quantiser(), (layout or Layout()).of_kind(model.kind)
+    quantiser, layout = quantiser or Quantiser(), (layout or Layout()).fit_kind(model.kind)
     policy, documents = OnError(on_error), summary.documents
     manifest = requested(dataset, summary, model, quantiser, layout, batch_size)
     if manifest.quantiser:
@@ -231,7 +230,7 @@ def read_in_blocks(dataset: Dataset, size: int) -> tuple[CorpusSummary, tuple[Co
         for position, (place, document) in enumerate(pairs):
             if position % size == 0:
                 places.append((sha256(), place))
-            places[-1][0].update(document_bytes(document))
+            places[-1][0].update(pack_document(document))
             yield document
 
     summary = check_corpus(documents, dataset.name)

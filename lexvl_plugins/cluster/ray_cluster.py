@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError, UsageError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError, UsageError, describe_error
 from lexvl_plugins.cluster.options import RunnerOptions
 from lexvl_plugins.cluster.ray_connect import Surroundings, check_nodes, connect, disconnect, give_reason, probe
 from lexvl_plugins.cluster.runners import Answer, FailedPart, Pending, Result, Runner, RunnerWorker
@@ -207,4 +207,4 @@ def call_safely(work: Callable[..., Any], *arguments: Any) -> Answer:
         return Answer(None, error)
     except Exception as error:
         logging.getLogger("lexvl_anserini").exception("error")
-        return Answer(None, LexvlError(f"{reason_of(error)} (on {socket.gethostname()})"))
+        return Answer(None, LexvlError(f"{describe_error(error)} (on {socket.gethostname()})"))

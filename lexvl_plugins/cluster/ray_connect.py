@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexvl_anserini import __version__
-from lexvl_anserini.ground.errors import LONGEST_REASON, LexvlError, MissingExtra, UsageError, reason_of
-from lexvl_anserini.ground.installed import version_of
+from lexvl_anserini.ground.errors import LONGEST_REASON, LexvlError, MissingExtra, UsageError, describe_error
+from lexvl_anserini.ground.machine import find_version
 from lexvl_plugins.cluster.options import RunnerOptions
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def find_facts(folder: str) -> NodeFacts:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     processor = next(names, platform.processor() or platform.machine())
-    return NodeFacts(__version__, version_of("torch"), processor, Path(folder).is_dir())
+    return NodeFacts(__version__, find_version("torch"), processor, Path(folder).is_dir())
 
 
 def import_ray(new: bool) -> Any:
@@ -171,9 +171,11 @@ def name_errors(address: str) -> Iterator[None]:
         if isinstance(error, ConnectionError) and address == "auto":
             raise LexvlError(describe_missing(address, "none is running on this machine")) from error
         if address == "local":
-            raise LexvlError(f"local: Ray did not start on this machine ({reason_of(error)}); run it again") from error
+            raise LexvlError(
+                f"local: Ray did not start on this machine ({describe_error(error)}); run it again"
+            ) from error
         raise LexvlError(
-            f"{address}: something listens there, but no connection ({reason_of(error)}); run this command on a "
+            f"{address}: something listens there, but no connection ({describe_error(error)}); run this command on a "
             "machine of the cluster, with its token (RAY_AUTH_MODE=token and ~/.ray/auth_token or RAY_AUTH_TOKEN)"
         ) from error
 
@@ -215,7 +217,7 @@ def give_reason(error: BaseException) -> str:
     lines = [line.strip() for line in re.sub(r"\x1b\[[\d;]*m", "", str(cause)).splitlines() if line.strip()]
     if len(lines) > 1 and any("Traceback" in line for line in lines):
         return lines[-1][:LONGEST_REASON]
-    return reason_of(cause)
+    return describe_error(cause)
 
 
 def probe(ray: Any, nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, NodeFacts]]:

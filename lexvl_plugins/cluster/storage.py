@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, UsageError, reason_of
-from lexvl_anserini.ground.files import atomic_write, disk_errors, file_sha256, json_bytes, make_folder
-from lexvl_anserini.ground.user_folders import cache_folder, expanded_path
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, UsageError, describe_error
+from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, format_json, make_folder
+from lexvl_anserini.ground.machine import cache_folder, expand_path
 
 LISTING = "files.json"
 FORMAT = "lexvl-files/1"
@@ -40,7 +40,7 @@ class StoredPath(PosixPath):
 
 def find_root() -> Path:
     """The folder of local copies: `$LEXVL_STORAGE`, else ~/.cache/lexvl/storage."""
-    return expanded_path(os.environ.get("LEXVL_STORAGE") or cache_folder() / "storage").absolute()
+    return expand_path(os.environ.get("LEXVL_STORAGE") or cache_folder() / "storage").absolute()
 
 
 def place(text: str | Path) -> Path:
@@ -84,7 +84,7 @@ class ListedFile(NamedTuple):
     @classmethod
     def read(cls, path: Path) -> ListedFile:
         """The entry of a local file."""
-        return cls(path.stat().st_size, file_sha256(path))
+        return cls(path.stat().st_size, compute_sha256(path))
 
 
 class OpenStorage(NamedTuple):
@@ -167,7 +167,7 @@ def publish(folder: Path) -> None:
         for name in listing:
             storage.system.put_file(str(folder / name), storage.name(name))
         entry = {"format": FORMAT, "files": {name: list(listed) for name, listed in listing.items()}}
-        storage.system.pipe_file(storage.name(LISTING), json_bytes(entry))
+        storage.system.pipe_file(storage.name(LISTING), format_json(entry))
 
 
 @contextmanager
@@ -263,9 +263,9 @@ def open_storage(url: str) -> OpenStorage:
     except ImportError as error:
         if url.startswith("s3://"):
             raise MissingExtra("s3:// of storage", "s3") from error
-        raise UsageError(f"{url}: {reason_of(error)}") from error
+        raise UsageError(f"{url}: {describe_error(error)}") from error
     except ValueError as error:
-        raise UsageError(f"{url}: {reason_of(error)}; expected a URL that fsspec opens, such as s3://") from error
+        raise UsageError(f"{url}: {describe_error(error)}; expected a URL that fsspec opens, such as s3://") from error
     return OpenStorage(system, path, url)
 
 
@@ -278,6 +278,6 @@ def name_errors(url: str, path: Path | None = None) -> Iterator[None]:
     except LexvlError:
         raise
     except FileNotFoundError as error:
-        raise ArtefactError(f"{url}: no such bucket, folder or file ({reason_of(error)})") from error
+        raise ArtefactError(f"{url}: no such bucket, folder or file ({describe_error(error)})") from error
     except Exception as error:
-        raise ArtefactError(f"{url}: the storage does not answer as expected ({reason_of(error)})") from error
+        raise ArtefactError(f"{url}: the storage does not answer as expected ({describe_error(error)})") from error

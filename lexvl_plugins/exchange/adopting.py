@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.data.checks import checked_id
+from lexvl_anserini.data.checks import check_id
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import RESIDENT, is_index
 from lexvl_anserini.engines.jvm import java_errors
@@ -18,11 +18,17 @@ from lexvl_anserini.engines.resident.packing import write_resident
 from lexvl_anserini.engines.verifying import changed_index
 from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import write_json
-from lexvl_anserini.ground.manifest import MANIFEST, Counts, EncodedCorpus, Manifest, read_manifest
+from lexvl_anserini.ground.manifest import (
+    MANIFEST,
+    Counts,
+    EncodedCorpus,
+    LayoutEntry,
+    Manifest,
+    read_manifest,
+    write_manifest,
+)
 from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
+from lexvl_anserini.ground.records import VOCABULARY, ImpactQuery, Vocabulary
 from lexvl_anserini.shards.reading import MAX_IMPACT
 from lexvl_plugins.exchange.ciff_writing import Census, take_census
 from lexvl_plugins.exchange.importing import ImportSettings, find_columns, keep_integers
@@ -63,7 +69,7 @@ def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwr
     _check_scores(index, facts, manifest)
     with changed_index(index.resolve()) as part:
         vocabulary.write(part / VOCABULARY)
-        write_json(part / MANIFEST, manifest.to_json())
+        write_manifest(part, manifest)
         # The name is a link to the file of the older index.
         (part / RESIDENT).unlink(missing_ok=True)
         write_resident(part, facts.most)
@@ -73,7 +79,9 @@ def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwr
 def _make_request(index: Path, settings: ImportSettings) -> Manifest:
     """Makes the manifest before the index is read; the commit of Lucene is what identifies its documents."""
     request = settings.make_request(index.resolve().name, commit_id(index) or "")
-    return replace(request, quantiser=keep_integers(Quantiser.from_json(request.quantiser)).to_json(), layout={})
+    return replace(
+        request, quantiser=keep_integers(Quantiser.from_json(request.quantiser)).to_json(), layout=LayoutEntry()
+    )
 
 
 def _select_compared(manifest: Manifest) -> dict[str, Any]:
@@ -94,15 +102,14 @@ def _describe(index: Path, facts: Census, settings: ImportSettings, request: Man
     if problem:
         raise ArtefactError(f"{index}: {problem}")
     for doc_id in facts.ids:
-        checked_id(doc_id.decode(), str(index))
+        check_id(doc_id.decode(), str(index))
     terms = [term.decode() for term in facts.terms]
     vocabulary = Vocabulary(terms, str(index)) if settings.model is None else settings.model.vocabulary
     find_columns(terms, vocabulary)
     empty = int((facts.lengths == 0).sum())
     counts = Counts(documents=len(facts.ids), empty=empty, postings=facts.postings, max_impact=facts.most)
     corpus = EncodedCorpus({**request.corpus, "documents": counts.documents})
-    described = {"size": len(vocabulary), "digest": vocabulary.digest}
-    return replace(request, counts=counts, vocabulary=described, corpus=corpus), vocabulary
+    return replace(request, counts=counts, vocabulary=vocabulary.to_json(), corpus=corpus), vocabulary
 
 
 def _check_scores(index: Path, facts: Census, manifest: Manifest) -> None:

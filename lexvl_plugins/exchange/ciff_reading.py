@@ -16,12 +16,12 @@ from typing import Any, BinaryIO
 import numpy as np
 from scipy import sparse
 
-from lexvl_anserini.data.checks import checked_id, shown
+from lexvl_anserini.data.checks import check_id, shown
 from lexvl_anserini.data.lines import DAMAGED_GZIP, open_packed
 from lexvl_anserini.engines.compiling import kernel
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.progress import Progress
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_anserini.shards.layout import Shard
 from lexvl_anserini.shards.reading import MAX_IMPACT
 
@@ -297,7 +297,7 @@ class CiffVectors:
         for number in range(self.documents):
             record = messages.read_fields(what := f"document record {number + 1:,} of {self.documents:,}", RECORD_TYPES)
             where = f"{self._path}: {what}"
-            ids.append(checked_id(_decode(record.get(2, b""), f"{where}: the id"), where, escape_ids))
+            ids.append(check_id(_decode(record.get(2, b""), f"{where}: the id"), where, escape_ids))
             numbers.append(record.get(1, 0))
             if not 0 <= numbers[-1] < self.documents:
                 raise DataError(f"{where}: document {numbers[-1]:,}, expected 0 to {self.documents - 1:,}")

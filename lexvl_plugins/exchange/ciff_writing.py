@@ -23,7 +23,7 @@ from lexvl_anserini.engines.resident.packing import Lists, exported
 from lexvl_anserini.ground.claims import refuse_existing
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write, packed
-from lexvl_anserini.ground.installed import OURS, version_of
+from lexvl_anserini.ground.machine import OURS, find_version
 from lexvl_anserini.ground.manifest import MANIFEST, QuantiserEntry, expect_lexical, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_plugins.exchange.ciff_reading import VERSION
@@ -195,7 +195,7 @@ def encode_message(message: bytes) -> bytes:
 
 def _description(index: Path) -> str:
     """Says for people how the impacts came about, as far as the index knows."""
-    words = [f"impacts of {index.resolve().name}, exported by lexvl-anserini {version_of(OURS) or ''}".rstrip()]
+    words = [f"impacts of {index.resolve().name}, exported by lexvl-anserini {find_version(OURS) or ''}".rstrip()]
     if (index / MANIFEST).is_file():
         manifest = read_manifest(index)
         words.append(f"encoder {manifest.encoder.name}, checkpoint {manifest.encoder.checkpoint}")

@@ -16,25 +16,25 @@ import numpy as np
 from scipy import sparse
 
 from lexvl_anserini.data.checks import SeenIds
-from lexvl_anserini.data.lines import plain_suffix, without_packing
+from lexvl_anserini.data.lines import get_plain_suffix, remove_packing
 from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.files import clear_remains, file_sha256, new_folder, write_json
-from lexvl_anserini.ground.installed import versions_of
+from lexvl_anserini.ground.files import clear_remains, compute_sha256, new_folder
+from lexvl_anserini.ground.machine import list_versions
 from lexvl_anserini.ground.manifest import (
-    MANIFEST,
     NO_ENCODER,
     Counts,
     EncodedCorpus,
     EncoderRef,
+    LayoutEntry,
     Manifest,
+    ShardRecord,
     read_manifest,
 )
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
-from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
-from lexvl_anserini.shards.collection import SUMMED
-from lexvl_anserini.shards.layout import Layout, Shard, write_shard
+from lexvl_anserini.ground.records import Vocabulary
+from lexvl_anserini.shards.layout import Layout, Shard, write_shard, write_shards
 from lexvl_anserini.shards.reading import check_distinct, read_ids
 from lexvl_plugins.exchange.ciff_reading import CiffVectors
 from lexvl_plugins.exchange.vectors import JSON_LINES, JsonVectors, MatrixVectors
@@ -118,8 +118,8 @@ class ImportSettings:
             corpus=corpus,
             counts=Counts(),
             # Shards of integers do not note which quantiser was requested.
-            layout={**self.layout.to_json(), "imported": {**quantiser.to_json(), **files}},
-            versions=versions_of(VERSIONED),
+            layout=LayoutEntry(self.layout.to_json(), imported={**quantiser.to_json(), **files}),
+            versions=list_versions(VERSIONED),
         )
 
 
@@ -128,15 +128,15 @@ def compute_digest(source: Path) -> str:
     if not source.exists():
         raise DataError(f"{source}: no such file")
     if not source.is_dir():
-        return file_sha256(source)
+        return compute_sha256(source)
     files = sorted(path for path in source.rglob("*") if path.is_file())
-    names = (f"{path.relative_to(source)} {file_sha256(path)}\n" for path in files)
+    names = (f"{path.relative_to(source)} {compute_sha256(path)}\n" for path in files)
     return sha256("".join(names).encode()).hexdigest()
 
 
 def name_shards(source: Path) -> Path:
     """Names the folder of a file: `downloads/robust04.ciff.gz` -> `impacts/robust04`."""
-    return Path("impacts") / Path(without_packing(source.resolve().name)).stem
+    return Path("impacts") / Path(remove_packing(source.resolve().name)).stem
 
 
 def import_file(
@@ -158,7 +158,7 @@ def import_file(
         DataError: the file is missing, damaged or malformed.
         ArtefactError: the output holds something else, or the disk is full.
     """
-    suffix = "" if source.is_dir() else plain_suffix(source)
+    suffix = "" if source.is_dir() else get_plain_suffix(source)
     if suffix not in READERS or not suffix and not source.is_dir():
         known = ", ".join(filter(None, READERS))
         raise UsageError(f"{source}: expected a file in {known}, plain or compressed, or a folder of JSON lines")
@@ -204,33 +204,26 @@ def _write_shards(
         quantiser = keep_integers(Quantiser.from_json(request.quantiser), vectors.integers)
         if quantiser.document.scheme == "calibrated":
             quantiser = quantiser.calibrate(sparse.csr_matrix(vectors.peaks[:, None]))
-        (part / "docs").mkdir()
-        seen, entries = SeenIds(), []
-        for number, shard in enumerate(vectors.read_shards(progress)):
-            for doc_id in shard.ids:
-                seen.add(doc_id)
-            rows, shape = shard.vectors, (len(shard.ids), len(vocabulary))
-            rows = sparse.csr_matrix((rows.data, columns[rows.indices], rows.indptr), shape=shape)
-            rows.sort_indices()
-            shard = shard._replace(vectors=rows)
-            if not vectors.integers:
-                quantised = quantiser.documents(rows)
-                shard = shard._replace(vectors=quantised.impacts, clipped=quantised.clipped, dropped=quantised.dropped)
-            entries.append(write_shard(part, settings.layout.name(number), shard, vocabulary, settings.layout))
-        vocabulary.write(part / VOCABULARY)
-        counts = Counts({key: sum(entry.get(key, 0) for entry in entries) for key in SUMMED if key in entries[0]})
-        counts["max_impact"] = max(entry["max_impact"] for entry in entries)
-        assert counts.documents == vectors.documents, "documents out are not documents in"
-        manifest = replace(
-            request,
-            corpus=EncodedCorpus({**request.corpus, "documents": vectors.documents}),
-            counts=counts,
-            quantiser=quantiser.to_json(),
-            vocabulary={"size": len(vocabulary), "digest": vocabulary.digest},
-            shards=tuple(entries),
-        )
+        seen = SeenIds()
+
+        def quantise() -> Iterator[ShardRecord]:
+            for number, shard in enumerate(vectors.read_shards(progress)):
+                for doc_id in shard.ids:
+                    seen.add(doc_id)
+                rows, shape = shard.vectors, (len(shard.ids), len(vocabulary))
+                rows = sparse.csr_matrix((rows.data, columns[rows.indices], rows.indptr), shape=shape)
+                rows.sort_indices()
+                shard = shard._replace(vectors=rows)
+                if not vectors.integers:
+                    impacts, clipped, dropped = quantiser.documents(rows)
+                    shard = shard._replace(vectors=impacts, clipped=clipped, dropped=dropped)
+                yield write_shard(part, settings.layout.name(number), shard, vocabulary, settings.layout)
+
+        corpus = EncodedCorpus({**request.corpus, "documents": vectors.documents})
+        request = replace(request, corpus=corpus, quantiser=quantiser.to_json())
+        manifest = write_shards(part, request, vocabulary, quantise())
+        assert manifest.counts.documents == vectors.documents, "documents out are not documents in"
         check_distinct(seen, lambda: read_ids(part, manifest))
-        write_json(part / MANIFEST, manifest.to_json())
     return manifest
 
 

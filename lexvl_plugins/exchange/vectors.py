@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from lexvl_anserini.data.checks import checked_id, shown
-from lexvl_anserini.data.lines import Line, parse_object, plain_suffix, read_lines
-from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError, reason_of
+from lexvl_anserini.data.checks import check_id, shown
+from lexvl_anserini.data.lines import Line, get_plain_suffix, parse_object, read_lines
+from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError, describe_error
 from lexvl_anserini.ground.manifest import MANIFEST
 from lexvl_anserini.ground.progress import Progress
-from lexvl_anserini.ground.quantise import row_max
-from lexvl_anserini.ground.vocabulary import check_term
+from lexvl_anserini.ground.quantise import compute_row_max
+from lexvl_anserini.ground.records import check_term
 from lexvl_anserini.shards.layout import Shard
 from lexvl_anserini.shards.reading import MAX_IMPACT
 
@@ -43,7 +43,7 @@ def list_files(source: Path) -> list[Path]:
     if (source / MANIFEST).is_file():
         raise UsageError(f"{source}: has a {MANIFEST}, so these are encoded documents already; index them")
     files = sorted(path for path in source.rglob("*") if path.is_file() and not path.name.startswith("."))
-    if other := [path for path in files if plain_suffix(path) not in JSON_LINES]:
+    if other := [path for path in files if get_plain_suffix(path) not in JSON_LINES]:
         raise DataError(
             f"{other[0]}: no JSON lines ({len(other)} such files); expected .jsonl or .json, plain or packed"
         )
@@ -89,7 +89,7 @@ class JsonVectors:
     def _parse(self, line: Line) -> tuple[str, dict[str, float], Mapping[str, Any]]:
         """Returns the id, the weights and all fields of a line."""
         row, where = parse_object(line), line.where
-        doc_id = checked_id(next((row[name] for name in IDS if name in row), None), where, self._escape_ids)
+        doc_id = check_id(next((row[name] for name in IDS if name in row), None), where, self._escape_ids)
         weights: Any = row.get("vector")
         if not isinstance(weights, dict):
             weights = _parse_pairs(weights, where)
@@ -136,7 +136,7 @@ class MatrixVectors:
         if ids is None or terms is None:
             raise UsageError(f"{source}: a matrix has neither ids nor terms; give --ids, and --vocabulary or --encoder")
         matrix, lines = read_matrix(source), read_lines(ids)
-        self._ids = [checked_id(line.data.decode("utf-8", "replace"), line.where, escape_ids) for line in lines]
+        self._ids = [check_id(line.data.decode("utf-8", "replace"), line.where, escape_ids) for line in lines]
         if matrix.shape != (len(self._ids), len(terms)) or not self._ids:
             raise DataError(
                 f"{source}: a matrix of {matrix.shape[0]:,} rows and {matrix.shape[1]:,} columns, expected "
@@ -148,7 +148,7 @@ class MatrixVectors:
         self.integers = bool(np.issubdtype(matrix.dtype, np.integer))
         if self.integers:
             check_impact(source, matrix.data.max(initial=0))
-        self.documents, self.terms, self.peaks = len(self._ids), terms, row_max(matrix)
+        self.documents, self.terms, self.peaks = len(self._ids), terms, compute_row_max(matrix)
 
     def read_shards(self, progress: Progress) -> Iterator[Shard]:
         """Yields the documents, `span` at a time; without texts and metadata."""
@@ -206,7 +206,7 @@ def read_matrix(source: Path) -> sparse.csr_matrix:
         rows.sum_duplicates()
         return rows
     except Exception as error:  # both libraries raise any error about a file that is another
-        raise DataError(f"{source}: no sparse matrix [documents, terms] ({reason_of(error)})") from error
+        raise DataError(f"{source}: no sparse matrix [documents, terms] ({describe_error(error)})") from error
 
 
 def _read_tensor(source: Path) -> sparse.coo_matrix:

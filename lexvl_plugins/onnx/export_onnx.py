@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from lexvl_anserini import cli
+from lexvl_anserini.encoders.loading import EXPORT
 from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_plugins.onnx.loading import EXPORT, SIDES, read_whole
+from lexvl_plugins.onnx.loading import SIDES, read_whole
 
 
 def command(

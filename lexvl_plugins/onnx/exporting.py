@@ -22,19 +22,20 @@ import torch
 from torch import Tensor, nn
 
 from lexvl_anserini.encoders.encoder import Encoder, Tower
-from lexvl_anserini.encoders.families.dense.dpr import Passages
-from lexvl_anserini.encoders.families.dense.sentence import SentenceTower
+from lexvl_anserini.encoders.families.dpr import Passages
+from lexvl_anserini.encoders.families.sentence import SentenceTower
+from lexvl_anserini.encoders.loading import EXPORT
 from lexvl_anserini.encoders.parts.bags import BagTower
-from lexvl_anserini.encoders.parts.images.pixels import Pixels, described
+from lexvl_anserini.encoders.parts.images.pixels import Pixels, describe_pixels
 from lexvl_anserini.encoders.parts.images.vision import Images, ImageTower
-from lexvl_anserini.encoders.parts.pooling import Activation, Pooling, masked_last, masked_max, masked_sum, top_mean
+from lexvl_anserini.encoders.parts.pooling import Activation, Pooling, pool_last, pool_max, pool_sum, pool_top_mean
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, is_fast
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, DenseTower, Texts, TextTower
-from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError, describe_error
 from lexvl_anserini.ground.files import new_folder, write_json
-from lexvl_anserini.ground.installed import versions_of
-from lexvl_anserini.ground.vocabulary import VOCABULARY
-from lexvl_plugins.onnx.loading import EXPORT, IMAGES, PASSAGES, READER_KEYS, SIDES, TEXTS, Export, SideOfExport
+from lexvl_anserini.ground.machine import list_versions
+from lexvl_anserini.ground.records import VOCABULARY
+from lexvl_plugins.onnx.loading import IMAGES, PASSAGES, READER_KEYS, SIDES, TEXTS, Export, SideOfExport
 
 # The encoders of which `export` can write at least one layout; the tests try all of the registry.
 EXPORTED = (
@@ -63,7 +64,7 @@ def export(model: Encoder, folder: Path, queries_only: bool = False) -> Export:
             terms = "".join(f"{term}\n" for term in model.vocabulary)
             GraphFiles(part, "", files).write(VOCABULARY, terms.encode())
         query, document = entries["query"], entries.get("document")
-        exported = Export(model.identity(), model.kind, query, document, files, versions_of(MADE_WITH))
+        exported = Export(model.identity(), model.kind, query, document, files, list_versions(MADE_WITH))
         write_json(part / EXPORT, exported.to_json())
     return exported
 
@@ -121,7 +122,7 @@ class GraphFiles:
         """Writes a side that reads images: its graph normalises crops, uint8 [B, R, R, 3]."""
         crops = torch.zeros(EXAMPLE, pixels.resolution, pixels.resolution, 3, dtype=torch.uint8)
         graph = build_graph(lambda crops: network(pixels.normalise(crops)), {"crops": crops})
-        return {"reads": IMAGES, "pixels": described(pixels), "graph": self.write("onnx", graph)}
+        return {"reads": IMAGES, "pixels": describe_pixels(pixels), "graph": self.write("onnx", graph)}
 
 
 def choose_writer(model: Encoder, tower: Tower) -> Callable[[Any, GraphFiles], dict[str, Any]]:
@@ -208,10 +209,10 @@ def pool_hidden(composition: Composition, inputs: tuple[Tensor, ...], masked: Te
     """As `LexicalTower.pooled`, with operations that a graph has; `masked` is bool [B, L]."""
     features = composition.head.transform(composition.backbone(*inputs))  # [B, L, D']
     matrix, bias = composition.head.matrix, composition.head.bias
-    if isinstance(composition.pooling, partial) and composition.pooling.func is top_mean:
+    if isinstance(composition.pooling, partial) and composition.pooling.func is pool_top_mean:
         pool: Network = partial(_pool_mean, n=composition.pooling.keywords["n"])
     else:
-        pools: Mapping[Pooling, Network] = {masked_max: _pool_max, masked_sum: _pool_sum, masked_last: _pool_last}
+        pools: Mapping[Pooling, Network] = {pool_max: _pool_max, pool_sum: _pool_sum, pool_last: _pool_last}
         pool = pools[composition.pooling]
     pieces = []
     for start in range(0, len(matrix), COLUMNS):
@@ -295,6 +296,6 @@ def build_graph(network: Network, inputs: Mapping[str, Tensor]) -> bytes:
             assert program is not None
             return program.model_proto.SerializeToString()
     except Exception as error:
-        raise CheckpointError(f"torch cannot export this network ({reason_of(error)})") from error
+        raise CheckpointError(f"torch cannot export this network ({describe_error(error)})") from error
     finally:
         log.setLevel(level)

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,17 +28,17 @@ import orjson
 
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.encoder import Encoder, Kind, Tower
-from lexvl_anserini.encoders.loading import EXPORT
+from lexvl_anserini.encoders.loading import EXPORT, EncoderSpec
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.batches import PassageReader
-from lexvl_anserini.encoders.parts.images.pixels import pixels_of
+from lexvl_anserini.encoders.parts.images.pixels import build_pixels
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
-from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError, describe_error
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.manifest import PLACES, EncoderRef
-from lexvl_anserini.ground.typed import Entry, Key, check
-from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
+from lexvl_anserini.ground.records import VOCABULARY, Vocabulary
+from lexvl_anserini.ground.typed import Entry, check
 from lexvl_plugins.onnx import towers
 
 ONNX = "onnx"
@@ -63,18 +63,18 @@ class SideOfExport(Entry):
         pixels, sparsifier: the fields of `parts.images.pixels` and `parts.sparsify.Sparsifier`.
     """
 
-    reads: Key[str] = Key("", required=True)
-    graph: Key[str | None] = Key(None)
-    columns: Key[str | None] = Key(None)
-    weight: Key[str | None] = Key(None)
-    topk: Key[int | None] = Key(None)
-    adds: Key[bool] = Key(False)
-    width: Key[int] = Key(0)
-    dimensions: Key[int | None] = Key(None)
-    normalise: Key[bool] = Key(False)
-    reader: Key[Mapping[str, Any]] = Key({})
-    pixels: Key[Mapping[str, Any]] = Key({})
-    sparsifier: Key[Mapping[str, Any]] = Key({})
+    reads: str
+    graph: str | None = None
+    columns: str | None = None
+    weight: str | None = None
+    topk: int | None = None
+    adds: bool = False
+    width: int = 0
+    dimensions: int | None = None
+    normalise: bool = False
+    reader: Mapping[str, Any] = MappingProxyType({})
+    pixels: Mapping[str, Any] = MappingProxyType({})
+    sparsifier: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -132,15 +132,9 @@ def read_whole(folder: Path) -> Export | None:
     return export
 
 
-def load_exported(
-    name: str,
-    checkpoint: str | None,
-    tokenizer: str | None,
-    backbone_config: str | None,
-    device: str,
-    options: Mapping[str, Any],
-) -> Encoder:
-    """Loads an exported encoder; arguments and errors as those of `load_encoder`. Options must be the export's own."""
+def load_exported(spec: EncoderSpec) -> Encoder:
+    """Loads an exported encoder; errors as those of `load_encoder`. Options must be the export's own."""
+    name, checkpoint = spec.name, spec.checkpoint
     command = f"lexvl export-onnx --encoder {name} --checkpoint {checkpoint or 'CHECKPOINT'} --output FOLDER"
     if checkpoint is None:
         raise UsageError(f"the runtime onnx needs a folder that was exported, as --checkpoint; `{command}` writes one")
@@ -150,12 +144,12 @@ def load_exported(
     export = Export.read(folder)
     if export.encoder.name != name:
         raise CheckpointError(f"{folder}: an export of encoder {export.encoder.name!r}, expected one of {name!r}")
-    if device not in ("auto", "cpu"):
-        raise UsageError(f"the runtime onnx computes on the CPU, --device is {device}; leave it out, or use torch")
-    if tokenizer or backbone_config:
+    if spec.device not in ("auto", "cpu"):
+        raise UsageError(f"the runtime onnx computes on the CPU, --device is {spec.device}; leave it out, or use torch")
+    if spec.tokenizer or spec.backbone_config:
         raise UsageError("an exported folder has its tokenizer and its network; leave the other folders out")
     exported = export.encoder.options
-    for key, value in options.items():  # of the command line, texts
+    for key, value in spec.options.items():  # of the command line, texts
         if key not in PLACES and str(exported.get(key)).lower() != str(value).lower():
             stored = f"{key}={exported[key]}" if key in exported else f"no {key}"
             raise UsageError(
@@ -168,7 +162,7 @@ def load_exported(
     except Exception as error:  # any error of an entry of another content than this version writes
         if isinstance(error, MissingExtra) or (isinstance(error, CheckpointError) and str(folder) in str(error)):
             raise
-        raise CheckpointError(f"{folder}: cannot be loaded ({reason_of(error)}); {REMEDY}") from error
+        raise CheckpointError(f"{folder}: cannot be loaded ({describe_error(error)}); {REMEDY}") from error
     kind: Kind = "dense" if export.kind == "dense" else "impact"
     digest, options = export.encoder.checkpoint_digest, {**exported, "runtime": ONNX}
     return Encoder(name, kind, query, document, str(folder.resolve()), digest, options, "cpu")
@@ -191,7 +185,7 @@ class SideLoader:
             return BagTower(self.load_reader(), columns, weight, joiner, side.normalise, side.topk, side.adds)
         items: towers.GraphItems
         if side.reads == IMAGES:
-            items = towers.GraphImages(pixels_of(side.pixels))
+            items = towers.GraphImages(build_pixels(side.pixels))
         elif side.reads == PASSAGES:
             items = towers.GraphPassages(PassageReader(self.load_reader()))
         else:

@@ -12,15 +12,14 @@ import numpy as np
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Kind, ReadsImages, ReadsTexts, Tower, as_lexical
 from lexvl_anserini.encoders.parts import sparsify
-from lexvl_anserini.encoders.parts.batches import PassageReader, padded_batches, read_passage
-from lexvl_anserini.encoders.parts.images.pixels import Pixels, crop_batches
+from lexvl_anserini.encoders.parts.batches import PassageReader, collate_texts, read_passage
+from lexvl_anserini.encoders.parts.images.pixels import Pixels, read_crop_batches
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
-from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError, describe_error
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import CsrRows
-from lexvl_anserini.ground.records import Document, Topic
+from lexvl_anserini.ground.records import Document, Topic, Vocabulary
 from lexvl_anserini.ground.registry import require
-from lexvl_anserini.ground.vocabulary import Vocabulary
 
 
 class GraphBatch(NamedTuple):
@@ -40,7 +39,7 @@ class GraphTexts(ReadsTexts):
 
     def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[GraphBatch]:
         """Token ids and attention."""
-        for positions, rows, arrays in padded_batches(self.reader, inputs, batch_size):
+        for positions, rows, arrays in collate_texts(self.reader, inputs, batch_size):
             yield GraphBatch(positions, arrays, rows)
 
 
@@ -68,7 +67,7 @@ class GraphImages(ReadsImages):
 
     def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[GraphBatch]:
         """Crops; a skipped image is in no batch."""
-        for positions, crops in crop_batches(self.pixels, inputs, batch_size, on_error):
+        for positions, crops in read_crop_batches(self.pixels, inputs, batch_size, on_error):
             yield GraphBatch(positions, (crops,))
 
 
@@ -90,7 +89,7 @@ class Graph:
         try:
             self.session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its errors have no common class
-            raise CheckpointError(f"{where}: ONNX Runtime cannot load the graph ({reason_of(error)})") from error
+            raise CheckpointError(f"{where}: ONNX Runtime cannot load the graph ({describe_error(error)})") from error
         self.names = [node.name for node in self.session.get_inputs()]
 
     def __call__(self, inputs: tuple[np.ndarray, ...], first: Any) -> np.ndarray:
@@ -157,11 +156,11 @@ class LexicalGraphTower(sparsify.WeightsOfRows, GraphTower):
                 own = np.zeros(weights.shape, dtype=bool)
                 for row, terms in enumerate(self.columns.own(batch.rows)):
                     own[row, terms] = True
-            mask = sparsify.kept_rows(weights, own, self.sparsifier)
+            mask = sparsify.mark_kept_rows(weights, own, self.sparsifier)
             for position, row_weights, keep in zip(batch.positions, weights, mask, strict=True):
                 dims[position] = np.flatnonzero(keep).astype(np.int32)
                 values[position] = row_weights[dims[position]]
-        return sparsify.rows_of(dims, values, len(self.vocabulary))
+        return sparsify.join_rows(dims, values, len(self.vocabulary))
 
     def dense_weights(self, inputs: Sequence[Any], batch_size: int = 32) -> np.ndarray:
         """float32 [n, V] before the sparsifier."""
@@ -182,7 +181,7 @@ class DenseGraphTower(GraphTower):
     kind: ClassVar[Kind] = "dense"
 
     def __post_init__(self) -> None:
-        sparsify.checked_dimensions(self.dimensions, self.width)
+        sparsify.check_dimensions(self.dimensions, self.width)
 
     def vectors(
         self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL

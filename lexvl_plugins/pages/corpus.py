@@ -10,19 +10,19 @@ from itertools import tee
 from pathlib import Path
 
 from lexvl_anserini.data.checks import unescape_id
-from lexvl_anserini.data.corpora.files import (
+from lexvl_anserini.data.corpora.folder import (
     Files,
     OtherFiles,
     checked_name,
-    files_in,
+    get_suffix,
+    list_corpus_files,
     nothing,
     place_of,
-    suffix_of,
 )
-from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction
-from lexvl_anserini.data.entries import LeftOut, log_once
-from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, image_suffixes
-from lexvl_anserini.data.pictures.references import PageReference
+from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, choose_direction
+from lexvl_anserini.data.lines import LeftOut, log_once
+from lexvl_anserini.data.pictures.archives import PageReference
+from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, list_image_suffixes
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document
@@ -51,7 +51,7 @@ def load_pages(ref: CorpusRef) -> Dataset:
     if ref.split is not None:
         raise DataError(f"{ref.name}: split {ref.split!r} of pages, which have no splits")
     return Dataset.of(
-        replace(ref, direction=checked_direction(ref, DIRECTIONS, "text-to-image")),
+        replace(ref, direction=choose_direction(ref, DIRECTIONS, "text-to-image")),
         documents=partial(read_pages, files, ref.escape_ids),
         topics=partial(nothing, files.where, "topics"),
         qrels=partial(nothing, files.where, "judgements"),
@@ -78,13 +78,13 @@ def read_pages(files: Files, escape_ids: bool = False) -> Iterator[Document]:
 
 def _find_files(where: Path) -> Files:
     if not (where.is_file() and _has_pages(where.name)):
-        return files_in(where)
-    return files_in(where.parent)._replace(names=lambda left_out: iter([where.name]))
+        return list_corpus_files(where)
+    return list_corpus_files(where.parent)._replace(names=lambda left_out: iter([where.name]))
 
 
 def _has_pages(name: str) -> bool:
-    suffix = suffix_of(name)
-    return suffix == pdf.SUFFIX or suffix in image_suffixes()
+    suffix = get_suffix(name)
+    return suffix == pdf.SUFFIX or suffix in list_image_suffixes()
 
 
 def _list_pages(
@@ -93,7 +93,7 @@ def _list_pages(
     """The pages of all files, each with the name of its file."""
     for name in files.names(left_out):
         if not _has_pages(name):
-            if suffix_of(name) in HEIC_SUFFIXES:
+            if get_suffix(name) in HEIC_SUFFIXES:
                 left_out.add(f"HEIC pictures ({HEIC_REMEDY})", name)
             else:
                 others.add(name)

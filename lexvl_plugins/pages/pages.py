@@ -17,14 +17,15 @@ import typer
 from lexvl_eval.report.strips import draw_sheet
 from lexvl_eval.sheet import DEFAULT_TERMS
 
-from lexvl_anserini.cli import Checkpoint, Device, Verbose, expanded, progress_bar, run
+from lexvl_anserini.cli import Checkpoint, Device, Verbose, expanded, run
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.encoders.cards import direction_option
+from lexvl_anserini.encoders.cards import make_direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import exclusive
-from lexvl_anserini.searching.searcher import EncoderChanges
-from lexvl_anserini.shards.request import SKIPPED
+from lexvl_anserini.ground.progress import progress_bar
+from lexvl_anserini.searching.query_encoder import EncoderChanges
+from lexvl_anserini.shards.manifests import SKIPPED
 from lexvl_plugins.pages.answers import WORDS, build_strips, update_album
 from lexvl_plugins.pages.corpus import find_reference
 from lexvl_plugins.photos.answers import DIRECTION, SHEET, AskOptions, format_unreadable
@@ -52,7 +53,7 @@ def command(
     if checkpoint and not picture:
         raise UsageError("--checkpoint is of --picture; name the encoder too")
     dataset = load_dataset(f"pages:{place}", escape_ids=True, direction=DIRECTION)
-    options = {"device": device, **direction_option(picture, DIRECTION)} if picture else {}
+    options = {"device": device, **make_direction_option(picture, DIRECTION)} if picture else {}
     pictures = load_encoder(picture, checkpoint, **options) if picture else None
     with exclusive(album):
         with progress_bar("pages", None, "pages") as progress:

@@ -15,9 +15,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.data.entries import FileState, state_of
+from lexvl_anserini.data.lines import FileState, read_file_state
+from lexvl_anserini.data.pictures.archives import PageReference, file_of
 from lexvl_anserini.data.pictures.images import open_source
-from lexvl_anserini.data.pictures.references import PageReference, file_of
 from lexvl_anserini.ground.errors import DataError
 from lexvl_plugins.pages.page import SOFT_HYPHEN, Box, Word
 
@@ -53,7 +53,7 @@ _UNKNOWN = frozenset({"Cc", "Cn", "Co"})
 
 def count_pages(where: str) -> int:
     """The number of pages."""
-    return len(_open(where, state_of(file_of(where))))
+    return len(_open(where, read_file_state(file_of(where))))
 
 
 def is_whole(where: str) -> bool:
@@ -100,7 +100,7 @@ def _open(where: str, state: FileState) -> Any:
 def _load_page(page: PageReference) -> Any:
     import pypdfium2
 
-    document = _open(page.file, state_of(file_of(page.file)))
+    document = _open(page.file, read_file_state(file_of(page.file)))
     if page.page > len(document):
         raise DataError(f"{page}: no such page; the file has {len(document):,}")
     try:

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from lexvl_anserini.data.corpora.files import suffix_of
+from lexvl_anserini.data.corpora.folder import get_suffix
 from lexvl_anserini.data.dataset import data_root
-from lexvl_anserini.data.digests import FileDigests
-from lexvl_anserini.data.memory import Memory
-from lexvl_anserini.data.pictures.images import decoded, decoder_errors, open_source, opened
-from lexvl_anserini.data.pictures.references import PageReference, page_of
+from lexvl_anserini.data.digests import FileDigests, Memory
+from lexvl_anserini.data.pictures.archives import PageReference, page_of
+from lexvl_anserini.data.pictures.images import decoded, open_source, opened, raise_decoder_errors
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.installed import versions_of
+from lexvl_anserini.ground.machine import list_versions
 from lexvl_plugins.pages import ocr, pdf
 from lexvl_plugins.pages.page import OCR, TEXT_LAYER, PageWords
 from lexvl_plugins.pages.worker import SECONDS, Limits, Overdue, count_workers, start, wait_for
@@ -64,9 +63,9 @@ class Pages(NamedTuple):
 
 def count_pages(where: str) -> Pages:
     """The pages of a file."""
-    if suffix_of(where) == pdf.SUFFIX:
+    if get_suffix(where) == pdf.SUFFIX:
         return Pages(pdf.count_pages(where), pdf.is_whole(where))
-    with decoder_errors(where), open_source(where) as source, opened(source, where) as image:
+    with raise_decoder_errors(where), open_source(where) as source, opened(source, where) as image:
         return Pages(_count_frames(image))
 
 
@@ -78,17 +77,17 @@ def render_page(page: PageReference) -> tuple[tuple[int, int], bytes]:
 
 def read_content(page: PageReference) -> PageWords:
     """The words of the text layer where it has any, else those that OCR reads in the picture."""
-    if suffix_of(page.file) == pdf.SUFFIX and (words := pdf.read_text_layer(page)):
+    if get_suffix(page.file) == pdf.SUFFIX and (words := pdf.read_text_layer(page)):
         return PageWords(words, TEXT_LAYER)
     return PageWords(ocr.read_picture(draw_page(page)), OCR)
 
 
 def draw_page(page: PageReference, longest: int = LONGEST) -> Image:
     """A page as an upright RGB picture whose longer side has at most so many pixels; JPEG is decoded smaller."""
-    if suffix_of(page.file) == pdf.SUFFIX:
+    if get_suffix(page.file) == pdf.SUFFIX:
         return pdf.draw_page(page, longest)
     where = str(page)
-    with decoder_errors(where), open_source(page.file) as source, opened(source, where) as image:
+    with raise_decoder_errors(where), open_source(page.file) as source, opened(source, where) as image:
         if page.page > _count_frames(image):
             raise DataError(f"{page}: no such page; the file has {_count_frames(image):,}")
         if page.page > 1:
@@ -142,7 +141,7 @@ class PageReader:
         self._digests = FileDigests()
         self._memory = Memory(data_root(None) / MEMORY, "pages", WAITING)
         self._limits = Limits.from_environment()
-        self._versions = repr((VERSION, LONGEST, versions_of(("pypdfium2", "rapidocr"))))
+        self._versions = repr((VERSION, LONGEST, list_versions(("pypdfium2", "rapidocr"))))
         self._read: Counter[str] = Counter()
 
     def __enter__(self) -> PageReader:

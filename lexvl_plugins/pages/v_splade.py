@@ -20,22 +20,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.checkpoints.bounds import outline
-from lexvl_anserini.encoders.checkpoints.filenames import CHAT_TEMPLATE, PROCESSOR
-from lexvl_anserini.encoders.checkpoints.weights import below, complain, read_weights
+from lexvl_anserini.encoders.checkpoints.find import CHAT_TEMPLATE, PROCESSOR
+from lexvl_anserini.encoders.checkpoints.weights import build_outline, complain, read_weights, take_below
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.loading import Source, when_used
+from lexvl_anserini.encoders.loading import Source, load_when_used
 from lexvl_anserini.encoders.parts.backbones import quietly
 from lexvl_anserini.encoders.parts.bags import BagTower
-from lexvl_anserini.encoders.parts.pooling import Activation, Head, log1p_relu, masked_max, softplus
-from lexvl_anserini.encoders.parts.sparsify import positive_or_top
+from lexvl_anserini.encoders.parts.pooling import Activation, Head, log1p_relu, pool_max, softplus
+from lexvl_anserini.encoders.parts.sparsify import keep_top
 from lexvl_anserini.encoders.parts.tables import LiLsr
-from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, load_tokenizer, token_strings
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, list_token_strings, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Composition, in_direction, with_topk
-from lexvl_anserini.ground.errors import CheckpointError, InstallationError, UsageError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, InstallationError, UsageError, describe_error
 from lexvl_anserini.ground.files import read_json
-from lexvl_anserini.ground.installed import package_folder, version_of
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.machine import find_package, find_version
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_plugins.pages.page_network import IMAGE, PageNetwork, PageTower, read_tiles
 from lexvl_plugins.pages.v_splade_layout import (
     CONNECTOR,
@@ -110,7 +109,7 @@ def load_v_splade(
         return BagTower(bag, columns, export.table, topk=k, adds=True)
 
     def build_images(k: int | None) -> PageTower:
-        load = when_used(partial(export.load, text_of_page, k, source.device))
+        load = load_when_used(partial(export.load, text_of_page, k, source.device))
         return PageTower(load, tiles, columns, source.device)
 
     query, document = with_topk(in_direction(direction, build_texts, build_images), topk, query_topk)
@@ -133,15 +132,15 @@ class PageModel:
         reader = TextReader(self.tokenizer, self.shape.text["max_position_embeddings"])
         network = PageNetwork(load_network(self.shape, self.weights, str(self.folder)).to(device), reader, prompt)
         head = load_head(self.weights, self.columns, device)
-        return Composition(network, head, log1p_relu, masked_max, positive_or_top(topk))
+        return Composition(network, head, log1p_relu, pool_max, keep_top(topk))
 
 
 def read_export(source: Source, with_table: bool, activation: TableActivation | None) -> PageModel:
     """A folder in either layout; all but the network, whose weights are checked alone."""
-    checkpoint, transformers = source.required("v-splade"), package_folder("transformers")
+    checkpoint, transformers = source.required("v-splade"), find_package("transformers")
     if transformers and not (transformers / "models" / MODEL_TYPE).is_dir():
         raise InstallationError(
-            f"transformers {version_of('transformers')} has no ModernVBERT, which v-splade needs; "
+            f"transformers {find_version('transformers')} has no ModernVBERT, which v-splade needs; "
             "pip install 'transformers>=5.3'"
         )
     folder, config = checkpoint.folder, checkpoint.config()
@@ -168,12 +167,14 @@ def load_network(shape: PageShape, weights: Mapping[str, Tensor], where: str) ->
     """The ModernVBertModel of an export, on the CPU in float32."""
     import transformers
 
-    own = {key: value for key, value in below(weights, NETWORK).items() if not f"{NETWORK}{key}".startswith(UNUSED)}
+    own = {
+        key: value for key, value in take_below(weights, NETWORK).items() if not f"{NETWORK}{key}".startswith(UNUSED)
+    }
     own[EMBEDDINGS] = torch.cat([own[EMBEDDINGS], own.pop(FURTHER)])
     own[f"{CONNECTOR}.weight"] = own.pop(f"{CONNECTOR}.proj.weight")
     tokens, kind = len(own[EMBEDDINGS]), cast(Any, transformers.ModernVBertModel)
     # Some versions of transformers nest the weights of SigLIP.
-    images = outline(lambda: kind(shape.to_config(tokens)), weights, f"{where}/config.json").vision_model
+    images = build_outline(lambda: kind(shape.to_config(tokens)), weights, f"{where}/config.json").vision_model
     prefix = "vision_model." * (2 if hasattr(images, "vision_model") else 1)
     # Copies, because the tensors are pages of the file.
     state = {key.replace("vision_model.", prefix): value.to(torch.float32, copy=True) for key, value in own.items()}
@@ -183,7 +184,7 @@ def load_network(shape: PageShape, weights: Mapping[str, Tensor], where: str) ->
                 None, config=shape.to_config(tokens), state_dict=state, output_loading_info=True, dtype=torch.float32
             )
     except Exception as error:  # a wrong value in the configuration raises any error
-        raise CheckpointError(f"{where}: the model cannot be loaded ({reason_of(error)})") from error
+        raise CheckpointError(f"{where}: the model cannot be loaded ({describe_error(error)})") from error
     complain(where, info["missing_keys"], info["unexpected_keys"], ())
     return model.eval()
 
@@ -203,7 +204,7 @@ class BeforeDecoder(nn.Module):
 
 def load_head(weights: Mapping[str, Tensor], columns: TokenColumns, device: torch.device) -> Head:
     """The masked-LM head of an export: logits / width^1/4, and 0 for `SPECIALS`."""
-    parts = {key: value.float() for key, value in below(weights, HEAD).items()}
+    parts = {key: value.float() for key, value in take_below(weights, HEAD).items()}
     matrix, bias = parts.pop("decoder.weight"), parts.pop("decoder.bias")
     width = matrix.shape[1]
     transform = BeforeDecoder(width)
@@ -219,7 +220,7 @@ def compute_table(weights: Mapping[str, Tensor], activation: TableActivation) ->
 
     Its A and B are the low-rank change that a checkpoint in training has; exports have it in the embeddings.
     """
-    parts = {key: value.float() for key, value in below(weights, QUERIES).items()}
+    parts = {key: value.float() for key, value in take_below(weights, QUERIES).items()}
     rank = parts["lora_A"].shape[1] if "lora_A" in parts else 0
     lsr = LiLsr(parts["embeddings.weight"], rank, ACTIVATIONS[activation])
     lsr.load_state_dict(parts)
@@ -229,7 +230,7 @@ def compute_table(weights: Mapping[str, Tensor], activation: TableActivation) ->
 
 def build_columns(tokenizer: Any, size: int, shape: PageShape, where: str) -> TokenColumns:
     """The first `size` tokens are dimensions; `SPECIALS`, and the tokens of tiles after them, count in no text."""
-    terms = token_strings(tokenizer)
+    terms = list_token_strings(tokenizer)
     most, place = size + shape.outer["additional_vocab_size"], shape.outer["image_token_id"]
     if not size <= len(terms) <= most or tokenizer.convert_tokens_to_ids(IMAGE) != place:
         raise CheckpointError(

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.encoders.checkpoints.bounds import check_repeated
-from lexvl_anserini.encoders.checkpoints.filenames import inside
-from lexvl_anserini.encoders.checkpoints.weights import complain, read_weights
+from lexvl_anserini.encoders.checkpoints.find import resolve_inside
+from lexvl_anserini.encoders.checkpoints.weights import check_repeated, complain, read_weights
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.files import read_json
 
@@ -201,7 +200,7 @@ def read_table(folder: Path, size: int) -> np.ndarray | None:
     modules = structure.get("query") if isinstance(structure, Mapping) else None
     if not isinstance(modules, list) or len(modules) != 1:
         raise CheckpointError(f"{routes}: queries go through {modules!r:.80}, expected one module with a table")
-    where = inside(folder, str(modules[0]), str(routes))
+    where = resolve_inside(folder, str(modules[0]), str(routes))
     stored = read_weights(where)
     shapes = {key: list(value.shape) for key, value in stored.items()}
     if list(shapes.values()) != [[size]]:

@@ -19,18 +19,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lexvl_eval.score import judged_command
+from lexvl_eval.score import make_judged_command
 
 from lexvl_anserini.cli import run
-from lexvl_anserini.data.checks import checked_id
-from lexvl_anserini.data.dataset import Dataset, checked_direction, data_root
-from lexvl_anserini.data.entries import log_once
-from lexvl_anserini.data.parquet import read_batches
-from lexvl_anserini.data.pictures.tables import DAMAGED, picture_column, schema_of
+from lexvl_anserini.data.checks import check_id
+from lexvl_anserini.data.dataset import Dataset, choose_direction, data_root
+from lexvl_anserini.data.lines import log_once
+from lexvl_anserini.data.parquet import DAMAGED, find_picture_column, read_batches, read_schema
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document, Qrel, Topic
-from lexvl_anserini.ground.user_folders import expanded_path
 
 if TYPE_CHECKING:
     from pyarrow import Schema
@@ -65,7 +64,7 @@ def load_vidore(ref: CorpusRef) -> Dataset:
     Topics are texts, documents are pages as pictures (text-to-image, default) or, where the tables have them, as texts
     (text-to-text). With a language, only its topics count.
     """
-    direction, split = checked_direction(ref, OFFERED, OFFERED[0]), ref.split or DEFAULT_SPLIT
+    direction, split = choose_direction(ref, OFFERED, OFFERED[0]), ref.split or DEFAULT_SPLIT
     where, language = find_folder(ref)
     tables = find_tables(where, split, language)
     ref = replace(ref, direction=direction, split=split)
@@ -83,7 +82,7 @@ def find_folder(ref: CorpusRef) -> tuple[Path, str | None]:
     path, _, language = ref.name[len(FAMILY) + 1 :].partition(",")
     if not path:
         raise UsageError(f"{ref.name!r} names no pages; expected {FAMILY}:<folder> or {FAMILY}/<name>")
-    where = expanded_path(path) if separator == ":" else data_root(ref.data_dir) / FAMILY / path
+    where = expand_path(path) if separator == ":" else data_root(ref.data_dir) / FAMILY / path
     if not where.is_dir():
         remedy = f"; hf download --repo-type dataset {FAMILY}/{path} --local-dir {where}" if separator == "/" else ""
         raise DataError(f"{where}: no such folder{remedy}")
@@ -100,7 +99,7 @@ def find_tables(where: Path, split: str, language: str | None = None) -> PageTab
         named = _OF_SPLIT.fullmatch(path.stem)
         splits.add(named["split"] if named else split)
         if named is None or named["split"] == split:
-            kinds[_classify(schema_of(path))].append(path)
+            kinds[_classify(read_schema(path))].append(path)
     others = kinds.pop("others")
     if not kinds["pages"] and not kinds["rows"]:
         there = f"splits there: {', '.join(sorted(splits))}" if splits - {split} else "no table of pages"
@@ -115,7 +114,7 @@ def _classify(schema: Schema) -> str:
     names = set(schema.names)
     if not any(names.isdisjoint(choices) for choices in JUDGED):
         return "judgements"
-    if picture_column(schema):
+    if find_picture_column(schema):
         rows = {QUERY[0], FILE} <= names
         return "rows" if rows else "others" if names.isdisjoint(DOC_ID) else "pages"
     return "others" if names.isdisjoint(QUERY_ID) or names.isdisjoint(QUERY) else "queries"
@@ -125,7 +124,7 @@ def read_pages(tables: PageTables, texts: bool, escape_ids: bool = False) -> Ite
     """The pages in the order of tables and rows; of rows with queries each page once."""
     seen: set[str] = set()
     for path in tables.pages or tables.rows:
-        schema = schema_of(path)
+        schema = read_schema(path)
         [id_column] = _choose_columns(schema, DOC_ID if tables.pages else (FILE,))
         text = next((name for name in TEXT if name in schema.names), None)
         if texts and text is None:
@@ -133,7 +132,7 @@ def read_pages(tables: PageTables, texts: bool, escape_ids: bool = False) -> Ite
         for row, values in _read_rows(
             path, [id_column, *([text] if text else []), *_choose_metadata(schema, id_column)]
         ):
-            doc_id = checked_id(values.pop(id_column), f"{path} row {row}", escape_ids)
+            doc_id = check_id(values.pop(id_column), f"{path} row {row}", escape_ids)
             if not tables.pages and doc_id in seen:
                 continue
             seen.add(doc_id)
@@ -149,14 +148,14 @@ def read_topics(tables: PageTables, language: str | None = None, escape_ids: boo
     if any(path.parent.name.startswith(f"{language}-") for path in tables.queries):
         language = None
     for path in tables.queries:
-        schema = schema_of(path)
+        schema = read_schema(path)
         id_column, text = _choose_columns(schema, QUERY_ID, QUERY)
         spoken = [LANGUAGE] if LANGUAGE in schema.names else []
         for row, values in _read_rows(path, [id_column, text, *spoken]):
             languages.add(values.get(LANGUAGE) or "")
             if language in (None, values.get(LANGUAGE)):
                 count += 1
-                yield Topic(checked_id(values[id_column], f"{path} row {row}", escape_ids), values[text])
+                yield Topic(check_id(values[id_column], f"{path} row {row}", escape_ids), values[text])
     if not tables.queries and language is None:
         for text, query_id in _number_queries(tables).items():
             count += 1
@@ -173,16 +172,16 @@ def read_judgements(tables: PageTables, language: str | None = None, escape_ids:
         raise DataError(f"{tables.where}: no table of judgements; expected {QUERY_ID[0]}, {DOC_ID[0]}, {SCORE}")
     topics = {topic.query_id for topic in read_topics(tables, language, escape_ids)} if language else None
     for path in tables.judgements:
-        columns = _choose_columns(schema_of(path), QUERY_ID, DOC_ID)
+        columns = _choose_columns(read_schema(path), QUERY_ID, DOC_ID)
         for row, values in _read_rows(path, [*columns, SCORE]):
-            query_id, doc_id = (checked_id(values[column], f"{path} row {row}", escape_ids) for column in columns)
+            query_id, doc_id = (check_id(values[column], f"{path} row {row}", escape_ids) for column in columns)
             if topics is None or query_id in topics:
                 yield Qrel(query_id, doc_id, int(values[SCORE]))
     if not tables.judgements:
         topic_of = _number_queries(tables)
         rows = _read_queries(tables)
         yield from dict.fromkeys(
-            Qrel(topic_of[values[QUERY[0]]], checked_id(values[FILE], f"{path} row {row}", escape_ids), 1)
+            Qrel(topic_of[values[QUERY[0]]], check_id(values[FILE], f"{path} row {row}", escape_ids), 1)
             for path, row, values in rows
         )
 
@@ -224,7 +223,7 @@ def _read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[s
     return enumerate(values for batch in batches for values in batch.to_pylist())
 
 
-command = judged_command(
+command = make_judged_command(
     """Measure runs on pages of ViDoRe, VisRAG or MMEB: nDCG@5, nDCG@10, Recall@5 and Recall@100.
 
     Example: python -m lexvl_plugins.pages.vidore --run runs/esg.v-splade.trec --dataset vidore:data/esg_reports

@@ -16,8 +16,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from lexvl_anserini.data.pictures.images import usable_cores
-from lexvl_anserini.ground.errors import DataError, InstallationError, LexvlError, UsageError, reason_of
+from lexvl_anserini.data.pictures.images import count_usable_cores
+from lexvl_anserini.ground.errors import DataError, InstallationError, LexvlError, UsageError, describe_error
 
 if TYPE_CHECKING:
     from pebble import ProcessPool
@@ -55,7 +55,7 @@ class Overdue(DataError):
 
 def count_workers() -> int:
     """How many processes there are."""
-    return min(usable_cores(), MOST_WORKERS)
+    return min(count_usable_cores(), MOST_WORKERS)
 
 
 def start(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
@@ -89,7 +89,7 @@ def wait_for(call: Future[Any], where: str) -> Any:
     except Exception as problem:
         code = getattr(problem, "exitcode", None)
         if code is None:
-            raise DataError(f"{where}: cannot be read ({reason_of(problem)})") from problem
+            raise DataError(f"{where}: cannot be read ({describe_error(problem)})") from problem
         if code == -signal.SIGPROF:
             raise Overdue(f"{where}: more than {limits.seconds:g} s of CPU time ({SECONDS})") from problem
         ending = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
@@ -113,7 +113,7 @@ def _report_broken(problem: Exception) -> InstallationError:
     """The error of processes that do not start; the next call tries anew."""
     _start_pool.cache_clear()
     return InstallationError(
-        f"the processes that read pages do not start ({reason_of(problem)}); a script needs "
+        f"the processes that read pages do not start ({describe_error(problem)}); a script needs "
         f"'if __name__ == \"__main__\":' around its calls, and {GIGABYTES} may be too low"
     )
 
@@ -150,6 +150,6 @@ def _call(seconds: float, folder: Path, function: Callable[..., Any], *arguments
     except (LexvlError, MemoryError):
         raise
     except Exception as problem:
-        raise RuntimeError(reason_of(problem)) from None
+        raise RuntimeError(describe_error(problem)) from None
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)

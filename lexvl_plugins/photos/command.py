@@ -18,18 +18,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from lexvl_eval.report.answers import strips_of_answers
+from lexvl_eval.report.answers import make_answer_strips
 from lexvl_eval.report.strips import draw_sheet
 from lexvl_eval.sheet import DEFAULT_TERMS
 
-from lexvl_anserini.cli import Checkpoint, Device, Verbose, expanded, progress_bar, run
+from lexvl_anserini.cli import Checkpoint, Device, Verbose, expanded, run
 from lexvl_anserini.data.corpora.folder import load_pictures
-from lexvl_anserini.encoders.cards import default_encoder, direction_option
+from lexvl_anserini.encoders.cards import choose_encoder, make_direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.searching.index import Index
+from lexvl_anserini.ground.progress import progress_bar
+from lexvl_anserini.searching.searcher import Index
 from lexvl_plugins.photos.answers import DIRECTION, SHEET, AskOptions, format_unreadable
 from lexvl_plugins.photos.following import Album, Differences, Followed, compare, follow
 
@@ -90,15 +91,15 @@ def command(
     started = time.perf_counter()
     pictures, place = asking.find_places(folder, "lexvl-photos", "pictures")
     album, dataset = Album(place), read_folder(pictures)
-    name, for_photos = default_encoder(dataset.name, DIRECTION)
-    model = load_encoder(name, checkpoint or for_photos, device=device, **direction_option(name, DIRECTION))
+    name, for_photos = choose_encoder(dataset.name, DIRECTION)
+    model = load_encoder(name, checkpoint or for_photos, device=device, **make_direction_option(name, DIRECTION))
     with exclusive(place):
         for line in describe_changes(update_album(dataset, model, album), album):
             typer.echo(line)
         index = Index(album.index, index_manifest(album.index))
     if asking.queries:
         answers = asking.answer(index, model)
-        draw_sheet(strips_of_answers(dataset, index, model, answers), place / SHEET, DEFAULT_TERMS)
+        draw_sheet(make_answer_strips(dataset, index, model, answers), place / SHEET, DEFAULT_TERMS)
         typer.echo(f"\nqueries, their first pictures and terms: {place / SHEET}")
     else:
         typer.echo(f'to ask: lexvl photos {folder} "two dogs on a beach"')

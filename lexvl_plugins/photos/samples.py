@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from lexvl_anserini.data.dataset import Dataset, checked_direction
-from lexvl_anserini.data.entries import log_once
+from lexvl_anserini.data.dataset import Dataset, choose_direction
+from lexvl_anserini.data.lines import log_once
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.installed import package_folder
+from lexvl_anserini.ground.files import compute_sha256
+from lexvl_anserini.ground.machine import find_package
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document
 
@@ -45,9 +45,9 @@ class Sample(NamedTuple):
 
     def find(self) -> Path | None:
         """The file; None where the package is not installed, or has no such file or another one."""
-        folder = package_folder(self.package)
+        folder = find_package(self.package)
         path = folder / self.file if folder else None
-        return path if path and path.is_file() and file_sha256(path).startswith(self.sha256) else None
+        return path if path and path.is_file() and compute_sha256(path).startswith(self.sha256) else None
 
 
 CC_BY, CC0, FREE = "CC BY 2.0", "CC0", "public domain"
@@ -74,7 +74,7 @@ def load_samples(ref: CorpusRef) -> Dataset:
     """Loads `samples`: those of the pictures that are installed, without captions."""
     if ref.name != "samples" or ref.split:
         raise DataError(f"{ref.name!r}, split {ref.split!r}: the sample photos have one name, samples, and no splits")
-    direction = checked_direction(ref, ("text-to-image",), "text-to-image")
+    direction = choose_direction(ref, ("text-to-image",), "text-to-image")
     return Dataset.of(replace(ref, direction=direction), read_samples, _refuse_captions, _refuse_captions)
 
 

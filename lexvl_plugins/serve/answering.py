@@ -13,15 +13,14 @@ from pydantic import Field
 
 from lexvl_anserini import __version__
 from lexvl_anserini.data.pictures.images import open_image
-from lexvl_anserini.encoders.families.plain_text import BM25Settings
+from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
-from lexvl_anserini.ground.vocabulary import field_of, in_field
-from lexvl_anserini.queries.clauses import All, Text, TreeQuery, clause_of, scored_terms, walk
+from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc, get_field, mark_field
+from lexvl_anserini.queries.clauses import All, Text, TreeQuery, build_clause, list_scored_terms, walk
 from lexvl_anserini.queries.query_source import TYPED
 from lexvl_anserini.runs.order import RankedList, ranked
-from lexvl_anserini.searching.cuts import Cut
-from lexvl_anserini.searching.shared_terms import explained
+from lexvl_anserini.searching.search import parse_cut
+from lexvl_anserini.searching.shared_terms import explain_documents
 from lexvl_plugins.photos.answers import find, has_known_word
 from lexvl_plugins.serve import limits, queries
 from lexvl_plugins.serve.documents import EXAMPLES, READ, SIDES, UNKNOWN, EncodedPicture, Recent, SentPictures, scale
@@ -138,9 +137,9 @@ class Service:
             if query is None or not request.doc_ids:
                 return []
             assert isinstance(query, ImpactQuery | TreeQuery), query
-            has_text, rows = any(isinstance(node, Text) for node in walk(clause_of(query))), []
+            has_text, rows = any(isinstance(node, Text) for node in walk(build_clause(query))), []
             find_impacts = partial(self._find_impacts, index)
-            for hit in explained(engine, query, request.doc_ids, find_impacts, index.manifest.fields):
+            for hit in explain_documents(engine, query, request.doc_ids, find_impacts, index.manifest.fields):
                 products = [Product(**term._asdict()) for term in hit.terms]
                 rest = hit.score - sum(term.product for term in hit.terms)
                 rest = rest if has_text or abs(rest) > ROUNDING else 0.0
@@ -170,7 +169,7 @@ class Service:
             if not index.has_maps or not index.manifest.fields and index.map_tower is None:
                 raise UsageError(f"the encoder of index {index.served.name!r} has no grid over pictures")
             picture = index.corpus.find_picture(request.doc_id)
-            weights = dict(scored_terms(clause_of(query))) if isinstance(query, ImpactQuery | TreeQuery) else {}
+            weights = dict(list_scored_terms(build_clause(query))) if isinstance(query, ImpactQuery | TreeQuery) else {}
             impacts = self._find_impacts(index, request.doc_id, weights)
             weights = {t: w for t, w in weights.items() if t in impacts and request.term in (None, t)}
             key = (index.serial, request.doc_id, tuple(weights.items()))
@@ -205,7 +204,7 @@ def search(index: LiveIndex, question: Question, read: ReadQuery) -> tuple[Ranke
         if read.read_as == "text" and question.read_as == "auto" and queries.is_expression(question.text):
             ignored.append("signs and factors of the expression")
     if question.min_score.strip() and query is not None:
-        cut = Cut.of(question.min_score)
+        cut = parse_cut(question.min_score)
         if cut.relative and not lexical:
             cut = None
             ignored.append("the least score, as a share")
@@ -273,8 +272,8 @@ def draw_map(index: LiveIndex, doc_id: str, picture: str, weights: Mapping[str, 
         return draw_grid(index.map_tower, picture, weights)
     heat, boxes = EVEN, list[list[float]]()
     for entry in index.manifest.encoder.fields:
-        mark = in_field(entry.name, "")
-        own = {t.removeprefix(mark): w for t, w in weights.items() if field_of(t, index.manifest.fields) == entry.name}
+        mark = mark_field(entry.name, "")
+        own = {t.removeprefix(mark): w for t, w in weights.items() if get_field(t, index.manifest.fields) == entry.name}
         if not own:
             continue
         if entry.kind == "text" and READ in index.corpus.documents[doc_id].metadata:
@@ -289,10 +288,10 @@ def draw_map(index: LiveIndex, doc_id: str, picture: str, weights: Mapping[str, 
 
 def draw_grid(tower: ImageTower, picture: str, weights: Mapping[str, float]) -> HeatMap:
     """Where weighted terms are in a picture."""
-    from lexvl_anserini.encoders.parts.images.grounding import contributions
+    from lexvl_anserini.encoders.parts.images.grounding import compute_contributions
 
     image = open_image(picture)
-    grid = contributions(tower, image, weights) if weights else np.zeros((1, 1), np.float32)
+    grid = compute_contributions(tower, image, weights) if weights else np.zeros((1, 1), np.float32)
     span = float(grid.max() - grid.min())
     shares = (grid - grid.min()) / span if span else np.zeros_like(grid)
     return HeatMap(grid=np.round(shares.astype(float), 3).tolist(), region=measure_region(tower, image), boxes=[])

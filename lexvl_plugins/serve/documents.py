@@ -17,8 +17,8 @@ from pathlib import Path
 from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lexvl_anserini.data.pictures.archives import file_of
 from lexvl_anserini.data.pictures.images import decode_image
-from lexvl_anserini.data.pictures.references import file_of
 from lexvl_anserini.ground.errors import DataError, LexvlError
 from lexvl_anserini.ground.records import Document
 from lexvl_plugins.serve import limits

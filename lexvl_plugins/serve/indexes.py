@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING, Any, cast
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.encoder import OtherModality, Tower
 from lexvl_anserini.encoders.loading import load_encoder_of
-from lexvl_anserini.encoders.parts.fields import field_options
+from lexvl_anserini.encoders.parts.fields import split_field_options
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
 from lexvl_anserini.engines.opening import find_urls, index_name, index_path
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import FieldEntry, Manifest, expect_lexical
-from lexvl_anserini.ground.records import Document
+from lexvl_anserini.ground.records import Document, mark_field
 from lexvl_anserini.ground.registry import TORCH
-from lexvl_anserini.ground.vocabulary import in_field
-from lexvl_anserini.queries.query_source import known_terms, vocabulary_file
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
+from lexvl_anserini.queries.query_source import find_vocabulary_file, read_known_terms
+from lexvl_anserini.searching.query_encoder import EncoderChanges
+from lexvl_anserini.searching.searcher import Index, Searcher
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.documents import (
     READ,
@@ -150,7 +149,7 @@ class LiveIndex:
             if (entry := self.drawn_field) is None:
                 return None
             changes, device = self.served.encoder.options, self.served.encoder.device
-            own = field_options(self.manifest.fields, changes)[entry.name]
+            own = split_field_options(self.manifest.fields, changes)[entry.name]
             places = own.get("checkpoint"), own.get("tokenizer")
             tower = load_encoder_of(entry.encoder, *places, device, {"runtime": TORCH}).document
         elif self.picture_tower is None:
@@ -159,7 +158,7 @@ class LiveIndex:
 
     def suggest(self, prefix: str) -> list[str]:
         """Terms that begin so, in the order of the vocabulary, where frequent ones come first as a rule."""
-        beginnings = (prefix, *(in_field(field, prefix) for field in self.manifest.fields))
+        beginnings = (prefix, *(mark_field(field, prefix) for field in self.manifest.fields))
         terms = (term for term in self.terms if term.startswith(beginnings))
         return sorted(terms, key=lambda term: term != prefix)[: limits.SUGGESTIONS]
 
@@ -184,15 +183,15 @@ def open_live(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex
 
 
 def _open(served: ServedIndex, before: LiveIndex | None, state: IndexState) -> LiveIndex:
-    from lexvl_anserini.data.dataset import dataset_of
+    from lexvl_anserini.data.dataset import load_reference
 
     manifest = index_manifest(served.path)
     same = before and before.manifest.encoder == manifest.encoder and before.manifest.vocabulary == manifest.vocabulary
     searcher = Searcher(Index(served.path, manifest), before.model if before and same else None, served.encoder)
-    file = vocabulary_file(served.path, None)
-    terms = known_terms(file, manifest) if file is not None and manifest.kind == "impact" else ()
+    file = find_vocabulary_file(served.path, None)
+    terms = read_known_terms(file, manifest) if file is not None and manifest.kind == "impact" else ()
     try:
-        dataset = dataset_of(manifest.corpus.ref.at(served.data_dir))
+        dataset = load_reference(manifest.corpus.ref.at(served.data_dir))
         corpus, examples = read_corpus(dataset), list_examples(dataset)
     except (LexvlError, OSError) as error:
         corpus, examples = ShownCorpus({}, f"the corpus cannot be read, so that hits have their ids alone: {error}"), []
@@ -332,5 +331,5 @@ def name_indexes(
         path = index_path(place)
         name = next(n for n in (base, *(f"{base}-{i}" for i in range(2, len(places) + 2))) if n not in served)
         moved = checkpoints[number] if checkpoints else None
-        served[name] = ServedIndex(name, path, EncoderChanges(moved, None, options or {}, device), data_dir)
+        served[name] = ServedIndex(name, path, EncoderChanges(moved, None, device, options or {}), data_dir)
     return list(served.values())

@@ -29,7 +29,7 @@ import typer
 
 from lexvl_anserini import __version__, cli
 from lexvl_anserini.data.pictures.images import open_image
-from lexvl_anserini.encoders.describing import options_of
+from lexvl_anserini.encoders.describing import list_options
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import new_folder, write_json
@@ -109,7 +109,7 @@ def publish(
 
 def find_bag_mode(encoder: str) -> dict[str, str]:
     """The options with which the queries of an encoder are bags of words, where it has such a mode."""
-    return {"mode": "alpha"} if any(option.name == "mode" for option in options_of(encoder)) else {}
+    return {"mode": "alpha"} if any(option.name == "mode" for option in list_options(encoder)) else {}
 
 
 def _check_place(site: Path, index: Path, overwrite: bool) -> None:

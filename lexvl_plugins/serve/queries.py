@@ -21,10 +21,10 @@ from lexvl_anserini.queries.clauses import (
     Term,
     TreeQuery,
     Unscored,
-    clause_of,
-    scored_terms,
+    build_clause,
+    list_scored_terms,
+    replace_leaves,
     terms_of,
-    with_leaves,
 )
 from lexvl_anserini.queries.parser import parse, tokens_of
 from lexvl_anserini.queries.query_source import TYPED, check_known, check_readable
@@ -66,7 +66,7 @@ def take_words(text: str) -> str:
     """For an index without terms: the terms of an expression that add to scores, as words; other texts as they are."""
     if not is_expression(text):
         return text
-    return " ".join(dict.fromkeys(term for term, _ in scored_terms(parse(text)))) or text
+    return " ".join(dict.fromkeys(term for term, _ in list_scored_terms(parse(text)))) or text
 
 
 def read_expression(index: LiveIndex, text: str, weights: Mapping[str, int]) -> ReadQuery:
@@ -91,7 +91,7 @@ def read_vector(index: LiveIndex, query: Any, read_as: str, weights: Mapping[str
 def sum_weights(clause: Clause) -> dict[str, float]:
     """The weight of each term that scores, of all its places in the tree."""
     weights: dict[str, float] = {}
-    for term, weight in scored_terms(clause):
+    for term, weight in list_scored_terms(clause):
         weights[term] = weights.get(term, 0) + weight
     return weights
 
@@ -105,7 +105,7 @@ def reweigh(clause: Clause, weights: Mapping[str, int]) -> Clause:
             return replace(clause, weight=weight) if weight else Unscored(Term(clause.term))
         return Impacts(change_weights(clause.vector, weights)) if isinstance(clause, Impacts) else clause
 
-    return with_leaves(clause, replace_leaf)
+    return replace_leaves(clause, replace_leaf)
 
 
 def change_weights(vector: Mapping[str, int], weights: Mapping[str, int]) -> dict[str, int]:
@@ -119,7 +119,7 @@ def build_chips(read: ReadQuery) -> list[Chip]:
     """The terms of a query with their weights, the heaviest first, as the encoder gave them."""
     if not isinstance(read.query, ImpactQuery | TreeQuery):
         return []
-    now, before = sum_weights(clause_of(read.query)), read.weights
+    now, before = sum_weights(build_clause(read.query)), read.weights
     order = sorted(before, key=lambda term: (-before[term], term))
     return [Chip(term=term, weight=round(now.get(term, 0)), given=round(before[term])) for term in order]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.encoders.parts.bags import BagTower
-from lexvl_anserini.encoders.parts.tokens import token_strings
+from lexvl_anserini.encoders.parts.tokens import list_token_strings
 from lexvl_anserini.engines.lucene.vectors import read_vectors
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.quantise import CsrRows, Quantiser
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.encoders.parts.images.vision import ImageTower
     from lexvl_anserini.ground.manifest import Manifest
-    from lexvl_anserini.ground.vocabulary import Vocabulary
+    from lexvl_anserini.ground.records import Vocabulary
 
 # The rule that `static.js` implements; a tokenizer with other parts is refused.
 NORMALIZER = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "lowercase": True}
@@ -102,7 +102,7 @@ def describe_words(model: Encoder, manifest: Manifest) -> dict[str, Any]:
         )
     most = reader.max_length - reader.special_tokens
     return {
-        "tokens": pack(np.frombuffer("\n".join(token_strings(reader.tokenizer)).encode(), np.uint8)),
+        "tokens": pack(np.frombuffer("\n".join(list_token_strings(reader.tokenizer)).encode(), np.uint8)),
         "columns": pack(split_numbers(tower.columns.of_token + 1)),
         "specials": [token["content"] for token in rule["added_tokens"]],
         "most": most,
@@ -199,10 +199,10 @@ class Grids(NamedTuple):
 
 def compute_grids(tower: ImageTower, picture: str, dimensions: Sequence[int]) -> Grids:
     """The grids of some terms in a picture."""
-    from lexvl_anserini.encoders.parts.images.grounding import patch_activations
+    from lexvl_anserini.encoders.parts.images.grounding import compute_patch_activations
 
     image = open_image(picture)
-    values = np.maximum(patch_activations(tower, [image], list(dimensions))[0], 0)  # [rows, columns, terms]
+    values = np.maximum(compute_patch_activations(tower, [image], list(dimensions))[0], 0)  # [rows, columns, terms]
     rows, columns, terms = values.shape
     cells = step(values.reshape(rows * columns, terms).T)
     return Grids([rows, columns], measure_region(tower, image), list(dimensions), cells)

@@ -17,11 +17,10 @@ import numpy as np
 from lexvl_anserini.data.checks import SeenIds
 from lexvl_anserini.engines.index_folder import REPORT
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.files import json_bytes
+from lexvl_anserini.ground.files import format_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest
 from lexvl_anserini.ground.progress import Progress
-from lexvl_anserini.ground.records import SCORE_LIMIT
-from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
+from lexvl_anserini.ground.records import SCORE_LIMIT, VOCABULARY, Vocabulary
 from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_impacts, read_vocabulary
 from lexvl_plugins.stores.fetching import fetch_best
@@ -82,10 +81,10 @@ def load(
             greatest, report = fill(store, source, allow_inexact, progress)
             report |= {"bytes": size} if (size := store.size()) is not None else {}
             files = {
-                MANIFEST: json_bytes(manifest.to_json()).decode(),
+                MANIFEST: format_json(manifest.to_json()).decode(),
                 VOCABULARY: "".join(f"{term}\n" for term in source.vocabulary.terms),
                 GREATEST: "".join(f"{impact}\n" for impact in greatest.tolist()),
-                REPORT: json_bytes({**stored, **report}).decode(),
+                REPORT: format_json({**stored, **report}).decode(),
             }
             notes = write_notes(files, store.table.rpartition("_")[2])
             for number, text in enumerate(notes):

@@ -16,7 +16,7 @@ from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
-from lexvl_anserini.queries.clauses import Clause, Impacts, bound, check_tree, inexact_score, scored_terms
+from lexvl_anserini.queries.clauses import Clause, Impacts, bound, check_tree, describe_inexact_score, list_scored_terms
 from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.shards.reading import read_vocabulary
 from lexvl_plugins.stores.building import load
@@ -206,7 +206,7 @@ class StoreEngine(ImpactEngine):
     def _find(self, clause: Clause, hits: int) -> Scored:
         """Scores of the documents that can be among the best of a tree; the store ranks them by an upper bound."""
         total: dict[str, int] = {}
-        for term, weight in scored_terms(clause):
+        for term, weight in list_scored_terms(clause):
             total[term] = total.get(term, 0) + int(weight)
         dims, weights = self._known(total)
         if not dims:
@@ -254,7 +254,7 @@ class StoreEngine(ImpactEngine):
     def _refuse_rounding(self, query_id: str, most: float) -> None:
         if most >= SCORE_LIMIT:
             remedy = "quantise queries (or documents) with fewer bits"
-            raise inexact_score(query_id, most, remedy, f"scores in {self.store.title}")
+            raise describe_inexact_score(query_id, most, remedy, f"scores in {self.store.title}")
 
     def _terms(self, vector: Mapping[int, int]) -> dict[str, int]:
         return {self.vocabulary.terms[dim]: impact for dim, impact in vector.items()}

@@ -24,9 +24,9 @@ from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.engines.index_folder import REPORT
 from lexvl_anserini.engines.opening import Target, engine_class
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import atomic_write, json_bytes, new_folder
+from lexvl_anserini.ground.files import atomic_write, format_json, new_folder
 from lexvl_anserini.ground.manifest import MANIFEST
-from lexvl_anserini.ground.vocabulary import VOCABULARY
+from lexvl_anserini.ground.records import VOCABULARY
 from lexvl_plugins.stores.store import ImpactStore, StorePlace, parse_url
 
 FORMAT = "lexvl-store/1"
@@ -105,7 +105,7 @@ def name_folder(place: StorePlace) -> Path:
 def write_folder(folder: Path, place: StorePlace, notes: Notes) -> None:
     """Writes the local folder of an index, unless it has the same content; waits for another process that writes it."""
     report = {**orjson.loads(notes.files[REPORT]), "url": str(place), "token": notes.token}
-    files = {**{name: text.encode() for name, text in notes.files.items()}, REPORT: json_bytes(report)}
+    files = {**{name: text.encode() for name, text in notes.files.items()}, REPORT: format_json(report)}
 
     def is_written() -> bool:
         try:

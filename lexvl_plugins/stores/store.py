@@ -26,7 +26,7 @@ from typing import Any, ClassVar, NamedTuple
 from urllib.parse import unquote
 from uuid import UUID
 
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, StoreError, UsageError, reason_of
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, StoreError, UsageError, describe_error
 
 # The forms of URLs: those of servers, and those of folders of each engine.
 SERVERS = ("http", "https")
@@ -211,7 +211,7 @@ class ImpactStore(ABC):
         except LexvlError:
             raise
         except Exception as error:
-            trouble, reason = self._explain(error), self.place.hide_password(reason_of(error))
+            trouble, reason = self._explain(error), self.place.hide_password(describe_error(error))
             if trouble is None:
                 raise StoreError(f"{self.place}: {self.title} failed ({reason})") from error
             kind = ArtefactError if trouble is MISSING else StoreError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lexvl_anserini.cli import DataDir, Device, Overwrite, Style, Verbose, parse_settings, print_rows, run
-from lexvl_anserini.ground.installed import check_model_libraries
+from lexvl_anserini.ground.machine import check_model_libraries
 
 if TYPE_CHECKING:
     from lexvl_plugins.train.recipe import Recipe

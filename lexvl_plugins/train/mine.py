@@ -32,7 +32,7 @@ def command(
     from lexvl_anserini.data.dataset import load_dataset
     from lexvl_anserini.ground.claims import refuse_existing
     from lexvl_anserini.ground.errors import UsageError
-    from lexvl_anserini.ground.run_manifest import read_run_manifest
+    from lexvl_anserini.ground.manifest import read_run_manifest
     from lexvl_plugins.train.negatives import Mining, mine, write_dpr
 
     if first_rank > depth:

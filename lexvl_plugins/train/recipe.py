@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.installed import shipped_folder
+from lexvl_anserini.ground.machine import find_shipped
 from lexvl_anserini.ground.typed import plain
 from lexvl_plugins.train.corpora.webdataset import FAMILY
 from lexvl_plugins.train.model_settings import (
@@ -297,7 +297,7 @@ def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> Recipe:
         UsageError: the file does not exist or is not YAML; or keys or values are wrong (the error lists all).
     """
     if not path.is_file():
-        known = {shipped.stem: shipped for shipped in sorted(shipped_folder("recipes").glob("*.yaml"))}
+        known = {shipped.stem: shipped for shipped in sorted(find_shipped("recipes").glob("*.yaml"))}
         if str(path) not in known:
             near = get_close_matches(path.stem, known, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lexvl_eval.reproduction.prepared import corpus_of, trained_model, weights_of
+from lexvl_eval.reproduction.prepared import corpus_of, place_trained_model, weights_of
 from lexvl_eval.reproduction.published import PublishedSystem
 from lexvl_eval.reproduction.retrieval import measure_retrieval
 from lexvl_eval.reproduction.rows import Finding, RowPart, Workplace
 
-from lexvl_anserini.ground.installed import shipped_folder
+from lexvl_anserini.ground.machine import find_shipped
 
 if TYPE_CHECKING:
     from lexvl_plugins.train.recipe import Recipe
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def measure_trained(part: RowPart, place: Workplace) -> Finding:
     """Trains the weights of a part, unless the user gives some, then runs its line; finds what is finished."""
     assert part.system is not None and part.system.trained_on, "`way_of` looked"
-    weights, model = weights_of(part, part.system, place), trained_model(part, place)
+    weights, model = weights_of(part, part.system, place), place_trained_model(part, place)
     if weights is not None and weights.reference == str(model):
         from lexvl_plugins.train.loop import train
 
@@ -43,7 +43,7 @@ def find_recipe(part: RowPart, system: PublishedSystem, place: Workplace) -> Rec
     corpus = corpus_of(part._replace(data=system.trained_on), place)
     changes = parse_changes({key: value for key, _, value in settings})
     return read_recipe(
-        shipped_folder("recipes") / name, changes | {"data.corpus": corpus.name, "data.split": corpus.split}
+        find_shipped("recipes") / name, changes | {"data.corpus": corpus.name, "data.split": corpus.split}
     )
 
 
@@ -57,12 +57,12 @@ def count_stair_side(number: int) -> float:
     import torch
 
     from lexvl_anserini.encoders.parts.tokens import TokenColumns
-    from lexvl_anserini.ground.vocabulary import Vocabulary
+    from lexvl_anserini.ground.records import Vocabulary
     from lexvl_plugins.train.images.sides import SIDES
     from lexvl_plugins.train.model_settings import ModelSettings
     from lexvl_plugins.train.recipe import read_recipe
 
-    model = read_recipe(shipped_folder("recipes") / "stair-paper.yaml").model
+    model = read_recipe(find_shipped("recipes") / "stair-paper.yaml").model
     assert isinstance(model, ModelSettings)
     terms = Vocabulary(map(str, range(BERT_TOKENS)), "the numbers of tokens")
     with torch.device("meta"):
@@ -74,7 +74,7 @@ def count_d2s_head() -> float:
     """D2S's head over BLIP's vectors of 256 dimensions, with DistilBERT's width and vocabulary."""
     import torch
 
-    from lexvl_anserini.encoders.families.d2s import D2SHead
+    from lexvl_anserini.encoders.families.dense_heads import D2SHead
 
     with torch.device("meta"):
         return count_millions(D2SHead(256, 768, BERT_TOKENS))
@@ -104,7 +104,7 @@ def count_fdt_share() -> float:
 
     shares = []
     for name, changes in (("fdt", {}), ("fdt", {"model.image.patch_size": 16}), ("fdt-swin", {})):
-        model = read_recipe(shipped_folder("recipes") / f"{name}-paper.yaml", changes).model
+        model = read_recipe(find_shipped("recipes") / f"{name}-paper.yaml", changes).model
         assert isinstance(model, ModelSettings) and isinstance(model.text, BpeTextSettings)
         assert not isinstance(model.image, PretrainedImage)
         with torch.device("meta"):

@@ -40,11 +40,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lexvl_anserini.ground.claims import Claim, claim
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError, reason_of
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, describe_error
 from lexvl_anserini.ground.files import (
     atomic_write,
+    compute_sha256,
     disk_errors,
-    file_sha256,
     part_of,
     publish,
     read_json,
@@ -197,7 +197,7 @@ def save_state(accelerator: Any, output: Path, progress: TrainingState) -> None:
 
 def compute_digests(state: Path) -> dict[str, str]:
     """SHA-256 (hex) of the files of a state by their names."""
-    return {path.name: file_sha256(path) for path in sorted(state.iterdir()) if path.name != DIGESTS}
+    return {path.name: compute_sha256(path) for path in sorted(state.iterdir()) if path.name != DIGESTS}
 
 
 def _give_up(folder: Path) -> None:
@@ -223,7 +223,7 @@ def resume(accelerator_at: Callable[[int], Any], output: Path) -> TrainingState:
             progress = TrainingState(**read_json(state / STATE_FILE, "training state"))
             accelerator_at(progress.step).load_state(str(state))
         except Exception as error:  # torch, pickle and safetensors each raise their own error for a truncated file
-            problems.append(f"{state}: a damaged state ({reason_of(error)})")
+            problems.append(f"{state}: a damaged state ({describe_error(error)})")
             log.warning("%s", problems[-1])
             continue
         if state.name != STATE:

@@ -19,7 +19,7 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import (
     atomic_write,
     disk_errors,
-    json_bytes,
+    format_json,
     make_folder,
     new_folder,
     part_of,
@@ -28,10 +28,10 @@ from lexvl_anserini.ground.files import (
     sync_to,
     write_json,
 )
-from lexvl_anserini.ground.installed import versions_of
+from lexvl_anserini.ground.machine import list_versions
 from lexvl_plugins.train.common.batches import TrainingBatch
 from lexvl_plugins.train.common.evaluation import StageInputs, find_collapses, measure_batch
-from lexvl_plugins.train.common.learner import Learner, NotFinite, Step
+from lexvl_plugins.train.common.learner import Learner, NotFinite, StepRecord
 from lexvl_plugins.train.common.tower_pair import TowerPair
 from lexvl_plugins.train.recipe import Recipe, StageSettings
 from lexvl_plugins.train.run_folder import (
@@ -76,7 +76,7 @@ class Watch:
     examples: BinaryIO
     collapsed: set[str] = field(default_factory=set)
 
-    def report_step(self, step: Step, learner: Learner, progress: TrainingState) -> None:
+    def report_step(self, step: StepRecord, learner: Learner, progress: TrainingState) -> None:
         """Reports what is due after a step."""
         done, end = progress.step, self.first + self.stage.optimisation.steps
         if done % self.recipe.log_every == 0 or done == end:
@@ -84,7 +84,7 @@ class Watch:
         if done % self.recipe.validate_every == 0 or done == end:
             self.validate(learner, progress)
 
-    def log(self, step: Step, learner: Learner, progress: TrainingState) -> None:
+    def log(self, step: StepRecord, learner: Learner, progress: TrainingState) -> None:
         """A line with the mean losses since the last one, and what the vectors of this step's batch are like."""
         model, plan = self.recipe.model, self.stage.optimisation
         loss, parts = progress.take_means()
@@ -151,7 +151,7 @@ class Watch:
             "items": listed(taken.batch),
         }
         with atomic_write(path) as out:
-            out.write(json_bytes(content))
+            out.write(format_json(content))
         return UsageError(f"step {step}: {error}; {path} has the batch; lower the learning rate or the clip")
 
 
@@ -238,7 +238,7 @@ class Saving:
             "queries" if self.recipe.model.of_texts else "images": len(self.material.data[TRAINING]),
             "threads": torch.get_num_threads(),
             "machine": platform.machine(),
-            "versions": versions_of(("torch", "transformers", "accelerate", "lexvl-anserini")),
+            "versions": list_versions(("torch", "transformers", "accelerate", "lexvl-anserini")),
             "validation": validation,
         }
         write_json(folder / "training.json", content)

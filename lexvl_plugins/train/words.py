@@ -10,10 +10,10 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.data.words import function_words, read_words
+from lexvl_anserini.data.lines import load_function_words, read_words
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer
-from lexvl_anserini.ground.errors import UsageError, reason_of
+from lexvl_anserini.ground.errors import UsageError, describe_error
 
 FOLDER = Path(__file__).parent / "assets"
 # Words that name something, and that a model must not say of a picture: people's descent, and monkeys.
@@ -84,7 +84,7 @@ def learn_terms(texts: Texts, least: int) -> list[str]:
 
 def names_something(word: str) -> bool:
     """True for words of at least two letters that are no function words and not left out."""
-    return len(word) > 1 and word.isalpha() and word not in function_words() | read_words(LEFT_OUT)
+    return len(word) > 1 and word.isalpha() and word not in load_function_words() | read_words(LEFT_OUT)
 
 
 def add_words(tokenizer: Any, words: Sequence[str]) -> tuple[Any, list[list[int]]]:
@@ -110,7 +110,9 @@ def read_class_names(path: Path) -> list[str]:
     try:
         names = orjson.loads(path.read_bytes())
     except (OSError, orjson.JSONDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read as a JSON list of names of classes ({reason_of(error)})") from error
+        raise UsageError(
+            f"{path}: cannot be read as a JSON list of names of classes ({describe_error(error)})"
+        ) from error
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UsageError(f"{path}: expected a JSON list of the names of the classes")
     return names
@@ -128,8 +130,8 @@ def match_class_words(names: Sequence[str], known: Sequence[str]) -> dict[str, l
         for word in filter(names_something, count_words([name])):
             if word not in left_out:
                 places.setdefault(word, set()).add(number)
-    for word, of_kind in read_kinds().items():
-        if numbers := [number for number, name in enumerate(names) if name in of_kind]:
+    for word, fit_kind in read_kinds().items():
+        if numbers := [number for number, name in enumerate(names) if name in fit_kind]:
             places.setdefault(word, set()).update(numbers)
     return {word: sorted(places[word]) for word in sorted(places, key=lambda word: (word in left_out, word))}
 

@@ -24,14 +24,13 @@ from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.fuse import command as fuse
 from lexvl_anserini.ground.errors import LexvlError
-from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.ground.run_manifest import read_run_manifest
+from lexvl_anserini.ground.manifest import read_manifest, read_run_manifest
 from lexvl_anserini.queries.clauses import Clause
 from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.runs.trec import read_run
 from lexvl_anserini.search import command as search
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.refine import read_terms
+from lexvl_anserini.searching.search import read_terms
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
 

@@ -32,11 +32,12 @@ from rounds import Round, Rounds
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.data import digests, fetch
+from lexvl_anserini.data import digests
+from lexvl_anserini.data.corpora import beir as fetch
 from lexvl_anserini.data.corpora.embeddings import read_embeddings
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.data.entries import log_once
-from lexvl_anserini.data.pictures.images import image_suffixes, open_image
+from lexvl_anserini.data.lines import log_once
+from lexvl_anserini.data.pictures.images import list_image_suffixes, open_image
 from lexvl_anserini.encode import command
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError
 from lexvl_anserini.ground.files import disk_errors
@@ -357,7 +358,7 @@ def test_damaged_zips_are_unpacked_whole_or_not_at_all(rounds: Rounds) -> None:
 
 
 def test_broken_pictures_are_pictures_or_one_line(rounds: Rounds) -> None:
-    formats = [suffix for suffix in sorted(image_suffixes()) if pictured(suffix)]
+    formats = [suffix for suffix in sorted(list_image_suffixes()) if pictured(suffix)]
     for one in rounds:
         for _ in range(40):
             suffix = one.random.choice(formats)

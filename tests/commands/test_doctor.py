@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from lexvl_anserini import doctor
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.ground import installed
+from lexvl_anserini.ground import machine as installed
 from lexvl_anserini.ground.errors import JavaError
-from lexvl_anserini.searching import doctor
 
 REQUIRES = [
     "numpy>=1",
@@ -30,8 +30,8 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr("importlib.metadata.requires", lambda name: lines)
     versions = {"numpy": "2.1", "fastapi": "0.120", "lexvl-anserini": "0.3"}
     for module in (installed, doctor):
-        monkeypatch.setattr(module, "version_of", versions.get)
-    monkeypatch.setattr(installed, "extra_names", lambda: ["all", "photos", "serve", "test"])
+        monkeypatch.setattr(module, "find_version", versions.get)
+    monkeypatch.setattr(installed, "list_extras", lambda: ["all", "photos", "serve", "test"])
     return lines
 
 
@@ -41,11 +41,11 @@ def invoke(*arguments: str) -> tuple[int, str]:
 
 
 def test_unmet_requirements(declared: list[str]) -> None:
-    assert installed.unmet_requirements() == []
-    assert installed.unmet_requirements("serve") == ["no-such-package>=3"]
-    assert installed.unmet_requirements("all") == ["numpy>=1000", "no-such-package>=3"]
+    assert installed.list_unmet_requirements() == []
+    assert installed.list_unmet_requirements("serve") == ["no-such-package>=3"]
+    assert installed.list_unmet_requirements("all") == ["numpy>=1000", "no-such-package>=3"]
     declared.append("missing<2")
-    assert installed.unmet_requirements() == ["missing<2"]
+    assert installed.list_unmet_requirements() == ["missing<2"]
 
 
 def test_everything_runs_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_what_is_missing_has_its_command_and_the_exit_code(
 
 
 def test_a_checkout_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "version_of", lambda name: None)
+    monkeypatch.setattr(doctor, "find_version", lambda name: None)
     monkeypatch.setattr(doctor, "CHECKS", {"lexvl-anserini": doctor.check_packages})
     status, shown = invoke()
     assert status == 0

@@ -57,11 +57,6 @@ def test_images_with_and_without_captions(tmp_path):
     ]
 
 
-def test_images_and_texts_together(tmp_path):
-    folder_of(tmp_path, pictures__a_DOT_jpg=b"-", texts__a_DOT_txt=b"not its caption")
-    assert [doc.doc_id for doc in documents(tmp_path)] == ["pictures/a.jpg", "texts/a"]
-
-
 @pytest.mark.parametrize("suffix", ["jfif", "jpe", "JP2", "ppm", "avif", "tga"])
 def test_whatever_picture_can_be_read_is_a_document(tmp_path, suffix):
     folder_of(tmp_path, **{f"a_DOT_{suffix}": b"-", "a_DOT_txt": b"its caption"})

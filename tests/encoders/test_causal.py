@@ -14,7 +14,7 @@ from tiny_encoders import made_causal
 
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.backbones import load_language_model
-from lexvl_anserini.encoders.parts.pooling import log1p_relu, masked_last, masked_max
+from lexvl_anserini.encoders.parts.pooling import log1p_relu, pool_last, pool_max
 from lexvl_anserini.encoders.parts.tokens import TextReader
 from lexvl_anserini.ground.errors import CheckpointError
 
@@ -48,7 +48,7 @@ def test_padding_on_either_side_gives_the_same(folder: Path, left: bool) -> None
         logits = head.transform(backbone(ids, attention)) @ head.matrix.T
     masked = (attention == 0).reshape(-1).nonzero()[:, 0]
     assert logits.shape[2] == size == 2000 and head.bias is None
-    for pooling, of_one in ((masked_last, lambda rows: rows[-1]), (masked_max, lambda rows: rows.amax(dim=0))):
+    for pooling, of_one in ((pool_last, lambda rows: rows[-1]), (pool_max, lambda rows: rows.amax(dim=0))):
         expected = torch.stack([log1p_relu(of_one(own_logits(folder, real))) for real in REAL])
         torch.testing.assert_close(pooling(logits.clone(), masked, log1p_relu), expected, atol=2e-5, rtol=1e-4)
 

@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lexvl_anserini.data.pictures.images import open_image
-from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, ClipShape, is_open_layout, renamed
+from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, ClipShape, convert_names, is_open_layout
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.families.dense import clip
+from lexvl_anserini.encoders.families import clip
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.clip_bpe import END, START, ClipBpe, clean
-from lexvl_anserini.encoders.parts.images.pixels import Crop, offset, read_preprocessor
+from lexvl_anserini.encoders.parts.images.pixels import Crop, compute_offset, read_preprocessor
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 
 LAYOUTS = ("legacy_v4", "legacy_v5", "eos_v4", "eos_v5")
@@ -104,8 +104,8 @@ def test_other_checkpoints_are_refused(folder):
 
 def test_the_offset_of_a_crop():
     """Three pixels over: transformers cuts one off on the left, torchvision two; five over: two and two."""
-    assert [offset(35, 32, floor) for floor in (True, False)] == [1, 2]
-    assert [offset(37, 32, floor) for floor in (True, False)] == [2, 2]
+    assert [compute_offset(35, 32, floor) for floor in (True, False)] == [1, 2]
+    assert [compute_offset(37, 32, floor) for floor in (True, False)] == [2, 2]
 
 
 def test_preprocessors(tmp_path):
@@ -127,7 +127,7 @@ def test_preprocessors(tmp_path):
 
 
 def as_open_layout(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The inverse of `renamed`, written out: transformers' names to OpenAI's."""
+    """The inverse of `convert_names`, written out: transformers' names to OpenAI's."""
     result = {}
     blocks = (("self_attn.out_proj", "attn.out_proj"), ("layer_norm", "ln_"), ("fc1", "c_fc"), ("fc2", "c_proj"))
     flat = {
@@ -233,19 +233,23 @@ def test_declip_layout_is_the_references_own_features(shared, tmp_path):
 
 def test_keys_that_are_of_no_tower_keep_their_names():
     weights = {"visual.attnpool.x": torch.zeros(1), "mlp.fc1.weight": torch.zeros(1), "logit_scale": torch.zeros(1)}
-    assert set(renamed(weights, "x")) == {"visual.attnpool.x".removeprefix("visual."), "mlp.fc1.weight", "logit_scale"}
+    assert set(convert_names(weights, "x")) == {
+        "visual.attnpool.x".removeprefix("visual."),
+        "mlp.fc1.weight",
+        "logit_scale",
+    }
     assert not is_open_layout(weights)
     with pytest.raises(CheckpointError, match=r"in_proj_weight \[4, 2\], expected three"):
-        renamed({"visual.transformer.resblocks.0.attn.in_proj_weight": torch.zeros(4, 2)}, "x")
+        convert_names({"visual.transformer.resblocks.0.attn.in_proj_weight": torch.zeros(4, 2)}, "x")
 
 
 def test_shapes_of_configurations():
-    assert ClipShape.of_run({}) == ClipShape()
-    assert ClipShape.of_run({"model": {"kwargs": {"clip": {"text_encode": {"transformer_heads": 4}}}}}) == ClipShape(
+    assert ClipShape.from_run({}) == ClipShape()
+    assert ClipShape.from_run({"model": {"kwargs": {"clip": {"text_encode": {"transformer_heads": 4}}}}}) == ClipShape(
         None, 4
     )
     config = {"vision_cfg": {"width": 1280, "head_width": 80}, "text_cfg": {"heads": 16}}
-    assert ClipShape.of_open_clip(config) == ClipShape(16, 16, "gelu")
+    assert ClipShape.from_open_clip(config) == ClipShape(16, 16, "gelu")
 
 
 @pytest.fixture
@@ -286,13 +290,13 @@ def test_a_name_of_open_clip_goes_through_the_door_of_the_hub(open_clip, monkeyp
         with pytest.raises(UsageError, match=f"open_clip='{name}': .*{message}"):
             load_encoder("clip", device="cpu", open_clip=name)
     with pytest.raises(UsageError, match="exclude each other"):
-        clip.of_open_clip(clip.Source(Checkpoint("x", open_clip), torch.device("cpu")), "ViT-tiny/x")
+        clip.find_open_clip(clip.Source(Checkpoint("x", open_clip), torch.device("cpu")), "ViT-tiny/x")
 
 
 def test_the_package_open_clip_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="pip install open_clip_torch"):
-        clip.of_open_clip(clip.Source(None, torch.device("cpu")), "ViT-tiny/x")
+        clip.find_open_clip(clip.Source(None, torch.device("cpu")), "ViT-tiny/x")
 
 
 @pytest.mark.shared

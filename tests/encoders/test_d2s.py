@@ -135,7 +135,9 @@ def test_the_published_evaluation_from_embeddings(shared, tiny, d2s_corpus):
 @pytest.mark.shared
 def test_the_line_from_embeddings(shared, tiny, d2s_corpus, tmp_path):
     """Encoded, indexed and searched with integers, the order is the reference's wherever scores differ by 2 percent."""
-    from lexvl_anserini import build_index, search_index, write_impacts
+    from lexvl_anserini.searching.building import build_index
+    from lexvl_anserini.searching.searcher import search_index
+    from lexvl_anserini.shards.writing import write_impacts
 
     golden = json.loads((shared / "golden/d2s/train_and_eval.json").read_text())["eval_ckpt"]["run"]
     dataset, model = load_dataset(f"embeddings:{d2s_corpus}"), load_d2s(shared, tiny)
@@ -297,16 +299,6 @@ def test_inputs_are_references_arrays_or_texts_with_either(by_hand, tmp_path):
     assert model.query.weights([]).shape == (0, 2000) and model.query.dense_weights([]).shape == (0, 2000)
 
 
-def test_vectors_depend_on_their_own_item_only(by_hand):
-    rng = np.random.default_rng(4)
-    inputs = with_texts(["a man", "", "a horse " * 300, "\U0001f40e [SEP] a", "海辺"], rng.normal(size=(5, 2)))
-    for mode in ("expanded", "masked", "words"):
-        tower = load_by_hand(by_hand, text=mode).query
-        alone = np.concatenate([tower.weights([item]).toarray() for item in inputs])
-        for size in (1, 2, 5):
-            np.testing.assert_allclose(tower.weights(inputs[::-1], size).toarray()[::-1], alone, atol=1e-6)
-
-
 def test_directions_and_what_is_read(by_hand):
     item = {"text": "a man", "image": "t.parquet::1"}
     there, back = load_by_hand(by_hand, text="words"), load_by_hand(by_hand, direction="image-to-text", text="words")
@@ -352,11 +344,6 @@ def test_heads_that_are_refused(by_hand, tmp_path, changes, config, message):
     (folder / "config.json").write_text(json.dumps(about | config))
     with pytest.raises(CheckpointError, match=message):
         load_encoder("d2s", str(folder), device="cpu")
-
-
-def test_a_text_of_no_kind(by_hand):
-    with pytest.raises(UsageError, match="option text=.half."):
-        load_by_hand(by_hand, text="half")
 
 
 def test_a_checkpoint_without_tokenizer_and_hub(by_hand, tmp_path):

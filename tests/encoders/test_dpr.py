@@ -86,20 +86,6 @@ def test_reading(folder):
 
 
 @pytest.mark.shared
-def test_long_and_awkward_passages(folder):
-    model = load(folder, max_length=16)
-    long = ("dog " * 50, "a beach " * 500)
-    ids, types = model.document.items.passages.tokens(long)
-    assert len(ids) == len(types) == 16 and set(types) == {0, 1}
-    inputs = [long, "", "a [SEP] dog", Passage("a", "b"), "dog " * 10_000, "犬 \U0001f436"]
-    together, alone = model.document.vectors(inputs, 4), [model.document.vectors([item])[0] for item in inputs]
-    np.testing.assert_allclose(together, alone, atol=1e-5)
-    assert model.document.vectors([]).shape == (0, 32)
-    with pytest.raises(UsageError, match="at most 128 tokens"):
-        load(folder, query_max_length=129)
-
-
-@pytest.mark.shared
 def test_refusals(folder):
     with pytest.raises(UsageError, match="needs two checkpoints"):
         load_encoder("dpr", str(folder / "ckpt_ctx_v4"), device="cpu")

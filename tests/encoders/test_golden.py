@@ -246,10 +246,7 @@ def test_svdr_is_vdr_with_documents_as_bags(load, vdr):
 def test_vdr_scores(load, vdr, mode):
     expected, texts, _ = vdr
     plain = load("vdr", "vdr/text-tiny")
-    lengths = {
-        "query_max_length": longest(plain.query, texts["q"]),
-        "max_length": longest(plain.document, texts["p"]),
-    }
+    lengths = {"query_max_length": longest(plain.query, texts["q"]), "max_length": longest(plain.document, texts["p"])}
     model = load("vdr", "vdr/text-tiny", mode=mode, lexical_union=True, **lengths)
     scores = (model.query.weights(texts["q"]) @ model.document.weights(texts["p"]).T).toarray()
     np.testing.assert_allclose(scores, expected[f"scores_{mode}"], atol=2e-3, rtol=1e-5)

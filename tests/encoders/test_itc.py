@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
-from lexvl_anserini.encoders.checkpoints.itc_layout import ItcModel, interpolated, load_itc
+from lexvl_anserini.encoders.checkpoints.itc_layout import ItcModel, fit_positions, load_itc
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.features import clean_caption
 from lexvl_anserini.encoders.parts.images.pixels import Squares
@@ -100,7 +100,7 @@ def test_position_embeddings_for_larger_pictures(shared):
     arrays = np.load(shared / "golden/albef/pos_embed_interpolation_3x3_to_6x6.npz")
     before, after = torch.from_numpy(arrays["before"]), arrays["after"]
     sides = [round((rows - 1) ** 0.5) for rows in (before.shape[1], after.shape[1])]
-    np.testing.assert_allclose(interpolated(before, *sides).numpy(), after, atol=1e-6)
+    np.testing.assert_allclose(fit_positions(before, *sides).numpy(), after, atol=1e-6)
     images = [str(shared / "golden/common/images/img0.png")]
     large = load_lavis(shared, "albef", resolution=96)
     assert large.document.items.pixels.resolution == 96 and large.document.vectors(images).shape[1] == 16
@@ -253,15 +253,6 @@ def test_the_original_albef_reads_texts_below_its_fusion_layer(small, drawn):
         load_small(small, "albef", "without.pth", fusion_layer=9)
 
 
-def test_vectors_are_of_unit_length(small, drawn):
-    model = load_small(small)
-    for tower, inputs in ((model.query, list(TEXTS)), (model.document, drawn)):
-        np.testing.assert_allclose(np.linalg.norm(tower.vectors(inputs, 3), axis=1), 1, atol=1e-6)
-    cut = load_small(small, dimensions=3).query.vectors(TEXTS)
-    first = model.query.vectors(TEXTS)[:, :3]
-    np.testing.assert_allclose(cut, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-6)
-
-
 def test_pictures_are_squeezed():
     """Nothing is cropped: the left and right edge of a wide picture are both there."""
     wide = Image.new("RGB", (90, 10))
@@ -274,13 +265,9 @@ def test_pictures_are_squeezed():
 @pytest.mark.parametrize(
     "changes,message",
     [
-        ({"text_proj.bias": None}, "missing: text_proj.bias"),
         ({"text_proj.weight": None}, "no text_proj.weight; a matching head .ITM. reads an image and a text together"),
         ({"text_proj.weight": None, "itm_head.bias": None}, "no text_proj.weight; not a retrieval model"),
-        ({"head.bias": torch.zeros(1)}, "unexpected: head.bias"),
-        ({"vision_proj.bias": torch.zeros(3)}, r"mis-shaped: vision_proj.bias \[3\], expected \[8\]"),
         ({"visual_encoder.pos_embed": torch.zeros(1, 6, 48)}, "6 position embeddings, expected"),
-        ({"text_encoder.encoder.layer.2.output.dense.bias": None}, "missing: .*layer.2.output.dense.bias"),
         ({"text_encoder.embeddings.word_embeddings.weight": None}, "no text_encoder.embeddings.word_emb"),
     ],
 )
@@ -316,8 +303,7 @@ def test_tokenizers(small, tmp_path):
     """A weight file has none of its own, and the hub is away."""
     path = Path(shutil.copyfile(small[1] / "blip.pth", tmp_path / "blip.pth"))
     with pytest.raises(
-        CheckpointError,
-        match="bert-base-uncased.*give a folder that has the tokenizer of .* as tokenizer",
+        CheckpointError, match="bert-base-uncased.*give a folder that has the tokenizer of .* as tokenizer"
     ):
         load_encoder("blip", str(path), **TINY)
     shutil.copyfile(small[0] / "tokenizer.json", tmp_path / "tokenizer.json")

@@ -12,7 +12,7 @@ from checkout import SHARED
 from safetensors.torch import save_file
 from tiny_encoders import TINY_ENCODERS, Tiny, copied, pytest_generate_tests, weight_files  # noqa: F401
 
-from lexvl_anserini.encoders.checkpoints.clip_layout import BLOCK, TEXT, VISION, name_in_file, renamed
+from lexvl_anserini.encoders.checkpoints.clip_layout import BLOCK, TEXT, VISION, convert_names, name_in_file
 from lexvl_anserini.encoders.checkpoints.weights import read_contents
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import CheckpointError
@@ -120,7 +120,7 @@ def test_names_of_openais_layouts_and_back():
         ]
         for key in (*keys, *projections):
             context = {"encode_text.x": torch.zeros(1)} if declip else {}
-            names = set(renamed({key: torch.zeros(3, 2), **context}, "x")) - set(renamed(context, "x"))
+            names = set(convert_names({key: torch.zeros(3, 2), **context}, "x")) - set(convert_names(context, "x"))
             assert {name_in_file(name, declip) for name in names} == {key}, names
     assert name_in_file("somewhere.else", declip=True) == "somewhere.else"
 

@@ -17,26 +17,26 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts import pooling
 from lexvl_anserini.encoders.parts.bags import BagTower
-from lexvl_anserini.encoders.parts.batches import ENOUGH_TOKENS, MOST_PADDING, by_length
+from lexvl_anserini.encoders.parts.batches import ENOUGH_TOKENS, MOST_PADDING, sort_by_length
 from lexvl_anserini.encoders.parts.pooling import (
     Head,
     Projector,
     elu1p,
     log1p_log1p_relu,
     log1p_relu,
-    masked_max,
-    masked_sum,
-    mean_of_top,
+    make_top_mean,
+    pool_max,
+    pool_sum,
     softplus,
 )
-from lexvl_anserini.encoders.parts.sparsify import Sparsifier, kept, own_tokens, positive, top_mask
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, keep_own, keep_positive, mark_kept, mark_top
 from lexvl_anserini.encoders.parts.tables import LiLsr
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
-    columns_from,
-    columns_without,
-    first_word_id,
+    find_first_word_id,
     load_tokenizer,
+    make_columns_from,
+    make_columns_without,
 )
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
@@ -75,7 +75,7 @@ def top_mask_by_sorting(weights: np.ndarray, k: int) -> np.ndarray:
     k=st.integers(0, 15),
 )
 def test_top_mask_prefers_the_lowest_dimension_among_equals(weights, k):
-    found = top_mask(torch.from_numpy(weights), k).numpy()
+    found = mark_top(torch.from_numpy(weights), k).numpy()
     assert (found == top_mask_by_sorting(weights, k)).all()
 
 
@@ -84,13 +84,13 @@ def test_sparsifiers():
     own = torch.tensor([[False, True, True, False, False]])
 
     def dims(sparsifier, own=own):
-        return kept(weights, own if sparsifier.needs_own else None, sparsifier).nonzero()[:, 1].tolist()
+        return mark_kept(weights, own if sparsifier.needs_own else None, sparsifier).nonzero()[:, 1].tolist()
 
-    assert dims(positive()) == [0, 1, 3, 4]
+    assert dims(keep_positive()) == [0, 1, 3, 4]
     assert dims(Sparsifier(2)) == [0, 3]
     assert dims(Sparsifier(99)) == [0, 1, 3, 4]  # a weight of 0 is never kept
     assert dims(Sparsifier(1, own=True)) == [0, 1]
-    assert dims(own_tokens()) == [1]
+    assert dims(keep_own()) == [1]
 
 
 # ---- poolings
@@ -110,9 +110,9 @@ def largest_two(rows):
 
 
 POOLED = {
-    "max": (masked_max, lambda rows: rows.amax(dim=0)),
-    "sum": (masked_sum, lambda rows: rows.sum(dim=0)),
-    "mean of 2": (mean_of_top(2), largest_two),
+    "max": (pool_max, lambda rows: rows.amax(dim=0)),
+    "sum": (pool_sum, lambda rows: rows.sum(dim=0)),
+    "mean of 2": (make_top_mean(2), largest_two),
 }
 
 
@@ -156,8 +156,8 @@ def toy_tower(tokenizer, weight=1.0):
 
     matrix = torch.zeros(len(tokenizer), 2)
     matrix[:, 0] = weight
-    composition = Composition(backbone, Head(torch.nn.Identity(), matrix), log1p_relu, masked_max, Sparsifier(3))
-    return TextTower(composition, TextReader(tokenizer, 8), columns_without(tokenizer, []))
+    composition = Composition(backbone, Head(torch.nn.Identity(), matrix), log1p_relu, pool_max, Sparsifier(3))
+    return TextTower(composition, TextReader(tokenizer, 8), make_columns_without(tokenizer, []))
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +173,9 @@ def test_terms_beside_those_of_unit_length(tokenizer):
     """Weights 3, 4 and 12: the first two get length 1, and the third is divided by the same 5."""
     tower, hidden = toy_tower(tokenizer), torch.tensor([[[3.0, 4.0, 12.0]]])
     head = Head(torch.nn.Identity(), torch.eye(3))
-    tower.composition = Composition(lambda states: states, head, torch.relu, masked_max, positive(), True, unit_terms=2)
+    tower.composition = Composition(
+        lambda states: states, head, torch.relu, pool_max, keep_positive(), True, unit_terms=2
+    )
     torch.testing.assert_close(tower.pooled((hidden,), None), torch.tensor([[0.6, 0.8, 2.4]]))
     tower.composition = replace(tower.composition, unit_terms=None)
     torch.testing.assert_close(tower.pooled((hidden,), None), hidden[:, 0] / 13)
@@ -185,7 +187,7 @@ def test_a_repeated_token_counts_once_or_adds_up(tokenizer, adds):
     a, dog, cls, sep = tokenizer.convert_tokens_to_ids(["a", "dog", "[CLS]", "[SEP]"])
     weight = np.full(len(tokenizer), -1.0)
     weight[[a, dog, cls]] = 2, 3, 5
-    tower = BagTower(TextReader(tokenizer, 8), columns_without(tokenizer, [cls, sep]), weight, adds=adds)
+    tower = BagTower(TextReader(tokenizer, 8), make_columns_without(tokenizer, [cls, sep]), weight, adds=adds)
     found = tower.weights(["a dog a", "", "dog"])
     expected = np.zeros((3, len(tokenizer)))
     expected[0, a], expected[:, dog] = (4 if adds else 2), (3, 0, 3)
@@ -222,7 +224,7 @@ def test_weights_that_are_not_finite_are_told(tokenizer):
 @given(lengths=st.lists(st.integers(0, 300), max_size=80), batch_size=st.integers(1, 40), accelerator=st.booleans())
 def test_batches_by_length(lengths, batch_size, accelerator):
     """Every text once, the longest first; a batch on a CPU that could have ended earlier has little padding."""
-    batches = [rows.tolist() for rows in by_length(lengths, batch_size, not accelerator)]
+    batches = [rows.tolist() for rows in sort_by_length(lengths, batch_size, not accelerator)]
     order = [position for rows in batches for position in rows]
     assert order == sorted(range(len(lengths)), key=lambda i: -lengths[i])
     assert all(1 <= len(rows) <= batch_size for rows in batches)
@@ -237,7 +239,7 @@ def test_batches_by_length(lengths, batch_size, accelerator):
 def test_vocabulary_must_fit_the_head(tokenizer):
     tower = toy_tower(tokenizer)
     with pytest.raises(CheckpointError, match="2000 dimensions, the vocabulary 1999"):
-        TextTower(tower.composition, tower.reader, columns_from(tokenizer, 1))
+        TextTower(tower.composition, tower.reader, make_columns_from(tokenizer, 1))
 
 
 def test_a_text_encoder_has_no_vectors():
@@ -251,7 +253,7 @@ def test_a_text_encoder_has_no_vectors():
 
 
 def test_first_word_id_only_in_the_layout_of_bert_uncased(golden, tokenizer, tmp_path):
-    assert first_word_id(tokenizer) == 999
+    assert find_first_word_id(tokenizer) == 999
     other = tmp_path / "other"
     shutil.copytree(golden / "common/tokenizer_bert_tiny", other)
     about = json.loads((other / "tokenizer.json").read_text())
@@ -259,4 +261,4 @@ def test_first_word_id_only_in_the_layout_of_bert_uncased(golden, tokenizer, tmp
     words["[unused993]"], words["dog"] = words["dog"], words["[unused993]"]
     (other / "tokenizer.json").write_text(json.dumps(about))
     (other / "vocab.txt").unlink()
-    assert first_word_id(load_tokenizer(other)) == 0
+    assert find_first_word_id(load_tokenizer(other)) == 0

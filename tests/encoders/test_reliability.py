@@ -209,20 +209,6 @@ def test_names_in_data_are_rows_of_tables(name):
         engine_class(name)
 
 
-@pytest.mark.parametrize("suffix", ["bin", "safetensors", "pt"])
-@pytest.mark.parametrize("name", ["splade", "vdr", "bertlex", "sentence"])
-def test_no_reader_of_pickles_advises_to_run_them(bert, tmp_path, name, suffix):
-    """torch's own error advises to set weights_only to False."""
-
-    (bert / "model.safetensors").unlink()
-    torch.save({"a": Runs(os.mkdir, str(tmp_path / "ran"))}, bert / f"pytorch_model.{suffix}")
-    if name == "sentence":
-        write_modules(bert, TRANSFORMER)
-    line = refused(name, bert)
-    assert "could run code" in line or suffix == "safetensors"
-    assert f"pytorch_model.{suffix}" in line and not (tmp_path / "ran").exists()
-
-
 # ---- sizes
 
 

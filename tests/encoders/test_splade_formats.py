@@ -162,17 +162,9 @@ def test_runs_that_cannot_be_loaded(bert, tmp_path, config, init, message):
 
 
 def test_other_weights_in_a_tar(bert, tmp_path):
-    state = tar_state(bert)
     write_tar(tmp_path / "bare.tar", whole_state(bert))
     with pytest.raises(CheckpointError, match=r"missing: transformer_rep\.transformer\.\*; unexpected: bert\."):
         load_encoder("splade", str(tmp_path / "bare.tar"), str(bert), str(bert))
-    write_tar(tmp_path / "more.tar", {**state, "head.weight": torch.zeros(1)})
-    with pytest.raises(CheckpointError, match="unexpected: head.weight"):
-        load_encoder("splade", str(tmp_path / "more.tar"), str(bert), str(bert))
-    del state["transformer_rep.transformer.cls.predictions.transform.dense.bias"]
-    write_tar(tmp_path / "less.tar", state)
-    with pytest.raises(CheckpointError, match=r"missing: cls\.predictions\.transform\.dense\.bias"):
-        load_encoder("splade", str(tmp_path / "less.tar"), str(bert), str(bert))
 
 
 def foreign(module: str, name: str, monkeypatch) -> Any:
@@ -280,15 +272,10 @@ def test_padded_and_unpadded_encoders_share_a_vocabulary(golden, bert, splade, t
     close(model.query.weights(splade[2]), splade[0]["separate_query_max"])
 
 
-@pytest.mark.parametrize("rows", [2128, 4000, 30522])
-def test_too_many_rows_are_another_models(bert, tmp_path, rows):
+@pytest.mark.parametrize("rows", [1999, 2128, 30522])
+def test_another_number_of_rows_is_another_models(bert, tmp_path, rows):
     with pytest.raises(CheckpointError, match=f"the tokenizer has 2000 tokens, the model {rows}; name"):
         load_encoder("splade", str(padded(bert, tmp_path / "model", rows)), device="cpu")
-
-
-def test_fewer_rows_than_tokens(bert, tmp_path):
-    with pytest.raises(CheckpointError, match="the tokenizer has 2000 tokens, the model 1999"):
-        load_encoder("splade", str(padded(bert, tmp_path / "model", 1999)), device="cpu")
 
 
 class Tokens:

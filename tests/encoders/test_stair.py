@@ -23,15 +23,15 @@ from lexvl_anserini.encoders.families.stair import OwnTokenTower, save_stair
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.images.grounding import localise
-from lexvl_anserini.encoders.parts.images.pixels import Pixels, on_grid
+from lexvl_anserini.encoders.parts.images.pixels import Pixels, place_on_grid
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
-from lexvl_anserini.encoders.parts.pooling import Head, log1p_relu, masked_max
-from lexvl_anserini.encoders.parts.sparsify import positive
+from lexvl_anserini.encoders.parts.pooling import Head, log1p_relu, pool_max
+from lexvl_anserini.encoders.parts.sparsify import keep_positive
 from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stair, StairConfig, TextShape, TokenHead
 from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_anserini.localise import command
 
 TINY = StairConfig(
@@ -67,7 +67,7 @@ def test_equations_4_and_5_in_double_precision(oracle, side):
     close(logits, oracle[f"logits_{side}"], 1e-9, 1e-9)
     kept = np.ones(logits.shape[:2]) if side == "img" else oracle["txt_mask"]
     masked = torch.from_numpy(np.flatnonzero(kept == 0))
-    close(masked_max(logits.detach(), masked, log1p_relu), oracle[f"enc_{side}"], 1e-9, 1e-9)
+    close(pool_max(logits.detach(), masked, log1p_relu), oracle[f"enc_{side}"], 1e-9, 1e-9)
 
 
 def composition_of(oracle, side: str, normalise: bool = False) -> Composition:
@@ -75,7 +75,7 @@ def composition_of(oracle, side: str, normalise: bool = False) -> Composition:
     embeddings = torch.from_numpy(oracle["E"]).float()
     hidden = torch.from_numpy(oracle[f"h_{side}"]).float()
     projection = Head(head, embeddings, head.bias.detach())
-    return Composition(lambda *_: hidden, projection, log1p_relu, masked_max, positive(), normalise)
+    return Composition(lambda *_: hidden, projection, log1p_relu, pool_max, keep_positive(), normalise)
 
 
 def columns_of(oracle, specials: tuple[int, ...]) -> TokenColumns:
@@ -150,7 +150,7 @@ def test_scores_without_text_encoder(oracle):
 @pytest.mark.shared
 def test_localisation_maps(oracle):
     """The class token is no cell; several tokens average (7 alone, 7 and 12)."""
-    cells = on_grid(torch.from_numpy(oracle["logits_img"]))  # [5, 3, 3, 60]
+    cells = place_on_grid(torch.from_numpy(oracle["logits_img"]))  # [5, 3, 3, 60]
     close(cells[..., 7].flatten(1), oracle["heat_single"], 1e-9, 1e-9)
     close(cells[..., [7, 12]].mean(-1).flatten(1), oracle["heat_two"], 1e-9, 1e-9)
 
@@ -245,14 +245,6 @@ def test_parameters_of_the_papers_table():
     assert millions(narrow.image, narrow.image_head) == 86.2
 
 
-def test_topk(folder, images):
-    there, back = load(folder, topk=9, query_topk=4), load(folder, direction="image-to-text", topk=9)
-    assert there.query.weights(["a dog"]).nnz == 4 and there.document.weights(images[:1]).nnz == 9
-    assert back.query.weights(images[:1]).nnz == 9 and back.document.weights(["a dog"]).nnz == 9
-    with pytest.raises(UsageError, match="topk 0"):
-        load(folder, topk=0)
-
-
 def test_text_encoder_free(folder, tokenizer):
     encoder = load(folder, text_encoder_free=True)
     assert isinstance(encoder.query, BagTower) and encoder.query.binary
@@ -345,8 +337,6 @@ def edited(folder: Path, target: Path, **changes) -> Path:
         ({"text": {"width": 16, "heads": 3}}, "text: width 16 does not divide by 3 heads"),
         ({"stage": "4"}, "stage: .*'single', '1', '2' or '3'"),
         ({"image": {**vars(TINY.image), "width": 16}}, "mis-shaped: image.class_embedding"),
-        ({"image": {**vars(TINY.image), "class_token": False}}, "unexpected: image.class_embedding"),
-        ({"bridge": False}, "unexpected: image_head.bridge.weight"),
         ({"vocab_size": 2001}, "mis-shaped: .*text.token_embedding.weight"),
     ],
 )

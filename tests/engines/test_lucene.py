@@ -23,7 +23,7 @@ from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents
-from lexvl_anserini.shards.collection import source_digest
+from lexvl_anserini.shards.manifests import source_digest
 
 
 def built(folder: Path, *shards: Documents, **options: Any) -> tuple[LuceneEngine, Manifest]:

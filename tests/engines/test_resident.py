@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.index_folder import RESIDENT
 from lexvl_anserini.engines.jvm import Exclusive, our_class
 from lexvl_anserini.engines.resident.kernels import EXCLUDED, TERM, Space, reached
-from lexvl_anserini.engines.resident.layout import BLOCK, COLUMN, GAPS, NUMBERS, RESIDENT, open_sections
+from lexvl_anserini.engines.resident.layout import BLOCK, COLUMN, GAPS, NUMBERS, open_sections
 from lexvl_anserini.engines.resident.packing import Lists, finish_resident, put_lists, slot_writer
 from lexvl_anserini.engines.resident.plain import PlainPostings
 from lexvl_anserini.engines.resident.searching import STEP, ResidentPostings, steps_of
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
-from lexvl_anserini.queries.batches import QueryBatch
+from lexvl_anserini.ground.records import ImpactQuery, TermWeights, Vocabulary
+from lexvl_anserini.queries.query_vectors import QueryBatch
 
 
 def lists_of(rows: Mapping[str, Mapping[int, int]], some: int = 3) -> Iterator[Lists]:

@@ -20,7 +20,7 @@ from lexvl_anserini.engines.lucene.versions import IndexVersion, creator, read_v
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
-from lexvl_anserini.searching.searcher import EncoderChanges
+from lexvl_anserini.searching.query_encoder import EncoderChanges
 from tests.invoking import invoked
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -159,8 +159,8 @@ def test_the_older_line_names_both_versions_of_texts(place: Path) -> None:
 def test_a_newer_line_is_refused_before_the_encoder_is_loaded(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where Lucene 10 is installed; neither Java nor the encoder starts."""
     index = place / "new/bag"
-    monkeypatch.setattr(versions, "version_of", lambda package: "1.6.0")
-    monkeypatch.setattr(versions, "lucene_of", lambda jar: "9.9.1")
+    monkeypatch.setattr(versions, "find_version", lambda package: "1.6.0")
+    monkeypatch.setattr(versions, "find_lucene", lambda jar: "9.9.1")
     monkeypatch.setattr(EncoderChanges, "load", lambda self, manifest: pytest.fail("the encoder is loaded"))
     for command in (
         ["search", "--index", index, "--topics", "demo"],
@@ -172,7 +172,7 @@ def test_a_newer_line_is_refused_before_the_encoder_is_loaded(place: Path, monke
         with pytest.raises(ArtefactError, match=r"new/bag: written by Lucene 10\.5\.0, which Lucene 9\.9\.1 of this"):
             invoked(home.command, *command[1:])
     assert index_manifest(place / "indexes/bag").kind == "impact"
-    monkeypatch.setattr(versions, "lucene_of", lambda jar: "10.0.0")
+    monkeypatch.setattr(versions, "find_lucene", lambda jar: "10.0.0")
     assert index_manifest(index).kind == "impact"
 
 

@@ -9,21 +9,21 @@ import pytest
 from colour_towers import painted
 from typer.testing import CliRunner
 
-import eval.analyses.completeness
+import eval.analyses.interpretability
 from eval.analyses.sentence_pairs import (
     CompletenessShare,
     SentencePair,
-    caption_pairs,
-    completeness,
-    partial_caption,
-    sentence,
-    sentence_pairs,
+    compare_sentences,
+    format_sentence,
+    load_sentence_pairs,
+    make_caption_pairs,
+    split_caption,
 )
 from eval.options import ImageEncoderOptions
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import DataError, UsageError
+from tests.eval.test_classify import model, silent
 from tests.eval.test_interpretability import dataset as captioned
-from tests.eval.test_zeroshot import model, silent
 
 # --- sentences ------------------------------------------------------------------------------------------------------
 
@@ -41,13 +41,13 @@ from tests.eval.test_zeroshot import model, silent
     ],
 )
 def test_a_partial_caption_ends_before_and_or_with(caption, found):
-    assert partial_caption(caption) == found
+    assert split_caption(caption) == found
 
 
 def test_sentences_of_objects():
-    assert sentence(["dog"]) == "a photo of a dog"
-    assert sentence(["apple", "dog"]) == "a photo of an apple and a dog"
-    assert sentence(["cat", "dog", "oven"]) == "a photo of a cat, a dog and an oven"
+    assert format_sentence(["dog"]) == "a photo of a dog"
+    assert format_sentence(["apple", "dog"]) == "a photo of an apple and a dog"
+    assert format_sentence(["cat", "dog", "oven"]) == "a photo of a cat, a dog and an oven"
 
 
 def test_pairs_of_annotated_objects(tmp_path):
@@ -60,7 +60,7 @@ def test_pairs_of_annotated_objects(tmp_path):
         "annotations": [{"image_id": image, "category_id": category} for image, category in objects],
     }
     path.write_text(json.dumps(found))
-    pairs = sentence_pairs(f"{path},{tmp_path / 'train'}")
+    pairs = load_sentence_pairs(f"{path},{tmp_path / 'train'}")
     assert {pair.image for pair in pairs} == {str(tmp_path / "train/1.jpg")}
     assert {pair.complete for pair in pairs} == {"a photo of a car, a dog and a person"}
     assert [pair.partial.removeprefix("a photo of ") for pair in pairs] == [
@@ -69,37 +69,37 @@ def test_pairs_of_annotated_objects(tmp_path):
         "a car and a dog",
     ]
     with pytest.raises(UsageError, match="instances.json names no images; expected .*instances.json,IMAGES"):
-        sentence_pairs(str(path))
+        load_sentence_pairs(str(path))
     path.write_text(json.dumps({**found, "annotations": [{"image_id": 1}]}))
     with pytest.raises(DataError, match=r"no annotations of objects as COCO's \('category_id' is missing"):
-        sentence_pairs(f"{path},train")
+        load_sentence_pairs(f"{path},train")
     path.write_text(json.dumps({**found, "annotations": []}))
     with pytest.raises(DataError, match="no pair of sentences in it"):
-        sentence_pairs(f"{path},train")
+        load_sentence_pairs(f"{path},train")
 
 
 def test_pairs_of_a_list(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("image\tcomplete\tpartial\na.png\ta dog, a cat\ta dog\n")
-    assert sentence_pairs(str(path)) == [SentencePair(str(tmp_path / "a.png"), "a dog, a cat", "a dog")]
+    assert load_sentence_pairs(str(path)) == [SentencePair(str(tmp_path / "a.png"), "a dog, a cat", "a dog")]
     path.write_text("a.png\ta dog\ta dog\n")
     with pytest.raises(DataError, match="pairs.tsv line 1: the two sentences are equal: 'a dog'"):
-        sentence_pairs(str(path))
+        load_sentence_pairs(str(path))
     path.write_text("a.png\ta dog\n")
     with pytest.raises(DataError, match=r"line 1: 2 columns, expected 3 \(image, complete, partial\)"):
-        sentence_pairs(str(path))
+        load_sentence_pairs(str(path))
 
 
 def test_pairs_of_captions(monkeypatch):
     monkeypatch.setattr(
         "tests.eval.test_interpretability.CAPTIONS", {"1": "A dog and a man", "2": "A dog", "3": "x and y"}
     )
-    assert list(caption_pairs(captioned())) == [
+    assert list(make_caption_pairs(captioned())) == [
         SentencePair("x.png", "A dog and a man", "A dog"),
         SentencePair("x.png", "x and y", "x"),
     ]
     with pytest.raises(UsageError, match="toy is image-to-text; expected images that captions describe"):
-        list(caption_pairs(captioned(direction="image-to-text")))
+        list(make_caption_pairs(captioned(direction="image-to-text")))
 
 
 # --- shares ---------------------------------------------------------------------------------------------------------
@@ -125,21 +125,21 @@ def test_shares_by_hand(tmp_path, monkeypatch):
     are no gain.
     """
     expected = [CompletenessShare("toy", "four", 2, 4, 0.25), CompletenessShare("another image", "four", 2, 4, 0.5)]
-    assert completeness(model(), "four", pairs(tmp_path), progress=silent) == expected
+    assert compare_sentences(model(), "four", pairs(tmp_path), progress=silent) == expected
     monkeypatch.setattr("eval.analyses.sentence_pairs.IMAGES_AT_ONCE", 1)
-    assert completeness(model(), "four", pairs(tmp_path), progress=silent) == expected
+    assert compare_sentences(model(), "four", pairs(tmp_path), progress=silent) == expected
 
 
 def test_one_image_is_refused(tmp_path):
     with pytest.raises(DataError, match="one: pairs of 1 images, expected at least 2"):
-        completeness(model(), "one", pairs(tmp_path)[:1], progress=silent)
+        compare_sentences(model(), "one", pairs(tmp_path)[:1], progress=silent)
 
 
 def test_the_command(tmp_path, monkeypatch):
     rows = "".join(f"{image}\t{complete}\t{rest}\n" for image, complete, rest in pairs(tmp_path))
     (tmp_path / "pairs.tsv").write_text(rows)
     monkeypatch.setattr(ImageEncoderOptions, "load", lambda self: model())
-    invoke = partial(CliRunner().invoke, make_app(eval.analyses.completeness.command), catch_exceptions=False)
+    invoke = partial(CliRunner().invoke, make_app(eval.analyses.interpretability.command), catch_exceptions=False)
     done = invoke(["--pairs", str(tmp_path / "pairs.tsv")])
     head, own, other = (line.split() for line in done.stdout.splitlines())
     assert " ".join(head) == "ranking dataset images pairs complete first %"

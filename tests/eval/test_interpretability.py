@@ -8,28 +8,28 @@ from functools import partial
 import numpy as np
 import pytest
 from colour_towers import COLOURS, colour_tower, painted
+from lexvl_eval.analyses.sentence_pairs import collect_words
 from tiny_encoders import WORDPIECES, made_stair, made_twin
 from typer.testing import CliRunner
 
 import eval.analyses.interpretability as measured
-from eval.analyses.classes.class_words import (
+from eval.analyses.classes.classification import (
+    NO_ANSWER,
     ClassWordShares,
     WordSpace,
-    class_word_shares,
-    dense_space,
-    label_ranks,
-    lexical_space,
+    build_dense_space,
+    build_lexical_space,
+    measure_class_words,
+    rank_words,
 )
-from eval.analyses.classes.classification import NO_ANSWER
 from eval.analyses.classes.labelled import ImageClasses, LabelledImages
 from eval.analyses.interpretability import (
     NamedWords,
-    caption_words,
+    collect_caption_words,
     command,
-    compared,
-    first_terms,
-    frequent_words,
-    words_of,
+    compare_rankings,
+    find_frequent_words,
+    take_first_terms,
 )
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import Dataset
@@ -64,34 +64,34 @@ def documents(vectors=VECTORS):
 
 
 def test_words_are_letters_in_lower_case_without_function_words():
-    assert words_of("A man's dog, 2 dogs on the SAND; skate-board über") == frozenset(
+    assert collect_words("A man's dog, 2 dogs on the SAND; skate-board über") == frozenset(
         ["man", "dog", "dogs", "sand", "skate", "board", "über"]
     )
-    assert words_of("") == words_of("the of 3 !") == frozenset()
+    assert collect_words("") == collect_words("the of 3 !") == frozenset()
 
 
 def test_the_words_of_all_relevant_captions():
-    assert caption_words(dataset()) == {
+    assert collect_caption_words(dataset()) == {
         "i1": {"man", "dog", "runs", "two", "dogs", "sand"},
         "i2": {"ein", "hündchen"},
         "i3": {"dog"},
     }
     with pytest.raises(UsageError, match="toy is image-to-text; expected images that captions describe"):
-        caption_words(dataset(direction="image-to-text"))
+        collect_caption_words(dataset(direction="image-to-text"))
 
 
 def test_first_terms_are_the_heaviest_then_alphabetical():
-    assert first_terms({"b": 1, "a": 1, "C": 9}) == ["c", "a", "b"]
-    assert len(first_terms({f"t{n}": 1 for n in range(99)})) == 10
-    assert first_terms({}) == []
+    assert take_first_terms({"b": 1, "a": 1, "C": 9}) == ["c", "a", "b"]
+    assert len(take_first_terms({f"t{n}": 1 for n in range(99)})) == 10
+    assert take_first_terms({}) == []
 
 
 def test_frequent_words_count_images():
-    assert frequent_words([frozenset("ab"), frozenset("bc"), frozenset("c")])[:3] == ["b", "c", "a"]
+    assert find_frequent_words([frozenset("ab"), frozenset("bc"), frozenset("c")])[:3] == ["b", "c", "a"]
 
 
 def test_shares_by_hand():
-    [model, frequent, another] = compared("toy", documents(), caption_words(dataset()))
+    [model, frequent, another] = compare_rankings("toy", documents(), collect_caption_words(dataset()))
     # i1: the (function word), dog, sand: named from place 2, two words; i2: at once, one; i3: dogs is not dog.
     assert model == NamedWords("toy", 3, 1 / 3, 2 / 3, 2 / 3, 1.0)
     # dog is in captions of two images, then one each: dogs, ein, hündchen, man, runs, sand, two.
@@ -101,21 +101,21 @@ def test_shares_by_hand():
 
 
 def test_images_without_captions_are_left_out(caplog):
-    captions = {doc_id: words for doc_id, words in caption_words(dataset()).items() if doc_id != "i2"}
-    assert [row.images for row in compared("toy", documents(), captions)] == [2, 2, 2]
+    captions = {doc_id: words for doc_id, words in collect_caption_words(dataset()).items() if doc_id != "i2"}
+    assert [row.images for row in compare_rankings("toy", documents(), captions)] == [2, 2, 2]
     assert "1 images without captions are left out" in caplog.text
     with pytest.raises(DataError, match="0 of 3 images have captions; expected at least 2"):
-        compared("toy", documents(), {})
+        compare_rankings("toy", documents(), {})
 
 
 def test_an_image_without_terms_names_nothing():
-    [model, *_] = compared("toy", documents([("i1", {}), ("i3", {"dog": 1})]), caption_words(dataset()))
+    [model, *_] = compare_rankings("toy", documents([("i1", {}), ("i3", {"dog": 1})]), collect_caption_words(dataset()))
     assert model[1:] == (2, 0.5, 0.5, 0.5, 0.5)
 
 
 def test_the_command_reads_stored_impacts(tmp_path, monkeypatch):
     write_shards(tmp_path / "shards", VECTORS, terms=TERMS)
-    monkeypatch.setattr("lexvl_anserini.data.dataset.dataset_of", lambda ref: dataset())
+    monkeypatch.setattr("lexvl_anserini.data.dataset.load_reference", lambda ref: dataset())
     invoke = partial(CliRunner().invoke, make_app(command), catch_exceptions=False)
     done = invoke(["--shards", str(tmp_path / "shards")])
     assert done.exit_code == 0
@@ -124,7 +124,7 @@ def test_the_command_reads_stored_impacts(tmp_path, monkeypatch):
     assert frequent.split() == ["most", "frequent", "3", "66.7", "100.0", "100.0", "3.00"]
     assert another.split() == ["another", "image", "3", "0.0", "66.7", "66.7", "0.67"]
     assert '"words_in_10": 3.0' in invoke(["--shards", str(tmp_path / "shards"), "--format", "json"]).stdout
-    assert measured.named_in(tmp_path / "shards")[0].top_5 == pytest.approx(2 / 3)
+    assert measured.measure_shards(tmp_path / "shards")[0].top_5 == pytest.approx(2 / 3)
 
 
 def test_other_shards_are_refused(tmp_path):
@@ -132,7 +132,7 @@ def test_other_shards_are_refused(tmp_path):
 
     write_dense_shards(tmp_path / "dense", [("d1", [1.0, 0.0])])
     with pytest.raises(UsageError, match="dense is dense; only the dimensions of impacts are words"):
-        measured.named_in(tmp_path / "dense")
+        measured.measure_shards(tmp_path / "dense")
 
 
 # --- words of classes -----------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_other_shards_are_refused(tmp_path):
 def test_ranks_of_labels_by_hand():
     weights = np.array([[0.0, 3.0, 1.0, 2.0], [5.0, 5.0, 0.0, 0.0], [-np.inf, 1.0, -np.inf, 2.0], [4.0, 3.0, 2.0, 1.0]])
     # The best of 1 and 2; a tie; no weight; no tokens.
-    assert label_ranks(weights, [[2, 3], [1], [0, 2], []]).tolist() == [2, 1, NO_ANSWER, NO_ANSWER]
+    assert rank_words(weights, [[2, 3], [1], [0, 2], []]).tolist() == [2, 1, NO_ANSWER, NO_ANSWER]
 
 
 @pytest.mark.shared
@@ -149,7 +149,7 @@ def test_ranks_are_the_oracles(shared):
     """The ranks of golden/stair, by the equations of the paper."""
     oracle = json.loads((shared / "golden/stair/formula_oracle.json").read_text())["interpretability"]
     weights = np.load(shared / "golden/stair/formula_oracle.npz")["enc_img"]
-    ranks = label_ranks(weights, [oracle["class_tokens"][label] for label in oracle["labels"]])
+    ranks = rank_words(weights, [oracle["class_tokens"][label] for label in oracle["labels"]])
     assert ranks.tolist() == oracle["rank_of_label"]
     assert [(ranks <= k).mean() for k in (1, 10)] == [oracle["top1"], oracle["top10"]]
 
@@ -171,9 +171,9 @@ def colour_space() -> WordSpace:
 
 
 def test_shares_of_class_words_by_hand(monkeypatch, caplog):
-    monkeypatch.setattr("eval.analyses.classes.class_words.IMAGES_AT_ONCE", 2)
+    monkeypatch.setattr("eval.analyses.classes.classification.WEIGHTED_AT_ONCE", 2)
     advanced = []
-    [model, mean] = class_word_shares("toy", colour_space(), colours(), advanced.append)
+    [model, mean] = measure_class_words("toy", colour_space(), colours(), advanced.append)
     # red is first, blue second after green, blue has no weight; on average red 2/3, green .2, blue .1.
     assert model == ClassWordShares("toy", "toy", 3, 3, 1 / 3, 2 / 3, 2 / 3, 2 / 3)
     assert mean == ClassWordShares("mean of the images", "toy", 3, 3, 1 / 3, 1.0, 1.0, 1.0)
@@ -184,7 +184,7 @@ def test_shares_of_class_words_by_hand(monkeypatch, caplog):
 def test_words_of_a_dense_encoder(golden, tmp_path):
     """Every word of the vocabulary is encoded as a text; the weight of a word is its cosine with the image."""
     model = load_encoder("dense-crossmodal", str(made_twin(golden, tmp_path)), device="cpu")
-    space = dense_space(model, str(golden / WORDPIECES), 32)
+    space = build_dense_space(model, str(golden / WORDPIECES), 32)
     image = painted(32, 32, red=(0, 0, 9, 9))
     [weights] = space.weights([image])
     [[first, *more]] = space.words(["dog"])
@@ -205,8 +205,8 @@ def test_the_command_ranks_words_of_classes(golden, tmp_path):
     head, model, mean = (line.split() for line in done.stdout.splitlines())
     assert " ".join(head) == "ranking dataset images classes top 1 % top 10 % top 50 % top 100 %"
     assert model[:4] == ["stair", "set", "3", "2"] and mean[:4] == ["mean", "of", "the", "images"]
-    for given in ([], ["--images", "x", "--shards", "y"]):
-        with pytest.raises(UsageError, match="give --shards .words of captions. or --images"):
+    for given in ([], ["--images", "x", "--shards", "y"], ["--images", "x", "--pairs", "y"]):
+        with pytest.raises(UsageError, match="give --shards"):
             invoke(given)
 
 
@@ -215,4 +215,4 @@ def test_anonymous_terms_are_no_words(shared):
     """FDT's terms are numbers of a codebook; no word has a rank among them."""
     model = load_encoder("fdt", str(shared / "golden/fdt"), device="cpu")
     with pytest.raises(UsageError, match="the terms of encoder 'fdt' are no words but 'fdt00000' and so on"):
-        lexical_space(model, 2).words(["dog"])
+        build_lexical_space(model, 2).words(["dog"])

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from eval.analyses.classes.labelled import ImageClasses, Labelled, folded, read_classes, read_labelled, with_numbers
+from eval.analyses.classes.labelled import (
+    ImageClasses,
+    Labelled,
+    fold_label,
+    read_classes,
+    read_labelled,
+    resolve_labels,
+)
 from lexvl_anserini.ground.errors import DataError, UsageError
 
 
@@ -30,8 +37,12 @@ def classes_in(folder: Path, **contents: object) -> Path:
 
 
 def test_labels_are_compared_without_case_and_punctuation():
-    assert folded("Apartment_Building/outdoor") == folded(" apartment-building outdoor") == "apartment building outdoor"
-    assert folded("F-16A/B") == "f 16a b" and folded("Hündchen") == "hündchen"
+    assert (
+        fold_label("Apartment_Building/outdoor")
+        == fold_label(" apartment-building outdoor")
+        == "apartment building outdoor"
+    )
+    assert fold_label("F-16A/B") == "f 16a b" and fold_label("Hündchen") == "hündchen"
 
 
 def test_prompts_have_every_name_in_every_template(tmp_path):
@@ -71,9 +82,9 @@ def test_two_classes_of_one_label_are_refused():
     images = [Labelled("x.png", "dog")]
     twice = ImageClasses(("dog", "cat", "Dog"), (("dog",), ("cat",), ("hound",)))
     with pytest.raises(DataError, match="classes 1 and 3 have the same label 'Dog'"):
-        with_numbers("toy", "toy", images, twice)
+        resolve_labels("toy", "toy", images, twice)
     # Where data number the classes, the names may be equal, as two of ImageNet's are.
-    assert with_numbers("toy", "toy", [Labelled("x.png", 2)], twice).labels.tolist() == [2]
+    assert resolve_labels("toy", "toy", [Labelled("x.png", 2)], twice).labels.tolist() == [2]
 
 
 # --- folders and lists ----------------------------------------------------------------------------------------------
@@ -100,24 +111,22 @@ def test_a_class_folder_without_pictures_is_refused(tmp_path):
     root = pictures(tmp_path / "set", "cat/d.png")
     (root / "dog").mkdir()
     (root / "dog/readme.txt").touch()
-    with pytest.raises(DataError, match=r"set/dog: a class folder without pictures, expected some of \.\w+"):
+    with pytest.raises(DataError, match="set/dog: a class folder without pictures"):
         read_labelled(root)
-
-
-def test_pictures_outside_of_class_folders_are_refused(tmp_path):
-    root = pictures(tmp_path / "set", "cat/d.png", "e.png")
-    with pytest.raises(DataError, match=r"set/e.png: in no class folder; expected .*set/<class>/e.png"):
+    pictures(root, "e.png")
+    with pytest.raises(DataError, match="set/e.png: in no class folder"):
         read_labelled(root)
+    with pytest.raises(DataError, match="none.csv: cannot be read"):
+        read_labelled(tmp_path / "none.csv")
 
 
 def test_images_of_unknown_classes_are_refused(tmp_path):
     root = pictures(tmp_path / "set", "cat/d.png", "hound/e.png", "hounds/f.png", "hounds/g.png")
     known = ImageClasses(("cat", "hound"), (("cat",), ("hound",)))
-    expected = "set: 2 images of 1 classes that are not among the 2 known; 2 have 'hounds'; did you mean 'hound'?"
-    with pytest.raises(DataError, match=expected):
+    with pytest.raises(DataError, match="2 images of 1 classes .* did you mean 'hound'"):
         read_labelled(root, known)
     with pytest.raises(DataError, match="1 have 7"):
-        with_numbers("toy", "toy", [Labelled("x.png", 7)], known)
+        resolve_labels("toy", "toy", [Labelled("x.png", 7)], known)
 
 
 def test_lists_of_images(tmp_path):
@@ -142,8 +151,3 @@ def test_malformed_lists_are_refused(tmp_path, text, message):
     (tmp_path / "images.tsv").write_text(text)
     with pytest.raises(DataError, match=message):
         read_labelled(tmp_path / "images.tsv")
-
-
-def test_a_missing_list_is_one_line(tmp_path):
-    with pytest.raises(DataError, match="none.csv: cannot be read"):
-        read_labelled(tmp_path / "none.csv")

@@ -16,19 +16,18 @@ import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.measures.found import relevant_of
 from eval.measures.metrics import (
     check_levels,
-    compilation_logged,
     evaluate,
     judgements,
+    load_ranx_metrics,
     mean,
     means,
-    per_topic,
-    ranx_metrics,
+    report_compilation,
+    select_topics,
 )
 from eval.measures.names import ALIASES, MEASURES, Definition, Measure, parse_measure, parse_measures
-from eval.measures.ties import strict_order
+from eval.measures.ties import collect_relevant, sort_strictly
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 
@@ -92,7 +91,7 @@ def test_values_by_hand(measure: str):
     assert [(row.run, row.dataset, row.measure, row.query_id) for row in rows] == [
         ("toy", "hand", measure, query_id) for query_id in ["1", "2", "3", "4", "all"]
     ]
-    assert per_topic(rows, measure) == pytest.approx({"1": BY_HAND[measure], "2": 0, "3": 0, "4": 0}, abs=1e-12)
+    assert select_topics(rows, measure) == pytest.approx({"1": BY_HAND[measure], "2": 0, "3": 0, "4": 0}, abs=1e-12)
     # Every topic of the qrels counts: 4 of them.
     assert means(rows)[measure] == pytest.approx(BY_HAND[measure] / 4, abs=1e-12)
 
@@ -136,48 +135,27 @@ def test_remove_query_frees_its_rank_and_is_idempotent():
     assert means(evaluate(with_self, qrels, ["RR@1"])) == {"RR@1": 0}
     assert means(evaluate(with_self, qrels, ["RR@1"], remove_query=True)) == {"RR@1": 1}
     assert means(evaluate(without, qrels, ["RR@1"], remove_query=True)) == {"RR@1": 1}
-
-
-def test_a_run_of_nothing_but_the_query_itself_scores_0():
-    assert means(evaluate(run_of("7 7 1 9"), qrels_of("7 a 1"), ["nDCG@10", "P@5"], remove_query=True)) == {
-        "nDCG@10": 0,
-        "P@5": 0,
-    }
-
-
-def test_ranks_win_where_they_agree_with_the_scores():
-    assert strict_order(run_of("1 b 2 5\n1 a 3 5\n1 c 1 6")) == {"1": ["c", "b", "a"]}
+    assert means(evaluate(with_self[:1], qrels, ["nDCG@10", "P@5"], remove_query=True)) == {"nDCG@10": 0, "P@5": 0}
 
 
 @pytest.mark.parametrize(
     "text", ["1 b 1 5\n1 a 2 5\n1 c 3 6", "1 b 0 5\n1 a 0 5\n1 c 0 6"], ids=["score rises with the rank", "all ranks 0"]
 )
 def test_contradicting_ranks_fall_back_to_scores_and_say_so(text: str, caplog: pytest.LogCaptureFixture):
-    assert strict_order(run_of(text), name="foreign") == {"1": ["c", "a", "b"]}
+    assert sort_strictly(run_of(text), name="foreign") == {"1": ["c", "a", "b"]}
     assert "foreign: ranks contradict scores in 1 of 1 topics ('1')" in caplog.text
 
 
 def test_trec_eval_reads_scores_as_float32_and_breaks_ties_by_doc_id_descending():
     # 2^24 + 1 has no float32.
     run = run_of("1 a 1 16777217\n1 b 2 16777216\n1 c 3 1")
-    assert strict_order(run) == {"1": ["a", "b", "c"]}
-    assert strict_order(run, ties="trec_eval") == {"1": ["b", "a", "c"]}
+    assert sort_strictly(run) == sort_strictly(run[::-1]) == {"1": ["a", "b", "c"]}
+    assert sort_strictly(run, ties="trec_eval") == {"1": ["b", "a", "c"]}
 
 
 def test_doc_ids_are_ordered_by_code_point():
     run = run_of("1 \U0001f600 1 5\n1 \uff5e 1 5\n1 é 1 5\n1 z 1 5")
-    assert strict_order(run) == {"1": ["z", "é", "\uff5e", "\U0001f600"]}
-
-
-def test_interleaved_topics_and_shuffled_lines_change_nothing():
-    assert strict_order(RUN[::-1]) == strict_order(RUN)
-    assert means(evaluate(RUN[::-1], QRELS[::-1], ["nDCG@10"])) == means(evaluate(RUN, QRELS, ["nDCG@10"]))
-
-
-def test_nothing_of_the_callers_is_changed():
-    run, qrels = list(RUN), list(QRELS)
-    evaluate(run, qrels, ["nDCG@10", "AP"], ties="trec_eval", remove_query=True)
-    assert (run, qrels) == (RUN, QRELS)
+    assert sort_strictly(run) == {"1": ["z", "é", "\uff5e", "\U0001f600"]}
 
 
 @pytest.mark.parametrize(
@@ -185,10 +163,10 @@ def test_nothing_of_the_callers_is_changed():
     [
         ("", "1 a 1", "toy: the run is empty"),
         ("1 a 1 1", "", "no judgements"),
-        ("1 a 1 1", "PLAIN-2 a 1", "run and qrels share no topic; e.g. run has '1', qrels have 'PLAIN-2'"),
-        ("1 a 1 2\n1 a 2 1", "1 a 1", "topic '1' lists document 'a' more than once"),
-        ("1 a 1 nan", "1 a 1", "topic '1', document 'a': the score is not a number"),
-        ("1 a 1 1", "1 a 1\n1 a 0", "topic '1' judges document 'a' twice, as 1 and as 0"),
+        ("1 a 1 1", "PLAIN-2 a 1", "share no topic"),
+        ("1 a 1 2\n1 a 2 1", "1 a 1", "more than once"),
+        ("1 a 1 nan", "1 a 1", "not a number"),
+        ("1 a 1 1", "1 a 1\n1 a 0", "twice"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(run: str, qrels: str, message: str):
@@ -196,19 +174,6 @@ def test_bad_input_is_refused_in_one_line(run: str, qrels: str, message: str):
         evaluate(run_of(run), qrels_of(qrels), ["AP"], name="toy", dataset="hand")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_several_duplicates_are_told_together():
-    lines = "\n".join(f"{topic} a 1 1\n{topic} a 2 0" for topic in range(7))
-    with pytest.raises(DataError, match=r"topic '0' .*; topic '4' .* \(and 2 more\)"):
-        evaluate(run_of(lines), qrels_of("1 a 1"), ["AP"])
-
-
-def test_names_of_measures():
-    assert parse_measure("ndcg@10") == Measure("nDCG", 10)
-    assert str(parse_measure("MRR@10")) == "RR@10"
-    assert parse_measure("AP(rel=2)@100") == Measure("AP", 100, 2)
-    assert [str(m) for m in parse_measures(["MAP", "AP", "hitrate@1", "Success@1", "mrr"])] == ["AP", "HitRate@1", "RR"]
 
 
 @pytest.mark.parametrize(
@@ -253,34 +218,21 @@ def test_each_measure_has_its_own_level_of_relevance():
 
 
 def test_a_level_that_no_document_has():
-    relevant = relevant_of(judgements(QRELS))
+    relevant = collect_relevant(judgements(QRELS))
     check_levels(relevant, parse_measures(["AP(rel=2)", "nDCG@10"]), "toy")
-    with pytest.raises(DataError) as error:
+    with pytest.raises(DataError, match="relevance 3 .the largest is 2.*AP.rel=3."):
         check_levels(relevant, parse_measures(["nDCG@10", "AP"], 3), "toy")
-    assert str(error.value) == (
-        "toy: no document has relevance 3 (the largest is 2), so every run scores 0 by AP(rel=3); "
-        "lower --relevance-level or (rel=N), or give other judgements"
-    )
-    with pytest.raises(DataError, match=r"no document has relevance 1 \(there is none above 0\)"):
-        check_levels(relevant_of({"1": {"a": 0, "b": -1}}), parse_measures(["nDCG@10"]), "toy")
+    with pytest.raises(DataError, match="none above 0"):
+        check_levels(collect_relevant({"1": {"a": 0, "b": -1}}), parse_measures(["nDCG@10"]), "toy")
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nDGC@10", "unknown measure 'nDGC@10'; did you mean 'nDCG@k'?"),
-        ("nDCG@ten", "unknown measure"),
-        ("ndcg_cut_5,10", "unknown measure"),
-        ("AP(rel=0)", "(rel=0), expected the least relevance that counts, such as (rel=2)"),
-        ("AP(judged_only=True)@100", "(judged_only=True), expected the least relevance"),
-        ("AP()", "(), expected the least relevance"),
-        ("nDCG(rel=2)@10", "every level of relevance counts in it; leave out (rel=2)"),
-        ("Recall(rel=2)", "such as Recall@10"),
-        ("nDCG@0", "needs a cut of at least 1"),
-        ("Recall", "such as Recall@10"),
-        ("R@10", "means two things: HitRate@k (R@k of the caption papers) or Recall@k (trec_eval's)"),
-        ("r_100", "means two things"),
-        ("", "unknown measure"),
+        *(("nDGC@10", "did you mean 'nDCG@k'?"), ("nDCG@ten", "unknown measure"), ("", "unknown measure")),
+        *(("AP(rel=0)", "expected the least"), ("AP(judged_only=True)@100", "expected the least")),
+        *(("nDCG(rel=2)@10", "leave out (rel=2)"), ("nDCG@0", "at least 1"), ("Recall(rel=2)", "such as Recall@10")),
+        *(("R@10", "means two things"), ("r_100", "means two things")),
     ],
 )
 def test_unreadable_measures(name: str, message: str):
@@ -344,7 +296,7 @@ def check(measurements: list[Measurement], run: dict, qrels: dict, relevance_lev
     for measure in measures:
         expected = trec_eval(run, qrels, measure, relevance_level)
         [named] = map(str, parse_measures([measure], relevance_level))
-        assert per_topic(measurements, named) == pytest.approx(expected, abs=1e-9)
+        assert select_topics(measurements, named) == pytest.approx(expected, abs=1e-9)
         assert means(measurements)[named] == pytest.approx(mean(expected.values()), abs=1e-9)
 
 
@@ -355,7 +307,7 @@ def test_strict_order_agrees_with_pytrec_eval(run: dict, qrels: dict, relevance_
         with pytest.raises(DataError, match="share no topic"):
             evaluate(scored(run), rows_of(qrels), ["AP"])
         return
-    order = strict_order(scored(run))
+    order = sort_strictly(scored(run))
     strict = {q: {doc_id: float(len(docs) - i) for i, doc_id in enumerate(docs)} for q, docs in order.items()}
     rows = evaluate(scored(run), rows_of(qrels), list(ORACLE), relevance_level=relevance_level)
     check(rows, strict, qrels, relevance_level, list(ORACLE))
@@ -391,7 +343,7 @@ def test_more_topics_than_a_block():
     topics = [str(i) for i in range(2345)]
     run = [ScoredDoc(q, d, r, 3.0 - r) for q in topics for r, d in enumerate("abc", 1)]
     qrels = [Qrel(q, "abc"[int(q) % 3], 1) for q in topics]
-    values = per_topic(evaluate(run, qrels, ["RR"]), "RR")
+    values = select_topics(evaluate(run, qrels, ["RR"]), "RR")
     assert all(values[q] == 1 / (int(q) % 3 + 1) for q in topics)
 
 
@@ -408,9 +360,9 @@ def test_a_measure_may_be_a_function_of_ours(monkeypatch):
 
     monkeypatch.setitem(MEASURES, "Gain", Definition(gain, True, True, "share of the relevance found"))
     monkeypatch.setitem(ALIASES, "gain", "Gain")
-    assert per_topic(evaluate(RUN, QRELS, ["Gain@3"]), "Gain@3") == {"1": 2 / 4, "2": 0, "3": 0, "4": 0}
-    assert per_topic(evaluate(RUN, QRELS, ["Gain@4"]), "Gain@4")["1"] == 3 / 4
-    assert per_topic(evaluate(RUN, QRELS, ["Gain@4"], relevance_level=2), "Gain(rel=2)@4")["1"] == 1
+    assert select_topics(evaluate(RUN, QRELS, ["Gain@3"]), "Gain@3") == {"1": 2 / 4, "2": 0, "3": 0, "4": 0}
+    assert select_topics(evaluate(RUN, QRELS, ["Gain@4"]), "Gain@4")["1"] == 3 / 4
+    assert select_topics(evaluate(RUN, QRELS, ["Gain@4"], relevance_level=2), "Gain(rel=2)@4")["1"] == 1
 
 
 def test_compiling_is_logged_and_loading_from_the_cache_is_not(tmp_path: Path, caplog: pytest.LogCaptureFixture):
@@ -422,7 +374,7 @@ def test_compiling_is_logged_and_loading_from_the_cache_is_not(tmp_path: Path, c
         kernels = module_from_spec(spec)
         spec.loader.exec_module(kernels)
         caplog.clear()
-        with caplog.at_level(logging.INFO, "lexvl_eval"), compilation_logged():
+        with caplog.at_level(logging.INFO, "lexvl_eval"), report_compilation():
             assert (kernels.double(2), kernels.double(2.5)) == (4, 5.0)  # two types, each compiled
         return caplog.text.count("ranx compiles its measures")
 
@@ -436,7 +388,7 @@ def test_compiling_is_logged_and_loading_from_the_cache_is_not(tmp_path: Path, c
 
 def test_ranx_has_the_functions_that_are_loaded_past_its_package():
     """A version of ranx without `ranx.metrics`, or with other parameters there, is named here."""
-    kernels = ranx_metrics()
+    kernels = load_ranx_metrics()
     for name in (row.function for row in MEASURES.values() if isinstance(row.function, str)):
         function = getattr(kernels, name, None)
         assert function, f"this version of ranx has no ranx.metrics.{name}; MEASURES needs another function"

@@ -12,13 +12,20 @@ from hypothesis import strategies as st
 
 from eval.reproduction.matrix import WAYS
 from eval.reproduction.prepared import is_file_name
-from eval.reproduction.published import STATUSES, UNITS, PublishedSystem, expected_folder, published_tables, read_tables
-from eval.reproduction.quantities import MEANS, Quantity, parse_quantity, parts_of
+from eval.reproduction.published import (
+    STATUSES,
+    UNITS,
+    PublishedSystem,
+    find_expected_folder,
+    load_published_tables,
+    read_tables,
+)
+from eval.reproduction.quantities import MEANS, Quantity, list_parts, parse_quantity
 from eval.reproduction.rows import Finding
 from eval.reproduction.sources import FILES
-from eval.reproduction.tables import SCALES, reproduced
+from eval.reproduction.tables import SCALES, reproduce_cell
 from lexvl_anserini.encoders.cards import CARDS
-from lexvl_anserini.encoders.describing import options_of
+from lexvl_anserini.encoders.describing import list_options
 from lexvl_anserini.ground.errors import DataError, UsageError
 
 PAPER = """\
@@ -102,83 +109,36 @@ def test_terms_are_cells(tmp_path):
 
 
 # What is wrong -> a text of PAPER, what stands there instead, and the error.
+TRAINED = "checkpoint: vsearch/vdr-cross-modal, options: {topk: 32}"
 BAD = {
-    "unknown key": ("    title: two", "    titel: two", "paper.yaml: .*; tables.table1.titel: unknown key"),
-    "a row twice": ("CLIP†: 10 - 151.3", "VDR K=32: 1 2 3", r"paper.yaml: .*'VDR K=32' is there twice .* line 11"),
-    "a column twice": ("[R@1, R@5]", "[R@1, R@1]", r"table1\): two values for one cell, the column 'text-to-image"),
-    "too few values": ("15.8 35.70 -", "15.8 35.70", r"table1\): VDR K=32: 2 values, expected 3, one per column"),
-    "too many values": ("15.8 35.70 -", "15.8 35.70 - 4", r"table1\): VDR K=32: 4 values, expected 3, one per column"),
-    "no number": (
-        "35.70",
-        "35,70",
-        r"table1\): VDR K=32: '35,70' is no number; a dash is a cell that the paper leaves out",
-    ),
-    "nan": ("35.70", "nan", r"table1\): VDR K=32: 'nan' is no number"),
-    "unknown status": (
-        "secondary,",
-        "seen,",
-        "table1.statuses.CLIP†: unknown status 'seen'; known: derived, printed, secondary",
-    ),
-    "unknown unit": (
-        "parameters: M}",
-        "parameters: m}",
-        "table1.units.model parameters: unknown unit 'm'.* known: %, 1, GB",
-    ),
-    "unknown task": ("- text-to-im", "- text-im", r"table1\): unknown task 'text-image'; did you mean 'text-to-image'"),
-    "unknown corpus": ("coco/test", "cocoa/test", r"table1\): unknown corpus 'cocoa'; did you mean 'coco'"),
-    "unknown split": ("coco/test", "coco/tset", r"table1\): unknown split 'tset'; did you mean 'test'"),
-    "unknown measure": ("R@5]", "MRR@0]", r"table1\): measure 'MRR@0' needs a cut"),
-    "no measure": ("model parameters\n", "model\n", r"table1\): 'model' names no measure"),
-    "unknown rows": (
-        "protocol: test",
-        "rows_are: test",
-        'table1.rows_are: "test images", expected .systems. or .quantities.',
-    ),
-    "note of no cell": ("{CLIP†: of", "{CLIP: of", r"1\): notes has 'CLIP', which is no cell's; did you mean 'CLIP†"),
+    "unknown key": ("    title: two", "    titel: two", "tables.table1.titel: unknown key"),
+    "a row twice": ("CLIP†: 10 - 151.3", "VDR K=32: 1 2 3", "is there twice .* line 11"),
+    "a column twice": ("[R@1, R@5]", "[R@1, R@1]", "two values for one cell"),
+    "too few values": ("15.8 35.70 -", "15.8 35.70", "2 values, expected 3"),
+    "too many values": ("15.8 35.70 -", "15.8 35.70 - 4", "4 values, expected 3"),
+    "no number": ("35.70", "35,70", "'35,70' is no number"),
+    "nan": ("35.70", "nan", "'nan' is no number"),
+    "unknown status": ("secondary,", "seen,", "statuses.CLIP†: unknown status 'seen'"),
+    "unknown unit": ("parameters: M}", "parameters: m}", "unknown unit 'm'"),
+    "unknown task": ("- text-to-im", "- text-im", "unknown task 'text-image'; did you mean"),
+    "unknown corpus": ("coco/test", "cocoa/test", "unknown corpus 'cocoa'"),
+    "unknown split": ("coco/test", "coco/tset", "unknown split 'tset'"),
+    "unknown measure": ("R@5]", "MRR@0]", "measure 'MRR@0' needs a cut"),
+    "no measure": ("model parameters\n", "model\n", "'model' names no measure"),
+    "unknown rows": ("protocol: test", "rows_are: test", "expected .systems. or .quantities."),
+    "note of no cell": ("{CLIP†: of", "{CLIP: of", "notes has 'CLIP', .* did you mean 'CLIP†"),
     "note of a dash": ("{CLIP†: of", "{CLIP† | text-to-image coco/test R@5: of", "has 'CLIP† .*R@5', which is no"),
-    "system of no row": (
-        "      VDR K=32: {",
-        "      VDR: {",
-        "systems has 'VDR', which is no cell's; did you mean 'VDR",
-    ),
-    "unknown encoder": ("crossmodal,", "cross,", "K=32: unknown encoder 'vdr-cross'; did you mean 'vdr-crossmodal'"),
-    "unknown checkpoint": ("vsearch/v", "v", "VDR K=32: unknown checkpoint 'vdr-cross-modal'; did you mean 'vsearch/"),
-    "no reason": ("missing: it prints", "protocol: it prints", r"figure2\): no numbers; say in `missing` why"),
-    "no tolerance": (
-        "    source: a",
-        "    tolerance: 0\n    source: a",
-        'table1.tolerance: "0", expected a number above 0',
-    ),
-    "no source": (
-        "    source: a survey\n",
-        "",
-        r"table1\): CLIP† \| text-to-image coco/test R@1 is secondary; name its `so",
-    ),
-    "neither encoder nor suite": (
-        "{encoder: vdr-crossmodal, checkpoint: vsearch/vdr-cross-modal, options: {topk: 32}}",
-        "{item: a}",
-        r"table1\): VDR K=32: expected an encoder or a suite",
-    ),
-    "encoder and suite": (
-        "options: {topk: 32}",
-        "suite: {documents: 9, system: ours}",
-        "VDR K=32: expected an encoder or a suite",
-    ),
-    "trained weights that are published": (
-        "options: {topk: 32}",
-        "trained_on: demo/val, recipe: a.yaml",
-        "VDR K=32: what is trained has a recipe with options `--set KEY=VALUE`, and no checkpoint",
-    ),
-    "a recipe with another option": (
-        "checkpoint: vsearch/vdr-cross-modal, options: {topk: 32}",
-        "trained_on: demo/val, recipe: a.yaml --hours 2",
-        "VDR K=32: what is trained has a recipe with options `--set KEY=VALUE`, and no checkpoint",
-    ),
-    "trained on an unknown corpus": (
-        "checkpoint: vsearch/vdr-cross-modal, options: {topk: 32}",
-        "trained_on: dmeo/val, recipe: a.yaml --set seed=1",
-        "VDR K=32: trained_on: unknown corpus 'dmeo'; did you mean 'demo'",
-    ),
+    "system of no row": ("      VDR K=32: {", "      VDR: {", "systems has 'VDR', which is no cell's"),
+    "unknown encoder": ("crossmodal,", "cross,", "unknown encoder 'vdr-cross'"),
+    "unknown checkpoint": ("vsearch/v", "v", "unknown checkpoint 'vdr-cross-modal'"),
+    "no reason": ("missing: it prints", "protocol: it prints", "say in `missing` why"),
+    "no tolerance": ("    source: a", "    tolerance: 0\n    source: a", "expected a number above 0"),
+    "no source": ("    source: a survey\n", "", "is secondary; name its `source`"),
+    "neither encoder nor suite": (f"{{encoder: vdr-crossmodal, {TRAINED}}}", "{item: a}", "an encoder or a suite"),
+    "both": ("options: {topk: 32}", "suite: {documents: 9, system: ours}", "an encoder or a suite"),
+    "trained and published": ("options: {topk: 32}", "trained_on: demo/val, recipe: a.yaml", "and no checkpoint"),
+    "another option": (TRAINED, "trained_on: demo/val, recipe: a.yaml --hours 2", "options `--set KEY=VALUE`"),
+    "trained on nothing": (TRAINED, "trained_on: dmeo/val, recipe: a.yaml --set seed=1", "unknown corpus 'dmeo'"),
     "not YAML": ("tables:", "tables: [", "paper.yaml: not YAML"),
 }
 
@@ -194,8 +154,8 @@ def test_a_mistake_is_one_line(tmp_path, right, wrong, message):
 @pytest.mark.parametrize(
     "terms,message",
     [
-        ("dog 1.5, dog 1.4", "two values for one cell, the weight of 'dog'"),
-        ("dog", "'dog', expected a term and its weight"),
+        ("dog 1.5, dog 1.4", "two values"),
+        ("dog", "expected a term"),
         ("dog much", "'much' is no number"),
     ],
 )
@@ -235,14 +195,7 @@ def test_any_numbers_come_back(tmp_path, rows):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "text-to-text beir/nq/test nDCG@10",
-        "text-to-text beir-12 nDCG@10",
-        "image-to-text flickr30k/test R@5",
-        "captions coco/test rsum",
-        "zero-shot imagenet top-1",
-        "speed queries per second",
-    ],
+    ["text-to-text beir-12 nDCG@10", "image-to-text flickr30k/test R@5", "captions coco/test rsum", "speed a b"],
 )
 def test_a_quantity_is_its_text(text):
     assert str(parse_quantity(text)) == text
@@ -259,7 +212,7 @@ def test_no_quantity(text):
 
 # From here on: the files of the project.
 
-TABLES = published_tables()
+TABLES = load_published_tables()
 CELLS = [cell for table in TABLES.values() for cell in table.cells]
 
 # Tables that have an entry, if only one that says what is missing.
@@ -278,7 +231,7 @@ PROMISED = {
 def test_every_table_has_an_entry():
     assert {f"{paper}-{table}" for paper, tables in PROMISED.items() for table in tables} <= TABLES.keys()
     assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in TABLES)
-    names = [table.name for path in expected_folder().glob("*.yaml") for table in read_tables(path)]
+    names = [table.name for path in find_expected_folder().glob("*.yaml") for table in read_tables(path)]
     assert sorted(names) == sorted(TABLES), "two tables have one name"
 
 
@@ -398,11 +351,11 @@ def test_every_note_is_read():
     for cell in CELLS:
         if cell.uncompared:
             finding = Finding({cell.quantity.measure: cell.value / SCALES.get(cell.unit, 1)}, 0.003)  # as printed
-            assert reproduced(cell, [finding])[9:11] == ("not compared", cell.uncompared)
+            assert reproduce_cell(cell, [finding])[9:11] == ("not compared", cell.uncompared)
         elif cell.note and cell.value is not None and cell.quantity.task in WAYS:
-            finding = Finding({part.measure: 600.0 for part in parts_of(cell.quantity)}, 0.003)
+            finding = Finding({part.measure: 600.0 for part in list_parts(cell.quantity)}, 0.003)
             reason = "; ".join(filter(None, (cell.note, cell.source and f"source: {cell.source}")))
-            assert reproduced(cell, [finding] * len(parts_of(cell.quantity)))[9:11] == ("differs", reason)
+            assert reproduce_cell(cell, [finding] * len(list_parts(cell.quantity)))[9:11] == ("differs", reason)
 
 
 def test_a_file_name_is_one_model():
@@ -437,7 +390,7 @@ def test_doubtful_numbers_stay_as_printed_with_a_note():
 def test_systems_have_options_that_their_encoders_take():
     systems = {cell.table: cell.system for cell in CELLS if cell.system and cell.system.options}
     for name in {system.encoder for system in systems.values()}:
-        known = {option.name for option in options_of(name)}
+        known = {option.name for option in list_options(name)}
         for cell in CELLS:
             if cell.system and cell.system.encoder == name:
                 assert cell.system.options.keys() <= known, cell

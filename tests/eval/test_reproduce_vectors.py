@@ -12,12 +12,12 @@ from corpus_folders import COLOURS, coloured_coco
 from PIL import Image
 from tiny_encoders import made_stair
 
-from eval.report.render import to_text
-from eval.reproduction.matrix import plan_of
+from eval.report.render import Table, to_text
+from eval.reproduction.matrix import make_plan
 from eval.reproduction.prepared import prepare
-from eval.reproduction.published import PublishedTable, published_tables, read_tables
-from eval.reproduction.rows import Workplace, rows_of
-from eval.reproduction.tables import ReproducedCell, agrees, cell_table, reproduced_rows
+from eval.reproduction.published import PublishedTable, load_published_tables, read_tables
+from eval.reproduction.rows import Workplace, list_rows
+from eval.reproduction.tables import CELLS, ReproducedCell, check_agreement, reproduce_rows
 from lexvl_anserini.encoders.loading import load_encoder
 
 
@@ -28,7 +28,7 @@ def table_of(tmp_path: Path, text: str) -> PublishedTable:
 
 
 def cells_of(table: PublishedTable, place: Workplace) -> list[ReproducedCell]:
-    return [cell for cells in reproduced_rows(rows_of(table), place) for cell in cells]
+    return [cell for cells in reproduce_rows(list_rows(table), place) for cell in cells]
 
 
 SPARSE = """\
@@ -61,7 +61,7 @@ def test_terms_of_both_sides_by_hand(golden, tmp_path):
         ("not compared", "other weights"),
         *[("not compared", "drawn without a number; other weights")] * 2,
     ]
-    text = to_text(cell_table(cells))
+    text = to_text(Table.of_fields(cells, CELLS))
     assert re.search(r"query terms +[0-9.]+ +<3000 +-", text) and re.search(r"FLOPS +[0-9.]+ +– +– +not compared", text)
 
 
@@ -69,7 +69,7 @@ def test_a_run_of_the_row_shares_the_encoded_documents(tmp_path):
     place = Workplace(tmp_path, checkpoints={"STAIR": "a/b"})
     of_terms, of_run = (
         prepare(part, place)
-        for row in rows_of(published_tables()["stair-figure8"], "STAIR with 1e-3")
+        for row in list_rows(load_published_tables()["stair-figure8"], "STAIR with 1e-3")
         for part in row.parts()
         if (part.task, part.data) in {("sparsity", "coco/test"), ("text-to-image", "coco/test")}
     )
@@ -77,9 +77,9 @@ def test_a_run_of_the_row_shares_the_encoded_documents(tmp_path):
 
 
 def test_a_bound_is_kept_or_not():
-    first = next(cell for cell in published_tables()["stair-figure8"].cells if cell.bound)
+    first = next(cell for cell in load_published_tables()["stair-figure8"].cells if cell.bound)
     assert (first.value, first.label, first.quantity.measure) == (512, "STAIR with 1e-2", "query terms")
-    assert agrees(511.9, first, 0) and not agrees(512.0, first, 0)
+    assert check_agreement(511.9, first, 0) and not check_agreement(512.0, first, 0)
 
 
 WEIGHED = """\
@@ -97,7 +97,7 @@ def test_weights_of_the_users_pictures_and_of_texts(golden, tmp_path):
     weights, data = made_stair(golden, tmp_path), coloured_coco(tmp_path / "data")
     table = table_of(tmp_path, WEIGHED)
     bare = Workplace(tmp_path / "out", checkpoints={"STAIR": str(weights)})
-    assert (plan_of(table, bare).own, plan_of(table, bare).later) == (3, 0)
+    assert (make_plan(table, bare).own, make_plan(table, bare).later) == (3, 0)
     skipped, caption = cells_of(table, bare)[0], cells_of(table, bare)[3]
     assert (skipped.verdict, skipped.reason) == ("skipped", "missing: our-pictures")
     model = load_encoder("stair", str(weights), device="cpu")
@@ -117,7 +117,7 @@ def test_weights_of_the_users_pictures_and_of_texts(golden, tmp_path):
     ]
     assert any(cell.measured for cell in cells) and {cell.reason for cell in cells} == {"other weights"}
     (data / "coco/images/red.png").unlink()
-    [need] = [need for need in plan_of(table, place).needs if need.kind == "data"]
+    [need] = [need for need in make_plan(table, place).needs if need.kind == "data"]
     assert (need.here, need.origin) == (False, "--corpus our-pictures names the folder")
 
 

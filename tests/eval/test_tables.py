@@ -12,15 +12,23 @@ from typer.testing import CliRunner
 
 import eval.demo
 import eval.table
-from eval.measures.inputs import RunCard, system_name
-from eval.measures.significance import SystemComparison, differing
-from eval.report.labels import shown_datasets, with_datasets, with_systems
+from eval.measures.inputs import RunCard, format_system
+from eval.measures.significance import SystemComparison, find_differing
 from eval.report.render import Column, Table, to_csv, to_latex, to_markdown, to_text
-from eval.report.tables import SystemRow, comparison_table, score_table, system_row, system_table
+from eval.report.tables import (
+    SystemRow,
+    build_comparison_table,
+    build_score_table,
+    build_system_table,
+    make_system_row,
+    name_datasets,
+    name_systems,
+    shorten_datasets,
+)
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.records import Measurement, ScoredDoc
-from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.runs.trec import write_run
 
 ROWS = [
@@ -31,7 +39,7 @@ ROWS = [
 
 
 def test_text():
-    assert to_text(system_table(ROWS)).splitlines() == [
+    assert to_text(build_system_table(ROWS)).splitlines() == [
         "                     scifact                      nfcorpus",
         "system     nDCG@10  index MB  ms/query  nDCG@10  index MB  ms/query",
         "vdr         0.5690      12.3       3.1   0.3000   1,000.0         –",
@@ -40,7 +48,7 @@ def test_text():
 
 
 def test_markdown_marks_the_best_measure_only():
-    assert to_markdown(system_table(ROWS)).splitlines() == [
+    assert to_markdown(build_system_table(ROWS)).splitlines() == [
         "| system | scifact nDCG@10 | scifact index MB | scifact ms/query "
         "| nfcorpus nDCG@10 | nfcorpus index MB | nfcorpus ms/query |",
         "|---|--:|--:|--:|--:|--:|--:|",
@@ -51,7 +59,7 @@ def test_markdown_marks_the_best_measure_only():
 
 def test_latex_escapes_and_groups():
     rows = [row._replace(efficiency={}) for row in ROWS]
-    assert to_latex(system_table(rows)).splitlines() == [
+    assert to_latex(build_system_table(rows)).splitlines() == [
         r"\begin{tabular}{lrr}",
         r"\toprule",
         r"\multicolumn{1}{c}{} & \multicolumn{1}{c}{scifact} & \multicolumn{1}{c}{nfcorpus} \\",
@@ -67,7 +75,7 @@ def test_latex_escapes_and_groups():
 
 
 def test_a_dataset_has_the_measures_that_it_was_measured_by():
-    table = system_table([ROWS[0]._replace(efficiency={}), ROWS[2]._replace(measures={"RR": 0.5}, efficiency={})])
+    table = build_system_table([ROWS[0]._replace(efficiency={}), ROWS[2]._replace(measures={"RR": 0.5}, efficiency={})])
     assert [(column.group, column.heading) for column in table.columns[1:]] == [
         ("scifact", "nDCG@10"),
         ("nfcorpus", "RR"),
@@ -75,35 +83,24 @@ def test_a_dataset_has_the_measures_that_it_was_measured_by():
     assert table.rows == (("vdr", "0.5690", "0.5000"),)
 
 
-def test_csv_quotes():
-    table = Table((Column("system", number=False), Column("AP")), (("vdr (a=1, b=2)", "0.1000"),))
-    assert to_csv(table) == 'system,AP\n"vdr (a=1, b=2)",0.1000\n'
-
-
-def test_a_pipe_does_not_break_markdown():
-    table = Table((Column("system", number=False),), (("a|b",),))
-    assert to_markdown(table).splitlines()[-1] == r"| a\|b |"
-
-
 def test_equal_values_are_both_best_and_a_single_row_is_none():
     equal = [ROWS[0], ROWS[1]._replace(measures={"nDCG@10": 0.569})]
-    assert system_table(equal).best == {(0, 1), (1, 1)}
-    assert system_table(ROWS[:1]).best == frozenset()
+    assert build_system_table(equal).best == {(0, 1), (1, 1)}
+    assert build_system_table(ROWS[:1]).best == frozenset()
 
 
-def test_systems_of_one_name_are_told_apart_by_their_runs():
-    table = system_table([ROWS[0], ROWS[0]._replace(run="d.trec")])
-    assert [row[0] for row in table.rows] == ["vdr [a.trec]", "vdr [d.trec]"]
+def test_separators_and_equal_names():
+    table = Table((Column("system", number=False), Column("AP")), (("vdr (a=1, b|2)", "0.1000"),))
+    assert to_csv(table) == 'system,AP\n"vdr (a=1, b|2)",0.1000\n'
+    assert to_markdown(table).splitlines()[-1] == r"| vdr (a=1, b\|2) | 0.1000 |"
+    twice = build_system_table([ROWS[0], ROWS[0]._replace(run="d.trec")])
+    assert [row[0] for row in twice.rows] == ["vdr [a.trec]", "vdr [d.trec]"]
+    assert format_system({"name": "vdr", "options": {"k": 8, "head": None}}) == "vdr (k=8)"
 
 
 def test_wide_group_names_keep_the_columns_aligned():
     table = Table((Column("s", number=False), Column("AP", "a long data set")), (("x", "0.1000"),))
     assert to_text(table).splitlines() == ["   a long data set", "s               AP", "x           0.1000"]
-
-
-def test_system_names():
-    assert system_name({"name": "bm25"}) == "bm25"
-    assert system_name({"name": "vdr", "options": {"k": 8, "head": None}}) == "vdr (k=8)"
 
 
 def topics(run: str, dataset: str, values: list[float]) -> list[Measurement]:
@@ -123,10 +120,10 @@ MEASURED = [
 
 
 def marked_table() -> Table:
-    marks = differing(CARDS, MEASURED, "student")
+    marks = find_differing(CARDS, MEASURED, "student")
     assert marks == {("b1", "one"): ("AP",)}
-    rows = [system_row(*pair, marks) for pair in zip(CARDS, MEASURED, strict=True)]
-    return system_table(rows, "student")
+    rows = [make_system_row(*pair, marks) for pair in zip(CARDS, MEASURED, strict=True)]
+    return build_system_table(rows, "student")
 
 
 def test_significant_differences_are_marked():
@@ -153,13 +150,13 @@ def comparison(system: str, measure: str, baseline: float, value: float) -> Syst
 
 def test_the_best_of_each_measure_stands_out_in_a_comparison():
     rows = [comparison("a", "AP", 0.5, 0.75), comparison("b", "AP", 0.5, 0.25), comparison("a", "RR", 0.5, 0.25)]
-    assert comparison_table(rows).best == {(0, 3), (2, 2)}
+    assert build_comparison_table(rows).best == {(0, 3), (2, 2)}
 
 
 def test_a_comparison_names_its_baseline_and_what_the_star_means():
     rows = [comparison("a", "AP", 0.5, 0.75), comparison("b", "AP", 0.5, 0.25)]
     rows = [row._replace(baseline_system="first", test="student", significant=row.system == "b") for row in rows]
-    table = comparison_table(rows)
+    table = build_comparison_table(rows)
     assert table.marked == {(1, [column.heading for column in table.columns].index("p (Holm)"))}
     assert table.notes == [
         "baseline: first; better, equal and worse topics than its; * p < 0.05, paired student test, Holm's correction"
@@ -167,13 +164,13 @@ def test_a_comparison_names_its_baseline_and_what_the_star_means():
 
 
 def test_users_name_systems_and_datasets():
-    named = with_datasets(with_systems(CARDS, MEASURED), ["First", "Second"])
+    named = name_datasets(name_systems(CARDS, MEASURED), ["First", "Second"])
     assert [(rows[0].run, rows[0].dataset) for rows in named] == [
         ("A", "First"), ("B", "First"), ("C", "First"), ("B", "Second")
     ]  # fmt: skip
-    assert with_datasets(MEASURED, None) == MEASURED
+    assert name_datasets(MEASURED, None) == MEASURED
     with pytest.raises(UsageError, match=r"1 --dataset-label for 2 datasets \(one, two\); give one each or none"):
-        with_datasets(MEASURED, ["First"])
+        name_datasets(MEASURED, ["First"])
 
 
 # What default encodings of LaTeX print as something else, or what LaTeX reads as a command.
@@ -195,7 +192,7 @@ def test_latex_has_no_letter_that_it_prints_otherwise():
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed (texlive-latex-recommended)")
 def test_latex_compiles(tmp_path: Path):
     difficult = Table((Column(DIFFICULT, number=False), Column("p", DIFFICULT)), (("[x]", "-1"), ("*", DIFFICULT)))
-    body = "\n\n".join(map(to_latex, (marked_table(), difficult, system_table(ROWS))))
+    body = "\n\n".join(map(to_latex, (marked_table(), difficult, build_system_table(ROWS))))
     (tmp_path / "t.tex").write_text(
         rf"\documentclass{{article}}\usepackage{{booktabs}}\begin{{document}}{body}\end{{document}}", encoding="utf-8"
     )
@@ -216,9 +213,9 @@ def test_latex_compiles(tmp_path: Path):
     ],
 )
 def test_tables_show_the_end_of_a_path_where_it_is_distinct(names, shown) -> None:
-    assert list(shown_datasets([*names, *names]).values()) == shown
+    assert list(shorten_datasets([*names, *names]).values()) == shown
     rows = [Measurement("r", name, "RR@10", "all", 0.5) for name in names]
-    assert [row[1] for row in score_table(rows).rows] == shown
+    assert [row[1] for row in build_score_table(rows).rows] == shown
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,15 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from eval import beir, compare, demo, msmarco, score, table
-from eval.measures.found import find, relevant_of
 from eval.measures.inputs import RunCard, describe_run
-from eval.measures.measure_runs import common_ties
+from eval.measures.measure_runs import choose_ties
 from eval.measures.metrics import evaluate
 from eval.measures.significance import compare_runs
+from eval.measures.ties import collect_relevant, find
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UnknownName, UsageError
+from lexvl_anserini.ground.manifest import RunManifest, name_manifest, read_run_manifest
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
-from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest
 from lexvl_anserini.runs.columns import hits_of
 from lexvl_anserini.runs.trec import write_run
 
@@ -79,9 +79,9 @@ def test_a_compressed_run_has_the_digest_of_its_file():
 
 
 def test_the_manifest_of_an_older_version_is_believed():
-    about = json.loads(manifest_path(Path("ours.trec")).read_text())
+    about = json.loads(name_manifest(Path("ours.trec")).read_text())
     assert len(about.pop("sha256")) == 64
-    manifest_path(Path("ours.trec")).write_text(json.dumps(about))
+    name_manifest(Path("ours.trec")).write_text(json.dumps(about))
     found = read_run_manifest(Path("ours.trec"))
     assert found and found.sha256 == "" and found.request() == MANIFEST.request()
     assert describe_run(Path("ours.trec")).ties == "rank"
@@ -102,11 +102,11 @@ def test_one_table_has_one_rule(caplog: pytest.LogCaptureFixture):
 
 def test_the_rule_of_some_runs():
     ours, theirs = RunCard(Path("a"), "a", ties="rank"), RunCard(Path("b"), "b")
-    assert (common_ties([ours, ours]), common_ties([theirs])) == ("rank", "trec_eval")
-    assert common_ties([ours, theirs], "rank") == "rank"
-    assert common_ties([ours, theirs]) == common_ties([theirs, ours]) == "trec_eval"
+    assert (choose_ties([ours, ours]), choose_ties([theirs])) == ("rank", "trec_eval")
+    assert choose_ties([ours, theirs], "rank") == "rank"
+    assert choose_ties([ours, theirs]) == choose_ties([theirs, ours]) == "trec_eval"
     with pytest.raises(UnknownName, match="did you mean 'trec_eval'"):
-        common_ties([ours], "trec-eval")
+        choose_ties([ours], "trec-eval")
 
 
 def test_every_format_names_the_rule():
@@ -152,7 +152,7 @@ def test_a_relevant_document_with_an_equal_score_is_what_matters():
 
     def differs(*scores: float) -> bool:
         hits = hits_of(ScoredDoc("q", str(n), n, score) for n, score in enumerate(scores, 1))
-        places = find([hits], relevant_of({"q": {"1": 1, "2": 0}})).places
+        places = find([hits], collect_relevant({"q": {"1": 1, "2": 0}})).places
         return places["rank"].tolist() != places["trec_eval"].tolist()
 
     assert differs(2.0, 2.0) and differs(16777217.0, 16777216.0) and differs(2e39, 1e39) and differs(2.0, 1.0, 2.0)

@@ -53,7 +53,7 @@ def test_a_bar_in_a_notebook(monkeypatch):
     notebook = ModuleType("IPython")
     notebook.get_ipython = lambda: shell  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", notebook)
-    assert progress.in_notebook()
+    assert progress.is_notebook()
     made = []
 
     class Seen:
@@ -76,7 +76,7 @@ def test_a_bar_in_a_notebook(monkeypatch):
     # rich shows a bar below the cell through the console of standard output.
     assert made == [False, ("encode", 9), 9]
     notebook.get_ipython = lambda: None  # type: ignore[attr-defined]
-    assert not progress.in_notebook()
+    assert not progress.is_notebook()
 
 
 def library_modules() -> list[Path]:

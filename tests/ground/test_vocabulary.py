@@ -9,13 +9,7 @@ import orjson
 import pytest
 
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
-
-
-def test_terms_and_dimensions():
-    vocabulary = Vocabulary(["a", "##b", "é", "犬", "\U0001f436"])
-    assert len(vocabulary) == 5 and vocabulary[1] == "##b" and list(vocabulary)[-1] == "\U0001f436"
-    assert vocabulary.dimension["犬"] == 3
+from lexvl_anserini.ground.records import TermWeights, Vocabulary
 
 
 def test_round_trip(tmp_path):

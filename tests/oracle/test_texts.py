@@ -31,7 +31,7 @@ from oracle_parts import (
 )
 from safetensors.torch import save_file
 
-from lexvl_anserini.encoders.families.splade import static_parts
+from lexvl_anserini.encoders.families.splade import load_static_parts
 from lexvl_anserini.encoders.loading import load_encoder
 
 
@@ -174,7 +174,7 @@ def test_idf_weights_of_a_file(tokenizer_of, tmp_path):
     (side / "idf.json").write_text(json.dumps({word: 0.5 + n for n, word in enumerate(words)}))
     (side / "config.json").write_text(json.dumps({"path": "idf.json"}))
     theirs = SparseStaticEmbedding.from_json(str(side / "idf.json"), tokenizer)
-    close(static_parts(side, None, "").weight, theirs.weight.detach())
+    close(load_static_parts(side, None, "").weight, theirs.weight.detach())
 
 
 @pytest.mark.parametrize("seed", SEEDS)

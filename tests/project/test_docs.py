@@ -34,7 +34,7 @@ def blocks(page: Path, language: str = r"[^`\n]*") -> list[str]:
     return [block.replace("\\\n", " ") for block in found]
 
 
-def options_of(module: str) -> set[str]:
+def list_options(module: str) -> set[str]:
     """The options of the command of a module."""
     command = typer.main.get_command(make_app(import_module(module).command))
     return {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
@@ -47,11 +47,11 @@ def test_commands_and_options_exist(page: Path) -> None:
         if module not in MODULES:
             assert find_spec(module), f"{page.name}: no module {module}"
             continue
-        unknown = set(re.findall(r"(?<!\S)--[a-z][\w-]*", rest)) - options_of(MODULES[module]) - {"--help"}
+        unknown = set(re.findall(r"(?<!\S)--[a-z][\w-]*", rest)) - list_options(MODULES[module]) - {"--help"}
         assert not unknown, f"{page.name}: {module} has no option {', '.join(sorted(unknown))}"
     for name, rest in re.findall(r"(?<![\w/.-])lexvl ((?!my)[a-z][\w-]*)([^\n|#]*)", text):
         assert name in COMMANDS, f"{page.name}: no command lexvl {name}"
-        unknown = set(re.findall(r"(?<!\S)--[a-z][\w-]*", rest)) - options_of(COMMANDS[name]) - {"--help"}
+        unknown = set(re.findall(r"(?<!\S)--[a-z][\w-]*", rest)) - list_options(COMMANDS[name]) - {"--help"}
         assert not unknown, f"{page.name}: lexvl {name} has no option {', '.join(sorted(unknown))}"
 
 
@@ -95,8 +95,7 @@ def test_the_encoder_of_the_guide_loads(golden: Path, monkeypatch: pytest.Monkey
     exec(code, vars(module))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     [(name, card)] = eval(f"{{{row}}}", {"Card": cards.Card}).items()
-    monkeypatch.setitem(cards.CARDS, name, card)
-    monkeypatch.setitem(cards.ENCODERS, name, card.loader)
+    monkeypatch.setitem(cards.CARDS.core, name, card)
     model = load_encoder(name, golden / "splade/ckpt_bert", topk=3)
     assert model.name == name and len(model.decode(model.encode_query("a red dog"))[0]) == 3
 

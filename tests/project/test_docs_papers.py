@@ -12,9 +12,9 @@ import pytest
 import typer
 
 from eval.reproduce import command
-from eval.reproduction.published import expected_folder, published_tables, read_tables
-from eval.reproduction.record import key_of, read_record
-from eval.reproduction.rows import rows_of
+from eval.reproduction.published import find_expected_folder, load_published_tables, read_tables
+from eval.reproduction.rows import list_rows
+from eval.reproduction.tables import make_key, read_record
 from lexvl_anserini.cli import make_app
 
 pytestmark = pytest.mark.extended
@@ -79,8 +79,8 @@ def test_a_cell_has_numbers_and_verdict_or_the_reason(papers, tables):
 def test_every_command_selects_its_row_by_options_that_exist(papers):
     parser = typer.main.get_command(make_app(command))
     commands = 0
-    for table in published_tables().values():
-        for row in rows_of(table):
+    for table in load_published_tables().values():
+        for row in list_rows(table):
             shown = papers.shown_row(row)
             if not shown.command:
                 assert not {"runs", "own"} & {*shown.kinds}
@@ -89,7 +89,7 @@ def test_every_command_selects_its_row_by_options_that_exist(papers):
             program, name, *words = shlex.split(shown.command)
             given = parser.make_context("reproduce", words).params
             assert (program, name, given["tables"]) == ("lexvl", "reproduce", [table.name])
-            assert [found.label for found in rows_of(table, given["rows"])] == [row.label]
+            assert [found.label for found in list_rows(table, given["rows"])] == [row.label]
             own = [need for need in shown.needs if not need.public]
             assert bool(own) <= bool(given["checkpoints"] or given["corpora"] or table.name == "stair-table4"), own
     assert commands > 100
@@ -97,8 +97,8 @@ def test_every_command_selects_its_row_by_options_that_exist(papers):
 
 def test_the_record_has_cells_of_tables_only(papers):
     places = {
-        key_of(cell.table, cell.label, papers.place_of(cell))
-        for table in published_tables().values()
+        make_key(cell.table, cell.label, papers.place_of(cell))
+        for table in load_published_tables().values()
         for cell in table.cells
     }
     record = read_record(ROOT / "runs" / "measured.json")
@@ -111,7 +111,7 @@ def test_pages_are_collected_and_listed(papers, tmp_path):
     shutil.copyfile(ROOT / "docs/reproduction.md", tmp_path / "docs/reproduction.md")
     papers.write_pages(tmp_path)
     listed = (tmp_path / "docs/reproduction.md").read_text()
-    stems = {path.stem for path in expected_folder().glob("*.yaml")}
+    stems = {path.stem for path in find_expected_folder().glob("*.yaml")}
     assert {path.stem for path in (tmp_path / "docs/papers").iterdir()} == stems
     assert all(f"(papers/{stem}.md)" in listed and f"\npapers/{stem}\n" in listed for stem in stems)
 

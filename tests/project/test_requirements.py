@@ -11,8 +11,8 @@ from pathlib import Path
 
 from declared import EXTRAS, OURS, ROOT, SETUP, package_of, packages
 
+from lexvl_anserini.doctor import OF_DEVELOPERS
 from lexvl_anserini.ground.registry import EXTRA_PACKAGES
-from lexvl_anserini.searching.doctor import OF_DEVELOPERS
 
 # What no extra brings: where it is missing, a line says so.
 OF_OTHERS = {
@@ -31,7 +31,7 @@ NOT_IMPORTED = {
 }
 
 # Functions that find a module by its name.
-FINDERS = {"find_spec", "import_module", "package_folder"}
+FINDERS = {"find_spec", "import_module", "find_package"}
 
 # An import, or a string, which may name a module.
 MENTION = re.compile(r"(?:^\s*(?:import|from) |[\"'])(\w+)", re.MULTILINE)

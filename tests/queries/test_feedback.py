@@ -9,7 +9,7 @@ from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import impacts_of, vector_of
 from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.queries.feedback import Feedback, ShardVectors, integers, rocchio
+from lexvl_anserini.queries.query_vectors import Feedback, ShardVectors, integers, rocchio
 
 DOCUMENTS = [("d1", {"a": 3, "b": 4}), ("d2", {"b": 1}), ("é😀", {"日本": 5, "😀": 2}), ("empty", {})]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.runs.order import RankedList, as_frame, ranked, top_positions
+from lexvl_anserini.runs.order import RankedList, as_frame, ranked, select_top_positions
 
 # Code points, not a locale: capitals before small letters, umlauts after both, digits as text.
 IN_ORDER = [("c", 3.0), ("10", 2.0), ("9", 2.0), ("B", 2.0), ("a", 2.0), ("é", 2.0), ("b", -1.0)]
@@ -88,4 +88,4 @@ def test_a_list_has_one_topic():
 @given(st.lists(st.integers(-1, 4), max_size=30), st.integers(1, 12))
 def test_top_positions_is_a_stable_sort_of_the_positive(scores: list[int], k: int):
     expected = [i for i in sorted(range(len(scores)), key=lambda i: -scores[i]) if scores[i] > 0][:k]
-    assert top_positions(np.array(scores, dtype=np.int64), k).tolist() == expected
+    assert select_top_positions(np.array(scores, dtype=np.int64), k).tolist() == expected

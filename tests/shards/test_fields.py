@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shard_folders import write_dense_shards, write_described_shards, write_shards, write_text_shards
 
-from lexvl_anserini.encoders.families.plain_text import BM25Settings
+from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.queries.clauses import Text
-from lexvl_anserini.shards.bm25 import bm25_weights
-from lexvl_anserini.shards.fields import join_fields
+from lexvl_anserini.shards.fields import compute_bm25, join_fields
 from lexvl_anserini.shards.reading import read_impacts, read_metadata, read_vocabulary
 
 TEXT = [("d1", {"boat": 3, "red": 1}), ("d2", {}), ("d3", {"sea": 2})]
@@ -84,7 +83,7 @@ def test_texts_become_impacts_of_bm25(tmp_path: Path) -> None:
 
 @given(st.lists(st.text("abc ", max_size=9), max_size=6))
 def test_weights_of_bm25_equal_the_equation(texts: list[str]) -> None:
-    weights, vocabulary = bm25_weights(texts, str.split, 0.9, 0.4)
+    weights, vocabulary = compute_bm25(texts, str.split, 0.9, 0.4)
     documents = [Doc(str(number), {}, text) for number, text in enumerate(texts)]
     oracle = Oracle(documents)
     assert set(vocabulary) == {word for text in texts for word in text.split()}

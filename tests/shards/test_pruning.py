@@ -13,7 +13,7 @@ from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.prune import command
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.shards.pruning import Pruning, prune_shards, term_cuts
+from lexvl_anserini.shards.pruning import Pruning, compute_cuts, prune_shards
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 from tests.invoking import invoked
 
@@ -108,7 +108,7 @@ def test_numbers_that_make_no_sense() -> None:
     st.integers(1, 4),
 )
 def test_a_term_keeps_its_largest_impacts(vectors: list[dict[str, int]], count: int) -> None:
-    cuts = term_cuts(vectors, Pruning(term_documents=count))
+    cuts = compute_cuts(vectors, Pruning(term_documents=count))
     assert cuts is not None
     kept = [cuts.keep(vector) for vector in vectors]
     for term in "abc":

@@ -15,17 +15,17 @@ from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
-from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.manifest import read_manifest, read_run_manifest
 from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.ground.run_manifest import read_run_manifest
 from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.index import Index
+from lexvl_anserini.searching.index_runs import plan_run, write_index_run
+from lexvl_anserini.searching.query_encoder import EncoderChanges
 from lexvl_anserini.searching.rescoring import candidates_of, encoder_of_run, hybrid_lists, own_encoder
-from lexvl_anserini.searching.retrieval import IndexSearch
-from lexvl_anserini.searching.searcher import EncoderChanges
+from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.layout import Layout
-from lexvl_anserini.shards.stored_vectors import shards_of_runs, stored_vectors
+from lexvl_anserini.shards.reading import match_shards, stored_vectors
 from lexvl_anserini.shards.writing import write_impacts
 
 DOCUMENTS = [("d1", {"dog": 8, "cat": 2}), ("d2", {}), ("d3", {"cat": 4})]
@@ -81,12 +81,12 @@ def line(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "sentence": load_encoder("sentence", str(made_dense(golden, folder)), device="cpu"),
     }
     for name, model in models.items():
-        manifest = write_impacts(dataset, model, folder / name, layout=Layout(shard_format="parquet"))
+        write_impacts(dataset, model, folder / name, layout=Layout(shard_format="parquet"))
         build_index(folder / name, folder / f"{name}-index")
-        index = Index(folder / f"{name}-index", manifest)
-        search = IndexSearch(index, EncoderChanges(device="cpu"))
+        searcher = Searcher(folder / f"{name}-index", encoder=EncoderChanges(device="cpu"))
         source = TopicSource.of(dataset)
-        search.write(source, search.run_manifest(source, 5, True, False, "trec"), folder / f"{name}.trec")
+        request = plan_run(searcher, source, 5, True)
+        write_index_run(searcher, source, Search(), request, folder / f"{name}.trec")
     return folder
 
 
@@ -120,17 +120,17 @@ def test_stored_vectors_score_as_encoded_documents(line: Path) -> None:
 
 def test_which_shards_are_a_runs(line: Path, tmp_path: Path) -> None:
     runs = [(path, read_run_manifest(path)) for path in (line / "splade.trec", line / "sentence.trec")]
-    assert shards_of_runs(runs, []) == [None, None]
-    assert shards_of_runs(runs, [line / "sentence"]) == [None, line / "sentence"]
-    assert shards_of_runs(runs, [line / "sentence", line / "splade"]) == [line / "splade", line / "sentence"]
+    assert match_shards(runs, []) == [None, None]
+    assert match_shards(runs, [line / "sentence"]) == [None, line / "sentence"]
+    assert match_shards(runs, [line / "sentence", line / "splade"]) == [line / "splade", line / "sentence"]
     write_shards(tmp_path / "other", DOCUMENTS)
     with pytest.raises(UsageError, match="other: vectors of toy over toy; no run's index was built from them"):
-        shards_of_runs(runs, [tmp_path / "other"])
+        match_shards(runs, [tmp_path / "other"])
     (tmp_path / "same").symlink_to(line / "splade")
     with pytest.raises(UsageError, match="splade.trec: both .*splade and .*same may be the shards of its index"):
-        shards_of_runs(runs, [line / "splade", tmp_path / "same"])
+        match_shards(runs, [line / "splade", tmp_path / "same"])
     with pytest.raises(ArtefactError, match="nothing: no such folder"):
-        shards_of_runs(runs, [tmp_path / "nothing"])
+        match_shards(runs, [tmp_path / "nothing"])
     # Options of the query side may differ, those of the documents not.
     path, about = runs[0]
     for option, fits in (("query_topk", True), ("topk", False)):
@@ -142,10 +142,10 @@ def test_which_shards_are_a_runs(line: Path, tmp_path: Path) -> None:
         manifest["encoder"]["options"][option] = 4
         write_json(other / "manifest.json", manifest)
         if fits:
-            assert shards_of_runs([(path, changed)], [other]) == [other]
+            assert match_shards([(path, changed)], [other]) == [other]
         else:
             with pytest.raises(UsageError, match="no run's index was built from them"):
-                shards_of_runs([(path, changed)], [other])
+                match_shards([(path, changed)], [other])
 
 
 def test_refinements_are_no_options_of_the_encoder(line: Path) -> None:

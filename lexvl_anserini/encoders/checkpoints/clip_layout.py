@@ -16,12 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.checkpoints.bounds import build
-from lexvl_anserini.encoders.checkpoints.filenames import CONFIGURATIONS
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import load_strictly
+from lexvl_anserini.encoders.checkpoints.find import CONFIGURATIONS, Checkpoint
+from lexvl_anserini.encoders.checkpoints.weights import build, load_strictly
 from lexvl_anserini.ground.errors import CheckpointError
-from lexvl_anserini.ground.user_folders import expanded_path
+from lexvl_anserini.ground.machine import expand_path
 
 # Width of a head if there is no number of heads: that of all of OpenAI's models.
 HEAD_WIDTH = 64
@@ -69,7 +67,7 @@ def is_declip(weights: Mapping[str, Tensor]) -> bool:
     return any(key.startswith("encode_text.") for key in weights)
 
 
-def renamed(weights: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+def convert_names(weights: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
     """The weights under transformers' names; other keys than those of the towers stay, for the error of strict loading.
 
     DeCLIP has its text tower under `encode_text.` and a text projection with a bias. OpenAI has no prefix, and its
@@ -87,15 +85,15 @@ def renamed(weights: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
         elif key.startswith("encode_text.text_projection."):
             result[key.removeprefix("encode_text.")] = value
         elif key.startswith("visual."):
-            result.update(_of_tower(key.removeprefix("visual."), value, "vision_model.", VISION, where))
+            result.update(_convert_weight(key.removeprefix("visual."), value, "vision_model.", VISION, where))
         elif key.startswith(text_prefix) and key != "logit_scale":
-            result.update(_of_tower(key.removeprefix(text_prefix), value, "text_model.", TEXT, where))
+            result.update(_convert_weight(key.removeprefix(text_prefix), value, "text_model.", TEXT, where))
         else:
             result[key] = value.reshape(()) if key == "logit_scale" and value.numel() == 1 else value
     return result
 
 
-def _of_tower(key: str, value: Tensor, prefix: str, names: Mapping[str, str], where: str) -> dict[str, Tensor]:
+def _convert_weight(key: str, value: Tensor, prefix: str, names: Mapping[str, str], where: str) -> dict[str, Tensor]:
     """One weight of one tower; the packed query, key and value projections become three."""
     if key in names:
         return {prefix + names[key]: value}
@@ -112,7 +110,7 @@ def _of_tower(key: str, value: Tensor, prefix: str, names: Mapping[str, str], wh
 
 
 def name_in_file(key: str, declip: bool) -> str:
-    """The name in OpenAI's or DeCLIP's layout of a weight that `renamed` gives transformers' name.
+    """The name in OpenAI's or DeCLIP's layout of a weight that `convert_names` gives transformers' name.
 
     >>> name_in_file("vision_model.encoder.layers.3.self_attn.k_proj.bias", declip=False)
     'visual.transformer.resblocks.3.attn.in_proj_bias'
@@ -152,8 +150,10 @@ def _block_in_file(key: str) -> str:
 class ClipShape:
     """Facts of a network that the shapes of its weights do not give.
 
-    vision_heads, text_heads  of attention; None for widths of 64 each
-    activation                quick_gelu (OpenAI, DeCLIP) or gelu (most of open_clip's)
+    Attributes:
+        vision_heads: of attention; None for widths of 64 each.
+        text_heads: of attention; None for widths of 64 each.
+        activation: quick_gelu (OpenAI, DeCLIP) or gelu (most of open_clip's).
     """
 
     vision_heads: int | None = None
@@ -161,13 +161,13 @@ class ClipShape:
     activation: str = "quick_gelu"
 
     @classmethod
-    def of_run(cls, config: Mapping[str, Any]) -> ClipShape:
+    def from_run(cls, config: Mapping[str, Any]) -> ClipShape:
         """Reads the configuration of a DeCLIP or FDT run, with entries under `model.kwargs`."""
         image, text = run_entry(config, "image_encode"), run_entry(config, "text_encode")
         return cls(image.get("heads"), text.get("transformer_heads"))
 
     @classmethod
-    def of_open_clip(cls, config: Mapping[str, Any]) -> ClipShape:
+    def from_open_clip(cls, config: Mapping[str, Any]) -> ClipShape:
         """Reads the configuration of an open_clip model."""
         vision, text = config.get("vision_cfg") or {}, config.get("text_cfg") or {}
         width, head_width = vision.get("width"), vision.get("head_width") or HEAD_WIDTH
@@ -192,7 +192,7 @@ def run_config(checkpoint: Checkpoint) -> Mapping[str, Any]:
 def find_merges(named: str | None, folder: Path, config: Mapping[str, Any]) -> Path | None:
     """The BPE merges: the file that the user names, else the run's or OpenAI's in `folder`; None if there is none."""
     if named is not None:
-        path = expanded_path(named)
+        path = expand_path(named)
         if not path.is_file():
             raise CheckpointError(f"{named}: no such file; name CLIP's BPE merges (bpe_simple_vocab_16e6.txt.gz)")
         return path
@@ -204,14 +204,14 @@ def find_merges(named: str | None, folder: Path, config: Mapping[str, Any]) -> P
     return None
 
 
-def clip_config(
+def build_clip_config(
     weights: Mapping[str, Tensor], shape: ClipShape, where: str, name_in_file: Callable[[str], str] = str
 ) -> Any:
     """Transformers' configuration for weights with its names; the sizes come from the weights."""
     import transformers
 
-    with missing_named(where, name_in_file):
-        vision, text = vision_sizes(weights, shape, where), text_sizes(weights, shape, where)
+    with list_missing(where, name_in_file):
+        vision, text = measure_vision(weights, shape, where), measure_text(weights, shape, where)
         joint = weights["visual_projection.weight"].shape[0]
     return transformers.CLIPConfig(
         vision_config={**vision, "projection_dim": joint},
@@ -221,7 +221,7 @@ def clip_config(
 
 
 @contextmanager
-def missing_named(where: str, name_in_file: Callable[[str], str]) -> Iterator[None]:
+def list_missing(where: str, name_in_file: Callable[[str], str]) -> Iterator[None]:
     """Names the weight without which no size is known."""
     try:
         yield
@@ -231,7 +231,7 @@ def missing_named(where: str, name_in_file: Callable[[str], str]) -> Iterator[No
         ) from error
 
 
-def vision_sizes(weights: Mapping[str, Tensor], shape: ClipShape, where: str) -> dict[str, Any]:
+def measure_vision(weights: Mapping[str, Tensor], shape: ClipShape, where: str) -> dict[str, Any]:
     """The sizes of the image tower, as transformers' configuration has them."""
     patches = weights["vision_model.embeddings.patch_embedding.weight"]  # [D, 3, P, P]
     positions = weights["vision_model.embeddings.position_embedding.weight"]  # [1 + patches, D]
@@ -239,18 +239,18 @@ def vision_sizes(weights: Mapping[str, Tensor], shape: ClipShape, where: str) ->
     if side * side + 1 != positions.shape[0]:
         raise CheckpointError(f"{where}: {positions.shape[0]} image positions, expected a square of patches and one")
     own = {"image_size": side * patches.shape[-1], "patch_size": patches.shape[-1]}
-    return own | tower_sizes(weights, "vision_model", patches.shape[0], shape.vision_heads, shape, where)
+    return own | measure_tower(weights, "vision_model", patches.shape[0], shape.vision_heads, shape, where)
 
 
-def text_sizes(weights: Mapping[str, Tensor], shape: ClipShape, where: str) -> dict[str, Any]:
+def measure_text(weights: Mapping[str, Tensor], shape: ClipShape, where: str) -> dict[str, Any]:
     """The sizes of the text tower, as transformers' configuration has them."""
     tokens, width = weights["text_model.embeddings.token_embedding.weight"].shape
     context = weights["text_model.embeddings.position_embedding.weight"].shape[0]
     own = {"vocab_size": tokens, "max_position_embeddings": context, "eos_token_id": HIGHEST_ID}
-    return own | tower_sizes(weights, "text_model", width, shape.text_heads, shape, where)
+    return own | measure_tower(weights, "text_model", width, shape.text_heads, shape, where)
 
 
-def tower_sizes(
+def measure_tower(
     weights: Mapping[str, Tensor], tower: str, width: int, heads: int | None, shape: ClipShape, where: str
 ) -> dict[str, Any]:
     """The sizes that both towers have."""
@@ -260,7 +260,7 @@ def tower_sizes(
     return {
         "hidden_size": width,
         "intermediate_size": weights[f"{tower}.encoder.layers.0.mlp.fc1.bias"].shape[0],
-        "num_hidden_layers": layers(weights, tower),
+        "num_hidden_layers": count_layers(weights, tower),
         "num_attention_heads": heads,
         "hidden_act": shape.activation,
     }
@@ -270,7 +270,7 @@ def tower_sizes(
 HIGHEST_ID = 2
 
 
-def layers(weights: Mapping[str, Tensor], tower: str) -> int:
+def count_layers(weights: Mapping[str, Tensor], tower: str) -> int:
     """Number of blocks that the keys name."""
     matches = (re.match(rf"{tower}\.encoder\.layers\.(\d+)\.", key) for key in weights)
     return 1 + max((int(match[1]) for match in matches if match), default=-1)
@@ -278,18 +278,18 @@ def layers(weights: Mapping[str, Tensor], tower: str) -> int:
 
 def build_open_clip(weights: Mapping[str, Tensor], shape: ClipShape, where: str, device: torch.device) -> Any:
     """A CLIPModel with exactly `weights`, which are in OpenAI's or DeCLIP's layout."""
-    names, in_file = renamed(weights, where), partial(name_in_file, declip=is_declip(weights))
-    return build_clip(clip_config(names, shape, where, in_file), names, where, device, in_file)
+    names, in_file = convert_names(weights, where), partial(name_in_file, declip=is_declip(weights))
+    return build_clip(build_clip_config(names, shape, where, in_file), names, where, device, in_file)
 
 
 def build_open_texts(weights: Mapping[str, Tensor], shape: ClipShape, where: str, device: torch.device) -> Any:
     """The text tower alone, a CLIPTextModelWithProjection with exactly `weights`, in OpenAI's or DeCLIP's layout."""
     import transformers
 
-    names, in_file = renamed(weights, where), partial(name_in_file, declip=is_declip(weights))
-    with missing_named(where, in_file):
+    names, in_file = convert_names(weights, where), partial(name_in_file, declip=is_declip(weights))
+    with list_missing(where, in_file):
         joint = names["text_projection.weight"].shape[0]
-        config = transformers.CLIPTextConfig(**text_sizes(names, shape, where), projection_dim=joint)
+        config = transformers.CLIPTextConfig(**measure_text(names, shape, where), projection_dim=joint)
     texts = build(lambda: transformers.CLIPTextModelWithProjection(config), names, f"{where}: its configuration")
     if "text_projection.bias" in names:  # DeCLIP's layout
         texts.text_projection = nn.Linear(config.hidden_size, joint)

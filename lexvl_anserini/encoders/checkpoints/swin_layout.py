@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lexvl_anserini.encoders.checkpoints.bounds import build
-from lexvl_anserini.encoders.checkpoints.weights import load_strictly
+from lexvl_anserini.encoders.checkpoints.weights import build, load_strictly
 from lexvl_anserini.ground.errors import CheckpointError
 
 # The beginnings of keys, theirs and transformers': of the whole model, and inside one block.
@@ -53,7 +52,7 @@ def is_swin(weights: Mapping[str, Tensor], prefix: str = "visual.") -> bool:
     return f"{prefix}patch_embed.proj.weight" in weights
 
 
-def with_names(key: str, of_model: Mapping[str, str], of_block: Mapping[str, str]) -> str:
+def replace_names(key: str, of_model: Mapping[str, str], of_block: Mapping[str, str]) -> str:
     """A key whose beginning, and whose beginning inside a block, is replaced."""
     if inside := IN_BLOCK.fullmatch(key):
         return f"{_begun(inside[1], of_model)}.{_begun(inside[2], of_block)}"
@@ -76,25 +75,25 @@ def name_in_file(key: str) -> str:
     before, projection, _ = key.partition(".attention.self.")
     if projection and re.fullmatch(r"(query|key|value)\.weight", key.removeprefix(f"{before}{projection}")):
         return f"{_begun(before, {ours: theirs for theirs, ours in MODEL.items()})}.{PACKED}"
-    return with_names(key, *({ours: theirs for theirs, ours in names.items()} for names in (MODEL, BLOCK)))
+    return replace_names(key, *({ours: theirs for theirs, ours in names.items()} for names in (MODEL, BLOCK)))
 
 
-def renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def convert_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights under transformers' names, without buffers; other keys stay, for the error of strict loading."""
     result: dict[str, Tensor] = {}
     for key, value in weights.items():
         if re.fullmatch(IGNORED, key):
             continue
         if key.endswith(f".{PACKED}"):
-            block = with_names(key.removesuffix(f".{PACKED}"), MODEL, BLOCK)
+            block = replace_names(key.removesuffix(f".{PACKED}"), MODEL, BLOCK)
             parts = zip(PARTS, value.chunk(3), strict=False)
             result |= {f"{block}.attention.self.{part}.weight": rows.contiguous() for part, rows in parts}
         else:
-            result[with_names(key, MODEL, BLOCK)] = value
+            result[replace_names(key, MODEL, BLOCK)] = value
     return result
 
 
-def swin_config(weights: Mapping[str, Tensor], entry: Mapping[str, Any], where: str) -> Any:
+def build_swin_config(weights: Mapping[str, Tensor], entry: Mapping[str, Any], where: str) -> Any:
     """Transformers' configuration for weights with the authors' names.
 
     Args:
@@ -138,7 +137,7 @@ def build_swin(weights: Mapping[str, Tensor], entry: Mapping[str, Any], where: s
     """A Swinv2ForImageClassification with exactly `weights`, which have the authors' names without `visual.`."""
     import transformers
 
-    config, names = swin_config(weights, entry, where), renamed(weights)
+    config, names = build_swin_config(weights, entry, where), convert_names(weights)
     model = build(lambda: transformers.Swinv2ForImageClassification(config), names, f"{where}: its configuration")
     load_strictly(model, names, where, name_in_file=lambda key: f"visual.{name_in_file(key)}")
     return model.float().eval().to(device)

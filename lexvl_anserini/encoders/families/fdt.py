@@ -1,8 +1,4 @@
-"""FDT: texts and images as sparse weights over a learned codebook of finite discrete tokens (Chen et al., CVPR 2023).
-
-r_k = pool_t <q_map(f_t), C_k> / (sqrt(d) T) over patches or tokens; w = sparsemax(r); f = w C. The weights w are
-lexical vectors over anonymous terms fdt00000, fdt00001, ..., L2-normalised for the index; the features f are dense.
-"""
+"""FDT: sparse weights over a learned codebook."""
 
 from __future__ import annotations
 
@@ -28,15 +24,15 @@ from lexvl_anserini.encoders.checkpoints.clip_layout import (
 )
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.swin_layout import build_swin, is_swin
-from lexvl_anserini.encoders.checkpoints.weights import below, load_strictly, read_contents
+from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_contents, take_below
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
-from lexvl_anserini.encoders.parts.images.pixels import Pixels, one_crop
+from lexvl_anserini.encoders.parts.images.pixels import Pixels, make_crop
 from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchStates
 from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, is_pair, read_pair
-from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, decayed, masked_max
-from lexvl_anserini.encoders.parts.sparsify import positive, top_mask
+from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, compute_decay, pool_max
+from lexvl_anserini.encoders.parts.sparsify import keep_positive, mark_top
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.encoders.parts.towers import (
     Batch,
@@ -48,7 +44,7 @@ from lexvl_anserini.encoders.parts.towers import (
     in_direction,
 )
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 
 # Folder and files of the weights of a training run.
 RUN_FOLDER, RUN_FILES = "checkpoints", "ckpt_*.pth.tar"
@@ -81,27 +77,27 @@ ATTENTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def floored_max(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
+def pool_floored_max(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
     """Max over positions, where a masked one is 0: the reference multiplies padding by 0."""
     logits.view(-1, logits.shape[-1]).index_fill_(0, masked, 0.0)
     return activation(logits.amax(dim=1))
 
 
-def floored_sum(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
+def pool_floored_sum(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
     """Sum over positions, where a masked one is 0; the linear activation is applied once, after the sum."""
     logits.view(-1, logits.shape[-1]).index_fill_(0, masked, 0.0)
     return activation(logits.sum(dim=1))
 
 
-def floored_mean(logits: Tensor, masked: Tensor, activation: Activation, positions: int) -> Tensor:
+def pool_floored_mean(logits: Tensor, masked: Tensor, activation: Activation, positions: int) -> Tensor:
     """Mean over all `positions` of the model; those that padding would fill are 0."""
-    return floored_sum(logits, masked, activation) / positions
+    return pool_floored_sum(logits, masked, activation) / positions
 
 
 POOLINGS: Mapping[str, Callable[[int], Any]] = {
-    "max": lambda positions: floored_max,
-    "sum": lambda positions: floored_sum,
-    "mean": lambda positions: partial(floored_mean, positions=positions),
+    "max": lambda positions: pool_floored_max,
+    "sum": lambda positions: pool_floored_sum,
+    "mean": lambda positions: partial(pool_floored_mean, positions=positions),
 }
 
 
@@ -109,10 +105,11 @@ POOLINGS: Mapping[str, Callable[[int], Any]] = {
 class Grounding:
     """From relevances to weights, and from weights to the vector of the index.
 
-    attention  relevances [B, K] -> weights [B, K]
-    topk       keep only the largest weights; None keeps all
-    threshold  drop weights below this share of a vector's largest
-    normalise  divide by the L2 norm of the weights that are kept
+    Attributes:
+        attention: relevances [B, K] -> weights [B, K].
+        topk: keep only the largest weights; None keeps all.
+        threshold: drop weights below this share of a vector's largest.
+        normalise: divide by the L2 norm of the weights that are kept.
     """
 
     attention: Callable[[Tensor], Tensor]
@@ -123,7 +120,7 @@ class Grounding:
     def pruned(self, weights: Tensor) -> Tensor:
         """The vectors of the index, [B, K], from weights [B, K]."""
         if self.topk is not None:
-            weights = weights * top_mask(weights, self.topk)
+            weights = weights * mark_top(weights, self.topk)
         if self.threshold:
             weights = weights * (weights >= self.threshold * weights.amax(dim=1, keepdim=True))
         return nn.functional.normalize(weights, dim=1) if self.normalise else weights
@@ -185,12 +182,13 @@ class FdtImages(Grounded, ImageTower):
 class FdtModel:
     """A loaded checkpoint.
 
-    states       by modality, the backbone: token or patch states [B, L, D]
-    query_maps   by modality, states [B, L, D] -> [B, L, d]
-    codebook     [K, d], keys and values
-    attention    of `ATTENTIONS`
-    pooling      by modality, over positions
-    temperature  T
+    Attributes:
+        states: by modality, the backbone: token or patch states [B, L, D].
+        query_maps: by modality, states [B, L, D] -> [B, L, d].
+        codebook: [K, d], keys and values.
+        attention: of `ATTENTIONS`.
+        pooling: by modality, over positions.
+        temperature: T.
     """
 
     states: Mapping[str, Backbone]
@@ -208,7 +206,7 @@ class FdtModel:
             return logits / scale / self.temperature
 
         head = Head(self.query_maps[modality], self.codebook)
-        return Composition(self.states[modality], head, tempered, self.pooling[modality], positive())
+        return Composition(self.states[modality], head, tempered, self.pooling[modality], keep_positive())
 
     def features(self, tower: Grounded, dimensions: int | None) -> DenseTower:
         """The dense side: the codebook's rows, averaged by the model's own weights; cosines."""
@@ -238,7 +236,12 @@ def load_fdt(
     dimensions: int | None = None,
     merges: str | None = None,
 ) -> Encoder:
-    """A training run's folder (config.json and `checkpoints/`), or one of its files `ckpt_<iteration>.pth.tar`.
+    """FDT: texts and images as sparse weights over a learned codebook of finite discrete tokens.
+
+    r_k = pool_t <q_map(f_t), C_k> / (sqrt(d) T) over patches or tokens; w = sparsemax(r); f = w C. The weights w are
+    lexical vectors over anonymous terms fdt00000, fdt00001, ..., L2-normalised for the index; the features f are dense.
+
+    A training run's folder (config.json and `checkpoints/`), or one of its files `ckpt_<iteration>.pth.tar`.
 
     Pairs over pretrained networks (`parts/network_pair.py`) load too.
 
@@ -252,10 +255,6 @@ def load_fdt(
         normalise: divide by the L2 norm, so that scores are cosines; False indexes the model's weights, which sum to 1.
         dimensions: of features: keep only the first ones (Matryoshka); default all.
         merges: BPE merges file; default the run's own beside config.json.
-
-    Raises:
-        CheckpointError: weights that do not fit, no merges, or no temperature.
-        UsageError: options of the other space, or values out of range.
     """
     if space == "weights" and dimensions is not None:
         raise UsageError("dimensions is for dense vectors, and weights are lexical; give topk, or space=features")
@@ -264,9 +263,12 @@ def load_fdt(
     if not 0 <= threshold < 1 or (topk is not None and topk < 1):
         raise UsageError(f"threshold {threshold}, topk {topk}: expected a share from 0 to below 1, and at least 1")
     checkpoint = source.required("fdt")
-    read_sides = sides_of_pair if is_pair(checkpoint) else sides_of_run
+    read_sides = load_pair_sides if is_pair(checkpoint) else load_run_sides
     model, texts, reader, pixels = read_sides(source, checkpoint, temperature, merges)
-    grounding, columns = Grounding(ATTENTIONS[model.attention], topk, threshold, normalise), codebook_columns(model)
+    grounding, columns = (
+        Grounding(ATTENTIONS[model.attention], topk, threshold, normalise),
+        make_codebook_columns(model),
+    )
     sides: dict[str, Any] = {
         "text": texts(grounding, model.composition("text"), reader, columns, source.device),
         "image": FdtImages(grounding, model.composition("image"), pixels, columns, source.device),
@@ -281,7 +283,7 @@ def load_fdt(
 Sides = tuple[FdtModel, type[FdtWords], TextReader, Pixels]
 
 
-def sides_of_run(source: Source, checkpoint: Checkpoint, temperature: float | None, merges: str | None) -> Sides:
+def load_run_sides(source: Source, checkpoint: Checkpoint, temperature: float | None, merges: str | None) -> Sides:
     """A training run of the reference."""
     config = run_config(checkpoint)
     model, texts = read_model(checkpoint, config, temperature, source.device)
@@ -294,10 +296,10 @@ def sides_of_run(source: Source, checkpoint: Checkpoint, temperature: float | No
     limit, images = texts.max_position_embeddings, model.states["image"]
     assert isinstance(images, PatchStates)
     reader = TextReader(ClipBpe(path, SPECIALS, texts.vocab_size), limit, limit=limit)
-    return model, FdtTexts, reader, one_crop(images.resolution)
+    return model, FdtTexts, reader, make_crop(images.resolution)
 
 
-def sides_of_pair(source: Source, checkpoint: Checkpoint, temperature: float | None, merges: str | None) -> Sides:
+def load_pair_sides(source: Source, checkpoint: Checkpoint, temperature: float | None, merges: str | None) -> Sides:
     """A pair over networks. Pooling ignores padding."""
     if merges is not None:
         raise UsageError("merges is for checkpoints of the reference; this one has a tokenizer")
@@ -312,15 +314,15 @@ def sides_of_pair(source: Source, checkpoint: Checkpoint, temperature: float | N
     query_maps = {}
     for modality, side in (("text", TEXT), ("image", IMAGE)):
         query_map = QueryMap(pair.widths[side], codebook.shape[1])
-        load_strictly(query_map, below(pair.heads, f"{side}.head."), f"{where}: {side}.head")
+        load_strictly(query_map, take_below(pair.heads, f"{side}.head."), f"{where}: {side}.head")
         query_maps[modality] = query_map.eval().to(device)
     states: dict[str, Backbone] = {"text": pair.text, "image": pair.image}
-    pooling = dict.fromkeys(states, masked_max)
+    pooling = dict.fromkeys(states, pool_max)
     model = FdtModel(states, query_maps, codebook.float().to(device), entry["attention"], pooling, float(degree))
     return model, FdtWords, pair.reader, pair.pixels
 
 
-def codebook_columns(model: FdtModel) -> TokenColumns:
+def make_codebook_columns(model: FdtModel) -> TokenColumns:
     """Terms fdt00000, fdt00001, ...: one per row of the codebook; tokens have no dimension."""
     vocabulary = Vocabulary([f"fdt{number:05d}" for number in range(len(model.codebook))], "the codebook")
     return TokenColumns(vocabulary, np.full(0, -1, dtype=np.int64))
@@ -330,7 +332,7 @@ def read_model(
     checkpoint: Checkpoint, config: Mapping[str, Any], temperature: float | None, device: torch.device
 ) -> tuple[FdtModel, Any]:
     """The model of one file of a run; and the configuration of its texts. Projections of its towers are unused."""
-    path = weight_file(checkpoint)
+    path = find_weight_file(checkpoint)
     weights, extra = read_contents(path)
     where = str(path)
     if CODEBOOK not in weights:
@@ -351,9 +353,9 @@ def read_model(
     query_maps = {}
     for modality, prefix in QUERY_MAPS.items():
         module = QueryMap(widths[modality], codebook.shape[1])
-        load_strictly(module, below(weights, prefix), f"{where}: {prefix[:-1]}")
+        load_strictly(module, take_below(weights, prefix), f"{where}: {prefix[:-1]}")
         query_maps[modality] = module.eval().to(device)
-    degree = temperature_of(config, extra, where) if temperature is None else temperature
+    degree = read_temperature(config, extra, where) if temperature is None else temperature
     if not degree > 0:
         raise UsageError(f"temperature {degree}: expected a number above 0")
     positions = {"text": about_text.max_position_embeddings, "image": images.grid**2}
@@ -366,16 +368,16 @@ def read_towers(
     weights: Mapping[str, Tensor], config: Mapping[str, Any], where: str, device: torch.device
 ) -> tuple[Any, PatchStates]:
     """The networks of texts and of images from exactly `weights`: CLIP's, or CLIP's and a Swin transformer V2."""
-    shape = ClipShape.of_run(config)
+    shape = ClipShape.from_run(config)
     if not is_swin(weights):
         clip = build_open_clip(weights, shape, where, device)
         return clip, PatchStates(clip)
     texts = {k: v for k, v in weights.items() if not k.startswith("visual.") and k != "logit_scale"}
-    swin = build_swin(below(weights, "visual."), run_entry(config, "image_encode"), where, device)
+    swin = build_swin(take_below(weights, "visual."), run_entry(config, "image_encode"), where, device)
     return build_open_texts(texts, shape, where, device), PatchStates(swin)
 
 
-def weight_file(checkpoint: Checkpoint) -> Path:
+def find_weight_file(checkpoint: Checkpoint) -> Path:
     """The weight file that the user names, else the only one of the run."""
     if checkpoint.file is not None:
         return checkpoint.file
@@ -390,7 +392,7 @@ def weight_file(checkpoint: Checkpoint) -> Path:
     return files[0]
 
 
-def temperature_of(config: Mapping[str, Any], extra: Mapping[str, Any], where: str) -> float:
+def read_temperature(config: Mapping[str, Any], extra: Mapping[str, Any], where: str) -> float:
     """T at the checkpoint's iteration, computed as in the reference's evaluation; weights do not contain it.
 
     T = max(org_t * sd_T_decay_w ^ (last_iter / sd_T_decay_iter), sd_T_min), with a fraction as exponent. A
@@ -406,4 +408,4 @@ def temperature_of(config: Mapping[str, Any], extra: Mapping[str, Any], where: s
             "with --set temperature=T (1000 for the released CC3M run)"
         )
     periods = extra["last_iter"] / decay["sd_T_decay_iter"]
-    return decayed(decay["org_t"], decay["sd_T_decay_w"], periods, decay["sd_T_min"])
+    return compute_decay(decay["org_t"], decay["sd_T_decay_w"], periods, decay["sd_T_min"])

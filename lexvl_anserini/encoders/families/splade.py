@@ -1,11 +1,4 @@
-"""SPLADE: w_j = max_i log(1 + relu(logit_ij)) over the head of a language model (Formal et al., SIGIR 2021 and 2022).
-
-Reads plain Hugging Face folders of masked and of causal language models, SparseEncoder folders of sentence-transformers
-(5.x and 6.x layouts) and files of naver/splade's trainers: runs with one or two encoders, `model.tar`.
-
-Published variants are options: v3-lexical is `lexical=query`, v3-doc `doc_only=true`, efficient SPLADE its `-doc`
-checkpoint with `query_checkpoint` its `-query` one. SPLADE-Code is a causal model whose tokens see each other.
-"""
+"""SPLADE in the formats of transformers, sentence-transformers and naver."""
 
 from __future__ import annotations
 
@@ -17,14 +10,19 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from lexvl_anserini.encoders.checkpoints.filenames import NAVER_WEIGHTS, has_tokenizer, inside
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.naver_layout import Run, masked_lm_of, read_run
-from lexvl_anserini.encoders.checkpoints.sentence_layout import class_name, read_modules
+from lexvl_anserini.encoders.checkpoints.find import (
+    NAVER_WEIGHTS,
+    Checkpoint,
+    find_checkpoint,
+    has_tokenizer,
+    resolve_inside,
+)
+from lexvl_anserini.encoders.checkpoints.naver_layout import Run, build_masked_lm, read_run
+from lexvl_anserini.encoders.checkpoints.sentence_layout import get_class_name, read_modules
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.backbones import load_language_model, position_limit, read_config
+from lexvl_anserini.encoders.parts.backbones import load_language_model, read_config, read_position_limit
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.pooling import (
     POOLINGS,
@@ -35,14 +33,14 @@ from lexvl_anserini.encoders.parts.pooling import (
     log1p_log1p_relu,
     log1p_relu,
 )
-from lexvl_anserini.encoders.parts.sparsify import own_tokens, positive_or_top
+from lexvl_anserini.encoders.parts.sparsify import keep_own, keep_top
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
-    columns_of_all,
-    columns_without,
+    add_lower_casing,
     load_tokenizer,
-    lower_casing,
+    make_all_columns,
+    make_columns_without,
 )
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
@@ -63,9 +61,10 @@ Lexical = Literal["none", "query", "document", "both"]
 class SpladeSide:
     """One side of a SPLADE model. `weight` [V] instead of a backbone means inference-free queries.
 
-    adds     repeated tokens add up in such queries
-    bag      by default queries are binary bags of their own tokens
-    lexical  by default only own tokens are kept
+    Attributes:
+        adds: repeated tokens add up in such queries.
+        bag: by default queries are binary bags of their own tokens.
+        lexical: by default only own tokens are kept.
     """
 
     tokenizer: Any
@@ -95,7 +94,14 @@ def load_splade(
     query_max_length: int | None = None,
     query_checkpoint: str | None = None,
 ) -> Encoder:
-    """The folder of a language model or of a SparseEncoder, a run of naver's trainers, or its model.tar.
+    """SPLADE: w_j = max_i log(1 + relu(logit_ij)) over the head of a language model.
+
+    Reads plain Hugging Face folders of masked and of causal language models, SparseEncoder folders of
+    sentence-transformers (5.x and 6.x layouts) and files of naver/splade's trainers: runs with one or two encoders,
+    `model.tar`.
+
+    Published variants are options: v3-lexical is `lexical=query`, v3-doc `doc_only=true`, efficient SPLADE its `-doc`
+    checkpoint with `query_checkpoint` its `-query` one. SPLADE-Code is a causal model whose tokens see each other.
 
     Args:
         source: the document (or only) encoder.
@@ -110,10 +116,6 @@ def load_splade(
         max_length: tokens per document; default the folder's own, else 256.
         query_max_length: tokens per query; default the folder's own, else 256.
         query_checkpoint: another folder or hub id for queries (efficient SPLADE).
-
-    Raises:
-        CheckpointError: the folder has no masked-LM head or is a dense model.
-        UsageError: options that exclude each other.
     """
     weighted_queries = query_checkpoint or query_topk is not None or lexical in ("query", "both")
     if doc_only and weighted_queries:
@@ -131,13 +133,13 @@ def load_splade(
     # Options of weighted queries override the bags that a model was trained with.
     if query.bag and not weighted_queries if doc_only is None else doc_only:
         query_tower: BagTower | TextTower = BagTower(
-            TextReader(query.tokenizer, query_max_length or query.max_length), columns_of_all(query.tokenizer)
+            TextReader(query.tokenizer, query_max_length or query.max_length), make_all_columns(query.tokenizer)
         )
     else:
         own_only = query.lexical if lexical is None else lexical in ("query", "both")
-        query_tower = tower(query, source, pooling, own_only, query_topk, query_max_length)
+        query_tower = build_tower(query, source, pooling, own_only, query_topk, query_max_length)
     own_only = document.lexical if lexical is None else lexical in ("document", "both")
-    document_tower = tower(document, source, pooling, own_only, topk, max_length)
+    document_tower = build_tower(document, source, pooling, own_only, topk, max_length)
     return Encoder("splade", "impact", query=query_tower, document=document_tower)
 
 
@@ -147,7 +149,7 @@ def query_source(other: Checkpoint, source: Source) -> Source:
     return Source(other, source.device, None if alone else str(source.tokenizer_folder()))
 
 
-def tower(
+def build_tower(
     parts: SpladeSide, source: Source, pooling: str | None, lexical: bool, topk: int | None, max_length: int | None
 ) -> BagTower | TextTower:
     """The tower of one side; None keeps the folder's own setting."""
@@ -159,21 +161,21 @@ def tower(
         prompt=parts.prompt,
     )
     k = parts.topk if topk is None else topk
-    largest = positive_or_top(k)
+    largest = keep_top(k)
     if parts.backbone is None or parts.head is None:
         return BagTower(reader, parts.columns, parts.weight, topk=k, adds=parts.adds)
     pool = parts.pooling if pooling is None else POOLINGS[pooling]
-    composition = Composition(parts.backbone, parts.head, parts.activation, pool, own_tokens() if lexical else largest)
+    composition = Composition(parts.backbone, parts.head, parts.activation, pool, keep_own() if lexical else largest)
     return TextTower(composition, reader, parts.columns, source.device)
 
 
 def read_sides(checkpoint: Checkpoint, source: Source) -> dict[str, SpladeSide]:
     """Query side and document side of a checkpoint, in any layout."""
     if checkpoint.file is None and (checkpoint.folder / "modules.json").is_file():
-        return sentence_transformers_sides(checkpoint.folder, source)
+        return load_sentence_transformers_sides(checkpoint.folder, source)
     if (run := read_run(checkpoint, source.backbone_config, source.tokenizer)) is not None:
         return run_sides(run, source)
-    parts = masked_lm_parts(checkpoint.folder, source, source.tokenizer_folder(), MAX_LENGTH)
+    parts = load_masked_lm_parts(checkpoint.folder, source, source.tokenizer_folder(), MAX_LENGTH)
     return {"query": parts, "document": parts}
 
 
@@ -181,7 +183,8 @@ def run_sides(run: Run, source: Source) -> dict[str, SpladeSide]:
     """The sides of a run of naver's trainers, with the settings of its recipe."""
     recipe, pooling = run.recipe, POOLINGS[run.recipe.pooling]
     document, query = (
-        side and masked_lm_parts(side.config, source, side.tokenizer, recipe.max_length or MAX_LENGTH, side.weights)
+        side
+        and load_masked_lm_parts(side.config, source, side.tokenizer, recipe.max_length or MAX_LENGTH, side.weights)
         for side in (run.document, run.query)
     )
     assert document is not None, "a run has a document encoder"
@@ -193,7 +196,7 @@ def run_sides(run: Run, source: Source) -> dict[str, SpladeSide]:
     }
 
 
-def masked_lm_parts(
+def load_masked_lm_parts(
     folder: Path,
     source: Source,
     tokenizer_folder: Path,
@@ -210,10 +213,10 @@ def masked_lm_parts(
     if weights is None:
         backbone, head, _ = load_language_model(folder, source.device)
     else:
-        backbone, head, _ = masked_lm_of(folder, weights, f"{folder}: {NAVER_WEIGHTS}", source.device)
+        backbone, head, _ = build_masked_lm(folder, weights, f"{folder}: {NAVER_WEIGHTS}", source.device)
     tokenizer = load_tokenizer(tokenizer_folder)
     if lower_case:
-        tokenizer = lower_casing(tokenizer)
+        tokenizer = add_lower_casing(tokenizer)
     count = len(tokenizer)
     if not fits(len(head.matrix), tokenizer):
         raise CheckpointError(
@@ -222,10 +225,16 @@ def masked_lm_parts(
         )
     # Rows without a token are not dimensions.
     head = Head(head.transform, head.matrix[:count], None if head.bias is None else head.bias[:count])
-    limit = position_limit(read_config(folder))
+    limit = read_position_limit(read_config(folder))
     length = max_length or tokenizer.model_max_length
     return SpladeSide(
-        tokenizer, columns_of_all(tokenizer), min(length, limit or length), limit, backbone=backbone, head=head, **rest
+        tokenizer,
+        make_all_columns(tokenizer),
+        min(length, limit or length),
+        limit,
+        backbone=backbone,
+        head=head,
+        **rest,
     )
 
 
@@ -243,7 +252,7 @@ def fits(rows: int, tokenizer: Any) -> bool:
     return count < rows < count + most and max(tokenizer.get_vocab().values()) < count
 
 
-def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, SpladeSide]:
+def load_sentence_transformers_sides(folder: Path, source: Source) -> dict[str, SpladeSide]:
     """The sides of a SparseEncoder folder: one chain of modules, or a Router with one chain per side."""
     description_file = folder / "config_sentence_transformers.json"
     description = (
@@ -256,17 +265,20 @@ def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, Splad
         routes = chain[0][1] / "router_config.json"
         router = read_json(routes, "router description", CheckpointError)
         chains = {
-            side: [(class_name(router["types"][part]), inside(routes.parent, part, str(routes))) for part in parts]
+            side: [
+                (get_class_name(router["types"][part]), resolve_inside(routes.parent, part, str(routes)))
+                for part in parts
+            ]
             for side, parts in router["structure"].items()
         }
         if missing := {"query", "document"} - set(chains):
             raise CheckpointError(f"{chain[0][1]}/router_config.json: no route for {', '.join(sorted(missing))}")
         sides = {
-            side: chain_parts(chains[side], folder, source, topk, prompts.get(side) or "")
+            side: load_chain_parts(chains[side], folder, source, topk, prompts.get(side) or "")
             for side in ("query", "document")
         }
     else:
-        both = chain_parts(chain, folder, source, topk, "")
+        both = load_chain_parts(chain, folder, source, topk, "")
         sides = {side: replace(both, prompt=prompts.get(side) or "") for side in ("query", "document")}
     if (similarity := description.get("similarity_fn_name") or "dot") != "dot":
         raise CheckpointError(
@@ -276,17 +288,17 @@ def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, Splad
     return sides
 
 
-def chain_parts(
+def load_chain_parts(
     chain: Sequence[tuple[str, Path]], folder: Path, source: Source, topk: int | None, prompt: str
 ) -> SpladeSide:
     """One chain of modules: [Transformer, SpladePooling] or [SparseStaticEmbedding]."""
     match chain:
         case [("SparseStaticEmbedding", path)]:
-            return static_parts(path, topk, prompt)
+            return load_static_parts(path, topk, prompt)
         case [("MLMTransformer" | "Transformer", path), ("SpladePooling", pooling_path)]:
             limits_file = path / "sentence_bert_config.json"
             limits = read_json(limits_file, "limits", CheckpointError) if limits_file.is_file() else {}
-            return masked_lm_parts(
+            return load_masked_lm_parts(
                 path,
                 source,
                 path if source.tokenizer is None else source.tokenizer_folder(),
@@ -294,7 +306,7 @@ def chain_parts(
                 lower_case=bool(limits.get("do_lower_case")),
                 topk=topk,
                 prompt=prompt,
-                **splade_pooling(read_json(pooling_path / "config.json", "pooling", CheckpointError), pooling_path),
+                **read_splade_pooling(pooling_path),
             )
     names = ", ".join(name for name, _ in chain)
     raise CheckpointError(
@@ -303,8 +315,9 @@ def chain_parts(
     )
 
 
-def splade_pooling(config: Mapping[str, Any], where: Path) -> dict[str, Any]:
+def read_splade_pooling(where: Path) -> dict[str, Any]:
     """Pooling and activation of `1_SpladePooling/config.json`."""
+    config = read_json(where / "config.json", "pooling", CheckpointError)
     strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
     activations = {"relu": log1p_relu, "log1p_relu": log1p_log1p_relu}
     if strategy not in POOLINGS or activation not in activations:
@@ -314,13 +327,13 @@ def splade_pooling(config: Mapping[str, Any], where: Path) -> dict[str, Any]:
     return {"pooling": POOLINGS[strategy], "activation": activations[activation]}
 
 
-def static_parts(folder: Path, topk: int | None, prompt: str) -> SpladeSide:
+def load_static_parts(folder: Path, topk: int | None, prompt: str) -> SpladeSide:
     """Inference-free queries: one stored weight per token, tokenised without special tokens."""
     config_file = folder / "config.json"
     config = read_json(config_file, "static embedding", CheckpointError) if config_file.is_file() else {}
     tokenizer = load_tokenizer(folder)
     if path := config.get("path"):
-        by_token = read_json(inside(folder, path, str(config_file)), "token weights", CheckpointError)
+        by_token = read_json(resolve_inside(folder, path, str(config_file)), "token weights", CheckpointError)
         weight = np.zeros(len(tokenizer), dtype=np.float32)
         for token, value in by_token.items():
             weight[tokenizer.convert_tokens_to_ids(token)] = value
@@ -334,11 +347,11 @@ def static_parts(folder: Path, topk: int | None, prompt: str) -> SpladeSide:
     if type(adds := config.get(ADDS, False)) is not bool:
         raise CheckpointError(f"{config_file}: {ADDS} {adds!r:.80}, expected true or false")
     # The tokenizer adds no special tokens, so one in a text counts as its own token.
-    columns, reader = columns_without(tokenizer, []), table_reader(tokenizer)
+    columns, reader = make_columns_without(tokenizer, []), load_table_reader(tokenizer)
     weight = weight[: len(tokenizer)]
     return SpladeSide(tokenizer, columns, reader.max_length, weight=weight, adds=adds, topk=topk, prompt=prompt)
 
 
-def table_reader(tokenizer: Any) -> TextReader:
+def load_table_reader(tokenizer: Any) -> TextReader:
     """Reads the texts of a table, without special tokens and to the tokenizer's own limit, as sentence-transformers."""
     return TextReader(tokenizer, int(min(tokenizer.model_max_length, 1 << 20)), specials=False)

@@ -12,11 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.checkpoints.bounds import build, check_repeated, outline
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.weights import (
+    build,
+    build_outline,
+    check_repeated,
+    complain,
+    load_strictly,
+    read_weights,
+)
 from lexvl_anserini.encoders.parts.pooling import Backbone, Head
-from lexvl_anserini.ground.errors import CheckpointError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, describe_error
 from lexvl_anserini.ground.files import read_json
 
 # Heads that a checkpoint may have and a plain backbone does not use.
@@ -39,11 +45,7 @@ class PassThrough(nn.Identity):
 
 
 def read_config(folder: Path) -> Any:
-    """The transformers configuration of a folder.
-
-    Raises:
-        CheckpointError: absent, unreadable, of a model type that transformers does not know, or of quantised weights.
-    """
+    """The transformers configuration of a folder."""
     import transformers
 
     path = folder / "config.json"
@@ -63,11 +65,11 @@ def read_config(folder: Path) -> Any:
         # A file may name a kernel on the hub here, which is compiled code.
         config._attn_implementation = config._experts_implementation = None
     except Exception as error:  # a wrong value raises any error
-        raise CheckpointError(f"{path}: {reason_of(error)}") from error
+        raise CheckpointError(f"{path}: {describe_error(error)}") from error
     return config
 
 
-def position_limit(config: Any) -> int | None:
+def read_position_limit(config: Any) -> int | None:
     """The largest number of tokens of a text, with special tokens; None if the configuration has no limit."""
     positions = getattr(config, "max_position_embeddings", None)
     if not positions or positions < 0:
@@ -110,30 +112,30 @@ def from_pretrained(auto: Any, folder: Path) -> tuple[nn.Module, Mapping[str, An
                 ignore_mismatched_sizes=True,  # in the loading info, for which `complain` raises an error
             )
     except Exception as error:
-        raise CheckpointError(f"{folder}: the model cannot be loaded ({reason_of(error)})") from error
+        raise CheckpointError(f"{folder}: the model cannot be loaded ({describe_error(error)})") from error
     return model.eval(), info
 
 
 def check_model(auto: Any, folder: Path) -> tuple[Any, Any, dict[str, Tensor]]:
     """The class of a model by its configuration, the configuration, and the weights, which fit each other in size."""
-    config, weights = read_config(folder), read_weights(saved_weights(folder))
+    config, weights = read_config(folder), read_weights(read_saved_weights(folder))
     make = partial(auto.from_config, config, trust_remote_code=False)
-    return type(outline(make, weights, str(folder / "config.json"))), config, weights
+    return type(build_outline(make, weights, str(folder / "config.json"))), config, weights
 
 
-def saved_weights(folder: Path) -> Path:
+def read_saved_weights(folder: Path) -> Path:
     """The weights of a folder that transformers saved: its one file, or the folder if it has several."""
     names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
     file = next((folder / name for name in names if (folder / name).is_file()), folder)
     return folder if file.suffix == ".json" else file
 
 
-def misshapen(info: Mapping[str, Any]) -> list[str]:
+def list_misshapen(info: Mapping[str, Any]) -> list[str]:
     """The weights whose shape is not the configuration's, as `complain` lists them."""
     return [f"{key} {list(shape)}, expected {list(expected)}" for key, shape, expected in info["mismatched_keys"]]
 
 
-def hidden_states(model: nn.Module) -> Backbone:
+def take_hidden_states(model: nn.Module) -> Backbone:
     """The last hidden state of an encoder."""
     return lambda input_ids, attention_mask: model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
 
@@ -150,12 +152,12 @@ def load_backbone(checkpoint: Checkpoint, device: torch.device) -> tuple[Any, in
         str(checkpoint.folder),
         missing=[k for k in info["missing_keys"] if not re.fullmatch(r"(.*\.)?pooler\..*", k)],
         unexpected=[k for k in info["unexpected_keys"] if not (UNUSED_HEADS.fullmatch(k) or POSITION_IDS.fullmatch(k))],
-        misshaped=misshapen(info),
+        misshaped=list_misshapen(info),
     )
     return model.to(device), config.vocab_size
 
 
-def bert_from_weights(config: Any, weights: Mapping[str, Tensor], where: str, device: torch.device) -> Any:
+def build_bert(config: Any, weights: Mapping[str, Tensor], where: str, device: torch.device) -> Any:
     """A BertModel without pooler and with exactly `weights` (keys as in BertModel)."""
     import transformers
 
@@ -171,12 +173,8 @@ def is_causal_lm(architectures: Any) -> bool:
     return any(str(name).endswith("ForCausalLM") for name in architectures or ())
 
 
-def language_model(folder: Path) -> Any:
-    """The class of transformers that loads a language model: of causal ones, if the configuration names one, or masked.
-
-    Raises:
-        CheckpointError: the folder is neither, or its logits are not linear in the states before the head.
-    """
+def build_language_model(folder: Path) -> Any:
+    """The class of transformers that loads a language model: a causal one if the configuration names one, or masked."""
     import transformers
 
     config = read_config(folder)
@@ -202,12 +200,9 @@ def load_language_model(folder: Path, device: torch.device) -> tuple[Backbone, H
     Returns:
         The backbone with the head's transform (of BERT dense, GELU, LayerNorm), the rest of the head (decoder matrix
         and bias), and the number of tokens.
-
-    Raises:
-        CheckpointError: the folder is no language model (a dense model has no such head), or weights are missing.
     """
     model: Any
-    model, info = from_pretrained(language_model(folder), folder)
+    model, info = from_pretrained(build_language_model(folder), folder)
     missing = list(info["missing_keys"])
     if any(not re.search(r"embeddings|encoder|transformer\.layer|layers\.", key) for key in missing):
         raise CheckpointError(
@@ -222,7 +217,7 @@ def load_language_model(folder: Path, device: torch.device) -> tuple[Backbone, H
             for k in info["unexpected_keys"]
             if not (re.fullmatch(r"(.*\.)?pooler\..*|.*seq_relationship.*", k) or POSITION_IDS.fullmatch(k))
         ],
-        misshaped=misshapen(info),
+        misshaped=list_misshapen(info),
     )
     return *split_language_model(model.to(device)), model.config.vocab_size
 

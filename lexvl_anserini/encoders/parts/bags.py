@@ -9,20 +9,21 @@ import numpy as np
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Kind, ReadsTexts
-from lexvl_anserini.encoders.parts.sparsify import WeightsOfRows, rows_of
+from lexvl_anserini.encoders.parts.sparsify import WeightsOfRows, join_rows
 from lexvl_anserini.encoders.parts.tokens import OwnTokens, TextReader, TokenColumns
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import CsrRows
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 
 
 class BagTower(WeightsOfRows, ReadsTexts):
     """w_j = n_j weight_j over a text's own tokens: no network (SVDR's non-parametric side, inference-free queries).
 
-    weight     [V], a table of weights (`tables.py`, or one that is stored); None for ones
-    normalise  divide by the L2 norm (VDR checkpoints with `norm: true`)
-    topk       keep only the largest weights; None keeps all
-    adds       n_j is how often token j occurs (Li-LSR, V-SPLADE); else 1 if it occurs (SPLADE-doc, OpenSearch's IDF)
+    Attributes:
+        weight: [V], a table of weights (`tables.py`, or one that is stored); None for ones.
+        normalise: divide by the L2 norm (VDR checkpoints with `norm: true`).
+        topk: keep only the largest weights; None keeps all.
+        adds: n_j is how often token j occurs (Li-LSR, V-SPLADE); else 1 if it occurs (SPLADE-doc, a table of IDF).
     """
 
     kind: ClassVar[Kind] = "impact"
@@ -55,11 +56,11 @@ class BagTower(WeightsOfRows, ReadsTexts):
         self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> CsrRows:
         """As `weights`, without scipy."""
-        rows = [self._weighted(own) for own in self.columns.counted(self.reader(inputs))]
+        rows = [self._weigh(own) for own in self.columns.count_own(self.reader(inputs))]
         progress(len(inputs))
-        return rows_of([dims for dims, _ in rows], [values for _, values in rows], len(self.vocabulary))
+        return join_rows([dims for dims, _ in rows], [values for _, values in rows], len(self.vocabulary))
 
-    def _weighted(self, own: OwnTokens) -> tuple[np.ndarray, np.ndarray]:
+    def _weigh(self, own: OwnTokens) -> tuple[np.ndarray, np.ndarray]:
         """The dimensions of a text and their weights; among equal weights the lowest dimensions are kept."""
         values = own.counts if self.adds else np.ones_like(own.counts)
         if self.weight is not None:

@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 
 from lexvl_anserini.encoders.encoder import read_document
-from lexvl_anserini.encoders.parts.tokens import TextReader, placed, places, readable, truncated, whole_encodings
+from lexvl_anserini.encoders.parts.tokens import (
+    TextReader,
+    encode_whole,
+    keep_first,
+    list_places,
+    place_parts,
+    read_starts,
+)
 from lexvl_anserini.ground.records import Document
 
 # Rows of a matrix product from which a CPU is not faster per row, and the largest share of padding in a batch row from
@@ -20,19 +27,19 @@ from lexvl_anserini.ground.records import Document
 ENOUGH_TOKENS, MOST_PADDING = 512, 1 / 8
 
 
-def padded_batches(
+def collate_texts(
     reader: TextReader, texts: Sequence[str], batch_size: int, on_cpu: bool = True
 ) -> Iterator[tuple[np.ndarray, list[list[int]], tuple[np.ndarray, np.ndarray]]]:
     """Batches of tokenised texts, the longest first: positions [B], token ids, and ids padded with attention [B, L]."""
     ids = reader(texts)
     whole = reader.padding == "max_length"
     lengths = [reader.max_length if whole else len(row) for row in ids]
-    for positions in by_length(lengths, batch_size, on_cpu):
+    for positions in sort_by_length(lengths, batch_size, on_cpu):
         rows = [ids[i] for i in positions]
         yield positions, rows, pad(rows, max(1, lengths[positions[0]]), reader.pad_id)
 
 
-def by_length(lengths: Sequence[int], batch_size: int, on_cpu: bool) -> Iterator[np.ndarray]:
+def sort_by_length(lengths: Sequence[int], batch_size: int, on_cpu: bool) -> Iterator[np.ndarray]:
     """Positions of the texts of each batch, int64 [B], the longest first: memory has its peak at the start.
 
     On a CPU the time is proportional to the number of tokens with padding. There, a batch of `ENOUGH_TOKENS` or more
@@ -92,7 +99,7 @@ class PassageReader:
     ) -> Iterator[tuple[np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]]:
         """Positions [B], and token ids, attention and token types, all int64 [B, L]; the longest first."""
         tokens = [self.tokens(item) for item in inputs]
-        for positions in by_length([len(ids) for ids, _ in tokens], batch_size, on_cpu):
+        for positions in sort_by_length([len(ids) for ids, _ in tokens], batch_size, on_cpu):
             rows = [tokens[i] for i in positions]
             length = max(len(ids) for ids, _ in rows)
             input_ids, attention = pad([ids for ids, _ in rows], length, self.reader.pad_id)
@@ -107,15 +114,15 @@ class PassageReader:
             return ids, [0] * len(ids)
         tokenizer, length = self.reader.tokenizer, self.reader.max_length
         room = length - int(tokenizer.num_special_tokens_to_add(pair=True))
-        parts = whole_encodings(tokenizer, readable(tokenizer, [title, text], length))
+        parts = encode_whole(tokenizer, read_starts(tokenizer, [title, text], length))
         if len(parts[0]) >= room:  # then it matters which of the whole parts is longer
-            parts = whole_encodings(tokenizer, [title, text])
-        lengths = longest_first(len(parts[0]), len(parts[1]), room)
-        rows = [truncated(tokenizer, part.ids, most) for part, most in zip(parts, lengths, strict=True)]
-        return placed(places(tokenizer, 2), rows)
+            parts = encode_whole(tokenizer, [title, text])
+        lengths = split_room(len(parts[0]), len(parts[1]), room)
+        rows = [keep_first(tokenizer, part.ids, most) for part, most in zip(parts, lengths, strict=True)]
+        return place_parts(list_places(tokenizer, 2), rows)
 
 
-def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+def split_room(first: int, second: int, room: int) -> tuple[int, int]:
     """The tokens that each of two parts keeps: the longer one is cut until it is as long as the other, then both.
 
     >>> longest_first(3, 20, 10), longest_first(20, 30, 11)
@@ -124,6 +131,6 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     if first + second <= room:
         return first, second
     if first > second:
-        return longest_first(second, first, room)[::-1]
+        return split_room(second, first, room)[::-1]
     shorter = min(first, room // 2)
     return shorter, room - shorter

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.encoders.parts.tokens import starts
-from lexvl_anserini.ground.errors import CheckpointError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, describe_error
 
 START, END, MASK = "<|startoftext|>", "<|endoftext|>", "<|mask|>"
 # Those of DeCLIP and FDT.
@@ -35,7 +35,7 @@ LONGEST_LINE = 1_000_000
 PIECES = r"'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
 
 
-def byte_symbols() -> list[str]:
+def list_byte_symbols() -> list[str]:
     """A printable character for each byte, in the order of their token ids."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -50,7 +50,7 @@ def read_merges(path: Path) -> list[str]:
         with gzip.open(path) if packed else open(path, "rb") as lines:
             text = lines.read(MOST_BYTES + 1).decode("utf-8")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path}: cannot be read as BPE merges ({reason_of(error)})") from error
+        raise CheckpointError(f"{path}: cannot be read as BPE merges ({describe_error(error)})") from error
     if len(text) > MOST_BYTES:
         raise CheckpointError(f"{path}: more than {MOST_BYTES} characters, expected BPE merges")
     return text.split("\n")[1:LAST_LINE]
@@ -97,9 +97,6 @@ class ClipBpe:
         specials: the symbols after the merges, in order; START and END among them.
         size: rows of the model's embedding matrix. The references count the empty line after a final newline as one
             more merge; this class does so if and only if the model has that many rows.
-
-    Raises:
-        CheckpointError: the file cannot be read, a line is not a merge, or the vocabulary has another size.
     """
 
     pad_token_id = 0
@@ -113,7 +110,7 @@ class ClipBpe:
         for number, merge in enumerate(merges, start=2):
             if len(merge) != 2 and not (number == len(merges) + 1 and not merge):
                 raise CheckpointError(f"{path} line {number}: {lines[number - 2][:40]!r}, expected two symbols")
-        symbols = byte_symbols()
+        symbols = list_byte_symbols()
         terms = [*symbols, *(f"{symbol}</w>" for symbol in symbols), *map("".join, merges), *specials]
         if size is not None and len(terms) != size:
             raise CheckpointError(f"{path}: {len(terms)} tokens, the model has {size}; name the model's own merges")

@@ -17,25 +17,23 @@ from torch.nn.functional import normalize
 
 from lexvl_anserini.data.corpora.embeddings import read_embeddings
 from lexvl_anserini.data.pictures.images import FAIL, OnError
-from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint, has_tokenizer
 from lexvl_anserini.encoders.checkpoints.itc_layout import LoadedItc, load_itc
 from lexvl_anserini.encoders.encoder import read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.images.vision import Images
-from lexvl_anserini.encoders.parts.pooling import Head, log1p_relu, masked_max
-from lexvl_anserini.encoders.parts.sparsify import own_tokens, positive_or_top
+from lexvl_anserini.encoders.parts.pooling import Head, log1p_relu, pool_max
+from lexvl_anserini.encoders.parts.sparsify import keep_own, keep_top
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
-    columns_of_all,
-    columns_of_terms,
     load_tokenizer,
+    make_all_columns,
+    make_term_columns,
 )
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, Items, LexicalTower, Texts
 from lexvl_anserini.ground.errors import CheckpointError, DataError, UsageError
-from lexvl_anserini.ground.records import Document, Topic
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Document, Topic, Vocabulary
 
 # LAVIS reads 35 tokens in the evaluation of both families, whatever the training configuration has.
 MAX_LENGTH = 35
@@ -98,10 +96,11 @@ class Embedded(str):
 class Stored(Items):
     """Vectors from tables, float32 [B, width].
 
-    width       of the vectors that the head reads
-    device      of the vectors
-    needs_text  items need a text beside the vector, because its own tokens mask the output of the head
-    tables      the tables that hold such vectors, in words, for errors
+    Attributes:
+        width: of the vectors that the head reads.
+        device: of the vectors.
+        needs_text: items need a text beside the vector, because its own tokens mask the output of the head.
+        tables: the tables that hold such vectors, in words, for errors.
     """
 
     width: int
@@ -122,19 +121,19 @@ class Stored(Items):
     def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """In the order of the inputs: `Embedded`, references, or vectors [D]."""
         for start in range(0, len(inputs), batch_size):
-            vectors = stored_vectors(inputs[start : start + batch_size])
+            vectors = read_stored_vectors(inputs[start : start + batch_size])
             if vectors.shape[1:] != (self.width,):
                 raise DataError(
-                    f"{_vector(inputs[start])!s:.80}: vectors of {vectors.shape[1:]} numbers, this head reads "
+                    f"{_get_vector(inputs[start])!s:.80}: vectors of {vectors.shape[1:]} numbers, this head reads "
                     f"{self.width} ({self.tables})"
                 )
             positions = np.arange(start, start + len(vectors), dtype=np.int64)
             yield Batch(positions, (torch.from_numpy(vectors).to(self.device),))
 
 
-def stored_vectors(inputs: Sequence[Any]) -> np.ndarray:
+def read_stored_vectors(inputs: Sequence[Any]) -> np.ndarray:
     """The vectors of `Embedded` texts, references or vectors, float32 [n, D]."""
-    vectors = [_vector(item) for item in inputs]
+    vectors = [_get_vector(item) for item in inputs]
     places = [position for position, vector in enumerate(vectors) if isinstance(vector, str)]
     for position, row in zip(places, read_embeddings([vectors[p] for p in places]), strict=True):
         vectors[position] = row
@@ -143,7 +142,7 @@ def stored_vectors(inputs: Sequence[Any]) -> np.ndarray:
     return np.stack(vectors).astype(np.float32, copy=False)
 
 
-def _vector(item: Any) -> Any:
+def _get_vector(item: Any) -> Any:
     return item.vector if isinstance(item, Embedded) else item if isinstance(item, str) else np.asarray(item)
 
 
@@ -163,7 +162,7 @@ class Features(NamedTuple):
     embed: Callable[[Batch], Tensor]
 
 
-def stored(width: int, device: torch.device, needs_text: bool = False, tables: str = TABLES) -> Features:
+def make_stored(width: int, device: torch.device, needs_text: bool = False, tables: str = TABLES) -> Features:
     """Vectors from tables; see `Stored`."""
     return Features(Stored(width, device, needs_text, tables), lambda batch: batch.inputs[0])
 
@@ -192,7 +191,7 @@ class HeadInputs(NamedTuple):
     terms: Vocabulary | None = None
 
 
-def caption_items(
+def make_caption_items(
     source: Source,
     checkpoint: Checkpoint,
     loaded: LoadedItc,
@@ -207,14 +206,14 @@ def caption_items(
     """
     named = source.tokenizer is not None or has_tokenizer(checkpoint.folder)
     if fallback is not None and not named:
-        tokenizer = fitting(fallback, loaded.tokens, str(checkpoint.path))
+        tokenizer = check_fitting(fallback, loaded.tokens, str(checkpoint.path))
     else:
-        tokenizer = tokenizer_of(source, checkpoint, loaded.tokens)
+        tokenizer = load_own_tokenizer(source, checkpoint, loaded.tokens)
     reader = TextReader(tokenizer, max_length, limit=loaded.positions)
     return Captions(reader, source.device, loaded.published == "lavis" if clean is None else clean)
 
 
-def live_features(
+def load_live_features(
     source: Source, live: LiveOptions, width: int, tokenizer: Any, projected: bool = True
 ) -> TextAndImage:
     """Texts and images of a live BLIP or ALBEF as a head of `width` numbers reads them.
@@ -235,20 +234,20 @@ def live_features(
             return Features(items, lambda batch: normalize(vectors(*batch.inputs), dim=1))
         return Features(items, lambda batch: states(*batch.inputs))
 
-    captions = caption_items(source, checkpoint, loaded, live.clean, fallback=tokenizer)
+    captions = make_caption_items(source, checkpoint, loaded, live.clean, fallback=tokenizer)
     return TextAndImage(
         features(captions, model.text_states, model.text_features),
         features(Images(loaded.pixels, source.device), model.image_states, model.image_features),
     )
 
 
-def tokenizer_of(source: Source, checkpoint: Checkpoint, size: int, default: str = "bert-base-uncased") -> Any:
+def load_own_tokenizer(source: Source, checkpoint: Checkpoint, size: int, default: str = "bert-base-uncased") -> Any:
     """The tokenizer of a checkpoint: the one that the user names, the one beside it, or `default` from the hub."""
     folder = source.tokenizer_folder(checkpoint.folder, default=default)
-    return fitting(load_tokenizer(folder), size, str(folder))
+    return check_fitting(load_tokenizer(folder), size, str(folder))
 
 
-def fitting(tokenizer: Any, size: int, where: str) -> Any:
+def check_fitting(tokenizer: Any, size: int, where: str) -> Any:
     """The tokenizer, after checking that it has `size` tokens, or all but BLIP's two."""
     if len(tokenizer) not in (size, size - len(BLIP_TOKENS)):
         raise CheckpointError(
@@ -258,18 +257,19 @@ def fitting(tokenizer: Any, size: int, where: str) -> Any:
     return tokenizer
 
 
-def columns_of_head(tokenizer: Any, size: int, specials: bool) -> TokenColumns:
+def make_head_columns(tokenizer: Any, size: int, specials: bool) -> TokenColumns:
     """One dimension per token, and for [DEC] and [ENC] if the head has them.
 
     With `specials`, [CLS] and [SEP] count as a text's own tokens; padding never does.
     """
-    return columns_of_all(tokenizer, specials, BLIP_TOKENS[: size - len(tokenizer)])
+    return make_all_columns(tokenizer, specials, BLIP_TOKENS[: size - len(tokenizer)])
 
 
 class HeadTower(LexicalTower):
     """Items to lexical vectors through one dense vector each; the composition's backbone is that vector, [B, 1, D].
 
-    words  reads the texts whose tokens mask the vector, if the sparsifier needs them
+    Attributes:
+        words: reads the texts whose tokens mask the vector, if the sparsifier needs them.
     """
 
     def __init__(
@@ -307,26 +307,21 @@ class HeadTower(LexicalTower):
         return [str(text) for text in texts]
 
 
-def one_position(vectors: Tensor) -> Tensor:
+def add_position(vectors: Tensor) -> Tensor:
     """Vectors [B, D] as the states of texts or images with a single position, [B, 1, D]."""
     return vectors[:, None, :]
 
 
-def head_tower(
-    features: Features,
-    expansion: Expansion,
-    topk: int | None,
-    head: Head,
-    inputs: HeadInputs,
-    device: torch.device,
+def build_head_tower(
+    features: Features, expansion: Expansion, topk: int | None, head: Head, inputs: HeadInputs, device: torch.device
 ) -> HeadTower:
     """One side: its vectors through a head that has one dimension per token (and may have BLIP's two), or per term."""
     # A masked vector keeps its own tokens, another one every positive weight or the k largest.
-    sparsifier = positive_or_top(topk) if expansion == "expanded" else own_tokens()
-    composition = Composition(one_position, head, log1p_relu, masked_max, sparsifier)
+    sparsifier = keep_top(topk) if expansion == "expanded" else keep_own()
+    composition = Composition(add_position, head, log1p_relu, pool_max, sparsifier)
     tokenizer, terms = inputs.tokenizer, inputs.terms
     if terms is None:
-        columns = columns_of_head(tokenizer, head.matrix.shape[0], specials=expansion == "masked")
+        columns = make_head_columns(tokenizer, head.matrix.shape[0], specials=expansion == "masked")
     else:
-        columns = columns_of_terms(tokenizer, terms, "the dense pair")
+        columns = make_term_columns(tokenizer, terms, "the dense pair")
     return HeadTower(features, composition, columns, TextReader(tokenizer, MASK_LENGTH), device)

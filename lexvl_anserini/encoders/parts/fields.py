@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from lexvl_anserini.encoders.encoder import Kind, Tower, read_topic
-from lexvl_anserini.encoders.inputs import OtherModality
+from lexvl_anserini.encoders.encoder import Kind, OtherModality, Tower, read_topic
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document, Topic
@@ -18,10 +17,11 @@ from lexvl_anserini.ground.typed import check_text
 class QueryField:
     """A field of the index, as its queries are encoded.
 
-    weight     factor of its query weights
-    tower      encodes its queries; None for BM25
-    quantiser  of its queries
-    analyse    the words of a text, for BM25
+    Attributes:
+        weight: factor of its query weights.
+        tower: encodes its queries; None for BM25.
+        quantiser: of its queries.
+        analyse: the words of a text, for BM25.
     """
 
     name: str
@@ -50,11 +50,7 @@ class FieldsTower:
     binary: ClassVar[bool] = False
 
     def read_topic(self, topic: Topic) -> Any:
-        """The input of each field that reads texts, or images, as the topic is; a field of weight 0 reads nothing.
-
-        Raises:
-            OtherModality: no field reads it.
-        """
+        """The input of each field that reads texts, or images, as the topic is; a field of weight 0 reads nothing."""
         inputs, refusal = {}, None
         for field in self.fields:
             if field.weight:
@@ -82,19 +78,15 @@ class FieldsTower:
         return self.weights(None)
 
 
-def weight_of(name: str, value: Any) -> int:
+def read_weight(name: str, value: Any) -> int:
     """The weight of a field, which the user may give as a text."""
     if not str(value).isdecimal() or len(str(value)) > 7:
         raise UsageError(f"weight {value!r:.40} of field {name!r}: expected a whole number from 0 to 9,999,999")
     return int(value)
 
 
-def field_options(names: Iterable[str], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """`{"text.weight": 2, "image.topk": 64}` by field; an option without a field, such as the runtime, is of all.
-
-    Raises:
-        UsageError: there is no such field.
-    """
+def split_field_options(names: Iterable[str], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """`{"text.weight": 2, "image.topk": 64}` by field; an option without a field, such as the runtime, is of all."""
     by_field: dict[str, dict[str, Any]] = {name: {} for name in names}
     for key, value in options.items():
         name, dot, option = key.partition(".")

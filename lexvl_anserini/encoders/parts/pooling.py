@@ -41,7 +41,7 @@ def softplus(logit: Tensor) -> Tensor:
     return torch.nn.functional.softplus(logit)
 
 
-def decayed(first: float, decay: float, periods: float, least: float) -> float:
+def compute_decay(first: float, decay: float, periods: float, least: float) -> float:
     """The temperature of an activation (FDT) after a number of periods: max(first decay^periods, least)."""
     return float(max(first * decay**periods, least))
 
@@ -57,9 +57,10 @@ Backbone = Callable[..., Tensor]
 class Head:
     """hidden [B, L, D] -> logit [B, L, V]: a transform, then a projection to the vocabulary.
 
-    transform  [B, L, D] -> [B, L, D']
-    matrix     [V, D'], often the (tied) input embeddings
-    bias       [V] or None
+    Attributes:
+        transform: [B, L, D] -> [B, L, D'].
+        matrix: [V, D'], often the (tied) input embeddings.
+        bias: [V] or None.
     """
 
     transform: Callable[[Tensor], Tensor]
@@ -71,20 +72,20 @@ class Head:
 BUFFER_FLOATS = 8 << 20
 
 
-def masked_max(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
+def pool_max(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
     """max_i activation(logit_i) over unmasked positions; a monotone activation is applied once, after the maximum."""
     logits.view(-1, logits.shape[-1]).index_fill_(0, masked, -torch.inf)
     return activation(logits.amax(dim=1))
 
 
-def masked_sum(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
+def pool_sum(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
     """sum_i activation(logit_i) over unmasked positions (SPLADE v1)."""
     activations = activation(logits)
     activations.view(-1, logits.shape[-1]).index_fill_(0, masked, 0.0)
     return activations.sum(dim=1)
 
 
-def top_mean(logits: Tensor, masked: Tensor, activation: Activation, n: int) -> Tensor:
+def pool_top_mean(logits: Tensor, masked: Tensor, activation: Activation, n: int) -> Tensor:
     """Mean of the n largest activations over positions (VDR's `pooling: mean` with `pooling_topk: n`).
 
     A text with fewer than n unmasked positions averages over all of them.
@@ -95,7 +96,7 @@ def top_mean(logits: Tensor, masked: Tensor, activation: Activation, n: int) -> 
     return (activation(top) * present).sum(dim=1) / present.sum(dim=1).clamp(min=1)
 
 
-def masked_last(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
+def pool_last(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
     """activation(logit) at the last unmasked position, which a causal model lets see the whole text (UEmbed's form)."""
     batch, length, _ = logits.shape
     seen = torch.ones(batch * length, device=logits.device).index_fill_(0, masked, 0.0).view(batch, length)
@@ -103,12 +104,12 @@ def masked_last(logits: Tensor, masked: Tensor, activation: Activation) -> Tenso
     return activation(last.masked_fill(seen.amax(dim=1, keepdim=True) == 0, -torch.inf))
 
 
-POOLINGS: Mapping[str, Pooling] = {"max": masked_max, "sum": masked_sum, "last": masked_last}
+POOLINGS: Mapping[str, Pooling] = {"max": pool_max, "sum": pool_sum, "last": pool_last}
 
 
-def mean_of_top(n: int) -> Pooling:
-    """The pooling `top_mean` for one n."""
-    return partial(top_mean, n=n)
+def make_top_mean(n: int) -> Pooling:
+    """The pooling `pool_top_mean` for one n."""
+    return partial(pool_top_mean, n=n)
 
 
 class Projector:
@@ -138,7 +139,7 @@ class Projector:
         masked_rows = nowhere if masked is None else masked.reshape(-1).nonzero().squeeze(1)  # [P]
         size = matrix.shape[0]
         columns = max(1, min(size, BUFFER_FLOATS // (batch * length)))
-        buffer = self._taken(rows.shape[0] * columns, rows)
+        buffer = self._take(rows.shape[0] * columns, rows)
         pooled = torch.empty(batch, size, dtype=torch.float32, device=rows.device)  # [B, V]
         for start in range(0, size, columns):
             stop = min(start + columns, size)
@@ -150,7 +151,7 @@ class Projector:
         self.idle.append(buffer)
         return pooled
 
-    def _taken(self, floats: int, like: Tensor) -> Tensor:
+    def _take(self, floats: int, like: Tensor) -> Tensor:
         """An idle buffer if it fits, else a new one in its place."""
         try:
             buffer = self.idle.pop()

@@ -16,15 +16,14 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d
 
 from lexvl_anserini.encoders.cards import PACKAGED
-from lexvl_anserini.encoders.checkpoints.filenames import inside
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint, resolve_inside
+from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, take_below
 from lexvl_anserini.encoders.parts.backbones import load_backbone
 from lexvl_anserini.encoders.parts.images.efficientnet import EfficientNetLite
 from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, ImageBackbone, load_image_backbone
-from lexvl_anserini.encoders.parts.images.pixels import on_grid
+from lexvl_anserini.encoders.parts.images.pixels import place_on_grid
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 
 # The key of an embedding matrix with this ending has rows that follow those of the pretrained matrix.
 ADDED = ".added"
@@ -38,7 +37,7 @@ PIECE = 4
 VISION_DEFAULTS = {"resolution": 224, "patch_size": 32, "width": 768, "layers": 12, "heads": 12}
 
 
-def entry_of(
+def read_entry(
     checkpoint: Checkpoint, config: Mapping[str, Any], prefix: str, types: tuple[str, ...]
 ) -> Mapping[str, Any]:
     """The entry of config.json for one side."""
@@ -48,7 +47,7 @@ def entry_of(
     return entry
 
 
-def vision_shape_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+def read_vision_shape(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of the PatchTransformer that an entry of config.json describes."""
     shape = {key: default if entry.get(key) is None else entry[key] for key, default in VISION_DEFAULTS.items()}
     return shape | ({"stem": entry["stem"]} if entry.get("stem") else {})
@@ -140,36 +139,40 @@ class CellsOf(nn.Module):
 
     def layers(self, pixels: Tensor) -> list[Tensor]:
         """The maps of the network's layers."""
-        return layers_of(self.network, pixels)
+        return list_layers(self.network, pixels)
 
     @staticmethod
     def _pieces(pixels: Tensor) -> Sequence[Tensor]:
-        # A graph that is exported has no loop over pieces: ONNX Runtime reuses its memory.
+        # A graph that is exported has no loop over pieces: its runtime reuses its memory.
         whole = pixels.device.type != "cpu" or torch.compiler.is_exporting()
         return (pixels,) if whole else pixels.split(PIECE)
 
 
-def layers_of(network: nn.Module, pixels: Tensor) -> list[Tensor]:
+def list_layers(network: nn.Module, pixels: Tensor) -> list[Tensor]:
     """The maps [B, C, H, W] of a network's layers; of one that gives states alone, these as one layer."""
     if isinstance(network, EfficientNetLite):
         return network.layers(pixels)
     states: Tensor = network(pixels)
-    return [on_grid(states).permute(0, 3, 1, 2)]
+    return [place_on_grid(states).permute(0, 3, 1, 2)]
 
 
-def pretrained_image(checkpoint: Checkpoint, entry: Mapping[str, Any], changes: Mapping[str, Tensor]) -> ImageBackbone:
+def load_pretrained_image(
+    checkpoint: Checkpoint, entry: Mapping[str, Any], changes: Mapping[str, Tensor]
+) -> ImageBackbone:
     """The image network of a side, with the weights that training changed (`own`, keys of the network)."""
-    name, digest = named_backbone(checkpoint, entry)
+    name, digest = read_named_backbone(checkpoint, entry)
     packaged = name in PUBLISHED
-    with extra_of(checkpoint):
-        backbone = load_image_backbone(name if packaged else str(inside(checkpoint.folder, name, "config.json")))
+    with name_needed_extra(checkpoint):
+        backbone = load_image_backbone(
+            name if packaged else str(resolve_inside(checkpoint.folder, name, "config.json"))
+        )
     check_digest(checkpoint, name, digest, backbone.digest)
     changed = {**backbone.network.state_dict(), **changes}
     load_strictly(backbone.network, changed, f"{checkpoint.folder}: backbone")
     return backbone
 
 
-def cells_of(
+def build_cells(
     backbone: ImageBackbone,
     entry: Mapping[str, Any],
     side_weights: Mapping[str, Tensor],
@@ -181,28 +184,28 @@ def cells_of(
     if type(grid) is not int or grid < 1:
         raise CheckpointError(f"{where}: grid {grid!r:.80}, expected a number of cells")
     standard = Standard(backbone.width)
-    load_strictly(standard, below(side_weights, "standard."), f"{where}.standard")
-    return CellsOf(folded(backbone.network), grid, standard).eval().to(device)
+    load_strictly(standard, take_below(side_weights, "standard."), f"{where}.standard")
+    return CellsOf(fill_folded(backbone.network), grid, standard).eval().to(device)
 
 
-def folded(network: nn.Module) -> nn.Module:
+def fill_folded(network: nn.Module) -> nn.Module:
     """The network, changed to compute as fast as it can where it does not train."""
     return network.folded() if isinstance(network, EfficientNetLite) else network
 
 
-def pretrained_bert(
+def load_pretrained_bert(
     checkpoint: Checkpoint, entry: Mapping[str, Any], changes: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """The weights of a side's BERT: those of the network that the entry names, with `own` instead or added."""
-    name, digest = named_backbone(checkpoint, entry)
-    with extra_of(checkpoint):
-        pretrained = named_part(checkpoint, name)
-    weights, actual = bert_weights(pretrained)
+    name, digest = read_named_backbone(checkpoint, entry)
+    with name_needed_extra(checkpoint):
+        pretrained = find_named_part(checkpoint, name)
+    weights, actual = read_bert_weights(pretrained)
     check_digest(checkpoint, name, digest, actual)
-    return with_changes(weights, changes, str(checkpoint.folder))
+    return add_changes(weights, changes, str(checkpoint.folder))
 
 
-def bert_weights(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], str]:
+def read_bert_weights(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], str]:
     """The weights of a BERT without its heads, and the SHA-256 (hex) of the files that they are read from."""
     model, _ = load_backbone(checkpoint, torch.device("cpu"))
     if model.config.model_type != "bert":
@@ -211,7 +214,7 @@ def bert_weights(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], str]:
     return weights, checkpoint.digest()
 
 
-def with_changes(weights: Mapping[str, Tensor], changes: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+def add_changes(weights: Mapping[str, Tensor], changes: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
     """Weights with those of `own` in their place, or, with the ending `ADDED`, after their rows."""
     changed = dict(weights)
     for key, value in changes.items():
@@ -228,7 +231,7 @@ def with_changes(weights: Mapping[str, Tensor], changes: Mapping[str, Tensor], w
 
 
 @contextmanager
-def extra_of(checkpoint: Checkpoint) -> Iterator[None]:
+def name_needed_extra(checkpoint: Checkpoint) -> Iterator[None]:
     """Names the extra of a packaged checkpoint where the package of one of its networks is missing.
 
     It installs all networks of the checkpoint.
@@ -242,7 +245,7 @@ def extra_of(checkpoint: Checkpoint) -> Iterator[None]:
         raise MissingExtra(f"the checkpoint {checkpoint.reference!r}", packaged.extra) from None
 
 
-def named_backbone(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> tuple[str, str]:
+def read_named_backbone(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> tuple[str, str]:
     """The name and the digest of the network that an entry of config.json names."""
     backbone = entry.get("backbone")
     if not isinstance(backbone, Mapping) or not all(
@@ -254,11 +257,11 @@ def named_backbone(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> tuple[st
     return backbone["checkpoint"], backbone["digest"]
 
 
-def named_part(checkpoint: Checkpoint, name: str) -> Checkpoint:
+def find_named_part(checkpoint: Checkpoint, name: str) -> Checkpoint:
     """A packaged checkpoint, or a folder in the checkpoint itself."""
     if name in PACKAGED:
         return find_checkpoint(name)
-    folder = inside(checkpoint.folder, name, "config.json")
+    folder = resolve_inside(checkpoint.folder, name, "config.json")
     return Checkpoint(str(folder), folder)
 
 
@@ -271,16 +274,16 @@ def check_digest(checkpoint: Checkpoint, name: str, expected: str, actual: str) 
         )
 
 
-def states_head(side_weights: Mapping[str, Tensor], before: int, where: str, device: torch.device) -> StatesHead:
+def load_states_head(side_weights: Mapping[str, Tensor], before: int, where: str, device: torch.device) -> StatesHead:
     """The head of a side from its keys `head.*`."""
-    weights = below(side_weights, "head.")
+    weights = take_below(side_weights, "head.")
     matrix = weights.get("linear.weight")
     head = StatesHead(before, matrix.shape[0] if matrix is not None and matrix.dim() == 2 else before)
     load_strictly(head, weights, f"{where}.head")
     return head.eval().to(device)
 
 
-def vocabulary_rows(
+def load_vocabulary_rows(
     weights: Mapping[str, Tensor], side: str, size: int, width: int, where: str, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """The rows of the vocabulary that both sides share, [size, width], and the bias of each term on `side`, [size]."""
@@ -296,9 +299,9 @@ def vocabulary_rows(
     return rows, bias
 
 
-def vector_head(side_weights: Mapping[str, Tensor], before: int, where: str, device: torch.device) -> VectorHead:
+def load_vector_head(side_weights: Mapping[str, Tensor], before: int, where: str, device: torch.device) -> VectorHead:
     """The head of a dense side from its keys `head.*`."""
-    weights = below(side_weights, "head.")
+    weights = take_below(side_weights, "head.")
     shapes = [weights[key].shape for key in ("0.weight", "2.weight") if key in weights and weights[key].dim() == 2]
     hidden, dimensions = (shapes[0][0], shapes[1][0]) if len(shapes) == 2 else (before, before)
     head = VectorHead(before, hidden, dimensions)
@@ -306,16 +309,12 @@ def vector_head(side_weights: Mapping[str, Tensor], before: int, where: str, dev
     return head.eval().to(device)
 
 
-def over_dense(checkpoint: Checkpoint, **of_reference: Any) -> tuple[Checkpoint, Vocabulary] | None:
+def find_dense_pair(checkpoint: Checkpoint, **of_reference: Any) -> tuple[Checkpoint, Vocabulary] | None:
     """The dense pair of a checkpoint and its terms; None for a checkpoint of the reference.
 
     Args:
         checkpoint: of D2S or Joint.
         of_reference: options that only a checkpoint of the reference has; None where the user gave none.
-
-    Raises:
-        CheckpointError: another dense pair than the one that the head was trained over.
-        UsageError: an option of the reference.
     """
     if checkpoint.file is not None or not (checkpoint.folder / "config.json").is_file():
         return None
@@ -324,8 +323,8 @@ def over_dense(checkpoint: Checkpoint, **of_reference: Any) -> tuple[Checkpoint,
         return None
     if options := [name for name, value in of_reference.items() if value is not None]:
         raise UsageError(f"{', '.join(options)}: {checkpoint.reference} names its own dense pair")
-    name, digest = named_backbone(checkpoint, config)
-    pair = named_part(checkpoint, name)
+    name, digest = read_named_backbone(checkpoint, config)
+    pair = find_named_part(checkpoint, name)
     check_digest(checkpoint, name, digest, pair.digest())
-    path = inside(checkpoint.folder, str(config.get("terms")), f"{checkpoint.folder}/config.json")
+    path = resolve_inside(checkpoint.folder, str(config.get("terms")), f"{checkpoint.folder}/config.json")
     return pair, Vocabulary.read(path)

@@ -28,9 +28,10 @@ STRICT = {"extra": "forbid"}
 class TextShape:
     """The text transformer, by default the paper's (section 4.2).
 
-    max_length  tokens per caption, with special tokens
-    causal      a token attends only to those before it, as in CLIP; not stated in the paper, and off because all states
-                are pooled
+    Attributes:
+        max_length: tokens per caption, with special tokens.
+        causal: a token attends only to those before it, as in CLIP; not stated in the paper, and off because all states
+            are pooled.
     """
 
     __pydantic_config__ = STRICT
@@ -45,9 +46,11 @@ class TextShape:
 class ImageShape:
     """The vision transformer, by default the paper's (section 4.2).
 
-    resolution   not stated in the paper; 224 is CLIP-B/16's
-    class_token  not stated in the paper; CLIP has one. It counts in the maximum, but has no cell in a localisation map
-    stem         a convolutional stem instead of the patch embedding, as `vision.PatchTransformer` takes it
+    Attributes:
+        resolution: not stated in the paper; 224 is CLIP-B/16's.
+        class_token: not stated in the paper; CLIP has one. It counts in the maximum, but has no cell in a localisation
+            map.
+        stem: a convolutional stem instead of the patch embedding, as `vision.PatchTransformer` takes it.
     """
 
     __pydantic_config__ = STRICT
@@ -64,17 +67,18 @@ class ImageShape:
 class StairConfig:
     """A STAIR model as in its config.json.
 
-    vocab_size      tokens of the tokenizer, which are the dimensions
-    text, image     shapes of the two transformers
-    bridge          how TRANSFORM, which equation 4 leaves open, fits an embedding of another width: True keeps the
-                    states' width and maps linearly afterwards, False lets its first layer change the width. True, as
-                    the image encoder then has the 86.8 M parameters of table 1, and 86.2 M otherwise: so that number
-                    is no test of this network
-    layer_norm_eps  of the heads; not stated in the paper, 1e-12 is that of BERT's head
-    stage           the stage of training that wrote the weights: 1, 2, 3, or single. After stage 1 texts stay masked
-    mask_specials   [CLS] and [SEP] count among a text's own tokens; not stated in the paper
-    padding         none: the maximum ignores padding; max_length: it does not. Not stated in the paper
-    prompt          is put before each text, but not in a bag of tokens
+    Attributes:
+        vocab_size: tokens of the tokenizer, which are the dimensions.
+        text: shapes of the two transformers.
+        image: shapes of the two transformers.
+        bridge: how TRANSFORM, which equation 4 leaves open, fits an embedding of another width: True keeps the states'
+            width and maps linearly afterwards, False lets its first layer change the width. True, as the image encoder
+            then has the 86.8 M parameters of table 1, and 86.2 M otherwise: so that number is no test of this network.
+        layer_norm_eps: of the heads; not stated in the paper, 1e-12 is that of BERT's head.
+        stage: the stage of training that wrote the weights: 1, 2, 3, or single. After stage 1 texts stay masked.
+        mask_specials: [CLS] and [SEP] count among a text's own tokens; not stated in the paper.
+        padding: none: the maximum ignores padding; max_length: it does not. Not stated in the paper.
+        prompt: is put before each text, but not in a bag of tokens.
     """
 
     __pydantic_config__ = STRICT

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.data.entries import log_once
-from lexvl_anserini.encoders.checkpoints.filenames import TOKENIZER_FILES, has_tokenizer
-from lexvl_anserini.ground.errors import CheckpointError, UsageError, reason_of
-from lexvl_anserini.ground.vocabulary import NOT_INDEXED, Vocabulary
+from lexvl_anserini.data.lines import log_once
+from lexvl_anserini.encoders.checkpoints.find import TOKENIZER_FILES, has_tokenizer
+from lexvl_anserini.ground.errors import CheckpointError, UsageError, describe_error
+from lexvl_anserini.ground.records import NOT_INDEXED, Vocabulary
 
 # In BERT's uncased vocabulary id 999 is "!": everything below is [PAD], [UNK], [CLS], [SEP], [MASK] and [unused].
 FIRST_WORD_ID = 999
@@ -37,10 +37,6 @@ def load_tokenizer(folder: Path, size: int | None = None) -> Any:
     Args:
         folder: has tokenizer.json or the vocabulary file of a Hugging Face tokenizer.
         size: number of rows of the model's embedding matrix.
-
-    Raises:
-        CheckpointError: no tokenizer files (transformers would make a tokenizer of 5 tokens), files that cannot be
-            used, or another size than the model's.
     """
     import transformers
 
@@ -55,7 +51,7 @@ def load_tokenizer(folder: Path, size: int | None = None) -> Any:
         tokenizer([UNUSUAL])  # a vocabulary that lacks its own unknown token fails only at a text that needs it
         last = max(tokenizer.get_vocab().values())
     except Exception as error:
-        raise CheckpointError(f"{folder}: the tokenizer cannot be read ({reason_of(error)})") from error
+        raise CheckpointError(f"{folder}: the tokenizer cannot be read ({describe_error(error)})") from error
     if last >= len(tokenizer):
         raise CheckpointError(f"{folder}: the tokenizer has {len(tokenizer)} tokens, and one of them has the id {last}")
     if size is not None and len(tokenizer) != size:
@@ -66,7 +62,7 @@ def load_tokenizer(folder: Path, size: int | None = None) -> Any:
     return tokenizer
 
 
-def lower_casing(tokenizer: Any) -> Any:
+def add_lower_casing(tokenizer: Any) -> Any:
     """The tokenizer, changed to lower-case texts first unless it does so already (`do_lower_case` of older folders)."""
     from tokenizers.normalizers import Lowercase, Sequence
 
@@ -78,23 +74,25 @@ def lower_casing(tokenizer: Any) -> Any:
     return tokenizer
 
 
-def token_strings(tokenizer: Any) -> list[str]:
-    """Token strings in the order of their ids; white space, which ModernBERT has as tokens, is `marked`."""
-    return [NOT_INDEXED.sub(marked, token) for token in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))]
+def list_token_strings(tokenizer: Any) -> list[str]:
+    """Token strings in the order of their ids; white space, which ModernBERT has as tokens, is `mark_character`."""
+    return [
+        NOT_INDEXED.sub(mark_character, token) for token in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    ]
 
 
-def marked(character: re.Match[str]) -> str:
+def mark_character(character: re.Match[str]) -> str:
     """What stands for a character that no term may have: the sign of a blank, or its number."""
     return "\u2423" if character[0] == " " else f"<0x{ord(character[0]):02X}>"
 
 
-def token_names(tokenizer: Any) -> dict[int, str]:
+def list_token_names(tokenizer: Any) -> dict[int, str]:
     """Token id -> what the token says, without marks of words' parts; special tokens have none."""
     specials = tokenizer.all_special_tokens
     return {number: term.removesuffix("</w>") for term, number in tokenizer.get_vocab().items() if term not in specials}
 
 
-def first_word_id(tokenizer: Any) -> int:
+def find_first_word_id(tokenizer: Any) -> int:
     """999 in a vocabulary with the layout of BERT's uncased one, else 0."""
     return FIRST_WORD_ID if tokenizer.convert_tokens_to_ids("[unused993]") == FIRST_WORD_ID - 1 else 0
 
@@ -110,8 +108,9 @@ class OwnTokens(NamedTuple):
 class TokenColumns:
     """The dimension of the vocabulary that each token id has.
 
-    vocabulary  the terms, one per dimension
-    of_token    int64 [|T|]: the dimension of a token id, -1 if it has none
+    Attributes:
+        vocabulary: the terms, one per dimension.
+        of_token: int64 [|T|]: the dimension of a token id, -1 if it has none.
     """
 
     vocabulary: Vocabulary
@@ -121,7 +120,7 @@ class TokenColumns:
     def tokens(self) -> np.ndarray:
         """The token id of each dimension, int64 [V]."""
         ids = np.flatnonzero(self.of_token >= 0)
-        if len(ids) < len(self.vocabulary):  # of `columns_without`: special tokens are dimensions too
+        if len(ids) < len(self.vocabulary):  # of `make_columns_without`: special tokens are dimensions too
             return np.arange(len(self.vocabulary))
         return ids[np.argsort(self.of_token[ids])]
 
@@ -131,7 +130,7 @@ class TokenColumns:
         of_token[token] = -1
         return replace(self, of_token=of_token)
 
-    def counted(self, ids: Sequence[Sequence[int]]) -> list[OwnTokens]:
+    def count_own(self, ids: Sequence[Sequence[int]]) -> list[OwnTokens]:
         """Per text, the dimensions of its own tokens, and how often each occurs."""
         columns = (self.of_token[np.asarray(row, dtype=int)] for row in ids)
         rows = (np.unique(row[row >= 0], return_counts=True) for row in columns)
@@ -139,28 +138,28 @@ class TokenColumns:
 
     def own(self, ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Per text, the ascending distinct dimensions of its own tokens."""
-        return [row.dims for row in self.counted(ids)]
+        return [row.dims for row in self.count_own(ids)]
 
 
-def columns_from(tokenizer: Any, shift: int) -> TokenColumns:
+def make_columns_from(tokenizer: Any, shift: int) -> TokenColumns:
     """Dimension j is token id j + shift (VDR)."""
     if not 0 <= shift < len(tokenizer):
         raise UsageError(f"shift {shift}: expected 0 to {len(tokenizer) - 1} for {len(tokenizer)} tokens")
     of_token = np.arange(len(tokenizer), dtype=np.int64) - shift
     of_token[:shift] = -1
-    return TokenColumns(Vocabulary(token_strings(tokenizer)[shift:], "the tokenizer's vocabulary"), of_token)
+    return TokenColumns(Vocabulary(list_token_strings(tokenizer)[shift:], "the tokenizer's vocabulary"), of_token)
 
 
-def columns_ascii(tokenizer: Any, shift: int = FIRST_WORD_ID) -> TokenColumns:
+def make_ascii_columns(tokenizer: Any, shift: int = FIRST_WORD_ID) -> TokenColumns:
     """Dimensions are the tokens from `shift` on that are pure ASCII, in order (VDR cross-modal)."""
-    strings = token_strings(tokenizer)
+    strings = list_token_strings(tokenizer)
     tokens = [token for token in range(shift, len(strings)) if strings[token].isascii()]
     of_token = np.full(len(strings), -1, dtype=np.int64)
     of_token[tokens] = np.arange(len(tokens))
     return TokenColumns(Vocabulary([strings[token] for token in tokens], "the tokenizer's vocabulary"), of_token)
 
 
-def columns_of_terms(tokenizer: Any, vocabulary: Vocabulary, where: str) -> TokenColumns:
+def make_term_columns(tokenizer: Any, vocabulary: Vocabulary, where: str) -> TokenColumns:
     """Dimensions are the tokens that are the terms of a vocabulary, in its order."""
     ids = tokenizer.get_vocab()
     if missing := [term for term in vocabulary if term not in ids]:
@@ -170,18 +169,18 @@ def columns_of_terms(tokenizer: Any, vocabulary: Vocabulary, where: str) -> Toke
     return TokenColumns(vocabulary, of_token)
 
 
-def columns_without(tokenizer: Any, specials: Sequence[int | None], further: Sequence[str] = ()) -> TokenColumns:
+def make_columns_without(tokenizer: Any, specials: Sequence[int | None], further: Sequence[str] = ()) -> TokenColumns:
     """Every token id is its own dimension, then each of `further`; `specials` never count as a text's own tokens."""
-    strings = [*token_strings(tokenizer), *further]
+    strings = [*list_token_strings(tokenizer), *further]
     of_token = np.arange(len(strings), dtype=np.int64)
     of_token[[token for token in specials if token is not None]] = -1
     return TokenColumns(Vocabulary(strings, "the tokenizer's vocabulary"), of_token)
 
 
-def columns_of_all(tokenizer: Any, specials: bool = False, further: Sequence[str] = ()) -> TokenColumns:
+def make_all_columns(tokenizer: Any, specials: bool = False, further: Sequence[str] = ()) -> TokenColumns:
     """All tokens are dimensions; [PAD] and, unless `specials`, [CLS] and [SEP] never count as a text's own."""
     left_out = [] if specials else [tokenizer.cls_token_id, tokenizer.sep_token_id]
-    return columns_without(tokenizer, [tokenizer.pad_token_id, *left_out], further)
+    return make_columns_without(tokenizer, [tokenizer.pad_token_id, *left_out], further)
 
 
 def is_fast(tokenizer: Any) -> bool:
@@ -192,7 +191,7 @@ def is_fast(tokenizer: Any) -> bool:
     return bool(getattr(tokenizer, "is_fast", False))
 
 
-def whole_encodings(tokenizer: Any, texts: Sequence[str]) -> Sequence[Any]:
+def encode_whole(tokenizer: Any, texts: Sequence[str]) -> Sequence[Any]:
     """Whole texts as `tokenizers.Encoding` of a fast tokenizer, without special tokens."""
     encodings: Sequence[Any] = tokenizer(
         list(texts), add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, verbose=False
@@ -200,14 +199,14 @@ def whole_encodings(tokenizer: Any, texts: Sequence[str]) -> Sequence[Any]:
     return encodings
 
 
-def readable(tokenizer: Any, texts: Sequence[str], tokens: int) -> list[str]:
+def read_starts(tokenizer: Any, texts: Sequence[str], tokens: int) -> list[str]:
     """The start of each text that has its first `tokens` tokens; whole texts where a tokenizer cuts their start."""
     if tokenizer.truncation_side != "right":
         return list(texts)
-    return starts(texts, tokens, partial(whole_encodings, tokenizer))
+    return starts(texts, tokens, partial(encode_whole, tokenizer))
 
 
-def truncated(tokenizer: Any, ids: list[int], room: int) -> list[int]:
+def keep_first(tokenizer: Any, ids: list[int], room: int) -> list[int]:
     """The first `room` token ids, or the last ones where the tokenizer cuts the start of a text."""
     return ids[:room] if tokenizer.truncation_side == "right" else ids[max(0, len(ids) - room) :]
 
@@ -220,17 +219,17 @@ class TokenPlace(NamedTuple):
     part: int | None
 
 
-def places(tokenizer: Any, parts: int) -> list[TokenPlace]:
+def list_places(tokenizer: Any, parts: int) -> list[TokenPlace]:
     """Where a tokenizer puts its special tokens in a text (1 part) or a pair (2 parts)."""
     [token, *_] = tokenizer.all_special_tokens or ["a"]
-    one_token_each = whole_encodings(tokenizer, [token] * parts)
+    one_token_each = encode_whole(tokenizer, [token] * parts)
     done = tokenizer.backend_tokenizer.post_process(*one_token_each, add_special_tokens=True)
     order = count()
     rows = zip(done.ids, done.type_ids, done.special_tokens_mask, strict=True)
     return [TokenPlace(token, kind, None if special else next(order)) for token, kind, special in rows]
 
 
-def placed(order: Sequence[TokenPlace], parts: Sequence[list[int]]) -> tuple[list[int], list[int]]:
+def place_parts(order: Sequence[TokenPlace], parts: Sequence[list[int]]) -> tuple[list[int], list[int]]:
     """Token ids and types of a text or a pair, with special tokens."""
     ids: list[int] = []
     types: list[int] = []
@@ -245,16 +244,14 @@ def placed(order: Sequence[TokenPlace], parts: Sequence[list[int]]) -> tuple[lis
 class TextReader:
     """Tokenises texts.
 
-    max_length  tokens kept, with special tokens
-    padding     "none": padding is ignored everywhere. "max_length": texts are padded to max_length, and padding
-                positions count in pooling, as in training and evaluation of the published VDR checkpoints. There is no
-                padding to the longest text of a batch: a vector must not depend on its neighbours
-    specials    add [CLS] and [SEP]
-    limit       the number of positions of the model; None for no limit
-    prompt      is put before each text
-
-    Raises:
-        UsageError: max_length leaves no room for a token, or the model has fewer positions.
+    Attributes:
+        max_length: tokens kept, with special tokens.
+        padding: "none": padding is ignored everywhere. "max_length": texts are padded to max_length, and padding
+            positions count in pooling, as in training and evaluation of the published VDR checkpoints. There is no
+            padding to the longest text of a batch: a vector must not depend on its neighbours.
+        specials: add [CLS] and [SEP].
+        limit: the number of positions of the model; None for no limit.
+        prompt: is put before each text.
     """
 
     tokenizer: Any
@@ -272,7 +269,7 @@ class TextReader:
             most = f" and at most {self.limit}" if self.limit else ""
             raise UsageError(f"max_length {self.max_length}: this model reads at least {least}{most} tokens")
         if is_fast(self.tokenizer):
-            whole_encodings(
+            encode_whole(
                 self.tokenizer, [""]
             )  # drops the truncation and padding of the folder now, before threads share it
 
@@ -291,16 +288,16 @@ class TextReader:
                 return_token_type_ids=False,
             )["input_ids"]
             return rows
-        encodings = whole_encodings(self.tokenizer, readable(self.tokenizer, texts, self.max_length))
+        encodings = encode_whole(self.tokenizer, read_starts(self.tokenizer, texts, self.max_length))
         rows = [
-            truncated(self.tokenizer, encoding.ids, self.max_length - self.special_tokens) for encoding in encodings
+            keep_first(self.tokenizer, encoding.ids, self.max_length - self.special_tokens) for encoding in encodings
         ]
-        return [placed(self.places, [row])[0] for row in rows] if self.special_tokens else rows
+        return [place_parts(self.places, [row])[0] for row in rows] if self.special_tokens else rows
 
     @cached_property
     def places(self) -> list[TokenPlace]:
         """Where the special tokens go."""
-        return places(self.tokenizer, 1)
+        return list_places(self.tokenizer, 1)
 
     @property
     def special_tokens(self) -> int:

@@ -21,12 +21,12 @@ from lexvl_anserini.engines.lucene.writing import NOT_EXACT, read_impact_manifes
 from lexvl_anserini.engines.resident.choosing import ALWAYS, NEVER, VARIABLE, resident_files
 from lexvl_anserini.engines.resident.layout import REMEDY
 from lexvl_anserini.engines.verifying import is_sound
-from lexvl_anserini.ground.claims import same_request
+from lexvl_anserini.ground.claims import compare_requests
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactDocument, ImpactQuery
-from lexvl_anserini.shards.collection import source_digest
+from lexvl_anserini.shards.manifests import source_digest
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
 log = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ def _check_resident(index: Path) -> None:
 
 def _check_source(index: Path, manifest: Manifest, folder: Path, source: Manifest, problems: list[str]) -> None:
     """Checks that the index was built from these shards."""
-    same = same_request(manifest.meaning(), source.meaning())
+    same = compare_requests(manifest.meaning(), source.meaning())
     known = {entry["shards"] for entry in sources_of(index, manifest)}
     if not same:
         problems.append(f"{folder} is of another {', '.join(same.differing)}")

@@ -52,7 +52,8 @@ from lexvl_anserini.engines.lucene.writing import (
     sources_of,
     write_lucene,
 )
-from lexvl_anserini.engines.resident.choosing import Resident, usable
+from lexvl_anserini.engines.opening import verified
+from lexvl_anserini.engines.resident.choosing import Resident, lacks_kernels, usable
 from lexvl_anserini.engines.resident.layout import REMEDY, read_contents
 from lexvl_anserini.engines.verifying import Reading, Verification
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
@@ -62,11 +63,11 @@ from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import (
     Clause,
-    as_filtered,
     bound,
     check_tree,
-    inexact_score,
-    names_documents,
+    describe_inexact_score,
+    has_named_documents,
+    to_filtered,
 )
 from lexvl_anserini.runs.order import RankedList, in_order
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
@@ -120,7 +121,7 @@ class LuceneSearch(ImpactEngine):
         self.manifest, self.documents, self.resident = self.opened.manifest, self.opened.documents, self.opened.resident
         self.path, self.report = index, self.opened.report
         self.fields = self.report.fields
-        serving = self.resident.serving if self.resident else None
+        serving = self.resident.serve if self.resident else None
         # Nothing refers back to this object, so that the end of it is the end of its mapped files.
         self.batches = BatchSearcher(self.opened.postings, self.documents, self.manifest.counts.max_impact, serving)
         # The documents of each condition, the one used last at the end.
@@ -143,6 +144,8 @@ class LuceneSearch(ImpactEngine):
     def prepare(self) -> None:
         """Opens what any query may need, so that the index stays this one for all of them if it is replaced."""
         _ = self.java
+        if self.resident:
+            self.resident.compile()
 
     def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[RankedList]:
         """One list per query; every term of a query counts, however many or frequent they are.
@@ -159,7 +162,7 @@ class LuceneSearch(ImpactEngine):
             self.settings[recall, hits] = chosen_setting(self.report, self.path, recall, hits).reach
         reach = self.settings[recall, hits]
 
-        def ready(spent_s: float) -> ApproximatePostings:
+        def ready() -> ApproximatePostings:
             with self.filtering:
                 if self.closed:
                     raise ArtefactError(f"{self.path}: the index is closed; open it again")
@@ -187,7 +190,7 @@ class LuceneSearch(ImpactEngine):
     @cached_property
     def compiler(self) -> Compiler:
         """Compiles clause trees, by Java; knows the index's fields."""
-        self.prepare()
+        _ = self.java
         return Compiler(self.fields)
 
     def search_where(
@@ -197,7 +200,7 @@ class LuceneSearch(ImpactEngine):
         check_tree(where)
         stream = iter(queries)
         # Lucene enters documents by their ids, so these cost less than all postings of the query.
-        while names_documents(where) or self.batches.resident() is None:
+        while has_named_documents(where) or self.batches.resident() is None:
             query = next(stream, None)
             if query is None:
                 return
@@ -211,7 +214,7 @@ class LuceneSearch(ImpactEngine):
         if where is None:
             return self._reading(self.batches.search(queries, hits, threads, best=best))
         check_tree(where)
-        if names_documents(where) or self.batches.resident() is None:
+        if has_named_documents(where) or self.batches.resident() is None:
             return super().search_passages(queries, best, hits, threads, where)
         return self._reading(self.batches.search(queries, hits, threads, self._matching(where), best))
 
@@ -221,9 +224,9 @@ class LuceneSearch(ImpactEngine):
         check_tree(clause)
         with self.opened.reading():
             if (most := bound(clause, self.bound)) >= SCORE_LIMIT:
-                raise inexact_score(query_id, ceil(most), "lower the weights of the tree")
-            filtered = as_filtered(clause)
-            if filtered is None or names_documents(filtered.condition) or self.batches.resident() is None:
+                raise describe_inexact_score(query_id, ceil(most), "lower the weights of the tree")
+            filtered = to_filtered(clause)
+            if filtered is None or has_named_documents(filtered.condition) or self.batches.resident() is None:
                 self.batches.count(LucenePostings.name, 1)
                 return self.top(self.compiler.query(clause), hits, query_id)
             allowed = None if filtered.condition is None else self._matching(filtered.condition)
@@ -311,6 +314,9 @@ class LuceneEngine(LuceneSearch, ChangingEngine):
                 [segment] = whole.segments()
                 there = {segment.state: RESIDENT} if options.resident else {}
                 finish_index(part, whole, manifest, counts, options, sources_of(shards, manifest), there=there)
+        if lacks_kernels(index):
+            with verified(LuceneEngine(index, manifest)) as engine:
+                engine.prepare()
         return BuiltIndex(index, manifest)
 
     @staticmethod
@@ -489,8 +495,6 @@ class OpenedIndex:
         """Waits until all files that were opened are compared with their checksums."""
         for verification in self.verifications:
             verification.wait()
-        if self.resident is not None:
-            self.resident.verified()
 
     def close(self) -> None:
         """Closes the files; waits for another thread that opens Lucene's."""

@@ -8,24 +8,20 @@ from copy import copy
 from itertools import chain, islice
 from struct import Struct
 from threading import Lock
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lexvl_anserini.engines.jvm import attend, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS
-from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, bits_over
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, count_bits_over
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
-from lexvl_anserini.queries.batches import QueryBatch
-from lexvl_anserini.queries.clauses import inexact_score
-from lexvl_anserini.runs.order import RankedList
-from lexvl_anserini.runs.passages import by_documents
+from lexvl_anserini.queries.clauses import describe_inexact_score
+from lexvl_anserini.queries.query_vectors import QueryBatch
+from lexvl_anserini.runs.order import RankedList, group_by_documents
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.resident.joined import PostingLists
-
-Answer = TypeVar("Answer")
 
 # Hits that one call returns, about 20 bytes each.
 BATCH_HITS = 1 << 17
@@ -48,8 +44,7 @@ class BatchSearcher:
         lucene: returns Lucene's postings.
         documents: how many the index has.
         max_impact: the greatest impact of all, if known.
-        serving: called before each batch with the seconds that answers have taken; returns the resident postings. None
-            for an index without them.
+        serving: returns the resident postings, None where Lucene's answer; itself None for an index without them.
 
     served  the number of queries that each form has answered
     """
@@ -59,14 +54,13 @@ class BatchSearcher:
         lucene: Callable[[], LucenePostings],
         documents: int,
         max_impact: int | None,
-        serving: Callable[[float], PostingLists] | None = None,
+        serving: Callable[[], PostingLists | None] | None = None,
     ):
         self.lucene, self.documents, self.max_impact, self.serving = lucene, documents, max_impact, serving
         self.served: Counter[str] = Counter()
-        self.spent_s = 0.0
         self._counting = Lock()
 
-    def over(self, serving: Callable[[float], PostingLists]) -> BatchSearcher:
+    def over(self, serving: Callable[[], PostingLists]) -> BatchSearcher:
         """The same over other resident postings, which serve at once; counts with this one."""
         other = copy(self)
         other.serving = serving
@@ -115,16 +109,8 @@ class BatchSearcher:
         return sum(w * hits.scores[0] for w, hits in zip(vector.values(), firsts, strict=True) if hits)
 
     def resident(self) -> PostingLists | None:
-        """The resident postings; None for an index without them."""
-        return self.serving(self.spent_s) if self.serving else None
-
-    def timed(self, answer: Callable[[], Answer]) -> Answer:
-        """An answer, whose seconds count for when the kernels of the resident postings are worth loading."""
-        started = perf_counter()
-        try:
-            return answer()
-        finally:
-            self.spent_s += perf_counter() - started
+        """Returns the resident postings; None where Lucene's answer."""
+        return self.serving() if self.serving else None
 
     def _lists(
         self, batch: list[ImpactQuery], hits: int, threads: int, allowed: np.ndarray | None, best: int
@@ -136,7 +122,7 @@ class BatchSearcher:
             assert allowed is None, "Lucene's postings have no filter"
             form, lists = self.lucene().name, self._of_lucene(batch, checked, hits, threads, best)
         else:
-            form, lists = resident.name, self.timed(lambda: resident.lists(checked, hits, threads, allowed, best))
+            form, lists = resident.name, resident.lists(checked, hits, threads, allowed, best)
         self.count(form, len(batch))
         return lists
 
@@ -149,7 +135,7 @@ class BatchSearcher:
         def passages(some: Sequence[ImpactQuery], depth: int) -> list[RankedList]:
             return self.lucene().lists(QueryBatch(some), min(depth, self.documents), threads)
 
-        return list(by_documents(passages, batch, hits, best))
+        return list(group_by_documents(passages, batch, hits, best))
 
     def _refuse_inexact(self, batch: QueryBatch) -> None:
         """Refuses (ArtefactError) a query whose score could reach 2^24."""
@@ -158,9 +144,9 @@ class BatchSearcher:
         bounds = (self.resident() or self.lucene()).bounds(batch).tolist()
         for query_id, vector, most in zip(batch.query_ids, batch.vectors, bounds, strict=True):
             if most >= SCORE_LIMIT and (most := self.bound(vector)) >= SCORE_LIMIT:
-                bits = bits_over(most)
+                bits = count_bits_over(most)
                 remedy = f"quantise queries (or documents) with {bits} bit{'s' * (bits > 1)} less"
-                raise inexact_score(query_id, int(most), remedy)
+                raise describe_inexact_score(query_id, int(most), remedy)
 
     def count(self, form: str, queries: int) -> None:
         """Notes that a form of the postings has answered queries."""

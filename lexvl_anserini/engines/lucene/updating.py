@@ -44,10 +44,10 @@ from lexvl_anserini.engines.resident import layout
 from lexvl_anserini.engines.resident.choosing import resident_files
 from lexvl_anserini.engines.verifying import changed_index, is_sound
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.files import sole_writer, write_json
-from lexvl_anserini.ground.manifest import MANIFEST, Counts, EncodedCorpus, Manifest
+from lexvl_anserini.ground.files import sole_writer
+from lexvl_anserini.ground.manifest import Counts, EncodedCorpus, Manifest, write_manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.shards.collection import combined
+from lexvl_anserini.shards.manifests import combined
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
 log = logging.getLogger(__name__)
@@ -146,7 +146,7 @@ def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: in
                 changes = _noted(report, replacing if changed else None)
                 sources = [*unchanged, *_entries(new, manifests)]
                 finish_index(part, whole, after, counts, options, sources, changed, changes, there)
-            write_json(part / MANIFEST, after.to_json())
+            write_manifest(part, after)
     return BuiltIndex(index, after)
 
 
@@ -184,7 +184,7 @@ def _delete(index: Path, doc_ids: Sequence[str], request: str) -> BuiltIndex:
             changes = _noted(report, request)
             sources = sources_of(part, before)
             finish_index(part, whole, after, counts, options, sources, True, changes, there)
-        write_json(part / MANIFEST, after.to_json())
+        write_manifest(part, after)
     return BuiltIndex(index, after)
 
 

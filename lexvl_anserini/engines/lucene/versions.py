@@ -19,7 +19,7 @@ import numpy as np
 
 from lexvl_anserini.engines.jvm import LUCENE_LINES, find_jar, lucene_version
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.installed import lucene_of, version_of
+from lexvl_anserini.ground.machine import find_lucene, find_version
 
 # The start of `segments_N`, the file of a commit, as Lucene's SegmentInfos and CodecUtil document it: magic number,
 # codec name; then int32 version and 16 bytes of an id; a suffix; and numbers of 7 bits a byte.
@@ -103,9 +103,11 @@ def refuse_newer_line(index: Path) -> None:
     if version is None or version.written[0] <= min(LUCENE_LINES):
         return
     # The table saves reading the directory of the jar, which takes seconds, for an index that fits.
-    if version.written[0] <= LINE_OF_PYSERINI.get((version_of("pyserini") or "").partition(".")[0], max(LUCENE_LINES)):
+    if version.written[0] <= LINE_OF_PYSERINI.get(
+        (find_version("pyserini") or "").partition(".")[0], max(LUCENE_LINES)
+    ):
         return
-    running = lucene_of(find_jar())
+    running = find_lucene(find_jar())
     if running is not None and version.written[0] > int(running.partition(".")[0]):
         raise _too_new(index, version, running)
 

@@ -51,12 +51,11 @@ from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress
-from lexvl_anserini.ground.records import SCORE_LIMIT
-from lexvl_anserini.ground.vocabulary import Vocabulary
-from lexvl_anserini.shards.collection import source_digest
+from lexvl_anserini.ground.records import SCORE_LIMIT, Vocabulary
+from lexvl_anserini.shards.manifests import source_digest
 from lexvl_anserini.shards.reading import (
     Columns,
-    checked_shards,
+    check_shards,
     expect_counts,
     read_metadata,
     read_shard,
@@ -106,7 +105,7 @@ def write_lucene(
     that joins older indexes; default: that of this process.
     """
     types = metadata_types(shards, manifest) if options.metadata else {}
-    entries, numbered = [], enumerate(checked_shards(shards, manifest))
+    entries, numbered = [], enumerate(check_shards(shards, manifest))
     resident = folder / RESIDENT if options.resident else None
     settings = (java_map(types), created or lucene_version()[0], threads, resident and str(resident.absolute()))
     with _writer(folder, len(manifest.shards), vocabulary, options, settings) as writer:

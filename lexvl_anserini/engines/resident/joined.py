@@ -13,9 +13,8 @@ import numpy as np
 
 from lexvl_anserini.engines.resident.layout import BLOCK
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.queries.batches import QueryBatch
-from lexvl_anserini.runs.order import RankedList, merged, ranked
-from lexvl_anserini.runs.passages import by_documents
+from lexvl_anserini.queries.query_vectors import QueryBatch
+from lexvl_anserini.runs.order import RankedList, group_by_documents, merged, ranked
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.resident.plain import PlainPostings
@@ -67,7 +66,7 @@ class JoinedPostings:
         best: int = 0,
     ) -> list[RankedList]:
         """One ranked list per query; as `searching.ResidentPostings.lists`."""
-        batch = QueryBatch.of(queries)
+        batch = QueryBatch.build(queries)
         if len(self.parts) == 1:
             return self.parts[0].lists(batch, hits, threads, self.live[0] if allowed is None else allowed, best)
         if best > 1:
@@ -75,7 +74,7 @@ class JoinedPostings:
             def passages(some: Sequence[ImpactQuery], depth: int) -> list[RankedList]:
                 return self.lists(some, min(depth, self.documents), threads, allowed)
 
-            return list(by_documents(passages, map(ImpactQuery, batch.query_ids, batch.vectors), hits, best))
+            return list(group_by_documents(passages, map(ImpactQuery, batch.query_ids, batch.vectors), hits, best))
 
         def of_part(place: int, some: QueryBatch) -> list[RankedList]:
             documents = slice(self.ends[place], self.ends[place + 1])

@@ -33,7 +33,7 @@ import orjson
 from lexvl_anserini.engines.index_folder import RESIDENT
 from lexvl_anserini.engines.lucene.versions import CHECKSUM_BYTES, FOOTER, FOOTER_BYTES
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.typed import Entry, Key, check
+from lexvl_anserini.ground.typed import Entry, check
 
 FORMAT = "lexvl-resident/2"
 
@@ -88,14 +88,14 @@ class FileContents(Entry):
     sections    place and number of bytes of each section, by name
     """
 
-    format: Key[str] = Key("", required=True)
-    commit: Key[str] = Key("", required=True)
-    documents: Key[int] = Key(0, required=True)
-    postings: Key[int] = Key(0, required=True)
-    width: Key[int] = Key(1, required=True)
-    ids: Key[int] = Key(0, required=True)
-    longest_id: Key[int] = Key(0, required=True)
-    sections: Key[Mapping[str, list[int]]] = Key(MappingProxyType({}), required=True)
+    format: str
+    commit: str
+    documents: int
+    postings: int
+    width: int
+    ids: int
+    longest_id: int
+    sections: Mapping[str, list[int]]
 
 
 class Sections(NamedTuple):

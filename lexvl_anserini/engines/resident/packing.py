@@ -16,18 +16,11 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.engines.index_folder import resident_paths
+from lexvl_anserini.engines.index_folder import RESIDENT, resident_paths
 from lexvl_anserini.engines.jvm import Exclusive, attend, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, Segment, opened_reader, whole_index
 from lexvl_anserini.engines.lucene.versions import commit_id
-from lexvl_anserini.engines.resident.layout import (
-    RESIDENT,
-    TYPES,
-    WIDTHS,
-    Writer,
-    open_sections,
-    read_contents,
-)
+from lexvl_anserini.engines.resident.layout import TYPES, WIDTHS, Writer, open_sections, read_contents
 
 # Postings that one call of Java returns, 8 bytes each.
 CHUNK = 1 << 22

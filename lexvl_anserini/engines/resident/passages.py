@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.data.passages import DELIMITER
+from lexvl_anserini.data.dataset import DELIMITER
 from lexvl_anserini.engines.resident.kernels import Postings, spell
 from lexvl_anserini.engines.resident.layout import NO_RANK, REMEDY
 from lexvl_anserini.ground.errors import ArtefactError

@@ -25,9 +25,8 @@ from lexvl_anserini.engines.resident.layout import (
 )
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.queries.batches import QueryBatch
-from lexvl_anserini.runs.order import RankedList
-from lexvl_anserini.runs.passages import by_documents
+from lexvl_anserini.queries.query_vectors import QueryBatch
+from lexvl_anserini.runs.order import RankedList, group_by_documents
 
 
 class Slot(NamedTuple):
@@ -66,13 +65,13 @@ class PlainPostings:
         best: int = 0,
     ) -> list[RankedList]:
         """One ranked list per query; as `searching.ResidentPostings.lists`, by this thread alone."""
-        batch = QueryBatch.of(queries)
+        batch = QueryBatch.build(queries)
         if best:
 
             def passages(some: Sequence[ImpactQuery], depth: int) -> list[RankedList]:
                 return self.lists(some, min(depth, self.contents.documents), threads, allowed)
 
-            return list(by_documents(passages, map(ImpactQuery, batch.query_ids, batch.vectors), hits, best))
+            return list(group_by_documents(passages, map(ImpactQuery, batch.query_ids, batch.vectors), hits, best))
         pairs = zip(batch.query_ids, batch.vectors, strict=True)
         return [self._list(query_id, vector, hits, allowed) for query_id, vector in pairs]
 

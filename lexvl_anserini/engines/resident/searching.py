@@ -34,10 +34,9 @@ from lexvl_anserini.engines.resident.layout import (
 )
 from lexvl_anserini.engines.resident.passages import STOP, Grouped, grouped
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
-from lexvl_anserini.queries.batches import QueryBatch, together
-from lexvl_anserini.runs.order import RankedList, top_positions
+from lexvl_anserini.ground.records import ImpactQuery, TermWeights, Vocabulary
+from lexvl_anserini.queries.query_vectors import QueryBatch, together
+from lexvl_anserini.runs.order import RankedList, select_top_positions
 
 # Queries that a thread takes at a time at most: enough that a call costs little, few enough for little memory.
 STEP = 32
@@ -111,7 +110,7 @@ class ResidentPostings:
             allowed: uint8 [documents], 1 for those that can be hits; None if all can.
             best: from 1 on, hits are documents whose passages are in the index, scored by the sum of so many of them.
         """
-        batch = QueryBatch.of(queries)
+        batch = QueryBatch.build(queries)
         terms, most_terms = self._terms(batch), max(map(len, batch.vectors), default=0)
         allowed = ALL_DOCUMENTS if allowed is None else allowed
         ranked_lists: list[Any] = [None] * len(batch)
@@ -227,7 +226,7 @@ def sums_of(passages: Grouped, terms: Queries, best: int, allowed: np.ndarray, h
         of_passages, sums = np.zeros(ends[-1], np.int32), np.zeros(len(passages.sizes), np.int64)
         find_best(passages.postings, terms, query, allowed, space, ends, of_passages, sums)
         add_up(ends, of_passages, sums)
-        top = top_positions(sums, hits)
+        top = select_top_positions(sums, hits)
         counts[query] = len(top)
         places[query, : len(top)], scores[query, : len(top)] = top, sums[top]
     return places, scores, counts

@@ -17,7 +17,7 @@ from weakref import finalize
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.installed import version_of
+from lexvl_anserini.ground.machine import find_version
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, collect_scores
 
@@ -158,4 +158,4 @@ class PackagedSearch(MTEBSearch):
 
 def get_revision(model: Encoder) -> str:
     """Returns the revision in MTEB's results: 40 digits of the checkpoint's digest, else this package's version."""
-    return (model.checkpoint_digest or version_of("lexvl-anserini") or "none")[:40]
+    return (model.checkpoint_digest or find_version("lexvl-anserini") or "none")[:40]

@@ -21,12 +21,9 @@ from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Encoder, Kind
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.quantise import Quantiser, row_max
-from lexvl_anserini.ground.records import Document, ImpactQuery, Topic
-from lexvl_anserini.ground.vocabulary import Vocabulary
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.retrieval import search_index
-from lexvl_anserini.searching.searcher import located
+from lexvl_anserini.ground.quantise import Quantiser, compute_row_max
+from lexvl_anserini.ground.records import Document, ImpactQuery, Topic, Vocabulary
+from lexvl_anserini.searching.searcher import Index, open_built, search_index
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.reading import read_vocabulary
 from lexvl_plugins.exchange.adapters.indexed_corpus import index_documents
@@ -112,7 +109,8 @@ def semantic_search_lucene(
     elif corpus_index is None:
         raise UsageError("neither corpus_embeddings nor corpus_index; give one of them")
     else:
-        index = corpus_index if isinstance(corpus_index, Index) else Index.of(located(corpus_index))
+        built = open_built(corpus_index)
+        index = corpus_index if isinstance(corpus_index, Index) else Index(built.path, built.manifest)
     started = time.perf_counter()
     results = _search(index, query_embeddings, top_k, threads)
     seconds = time.perf_counter() - started
@@ -142,8 +140,8 @@ def _search(index: Index, embeddings: Embeddings, top_k: int, threads: int) -> l
     quantiser = Quantiser.from_json(index.manifest.quantiser)
     impacts = quantiser.queries(queries.weights, index.manifest.counts.max_impact)
     # A query's largest weight becomes its largest impact, whatever its bits.
-    peaks = row_max(queries.weights)
-    scales = np.divide(row_max(impacts.impacts), peaks, out=np.ones_like(peaks), where=peaks > 0)
+    peaks = compute_row_max(queries.weights)
+    scales = np.divide(compute_row_max(impacts.impacts), peaks, out=np.ones_like(peaks), where=peaks > 0)
     scales *= quantiser.document.scale or 1.0
     topics = [ImpactQuery(str(row), vector) for row, vector in enumerate(impacts.in_vocabulary(terms))]
     lists = search_index(index, topics, top_k, threads=threads)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.encoders.checkpoints.hub import names_in
-from lexvl_anserini.ground.errors import LexvlError, UsageError, reason_of
+from lexvl_anserini.encoders.checkpoints.find import list_names
+from lexvl_anserini.ground.errors import LexvlError, UsageError, describe_error
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class HubPlace:
                     f"{self.repo_id}: holds {len(there)} files that {self.writer} did not write, such as "
                     f"{min(there)!r}; name another repository, or replace them ({self.replace_by})"
                 )
-            names = sorted(names_in(folder))
+            names = sorted(list_names(folder))
             operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in names]
             operations += [CommitOperationDelete(name) for name in sorted(there - set(names))]
             where = {**kind, "revision": self.branch, "parent_commit": info.sha}
@@ -129,8 +129,8 @@ def hub_errors(repo_id: str, step: str, outcome: str) -> Iterator[None]:
         ) from error
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else 0
-        why = REMEDIES.get(status) or reason_of(error)
+        why = REMEDIES.get(status) or describe_error(error)
         raise LexvlError(f"{repo_id}: the hub refuses ({status}): {why}; {outcome.partition(',')[0]}") from error
     except Exception as error:  # any error of the HTTP stack
-        reason = reason_of(error.__cause__ or error)
+        reason = describe_error(error.__cause__ or error)
         raise LexvlError(f"{repo_id}: the {step} broke off ({reason}); {outcome}") from error

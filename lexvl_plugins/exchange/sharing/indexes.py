@@ -21,7 +21,14 @@ import orjson
 import yaml
 
 from lexvl_anserini.encoders.cards import PACKAGED
-from lexvl_anserini.encoders.checkpoints.hub import COMMIT, digest_like, hub_file, names_in, remove, safe_name
+from lexvl_anserini.encoders.checkpoints.find import (
+    COMMIT,
+    compute_digest_like,
+    is_safe_name,
+    list_names,
+    read_hub_file,
+    remove_blob,
+)
 from lexvl_anserini.engines.index_folder import REPORT, folder_bytes, index_manifest, read_report, report_digest
 from lexvl_anserini.engines.opening import open_index, verified
 from lexvl_anserini.ground.errors import ArtefactError, DataError
@@ -102,7 +109,7 @@ def check_index(index: Path) -> Manifest:
 
 def copy_index(index: Path, folder: Path) -> None:
     """Copies the files of an index, without locks."""
-    copy_files(index, [name for name in names_in(index) if not name.endswith(PROCESS_FILES)], folder)
+    copy_files(index, [name for name in list_names(index) if not name.endswith(PROCESS_FILES)], folder)
 
 
 def push_index(
@@ -140,11 +147,11 @@ def push_index(
         folder = Path(home) / "index"
         copy_index(index, folder)
         (folder / "README.md").write_text(build_card(index, manifest, licence, measures, target), encoding="utf-8")
-        rows = {"documents": manifest.counts.documents, "files": len(list(names_in(folder)))}
+        rows = {"documents": manifest.counts.documents, "files": len(list(list_names(folder)))}
         if not stored:
             return {"index": hub.commit(folder, "Add an index of lexvl-anserini"), **rows}
         with publish_after(there := place(target)):
-            held = sorted(names_in(there)) if there.is_dir() else []
+            held = sorted(list_names(there)) if there.is_dir() else []
             if held and REPORT not in held and not overwrite:
                 raise ArtefactError(
                     f"{there}: holds {len(held)} files that lexvl push did not write, such as {held[0]!r}; name "
@@ -190,17 +197,17 @@ def fetch_index(source: str, part: Path) -> str:
         if not COMMIT.fullmatch(commit):
             raise ArtefactError(f"{repo_id}: the hub answers with commit {commit!r:.80}, expected 40 hex digits")
         listed = [sibling for sibling in info.siblings or () if sibling.rfilename not in HUB_FILES]
-        if odd := next((entry.rfilename for entry in listed if not safe_name(entry.rfilename)), None):
+        if odd := next((entry.rfilename for entry in listed if not is_safe_name(entry.rfilename)), None):
             raise ArtefactError(f"{repo_id}: the hub lists {odd!r:.80}, which is not a name inside a folder; refused")
-        files = [hub_file(repo_id, sibling) for sibling in listed]
+        files = [read_hub_file(repo_id, sibling) for sibling in listed]
         if REPORT not in {file.name for file in files}:
             raise ArtefactError(f"{repo_id}: no index of `lexvl push` (it lacks {REPORT})")
         names = [escape(file.name) for file in files]
         snapshot = Path(snapshot_download(repo_id, repo_type=DATASET, revision=commit, allow_patterns=names))
     copy_files(snapshot, [file.name for file in files], part)
     for file in files:
-        if digest_like(file.digest, part / file.name) != file.digest:
-            remove(snapshot / file.name)
+        if compute_digest_like(file.digest, part / file.name) != file.digest:
+            remove_blob(snapshot / file.name)
             raise ArtefactError(f"{repo_id}: {file.name} arrived damaged and was removed; pull again")
     return commit
 

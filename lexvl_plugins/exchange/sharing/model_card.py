@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.encoders.cards import CARDS, PACKAGED
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.inputs import reads_images
+from lexvl_anserini.encoders.encoder import reads_images
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.records import Measurement

@@ -12,22 +12,25 @@ this package, `lexvl_plugins.exchange.sharing.sparse_encoder.LexicalModule`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints import sentence_layout as layout
-from lexvl_anserini.encoders.checkpoints.filenames import CONFIGURATIONS, TOKENIZER_FILES, may_be_shards, model_files
 from lexvl_anserini.encoders.checkpoints.find import (
-    SAVED,
+    CONFIGURATIONS,
+    TOKENIZER_FILES,
     Checkpoint,
-    digest_of,
+    combine_digests,
     find_checkpoint,
-    other_parts,
-    read_saved,
+    find_parts,
+    is_shard_name,
+    list_model_files,
+    list_names,
 )
-from lexvl_anserini.encoders.checkpoints.hub import names_in
+from lexvl_anserini.encoders.loading import SAVED, read_saved
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, UsageError
 from lexvl_anserini.ground.files import atomic_write, new_folder, write_json
 from lexvl_anserini.ground.manifest import PLACES
@@ -135,11 +138,14 @@ def write_encoder(model: Encoder, folder: Path) -> Checkpoint:
     if model.checkpoint is None:
         raise UsageError(f"encoder {model.name!r} was loaded from no checkpoint; there is nothing to save")
     checkpoint = find_checkpoint(model.checkpoint)
-    if digest_of(checkpoint, other_parts(model.options)) != model.checkpoint_digest:
+    if combine_digests(checkpoint, find_parts(model.options)) != model.checkpoint_digest:
         raise CheckpointError(f"{model.checkpoint}: changed since the encoder was loaded; load it again")
     saved = read_saved(checkpoint)
-    base = saved.weights_of(checkpoint) if saved else checkpoint
-    places = saved.places_in(checkpoint) if saved else {}
+    base, places = checkpoint, dict[str, str]()
+    if saved:
+        spec, base = saved
+        stored = {**asdict(spec), **spec.options}
+        places = {key: stored[key] for key in PLACES if stored.get(key)}
     places |= {key: model.options[key] for key in PLACES if model.options.get(key)}
     options = {key: value for key, value in model.options.items() if key not in PLACES}
     ours = base.file is None and _is_ours(base.folder)
@@ -173,7 +179,7 @@ def _copy_weights(base: Checkpoint, folder: Path, ours: bool) -> None:
         names = {path.name for pattern in beside for path in base.folder.glob(pattern) if path.is_file()}
         names.add(base.file.name)
     else:
-        names = set(model_files(names_in(base.folder))) - (
+        names = set(list_model_files(list_names(base.folder))) - (
             {SAVED, layout.MODULES_FILE, layout.ABOUT_FILE} if ours else set()
         )
         names |= {name for name in RECORDS if (base.folder / name).is_file()}
@@ -185,7 +191,7 @@ def _copy_weights(base: Checkpoint, folder: Path, ours: bool) -> None:
     for name in {side["model_id"] for side in sides if isinstance(side.get("model_id"), str)} - {"", ".", ".."}:
         source = base.folder.parent / name
         if "/" not in name and source.is_dir() and not (base.folder / name).exists():
-            copy_files(source, model_files(names_in(source), weights=False), folder / name)
+            copy_files(source, list_model_files(list_names(source), weights=False), folder / name)
 
 
 def _copy_places(places: dict[str, str], folder: Path) -> dict[str, str]:
@@ -194,7 +200,7 @@ def _copy_places(places: dict[str, str], folder: Path) -> dict[str, str]:
         if name in PACKAGED:
             continue
         part = find_checkpoint(name, key.endswith("_checkpoint"))
-        names = [part.file.name] if part.file else model_files(names_in(part.folder), part.weights)
+        names = [part.file.name] if part.file else list_model_files(list_names(part.folder), part.weights)
         copy_files(part.folder, names, folder / key)
         places[key] = f"{key}/{part.file.name}" if part.file else key
     return places
@@ -203,14 +209,14 @@ def _copy_places(places: dict[str, str], folder: Path) -> dict[str, str]:
 def _is_plain_splade(model: Encoder, base: Checkpoint) -> bool:
     """Whether one masked LM of transformers, read alike on both sides, has all that the encoder computes."""
     from lexvl_anserini.encoders.parts.backbones import is_causal_lm
-    from lexvl_anserini.encoders.parts.pooling import log1p_relu, masked_last
+    from lexvl_anserini.encoders.parts.pooling import log1p_relu, pool_last
     from lexvl_anserini.encoders.parts.sparsify import Sparsifier
 
     if model.name != "splade" or base.file is not None or (base.folder / layout.MODULES_FILE).is_file():
         return False
     # A run of naver's trainers has folders; a network of transformers has all at the root.
-    files = model_files(names_in(base.folder))
-    if any("/" in name for name in files) or not any(map(may_be_shards, files)):
+    files = list_model_files(list_names(base.folder))
+    if any("/" in name for name in files) or not any(map(is_shard_name, files)):
         return False
     # sentence-transformers reads masked LMs alone.
     if is_causal_lm(base.config().get("architectures")) or any(model.options.get(key) for key in PLACES):
@@ -222,7 +228,7 @@ def _is_plain_splade(model: Encoder, base: Checkpoint) -> bool:
     # A written folder has no other rule of the sparsifier than `topk`.
     plain = all(
         side.composition.sparsifier == Sparsifier(side.composition.sparsifier.topk)
-        and side.composition.pooling is not masked_last
+        and side.composition.pooling is not pool_last
         and side.composition.activation is log1p_relu
         for side in sides
     )

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from sentence_transformers.base.modules import InputModule
 
-from lexvl_anserini.data.pictures.images import image_suffixes
-from lexvl_anserini.encoders.encoder import Encoder, LexicalSide, as_lexical
-from lexvl_anserini.encoders.inputs import reads_images
+from lexvl_anserini.data.pictures.images import list_image_suffixes
+from lexvl_anserini.encoders.encoder import Encoder, LexicalSide, as_lexical, reads_images
 from lexvl_anserini.encoders.loading import load_encoder_of, load_saved
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.exchange.sharing.saving import write_encoder
@@ -96,7 +95,7 @@ class LexicalModule(InputModule):
         sides = [self.model.query, self.model.document]
         first, second = sides if task == "query" else reversed(sides)
         # The name of a picture is its path, as for sentence-transformers, where a side reads pictures.
-        suffixes = image_suffixes() if "image" in self.modalities else ()
+        suffixes = list_image_suffixes() if "image" in self.modalities else ()
         images = {not isinstance(item, str) or PurePath(item).suffix.lower() in suffixes for item in inputs}
         if len(images) > 1:
             raise UsageError("texts and images in one batch; encode them one after the other")

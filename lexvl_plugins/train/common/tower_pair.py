@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.parts.pooling import Head
-from lexvl_anserini.encoders.parts.sparsify import top_mask
+from lexvl_anserini.encoders.parts.sparsify import mark_top
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.train.common.batches import Details, TrainingBatch
 from lexvl_plugins.train.model_settings import ImagePairSettings
@@ -132,7 +132,7 @@ def drop_registers(weights: Tensor, model: ImagePairSettings) -> Tensor:
 
 def sparsify(weights: Tensor, topk: int | None) -> Tensor:
     """Weights [n, V] after the sparsifier: the `topk` largest of each row, or all positive ones."""
-    return weights if topk is None else weights * top_mask(weights, topk)
+    return weights if topk is None else weights * mark_top(weights, topk)
 
 
 # Floats of one slice of the logits [B, L, C]: 128 MiB.

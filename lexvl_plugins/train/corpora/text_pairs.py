@@ -15,24 +15,24 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from lexvl_anserini.data.checks import checked_id, shown
-from lexvl_anserini.data.corpora.beir import corpus_file, read_corpus
-from lexvl_anserini.data.dataset import Dataset, checked_direction, dataset_of
-from lexvl_anserini.data.entries import log_once
+from lexvl_anserini.data.checks import check_id, shown
+from lexvl_anserini.data.corpora.beir import find_corpus_file, read_corpus
+from lexvl_anserini.data.dataset import Dataset, choose_direction, load_reference
 from lexvl_anserini.data.lines import (
     DAMAGED_GZIP,
     decode,
+    get_plain_suffix,
+    get_string,
+    log_once,
     open_packed,
     parse_object,
-    plain_suffix,
     read_lines,
-    string_field,
 )
 from lexvl_anserini.data.topics import read_topics
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document, Qrel, TeacherScore, Topic
-from lexvl_anserini.ground.user_folders import expanded_path
 
 SPLIT = "train"
 
@@ -85,7 +85,7 @@ def load_triples(ref: CorpusRef) -> Dataset:
     if not comma:
         raise UsageError(f"{ref.name}: expected triples:FILE,FOLDER; the folder has the texts of the ids")
     triples = find_file(path)
-    corpus, topics = find_texts(expanded_path(folder), ref.escape_ids)
+    corpus, topics = find_texts(expand_path(folder), ref.escape_ids)
     judged = partial(read_triples, triples, ref.escape_ids)
 
     def keep_judged() -> Iterator[Topic]:
@@ -145,13 +145,13 @@ def make_one_split(
     """A dataset of texts with the split `train` alone."""
     if ref.split not in (None, SPLIT):
         raise UsageError(f"{ref.name} has no split {ref.split!r}; a file of training pairs has the split {SPLIT} alone")
-    direction = checked_direction(ref, ("text-to-text",), "text-to-text")
+    direction = choose_direction(ref, ("text-to-text",), "text-to-text")
     return Dataset.of(replace(ref, split=SPLIT, direction=direction), documents, topics, qrels)
 
 
 def find_file(path: str) -> Path:
     """The file of training pairs that a corpus names."""
-    file = expanded_path(path)
+    file = expand_path(path)
     if not file.is_file():
         raise DataError(f"{file}: {'a folder, expected a file' if file.is_dir() else 'no such file'} of training pairs")
     return file
@@ -165,7 +165,7 @@ def read_dpr(path: Path, escape_ids: bool = False) -> Iterator[Example]:
     skipped = total = same = 0
     for where, record in read_records(path):
         total += 1
-        question = string_field(record, "question", where)
+        question = get_string(record, "question", where)
         if not question or not question.strip():
             raise DataError(f"{where}: no 'question'; keys found: {', '.join(record) or 'none'}")
         if POSITIVES not in record:
@@ -179,7 +179,7 @@ def read_dpr(path: Path, escape_ids: bool = False) -> Iterator[Example]:
         right = {compute_digest(document.title or "", document.text or "") for document, _ in positives}
         others = [(d, score) for d, score in negatives if compute_digest(d.title or "", d.text or "") not in right]
         same, negatives = same + len(negatives) - len(others), others
-        query_id = checked_id(record.get("query_id", total), where, escape_ids)
+        query_id = check_id(record.get("query_id", total), where, escape_ids)
         scores = {document.doc_id: score for document, score in (*positives, *negatives) if score is not None}
         relevant, wrong = (tuple(document for document, _ in listed) for listed in (positives, negatives))
         yield Example(where, Topic(query_id, question), relevant, wrong, scores)
@@ -193,7 +193,7 @@ def read_dpr(path: Path, escape_ids: bool = False) -> Iterator[Example]:
 
 def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The entries of a JSON array or of JSON lines, each with its place."""
-    if plain_suffix(path) == ".jsonl":
+    if get_plain_suffix(path) == ".jsonl":
         for line in read_lines(path):
             yield line.where, parse_object(line)
         return
@@ -223,11 +223,11 @@ def read_passages(record: Mapping[str, Any], key: str, where: str, escape_ids: b
         place = f"{where}: passage {number} of {key!r}"
         if not isinstance(passage, dict):
             raise DataError(f"{place} is {shown(passage)}, expected an object with 'title' and 'text'")
-        title, text = (string_field(passage, name, place) for name in ("title", "text"))
+        title, text = (get_string(passage, name, place) for name in ("title", "text"))
         if text is None or not f"{title or ''}{text}".strip():
             raise DataError(f"{place} has no text")
         raw_id = next((passage[name] for name in PASSAGE_IDS if name in passage), None)
-        doc_id = compute_digest(title or "", text) if raw_id is None else checked_id(raw_id, place, escape_ids)
+        doc_id = compute_digest(title or "", text) if raw_id is None else check_id(raw_id, place, escape_ids)
         score = passage.get(SCORE)
         if score is not None and (isinstance(score, bool) or not isinstance(score, (int, float))):
             raise DataError(f"{place}: {SCORE!r} is {shown(score)}, expected a number")
@@ -251,7 +251,7 @@ def read_pairs(path: Path) -> Iterator[Example]:
 def read_triples(path: Path, escape_ids: bool = False) -> Iterator[Qrel]:
     """The judgements of a file of ids."""
     for where, columns in read_table(path, "query id, positive id and optional negatives' ids"):
-        query_id, *doc_ids = (checked_id(column, where, escape_ids) for column in columns)
+        query_id, *doc_ids = (check_id(column, where, escape_ids) for column in columns)
         for number, doc_id in enumerate(doc_ids):
             yield Qrel(query_id, doc_id, int(number == 0))
 
@@ -276,7 +276,7 @@ def read_table(path: Path, expected: str) -> Iterator[tuple[str, list[str]]]:
 
 def find_texts(folder: Path, escape_ids: bool) -> tuple[Documents, Topics]:
     """The documents and topics of a folder in the layout of BEIR or of MS MARCO."""
-    if (corpus := corpus_file(folder)) and (folder / "queries.jsonl").is_file():
+    if (corpus := find_corpus_file(folder)) and (folder / "queries.jsonl").is_file():
         return partial(read_corpus, corpus, escape_ids), partial(read_topics, folder / "queries.jsonl", escape_ids)
     collection, queries = folder / "collection.tsv", folder / "queries.train.tsv"
     if not (collection.is_file() and queries.is_file()):
@@ -293,7 +293,7 @@ def read_collection(path: Path, escape_ids: bool = False) -> Iterator[Document]:
         doc_id, tab, text = decode(line).partition("\t")
         if not tab:
             raise DataError(f"{line.where}: no tab; expected id, tab, text")
-        yield Document(checked_id(doc_id, line.where, escape_ids), text=text)
+        yield Document(check_id(doc_id, line.where, escape_ids), text=text)
 
 
 # Characters of a sentence that is a query: shorter ones say little, longer ones are often lists.
@@ -313,7 +313,7 @@ def load_own_queries(ref: CorpusRef) -> Dataset:
         raise UsageError(f"{ref.name!r} names no corpus; expected {kind}:<corpus>, such as {kind}:beir/nfcorpus")
     if ref.split is not None:
         raise UsageError(f"{ref.name}: split {ref.split!r}; queries of the documents themselves have no splits")
-    corpus, find_query = dataset_of(replace(ref, name=name)), QUERIES[kind]
+    corpus, find_query = load_reference(replace(ref, name=name)), QUERIES[kind]
 
     def list_topics() -> Iterator[Topic]:
         queries = ((document.doc_id, find_query(document)) for document in corpus.documents())

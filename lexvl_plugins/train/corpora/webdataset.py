@@ -20,15 +20,15 @@ from typing import NamedTuple
 
 import orjson
 
-from lexvl_anserini.data.checks import checked_id
-from lexvl_anserini.data.corpora.karpathy import Caption, CaptionedImage, viewed
-from lexvl_anserini.data.dataset import Dataset, checked_direction
-from lexvl_anserini.data.entries import HIDDEN, LeftOut
+from lexvl_anserini.data.checks import check_id
+from lexvl_anserini.data.corpora.captioned import Caption, CaptionedImage, viewed
+from lexvl_anserini.data.dataset import Dataset, choose_direction
+from lexvl_anserini.data.lines import HIDDEN, LeftOut
 from lexvl_anserini.data.pictures.archives import Archive, open_archive
-from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, image_suffixes
+from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, list_image_suffixes
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.user_folders import expanded_path
 
 FAMILY = "webdataset"
 OFFERED = ("text-to-image", "image-to-text")
@@ -64,7 +64,7 @@ def load_webdataset(ref: CorpusRef) -> Dataset:
             f"{ref.name}: split {ref.split!r} of shards, whose pairs are all {SPLIT!r}; name other shards, and in a "
             "recipe set data.held_out, or data.validation to null"
         )
-    shards, direction = find_shards(ref.name), checked_direction(ref, OFFERED, OFFERED[0])
+    shards, direction = find_shards(ref.name), choose_direction(ref, OFFERED, OFFERED[0])
     return viewed(replace(ref, direction=direction), partial(_list_images, ref, shards), lambda: str)
 
 
@@ -75,13 +75,13 @@ def find_shards(name: str) -> dict[str, Path]:
         raise UsageError(
             f"{name!r} names no shards; expected {FAMILY}:<folder, tar or pattern such as a/{{00..99}}.tar>"
         )
-    path = expanded_path(where)
+    path = expand_path(where)
     if path.is_dir():
         paths = sorted(path.rglob("*.tar"))
         if not paths:
             raise DataError(f"{path}: no .tar in it; expected shards")
     else:
-        paths = [path] if path.exists() else [expanded_path(shard) for shard in expand_pattern(where)]
+        paths = [path] if path.exists() else [expand_path(shard) for shard in expand_pattern(where)]
     missing = [path for path in paths if not path.is_file()]
     if missing:
         raise DataError(f"{missing[0]}: no such shard ({len(missing)} of the {len(paths)} of {name} are not there)")
@@ -110,7 +110,7 @@ def expand_pattern(pattern: str) -> list[str]:
 def read_shard(archive: Archive, name: str, left_out: LeftOut, escape_ids: bool = False) -> list[ShardImage]:
     """The images of a shard in the order of its members; what is no image with a text is added to `left_out`."""
     by_stem: dict[str, dict[str, str]] = {}
-    suffixes = image_suffixes()
+    suffixes = list_image_suffixes()
     for member in archive.members:
         path = PurePosixPath(member)
         suffix = path.suffix.lower()
@@ -133,7 +133,7 @@ def read_shard(archive: Archive, name: str, left_out: LeftOut, escape_ids: bool 
             where = f"{archive.path}::{members['image']}"
             if text is None:
                 left_out.add("an image without a text", where)
-            images.append(ShardImage(members["image"], checked_id(f"{name}/{stem}", where, escape_ids), text))
+            images.append(ShardImage(members["image"], check_id(f"{name}/{stem}", where, escape_ids), text))
         elif text is not None:
             left_out.add("a text without an image", f"{archive.path}::{stem}")
     return images

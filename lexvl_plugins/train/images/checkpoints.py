@@ -22,21 +22,31 @@ from torch import Tensor
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints import swin_layout
 from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, name_in_file, stored
-from lexvl_anserini.encoders.checkpoints.filenames import inside, model_files
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.hub import names_in
+from lexvl_anserini.encoders.checkpoints.find import (
+    Checkpoint,
+    find_checkpoint,
+    list_model_files,
+    list_names,
+    resolve_inside,
+)
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.families.fdt import CODEBOOK, QUERY_MAPS
 from lexvl_anserini.encoders.families.stair import save_stair
 from lexvl_anserini.encoders.families.vdr_crossmodal import CLASS_SCALE, ClassLogits
 from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, Classifier, load_image_backbone
-from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, TOKENS, types_of
-from lexvl_anserini.encoders.parts.pretrained import ADDED, bert_weights, check_digest, entry_of, named_backbone
+from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, TOKENS, list_types
+from lexvl_anserini.encoders.parts.pretrained import (
+    ADDED,
+    check_digest,
+    read_bert_weights,
+    read_entry,
+    read_named_backbone,
+)
 from lexvl_anserini.encoders.parts.stair_network import Stage, Stair
 from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_plugins.train.common.batches import TextStore, split_positions
 from lexvl_plugins.train.common.tower_pair import TowerPair, project_max
 from lexvl_plugins.train.images.networks import (
@@ -148,7 +158,7 @@ def describe_text(
     recipe: Recipe, model: ModelSettings, networks: Networks | None, columns: TokenColumns, folder: Path
 ) -> dict[str, Any]:
     """The entry of the texts in config.json; copies a network that no package installs."""
-    entry: dict[str, Any] = {"type": types_of(model.kind)[TEXT], "model_id": TEXT_FOLDER}
+    entry: dict[str, Any] = {"type": list_types(model.kind)[TEXT], "model_id": TEXT_FOLDER}
     entry["max_len"] = model.text.max_length
     if model.kind in ("vdr-crossmodal", "dense-crossmodal"):
         entry["padding"] = "none"
@@ -169,7 +179,7 @@ def describe_text(
 
 def describe_image(pair: TowerPair, model: ModelSettings, networks: Networks | None, folder: Path) -> dict[str, Any]:
     """The entry of the images in config.json; copies a network that no package installs."""
-    entry: dict[str, Any] = {"type": types_of(model.kind)[IMAGE]}
+    entry: dict[str, Any] = {"type": list_types(model.kind)[IMAGE]}
     if networks is not None:
         entry["grid"] = choose_cells(model.image).grid
     if isinstance(model.image, ImageSettings):
@@ -202,7 +212,7 @@ def add_class_words(state: Mapping[str, Tensor], words: ClassWordWeights) -> dic
 
 def copy_network(network: Path, target: Path) -> str:
     """Copies the files of a network and returns the name of the copy."""
-    for name in model_files(names_in(network)):
+    for name in list_model_files(list_names(network)):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(network / name, target / name)
     return target.name
@@ -215,7 +225,7 @@ def find_changes(state: Mapping[str, Tensor], networks: Networks) -> dict[str, T
     """
     known: dict[str, Tensor] = {}
     if networks.text.checkpoint is not None:
-        weights, _ = bert_weights(networks.text.checkpoint)
+        weights, _ = read_bert_weights(networks.text.checkpoint)
         known |= {f"encoder_q.network.{key}": value for key, value in weights.items()}
     if networks.image.reference:
         original = load_image_backbone(networks.image.reference).network.state_dict()
@@ -247,11 +257,11 @@ def begin_with(pair: TowerPair, reference: str, model: ModelSettings, networks: 
     that only the checkpoint has are left out, class words among them. Temperatures are no part of a checkpoint.
     """
     checkpoint = find_checkpoint(reference)
-    config, types = checkpoint.config(), types_of(model.kind)
-    text, image = (entry_of(checkpoint, config, side, (name,)) for side, name in types.items())
+    config, types = checkpoint.config(), list_types(model.kind)
+    text, image = (read_entry(checkpoint, config, side, (name,)) for side, name in types.items())
     assert isinstance(model.image, PretrainedImage)
     for entry, digest in ((text, networks.text.digest), (image, networks.image.digest)):
-        name, expected = named_backbone(checkpoint, entry)
+        name, expected = read_named_backbone(checkpoint, entry)
         check_digest(checkpoint, name, expected, digest)
     if image.get("grid") != model.image.grid:
         raise UsageError(f"start {reference}: reads a grid of {image.get('grid')}, expected {model.image.grid}")
@@ -276,8 +286,10 @@ def find_terms(checkpoint: Checkpoint, entry: Mapping[str, Any], kind: str) -> t
     """The terms of a lexical pair over networks, but for class words; `entry` is that of its texts."""
     where = f"{checkpoint.folder}/config.json"
     if "terms" in entry:
-        return Vocabulary.read(inside(checkpoint.folder, entry["terms"], where)).terms[: entry.get("unit_terms")]
-    tokenizer = load_tokenizer(inside(checkpoint.folder, str(entry.get("model_id")), where))
+        return Vocabulary.read(resolve_inside(checkpoint.folder, entry["terms"], where)).terms[
+            : entry.get("unit_terms")
+        ]
+    tokenizer = load_tokenizer(resolve_inside(checkpoint.folder, str(entry.get("model_id")), where))
     return choose_columns(kind, tokenizer).vocabulary.terms
 
 
@@ -299,7 +311,7 @@ def list_tokens(tokenizer: Any) -> tuple[str, ...]:
 
 def find_added_tokens(checkpoint: Checkpoint, entry: Mapping[str, Any], rows: Tensor) -> tuple[str, ...]:
     """The tokens of a checkpoint's added rows, which are its last ones."""
-    folder = inside(checkpoint.folder, str(entry.get("model_id")), f"{checkpoint.folder}/config.json")
+    folder = resolve_inside(checkpoint.folder, str(entry.get("model_id")), f"{checkpoint.folder}/config.json")
     return list_tokens(load_tokenizer(folder))[-len(rows) :]
 
 

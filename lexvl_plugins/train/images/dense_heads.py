@@ -22,32 +22,31 @@ from lexvl_anserini.data.corpora.embeddings import read_embeddings
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
-from lexvl_anserini.encoders.families.d2s import D2SHead
-from lexvl_anserini.encoders.families.dense.dense_crossmodal import (
+from lexvl_anserini.encoders.families.dense_crossmodal import (
     HeadOf,
-    hidden_of,
-    last_layers,
-    projection_of,
-    text_folder,
-    tokenizer_and_features,
-    word_embeddings,
+    build_hidden,
+    build_projection,
+    find_text_folder,
+    load_tokenizer_and_features,
+    read_last_layers,
+    read_word_embeddings,
 )
-from lexvl_anserini.encoders.families.joint import JointHead
+from lexvl_anserini.encoders.families.dense_heads import D2SHead, JointHead
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.features import (
     MASK_LENGTH,
     Features,
     TextAndImage,
-    columns_of_head,
-    stored,
-    tokenizer_of,
+    load_own_tokenizer,
+    make_head_columns,
+    make_stored,
 )
 from lexvl_anserini.encoders.parts.pooling import log1p_relu
-from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_of_terms, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, load_tokenizer, make_term_columns
 from lexvl_anserini.encoders.parts.towers import DenseTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import write_json
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_plugins.train.common.batches import Details, ImageBatch, StateStore, TextBatch, TextStore
 from lexvl_plugins.train.common.evaluation import StageInputs
 from lexvl_plugins.train.common.tower_pair import DetailedSide, TowerPair
@@ -105,24 +104,26 @@ class PairBase:
     def read(cls, name: str, reads: HeadOf, least: int, captions: Sequence[str]) -> PairBase:
         """Chooses the terms: words with at least `least` captions that are tokens of the pair."""
         pair = find_checkpoint(name)
-        tokenizer = load_tokenizer(text_folder(pair))
+        tokenizer = load_tokenizer(find_text_folder(pair))
         known = tokenizer.get_vocab()
         terms = [term for term in learn_terms(captions, least) if term in known]
         if not terms:
             raise UsageError(f"pair {name}: no frequent word of the captions is a token of its texts")
-        return cls(pair, reads, tokenizer, columns_of_terms(tokenizer, Vocabulary(terms, "the captions"), name))
+        return cls(pair, reads, tokenizer, make_term_columns(tokenizer, Vocabulary(terms, "the captions"), name))
 
     @cached_property
     def start(self) -> Start:
         """Terms begin as the input embeddings of their tokens, layers as those of the pair."""
-        layers = last_layers(self.checkpoint)
+        layers = read_last_layers(self.checkpoint)
         size, hidden = layers[0][0].shape
-        width = size if self.reads is projection_of else hidden
-        return Start(width, word_embeddings(self.checkpoint)[self.columns.tokens], layers=layers)
+        width = size if self.reads is build_projection else hidden
+        return Start(width, read_word_embeddings(self.checkpoint)[self.columns.tokens], layers=layers)
 
     def make_features(self, device: torch.device) -> TextAndImage:
         """What the pair computes of texts and images."""
-        return tokenizer_and_features(Source(self.checkpoint, device), self.checkpoint, self.reads, self.start.width)[1]
+        return load_tokenizer_and_features(
+            Source(self.checkpoint, device), self.checkpoint, self.reads, self.start.width
+        )[1]
 
     def write(self, folder: Path) -> Mapping[str, Any]:
         """Writes the terms and, unless it is a packaged one, the pair; returns entries of config.json."""
@@ -163,7 +164,7 @@ class VectorBase:
         if named is None:
             raise CheckpointError(f"{words.path}: no {EMBEDDINGS}; expected a BERT, a DistilBERT, a BLIP or an ALBEF")
         embeddings = weights[named]
-        tokenizer = tokenizer_of(Source(words, torch.device("cpu")), words, len(embeddings))
+        tokenizer = load_own_tokenizer(Source(words, torch.device("cpu")), words, len(embeddings))
         width = read_embeddings(images.images[:1]).shape[1]
         if kind == "joint":
             layers = []
@@ -184,11 +185,11 @@ class VectorBase:
             norm = next((key for key in NORMS if f"{key}.weight" in weights), None)
             values = (weights[f"{norm}.weight"].float(), weights[f"{norm}.bias"].float()) if norm else None
             start = Start(width, embeddings.float(), bias, values)
-        return cls(words, tokenizer, columns_of_head(tokenizer, len(embeddings), specials=True), start)
+        return cls(words, tokenizer, make_head_columns(tokenizer, len(embeddings), specials=True), start)
 
     def make_features(self, device: torch.device) -> TextAndImage:
         """What the tables have of texts and images."""
-        return TextAndImage(stored(self.start.width, device), stored(self.start.width, device))
+        return TextAndImage(make_stored(self.start.width, device), make_stored(self.start.width, device))
 
     def write(self, folder: Path) -> Mapping[str, Any]:
         """Writes the tokenizer, and returns entries of config.json."""
@@ -249,8 +250,8 @@ class TrainableJoint(DetailedSide):
 
 
 DENSE_HEADS: Mapping[str, tuple[Callable[[Start], nn.Module], HeadOf]] = {
-    "d2s": (TrainableD2S, projection_of),
-    "joint": (TrainableJoint, hidden_of),
+    "d2s": (TrainableD2S, build_projection),
+    "joint": (TrainableJoint, build_hidden),
 }
 
 

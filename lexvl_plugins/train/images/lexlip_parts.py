@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from lexvl_anserini.encoders.parts.tokens import token_strings
+from lexvl_anserini.encoders.parts.tokens import list_token_strings
 from lexvl_plugins.train.common.batches import Details, TextBatch, TrainingBatch
 from lexvl_plugins.train.common.tower_pair import TrainingPart
 from lexvl_plugins.train.images.networks import TextNetwork
@@ -59,7 +59,7 @@ class MaskedWords(TrainingPart):
         self.decoder = nn.TransformerEncoder(layer, DECODER_LAYERS, enable_nested_tensor=False)
         self.mask_id, self.size = int(tokenizer.mask_token_id), len(tokenizer)
         self.terms = [int(token) for token in text.columns.tokens]
-        continues = torch.tensor([token.startswith("##") for token in token_strings(tokenizer)])
+        continues = torch.tensor([token.startswith("##") for token in list_token_strings(tokenizer)])
         special = torch.zeros(self.size, dtype=torch.bool)
         special[list(tokenizer.all_special_ids)] = True
         self.register_buffer("dimension", torch.from_numpy(text.columns.of_token).clone(), persistent=False)

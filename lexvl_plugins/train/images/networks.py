@@ -12,25 +12,25 @@ from torch import nn
 
 from lexvl_anserini.encoders.checkpoints.clip_layout import HIGHEST_ID, find_merges
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.parts.backbones import bert_from_weights, read_config
+from lexvl_anserini.encoders.parts.backbones import build_bert, read_config
 from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone, load_image_backbone
-from lexvl_anserini.encoders.parts.images.pixels import one_crop
+from lexvl_anserini.encoders.parts.images.pixels import make_crop
 from lexvl_anserini.encoders.parts.images.vision import PatchStates, PatchTransformer
-from lexvl_anserini.encoders.parts.network_pair import fresh_image_backbone
-from lexvl_anserini.encoders.parts.pretrained import bert_weights
+from lexvl_anserini.encoders.parts.network_pair import make_image_backbone
+from lexvl_anserini.encoders.parts.pretrained import read_bert_weights
 from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stage, Stair, StairConfig, TextShape
 from lexvl_anserini.encoders.parts.tokens import (
     TokenColumns,
-    columns_ascii,
-    columns_of_all,
-    columns_of_terms,
-    first_word_id,
+    find_first_word_id,
     load_tokenizer,
+    make_all_columns,
+    make_ascii_columns,
+    make_term_columns,
 )
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.files import compute_sha256
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_plugins.train.model_settings import (
     AnyImage,
     BpeTextSettings,
@@ -91,8 +91,8 @@ def choose_columns(kind: str, tokenizer: Any) -> TokenColumns:
     Of BERT's uncased vocabulary these are all 30,522 tokens, or the 27,623 ASCII ones after its unused tokens.
     """
     if kind != "vdr-crossmodal":
-        return columns_of_all(tokenizer)
-    return columns_ascii(tokenizer, first_word_id(tokenizer) or 1 + max(tokenizer.all_special_ids))
+        return make_all_columns(tokenizer)
+    return make_ascii_columns(tokenizer, find_first_word_id(tokenizer) or 1 + max(tokenizer.all_special_ids))
 
 
 def prepare_tokens(model: ModelSettings, captions: Texts, folder: Path) -> tuple[Any, TokenColumns]:
@@ -106,7 +106,7 @@ def prepare_tokens(model: ModelSettings, captions: Texts, folder: Path) -> tuple
         tokenizer = make_tokenizer(text.tokenizer, captions, text.words, folder, text.max_length)
     if model.of_tokens or (model.kind == "stair" and model.whole):
         return tokenizer, choose_columns(model.kind, tokenizer)
-    return tokenizer, columns_ascii(tokenizer, FIRST_TOKEN_ID if model.whole else FIRST_WORD_ID)
+    return tokenizer, make_ascii_columns(tokenizer, FIRST_TOKEN_ID if model.whole else FIRST_WORD_ID)
 
 
 def load_text_network(model: ModelSettings, captions: Texts, folder: Path) -> TextNetwork:
@@ -127,11 +127,11 @@ def load_text_network(model: ModelSettings, captions: Texts, folder: Path) -> Te
     core, pieces = add_words(load_tokenizer(checkpoint.folder, config.vocab_size), join_terms(terms, classes))
     tokenizer = save_core(core, folder, settings.max_length)
     config.vocab_size += len(pieces)
-    (weights, digest), key = bert_weights(checkpoint), "embeddings.word_embeddings.weight"
+    (weights, digest), key = read_bert_weights(checkpoint), "embeddings.word_embeddings.weight"
     rows = [weights[key][list(ids)].mean(dim=0) for ids in pieces]
     weights[key] = torch.cat([weights[key], torch.stack(rows)]) if rows else weights[key]
-    bert = bert_from_weights(config, weights, str(checkpoint.folder), torch.device("cpu"))
-    columns = columns_of_terms(tokenizer, Vocabulary(terms, "the terms of the captions"), settings.checkpoint)
+    bert = build_bert(config, weights, str(checkpoint.folder), torch.device("cpu"))
+    columns = make_term_columns(tokenizer, Vocabulary(terms, "the terms of the captions"), settings.checkpoint)
     return TextNetwork(checkpoint, digest, bert, tokenizer, columns, classes)
 
 
@@ -161,7 +161,7 @@ def load_networks(model: ModelSettings, captions: Texts, folder: Path) -> Networ
     else:
         patches = PatchTransformer(**image.shape)
         nn.init.normal_(patches.positional_embedding, std=INITIAL_STD)
-        images = fresh_image_backbone(patches, image.resolution)
+        images = make_image_backbone(patches, image.resolution)
     names = image.class_names if model.lexical and isinstance(image, PretrainedImage) else None
     if names and images.classifier is None:
         raise UsageError(f"class_names {names}: {images.reference} has no classifier of its states")
@@ -180,9 +180,9 @@ def make_bert(settings: TextSettings, tokens: int) -> Any:
 def load_bert(settings: PretrainedText) -> Any:
     """The BERT of a checkpoint as it is, without pooler."""
     checkpoint = find_checkpoint(settings.checkpoint)
-    weights, _ = bert_weights(checkpoint)
+    weights, _ = read_bert_weights(checkpoint)
     where = str(checkpoint.folder)
-    return bert_from_weights(read_config(checkpoint.folder), weights, where, torch.device("cpu"))
+    return build_bert(read_config(checkpoint.folder), weights, where, torch.device("cpu"))
 
 
 def make_no_columns(tokens: int) -> TokenColumns:
@@ -193,7 +193,7 @@ def make_no_columns(tokens: int) -> TokenColumns:
 def make_patches(settings: ImageSettings | SwinSettings, joint: int) -> ImageBackbone:
     """CLIP's images or a Swin transformer with random weights, up to the states that FDT reads."""
     network = PatchStates(make_patch_network(settings, joint))
-    return ImageBackbone("", network, one_crop(settings.resolution), network.width, "")
+    return ImageBackbone("", network, make_crop(settings.resolution), network.width, "")
 
 
 def make_stair_config(model: ModelSettings, tokens: int, stage: Stage = "single") -> StairConfig:
@@ -225,7 +225,7 @@ def compute_network_digests(model: ModelSettings) -> dict[str, str]:
     if isinstance(model.text, PretrainedText):
         digests["text network"] = find_checkpoint(model.text.checkpoint).digest()
     elif isinstance(model.text, BpeTextSettings):
-        digests["merges"] = file_sha256(find_merges_file(model.text))
+        digests["merges"] = compute_sha256(find_merges_file(model.text))
     elif model.text.tokenizer is not None:
         digests["tokenizer"] = find_checkpoint(model.text.tokenizer, weights=False).digest()
     if model.start:
@@ -234,7 +234,7 @@ def compute_network_digests(model: ModelSettings) -> dict[str, str]:
         digests["image network"] = load_image_backbone(model.image.checkpoint).digest
         if names := model.image.class_names:
             read_class_names(Path(names))
-            digests["class names"] = file_sha256(Path(names))
+            digests["class names"] = compute_sha256(Path(names))
     return digests
 
 

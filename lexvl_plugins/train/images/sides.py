@@ -16,21 +16,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, normalize
 
-from lexvl_anserini.encoders.families.dense.dense_crossmodal import mean_state
+from lexvl_anserini.encoders.families.dense_crossmodal import compute_mean_state
 from lexvl_anserini.encoders.families.fdt import ATTENTIONS, QueryMap
 from lexvl_anserini.encoders.families.vdr import HEAD_EPS as VDR_EPS
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
 from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
 from lexvl_anserini.encoders.parts.network_pair import HEAD_EPS
-from lexvl_anserini.encoders.parts.pooling import Head, decayed, elu1p, log1p_relu
+from lexvl_anserini.encoders.parts.pooling import Head, compute_decay, elu1p, log1p_relu
 from lexvl_anserini.encoders.parts.pretrained import (
     CellsOf,
     Standard,
     StatesHead,
     VectorHead,
     all_cells,
-    folded,
-    layers_of,
+    fill_folded,
+    list_layers,
 )
 from lexvl_anserini.encoders.parts.stair_network import Stair, TokenHead
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
@@ -127,12 +127,14 @@ class ImageOver(OverNetwork):
 
     def copy_frozen(self) -> CellsOf:
         """A copy of the network that gives the cells, not standardised, as fast as it can."""
-        network = folded(deepcopy(self.network)).eval()
+        network = fill_folded(deepcopy(self.network)).eval()
         return CellsOf(network, self.settings.grid, Standard(len(self.standard.mean))).to(self.standard.mean.device)
 
     def compute_states(self, batch: ImageBatch) -> Tensor:
         """Standardised cells [B, 1 + grid^2, D], the mean first, with dropout in training."""
-        cells = batch.values if batch.computed else all_cells(layers_of(self.network, batch.values), self.settings.grid)
+        cells = (
+            batch.values if batch.computed else all_cells(list_layers(self.network, batch.values), self.settings.grid)
+        )
         return dropout(self.standard(cells), self.settings.dropout, self.training)
 
     def drop_cells(self, states: Tensor) -> Tensor | None:
@@ -206,7 +208,7 @@ class DenseText(OwnText):
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Vectors [B, D]."""
-        return normalize(mean_state(self.compute_states(batch), batch.attention) @ self.proj.T, dim=1)
+        return normalize(compute_mean_state(self.compute_states(batch), batch.attention) @ self.proj.T, dim=1)
 
 
 class DenseTextOver(TextOver):
@@ -218,7 +220,7 @@ class DenseTextOver(TextOver):
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Vectors [B, D]."""
-        return normalize(self.head(mean_state(self.compute_states(batch), batch.attention)), dim=1)
+        return normalize(self.head(compute_mean_state(self.compute_states(batch), batch.attention)), dim=1)
 
 
 class DenseImageOver(ImageOver):
@@ -328,7 +330,7 @@ class Codebook(nn.Module):
     def temperature(self) -> float:
         """T at this step."""
         chosen = self.settings
-        return decayed(chosen.temperature, chosen.decay, int(self.done) // chosen.every, chosen.least)
+        return compute_decay(chosen.temperature, chosen.decay, int(self.done) // chosen.every, chosen.least)
 
     def forward(
         self, head: QueryMap, states: Tensor, left_out: Tensor | None = None, floored: Tensor | None = None

@@ -23,9 +23,9 @@ import numpy as np
 import orjson
 import torch
 
-from lexvl_anserini.data.entries import NAMED, LeftOut, state_of
+from lexvl_anserini.data.lines import NAMED, LeftOut, read_file_state
 from lexvl_anserini.data.pictures.archives import Archive, index_archive
-from lexvl_anserini.data.pictures.images import decode_image, usable_cores
+from lexvl_anserini.data.pictures.images import count_usable_cores, decode_image
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import DataError, UsageError
@@ -59,7 +59,7 @@ class OpenShard(NamedTuple):
     @classmethod
     def read(cls, name: str, path: Path, left_out: LeftOut) -> OpenShard:
         """Indexes a shard and reads its texts."""
-        whole = index_archive(path, state_of(path))
+        whole = index_archive(path, read_file_state(path))
         pairs = [image for image in read_shard(whole, name, left_out, escape_ids=True) if image.text is not None]
         return cls(Archive(path, {pair.member: whole.place(pair.member) for pair in pairs}), pairs)
 
@@ -127,7 +127,10 @@ class StreamedImages:
     def read(cls, corpus: str, limit: int | None, folders: Iterable[Path]) -> StreamedImages:
         """The pairs of a corpus; the survey of files that have not changed is read from one of the folders."""
         shards = find_shards(corpus)
-        states = [(name, state.size, state.mtime_ns) for name, state in zip(shards, map(state_of, shards.values()))]  # noqa: B905
+        states = [
+            (name, state.size, state.mtime_ns)
+            for name, state in zip(shards, map(read_file_state, shards.values()))  # noqa: B905
+        ]
         digest = sha256(orjson.dumps([states, limit])).hexdigest()[:16]
         file = STORED.replace("*", f"shards-{digest}.json")
         known = next((path for folder in folders if (path := folder / file).is_file()), None)
@@ -308,7 +311,7 @@ class StreamedBatches:
                 f"open at once; lower it, or pack the pairs into larger shards (they have {mean:,} on average)"
             )
         self._open = lru_cache(maxsize=held)(stream.open)
-        self.decoding = ThreadPoolExecutor(usable_cores(), thread_name_prefix="images")
+        self.decoding = ThreadPoolExecutor(count_usable_cores(), thread_name_prefix="images")
         self.reading = ThreadPoolExecutor(1, thread_name_prefix="shards")
         self.ahead: tuple[int, Future[list[Loaded]]] | None = None
         self.unreadable = 0

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from lexvl_anserini.encoders.parts.sparsify import top_mask
+from lexvl_anserini.encoders.parts.sparsify import mark_top
 
 Temperature = float | Tensor
 
@@ -125,7 +125,7 @@ def contrast(query: Tensor, document: Tensor, temperature: Temperature = 1.0, sy
 
 def keep_heaviest(weights: Tensor, bag: Tensor | None, topk: int) -> Tensor:
     """The vectors that search uses [N, V]: their `topk` largest weights and, of a text, its own tokens'."""
-    keep = top_mask(weights.detach(), topk)
+    keep = mark_top(weights.detach(), topk)
     return weights * (keep if bag is None else keep | bag)
 
 

@@ -19,12 +19,12 @@ from lexvl_anserini.encoders.checkpoints.sentence_layout import (
     write_sparse_encoder,
     write_splade_pooling,
 )
-from lexvl_anserini.encoders.families.dense.dpr import CONTEXT, QUESTION
+from lexvl_anserini.encoders.families.dpr import CONTEXT, QUESTION
 from lexvl_anserini.encoders.families.splade import ADDS
 from lexvl_anserini.encoders.families.vdr import DOCUMENT_TOPK, SIDES
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import quietly
-from lexvl_anserini.encoders.parts.pretrained import bert_weights
+from lexvl_anserini.encoders.parts.pretrained import read_bert_weights
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_plugins.train.model_settings import AnyTower, TableSettings, TextPairSettings, TextSettings, TowerSettings
@@ -135,7 +135,7 @@ def find_changes(side: TrainableVdr, model: TextPairSettings, prefix: str) -> tu
     """The weights of a side that its packaged network does not have, and the entry that names the network."""
     tower = model.towers[0 if prefix == SIDES[0] else -1]
     assert isinstance(tower, TowerSettings), "the settings refuse a fresh network"
-    weights, digest = bert_weights(find_checkpoint(tower.checkpoint))
+    weights, digest = read_bert_weights(find_checkpoint(tower.checkpoint))
     before = {f"bert_model.{key}": value for key, value in weights.items()}
     weights_of_side = {
         key: value

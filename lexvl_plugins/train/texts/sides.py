@@ -21,37 +21,37 @@ from torch.nn.functional import normalize, pad
 
 from lexvl_anserini.encoders.checkpoints.weights import complain
 from lexvl_anserini.encoders.encoder import read_document
-from lexvl_anserini.encoders.families.dense.dpr import CONTEXT, QUESTION, read_network
-from lexvl_anserini.encoders.families.dense.sentence import load_sentence
-from lexvl_anserini.encoders.families.splade import fits, table_reader
+from lexvl_anserini.encoders.families.dpr import CONTEXT, QUESTION, read_network
+from lexvl_anserini.encoders.families.sentence import load_sentence
+from lexvl_anserini.encoders.families.splade import fits, load_table_reader
 from lexvl_anserini.encoders.families.vdr import (
     PUBLISHED_JOINER,
     Side,
-    published_config,
-    published_sides,
-    untrained_side,
+    load_published_sides,
+    load_untrained_side,
+    read_published_config,
 )
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import (
     POSITION_IDS,
     PassThrough,
+    build_language_model,
     from_pretrained,
-    language_model,
+    list_misshapen,
     load_backbone,
-    misshapen,
-    position_limit,
     quietly,
     read_config,
+    read_position_limit,
 )
-from lexvl_anserini.encoders.parts.batches import PassageReader, by_length, read_passage
-from lexvl_anserini.encoders.parts.pooling import Head, elu1p, log1p_relu, masked_max
+from lexvl_anserini.encoders.parts.batches import PassageReader, read_passage, sort_by_length
+from lexvl_anserini.encoders.parts.pooling import Head, elu1p, log1p_relu, pool_max
 from lexvl_anserini.encoders.parts.tables import Constant, LiLsr, idf
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
-    columns_of_all,
-    columns_without,
     load_tokenizer,
+    make_all_columns,
+    make_columns_without,
 )
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Document
@@ -86,7 +86,9 @@ class TrainableText(nn.Module):
     def forward(self, batch: TextBatch) -> Tensor:
         """Vectors [B, V] or [B, D]. On a CPU, texts of similar length pass the network together: less padding."""
         lengths = batch.attention.sum(dim=1).tolist()
-        pieces = [torch.from_numpy(piece) for piece in by_length(lengths, len(lengths), batch.ids.device.type == "cpu")]
+        pieces = [
+            torch.from_numpy(piece) for piece in sort_by_length(lengths, len(lengths), batch.ids.device.type == "cpu")
+        ]
         vectors = []
         for piece in pieces:
             place, longest = piece.to(batch.ids.device), max(1, max(lengths[row] for row in piece.tolist()))
@@ -111,7 +113,7 @@ class TrainableVdr(TrainableText):
         super().__init__(reader.with_max_length(max_length), side.columns, PUBLISHED_JOINER)
         if side.backbone.config.model_type != "bert":
             raise UsageError(f"kind vdr trains a BERT; the checkpoint is a {side.backbone.config.model_type} model")
-        if side.pooling is not masked_max:
+        if side.pooling is not pool_max:
             raise UsageError("kind vdr trains pooling max; the checkpoint has another")
         self.bert_model, self.ln, self.normalise = side.backbone, side.norm, side.normalise
         self.register_buffer("tokens", torch.from_numpy(side.columns.tokens), persistent=False)
@@ -144,10 +146,10 @@ class TrainableVdr(TrainableText):
 def load_vdr_sides(source: Source, max_length: int | None) -> tuple[TrainableVdr, TrainableVdr]:
     """The sides of a VDR checkpoint, of which one object may be both, or a new head over a BERT for both."""
     checkpoint = source.required("vdr")
-    if config := published_config(checkpoint):
-        query, document = published_sides(source, checkpoint, config, None)
+    if config := read_published_config(checkpoint):
+        query, document = load_published_sides(source, checkpoint, config, None)
     else:
-        query = document = untrained_side(source, checkpoint)
+        query = document = load_untrained_side(source, checkpoint)
     first = TrainableVdr(query, max_length)
     return first, first if document.backbone is query.backbone else TrainableVdr(document, max_length)
 
@@ -186,14 +188,14 @@ def load_splade_sides(source: Source, max_length: int | None) -> tuple[Trainable
     """One side for both from a masked or causal LM; a BERT without such a head gets a new one."""
     folder = source.required("splade").folder
     model: Any
-    model, info = from_pretrained(language_model(folder), folder)
+    model, info = from_pretrained(build_language_model(folder), folder)
     head = [key for key in info["missing_keys"] if key.startswith("cls.")]
     ignored = re.compile(rf"(.*\.)?pooler\..*|.*seq_relationship.*|{POSITION_IDS.pattern}")
     complain(
         str(folder),
         missing=[key for key in info["missing_keys"] if key not in head],
         unexpected=[key for key in info["unexpected_keys"] if not ignored.fullmatch(key)],
-        misshaped=misshapen(info),
+        misshaped=list_misshapen(info),
     )
     if head:
         reset_head(model, folder)
@@ -201,8 +203,8 @@ def load_splade_sides(source: Source, max_length: int | None) -> tuple[Trainable
     rows = len(model.get_output_embeddings().weight)
     if not fits(rows, tokenizer):
         raise CheckpointError(f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model {rows}")
-    reader = TextReader(tokenizer, max_length or 256, limit=position_limit(model.config))
-    side = TrainableSplade(model.float(), reader, columns_of_all(tokenizer))
+    reader = TextReader(tokenizer, max_length or 256, limit=read_position_limit(model.config))
+    side = TrainableSplade(model.float(), reader, make_all_columns(tokenizer))
     return side, side
 
 
@@ -222,7 +224,7 @@ class TrainableTable(TrainableText):
     """w_j = n_j table_j over the own tokens of a text, as `BagTower` has it; every token is a dimension."""
 
     def __init__(self, tokenizer: Any, table: nn.Module, adds: bool):
-        super().__init__(table_reader(tokenizer), columns_without(tokenizer, []))
+        super().__init__(load_table_reader(tokenizer), make_columns_without(tokenizer, []))
         self.table, self.adds = table, adds
 
     def forward(self, batch: TextBatch) -> Tensor:
@@ -251,7 +253,7 @@ class TrainableDpr(TrainableText):
     """v = the [CLS] state of a BERT, neither projected (unless the checkpoint is) nor normalised."""
 
     def __init__(self, bert: Any, projection: nn.Module, reader: TextReader):
-        super().__init__(reader, columns_of_all(reader.tokenizer))
+        super().__init__(reader, make_all_columns(reader.tokenizer))
         if bert.config.model_type not in ("bert", "dpr"):
             raise UsageError(f"kind dpr trains a BERT; the checkpoint is a {bert.config.model_type} model")
         self.bert_model, self.projection = bert, projection
@@ -276,7 +278,7 @@ def load_dpr_sides(source: Source, max_length: int | None) -> tuple[TrainableDpr
         bert, projection, size = *read_network(checkpoint, (QUESTION, CONTEXT), source.device), config.vocab_size
     else:
         (bert, size), projection = load_backbone(checkpoint, source.device), nn.Identity()
-    limit = position_limit(config)
+    limit = read_position_limit(config)
     length = max_length or min(256, limit or 256)
     side = TrainableDpr(
         bert, projection, TextReader(load_tokenizer(source.tokenizer_folder(), size), length, limit=limit)
@@ -292,8 +294,8 @@ class TrainableSentence(TrainableText):
             raise UsageError("kind sentence trains models whose first module is a network of transformers")
         if max_length is not None:
             model.max_seq_length = max_length
-        length = model.max_seq_length or position_limit(model[0].auto_model.config) or 512
-        super().__init__(TextReader(model.tokenizer, length), columns_of_all(model.tokenizer))
+        length = model.max_seq_length or read_position_limit(model[0].auto_model.config) or 512
+        super().__init__(TextReader(model.tokenizer, length), make_all_columns(model.tokenizer))
         self.model, self.cosine = model, cosine
         prompts = getattr(model, "prompts", None) or {}
         self.prompts = [prompts.get(side) or "" for side in ("query", "document")]

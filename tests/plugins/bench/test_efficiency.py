@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from lexvl_eval.measures.result_files import machine
 from scipy import sparse
 from shard_folders import write_shards
 from typer.testing import CliRunner
@@ -26,7 +27,7 @@ from lexvl_plugins.bench import baselines, index, search, systems
 from lexvl_plugins.bench.collection import describe, prepare, read_queries
 from lexvl_plugins.bench.command import SUITES, check_options, command, run_suite
 from lexvl_plugins.bench.processes import Outcome, Ready, Stopwatch, Worker, run_once, take_turns, time_each
-from lexvl_plugins.bench.suite import Options, Ratio, Report, cell, latency, machine, ratio, tabulate_rows
+from lexvl_plugins.bench.suite import Options, Ratio, Report, cell, latency, ratio, tabulate_rows
 from lexvl_plugins.bench.systems import (
     DIMENSIONS,
     SEARCHERS,

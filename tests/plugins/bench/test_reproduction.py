@@ -10,10 +10,10 @@ import pytest
 from corpus_folders import coloured_coco
 from tiny_encoders import made_stair, made_twin
 
-from eval.reproduction.matrix import plan_of
-from eval.reproduction.published import published_tables, read_tables
-from eval.reproduction.record import read_record
+from eval.reproduction.matrix import make_plan
+from eval.reproduction.published import load_published_tables, read_tables
 from eval.reproduction.rows import Workplace
+from eval.reproduction.tables import read_record
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_plugins.bench import protocols, reproduction
 from lexvl_plugins.bench.processes import Outcome
@@ -134,7 +134,9 @@ def test_ratios_are_measured_on_linux_alone(tmp_path, monkeypatch):
 
 def test_suites_name_systems_and_ratios_that_are_measured():
     """Each ratio is one of two systems of its suite, a task and a number of hits that the suite measures."""
-    cells = [cell for table in published_tables().values() for cell in table.cells if cell.system and cell.system.suite]
+    cells = [
+        cell for table in load_published_tables().values() for cell in table.cells if cell.system and cell.system.suite
+    ]
     assert len(cells) >= 4 and {cell.quantity.task for cell in cells} == {"speed"}
     for cell in cells:
         ratio = re.fullmatch(r"(\S+) / (\S+): (single query|batch of queries), CPU, k=(10|1000)", cell.quantity.measure)
@@ -165,7 +167,7 @@ def test_latency_beside_the_dense_twin(golden, tmp_path, monkeypatch):
     monkeypatch.setattr(reproduction, "measure", measured)
     table = table_of(tmp_path, LATENT)
     one = Workplace(tmp_path / "out", str(data), checkpoints={"STAIR": str(weights)})
-    assert [need.name for need in plan_of(table, one).needs] == [str(weights), "twin", "coco/test"]
+    assert [need.name for need in make_plan(table, one).needs] == [str(weights), "twin", "coco/test"]
     assert {cell.reason for cell in cells_of(table, one)} == {"missing: twin"}
     place = Workplace(tmp_path / "out", str(data), checkpoints={"STAIR": str(weights), "twin": str(twin)})
     cells = cells_of(table, place)

@@ -22,15 +22,15 @@ from rounds import Rounds
 from shard_folders import write_shards
 from worlds import WORDS
 
-from lexvl_anserini.data.dataset import dataset_of
-from lexvl_anserini.encoders.loading import EncoderRequest
+from lexvl_anserini.data.dataset import load_reference
+from lexvl_anserini.encoders.loading import EncoderSpec
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.queries.feedback import ShardVectors
+from lexvl_anserini.queries.query_vectors import ShardVectors
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.searcher import search_index
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.cluster.parts import PartsRequest, encode_part, encode_parts, load_plan
@@ -42,8 +42,8 @@ pytestmark = [pytest.mark.heavy, pytest.mark.attack]
 
 
 @pytest.fixture(scope="module")
-def encoder(golden: Path) -> EncoderRequest:
-    return EncoderRequest("bag-of-tokens", str(golden / "splade/ckpt_bert"), device="cpu")
+def encoder(golden: Path) -> EncoderSpec:
+    return EncoderSpec("bag-of-tokens", str(golden / "splade/ckpt_bert"), device="cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "data"))
 
 
-def planned(random: Random, folder: Path, encoder: EncoderRequest) -> Callable[..., PartsRequest]:
+def planned(random: Random, folder: Path, encoder: EncoderSpec) -> Callable[..., PartsRequest]:
     """A corpus of lines or of files with a plan; returns what makes requests for an output."""
     documents = random.randint(1, 40)
     texts = [" ".join(random.choices(WORDS, k=random.randrange(9))) for _ in range(documents)]
@@ -72,14 +72,14 @@ def planned(random: Random, folder: Path, encoder: EncoderRequest) -> Callable[.
     corpus = CorpusRef(name, **options)
     listing = name_listing(plan) if random.random() < 0.7 else None
     corpus_plan = plan_corpus(
-        dataset_of(corpus), encoder.load(), parts, layout=layout, block_size=random.randint(1, 12), listing=listing
+        load_reference(corpus), encoder.load(), parts, layout=layout, block_size=random.randint(1, 12), listing=listing
     )
     corpus_plan.write(plan)
     assert CorpusPlan.read(plan) == corpus_plan
     return lambda output: PartsRequest(plan, folder / output, corpus, encoder, Quantiser(), layout)
 
 
-def test_parts_are_those_of_one_undisturbed_call(rounds: Rounds, encoder: EncoderRequest) -> None:
+def test_parts_are_those_of_one_undisturbed_call(rounds: Rounds, encoder: EncoderSpec) -> None:
     for _seed, random, folder in rounds:
         request_of = planned(random, folder, encoder)
         with faults(folder / "whole") as counted:
@@ -88,7 +88,7 @@ def test_parts_are_those_of_one_undisturbed_call(rounds: Rounds, encoder: Encode
         number = random.randrange(parts)
         request = request_of("alone")
         write_impacts(
-            dataset_of(request.corpus),
+            load_reference(request.corpus),
             encoder.load(),
             folder / "alone",
             layout=request.layout,
@@ -139,7 +139,7 @@ def disturbed(random: Random, folder: Path, request: PartsRequest, sound: dict[s
         collection = encode_parts(PartsRequest(**{**vars(request), "output": home}))
         vectors = ShardVectors(home, collection.manifest)
         undamaged = ShardVectors(request.output, collection.manifest)
-        documents = [document.doc_id for document in dataset_of(request.corpus).documents()]
+        documents = [document.doc_id for document in load_reference(request.corpus).documents()]
         assert [vectors(d) for d in documents] == [undamaged(d) for d in documents], (path.name, what)
     except LexvlError as error:
         one_line(error)

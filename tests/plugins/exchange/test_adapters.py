@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 from invoking import invoked
 
-from lexvl_anserini import load_dataset, load_encoder
-from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document, Qrel, Topic
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.index import Index
+from lexvl_anserini.searching.searcher import Index
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, collect_scores
@@ -137,7 +137,7 @@ def test_langchain_retrieves(model, tmp_path):
 
 def test_ir_measures_reads_our_hits_and_judgements(index, model):
     measures = pytest.importorskip("ir_measures", reason="ir_measures is not installed")
-    from lexvl_anserini import Searcher
+    from lexvl_anserini.searching.searcher import Searcher
 
     with Searcher(index, model) as searcher:
         hits = [hit for ranking in searcher.lists(TOPICS, 2) for hit in ranking]

@@ -14,7 +14,7 @@ from lexvl_anserini import explain as explain_command
 from lexvl_anserini import search as search_command
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.files import file_sha256
+from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.searcher import Searcher
@@ -31,7 +31,7 @@ def stock(tmp_path: Path) -> Path:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    return {path.name: file_sha256(path) for path in folder.iterdir() if path.name != "write.lock"}
+    return {path.name: compute_sha256(path) for path in folder.iterdir() if path.name != "write.lock"}
 
 
 def test_its_lists_are_those_of_our_index(stock: Path, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hub_server import HubServer
 
 from lexvl_anserini.engines.index_folder import index_manifest, read_report, write_report
 from lexvl_anserini.engines.lucene.vectors import read_vectors
@@ -23,12 +22,15 @@ from lexvl_anserini.searching.building import build_index, delete_documents
 from lexvl_plugins.exchange.sharing.pull import command as pull
 from lexvl_plugins.exchange.sharing.push import command as push
 from tests.invoking import invoked
+from tests.plugins.exchange.hub_uploads import UploadServer
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Path:
     """An index of the demo, with names alone."""
-    from lexvl_anserini import load_dataset, load_encoder, write_impacts
+    from lexvl_anserini.data.dataset import load_dataset
+    from lexvl_anserini.encoders.loading import load_encoder
+    from lexvl_anserini.shards.writing import write_impacts
 
     folder = tmp_path_factory.mktemp("built")
     demo = load_dataset("demo")
@@ -39,7 +41,7 @@ def built(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def hub(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> HubServer:
+def hub(hub: UploadServer, monkeypatch: pytest.MonkeyPatch) -> UploadServer:
     monkeypatch.setenv("HF_TOKEN", "hf_writes")
     return hub
 

@@ -15,7 +15,7 @@ from hostile import CHANGES, UNCHANGEABLE, VALUES, places
 from rounds import Rounds
 from tiny_encoders import BERT
 
-from lexvl_anserini import load_encoder
+from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import LexvlError
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]

@@ -17,14 +17,13 @@ import pytest
 from PIL import Image
 from tiny_encoders import BERT, PUBLISHED, SPARSE, close, made_dense, made_twin
 
-from lexvl_anserini import load_encoder
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encode import command as encode_command
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.loading import load_encoder_of
-from lexvl_anserini.encoders.parts.sparsify import Sparsifier, kept, kept_rows
+from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, mark_kept, mark_kept_rows
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, MissingExtra, UnknownName, UsageError
-from lexvl_anserini.ground.files import file_sha256
+from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import EncoderRef, read_manifest
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.searching.building import build_index
@@ -226,7 +225,7 @@ def swap(folder: Path, data: bytes) -> None:
     """Another graph, with its digest."""
     (folder / "query.onnx").write_bytes(data)
     files = json.loads((folder / "export.json").read_text())["files"]
-    edit(folder, files={**files, "query.onnx": file_sha256(folder / "query.onnx")})
+    edit(folder, files={**files, "query.onnx": compute_sha256(folder / "query.onnx")})
 
 
 def put_pipe(path: Path) -> None:
@@ -294,8 +293,8 @@ def test_rules_keep_the_same_of_arrays_and_tensors(topk, own, first):
     weights = np.array([[2, 1, 1, 1, 0], [0, 0, -1, 0, 0], [1, 1, 1, 1, 1], [5, 4, 3, 2, 1]], dtype=np.float32)
     tokens = np.array([[0, 0, 0, 1, 1], [1, 0, 0, 0, 0], [0, 0, 0, 0, 1], [0, 0, 0, 0, 0]], dtype=bool)
     rule = Sparsifier(topk, own, first)
-    expected = kept(torch.from_numpy(weights), torch.from_numpy(tokens), rule).numpy()
-    np.testing.assert_array_equal(kept_rows(weights, tokens, rule), expected)
+    expected = mark_kept(torch.from_numpy(weights), torch.from_numpy(tokens), rule).numpy()
+    np.testing.assert_array_equal(mark_kept_rows(weights, tokens, rule), expected)
     if (topk, own, first) == (3, True, None):
         np.testing.assert_array_equal(expected[0], [True, True, True, True, False])
     if (topk, own, first) == (1, False, 3):

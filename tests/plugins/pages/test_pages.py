@@ -14,12 +14,11 @@ from picture_towers import PictureTower
 from PIL import Image
 from word_towers import TEXT, lines, model_of
 
-from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.dataset import get_document_id, load_dataset
 from lexvl_anserini.data.digests import FileDigests
-from lexvl_anserini.data.passages import document_of
 from lexvl_anserini.data.pictures.images import UnreadableImage, open_image
 from lexvl_anserini.ground.errors import ArtefactError, DataError, MissingExtra, UsageError
-from lexvl_anserini.ground.files import file_sha256
+from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts
@@ -112,7 +111,7 @@ def test_a_file_and_a_tar_have_the_same_pages(tmp_path, folder):
     assert corpus.find_reference(CorpusRef(f"pages:{folder}"), "b/c.PDF#1") == read[3].image
     assert open_image(references[2]).tobytes() == open_image(alone[2].image).tobytes()
     with FileDigests() as files:
-        assert files.of(references[2]) == files.of(alone[0].image) == file_sha256(folder / "a.pdf")
+        assert files.of(references[2]) == files.of(alone[0].image) == compute_sha256(folder / "a.pdf")
 
 
 def test_pages_of_pictures_have_the_words_of_ocr(tmp_path):
@@ -133,7 +132,7 @@ def test_a_page_of_a_file_with_a_number_sign_is_a_passage_of_that_file_alone(tmp
     with pytest.raises(DataError, match="a#b.png#1: '#' in the file's name, .*; --escape-ids encodes it"):
         documents(tmp_path)
     read = documents(tmp_path, escape_ids=True)
-    assert [document_of(document.doc_id) for document in read] == ["a%23b.png", "a%23c.png"]
+    assert [get_document_id(document.doc_id) for document in read] == ["a%23b.png", "a%23c.png"]
     assert corpus.find_reference(CorpusRef(f"pages:{tmp_path}", escape_ids=True), read[1].doc_id) == read[1].image
     assert read[1].image == f"{tmp_path}/a#c.png#1"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image, ImageDraw, ImageFont
 
-from lexvl_anserini.data.pictures.references import PageReference, file_of, page_of
+from lexvl_anserini.data.pictures.archives import PageReference, file_of, page_of
 from lexvl_anserini.ground.errors import DataError
 from lexvl_plugins.pages import pdf
 from lexvl_plugins.pages.ocr import MOST_LINES, sort_lines

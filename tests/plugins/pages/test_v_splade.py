@@ -16,9 +16,9 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 from transformers import AutoTokenizer
 
-from lexvl_anserini.encoders.checkpoints.filenames import model_files
+from lexvl_anserini.encoders.checkpoints.find import list_model_files
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.images.grounding import localise, patch_logits
+from lexvl_anserini.encoders.parts.images.grounding import compute_patch_logits, localise
 from lexvl_anserini.ground.errors import CheckpointError, InstallationError, UsageError
 from lexvl_plugins.exchange.sharing.saving import save_pretrained
 from lexvl_plugins.pages import v_splade
@@ -184,7 +184,7 @@ def test_other_folders_are_refused_with_one_line(tmp_path, name, entries, error)
 
 
 def test_a_transformers_without_modernvbert_says_so(export, monkeypatch, tmp_path):
-    monkeypatch.setattr(v_splade, "package_folder", lambda name: tmp_path)
+    monkeypatch.setattr(v_splade, "find_package", lambda name: tmp_path)
     with pytest.raises(InstallationError, match=r"no ModernVBERT.* pip install 'transformers>=5\.3'"):
         loaded(export)
 
@@ -232,7 +232,7 @@ def test_a_template_is_part_of_the_digest(tmp_path):
     (folder / "chat_template.jinja").write_text(f"<s>{TEMPLATE}")
     assert loaded(folder).checkpoint_digest != before
     # Of a folder without a processor it is not: no encoder read it there, and digests stay.
-    assert model_files(["chat_template.jinja", "config.json"]) == ["config.json"]
+    assert list_model_files(["chat_template.jinja", "config.json"]) == ["config.json"]
 
 
 # ---- queries
@@ -331,7 +331,7 @@ def test_maps_of_pages(export):
     wide, tall = Image.new("RGB", (80, 40), "white"), Image.new("RGB", (20, 80), "white")
     assert localise(model, [wide], "annual report").shape == (1, 4, 8)
     dims = [model.vocabulary.dimension["dog"]]
-    logits = patch_logits(model.document, [tall], dims)
+    logits = compute_patch_logits(model.document, [tall], dims)
     assert logits.shape == (1, 8, 2, 1)
     # The text of the prompt and the whole image count too, so that a weight is at least the largest of the map.
     activation = np.log1p(max(0, logits.max()))

@@ -12,8 +12,8 @@ from PIL import Image
 from lexvl_anserini.data.checks import check_corpus
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.digests import FileDigests
+from lexvl_anserini.data.pictures.archives import file_of
 from lexvl_anserini.data.pictures.images import open_image, read_images
-from lexvl_anserini.data.pictures.references import file_of
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Qrel
 

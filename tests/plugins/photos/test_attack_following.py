@@ -24,7 +24,7 @@ from rounds import Rounds
 from lexvl_anserini.data.checks import unescape_id
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.ground.errors import LexvlError
-from lexvl_anserini.ground.files import exclusive, file_sha256
+from lexvl_anserini.ground.files import compute_sha256, exclusive
 from lexvl_plugins.photos import following
 from lexvl_plugins.photos.command import read_folder, update_album
 from lexvl_plugins.photos.following import Album
@@ -142,7 +142,7 @@ def check_pixels(folder: Path, documents: dict[str, tuple[str, dict[str, int]]])
     """Each document has the digest and the pixel of the file that has its name."""
     for doc_id, (digest, impacts) in documents.items():
         path = folder / os.fsdecode(unescape_id(doc_id).encode("utf-8", "surrogateescape"))
-        assert digest == file_sha256(path), path
+        assert digest == compute_sha256(path), path
         with Image.open(path) as image:
             pixel = image.convert("RGB").getpixel((0, 0))
         assert impacts == {term: value for term, value in zip(TERMS, pixel, strict=True) if value}, path

@@ -17,13 +17,12 @@ from world.pictures import draw_split
 from world.scenes import SPLITS
 
 from eval.demo import command as score_demo
-from lexvl_anserini.data.corpora import demo as corpus
+from lexvl_anserini.data.corpora import captioned as corpus
 from lexvl_anserini.encode import command as encode
 from lexvl_anserini.ground.errors import ArtefactError, MissingExtra, UsageError
 from lexvl_anserini.ground.files import exclusive
-from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.manifest import read_manifest, read_run_manifest
 from lexvl_anserini.ground.progress import silent
-from lexvl_anserini.ground.run_manifest import read_run_manifest
 from lexvl_anserini.index import command as index
 from lexvl_anserini.search import command as search
 from lexvl_plugins.photos import demo as quickstart

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.data.entries import log_once
+from lexvl_anserini.data.lines import log_once
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_plugins.photos import samples

@@ -28,7 +28,7 @@ from lexvl_anserini.data.pictures.images import FAIL, open_image
 from lexvl_anserini.encoders.encoder import Encoder, read_document, read_image_of, read_topic
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.ground.progress import silent
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts

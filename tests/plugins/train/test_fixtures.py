@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lexvl_anserini import LexvlError, load_encoder
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.ground.errors import LexvlError
 from tests.project.test_fixtures import MADE, checkpoints, invoke, place, states  # noqa: F401
 
 TRAIN = "lexvl_plugins.train.command"

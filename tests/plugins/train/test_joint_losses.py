@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from lexvl_anserini.encoders.families.d2s import D2SHead
-from lexvl_anserini.encoders.families.joint import JointHead
+from lexvl_anserini.encoders.families.dense_heads import D2SHead, JointHead
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 from lexvl_plugins.train.images.captioned import Expansion
 from lexvl_plugins.train.objectives import REGULARISERS

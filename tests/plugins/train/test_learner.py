@@ -10,14 +10,8 @@ import torch
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.train.common import tower_pair as projection
-from lexvl_plugins.train.common.learner import (
-    Temperatures,
-    compute_objective,
-    compute_penalty,
-    group_parameters,
-    make_learning_rate,
-)
-from lexvl_plugins.train.common.tower_pair import project_max
+from lexvl_plugins.train.common.learner import compute_objective, compute_penalty, group_parameters, make_learning_rate
+from lexvl_plugins.train.common.tower_pair import Temperatures, project_max
 from lexvl_plugins.train.objectives import OBJECTIVES
 from lexvl_plugins.train.objectives.contrastive import caption_gated, fdt, naming, stair, svdr, v_splade
 from lexvl_plugins.train.objectives.encoded import Encoded

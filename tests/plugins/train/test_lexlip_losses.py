@@ -13,7 +13,7 @@ import torch
 from checkout import GOLDEN
 from torch.nn.functional import normalize
 
-from lexvl_anserini.encoders.parts.tokens import columns_of_all, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import load_tokenizer, make_all_columns
 from lexvl_plugins.train.images.lexlip_parts import MaskedWords
 from lexvl_plugins.train.objectives.encoded import Encoded, Keys, Predicted
 from lexvl_plugins.train.objectives.lexlip_losses import (
@@ -237,7 +237,7 @@ def test_the_weak_decoder_is_two_layers_of_bert(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##c"]))
     transformers.BertTokenizerFast(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
     tokenizer = load_tokenizer(tmp_path)
-    network = SimpleNamespace(bert=bert, tokenizer=tokenizer, columns=columns_of_all(tokenizer))
+    network = SimpleNamespace(bert=bert, tokenizer=tokenizer, columns=make_all_columns(tokenizer))
     ours = MaskedWords(network).decoder.eval()
     for layer, theirs in zip(ours.layers, bert.encoder.layer, strict=True):
         attention = theirs.attention.self

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_plugins.train.common.tower_pair import TowerPair
 from lexvl_plugins.train.images.sides import SIDES
 from lexvl_plugins.train.model_settings import ImageSettings, ModelSettings, TextPairSettings, TextSettings

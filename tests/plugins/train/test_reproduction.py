@@ -12,10 +12,10 @@ import typer
 from corpus_folders import coloured_coco
 from tiny_encoders import made_stair
 
-from eval.reproduction.matrix import plan_of
-from eval.reproduction.published import expected_folder, published_tables, read_tables
-from eval.reproduction.record import read_record
+from eval.reproduction.matrix import make_plan
+from eval.reproduction.published import find_expected_folder, load_published_tables, read_tables
 from eval.reproduction.rows import Workplace
+from eval.reproduction.tables import read_record
 from lexvl_anserini.cli import make_app, parse_settings
 from lexvl_plugins.train.command import command
 from lexvl_plugins.train.recipe import parse_changes, read_recipe
@@ -75,7 +75,7 @@ def test_a_family_is_trained_and_then_measured(golden, tmp_path, monkeypatch):
 def test_a_family_needs_what_it_trains_on(tmp_path, monkeypatch):
     own_tables(tmp_path, monkeypatch)
     families = next(read_tables(tmp_path / "own.yaml"))
-    plan = plan_of(families, Workplace(tmp_path, data_dir=str(tmp_path)))
+    plan = make_plan(families, Workplace(tmp_path, data_dir=str(tmp_path)))
     assert [(need.name, need.here) for need in plan.needs] == [("coco/test", False)] and plan.runs == 2
     code, text, _ = call("own-families", "--data-dir", tmp_path, "--output", tmp_path / "out", "--agreeing")
     assert code == 0 and text.count("skipped (missing: coco/test") == 2
@@ -97,7 +97,7 @@ def test_a_recipe_of_a_row_is_read_with_its_options():
     """Every `recipe` is a file and options of `train`, whose kind is the encoder of the row."""
     recipes = {
         cell.system.recipe: cell.system.encoder
-        for table in published_tables().values()
+        for table in load_published_tables().values()
         for cell in table.cells
         if cell.system and cell.system.recipe
     }
@@ -106,6 +106,7 @@ def test_a_recipe_of_a_row_is_read_with_its_options():
         name, *options = shlex.split(text)
         parsed = typer.main.get_command(make_app(command)).make_context("train", ["--recipe", name, *options])
         recipe = read_recipe(
-            expected_folder().parent / "recipes" / name, parse_changes(parse_settings(parsed.params["settings"] or ()))
+            find_expected_folder().parent / "recipes" / name,
+            parse_changes(parse_settings(parsed.params["settings"] or ())),
         )
         assert recipe.model.kind == encoder

@@ -13,7 +13,7 @@ import torch
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.images import read_images
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
-from lexvl_anserini.encoders.parts.tokens import TextReader, columns_ascii
+from lexvl_anserini.encoders.parts.tokens import TextReader, make_ascii_columns
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_plugins.train.images import stream
 from lexvl_plugins.train.images.captioned import read_captioned
@@ -140,7 +140,7 @@ def batches_of(corpus: str, folder: Path, **changes: Any) -> StreamedBatches:
     recipe = streaming(corpus, **changes)
     pairs = StreamedImages.read(corpus, None, [])
     tokenizer = save_tokenizer(learn_words(pairs.worded, 2000), folder, 16)
-    columns = columns_ascii(tokenizer, FIRST_TOKEN_ID)
+    columns = make_ascii_columns(tokenizer, FIRST_TOKEN_ID)
     return StreamedBatches(pairs, recipe, 0, TextReader(tokenizer, 16), columns, Pixels(16), torch.device("cpu"))
 
 

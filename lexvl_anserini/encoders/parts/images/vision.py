@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import ReadsImages
-from lexvl_anserini.encoders.parts.images.pixels import Pixels, crop_batches, on_grid
+from lexvl_anserini.encoders.parts.images.pixels import Pixels, place_on_grid, read_crop_batches
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, LexicalTower
 from lexvl_anserini.ground.errors import CheckpointError
@@ -66,9 +66,10 @@ class ConvStem(nn.Sequential):
 
     Each stage halves the grid, has its own width, and ends in residual blocks (Xiao et al., NeurIPS 2021).
 
-    widths  channels per stage
-    blocks  residual blocks per stage
-    width   of the output states
+    Attributes:
+        widths: channels per stage.
+        blocks: residual blocks per stage.
+        width: of the output states.
     """
 
     def __init__(self, widths: Sequence[int], blocks: Sequence[int], width: int):
@@ -138,7 +139,8 @@ class PatchTransformer(nn.Module):
 class PatchStates(nn.Module):
     """A network of images: pixels [B, 3, R, R] to states [B, P, D] before its last LayerNorm.
 
-    model  transformers' CLIP, whose class token is no patch, or Swinv2ForImageClassification
+    Attributes:
+        model: transformers' CLIP, whose class token is no patch, or Swinv2ForImageClassification.
     """
 
     def __init__(self, model: Any):
@@ -182,7 +184,7 @@ class Images(ReadsImages):
 
     def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """In the order of the inputs, which are paths, `archive.tar::member` or PIL images."""
-        for positions, crops in crop_batches(self.pixels, inputs, batch_size, on_error):
+        for positions, crops in read_crop_batches(self.pixels, inputs, batch_size, on_error):
             yield Batch(positions, (self.pixels.normalise(torch.from_numpy(crops).to(self.device)),))
 
 
@@ -213,4 +215,4 @@ class ImageTower(ReadsImages, LexicalTower):
 
     def cells(self, states: Tensor, batch: Batch) -> Tensor:
         """States [B, L, C] of a batch at the cells of its images, [B, rows, columns, C]."""
-        return on_grid(states)
+        return place_on_grid(states)
