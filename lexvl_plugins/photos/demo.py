@@ -140,7 +140,7 @@ class DemoOptions:
         return Index(path, index_manifest(path))
 
 
-class Step(NamedTuple):
+class DemoStep(NamedTuple):
     """One step: what it does; the function that does it and may return a text for the end; what its progress counts."""
 
     what: str
@@ -149,23 +149,23 @@ class Step(NamedTuple):
     unit: str = "documents"
 
 
-def list_steps(options: DemoOptions) -> Iterator[Step]:
+def list_steps(options: DemoOptions) -> Iterator[DemoStep]:
     """The steps, in their order."""
     scenes, topics = count_scenes(), {}
     for demo in INDEXES:
         documents, topics[demo.name] = (scenes * number for number in PER_SCENE[demo.direction])
         shards, path = options.find(demo)
-        yield Step(f"encode {demo.name}", partial(encode, demo, options), documents)
-        yield Step(f"index {demo.name}", partial(build_index, shards, path, overwrite=options.overwrite), documents)
+        yield DemoStep(f"encode {demo.name}", partial(encode, demo, options), documents)
+        yield DemoStep(f"index {demo.name}", partial(build_index, shards, path, overwrite=options.overwrite), documents)
         if demo.checked:
-            yield Step(f"check {demo.name}", partial(check_index, path, shards), documents)
+            yield DemoStep(f"check {demo.name}", partial(check_index, path, shards), documents)
     for system in SYSTEMS:
-        yield Step(f"search {system.run}", partial(search, system, options), topics[system.searched], "topics")
-    yield Step("measure", partial(measure, options))
+        yield DemoStep(f"search {system.run}", partial(search, system, options), topics[system.searched], "topics")
+    yield DemoStep("measure", partial(measure, options))
     for query in QUERIES:
-        yield Step(f'explain "{query}"', partial(explain_query, query, options))
-    yield Step("draw the contact sheet", partial(draw_contact_sheet, options))
-    yield Step("search real photos", partial(search_photos, options))
+        yield DemoStep(f'explain "{query}"', partial(explain_query, query, options))
+    yield DemoStep("draw the contact sheet", partial(draw_contact_sheet, options))
+    yield DemoStep("search real photos", partial(search_photos, options))
 
 
 def count_scenes() -> int:
