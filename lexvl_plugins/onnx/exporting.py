@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from lexvl_eval.analyses.terms import described
 from torch import Tensor, nn
 
 from lexvl_anserini.encoders.encoder import Encoder, Tower
@@ -27,7 +26,7 @@ from lexvl_anserini.encoders.families.dpr import Passages
 from lexvl_anserini.encoders.families.sentence import SentenceTower
 from lexvl_anserini.encoders.loading import EXPORT
 from lexvl_anserini.encoders.parts.bags import BagTower
-from lexvl_anserini.encoders.parts.images.pixels import Pixels
+from lexvl_anserini.encoders.parts.images.pixels import Pixels, describe_pixels
 from lexvl_anserini.encoders.parts.images.vision import Images, ImageTower
 from lexvl_anserini.encoders.parts.pooling import Activation, Pooling, pool_last, pool_max, pool_sum, pool_top_mean
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, is_fast
@@ -123,7 +122,7 @@ class GraphFiles:
         """Writes a side that reads images: its graph normalises crops, uint8 [B, R, R, 3]."""
         crops = torch.zeros(EXAMPLE, pixels.resolution, pixels.resolution, 3, dtype=torch.uint8)
         graph = build_graph(lambda crops: network(pixels.normalise(crops)), {"crops": crops})
-        return {"reads": IMAGES, "pixels": described(pixels), "graph": self.write("onnx", graph)}
+        return {"reads": IMAGES, "pixels": describe_pixels(pixels), "graph": self.write("onnx", graph)}
 
 
 def choose_writer(model: Encoder, tower: Tower) -> Callable[[Any, GraphFiles], dict[str, Any]]:
