@@ -50,7 +50,7 @@ def choose_judgements(card: RunCard, corpus: str) -> RunCard:
     return card if name == corpus or ":" in name else replace(card, corpus=CorpusRef(corpus))
 
 
-def caption_report(
+def render_captions(
     cards: Sequence[RunCard],
     source: JudgementSource,
     output_format: str = "text",
@@ -91,7 +91,7 @@ def make_caption_command(corpus: str, module: str) -> Command:
         if judgements.dataset is None:
             cards = [choose_judgements(card, corpus) for card in cards]
         source, subsets = judgements.source(direction=how.direction), Subsets(how.captions, how.folds)
-        report = caption_report(cards, source, output_format, how.ties, results, names.dataset_labels, subsets)
+        report = render_captions(cards, source, output_format, how.ties, results, names.dataset_labels, subsets)
         sys.stdout.write(report)
 
     command.__doc__ = f"""Measure runs on {corpus}: R@1, R@5, R@10 as hit rates, MRR@10, recall@10, rsum; in percent.

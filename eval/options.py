@@ -203,11 +203,11 @@ class RuleOptions:
 
 @dataclass(frozen=True)
 class ImageEncoderOptions:
-    """An encoder of texts and images; without one, the packaged pair for photos."""
+    """An encoder of texts and images; without one, the packaged pair for pictures."""
 
     encoder: Annotated[
         str | None,
-        typer.Option(help="One that reads images; default as for a folder of photos.", autocompletion=encoder_names),
+        typer.Option(help="One that reads images; default as for a folder of pictures.", autocompletion=encoder_names),
     ] = None
     checkpoint: Checkpoint = None
     tokenizer: Tokenizer = None

@@ -1,6 +1,6 @@
 """Measures runs against judgements: `python -m eval.score --run RUN --qrels QRELS --measure nDCG@10`.
 
-`eval.beir` and its like are commands with the rules of one dataset, which `judged_command` makes.
+`eval.beir` and its like are commands with the rules of one dataset, which `make_judged_command` makes.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def command(
     printing.print_scores(runs, names, judgements, measures, rules)
 
 
-def judged_command(
+def make_judged_command(
     help_text: str, measures: Sequence[str], ties: options.TiesName | None = None, remove_query: bool = False
 ) -> Command:
     """The command of a dataset."""

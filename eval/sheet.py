@@ -1,7 +1,7 @@
 """Draws a contact sheet: queries, the first hits of each, and the terms of their scores; relevant hits are framed.
 
 python -m eval.sheet --run runs/demo.vdr-crossmodal.trec --index indexes/demo --output sheet.png
-python -m eval.sheet --query "two dogs" --query "a red boat" --index indexes/photos --maps --output sheet.png
+python -m eval.sheet --query "two dogs" --query "a red boat" --index indexes/pictures --maps --output sheet.png
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import expect_lexical, read_run_manifest
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.shared_terms import encoder_options
+from lexvl_anserini.searching.searcher import Index
+from lexvl_anserini.searching.shared_terms import select_encoder_options
 
-from .report.answers import make_run_strips, resolve_corpus, sample_queries, strips_of_queries, with_maps
+from .report.answers import make_query_strips, make_run_strips, resolve_corpus, sample_queries, with_maps
 from .report.strips import Strip, draw_sheet
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ DEFAULT_TERMS = 5
 def encoder_of(index: Index, run_file: Path | None, checkpoint: str | None = None, device: str = "auto") -> Encoder:
     """The encoder of an index, with the options that a run was made with."""
     manifest = index.manifest
-    changed = encoder_options(read_run_manifest(run_file)) if run_file else {}
+    changed = select_encoder_options(read_run_manifest(run_file)) if run_file else {}
     return load_encoder_of(manifest.encoder, checkpoint, None, device, changed, vocabulary=manifest.vocabulary_digest)
 
 
-def shown_of_run(
+def load_run_strips(
     run_file: Path,
     index: Index,
     model: Encoder,
@@ -90,9 +90,9 @@ def command(
     opened = Index(index, manifest)
     model = encoder_of(opened, run_file, checkpoint, device)
     if run_file is None:
-        strips = strips_of_queries(load_reference(manifest.corpus.ref.at(data_dir)), opened, model, queries or [], hits)
+        strips = make_query_strips(load_reference(manifest.corpus.ref.at(data_dir)), opened, model, queries or [], hits)
     else:
-        strips = shown_of_run(run_file, opened, model, query_ids or (), hits, data_dir)
+        strips = load_run_strips(run_file, opened, model, query_ids or (), hits, data_dir)
     draw_sheet(with_maps(strips, model) if maps else strips, output, terms, maps)
     print_rows({"sheet": str(output), "queries": len(strips), "bytes": output.stat().st_size}, style)
 

@@ -15,9 +15,9 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import orjson
 import typer
@@ -67,6 +67,10 @@ BackboneConfig = Annotated[
 ]
 MovedCheckpoint = Annotated[
     str | None, typer.Option("--checkpoint", help="Where the encoder's checkpoint is now, if it was moved.")
+]
+ShardsManifest = Annotated[
+    Path | None,
+    typer.Option("--manifest", help="manifest.json of the shards, for an index that stock Pyserini built."),
 ]
 MovedTokenizer = Annotated[str | None, typer.Option("--tokenizer", help="Where its tokenizer is now, if it was moved.")]
 
@@ -139,29 +143,9 @@ COMMANDS: Registry[CommandRow] = Registry(
         ),
         "quantisation": CommandRow("lexvl_eval.analyses.quantisation", ANALYSE, "What integer impacts lose"),
         "pruning": CommandRow("lexvl_eval.analyses.pruning", ANALYSE, "What shorter queries and documents lose"),
-        "doctor": CommandRow(
-            "lexvl_anserini.searching.doctor", ANALYSE, "Whether everything runs here, and what is missing"
-        ),
+        "doctor": CommandRow("lexvl_anserini.doctor", ANALYSE, "Whether everything runs here, and what is missing"),
     },
 )
-
-
-@dataclass(frozen=True)
-class QueryEncoderOptions:
-    """The encoder of an index, as a search uses it."""
-
-    settings: Settings = None
-    data_dir: DataDir = None
-    manifest: Annotated[
-        str | None, typer.Option(help="manifest.json of the shards, for an index that stock Pyserini built.")
-    ] = None
-    checkpoint: MovedCheckpoint = None
-    tokenizer: MovedTokenizer = None
-    device: Device = "auto"
-
-    def changes(self) -> dict[str, Any]:
-        """The options that replace those of the index."""
-        return parse_settings(self.settings or ())
 
 
 def set_up_logging(verbose: bool = False) -> None:
@@ -185,7 +169,8 @@ def quiet_libraries() -> None:
 def expanded(command: Command) -> Command:
     """The command with every parameter that is a dataclass replaced by the fields of that class, one option each.
 
-    A field is declared like a parameter of a command, or is of another such dataclass:
+    A field is declared like a parameter of a command, or is of another such dataclass; a field without an annotation of
+    typer is no option, and keeps its default:
 
         @dataclass(frozen=True)
         class FusionOptions:
@@ -229,6 +214,7 @@ def _parameters(group: Any) -> Iterator[inspect.Parameter]:
     for field, annotation in _annotated(group):
         if is_dataclass(annotation):
             yield from _parameters(annotation)
+        if get_origin(annotation) is not Annotated:
             continue
         default = inspect.Parameter.empty if field.default is MISSING else field.default
         if field.default_factory is not MISSING:
@@ -304,9 +290,9 @@ class CommandGroup(TyperGroup):
         width = max(map(len, COMMANDS))
         others = {row.group: None for row in COMMANDS.values() if row.group not in SECTIONS}
         for title in (*SECTIONS, *others):
-            with formatter.section(title):
-                rows = [(f"{name:{width}}", row.summary) for name, row in COMMANDS.items() if row.group == title]
-                formatter.write_dl(rows)
+            if rows := [(f"{name:{width}}", row.summary) for name, row in COMMANDS.items() if row.group == title]:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 def guarded(app: Callable[[], Any]) -> None:

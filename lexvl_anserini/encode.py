@@ -351,7 +351,7 @@ def encode_for_index(work: Work) -> dict[str, Any]:
     from lexvl_anserini.engines.index_folder import index_manifest
     from lexvl_anserini.engines.opening import index_path
     from lexvl_anserini.queries.query_source import find_topic_source
-    from lexvl_anserini.searching.searcher import EncoderChanges
+    from lexvl_anserini.searching.query_encoder import EncoderChanges
 
     inputs, options = work.inputs, cli.parse_settings(work.encoder.settings or ())
     path, output = index_path(inputs.index or ""), Path(inputs.output or "")
@@ -359,7 +359,7 @@ def encode_for_index(work: Work) -> dict[str, Any]:
     topics = find_topic_source(inputs.topics, path, manifest, inputs.data_dir, None, inputs.split)
     if topics.encoded:
         raise UsageError(f"{inputs.topics}: encoded queries already")
-    changes = EncoderChanges(inputs.checkpoint, work.encoder.tokenizer, options, work.encoder.device)
+    changes = EncoderChanges(inputs.checkpoint, work.encoder.tokenizer, work.encoder.device, options)
     model, batch_size = changes.load(manifest), work.encoder.batch_size
     return encode_topics(model, topics, work.quantiser, output, batch_size, work.overwrite, manifest)
 

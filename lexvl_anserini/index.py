@@ -22,16 +22,16 @@ from lexvl_anserini.ground.manifest import FIELDS, Manifest
 from lexvl_anserini.searching.building import (
     append_index,
     approximate_index,
-    carry_out,
     check_index,
-    checked_threads,
+    choose_threads,
     delete_documents,
-    folders_of,
+    list_folders,
     plan_index,
-    planned_manifest,
+    plan_manifest,
     repair_index,
+    run_plan,
 )
-from lexvl_anserini.searching.index import Index
+from lexvl_anserini.searching.searcher import Index
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.index")
@@ -206,7 +206,7 @@ def built(
         where = {"index": str(getattr(plan.options, "place", plan.index))}
         return {**estimate(first, plan.index, plan.manifest), **where, "todo": "build", "finished": plan.finished}
     with cli.progress_bar(f"index {first}", plan.manifest.counts.documents) as progress:
-        index_built = carry_out(plan, checked_threads(build.threads), progress)
+        index_built = run_plan(plan, choose_threads(build.threads), progress)
     return report(index_built, None if plan.finished else time.perf_counter() - started, style)
 
 
@@ -240,8 +240,8 @@ def changed(
         return report(prepared, time.perf_counter() - started, style) | measured(prepared, style)
     if change.repair and not dry_run and repair_index(place):
         log.info("%s: %s written again", place, RESIDENT)
-    sources = folders_of(list(shards))
-    manifest = planned_manifest(sources)
+    sources = list_folders(list(shards))
+    manifest = plan_manifest(sources)
     if dry_run:
         return {**estimate(sources[0], index, manifest), "todo": action[2:], "finished": False}
     with cli.progress_bar(f"index {sources[0]}", manifest.counts.documents) as progress:

@@ -75,7 +75,7 @@ def command(
     encoder: Annotated[
         str | None,
         typer.Option(
-            help="One that reads images; default as for a folder of photos.", autocompletion=cli.encoder_names
+            help="One that reads images; default as for a folder of pictures.", autocompletion=cli.encoder_names
         ),
     ] = None,
     checkpoint: cli.Checkpoint = None,

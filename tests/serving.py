@@ -14,12 +14,10 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.engines.opening import open_impact_index
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.queries.clauses import All, Impacts, Not, Term
-from lexvl_anserini.queries.query_vectors import Feedback, encode_queries
+from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.refine import Refinement
-from lexvl_anserini.searching.retrieval import search_index
-from lexvl_anserini.searching.shared_terms import explain, explained
+from lexvl_anserini.searching.searcher import Index, Searcher, search_index
+from lexvl_anserini.searching.shared_terms import explain_documents
 from lexvl_anserini.shards.writing import write_impacts
 
 WORDS = ["a", "dog", "runs", "on", "the", "sandy", "beach", "and", "two", "children", "watch", "it", "red", "boat"]
@@ -62,8 +60,7 @@ class Service:
 
     def feedback(self, text: str) -> Any:
         """Two searches, with vectors from the index between them."""
-        refinement = Refinement(feedback=Feedback(3, 5))
-        return list(search_index(self.index, [Topic("q", text)], hits=10, model=self.model, refinement=refinement))
+        return list(search_index(self.index, [Topic("q", text)], 10, model=self.model, feedback=3, feedback_terms=5))
 
     def tree(self, text: str) -> Any:
         """A tree of terms."""
@@ -75,11 +72,12 @@ class Service:
     def explained(self, text: str) -> Any:
         """Explains two documents with the open index."""
         [query] = encode_queries(self.model, [Topic("q", text)], self.index.manifest)
-        return explained(self.engine, query, ["d0", f"d{len(text)}"])
+        return explain_documents(self.engine, query, ["d0", f"d{len(text)}"])
 
     def explain(self, text: str) -> Any:
         """Opens the index and explains its best documents."""
-        return explain(self.index, text, hits=2, model=self.model)
+        with Searcher(self.index, self.model) as searcher:
+            return searcher.explain(text, hits=2)
 
     def vector(self, text: str) -> Any:
         """A document's vector, from the index."""

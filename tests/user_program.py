@@ -21,10 +21,8 @@ from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document, Measurement, Qrel, ScoredDoc, Topic
 from lexvl_anserini.runs.order import RankedList, as_frame
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.searcher import Index, search_index
 from lexvl_anserini.shards.writing import write_impacts
-from lexvl_plugins.exchange.sharing.saving import save_pretrained
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,8 +72,6 @@ def main(checkpoint: str, folder: Path) -> int:
     assert_type(measured, list[Measurement])
     assert_type(means(measured), dict[str, float])
     print(means(measured))
-    saved = save_pretrained(model, folder / "saved", measures=[one for one in measured if one.query_id == "all"])
-    assert_type(saved, Path)
     return 0
 
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
+from lexvl_anserini.cli import DataDir, Verbose, expanded, run
 from lexvl_anserini.data.pictures.images import OnError
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.progress import progress_bar
 
 from .. import options
 from ..report.render import print_records

@@ -23,16 +23,9 @@ import typer
 from lexvl_anserini.cli import DataDir, Device, Verbose, run
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import ImpactQuery, Qrel, ScoredDoc
-from lexvl_anserini.queries.query_vectors import Feedback
 from lexvl_anserini.runs.order import RankedList
-from lexvl_anserini.searching.refine import (
-    RefinedQuery,
-    Refinement,
-    SearchSettings,
-    TwoPhase,
-    refined_queries,
-    search_refined,
-)
+from lexvl_anserini.searching.refine import RefinedQuery, cut_queries, search_refined
+from lexvl_anserini.searching.search import Search
 from lexvl_anserini.shards.pruning import Pruning
 
 from .. import options
@@ -104,7 +97,7 @@ class PruningSetting:
     """One row: how queries are refined, and how the shards are pruned (None: not at all)."""
 
     name: str
-    refinement: Refinement = Refinement()
+    search: Search = Search()
     pruning: Pruning | None = None
 
 
@@ -139,14 +132,14 @@ class OpenIndex:
         self.engine = open_impact_index(folder, built.manifest)
         self.vector_of = vector_of
 
-    def measure(self, queries: Sequence[ImpactQuery], refinement: Refinement, hits: int) -> Measured:
+    def measure(self, queries: Sequence[ImpactQuery], search: Search, hits: int) -> Measured:
         """One round, one query after the other: a batch would hide the latency of a single query."""
         measured = Measured([], [], self.postings, 0.0)
-        settings, terms = SearchSettings(refinement=refinement), 0
+        terms = 0
         for query in queries:
             started = time.perf_counter()
-            [shorter] = refined_queries([query], refinement)
-            measured.lists.extend(search_refined(self.engine, [RefinedQuery(shorter)], settings, hits, self.vector_of))
+            [shorter] = cut_queries([query], search)
+            measured.lists.extend(search_refined(self.engine, [RefinedQuery(shorter)], search, hits, self.vector_of))
             measured.ms.append((time.perf_counter() - started) * 1000)
             terms += len(shorter.vector)
         return measured._replace(terms_per_query=terms / len(queries))
@@ -163,13 +156,15 @@ def list_settings(
     term_documents: Iterable[int] = (),
 ) -> list[PruningSetting]:
     """The rows of the table; the first is exact."""
-    two_phases = {f"two phases {n}, {candidates}": TwoPhase(n, candidates) for n in first_terms}
     settings = [
         PruningSetting("exact"),
-        *(PruningSetting(f"query terms {n}", Refinement(query_terms=n)) for n in query_terms),
-        *(PruningSetting(f"threshold {share:g}", Refinement(threshold=share)) for share in thresholds),
-        *(PruningSetting(name, Refinement(two_phase=two_phase)) for name, two_phase in two_phases.items()),
-        *(PruningSetting(f"feedback {n}", Refinement(feedback=Feedback(n))) for n in feedback),
+        *(PruningSetting(f"query terms {n}", Search(query_terms=n)) for n in query_terms),
+        *(PruningSetting(f"threshold {share:g}", Search(threshold=share)) for share in thresholds),
+        *(
+            PruningSetting(f"two phases {n}, {candidates}", Search(first_terms=n, candidates=candidates))
+            for n in first_terms
+        ),
+        *(PruningSetting(f"feedback {n}", Search(feedback=n)) for n in feedback),
         *(PruningSetting(f"document terms {n}", pruning=Pruning(document_terms=n)) for n in document_terms),
         *(PruningSetting(f"least impact {n}", pruning=Pruning(least_impact=n)) for n in least_impacts),
         *(PruningSetting(f"term documents {n}", pruning=Pruning(term_documents=n)) for n in term_documents),
@@ -185,7 +180,7 @@ def measure_settings(
     from lexvl_anserini.queries.query_vectors import ShardVectors
     from lexvl_anserini.shards.pruning import prune_shards
 
-    needs_vectors = any(setting.refinement.feedback for setting in settings)
+    needs_vectors = any(setting.search.feedback for setting in settings)
     vectors = ShardVectors(shards, read_manifest(shards)) if needs_vectors else None
     measured_by: dict[str, Measured] = {}
     with TemporaryDirectory() as folder:
@@ -198,7 +193,7 @@ def measure_settings(
             opened[pruning] = OpenIndex(source, Path(folder) / f"index-{number}", vectors)
         for number in range(rounds + 1):
             for setting in settings:
-                measured = opened[setting.pruning].measure(queries, setting.refinement, hits)
+                measured = opened[setting.pruning].measure(queries, setting.search, hits)
                 # The first round warms up Java's compiler and the page cache.
                 if number > 1:  # the fastest round of each query counts
                     earlier = measured_by[setting.name]

@@ -34,7 +34,7 @@ from lexvl_anserini.ground.manifest import Manifest, expect_lexical, read_manife
 from lexvl_anserini.ground.progress import progress_bar
 
 from .. import options
-from ..measures.flops import Sparsity, sparsity_of
+from ..measures.flops import Sparsity, count_sparsity
 from ..measures.inputs import encode_shard_queries
 from ..report.judging import JUDGED, list_judged_terms, list_judged_words, place_preferences
 from ..report.render import format_csv, print_records, render
@@ -366,7 +366,7 @@ def count_sides(
 ) -> Sparsity:
     """The sparsity of documents and of queries for them, which the encoder of the shards encodes."""
     queries, _, _ = encode_shard_queries(shards, topics, data_dir, encoder.checkpoint, encoder.device)
-    return sparsity_of(shards, (query.vector for query in queries))
+    return count_sparsity(shards, (query.vector for query in queries))
 
 
 def show_items(terms: Sequence[DocumentTerm], drawings: DrawingOptions, output_format: str) -> None:

@@ -24,7 +24,7 @@ from .averages import CQADUPSTACK
 from .metrics import judgements, make_ranx_importable
 from .names import Measure, parse_measure
 from .result_files import StoredResult, make_slug
-from .ties import checked_hits, find_places, rank_by_run
+from .ties import check_hits, find_places, rank_by_run
 
 if TYPE_CHECKING:
     import pandas
@@ -71,7 +71,7 @@ def to_ranx_run(run: Iterable[ScoredDoc], name: str = "run") -> ranx.Run:
         from ranx import Run
 
     scores: dict[str, dict[str, float]] = {}
-    hits = checked_hits(run, name)
+    hits = check_hits(run, name)
     order = np.lexsort((find_places(hits, rank_by_run(hits), np.arange(len(hits.ranks))), hits.topics()))
     for topic, doc_id, score in zip(
         hits.topics().tolist(), hits.ids_of(order), hits.scores[order].tolist(), strict=True

@@ -75,7 +75,7 @@ def compute_flops(queries: TermCounts, documents: TermCounts) -> float:
     return shared / (queries.vectors * documents.vectors)
 
 
-def sparsity_of(shards: Path, queries: Iterable[Vector]) -> Sparsity:
+def count_sparsity(shards: Path, queries: Iterable[Vector]) -> Sparsity:
     """The row of shards and of queries for them."""
     from lexvl_anserini.ground.manifest import read_manifest
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary

@@ -28,7 +28,7 @@ from .inputs import Judgements, JudgementSource, RunCard, choose_source, read_ju
 from .metrics import MeasuringRules, check_levels, judgements, mean, measure, values_of
 from .names import Measure, parse_measures
 from .result_files import make_result, store
-from .ties import Found, Relevant, check_ties, find, relevant_of
+from .ties import Found, Relevant, check_ties, collect_relevant, find
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def measure_runs(
         judged = read[chosen] = read.get(chosen) or read_judgements(chosen)
         removals = (remove_query, judged.remove_query, card.remove_query)
         how = MeasuringRules(chosen_ties, next(removal for removal in removals if removal is not None))
-        relevant = relevant_of(judgements(judged.qrels, judged.label))
+        relevant = collect_relevant(judgements(judged.qrels, judged.label))
         check_levels(relevant, parsed, judged.label)
         places = map_run(card.path, partial(find, relevant=relevant, remove_query=how.remove_query))
         rows = measure(places, relevant, parsed, how, str(card.path), judged.label)
@@ -103,7 +103,7 @@ def report_unjudged(path: Path, judged: Judgements, found: Found, relevant: Rele
     levels = {
         query_id: dict.fromkeys(documents, 1) for query_id, documents in judgements(judged.qrels, judged.label).items()
     }
-    of_first = share(map_run(path, partial(find, relevant=relevant_of(levels), remove_query=rules.remove_query)))
+    of_first = share(map_run(path, partial(find, relevant=collect_relevant(levels), remove_query=rules.remove_query)))
     if of_first >= FEW_JUDGED:
         return
     log.warning(

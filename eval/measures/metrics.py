@@ -33,7 +33,7 @@ from lexvl_anserini.ground.errors import DataError, InstallationError
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 
 from .names import MEASURES, Measure, parse_measures
-from .ties import Found, Relevant, check_ties, checked_hits, find, relevant_of, report_ranks, some
+from .ties import Found, Relevant, check_hits, check_ties, collect_relevant, find, report_ranks, some
 
 log = logging.getLogger(__name__)
 
@@ -118,8 +118,8 @@ def evaluate(
             default; for a run on disk `measure_runs` chooses by its origin.
         remove_query: a document whose doc_id is the query_id does not count and has no rank (BEIR's rule).
     """
-    parsed, hits = parse_measures(measures, relevance_level), checked_hits(run, name)
-    relevant = relevant_of(judgements(qrels, dataset or "qrels"))
+    parsed, hits = parse_measures(measures, relevance_level), check_hits(run, name)
+    relevant = collect_relevant(judgements(qrels, dataset or "qrels"))
     places = find([hits], relevant, remove_query)
     return measure(places, relevant, parsed, MeasuringRules(ties, remove_query), name, dataset)
 

@@ -109,7 +109,7 @@ def some(items: Sequence[str]) -> str:
     return ", ".join(map(repr, items[:SHOWN])) + more
 
 
-def checked_hits(run: Iterable[ScoredDoc], name: str) -> Hits:
+def check_hits(run: Iterable[ScoredDoc], name: str) -> Hits:
     """A run as columns."""
     hits = hits_of(run)
     if not hits.query_ids:
@@ -138,7 +138,7 @@ def sort_strictly(
 ) -> dict[str, list[str]]:
     """A run as doc_ids per topic, best first."""
     check_ties(ties)
-    hits = checked_hits(run, name)
+    hits = check_hits(run, name)
     if ties == "rank":
         report_ranks([hits.query_ids[t] for t in find_contradicting(hits)], len(hits.query_ids), name)
     best_first = hits.ids_of(
@@ -195,7 +195,7 @@ class Found(NamedTuple):
     places: Mapping[str, np.ndarray]
 
 
-def relevant_of(judged: Mapping[str, Mapping[str, int]]) -> Relevant:
+def collect_relevant(judged: Mapping[str, Mapping[str, int]]) -> Relevant:
     """The documents of relevance 1 and more, from relevance per document per topic."""
     best = [
         sorted(((relevance, doc_id) for doc_id, relevance in documents.items() if relevance > 0), key=lambda r: -r[0])

@@ -18,8 +18,8 @@ from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
 from lexvl_anserini.queries.query_source import build_typed_topic
 from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.trec import read_run, sort_by_rank
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.shared_terms import Explanation, encoded, explain, warn_of_other_scores, with_cuts
+from lexvl_anserini.searching.searcher import Index, Searcher
+from lexvl_anserini.searching.shared_terms import Explanation, cut_like_run, encode_topic, warn_of_other_scores
 
 from ..measures.inputs import describe_run
 from .strips import IMAGE, Cell, Item, Strip
@@ -110,14 +110,14 @@ class TypedAnswer(NamedTuple):
     note: str = ""
 
 
-def strips_of_queries(dataset: Dataset, index: Index, model: Encoder, texts: Sequence[str], hits: int) -> list[Strip]:
+def make_query_strips(dataset: Dataset, index: Index, model: Encoder, texts: Sequence[str], hits: int) -> list[Strip]:
     """Typed queries with their first hits, none of which is known to be relevant."""
-    queries = [encoded(build_typed_topic(text, None), model, index.manifest) for text in texts]
-    answers = [TypedAnswer(text, explain(index, query, None, hits)) for text, query in zip(texts, queries, strict=True)]
-    return strips_of_answers(dataset, index, model, answers)
+    with Searcher(index, model) as searcher:
+        answers = [TypedAnswer(text, searcher.explain(build_typed_topic(text, None), hits=hits)) for text in texts]
+    return make_answer_strips(dataset, index, model, answers)
 
 
-def strips_of_answers(dataset: Dataset, index: Index, model: Encoder, answers: Sequence[TypedAnswer]) -> list[Strip]:
+def make_answer_strips(dataset: Dataset, index: Index, model: Encoder, answers: Sequence[TypedAnswer]) -> list[Strip]:
     """Typed queries with the hits that are known already."""
     doc_ids = {why.doc_id for answer in answers for why in answer.hits}
     documents = find_documents(dataset, doc_ids)
@@ -147,18 +147,18 @@ def make_run_strips(
     own = own_terms(model, list(documents.values()))
     of_run = read_run_manifest(run_path)
     strips = []
-    for query_id, every in lists.items():
-        listed = every[:hits]
-        query = with_cuts(encoded(topics[query_id], model, index.manifest), of_run)
-        explanations = explain(index, query, [scored.doc_id for scored in listed])
-        warn_of_other_scores(run_path, {scored.doc_id: scored.score for scored in listed}, explanations)
-        cells = (
-            make_cell(documents[scored.doc_id], explanation, scored.score, scored.doc_id in relevant[query_id], own)
-            for scored, explanation in zip(listed, explanations, strict=True)
-        )
-        strips.append(
-            Strip(make_item(topics[query_id]), tuple(cells), describe_first_relevant(every, relevant[query_id]))
-        )
+    with Searcher(index, model) as searcher:
+        for query_id, every in lists.items():
+            listed = every[:hits]
+            query = cut_like_run(encode_topic(topics[query_id], model, index.manifest), of_run)
+            explanations = searcher.explain(query, [scored.doc_id for scored in listed])
+            warn_of_other_scores(run_path, {scored.doc_id: scored.score for scored in listed}, explanations)
+            cells = (
+                make_cell(documents[scored.doc_id], explanation, scored.score, scored.doc_id in relevant[query_id], own)
+                for scored, explanation in zip(listed, explanations, strict=True)
+            )
+            first = describe_first_relevant(every, relevant[query_id])
+            strips.append(Strip(make_item(topics[query_id]), tuple(cells), first))
     return strips
 
 

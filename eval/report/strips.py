@@ -51,7 +51,7 @@ NO_HIT = "no hit in the run"
 # A sheet of drawings looks the same with this number of colours and takes a third of the bytes. The choice must give
 # rare colours the same weight as common ones (a small purple kite may be the answer); passes then improve the choice.
 COLOURS, PASSES = 256, 5
-# A sheet with more colours has photos, whose shades a palette would turn into steps. Drawings have some 10,000.
+# A sheet with more colours has no drawings: a palette would turn its shades into steps. Drawings have some 10,000.
 MOST_COLOURS = 1 << 15
 
 # Font sizes.
@@ -147,7 +147,7 @@ def draw_sheet(strips: Sequence[Strip], path: Path, terms: int, maps: bool = Fal
 
 
 def convert_colours(png: bytes) -> bytes:
-    """A PNG with a palette of its own colours, or of the nearest ones if there are too many; photos keep their own."""
+    """A PNG with a palette of its own colours, or of the nearest ones; far too many are all kept."""
     import PIL.Image
 
     image = PIL.Image.open(BytesIO(png)).convert("RGB")

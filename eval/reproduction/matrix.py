@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from lexvl_anserini.data.dataset import data_root
+from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.registry import Registry, import_home
@@ -22,12 +23,12 @@ from ..measures.measure_runs import measure_runs
 from ..measures.metrics import means
 from ..measures.names import parse_measure
 from .prepared import (
-    cost_of_retrieval,
     estimate_classification,
+    estimate_retrieval,
     list_classification_needs,
     list_completeness_needs,
+    list_retrieval_needs,
     list_weight_needs,
-    needs_of_retrieval,
 )
 from .published import PublishedTable
 from .quantities import list_parts
@@ -171,12 +172,12 @@ def no_cost(part: RowPart, place: Workplace) -> None:
     """For what takes seconds and writes nothing."""
 
 
-RETRIEVAL = Way(f"{__package__}.retrieval:measure_retrieval", needs_of_retrieval, cost_of_retrieval)
+RETRIEVAL = Way(f"{__package__}.retrieval:measure_retrieval", list_retrieval_needs, estimate_retrieval)
 CLASSIFICATION = Way(
     f"{__package__}.vectors:measure_classification", list_classification_needs, estimate_classification
 )
 PUBLISHED_RUN = Way(f"{__name__}:measure_published", list_needed_files, no_cost)
-SPARSITY = Way(f"{__package__}.vectors:measure_sparsity", needs_of_retrieval, cost_of_retrieval)
+SPARSITY = Way(f"{__package__}.vectors:measure_sparsity", list_retrieval_needs, estimate_retrieval)
 WEIGHTS = Way(
     f"{__package__}.vectors:measure_weights",
     list_weight_needs,
@@ -209,7 +210,7 @@ def find_way(part: RowPart) -> Way | None:
     """How a part is measured; None if this installation does not measure it, or its system is not ours."""
     if part.runs is not None:
         return PUBLISHED_RUN
-    if part.system is None:
+    if part.system is None or (part.system.encoder and part.system.encoder not in CARDS):
         return None
     way = WAYS.get(TRAINED if part.system.trained_on else part.task)
     return way if way and way.fits(part) else None

@@ -15,7 +15,7 @@ from lexvl_anserini.data.dataset import data_root, load_reference
 from lexvl_anserini.encoders.cards import CARDS, PACKAGED
 from lexvl_anserini.encoders.checkpoints.find import (
     WEIGHT_SUFFIXES,
-    compute_sha256,
+    compute_content_sha256,
     find_cached,
     list_model_files,
     list_names,
@@ -131,8 +131,9 @@ class Weights(NamedTuple):
 
 
 def is_without_weights(system: PublishedSystem) -> bool:
-    """True for an encoder that has no weights, as BM25, and for a suite, which has no encoder."""
-    return not system.encoder or CARDS[system.encoder].licence == "none"
+    """True for an encoder that has no weights, as BM25, or that is not installed, and for a suite, which has none."""
+    card = CARDS.get(system.encoder)
+    return card is None or card.licence == "none"
 
 
 def list_checkpoints(row: PublishedRow) -> Iterator[str]:
@@ -140,7 +141,7 @@ def list_checkpoints(row: PublishedRow) -> Iterator[str]:
     if row.system is None or is_without_weights(row.system):
         return
     for part in row.parts():
-        for model in (part, twin_of(part)):
+        for model in (part, find_twin(part)):
             if model and model.system:
                 yield model.system.checkpoint_of(model.data) or make_own_name(model, model.system)
                 yield from (value for name, value in model.system.options.items() if name.endswith(OTHERS))
@@ -151,7 +152,7 @@ def make_own_name(part: RowPart, system: PublishedSystem) -> str:
     return system.weights or part.label
 
 
-def twin_of(part: RowPart) -> RowPart | None:
+def find_twin(part: RowPart) -> RowPart | None:
     """The part of the dense model whose latency is compared; None where none is."""
     if part.task != "latency" or part.system is None or part.system.dense is None:
         return None
@@ -169,7 +170,7 @@ def weights_of(part: RowPart, system: PublishedSystem, place: Workplace) -> Weig
     if is_without_weights(system):
         return Weights(None, "", options, {})
     name = system.checkpoint_of(part.data)
-    published = name or (str(trained_model(part, place)) if system.trained_on else "")
+    published = name or (str(place_trained_model(part, place)) if system.trained_on else "")
     reference = checkpoints.get(name or make_own_name(part, system), published)
     if not reference:
         return None
@@ -179,7 +180,7 @@ def weights_of(part: RowPart, system: PublishedSystem, place: Workplace) -> Weig
     return Weights(reference, short, options, {name: place for name, place in named.items() if place != name})
 
 
-def trained_model(part: RowPart, place: Workplace) -> Path:
+def place_trained_model(part: RowPart, place: Workplace) -> Path:
     """The checkpoint of the weights that a row trains."""
     return place.output / "training" / make_slug(part.label) / "model"
 
@@ -203,10 +204,10 @@ def is_published(place: str, name: str) -> bool:
     if name not in DIGESTS or not path.exists():
         return False
     files = [path] if path.is_file() else [path / name for name in list_model_files(list_names(path), True)]
-    return DIGESTS[name] in {compute_sha256(file) for file in files if file.suffix in WEIGHT_SUFFIXES}
+    return DIGESTS[name] in {compute_content_sha256(file) for file in files if file.suffix in WEIGHT_SUFFIXES}
 
 
-def needed_weights(part: RowPart, place: Workplace) -> list[Need]:
+def list_needed_weights(part: RowPart, place: Workplace) -> list[Need]:
     """The checkpoints that a part reads, or the corpus that it trains its own on."""
     if part.system is None or is_without_weights(part.system):
         return []
@@ -219,8 +220,8 @@ def needed_weights(part: RowPart, place: Workplace) -> list[Need]:
             Need("weights", name, False, f"{how}--checkpoint '{name}'=FOLDER names yours", public=False)
             for name in (make_own_name(part, part.system), *others)
         ]
-    if weights.reference == str(trained_model(part, place)):
-        return [needed_corpus(part._replace(data=part.system.trained_on), place)]
+    if weights.reference == str(place_trained_model(part, place)):
+        return [describe_needed_corpus(part._replace(data=part.system.trained_on), place)]
     names = [weights.reference, *(value for name, value in weights.options.items() if name.endswith(OTHERS))]
     return [describe_checkpoint(name) for name in names if name]
 
@@ -259,19 +260,19 @@ OF_VECTORS = ("d2s", "joint")
 STORED = "embeddings:"
 
 
-def needs_of_retrieval(part: RowPart, place: Workplace) -> list[Need]:
+def list_retrieval_needs(part: RowPart, place: Workplace) -> list[Need]:
     """The weights and the corpus of a part."""
-    return [*needed_weights(part, place), needed_corpus(part, place)]
+    return [*list_needed_weights(part, place), describe_needed_corpus(part, place)]
 
 
 def list_weight_needs(part: RowPart, place: Workplace) -> list[Need]:
     """The weights, and what they are of: nothing more for a text, a stored vector, or a picture of the user's."""
     assert part.system is not None, "its weights are measured"
-    needs, ref = needed_weights(part, place), corpus_of(part, place)
+    needs, ref = list_needed_weights(part, place), corpus_of(part, place)
     if part.system.text:
         return needs
     if ref.name.startswith(STORED):
-        return [*needs, needed_corpus(part, place)]
+        return [*needs, describe_needed_corpus(part, place)]
     if part.data in place.corpora:
         here, how = find_picture(part.system, ref.name) is not None, f"--corpus {part.data} names the folder"
         return [*needs, Need("data", f"{ref.name}/{part.system.item}.*", here, how)]
@@ -293,10 +294,10 @@ def list_completeness_needs(part: RowPart, place: Workplace) -> list[Need]:
     source = place.corpora.get(part.data)
     if source:
         # A dataset of captions is found, or not, when it is read.
-        return [*needed_weights(part, place), Need("data", source, True, f"--corpus {part.data}")]
+        return [*list_needed_weights(part, place), Need("data", source, True, f"--corpus {part.data}")]
     here = all(map(is_place, find_objects(place).split(",")))
     origin = "cocodataset.org: annotations_trainval2017.zip and train2017.zip"
-    return [*needed_weights(part, place), Need("data", ", ".join(OBJECTS), here, origin)]
+    return [*list_needed_weights(part, place), Need("data", ", ".join(OBJECTS), here, origin)]
 
 
 def find_picture(system: PublishedSystem, folder: str) -> Path | None:
@@ -304,7 +305,7 @@ def find_picture(system: PublishedSystem, folder: str) -> Path | None:
     return next((path for path in sorted(expand_path(folder).glob("*")) if path.stem == system.item), None)
 
 
-def needed_corpus(part: RowPart, place: Workplace) -> Need:
+def describe_needed_corpus(part: RowPart, place: Workplace) -> Need:
     """The corpus of a part, and whether it is here; nothing is fetched."""
     ref = corpus_of(part, place)
     if part.data in PRIVATE and part.data not in place.corpora:
@@ -337,7 +338,7 @@ def check_readable(ref: CorpusRef) -> bool:
         return False
 
 
-def cost_of_retrieval(part: RowPart, place: Workplace) -> PartCost | None:
+def estimate_retrieval(part: RowPart, place: Workplace) -> PartCost | None:
     """Disk and time of a part; None where it has no weights, or its collection is not public."""
     work = prepare(part, place)
     if work is None or part.data not in COLLECTIONS:
@@ -359,7 +360,7 @@ def list_classification_needs(part: RowPart, place: Workplace) -> list[Need]:
     name = place.corpora.get(part.data, part.data)
     where = Path(name.partition(":")[2] or name) if part.data in place.corpora else data_root(place.data_dir) / name
     where = expand_path(where)
-    needs = [*needed_weights(part, place), Need("data", name, where.exists(), ARCHIVE)]
+    needs = [*list_needed_weights(part, place), Need("data", name, where.exists(), ARCHIVE)]
     if part.task == "linear-probe" and "train" not in CLASS_SETS[part.data].files:
         how = "its authors fix no split; class folders in `train` and `test` of its folder are yours"
         needs.append(Need("data", f"{name}, train", (where / "train").is_dir(), how, public=False))

@@ -399,7 +399,7 @@ def _check_systems(entry: TableEntry, where: str) -> None:
         models += [(system.dense.encoder, (system.dense.checkpoint,))] if system.dense else []
         for encoder, checkpoints in models:
             if encoder not in CARDS:
-                raise DataError(f"{where}: {label}: {UnknownName('encoder', encoder, CARDS)}")
+                continue  # that of a plug-in which is not installed: an error where its row runs
             known = CARDS[encoder].checkpoints
             for checkpoint in filter(None, checkpoints):
                 if checkpoint not in known:

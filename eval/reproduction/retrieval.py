@@ -32,20 +32,21 @@ from lexvl_anserini.ground.records import Document, Qrel, Topic
 from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, lists_of, write_run
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.refine import SearchSettings
+from lexvl_anserini.searching.index_runs import plan_run, write_index_run
+from lexvl_anserini.searching.query_encoder import EncoderChanges
 from lexvl_anserini.searching.rescoring import manifest_of_run, rerank_lists, reranked_manifest, reranking_encoder
-from lexvl_anserini.searching.retrieval import IndexSearch
-from lexvl_anserini.searching.searcher import EncoderChanges
+from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.searcher import Searcher
 
 from ..measures.inputs import JudgementSource, describe_run
 from ..measures.measure_runs import measure_runs
 from ..measures.metrics import means
 from ..measures.names import parse_measure
-from .prepared import Prepared, find_limit, prepare, select_document_options, twin_of, write_remarks
+from .prepared import Prepared, find_limit, find_twin, prepare, select_document_options, write_remarks
 from .rows import Finding, RowPart, Workplace
 
 if TYPE_CHECKING:
-    from lexvl_anserini.searching.index import Index
+    from lexvl_anserini.searching.searcher import Index
 
 # Documents of a shard: what a killed call encodes again.
 SHARD_SIZE = 1024
@@ -62,7 +63,7 @@ TOLERANCES = {True: 0.003, False: 0.001}
 Make = Callable[[RowPart, Prepared, Workplace], dict[str, Any]]
 
 
-def found_or_made(part: RowPart, place: Workplace, make: Make) -> Finding:
+def find_or_make(part: RowPart, place: Workplace, make: Make) -> Finding:
     """The result of a part, stored or made."""
     work = prepare(part, place)
     if work is None:
@@ -89,7 +90,7 @@ def keep_values(make: Make) -> Callable[[RowPart, Workplace], Finding]:
 
     @wraps(make)
     def measure(part: RowPart, place: Workplace) -> Finding:
-        return found_or_made(part, place, make)
+        return find_or_make(part, place, make)
 
     return measure
 
@@ -156,17 +157,15 @@ def search_part(index: Index, work: Prepared, dataset: Dataset, place: Workplace
     """The run of all topics."""
     of_documents = select_document_options(work.system.encoder, work.weights.options)
     changes = {name: value for name, value in work.weights.options.items() if name not in of_documents}
-    search = IndexSearch(
-        index, EncoderChanges(options=changes, device=place.device), SearchSettings(batch_size=place.batch_size)
-    )
+    searcher = Searcher(index, encoder=EncoderChanges(options=changes, device=place.device))
     source = TopicSource.take_dataset(dataset)
     hits = DEFAULT_HITS if dataset.direction == "text-to-text" else CAPTION_HITS
     run = place.output / "runs" / f"{work.names.run}{'.found' if work.system.rerank else ''}.trec"
-    request = search.run_manifest(source, hits, source.remove_query, strict_scores=False, output_format="trec")
+    request = plan_run(searcher, source, hits, source.remove_query)
 
     def write() -> RunManifest:
         with place.bars(f"search {run.name}", source.count(), "topics") as progress:
-            return search.write(source, request, run, progress)
+            return write_index_run(searcher, source, Search(batch_size=place.batch_size), request, run, progress)
 
     ensure_run(run, request, place.overwrite, write)
     return run
@@ -226,7 +225,7 @@ def make_request(part: RowPart, work: Prepared, place: Workplace) -> dict[str, A
     """What decides the values of a part."""
     reference, options = work.weights.reference, work.weights.options
     checkpoint = find_checkpoint(reference) if reference else None
-    twin = twin_of(part)
+    twin = find_twin(part)
     dense = prepare(twin, place) if twin else None
     of_twin = {"dense": make_request(twin, dense, place)} if twin and dense else {}
     return {

@@ -23,7 +23,7 @@ from ..analyses.classes.classification import (
     run_linear_probe,
 )
 from ..analyses.sentence_pairs import compare_sentences, load_sentence_pairs
-from ..measures.flops import sparsity_of
+from ..measures.flops import count_sparsity
 from .prepared import STORED, Prepared, find_objects, find_picture
 from .retrieval import dataset_for, encoded, keep_values
 from .rows import RowPart, Workplace
@@ -39,7 +39,7 @@ def measure_sparsity(part: RowPart, work: Prepared, place: Workplace) -> dict[st
     shards = encoded(work, dataset, place)
     model = load_part_encoder(work, place, direction=dataset.direction)
     queries = encode_queries(model, dataset.topics(), read_manifest(shards))
-    row = sparsity_of(shards, (query.vector for query in queries if isinstance(query, ImpactQuery)))
+    row = count_sparsity(shards, (query.vector for query in queries if isinstance(query, ImpactQuery)))
     values = {"query terms": row.terms_per_query, "document terms": row.terms_per_document, "FLOPS": row.flops}
     return {"values": {name: values[name] for name in part.measures}, "quantised": True, "documents": row.documents}
 

@@ -111,7 +111,11 @@ def load_dataset(
 
     Args:
         name: `demo`, `beir/<name>`, `beir:<path>`, `folder:<path>`, `coco`, `flickr30k`, `flickr8k`,
+    <<<<<<< HEAD
+            `irds:<id>`, `karpathy:<json>[,<images>]`, or one of a plug-in; a split may follow a name
+    =======
             `irds:<id>`, `karpathy:<json>[,<images>]`, or a corpus of a plug-in; a split may follow a name
+    >>>>>>> house
             or a folder in BEIR's layout: `beir/scifact/train`, `beir:<path>/train`.
         split: of topics and judgements (and of documents where the corpus itself is split); default `test`.
         data_dir: folder of the datasets; default $LEXVL_DATA, else ~/.cache/lexvl.

@@ -13,20 +13,18 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numba
 from llvmlite import ir
 from numba import njit, types
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, NullCache, _CacheLocator
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-from lexvl_anserini.ground.machine import choose_kernels_folder
+from lexvl_anserini.engines.compiled import code_folder, digest_sources
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -101,7 +99,7 @@ class SourceLocator(_CacheLocator):
 
     def get_cache_path(self) -> str:
         """The folder."""
-        return str(choose_kernels_folder() / f"{self._package.name}-{self.get_source_stamp()[:16]}")
+        return str(code_folder(self._package))
 
     def get_source_stamp(self) -> str:
         """The digest of all sources that the function can call."""
@@ -110,15 +108,6 @@ class SourceLocator(_CacheLocator):
     def get_disambiguator(self) -> str:
         """What tells functions of one name apart."""
         return str(self._line)
-
-
-@cache
-def digest_sources(package: Path) -> str:
-    """SHA-256 (hex) of a package's modules, of this one, which has the options of the compiler, and numba's version."""
-    digest = sha256(numba.__version__.encode())
-    for path in [*sorted(package.glob("*.py")), Path(__file__)]:
-        digest.update(sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
 
 
 def remove_oldest(kernels: Path, package: str) -> None:

@@ -41,7 +41,11 @@ def count_bits_over(score: float) -> int:
 class Document(NamedTuple):
     """One item of a corpus: a text, an image, or both.
 
+    <<<<<<< HEAD
+    `image` is a path or `archive.tar::member`, of a page `scan.tif#3`; in a corpus of embeddings `table.parquet::id`,
+    =======
     `image` is a path or `archive.tar::member`, of a page `file.tif#3`; in a corpus of embeddings `table.parquet::id`,
+    >>>>>>> house
     the place of a vector. `problem` is a reason why the document cannot be read: it is never encoded, but skipped or
     an error, as a picture that cannot be read.
     """

@@ -46,7 +46,7 @@ from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.runs.fusion import Fusion, build_fused_manifest
 from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.runs.trec import DEFAULT_HITS, lists_of
-from lexvl_anserini.searching.refine import refinement_names
+from lexvl_anserini.searching.search import NOTED
 from lexvl_anserini.shards.encoding import Covered, CoveredDigest, digested
 from lexvl_anserini.shards.reading import stored_vectors
 
@@ -177,7 +177,7 @@ def encoder_of_run(
 
 def own_encoder(run: RunManifest) -> EncoderRef:
     """The encoder of a run without the options that refined its queries."""
-    options = {name: value for name, value in run.encoder.options.items() if name not in refinement_names()}
+    options = {name: value for name, value in run.encoder.options.items() if name not in NOTED}
     return EncoderRef({**run.encoder, "options": options})
 
 

@@ -7,7 +7,7 @@ BM25 as impacts: each word of a document gets the weight that Lucene's BM25 give
 
     w(d, t) = ln(1 + (N - df + 0.5) / (df + 0.5)) x tf / (tf + k1 (1 - b + b |d| / avgdl))
 
-The symbols are those of `encoders.families.plain_text`; |d| is exact here. A query weighs each of its words by the
+The symbols are those of `encoders.families.bm25`; |d| is exact here. A query weighs each of its words by the
 number of times that it has the word. N, df and avgdl are of the whole corpus, so that no encoder could compute the
 vector of one document: the weights are computed of all texts that `encode --encoder bm25` wrote.
 """

@@ -29,7 +29,7 @@ import typer
 
 from lexvl_anserini.cli import Style, Verbose, expanded, print_rows, run
 from lexvl_anserini.data.corpora.captioned import list_demo_files, read_karpathy
-from lexvl_anserini.engines.index_folder import REPORT, index_manifest, read_report
+from lexvl_anserini.engines.index_folder import REPORT, BuiltIndex, index_manifest, read_report
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, exclusive, make_folder
 from lexvl_anserini.ground.manifest import CorpusRef
@@ -38,8 +38,9 @@ from lexvl_anserini.queries.query_source import find_topic_source
 from lexvl_anserini.runs.order import RankedList, merged
 from lexvl_anserini.runs.trec import ensure_run
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.retrieval import IndexSearch
+from lexvl_anserini.searching.index_runs import plan_run, write_index_run
+from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.searcher import Searcher
 from lexvl_plugins.bench.processes import Stopwatch
 from lexvl_plugins.bench.suite import median
 from lexvl_plugins.cluster.options import RunnerOptions
@@ -111,10 +112,11 @@ def index(settings: ClusterDemoOptions, home: Path, progress: Progress) -> None:
 def search(settings: ClusterDemoOptions, home: Path, progress: Progress) -> None:
     """Searches all topics and writes the run."""
     manifest = index_manifest(home / "index")
-    searching = IndexSearch(Index(home / "index", manifest))
+    searcher = Searcher(BuiltIndex(home / "index", manifest))
     source = find_topic_source(str(settings.file("topics.tsv")), home / "index", manifest, None, None)
-    request = searching.run_manifest(source, HITS, False, strict_scores=False, output_format="trec")
-    ensure_run(home / "run.trec", request, True, lambda: searching.write(source, request, home / "run.trec", progress))
+    request = plan_run(searcher, source, HITS, False)
+    run = home / "run.trec"
+    ensure_run(run, request, True, lambda: write_index_run(searcher, source, Search(), request, run, progress))
 
 
 # The steps of the line, each into a folder.

@@ -15,7 +15,7 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import EncoderRef
 from lexvl_anserini.queries.query_vectors import RM3, Feedback
 from lexvl_anserini.runs.fusion import RRF_K, Fusion
-from lexvl_anserini.searching.refine import Refinement
+from lexvl_anserini.searching.search import Search
 from lexvl_plugins.bench.suite import offer
 
 
@@ -42,7 +42,7 @@ class QuerySetting(NamedTuple):
     """How a search encodes and refines its queries: options of the encoder's query side, and a refinement."""
 
     options: Mapping[str, str] = {}
-    refinement: Refinement | None = None
+    search: Search = Search()
 
 
 def simplex(parts: int, steps: int) -> Iterator[tuple[float, ...]]:
@@ -165,8 +165,8 @@ class SearchGrid:
                 applied |= {"feedback_alpha": feedback.alpha, "feedback_beta": feedback.beta}
             if rm3 is not None:
                 applied |= {"rm3": rm3.documents, "rm3_terms": rm3.terms, "rm3_weight": rm3.weight}
-            refinement = Refinement(query_terms=heaviest, feedback=feedback, rm3=rm3)
-            value = QuerySetting(changed, None if refinement == Refinement() else refinement)
+            search = {name: value for name, value in applied.items() if name != "set"}
+            value = QuerySetting(changed, Search(**search))
             settings.append(TuningSetting(applied, value))
         return settings
 

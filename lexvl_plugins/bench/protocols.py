@@ -53,8 +53,8 @@ def measure(options: Options) -> Report:
         for kind, shards in twins.items():
             index = folder / f"index-{kind}-{shards.name}"
             built[kind] = run_once(".protocols:build", shards=str(shards), index=str(index)).result
-            asked = {"topics": options.topics, "count": count, "tokens": protocol.tokens, "data_dir": options.data_dir}
-            worker = Worker(".protocols:answer", ONE_THREAD, shards=str(shards), index=str(index), **asked)
+            inputs = {"topics": options.topics, "count": count, "tokens": protocol.tokens, "data_dir": options.data_dir}
+            worker = Worker(".protocols:answer", ONE_THREAD, shards=str(shards), index=str(index), **inputs)
             workers[kind] = stack.enter_context(worker)
         for worker in workers.values():
             worker.request(hits=protocol.depth, limit=WARM_UP)
@@ -174,7 +174,7 @@ def answer(shards: str, index: str, topics: str | None, count: int, tokens: int 
     CPU seconds of both, and the ranked list.
     """
     import torch
-    from lexvl_eval.measures.flops import sparsity_of
+    from lexvl_eval.measures.flops import count_sparsity
 
     from lexvl_anserini.engines.index_folder import index_manifest
     from lexvl_anserini.engines.opening import open_index
@@ -209,7 +209,7 @@ def answer(shards: str, index: str, topics: str | None, count: int, tokens: int 
     sparsity: dict[str, float] = {}
     if manifest.kind == "impact":
         queries = encode_queries(model, chosen, manifest)
-        row = sparsity_of(Path(shards), (query.vector for query in queries if isinstance(query, ImpactQuery)))
+        row = count_sparsity(Path(shards), (query.vector for query in queries if isinstance(query, ImpactQuery)))
         sparsity = {"terms_per_query": round(row.terms_per_query, 1), "flops": round(row.flops, 2)}
     facts = {
         "label": source.label,

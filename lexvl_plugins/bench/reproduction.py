@@ -6,13 +6,13 @@ from typing import Any
 
 from lexvl_eval.reproduction.prepared import (
     Prepared,
-    cost_of_retrieval,
-    needed_corpus,
-    needed_weights,
+    describe_needed_corpus,
+    estimate_retrieval,
+    find_twin,
+    list_needed_weights,
     prepare,
-    twin_of,
 )
-from lexvl_eval.reproduction.retrieval import dataset_for, encoded, found_or_made
+from lexvl_eval.reproduction.retrieval import dataset_for, encoded, find_or_make
 from lexvl_eval.reproduction.rows import Finding, Need, PartCost, RowPart, Workplace
 from lexvl_eval.reproduction.sources import SUITE_S
 
@@ -24,12 +24,12 @@ from lexvl_plugins.bench.suite import Options
 
 def measure_latency(part: RowPart, place: Workplace) -> Finding:
     """Measures the latency of a lexical model and of its dense twin, or finds the result."""
-    return found_or_made(part, place, compare_latency)
+    return find_or_make(part, place, compare_latency)
 
 
 def compare_latency(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """What `lexvl efficiency --protocol` reports of both models over the same documents, on one thread."""
-    twin = twin_of(part)
+    twin = find_twin(part)
     dense = prepare(twin, place) if twin else None
     if dense is None:
         raise CheckpointError(f"{part.label}: no published weights of the dense model")
@@ -75,14 +75,18 @@ def measure_speed(part: RowPart, place: Workplace) -> Finding:
 
 def list_latency_needs(part: RowPart, place: Workplace) -> list[Need]:
     """The weights of both models, and the corpus."""
-    twin = twin_of(part)
-    return [*needed_weights(part, place), *(needed_weights(twin, place) if twin else ()), needed_corpus(part, place)]
+    twin = find_twin(part)
+    return [
+        *list_needed_weights(part, place),
+        *(list_needed_weights(twin, place) if twin else ()),
+        describe_needed_corpus(part, place),
+    ]
 
 
 def estimate_latency(part: RowPart, place: Workplace) -> PartCost | None:
     """Disk and time of both models, whose documents no other part shares."""
-    twin = twin_of(part)
-    costs = [cost_of_retrieval(model, place) for model in (part, twin) if model]
+    twin = find_twin(part)
+    costs = [estimate_retrieval(model, place) for model in (part, twin) if model]
     if None in costs or not costs:
         return None
     name, size, encoding_s, topics_s = zip(*(cost for cost in costs if cost), strict=True)

@@ -24,7 +24,7 @@ from lexvl_eval import options
 from lexvl_eval.measures.inputs import JudgementSource, choose_source, describe_run, read_judgements
 from lexvl_eval.measures.metrics import MeasuringRules, check_levels, judgements, mean, values_of
 from lexvl_eval.measures.names import Measure, parse_measure
-from lexvl_eval.measures.ties import checked_hits, find, relevant_of, some
+from lexvl_eval.measures.ties import check_hits, collect_relevant, find, some
 from lexvl_eval.report.render import FOUR_DECIMALS, MISSING, Column, Table, check_format, render
 from lexvl_eval.report.tables import split_names
 
@@ -37,7 +37,6 @@ from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.runs.fusion import Fusion, fuse_rankings, read_rankings
 from lexvl_anserini.runs.trec import DEFAULT_HITS
-from lexvl_anserini.searching.refine import SearchSettings
 from lexvl_plugins.bench.grids import FusionGrid, QuerySetting, SearchGrid, Texts, TuningSetting, list_values
 from lexvl_plugins.bench.suite import offer
 
@@ -58,9 +57,9 @@ class Split:
 
     def values(self, value: Any, measure: Measure) -> dict[str, float]:
         """The values of the judged topics; of one that is not ranked 0."""
-        relevant = relevant_of(judgements(self.qrels, self.label))
+        relevant = collect_relevant(judgements(self.qrels, self.label))
         check_levels(relevant, [measure], self.label)
-        places = find([checked_hits(self.rank(value), self.label)], relevant, self.remove_query)
+        places = find([check_hits(self.rank(value), self.label)], relevant, self.remove_query)
         measured = values_of(places, relevant, np.arange(len(relevant.topics)), [measure], MeasuringRules())[measure]
         return dict(zip(relevant.topics, map(float, measured), strict=True))
 
@@ -319,9 +318,8 @@ def load_search(
     """Topics that search an index, encoded once for all options of the encoder; a setting is a `QuerySetting`."""
     from lexvl_anserini.queries.query_source import find_topic_source, find_vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
-    from lexvl_anserini.searching.fields import reweighted
-    from lexvl_anserini.searching.retrieval import to_the_end
-    from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
+    from lexvl_anserini.searching.query_encoder import EncoderChanges, change_weights
+    from lexvl_anserini.searching.searcher import Searcher, close_after
 
     index = index_path(index)
     manifest = index_manifest(index)
@@ -343,13 +341,14 @@ def load_search(
             return topics_read
         weights = {key: value for key, value in options if manifest.fields and key.endswith(".weight")}
         model = load_encoder(tuple((key, value) for key, value in options if key not in weights))
-        return list(encode_queries(reweighted(model, weights) if weights else model, topics_read, manifest))
+        return list(encode_queries(change_weights(model, weights) if weights else model, topics_read, manifest))
 
     def rank(setting: QuerySetting) -> Iterator[ScoredDoc]:
         searcher = Searcher(index, encoder=EncoderChanges(options=setting.options))
-        settings = SearchSettings(source.remove_query, refinement=setting.refinement, feedback_shards=feedback_shards)
+        shards = None if feedback_shards is None else Path(feedback_shards)
+        settings = replace(setting.search, remove_query=source.remove_query, feedback_shards=shards)
         lists = searcher.lists(encode(tuple(setting.options.items())), hits, settings)
-        return chain.from_iterable(to_the_end(searcher, lists))
+        return chain.from_iterable(close_after(searcher, lists))
 
     return Split(judged.label, judged.qrels, rank, source.remove_query)
 

@@ -114,12 +114,12 @@ def build_partition(
     folder: Path, sources: Sequence[Path], options: IndexOptions, threads: int, collection: str, number: int
 ) -> int:
     """Builds one partition from its shards, unless it is finished; returns the number of its documents."""
-    from lexvl_anserini.searching.building import carry_out, plan_index
+    from lexvl_anserini.searching.building import plan_index, run_plan
 
     index = folder / name_partition(number)
     with publish_after(index):
         plan = plan_index(fetch(sources[number]), index, "lucene", options.to_json(), True)
-        documents = carry_out(plan, threads).documents
+        documents = run_plan(plan, threads).documents
         write_json(index / PARTITION, {"collection": collection, "number": number})
     discard(sources[number])
     return documents

@@ -28,7 +28,7 @@ import orjson
 
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.encoder import Encoder, Kind, Tower
-from lexvl_anserini.encoders.loading import EXPORT
+from lexvl_anserini.encoders.loading import EXPORT, EncoderSpec
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.batches import PassageReader
 from lexvl_anserini.encoders.parts.images.pixels import build_pixels
@@ -132,15 +132,9 @@ def read_whole(folder: Path) -> Export | None:
     return export
 
 
-def load_exported(
-    name: str,
-    checkpoint: str | None,
-    tokenizer: str | None,
-    backbone_config: str | None,
-    device: str,
-    options: Mapping[str, Any],
-) -> Encoder:
-    """Loads an exported encoder; arguments and errors as those of `load_encoder`. Options must be the export's own."""
+def load_exported(spec: EncoderSpec) -> Encoder:
+    """Loads an exported encoder; errors as those of `load_encoder`. Options must be the export's own."""
+    name, checkpoint = spec.name, spec.checkpoint
     command = f"lexvl export-onnx --encoder {name} --checkpoint {checkpoint or 'CHECKPOINT'} --output FOLDER"
     if checkpoint is None:
         raise UsageError(f"the runtime onnx needs a folder that was exported, as --checkpoint; `{command}` writes one")
@@ -150,12 +144,12 @@ def load_exported(
     export = Export.read(folder)
     if export.encoder.name != name:
         raise CheckpointError(f"{folder}: an export of encoder {export.encoder.name!r}, expected one of {name!r}")
-    if device not in ("auto", "cpu"):
-        raise UsageError(f"the runtime onnx computes on the CPU, --device is {device}; leave it out, or use torch")
-    if tokenizer or backbone_config:
+    if spec.device not in ("auto", "cpu"):
+        raise UsageError(f"the runtime onnx computes on the CPU, --device is {spec.device}; leave it out, or use torch")
+    if spec.tokenizer or spec.backbone_config:
         raise UsageError("an exported folder has its tokenizer and its network; leave the other folders out")
     exported = export.encoder.options
-    for key, value in options.items():  # of the command line, texts
+    for key, value in spec.options.items():  # of the command line, texts
         if key not in PLACES and str(exported.get(key)).lower() != str(value).lower():
             stored = f"{key}={exported[key]}" if key in exported else f"no {key}"
             raise UsageError(

@@ -25,7 +25,7 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.analysis import word_analysis
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.index import Index
+from lexvl_anserini.searching.searcher import Index
 from lexvl_anserini.shards.fields import join_fields
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts

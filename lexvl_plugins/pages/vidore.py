@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lexvl_eval.score import judged_command
+from lexvl_eval.score import make_judged_command
 
 from lexvl_anserini.cli import run
 from lexvl_anserini.data.checks import check_id
@@ -223,7 +223,7 @@ def _read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[s
     return enumerate(values for batch in batches for values in batch.to_pylist())
 
 
-command = judged_command(
+command = make_judged_command(
     """Measure runs on pages of ViDoRe, VisRAG or MMEB: nDCG@5, nDCG@10, Recall@5 and Recall@100.
 
     Example: python -m lexvl_plugins.pages.vidore --run runs/esg.v-splade.trec --dataset vidore:data/esg_reports

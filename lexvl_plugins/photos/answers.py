@@ -20,16 +20,15 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.queries.clauses import build_clause
 from lexvl_anserini.queries.query_source import build_typed_topic
-from lexvl_anserini.searching.cuts import Cut
-from lexvl_anserini.searching.refine import Refinement
+from lexvl_anserini.searching.search import Cut, least_score, parse_cut
 from lexvl_anserini.searching.searcher import Searcher
-from lexvl_anserini.searching.shared_terms import encoded, explained
+from lexvl_anserini.searching.shared_terms import encode_topic, explain_documents
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.queries.clauses import Clause
     from lexvl_anserini.runs.order import RankedList
-    from lexvl_anserini.searching.index import Index
+    from lexvl_anserini.searching.searcher import Index
     from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm
 
 DIRECTION = "text-to-image"
@@ -61,7 +60,7 @@ class AskOptions:
     @property
     def cut(self) -> Cut | None:
         """The least score of a hit."""
-        return None if self.min_score is None else Cut.of(self.min_score)
+        return None if self.min_score is None else parse_cut(self.min_score)
 
     def find_places(self, folder: Path, albums: str, documents: str) -> tuple[Path, Path]:
         """The folder without links, and the album of its index, which is never among its documents."""
@@ -83,9 +82,9 @@ class AskOptions:
         with Searcher(index, model) as searcher:
             engine: Any = searcher.engine
             for text in self.queries or ():
-                query = encoded(build_typed_topic(text, None), model, index.manifest)
+                query = encode_topic(build_typed_topic(text, None), model, index.manifest)
                 listed, nearest = find(searcher, query, self.hits, cut=self.cut)
-                hits = explained(engine, query, listed.doc_ids, fields=fields)
+                hits = explain_documents(engine, query, listed.doc_ids, fields=fields)
                 if len(fields) == 1:
                     hits = [replace(why, terms=select_terms(why, fields[0])) for why in hits]
                 answers.append(TypedAnswer(text, hits, NOTHING_FITS if nearest else ""))
@@ -109,11 +108,11 @@ def find(
         where: documents must match it, in an impact index.
         cut: the least score; a share of the greatest one for an impact index alone.
     """
-    listed = searcher.search(query, hits, None if where is None else Refinement(where=where))
+    listed = searcher.search(query, hits, where=where)
     if cut is None:
         return listed, False
     engine: Any = searcher.engine
-    fitting = listed.down_to(cut.least(build_clause(query), engine) if cut.relative else cut.value)
+    fitting = listed.down_to(least_score(cut, build_clause(query), engine) if cut.relative else cut.value)
     return fitting or listed, bool(listed) and not fitting
 
 

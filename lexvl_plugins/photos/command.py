@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from lexvl_eval.report.answers import strips_of_answers
+from lexvl_eval.report.answers import make_answer_strips
 from lexvl_eval.report.strips import draw_sheet
 from lexvl_eval.sheet import DEFAULT_TERMS
 
@@ -30,7 +30,7 @@ from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.progress import progress_bar
-from lexvl_anserini.searching.index import Index
+from lexvl_anserini.searching.searcher import Index
 from lexvl_plugins.photos.answers import DIRECTION, SHEET, AskOptions, format_unreadable
 from lexvl_plugins.photos.following import Album, Differences, Followed, compare, follow
 
@@ -99,7 +99,7 @@ def command(
         index = Index(album.index, index_manifest(album.index))
     if asking.queries:
         answers = asking.answer(index, model)
-        draw_sheet(strips_of_answers(dataset, index, model, answers), place / SHEET, DEFAULT_TERMS)
+        draw_sheet(make_answer_strips(dataset, index, model, answers), place / SHEET, DEFAULT_TERMS)
         typer.echo(f"\nqueries, their first pictures and terms: {place / SHEET}")
     else:
         typer.echo(f'to ask: lexvl photos {folder} "two dogs on a beach"')

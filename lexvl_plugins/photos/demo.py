@@ -20,12 +20,12 @@ from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from lexvl_eval.image_text import caption_report
+from lexvl_eval.image_text import render_captions
 from lexvl_eval.measures.inputs import JudgementSource, describe_run
-from lexvl_eval.report.answers import own_terms, strips_of_queries, with_maps
+from lexvl_eval.report.answers import make_query_strips, own_terms, with_maps
 from lexvl_eval.report.strips import draw_sheet
 from lexvl_eval.report.tables import labelled
-from lexvl_eval.sheet import DEFAULT_TERMS, encoder_of, shown_of_run
+from lexvl_eval.sheet import DEFAULT_TERMS, encoder_of, load_run_strips
 
 from lexvl_anserini.cli import DataDir, Device, Overwrite, Verbose, expanded, run
 from lexvl_anserini.data.corpora.captioned import list_demo_files, read_karpathy
@@ -40,10 +40,10 @@ from lexvl_anserini.ground.progress import Progress, progress_bar
 from lexvl_anserini.queries.query_source import find_topic_source
 from lexvl_anserini.runs.trec import ensure_run
 from lexvl_anserini.searching.building import build_index, check_index
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.retrieval import IndexSearch
-from lexvl_anserini.searching.searcher import EncoderChanges
-from lexvl_anserini.searching.shared_terms import explain
+from lexvl_anserini.searching.index_runs import plan_run, write_index_run
+from lexvl_anserini.searching.query_encoder import EncoderChanges
+from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.searcher import Index, Searcher
 from lexvl_anserini.shards.writing import write_impacts
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -184,23 +184,30 @@ def encode(demo: IndexedDemo, options: DemoOptions, progress: Progress) -> None:
 def search(system: System, options: DemoOptions, progress: Progress) -> None:
     """Searches all topics and writes the run."""
     opened, run_file = options.open(system.searched), options.find_run(system)
-    searching = IndexSearch(opened, EncoderChanges(options=system.settings, device=options.device))
+    searcher = Searcher(opened, encoder=EncoderChanges(options=system.settings, device=options.device))
     source = find_topic_source(None, opened.path, opened.manifest, options.data_dir, None)
-    request = searching.run_manifest(source, HITS, source.remove_query, strict_scores=False, output_format="trec")
-    ensure_run(run_file, request, options.overwrite, lambda: searching.write(source, request, run_file, progress))
+    request = plan_run(searcher, source, HITS, source.remove_query)
+    ensure_run(
+        run_file,
+        request,
+        options.overwrite,
+        lambda: write_index_run(searcher, source, Search(), request, run_file, progress),
+    )
 
 
 def measure(options: DemoOptions, progress: Progress) -> str:
     """The table of all runs."""
     runs = [describe_run(options.find_run(system)) for system in SYSTEMS]
-    table = caption_report(labelled(runs, [system.label for system in SYSTEMS]), JudgementSource())
+    table = render_captions(labelled(runs, [system.label for system in SYSTEMS]), JudgementSource())
     scenes, captions = (count_scenes() * number for number in PER_SCENE["text-to-image"])
     return "\n".join((TITLE.format(scenes, captions), table.removesuffix("\n"), *NOTES))
 
 
 def explain_query(query: str, options: DemoOptions, progress: Progress) -> str:
     """The explanations of a query's first documents."""
-    explanations = explain(options.open(SHOWN.searched), query, hits=EXPLAINED_HITS, device=options.device)
+    changes = EncoderChanges(device=options.device)
+    with Searcher(options.open(SHOWN.searched), encoder=changes) as searcher:
+        explanations = searcher.explain(query, hits=EXPLAINED_HITS)
     return "\n".join((f'"{query}"', "\n\n".join(to_text(explanation, EXPLAINED_TERMS) for explanation in explanations)))
 
 
@@ -209,7 +216,7 @@ def draw_contact_sheet(options: DemoOptions, progress: Progress) -> str:
     sheet, run_file = options.output / "contact-sheet.png", options.find_run(SHOWN)
     opened = options.open(SHOWN.searched)
     model = encoder_of(opened, run_file, device=options.device)
-    draw_sheet(shown_of_run(run_file, opened, model, data_dir=options.data_dir), sheet, DEFAULT_TERMS)
+    draw_sheet(load_run_strips(run_file, opened, model, data_dir=options.data_dir), sheet, DEFAULT_TERMS)
     images = list_demo_files(SPLIT)[1]
     return f"document ID is the image ID.png in {images}\nqueries, their first images and terms: {sheet}"
 
@@ -224,7 +231,7 @@ def search_photos(options: DemoOptions, progress: Progress) -> str:
     # Which photos there are depends on the packages that are installed now.
     write_impacts(dataset, model, options.find(PHOTOS)[0], overwrite=True)
     build_index(*options.find(PHOTOS), overwrite=True)
-    strips = strips_of_queries(dataset, options.open(PHOTOS.name), model, PHOTO_QUERIES, PHOTO_HITS)
+    strips = make_query_strips(dataset, options.open(PHOTOS.name), model, PHOTO_QUERIES, PHOTO_HITS)
     draw_sheet(with_maps(strips, model), sheet, DEFAULT_TERMS, maps=True)
     terms = own_terms(model, list(dataset.documents()))
     width = max(map(len, terms))

@@ -29,7 +29,7 @@ from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document
-from lexvl_anserini.searching.building import append_index, build_index, delete_documents, metadata_texts
+from lexvl_anserini.searching.building import append_index, build_index, delete_documents, read_keywords
 from lexvl_anserini.shards.encoding import UNREADABLE
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.manifests import SKIPPED, clear
@@ -119,7 +119,7 @@ def compare(dataset: Dataset, model: Encoder, album: Album) -> Differences:
     if not pictures:
         raise DataError(f"{dataset.name}: no picture in it")
     same = manifest is not None and manifest.encoder.without_places() == model.identity().without_places()
-    held = metadata_texts(album.index, DIGEST) if same else {}
+    held = read_keywords(album.index, DIGEST) if same else {}
     if manifest is not None and len(held) != manifest.counts.documents:
         manifest, held = None, {}
     different = [picture for picture in pictures if held.get(picture.doc_id) != picture.metadata[DIGEST]]

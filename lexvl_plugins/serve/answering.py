@@ -19,8 +19,8 @@ from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc, get_field, mar
 from lexvl_anserini.queries.clauses import All, Text, TreeQuery, build_clause, list_scored_terms, walk
 from lexvl_anserini.queries.query_source import TYPED
 from lexvl_anserini.runs.order import RankedList, ranked
-from lexvl_anserini.searching.cuts import Cut
-from lexvl_anserini.searching.shared_terms import explained
+from lexvl_anserini.searching.search import parse_cut
+from lexvl_anserini.searching.shared_terms import explain_documents
 from lexvl_plugins.photos.answers import find, has_known_word
 from lexvl_plugins.serve import limits, queries
 from lexvl_plugins.serve.documents import EXAMPLES, READ, SIDES, UNKNOWN, EncodedPicture, Recent, SentPictures, scale
@@ -139,7 +139,7 @@ class Service:
             assert isinstance(query, ImpactQuery | TreeQuery), query
             has_text, rows = any(isinstance(node, Text) for node in walk(build_clause(query))), []
             find_impacts = partial(self._find_impacts, index)
-            for hit in explained(engine, query, request.doc_ids, find_impacts, index.manifest.fields):
+            for hit in explain_documents(engine, query, request.doc_ids, find_impacts, index.manifest.fields):
                 products = [Product(**term._asdict()) for term in hit.terms]
                 rest = hit.score - sum(term.product for term in hit.terms)
                 rest = rest if has_text or abs(rest) > ROUNDING else 0.0
@@ -204,7 +204,7 @@ def search(index: LiveIndex, question: Question, read: ReadQuery) -> tuple[Ranke
         if read.read_as == "text" and question.read_as == "auto" and queries.is_expression(question.text):
             ignored.append("signs and factors of the expression")
     if question.min_score.strip() and query is not None:
-        cut = Cut.of(question.min_score)
+        cut = parse_cut(question.min_score)
         if cut.relative and not lexical:
             cut = None
             ignored.append("the least score, as a share")

@@ -24,8 +24,8 @@ from lexvl_anserini.ground.manifest import FieldEntry, Manifest, expect_lexical
 from lexvl_anserini.ground.records import Document, mark_field
 from lexvl_anserini.ground.registry import TORCH
 from lexvl_anserini.queries.query_source import find_vocabulary_file, read_known_terms
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
+from lexvl_anserini.searching.query_encoder import EncoderChanges
+from lexvl_anserini.searching.searcher import Index, Searcher
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.documents import (
     READ,
@@ -331,5 +331,5 @@ def name_indexes(
         path = index_path(place)
         name = next(n for n in (base, *(f"{base}-{i}" for i in range(2, len(places) + 2))) if n not in served)
         moved = checkpoints[number] if checkpoints else None
-        served[name] = ServedIndex(name, path, EncoderChanges(moved, None, options or {}, device), data_dir)
+        served[name] = ServedIndex(name, path, EncoderChanges(moved, None, device, options or {}), data_dir)
     return list(served.values())

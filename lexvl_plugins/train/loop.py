@@ -116,12 +116,11 @@ def train(
         with processes.let_first_begin():
             processes.copy(output / WORDS, own / WORDS)
             material: AnyMaterial = READERS[type(recipe.model)](recipe, own, sources)
-        pair = material.make_pair(recipe, chosen)
         saving = Saving(recipe, output, material, sources.digests, keep_every)
-        run = Training(recipe, output, own, processes, chosen, material, pair, saving)
+        run = Training(recipe, output, own, processes, chosen, material, material.make_pair(recipe, chosen), saving)
         if run.run_stages(stop_after or recipe.steps, hours) < recipe.steps:
             return output / STATE
-        return saving.save_last(pair) if processes.first else output / MODEL
+        return saving.save_last(run.pair) if processes.first else output / MODEL
 
 
 @dataclass(frozen=True)

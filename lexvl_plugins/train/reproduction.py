@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lexvl_eval.reproduction.prepared import corpus_of, trained_model, weights_of
+from lexvl_eval.reproduction.prepared import corpus_of, place_trained_model, weights_of
 from lexvl_eval.reproduction.published import PublishedSystem
 from lexvl_eval.reproduction.retrieval import measure_retrieval
 from lexvl_eval.reproduction.rows import Finding, RowPart, Workplace
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def measure_trained(part: RowPart, place: Workplace) -> Finding:
     """Trains the weights of a part, unless the user gives some, then runs its line; finds what is finished."""
     assert part.system is not None and part.system.trained_on, "`way_of` looked"
-    weights, model = weights_of(part, part.system, place), trained_model(part, place)
+    weights, model = weights_of(part, part.system, place), place_trained_model(part, place)
     if weights is not None and weights.reference == str(model):
         from lexvl_plugins.train.loop import train
 

@@ -31,7 +31,7 @@ from lexvl_anserini.ground.files import (
 from lexvl_anserini.ground.machine import list_versions
 from lexvl_plugins.train.common.batches import TrainingBatch
 from lexvl_plugins.train.common.evaluation import StageInputs, find_collapses, measure_batch
-from lexvl_plugins.train.common.learner import Learner, NotFinite, Step
+from lexvl_plugins.train.common.learner import Learner, NotFinite, StepRecord
 from lexvl_plugins.train.common.tower_pair import TowerPair
 from lexvl_plugins.train.recipe import Recipe, StageSettings
 from lexvl_plugins.train.run_folder import (
@@ -76,7 +76,7 @@ class Watch:
     examples: BinaryIO
     collapsed: set[str] = field(default_factory=set)
 
-    def report_step(self, step: Step, learner: Learner, progress: TrainingState) -> None:
+    def report_step(self, step: StepRecord, learner: Learner, progress: TrainingState) -> None:
         """Reports what is due after a step."""
         done, end = progress.step, self.first + self.stage.optimisation.steps
         if done % self.recipe.log_every == 0 or done == end:
@@ -84,7 +84,7 @@ class Watch:
         if done % self.recipe.validate_every == 0 or done == end:
             self.validate(learner, progress)
 
-    def log(self, step: Step, learner: Learner, progress: TrainingState) -> None:
+    def log(self, step: StepRecord, learner: Learner, progress: TrainingState) -> None:
         """A line with the mean losses since the last one, and what the vectors of this step's batch are like."""
         model, plan = self.recipe.model, self.stage.optimisation
         loss, parts = progress.take_means()

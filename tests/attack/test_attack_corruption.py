@@ -24,8 +24,7 @@ from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
 from lexvl_anserini.queries.clauses import Term, TreeQuery
 from lexvl_anserini.searching.building import append_index, build_index, check_index
-from lexvl_anserini.searching.retrieval import search_index
-from lexvl_anserini.searching.shared_terms import explain
+from lexvl_anserini.searching.searcher import Searcher, search_index
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack(share=2)]
 
@@ -82,7 +81,7 @@ def pairs(lists: Iterator[list[Any]]) -> Any:
 IMPACT_READS: dict[str, Read] = {
     "search": lambda index: pairs(search_index(index, [ImpactQuery(t, {t: 3, "t1": 2}) for t in TERMS], 1000)),
     "tree": lambda index: pairs(search_index(index, [TreeQuery("q", Term("t3", 2) & ~Term("t4"))], 1000)),
-    "explain": lambda index: explain(index, ImpactQuery("q", {"t5": 1, "t6": 9}), hits=3),
+    "explain": lambda index: Searcher(index).explain(ImpactQuery("q", {"t5": 1, "t6": 9}), hits=3),
 }
 
 

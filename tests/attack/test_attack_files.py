@@ -30,7 +30,7 @@ from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.runs.trec import read_run
 from lexvl_anserini.search import command as search
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.refine import read_terms
+from lexvl_anserini.searching.search import read_terms
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
 

@@ -28,7 +28,7 @@ from lexvl_anserini.engines.resident.layout import BLOCK, WIDTHS
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents, repair_index
-from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.searcher import search_index
 from tests.attack.test_attack_corruption import pairs
 from tests.attack.test_attack_search import bound_of, drawn, expected, some_query
 from tests.engines.test_resident import resident_of, searched
@@ -150,7 +150,7 @@ def damaged_and_repaired(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(verifying, "VERIFIED_BYTES", random.choice([0, 1 << 30]))
             patch.setenv(choosing.VARIABLE, random.choice(choosing.CHOICES))
-            patch.setattr(choosing, "WORTH_S", 0)
+            patch.setattr(choosing, "SMALL", random.choice([0, choosing.SMALL]))
             try:
                 assert lists_of(index, queries, hits) == products
             except LexvlError as error:

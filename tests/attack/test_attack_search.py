@@ -20,7 +20,7 @@ from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Clause, Ids, Impacts, Not, Term, Unscored
 from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
-from lexvl_anserini.searching.shared_terms import explained
+from lexvl_anserini.searching.shared_terms import explain_documents
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack(share=3)]
 
@@ -168,7 +168,7 @@ def compare_queries(
         assert [[(hit.doc_id, hit.score) for hit in found] for found in lists] == wanted
     if allowed:
         ids = random.sample(sorted(vectors), min(3, len(vectors)))
-        for explanation, doc_id in zip(explained(engine, stream[0], ids), ids, strict=True):
+        for explanation, doc_id in zip(explain_documents(engine, stream[0], ids), ids, strict=True):
             assert explanation.score == dict(expected(vectors, allowed[0], len(vectors))).get(doc_id, 0)
     return 2 * len(queries)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from lexvl_anserini import doctor
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground import machine as installed
 from lexvl_anserini.ground.errors import JavaError
-from lexvl_anserini.searching import doctor
 
 REQUIRES = [
     "numpy>=1",

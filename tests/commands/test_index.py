@@ -15,7 +15,7 @@ from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UnknownName,
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.index import command, peak_memory_bytes
-from lexvl_anserini.searching.building import build_index, default_index
+from lexvl_anserini.searching.building import build_index, name_index
 from tests.invoking import invoked
 
 invoke = partial(invoked, command)
@@ -48,7 +48,7 @@ def test_the_manifest_chooses_the_engine(tmp_path: Path, write: Any, documents: 
 def test_default_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_shards(tmp_path / "impacts/demo.vdr", DOCUMENTS)
     monkeypatch.chdir(tmp_path)
-    assert default_index(Path("impacts/demo.vdr/")) == Path("indexes/demo.vdr")
+    assert name_index(Path("impacts/demo.vdr/")) == Path("indexes/demo.vdr")
     assert build_index("impacts/demo.vdr").path == Path("indexes/demo.vdr")
     assert Path("indexes/demo.vdr/index.json").is_file()
 

@@ -15,7 +15,7 @@ from lexvl_anserini.data.checks import check_corpus
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import RunManifest, name_manifest, read_run_manifest
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
@@ -24,14 +24,12 @@ from lexvl_anserini.runs.fusion import Fusion, build_fused_manifest
 from lexvl_anserini.runs.order import in_order
 from lexvl_anserini.runs.trec import lists_of, read_run, write_run
 from lexvl_anserini.searching.rescoring import (
-    above,
     documents_of_run,
     encoder_of_run,
     rerank_lists,
-    reranking_encoder,
     topics_of_run,
 )
-from lexvl_anserini.searching.shared_terms import encoder_options
+from lexvl_anserini.searching.shared_terms import select_encoder_options
 from lexvl_anserini.shards.encoding import Covered, WholeCorpus
 
 BERT, PUBLISHED = "splade/ckpt_bert", "vdr/text-tiny"
@@ -81,13 +79,6 @@ def test_what_cannot_be_scored(bag):
         reranked(bag, [Topic("q", "dog")], {"q": listed(("z", 1))})
     with pytest.raises(UsageError, match="bm25 has no vectors"):
         reranked(load_encoder("bm25"), [Topic("q", "dog")], {"q": listed(("a", 1))})
-
-
-def test_what_is_below_keeps_its_distances():
-    assert above(listed(("a", 1)), listed()) == listed(("a", 1))
-    assert above(listed(("a", 1), ("b", 0.5)), listed(("x", 100), ("y", 98)))[2:] == [
-        ScoredDoc("q", "x", 3, -0.5), ScoredDoc("q", "y", 4, -2.5),
-    ]  # fmt: skip
 
 
 # ---- the reference
@@ -233,9 +224,4 @@ def test_a_mixture_of_runs_has_no_encoder(monkeypatch, capsys, first, tmp_path):
     with pytest.raises(UsageError, match="fused.trec: a mixture of 2 runs"):
         encoder_of_run(fused, 1.0, None, "cpu")
     # `sheet` and `explain` show it by the options of the index.
-    assert encoder_options(read_run_manifest(fused)) == {}
-
-
-def test_another_checkpoint_is_refused(first, golden):
-    with pytest.raises(ArtefactError, match="has digest"):
-        reranking_encoder(read_run_manifest(first), str(golden / "vdr/text-tiny-norm"), None, "cpu", {})
+    assert select_encoder_options(read_run_manifest(fused)) == {}

@@ -244,12 +244,12 @@ def test_keys_that_are_of_no_tower_keep_their_names():
 
 
 def test_shapes_of_configurations():
-    assert ClipShape.of_run({}) == ClipShape()
-    assert ClipShape.of_run({"model": {"kwargs": {"clip": {"text_encode": {"transformer_heads": 4}}}}}) == ClipShape(
+    assert ClipShape.from_run({}) == ClipShape()
+    assert ClipShape.from_run({"model": {"kwargs": {"clip": {"text_encode": {"transformer_heads": 4}}}}}) == ClipShape(
         None, 4
     )
     config = {"vision_cfg": {"width": 1280, "head_width": 80}, "text_cfg": {"heads": 16}}
-    assert ClipShape.of_open_clip(config) == ClipShape(16, 16, "gelu")
+    assert ClipShape.from_open_clip(config) == ClipShape(16, 16, "gelu")
 
 
 @pytest.fixture

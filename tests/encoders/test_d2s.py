@@ -136,7 +136,7 @@ def test_the_published_evaluation_from_embeddings(shared, tiny, d2s_corpus):
 def test_the_line_from_embeddings(shared, tiny, d2s_corpus, tmp_path):
     """Encoded, indexed and searched with integers, the order is the reference's wherever scores differ by 2 percent."""
     from lexvl_anserini.searching.building import build_index
-    from lexvl_anserini.searching.retrieval import search_index
+    from lexvl_anserini.searching.searcher import search_index
     from lexvl_anserini.shards.writing import write_impacts
 
     golden = json.loads((shared / "golden/d2s/train_and_eval.json").read_text())["eval_ckpt"]["run"]

@@ -17,7 +17,7 @@ from lexvl_anserini.ground.records import Document, ImpactQuery, ScoredDoc, Topi
 from lexvl_anserini.queries.clauses import Term, TreeQuery
 from lexvl_anserini.runs.order import as_frame
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.searcher import search_index
 
 
 class LetterCounts:

@@ -28,7 +28,6 @@ from lexvl_anserini.ground.manifest import RunManifest, read_manifest
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
 from lexvl_anserini.index import command as index_command
 from lexvl_anserini.queries.clauses import Term, TreeQuery
-from lexvl_anserini.queries.query_vectors import Feedback
 from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.search import command as search
 from lexvl_anserini.searching.building import (
@@ -39,8 +38,8 @@ from lexvl_anserini.searching.building import (
     delete_documents,
     repair_index,
 )
-from lexvl_anserini.searching.refine import Refinement, SearchSettings, TwoPhase
-from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.searcher import search_index
 from tests.invoking import invoked
 
 TERMS = [f"t{number}" for number in range(60)]
@@ -91,8 +90,7 @@ def index(built: tuple[Path, Path], tmp_path: Path) -> Path:
 
 
 def searched(index: Path, queries: Any, hits: int, recall: float | None) -> list[list[ScoredDoc]]:
-    refinement = None if recall is None else Refinement(approximate=recall)
-    return list(search_index(index, queries, hits, refinement=refinement))
+    return list(search_index(index, queries, hits, approximate=recall))
 
 
 def dot(vector: Mapping[str, int], document: Mapping[str, int]) -> int:
@@ -217,15 +215,15 @@ def test_what_a_user_asks_of_no_engine(built: tuple[Path, Path], tmp_path: Path)
     _, index = built
     for recall in (0, 1, 1.2, -1, float("nan")):
         with pytest.raises(UsageError, match=rf"^approximate {recall}: expected a recall above 0 and below 1, such as"):
-            Refinement(approximate=recall)
+            Search(approximate=recall)
     others: list[dict[str, Any]] = [
-        {"where": Term("t1")}, {"text_weight": 1.0}, {"two_phase": TwoPhase(3)}, {"feedback": Feedback(2)}
+        {"where": Term("t1")}, {"text_weight": 1.0}, {"first_terms": 3}, {"feedback": 2}
     ]  # fmt: skip
     for other in others:
         with pytest.raises(UsageError, match="^approximate search excludes .*, where no recall is measured; leave one"):
-            Refinement(approximate=0.9, **other)
+            Search(approximate=0.9, **other)
     with pytest.raises(UsageError, match="^approximate search excludes passages, where no recall is measured; leave"):
-        SearchSettings(refinement=Refinement(approximate=0.9), passages="max")
+        Search(approximate=0.9, passages="max")
     with pytest.raises(UsageError, match="^topic 'q' is a query tree; feedback, phases and approximate search need an"):
         searched(index, TreeQuery("q", Term("t1")), 5, 0.9)
     with pytest.raises(UsageError, match="^approximate search is measured for up to 1,000 hits, not for 1,002$"):

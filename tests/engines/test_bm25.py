@@ -16,9 +16,9 @@ from lexvl_anserini.ground.manifest import EncoderRef
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.queries.query_vectors import RM3
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.cuts import Cut
-from lexvl_anserini.searching.refine import Refinement, SearchSettings
-from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
+from lexvl_anserini.searching.query_encoder import EncoderChanges
+from lexvl_anserini.searching.search import Search, parse_cut
+from lexvl_anserini.searching.searcher import Searcher
 
 DOCUMENTS: Documents = [
     ("d1", "a dog on the beach"),
@@ -183,20 +183,20 @@ def test_rm3_of_another_language_expands_by_its_letters(tmp_path: Path) -> None:
 def test_where_rm3_is_searched_and_where_it_is_refused(tmp_path: Path) -> None:
     built(tmp_path / "plain", DOGS, OTHERS).close()
     built(tmp_path / "vectors", DOGS, OTHERS, term_vectors=True).close()
-    expand = Refinement(rm3=RM3(2, 2))
+    expand = Search(rm3=2, rm3_terms=2)
     with Searcher(tmp_path / "vectors" / "index") as searcher:
         assert searcher.search("dog").doc_ids == ["d1", "d2"]
-        assert sorted(searcher.search("dog", refinement=expand).doc_ids) == ["d1", "d2", "d3"]
+        assert sorted(searcher.search("dog", **vars(expand)).doc_ids) == ["d1", "d2", "d3"]
         assert searcher.search("dog").doc_ids == ["d1", "d2"], "the engine forgets the expansion"
         with pytest.raises(UsageError, match="is text; terms, filters, feedback"):
-            searcher.search("dog", refinement=Refinement(rm3=RM3(), query_terms=2))
+            searcher.search("dog", rm3=10, query_terms=2)
         with pytest.raises(UsageError, match="is text; .*shares of a bound"):
-            searcher.search("dog", refinement=expand, cut=Cut.of("20%"))
-        assert searcher.search("dog", refinement=expand, cut=Cut.of("99")).doc_ids == []
+            searcher.search("dog", rm3=2, rm3_terms=2, min_score=parse_cut("20%"))
+        assert searcher.search("dog", rm3=2, rm3_terms=2, min_score=parse_cut("99")).doc_ids == []
     with pytest.raises(UsageError, match="no term vectors, which RM3 reads; build it again.*--term-vectors"):
-        Searcher(tmp_path / "plain" / "index").search("dog", refinement=expand)
+        Searcher(tmp_path / "plain" / "index").search("dog", **vars(expand))
     with pytest.raises(UsageError, match="documents in passages have none"):
-        SearchSettings(refinement=expand, passages="max")
+        Search(rm3=2, rm3_terms=2, passages="max")
     for wrong in ((0, 10, 0.5), (51, 10, 0.5), (10, 0, 0.5), (10, 10, 1.5)):
         with pytest.raises(UsageError):
             RM3(*wrong)

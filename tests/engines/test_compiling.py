@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lexvl_anserini.engines.compiled import digest_sources
 from lexvl_anserini.engines.compiling import (
     MOST_VERSIONS,
     CodeFiles,
     KernelCache,
-    digest_sources,
     kept_by_content,
     kernel,
 )

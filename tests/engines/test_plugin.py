@@ -14,12 +14,10 @@ from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.registry import ENGINES, EngineRow
 from lexvl_anserini.index import command as index_command
 from lexvl_anserini.queries.clauses import Impacts, Not, Term, TreeQuery
-from lexvl_anserini.queries.query_vectors import Feedback
 from lexvl_anserini.search import command as search_command
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
-from lexvl_anserini.searching.refine import Refinement, TwoPhase
-from lexvl_anserini.searching.retrieval import search_index
-from lexvl_anserini.searching.shared_terms import explain
+from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.searcher import Searcher, search_index
 from tests.invoking import invoked
 
 DOCUMENTS: Documents = [
@@ -56,17 +54,17 @@ def test_the_index_names_its_engine(indexes: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    "refinement",
+    "search",
     [
-        None,
-        Refinement(query_terms=1),
-        Refinement(where=Not(Term("sea"))),
-        Refinement(two_phase=TwoPhase(1, 1)),
-        Refinement(feedback=Feedback(documents=1, terms=1)),
+        Search(),
+        Search(query_terms=1),
+        Search(where=Not(Term("sea"))),
+        Search(first_terms=1, candidates=1),
+        Search(feedback=1, feedback_terms=1),
     ],
 )
-def test_searched_by_name(indexes: tuple[Path, Path], refinement: Refinement | None) -> None:
-    found, expected = (list(search_index(index, [QUERY], refinement=refinement)) for index in indexes)
+def test_searched_by_name(indexes: tuple[Path, Path], search: Search) -> None:
+    found, expected = (list(search_index(index, [QUERY], **vars(search))) for index in indexes)
     assert found == expected and found[0]
 
 
@@ -79,7 +77,7 @@ def test_trees(indexes: tuple[Path, Path]) -> None:
 
 @pytest.mark.parametrize("doc_ids", [None, ["d3", "d4"]])
 def test_explained(indexes: tuple[Path, Path], doc_ids: Sequence[str] | None) -> None:
-    found, expected = (explain(index, QUERY, doc_ids) for index in indexes)
+    found, expected = (Searcher(index).explain(QUERY, doc_ids) for index in indexes)
     assert found == expected
     assert [e.score for e in found] == ([8, 6, 5] if doc_ids is None else [5, 0])
 
@@ -121,7 +119,7 @@ def test_names_kinds_and_options_that_do_not_fit(tmp_path: Path, shards: Path) -
     # What an engine does not have needs no switching off.
     assert build_index(tmp_path / "dense", tmp_path / "index", metadata=False).documents == 1
     with pytest.raises(UsageError, match="is dense; only the score of an impact index"):
-        explain(tmp_path / "index", QUERY)
+        Searcher(tmp_path / "index").explain(QUERY)
 
 
 def test_what_the_engine_does_not_do_is_refused(shards: Path, indexes: tuple[Path, Path]) -> None:

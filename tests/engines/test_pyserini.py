@@ -19,7 +19,7 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
 from lexvl_anserini.queries.clauses import AnyOf, Term
 from lexvl_anserini.searching.building import append_index, build_index
-from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.searcher import search_index
 
 QUERIES = [
     ImpactQuery("q1", {"a": 2, "b": 3}),

@@ -21,7 +21,7 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery, Vocabulary
 from lexvl_anserini.queries.clauses import Impacts
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
-from lexvl_anserini.searching.shared_terms import explained
+from lexvl_anserini.searching.shared_terms import explain_documents
 
 # ---- kill -9
 
@@ -285,7 +285,7 @@ def test_a_query_of_100_000_terms(tmp_path: Path) -> None:
     expected = [("d1", float(sum(w * query[t] for t, w in whole.items()))), ("d2", 100.0 * 5)]
     assert ranked(engine, query) == expected
     assert [(hit.doc_id, hit.score) for hit in engine.search_tree("q", Impacts(query), 5)] == expected
-    [explanation] = explained(engine, ImpactQuery("q", query), ["d2"])
+    [explanation] = explain_documents(engine, ImpactQuery("q", query), ["d2"])
     assert explanation.score == 500 and len(explanation.terms) == 100
     engine.close()
 
@@ -319,7 +319,9 @@ IDS += ["..", "%20", "a,b", "Q0", "日本", "#"]
 def test_ids_with_slashes_quotes_and_emoji(tmp_path: Path) -> None:
     engine = opened(tmp_path, [(doc_id, {"a": 1}) for doc_id in IDS], [("empty/😀", {})])
     assert ranked(engine, {"a": 1}, 99) == [(doc_id, 1) for doc_id in sorted(IDS)]
-    assert [e.score for e in explained(engine, ImpactQuery("q", {"a": 4}), [*IDS, "empty/😀"])] == [4] * len(IDS) + [0]
+    assert [e.score for e in explain_documents(engine, ImpactQuery("q", {"a": 4}), [*IDS, "empty/😀"])] == [4] * len(
+        IDS
+    ) + [0]
     engine.close()
     delete_documents(tmp_path / "index", IDS[::2])
     assert sorted(held(tmp_path / "index")) == sorted(IDS[1::2])

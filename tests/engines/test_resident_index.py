@@ -14,16 +14,17 @@ from lucene_indexes import MANY_DOCUMENTS, MANY_QUERIES, MANY_TERMS, flip
 from shard_folders import write_shards
 
 from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.compiled import is_compiled, mark_compiled
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report, resident_bytes, resident_paths, write_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import Segment, as_reader, whole_index
 from lexvl_anserini.engines.lucene.vectors import read_vectors
 from lexvl_anserini.engines.resident import choosing, layout
 from lexvl_anserini.engines.resident.packing import write_resident
+from lexvl_anserini.engines.resident.plain import PlainPostings
 from lexvl_anserini.engines.resident.searching import ResidentPostings
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import All, Not, Term
 from lexvl_anserini.searching.building import (
     append_index,
@@ -33,8 +34,7 @@ from lexvl_anserini.searching.building import (
     delete_documents,
     repair_index,
 )
-from lexvl_anserini.searching.retrieval import search_index
-from lexvl_anserini.searching.searcher import SearchCost
+from lexvl_anserini.searching.searcher import SearchCost, search_index
 
 MORE = [("e1", {"t1": 250, "t2": 3}), ("d3", {"t1": 9})]
 
@@ -101,24 +101,54 @@ def appended(folder: Path, documents: Any) -> Path:
     return folder
 
 
-def test_numpy_serves_until_the_kernels_are_worth_it_and_ready(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("small", "medium", "compiled", "served", "form"),
+    [
+        (400, 400, False, "resident", PlainPostings),
+        (400, 400, True, "resident", PlainPostings),
+        (0, 400, True, "resident", ResidentPostings),
+        (0, 400, False, "resident", PlainPostings),
+        (0, 0, False, "lucene", type(None)),
+    ],
+)
+def test_size_and_compiled_kernels_decide_which_code_answers(
+    index: Path, monkeypatch: pytest.MonkeyPatch, small: int, medium: int, compiled: bool, served: str, form: type
+) -> None:
+    """Not the queries before: all answers of one opening come from one form, until `prepare`."""
+    postings = choosing.resident_files(index)[RESIDENT].postings
+    for name, size in (("SMALL", small), ("MEDIUM", medium)):
+        monkeypatch.setattr(choosing, name, size and postings)
+    monkeypatch.setattr(choosing, "is_compiled", lambda *package: compiled)
+    assert choosing.lacks_kernels(index) is (not small and not compiled)
+    expected = lists(index, "lucene", monkeypatch)
+    monkeypatch.setenv(choosing.VARIABLE, "auto")
     engine = opened(index)
     try:
-        assert engine.resident is not None
-        first = list(engine.search(MANY_QUERIES[:1], 10))
-        assert engine.resident._thread is None
-        # The next call starts to load, and whoever serves, the lists are the same.
-        monkeypatch.setattr(choosing, "WORTH_S", engine.batches.spent_s)
-        assert list(engine.search(MANY_QUERIES[:1], 10)) == first
-        engine.verified()
-        assert isinstance(engine.batches.resident(), ResidentPostings)
-        assert list(engine.search(MANY_QUERIES[:1], 10)) == first
-        assert engine.search_tree("q", Term("t1"), 5) == next(engine.search([ImpactQuery("q", {"t1": 1})], 5))
-        assert engine.served() == {"resident": 5}
+        assert [*engine.search(MANY_QUERIES, 1000), *engine.search(MANY_QUERIES[:1], 1000)] == [*expected, expected[0]]
+        assert type(engine.batches.resident()) is form
+        assert engine.served() == {served: len(MANY_QUERIES) + 1}
+        engine.prepare()
+        assert type(engine.batches.resident()) is (PlainPostings if small else ResidentPostings)
+        assert list(engine.search(MANY_QUERIES, 1000)) == expected
     finally:
         engine.close()
     with pytest.raises(ArtefactError, match="the index is closed; open it again"):
         list(engine.search(MANY_QUERIES, 10))
+
+
+def test_building_compiles_the_kernels_of_large_indexes(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
+    compiled: list[Path] = []
+    monkeypatch.setattr(choosing.Resident, "compile", lambda self: compiled.append(self._index))
+    build_index(shards, tmp_path / "small")
+    assert compiled == []
+    monkeypatch.setattr(choosing, "SMALL", 10)
+    assert compiled == [] and build_index(shards, tmp_path / "large").path in compiled
+    compiled.clear()
+    mark_compiled(choosing.PACKAGE, "1")
+    assert is_compiled(choosing.PACKAGE, "1") is (tmp_path / "kernels").is_dir()
 
 
 def test_lucene_opens_the_state_that_the_resident_postings_have(index: Path, shards: Path, tmp_path: Path) -> None:
@@ -152,7 +182,7 @@ def test_numpy_and_the_kernels_read_one_opened_file(index: Path, monkeypatch: py
         return layout.open_sections(file, path)
 
     monkeypatch.setattr(choosing, "open_sections", opening)
-    monkeypatch.setattr(choosing, "WORTH_S", 0)
+    monkeypatch.setattr(choosing, "SMALL", 0)
     for _ in search_index(index, MANY_QUERIES[:5], 10):
         pass
     assert opened == [index / RESIDENT]
@@ -163,7 +193,6 @@ def test_an_error_of_loading_is_not_lost(index: Path, monkeypatch: pytest.Monkey
     whole = (index / RESIDENT).read_bytes()
     body = whole[:-8].replace(b'"ids":151', b'"ids":199')
     (index / RESIDENT).write_bytes(body + zlib.crc32(body).to_bytes(8, "big"))
-    monkeypatch.setattr(choosing, "WORTH_S", 0)
     with pytest.raises(ArtefactError, match="damaged, its sections do not fit each other; write it again"):
         list(search_index(index, MANY_QUERIES[:1], 10))
     assert repair_index(index)
@@ -258,9 +287,8 @@ def test_every_change_writes_it_again(
     agree(merged, monkeypatch)
     assert layout.read_contents(merged).width == 4  # type: ignore[union-attr]
     # The open engine continues to read the older file, on which the new ones left no trace.
-    monkeypatch.setattr(choosing, "WORTH_S", 0)
-    engine.resident.serving(0)  # type: ignore[union-attr]
-    engine.verified()
+    monkeypatch.setattr(choosing, "SMALL", 0)
+    engine.resident.compile()  # type: ignore[union-attr]
     assert list(engine.search(MANY_QUERIES, 1000)) == before and engine.served()["resident"] >= len(MANY_QUERIES)
     engine.close()
 
@@ -444,6 +472,6 @@ def test_deleted_documents_of_an_index_that_others_changed(index: Path, monkeypa
 def test_a_search_notes_which_postings_served(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for form in ("resident", "lucene"):
         monkeypatch.setenv(choosing.VARIABLE, form)
-        tally = SearchCost()
-        assert len(list(search_index(index, MANY_QUERIES, 10, tally=tally, threads=2))) == len(MANY_QUERIES)
-        assert tally.efficiency(read_manifest(index), index)[f"queries_from_{form}"] == len(MANY_QUERIES)
+        cost = SearchCost()
+        assert len(list(search_index(index, MANY_QUERIES, 10, cost=cost, threads=2))) == len(MANY_QUERIES)
+        assert cost.compute_figures(read_manifest(index), index)[f"queries_from_{form}"] == len(MANY_QUERIES)

@@ -25,8 +25,7 @@ from lexvl_anserini.ground.records import DenseQuery, ImpactQuery
 from lexvl_anserini.queries.clauses import Not, Term
 from lexvl_anserini.queries.query_source import check_terms
 from lexvl_anserini.searching.building import build_index, delete_documents
-from lexvl_anserini.searching.retrieval import search_index
-from lexvl_anserini.searching.shared_terms import explain
+from lexvl_anserini.searching.searcher import Searcher, search_index
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +68,7 @@ def test_no_answer_of_a_large_damaged_index_counts(large: Path) -> None:
     assert all_lists(large) == sound
     # A file that no query reads.
     flip(file_of(large, ".tvd"), 60)
-    for act in (lambda: all_lists(large), lambda: explain(large, ImpactQuery("q", {"t1": 1}), hits=1)):
+    for act in (lambda: all_lists(large), lambda: Searcher(large).explain(ImpactQuery("q", {"t1": 1}), hits=1)):
         with pytest.raises(ArtefactError, match=r"\.tvd: damaged"):
             act()
 

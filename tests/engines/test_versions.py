@@ -20,7 +20,7 @@ from lexvl_anserini.engines.lucene.versions import IndexVersion, creator, read_v
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
-from lexvl_anserini.searching.searcher import EncoderChanges
+from lexvl_anserini.searching.query_encoder import EncoderChanges
 from tests.invoking import invoked
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

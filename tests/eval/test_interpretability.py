@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 from colour_towers import COLOURS, colour_tower, painted
+from lexvl_eval.analyses.sentence_pairs import collect_words
 from tiny_encoders import WORDPIECES, made_stair, made_twin
 from typer.testing import CliRunner
 
@@ -25,7 +26,6 @@ from eval.analyses.classes.labelled import ImageClasses, LabelledImages
 from eval.analyses.interpretability import (
     NamedWords,
     collect_caption_words,
-    collect_words,
     command,
     compare_rankings,
     find_frequent_words,

@@ -27,7 +27,7 @@ from eval.measures.metrics import (
     select_topics,
 )
 from eval.measures.names import ALIASES, MEASURES, Definition, Measure, parse_measure, parse_measures
-from eval.measures.ties import relevant_of, sort_strictly
+from eval.measures.ties import collect_relevant, sort_strictly
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 
@@ -218,12 +218,12 @@ def test_each_measure_has_its_own_level_of_relevance():
 
 
 def test_a_level_that_no_document_has():
-    relevant = relevant_of(judgements(QRELS))
+    relevant = collect_relevant(judgements(QRELS))
     check_levels(relevant, parse_measures(["AP(rel=2)", "nDCG@10"]), "toy")
     with pytest.raises(DataError, match="relevance 3 .the largest is 2.*AP.rel=3."):
         check_levels(relevant, parse_measures(["nDCG@10", "AP"], 3), "toy")
     with pytest.raises(DataError, match="none above 0"):
-        check_levels(relevant_of({"1": {"a": 0, "b": -1}}), parse_measures(["nDCG@10"]), "toy")
+        check_levels(collect_relevant({"1": {"a": 0, "b": -1}}), parse_measures(["nDCG@10"]), "toy")
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,11 @@ from eval.report import strips
 from eval.report.answers import (
     SIDE,
     make_item,
+    make_query_strips,
     make_run_strips,
     read_hits,
     resolve_corpus,
     sample_queries,
-    strips_of_queries,
     with_maps,
 )
 from eval.report.strips import (
@@ -49,7 +49,7 @@ from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, Manifest
 from lexvl_anserini.ground.records import Document, Qrel, Topic
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.index import Index
+from lexvl_anserini.searching.searcher import Index
 from lexvl_anserini.searching.shared_terms import SharedTerm
 from lexvl_anserini.shards.writing import write_impacts
 from tests.commands.test_search import Toy, encode
@@ -302,16 +302,16 @@ def test_topics_hits_and_their_terms(tmp_path, index, caplog):
 
 
 def test_queries_that_were_typed(tmp_path, index):
-    [dogs, boat] = strips_of_queries(DATASET, index, ToySheet(), ["dog", "boat"], 5)
+    [dogs, boat] = make_query_strips(DATASET, index, ToySheet(), ["dog", "boat"], 5)
     assert [(c.item.name, c.score, c.relevant) for c in dogs.cells] == [("d1", 9, False), ("d2", 3, False)]
     assert boat.query == Item("", None, "boat") and boat.rank_note == ""
     assert [(c.item.name, c.terms) for c in boat.cells] == [("d2", (SharedTerm("boat", 1, 2, 2),))]
     draw_sheet([dogs, boat], tmp_path / "sheet.png", 5)
     with pytest.raises(UsageError, match="a text that is not empty"):
-        strips_of_queries(DATASET, index, ToySheet(), [" "], 5)
+        make_query_strips(DATASET, index, ToySheet(), [" "], 5)
     other = replace(DATASET, documents=lambda: iter(SHOWN[1:]))
     with pytest.raises(DataError, match="'d1' is no longer in toy; encode and index it again"):
-        strips_of_queries(other, index, ToySheet(), ["dog"], 5)
+        make_query_strips(other, index, ToySheet(), ["dog"], 5)
 
 
 @pytest.mark.parametrize("given", [(), ("--run", "a.trec", "--query", "dog"), ("--query", "dog", "--query-id", "q1")])

@@ -30,7 +30,7 @@ from eval.analyses.terms import (
     read_captions,
     read_document_terms,
 )
-from eval.measures.flops import compute_flops, count_terms, sparsity_of
+from eval.measures.flops import compute_flops, count_sparsity, count_terms
 from eval.options import ImageEncoderOptions
 from eval.report.judging import JudgedTerm, JudgedWord, PreferenceQuestion, list_judged_terms, list_judged_words
 from eval.report.term_drawings import PANEL, draw_outline, place_words
@@ -252,7 +252,7 @@ ANY_VECTORS = st.lists(st.dictionaries(st.sampled_from("abcd"), st.integers(1, 9
 
 def test_sparsity_by_hand(tmp_path: Path) -> None:
     write_shards(tmp_path / "shards", DOCUMENTS)
-    row = sparsity_of(tmp_path / "shards", QUERIES)
+    row = count_sparsity(tmp_path / "shards", QUERIES)
     assert (row.documents, row.terms_per_document, row.most_document_terms, row.document_dimensions) == (4, 5 / 4, 2, 2)
     assert (row.queries, row.terms_per_query, row.most_query_terms, row.query_dimensions) == (2, 3 / 2, 2, 3)
     # a: 1/2 of the queries, 2/4 of the documents; b: 1/2 and 3/4; c: no document.
@@ -286,7 +286,7 @@ def test_the_command_counts_sparsity(tmp_path: Path) -> None:
 def test_no_query_and_other_kinds_are_errors(tmp_path: Path) -> None:
     write_shards(tmp_path / "shards", DOCUMENTS)
     with pytest.raises(DataError, match="no vector"):
-        sparsity_of(tmp_path / "shards", [])
+        count_sparsity(tmp_path / "shards", [])
     manifest = json.loads((tmp_path / "shards/manifest.json").read_text()) | {"kind": "dense"}
     (tmp_path / "shards/manifest.json").write_text(json.dumps(manifest))
     result = CliRunner().invoke(make_app(command), ["--sparsity", "--shards", str(tmp_path / "shards")])

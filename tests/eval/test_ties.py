@@ -16,7 +16,7 @@ from eval.measures.inputs import RunCard, describe_run
 from eval.measures.measure_runs import choose_ties
 from eval.measures.metrics import evaluate
 from eval.measures.significance import compare_runs
-from eval.measures.ties import find, relevant_of
+from eval.measures.ties import collect_relevant, find
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import RunManifest, name_manifest, read_run_manifest
@@ -152,7 +152,7 @@ def test_a_relevant_document_with_an_equal_score_is_what_matters():
 
     def differs(*scores: float) -> bool:
         hits = hits_of(ScoredDoc("q", str(n), n, score) for n, score in enumerate(scores, 1))
-        places = find([hits], relevant_of({"q": {"1": 1, "2": 0}})).places
+        places = find([hits], collect_relevant({"q": {"1": 1, "2": 0}})).places
         return places["rank"].tolist() != places["trec_eval"].tolist()
 
     assert differs(2.0, 2.0) and differs(16777217.0, 16777216.0) and differs(2e39, 1e39) and differs(2.0, 1.0, 2.0)

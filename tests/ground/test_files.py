@@ -431,7 +431,7 @@ def test_no_two_processes_do_the_same_work(tmp_path, writing, monkeypatch):
     if name == "impacts":
         path.mkdir()
     with exclusive(path) if name == "impacts" else sole_writer(path), ThreadPoolExecutor(1) as other:
-        monkeypatch.setattr("lexvl_anserini.searching.retrieval.IndexSearch.write", _never)
+        monkeypatch.setattr("lexvl_anserini.search.write_index_run", _never)
         monkeypatch.setattr("lexvl_anserini.queries.query_vectors.quantise_queries", _never)
         monkeypatch.setattr("lexvl_anserini.shards.writing.encode_shard", _never)
         with pytest.raises(ArtefactError, match=WRITING):

@@ -25,10 +25,9 @@ from lexvl_anserini.queries.query_source import find_topic_source
 from lexvl_anserini.queries.query_vectors import Feedback
 from lexvl_anserini.runs.fusion import Fusion, fuse_runs
 from lexvl_anserini.searching.building import append_index, build_index
-from lexvl_anserini.searching.refine import Refinement, TwoPhase
 from lexvl_anserini.searching.rescoring import hybrid_lists
-from lexvl_anserini.searching.retrieval import search_index
-from lexvl_anserini.searching.shared_terms import explain
+from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.searcher import Searcher, search_index
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 
@@ -185,7 +184,7 @@ def test_numbers_at_the_border_of_the_library(tmp_path: Path, number: Any) -> No
     calls: dict[str, list[Any]] = {
         "hits": [
             lambda: next(search_index(nothing, topics, hits=number)),
-            lambda: explain(nothing, topics[0], hits=number),
+            lambda: Searcher.explain(None, topics[0], hits=number),  # type: ignore[arg-type]
             lambda: next(fuse_runs([nothing], Fusion(), hits=number)),
             lambda: next(hybrid_lists([], {}, [], hits=number)),
         ],
@@ -202,7 +201,7 @@ def test_numbers_at_the_border_of_the_library(tmp_path: Path, number: Any) -> No
         "shard size": [lambda: Layout(shard_size=number)],
         "documents of feedback": [lambda: Feedback(documents=number)],
         "terms of feedback": [lambda: Feedback(terms=number)],
-        "candidates": [lambda: Refinement(two_phase=TwoPhase(1, number))],
+        "candidates": [lambda: Search(first_terms=1, candidates=number)],
     }
     for name, every in calls.items():
         for call in every:
@@ -214,8 +213,8 @@ def test_numbers_at_the_border_of_the_library(tmp_path: Path, number: Any) -> No
 @pytest.mark.parametrize("number", [-1, float("nan"), float("inf"), 1e31])
 def test_shares_and_weights_at_the_border(number: float) -> None:
     for call in (
-        lambda: Refinement(threshold=number),
-        lambda: Refinement(text_weight=number),
+        lambda: Search(threshold=number),
+        lambda: Search(text_weight=number),
         lambda: Fusion(k=number),
         lambda: Fusion(weights=(1.0, number)),
         lambda: Boost(Term("a"), number),

@@ -95,8 +95,7 @@ def test_the_encoder_of_the_guide_loads(golden: Path, monkeypatch: pytest.Monkey
     exec(code, vars(module))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     [(name, card)] = eval(f"{{{row}}}", {"Card": cards.Card}).items()
-    monkeypatch.setitem(cards.CARDS, name, card)
-    monkeypatch.setitem(cards.ENCODERS, name, card.loader)
+    monkeypatch.setitem(cards.CARDS.core, name, card)
     model = load_encoder(name, golden / "splade/ckpt_bert", topk=3)
     assert model.name == name and len(model.decode(model.encode_query("a red dog"))[0]) == 3
 

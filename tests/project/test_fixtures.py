@@ -20,7 +20,7 @@ from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import INDEX_DIGESTS
-from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.searcher import search_index
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "lexvl-1"
 COMMANDS = [
@@ -118,10 +118,10 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def close(found: dict[str, float], expected: dict[str, float], share: float = 0.02) -> bool:
-    """Whether two vectors or lists of scores differ by at most a share of their sum."""
+def close(found: dict[str, float], expected: dict[str, float]) -> bool:
+    """Whether two vectors or lists of scores differ by at most a fiftieth of their sum."""
     difference = sum(abs(found.get(key, 0) - expected.get(key, 0)) for key in found.keys() | expected.keys())
-    return difference <= share * sum(map(abs, expected.values())) + 1e-6
+    return difference <= 0.02 * sum(map(abs, expected.values())) + 1e-6
 
 
 def assert_same_rows(found: list[dict[str, Any]], expected: list[dict[str, Any]], exact: bool) -> None:
@@ -189,12 +189,6 @@ def at_versions_of_this_machine(folder: Path) -> None:
     (folder / "unfinished.json").write_text(json.dumps(unfinished, indent=2) + "\n")
 
 
-def test_fixtures_stay_small() -> None:
-    assert sum(path.stat().st_size for path in FIXTURES.parent.rglob("*") if path.is_file()) < 5 << 18
-    for name in (*MADE, "impacts/unfinished"):
-        assert (FIXTURES / name).exists(), name
-
-
 # Runs that do not say what was in their index, which the same command makes again.
 MADE_AGAIN = {name for name in RUNS if {"lexvl_anserini.search", "lexvl_anserini.rerank"} & set(MADE[name])}
 
@@ -234,12 +228,10 @@ def test_unfinished_shards_are_completed_to_the_same_bytes(place: Path) -> None:
     folder, whole = place / "impacts/unfinished", place / "impacts/bag"
     at_versions_of_this_machine(folder)
     first = (folder / "docs/shard-00000.jsonl").stat().st_mtime_ns
-    second = (folder / "shard-00001.jsonl.part").stat().st_mtime_ns
     again("impacts/bag", "impacts/unfinished")
     names = {path.name: path.read_bytes() for path in (whole / "docs").iterdir()}
     assert {path.name: path.read_bytes() for path in (folder / "docs").iterdir()} == names and len(names) == 3
     assert (folder / "docs/shard-00000.jsonl").stat().st_mtime_ns == first
-    assert (folder / "docs/shard-00001.jsonl").stat().st_mtime_ns == second
     assert {path.name for path in folder.iterdir()} == {"docs", "manifest.json", "vocab.txt"}
     same_manifest(folder / "manifest.json", whole / "manifest.json")
 
@@ -253,15 +245,6 @@ def test_unfinished_shards_of_other_versions_are_refused(place: Path) -> None:
         invoke("lexvl_anserini.index", "impacts/unfinished", "--index", "new")
 
 
-def test_shards_of_other_requests_are_refused(place: Path) -> None:
-    with pytest.raises(LexvlError, match="shard_size"):
-        invoke(MADE["impacts/bag"][0], *MADE["impacts/bag"][1:], "--shard-size", "4")
-    with pytest.raises(LexvlError, match="encoder"):
-        again("impacts/splade", "impacts/bag")
-    with pytest.raises(LexvlError, match="part"):
-        again("impacts/part-1", "impacts/part-0")
-
-
 def test_a_shard_that_is_missing_is_encoded_again(place: Path) -> None:
     (place / "impacts/bag/docs/shard-00001.jsonl").unlink()
     manifest = read(place / "impacts/bag/manifest.json")
@@ -270,15 +253,6 @@ def test_a_shard_that_is_missing_is_encoded_again(place: Path) -> None:
     (place / "impacts/bag/manifest.json").write_text(json.dumps(manifest))
     invoke(*MADE["impacts/bag"])
     assert rows_of(place / "impacts/bag") == rows_of(place / "new")
-
-
-def test_skipped_images_stay_listed(place: Path) -> None:
-    rows = [json.loads(line) for line in (place / "impacts/skipped/skipped.jsonl").read_text().splitlines()]
-    assert [row["id"] for row in rows] == ["b.png"]
-    assert read(place / "impacts/skipped/manifest.json")["counts"]["skipped"] == 1
-    arguments = MADE["impacts/skipped"]
-    with pytest.raises(LexvlError, match="skipped.jsonl"):
-        invoke(*arguments[: arguments.index("--on-error")])
 
 
 @pytest.mark.parametrize("name", [name for name in INDEXES if "dense" not in name and "bm25" not in name])
@@ -313,15 +287,6 @@ def test_the_same_command_makes_a_run_again(name: str, place: Path, caplog: pyte
         assert_same_run(place / name, FIXTURES / name, encoder_of(name) in EXACT)
         invoke(module, *arguments, *older_rule(name))
     assert "finished already" in caplog.text
-
-
-def test_a_new_run_of_a_folder_of_ones_own_has_the_document_with_the_id_of_its_topic(place: Path) -> None:
-    module, *arguments = MADE["runs/bag.trec"]
-    invoke(module, *["new.trec" if argument == "runs/bag.trec" else argument for argument in arguments])
-    new, old = scores_of(place / "new.trec"), scores_of(place / "runs/bag.trec")
-    assert new.pop("d12") == {"d12": 4} | old.pop("d12") and new == old
-    manifest = read(place / "new.trec.manifest.json")
-    assert (manifest["remove_query"], manifest["left_out"]) == (False, 0)
 
 
 @pytest.mark.parametrize(
@@ -368,12 +333,6 @@ def test_an_index_takes_documents_and_loses_some(place: Path) -> None:
     invoke("lexvl_anserini.index", "impacts/more", "--index", "indexes/changed", "--replace")
     invoke(*[{"runs/changed.trec": "new/2.trec"}.get(word, word) for word in MADE["runs/changed.trec"]])
     assert_same_run(place / "new/2.trec", place / "runs/changed.trec", exact=True)
-
-
-def test_pruned_shards_are_indexed(place: Path) -> None:
-    found = json.loads(invoke("lexvl_anserini.index", "impacts/pruned", "--index", "new", "--format", "json"))
-    counts = read(place / "impacts/pruned/manifest.json")["counts"]
-    assert (found["documents"], found["postings"]) == (counts["documents"], counts["postings"])
 
 
 def test_an_index_without_our_files_is_searched_with_the_manifest_of_its_shards(place: Path) -> None:

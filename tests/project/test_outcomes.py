@@ -68,14 +68,5 @@ def run(folder: Path, *arguments: str, most: str | None) -> subprocess.Completed
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "LEXVL_MOST"))}
     environ |= {"PYTHONPATH": str(Path(__file__).parents[1]), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environ |= {} if most is None else {"LEXVL_MOST_SKIPPED": most}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "outcomes",
-        *arguments,
-        str(folder),
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "outcomes", *arguments, str(folder)]
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from declared import EXTRAS, OURS, ROOT, SETUP, package_of, packages
 
+from lexvl_anserini.doctor import OF_DEVELOPERS
 from lexvl_anserini.ground.registry import EXTRA_PACKAGES
-from lexvl_anserini.searching.doctor import OF_DEVELOPERS
 
 # What no extra brings: where it is missing, a line says so.
 OF_OTHERS = {

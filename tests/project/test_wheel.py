@@ -113,8 +113,8 @@ def test_the_archive_has_what_the_wheel_needs_and_no_tests(archive: Path) -> Non
     assert not [name for name in others if name.startswith(("tests", "docs", "runs"))]
 
 
-def test_the_wheel_has_the_files_of_both_packages_and_nothing_else(wheel: Path, sources: list[str]) -> None:
-    packaged = {name for name in sources if name.startswith(("lexvl_anserini/", "eval/"))}
+def test_the_wheel_has_the_files_of_the_packages_and_nothing_else(wheel: Path, sources: list[str]) -> None:
+    packaged = {name for name in sources if name.startswith(("lexvl_anserini/", "lexvl_plugins/", "eval/"))}
     packaged |= {name for name in sources if name.startswith(SHIPPED) and name.endswith(".yaml")}
     expected = {re.sub("^(eval|runs)/", "lexvl_eval/", name) for name in packaged}
     with zipfile.ZipFile(wheel) as opened:

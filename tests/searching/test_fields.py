@@ -27,9 +27,8 @@ from lexvl_anserini.ground.records import Document, ImpactQuery, Topic
 from lexvl_anserini.index import command as index_command
 from lexvl_anserini.queries.query_vectors import encode_fields, halve_weights, write_queries
 from lexvl_anserini.search import command as search_command
-from lexvl_anserini.searching.fields import load_fields, reweighted
-from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
-from lexvl_anserini.searching.shared_terms import explain
+from lexvl_anserini.searching.query_encoder import EncoderChanges, change_weights, load_fields
+from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.fields import join_fields
 from lexvl_anserini.shards.writing import write_impacts
 from tests.invoking import invoked
@@ -134,12 +133,12 @@ def test_a_text_is_searched_in_both_fields(built: Path) -> None:
     [row] = printed("--index", built, "--query", "dogs", "--set", "bag.weight=0")[:1]
     assert row["doc_id"] == "d3"
     assert "d3" not in {row["doc_id"] for row in printed("--index", built, "--query", "dogs", "--set", "text.weight=0")}
-    assert dict(reweighted(model, {"bag.weight": 0}).options) == {"text.weight": "2", "bag.weight": 0}
+    assert dict(change_weights(model, {"bag.weight": 0}).options) == {"text.weight": "2", "bag.weight": 0}
 
 
 def test_an_explanation_names_fields(built: Path) -> None:
-    [first, *_] = explain(built, "red boat")
-    by_field = first.by_field()
+    [first, *_] = Searcher(built).explain("red boat")
+    by_field = first.sum_fields()
     assert (first.doc_id, set(by_field), sum(by_field.values())) == ("d4", {"text", "bag"}, first.score)
     assert {term.field for term in first.terms} == {"text", "bag"}
     assert all(term.term.startswith(f"{term.field}:") for term in first.terms)

@@ -19,10 +19,11 @@ from lexvl_anserini.ground.manifest import read_manifest, read_run_manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.index import Index
+from lexvl_anserini.searching.index_runs import plan_run, write_index_run
+from lexvl_anserini.searching.query_encoder import EncoderChanges
 from lexvl_anserini.searching.rescoring import candidates_of, encoder_of_run, hybrid_lists, own_encoder
-from lexvl_anserini.searching.retrieval import IndexSearch
-from lexvl_anserini.searching.searcher import EncoderChanges
+from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.reading import match_shards, stored_vectors
 from lexvl_anserini.shards.writing import write_impacts
@@ -80,12 +81,12 @@ def line(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "sentence": load_encoder("sentence", str(made_dense(golden, folder)), device="cpu"),
     }
     for name, model in models.items():
-        manifest = write_impacts(dataset, model, folder / name, layout=Layout(shard_format="parquet"))
+        write_impacts(dataset, model, folder / name, layout=Layout(shard_format="parquet"))
         build_index(folder / name, folder / f"{name}-index")
-        index = Index(folder / f"{name}-index", manifest)
-        search = IndexSearch(index, EncoderChanges(device="cpu"))
-        source = TopicSource.take_dataset(dataset)
-        search.write(source, search.run_manifest(source, 5, True, False, "trec"), folder / f"{name}.trec")
+        searcher = Searcher(folder / f"{name}-index", encoder=EncoderChanges(device="cpu"))
+        source = TopicSource.of(dataset)
+        request = plan_run(searcher, source, 5, True)
+        write_index_run(searcher, source, Search(), request, folder / f"{name}.trec")
     return folder
 
 

@@ -72,10 +72,6 @@ def test_a_thing_is_added_by_data_alone(folder, use):
         assert draw(scene).shape == (64, 64, 3)
 
 
-def test_the_packaged_world_is_read_once():
-    assert world() is world() is read_world(FOLDER)
-
-
 # --- mistakes -------------------------------------------------------------------------------------------------------
 
 
@@ -115,15 +111,6 @@ def test_a_mistake_names_file_and_entry(folder, name, old, new, message):
         read_world(folder)
 
 
-def test_missing_and_empty_files(folder):
-    (folder / "parts.yaml").write_text("")
-    with pytest.raises(DataError, match="parts.yaml: the file: null, expected keys and values"):
-        read_world(folder)
-    (folder / "parts.yaml").unlink()
-    with pytest.raises(DataError, match="parts.yaml: No such file"):
-        read_world(folder)
-
-
 def test_a_mistake_in_a_drawing_names_its_line(folder, use):
     edit(folder, "creatures.yaml", "poly dark 62,46 88,4 84,46", "poly darkish 62,46 88,4 84,46")
     use(folder)
@@ -138,11 +125,6 @@ def test_a_mistake_in_a_drawing_names_its_line(folder, use):
 
 def shapes(text, pose=None):
     return list(plan(Sketch(text, pose=pose)).shapes)
-
-
-def test_size_and_outline():
-    assert plan(Sketch("40,30\nbox main 0,0 4,4"))[:3] == (40, 30, True)
-    assert plan(Sketch("40,30 plain # a comment\n\nbox main 0,0 4,4"))[:3] == (40, 30, False)
 
 
 def test_repetitions():

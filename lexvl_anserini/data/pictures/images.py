@@ -128,7 +128,11 @@ def open_image(reference: Reference, max_pixels: int = MAX_PIXELS) -> Image:
     """Decodes an image to an upright PIL image, mode RGB.
 
     Args:
+    <<<<<<< HEAD
+        reference: a path, `archive.tar::member`, `table.parquet::row`, a page (`a.tif#3`), or a PIL image (which is
+    =======
         reference: a path, `archive.tar::member`, `table.parquet::row`, a page (`scan.tif#3`), or a PIL image (which is
+    >>>>>>> house
             not changed).
         max_pixels: width times height above which an image raises an error; pages are rendered to a size of their own.
     """

@@ -85,15 +85,15 @@ def convert_names(weights: Mapping[str, Tensor], where: str) -> dict[str, Tensor
         elif key.startswith("encode_text.text_projection."):
             result[key.removeprefix("encode_text.")] = value
         elif key.startswith("visual."):
-            result.update(_of_tower(key.removeprefix("visual."), value, "vision_model.", VISION, where))
+            result.update(_convert_weight(key.removeprefix("visual."), value, "vision_model.", VISION, where))
         elif key.startswith(text_prefix) and key != "logit_scale":
-            result.update(_of_tower(key.removeprefix(text_prefix), value, "text_model.", TEXT, where))
+            result.update(_convert_weight(key.removeprefix(text_prefix), value, "text_model.", TEXT, where))
         else:
             result[key] = value.reshape(()) if key == "logit_scale" and value.numel() == 1 else value
     return result
 
 
-def _of_tower(key: str, value: Tensor, prefix: str, names: Mapping[str, str], where: str) -> dict[str, Tensor]:
+def _convert_weight(key: str, value: Tensor, prefix: str, names: Mapping[str, str], where: str) -> dict[str, Tensor]:
     """One weight of one tower; the packed query, key and value projections become three."""
     if key in names:
         return {prefix + names[key]: value}
@@ -161,13 +161,13 @@ class ClipShape:
     activation: str = "quick_gelu"
 
     @classmethod
-    def of_run(cls, config: Mapping[str, Any]) -> ClipShape:
+    def from_run(cls, config: Mapping[str, Any]) -> ClipShape:
         """Reads the configuration of a DeCLIP or FDT run, with entries under `model.kwargs`."""
         image, text = run_entry(config, "image_encode"), run_entry(config, "text_encode")
         return cls(image.get("heads"), text.get("transformer_heads"))
 
     @classmethod
-    def of_open_clip(cls, config: Mapping[str, Any]) -> ClipShape:
+    def from_open_clip(cls, config: Mapping[str, Any]) -> ClipShape:
         """Reads the configuration of an open_clip model."""
         vision, text = config.get("vision_cfg") or {}, config.get("text_cfg") or {}
         width, head_width = vision.get("width"), vision.get("head_width") or HEAD_WIDTH

@@ -429,7 +429,7 @@ def find_cached(name: str, revision: str | None) -> Path | None:
 def compute_digest_like(digest: str, path: Path) -> str:
     """The digest of a file, of the kind of another digest; git's SHA-1 counts the file's size too."""
     if len(digest) != len(sha1().hexdigest()):
-        return compute_sha256(path)
+        return compute_content_sha256(path)
     header = sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
     with open(path, "rb") as source:
         return file_digest(source, lambda: header).hexdigest()

@@ -130,11 +130,11 @@ def read_open_layout(
     if config_file.is_file():
         described = read_json(config_file, "open_clip configuration", CheckpointError)
         shape, preprocess = (
-            ClipShape.of_open_clip(described.get("model_cfg") or {}),
+            ClipShape.from_open_clip(described.get("model_cfg") or {}),
             described.get("preprocess_cfg") or {},
         )
     else:
-        shape, preprocess = ClipShape.of_run(config), {}
+        shape, preprocess = ClipShape.from_run(config), {}
     shape = replace(shape, activation=activation or shape.activation)
     where = str(checkpoint.path)
     model, declip = build_open_clip(weights, shape, where, source.device), is_declip(weights)

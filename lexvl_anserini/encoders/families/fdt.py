@@ -368,7 +368,7 @@ def read_towers(
     weights: Mapping[str, Tensor], config: Mapping[str, Any], where: str, device: torch.device
 ) -> tuple[Any, PatchStates]:
     """The networks of texts and of images from exactly `weights`: CLIP's, or CLIP's and a Swin transformer V2."""
-    shape = ClipShape.of_run(config)
+    shape = ClipShape.from_run(config)
     if not is_swin(weights):
         clip = build_open_clip(weights, shape, where, device)
         return clip, PatchStates(clip)

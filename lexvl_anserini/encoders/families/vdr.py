@@ -107,8 +107,8 @@ def load_vdr(
     else:
         query = document = load_untrained_side(source, checkpoint)
         query_max_length = query_max_length or max_length
-    document = document.adjusted(topk, lexical_union, max_length, padding)
-    query = query.adjusted(topk if query_topk is None else query_topk, lexical_union, query_max_length, padding)
+    document = document.replace_options(topk, lexical_union, max_length, padding)
+    query = query.replace_options(topk if query_topk is None else query_topk, lexical_union, query_max_length, padding)
     return Encoder(
         "vdr",
         "impact",
@@ -135,7 +135,9 @@ class Side:
     unit_terms: int | None = None
     joiner: str = " "
 
-    def adjusted(self, topk: int | None, lexical_union: bool, max_length: int | None, padding: str | None) -> Side:
+    def replace_options(
+        self, topk: int | None, lexical_union: bool, max_length: int | None, padding: str | None
+    ) -> Side:
         """The same side with the options of the user; None keeps the checkpoint's own value."""
         reader = self.reader.with_max_length(max_length)
         return replace(

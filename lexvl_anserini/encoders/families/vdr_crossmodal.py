@@ -97,7 +97,7 @@ def load_vdr_crossmodal(
     text = load_bert_side(source, checkpoint, text_about, "encoder_q", weights, choose_columns(checkpoint, text_about))
 
     def texts(topk: int | None) -> TextTower | BagTower:
-        side = text.adjusted(topk, lexical_union, text_max_length, text_about.get("padding"))
+        side = text.replace_options(topk, lexical_union, text_max_length, text_about.get("padding"))
         # The reference normalises the output of the network, but not the bag of tokens.
         if mode == "alpha":
             return side.bag()

@@ -23,7 +23,7 @@ class BagTower(WeightsOfRows, ReadsTexts):
         weight: [V], a table of weights (`tables.py`, or one that is stored); None for ones.
         normalise: divide by the L2 norm (VDR checkpoints with `norm: true`).
         topk: keep only the largest weights; None keeps all.
-        adds: n_j is how often token j occurs (Li-LSR, V-SPLADE); else 1 if it occurs (SPLADE-doc, OpenSearch's IDF).
+        adds: n_j is how often token j occurs (Li-LSR, V-SPLADE); else 1 if it occurs (SPLADE-doc, a table of IDF).
     """
 
     kind: ClassVar[Kind] = "impact"
@@ -56,11 +56,11 @@ class BagTower(WeightsOfRows, ReadsTexts):
         self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> CsrRows:
         """As `weights`, without scipy."""
-        rows = [self._weighted(own) for own in self.columns.counted(self.reader(inputs))]
+        rows = [self._weigh(own) for own in self.columns.count_own(self.reader(inputs))]
         progress(len(inputs))
         return join_rows([dims for dims, _ in rows], [values for _, values in rows], len(self.vocabulary))
 
-    def _weighted(self, own: OwnTokens) -> tuple[np.ndarray, np.ndarray]:
+    def _weigh(self, own: OwnTokens) -> tuple[np.ndarray, np.ndarray]:
         """The dimensions of a text and their weights; among equal weights the lowest dimensions are kept."""
         values = own.counts if self.adds else np.ones_like(own.counts)
         if self.weight is not None:

@@ -139,7 +139,7 @@ class Projector:
         masked_rows = nowhere if masked is None else masked.reshape(-1).nonzero().squeeze(1)  # [P]
         size = matrix.shape[0]
         columns = max(1, min(size, BUFFER_FLOATS // (batch * length)))
-        buffer = self._taken(rows.shape[0] * columns, rows)
+        buffer = self._take(rows.shape[0] * columns, rows)
         pooled = torch.empty(batch, size, dtype=torch.float32, device=rows.device)  # [B, V]
         for start in range(0, size, columns):
             stop = min(start + columns, size)
@@ -151,7 +151,7 @@ class Projector:
         self.idle.append(buffer)
         return pooled
 
-    def _taken(self, floats: int, like: Tensor) -> Tensor:
+    def _take(self, floats: int, like: Tensor) -> Tensor:
         """An idle buffer if it fits, else a new one in its place."""
         try:
             buffer = self.idle.pop()

@@ -143,7 +143,7 @@ class CellsOf(nn.Module):
 
     @staticmethod
     def _pieces(pixels: Tensor) -> Sequence[Tensor]:
-        # A graph that is exported has no loop over pieces: ONNX Runtime reuses its memory.
+        # A graph that is exported has no loop over pieces: its runtime reuses its memory.
         whole = pixels.device.type != "cpu" or torch.compiler.is_exporting()
         return (pixels,) if whole else pixels.split(PIECE)
 

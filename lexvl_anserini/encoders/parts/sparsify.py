@@ -66,7 +66,7 @@ def mark_kept(weights: Tensor, own: Tensor | None, sparsifier: Sparsifier) -> Te
     """Mask [B, V] of the weights that the sparsifier keeps and that are positive and finite."""
     mask = (weights > 0) & weights.isfinite()
     first = weights.shape[1] if sparsifier.first is None else sparsifier.first
-    mask[:, :first] &= _allowed(sparsifier, mark_top, weights[:, :first], own)
+    mask[:, :first] &= _mark_allowed(sparsifier, mark_top, weights[:, :first], own)
     if first < weights.shape[1]:
         mask[:, first:] &= _own(own)[:, first:]
     return mask
@@ -76,7 +76,7 @@ def mark_kept_rows(weights: np.ndarray, own: np.ndarray | None, sparsifier: Spar
     """As `mark_kept`, of arrays."""
     mask = (weights > 0) & np.isfinite(weights)
     first = weights.shape[1] if sparsifier.first is None else sparsifier.first
-    mask[:, :first] &= _allowed(sparsifier, mark_top_rows, weights[:, :first], own)
+    mask[:, :first] &= _mark_allowed(sparsifier, mark_top_rows, weights[:, :first], own)
     if first < weights.shape[1]:
         mask[:, first:] &= _own(own)[:, first:]
     return mask
@@ -114,7 +114,7 @@ def mark_top_rows(weights: np.ndarray, k: int) -> np.ndarray:
     return mask
 
 
-def _allowed(sparsifier: Sparsifier, top: Any, weights: Any, own: Any) -> Any:
+def _mark_allowed(sparsifier: Sparsifier, top: Any, weights: Any, own: Any) -> Any:
     """What the rule allows among the terms that `topk` applies to; True allows all."""
     if sparsifier.topk is None:
         return True

@@ -1,6 +1,6 @@
 """Weights of tokens as one table: what a query without a network looks up.
 
-A table is a vector over the tokens: of Li-LSR it is computed once, OpenSearch's is IDF, SPLADE-doc's ones. `BagTower`
+A table is a vector over the tokens: of Li-LSR it is computed once, others have IDF, SPLADE-doc has ones. `BagTower`
 (`bags.py`) looks weights up, and loads no model library.
 """
 

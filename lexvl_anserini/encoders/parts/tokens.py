@@ -130,7 +130,7 @@ class TokenColumns:
         of_token[token] = -1
         return replace(self, of_token=of_token)
 
-    def counted(self, ids: Sequence[Sequence[int]]) -> list[OwnTokens]:
+    def count_own(self, ids: Sequence[Sequence[int]]) -> list[OwnTokens]:
         """Per text, the dimensions of its own tokens, and how often each occurs."""
         columns = (self.of_token[np.asarray(row, dtype=int)] for row in ids)
         rows = (np.unique(row[row >= 0], return_counts=True) for row in columns)
@@ -138,7 +138,7 @@ class TokenColumns:
 
     def own(self, ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Per text, the ascending distinct dimensions of its own tokens."""
-        return [row.dims for row in self.counted(ids)]
+        return [row.dims for row in self.count_own(ids)]
 
 
 def make_columns_from(tokenizer: Any, shift: int) -> TokenColumns:

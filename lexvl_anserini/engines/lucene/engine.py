@@ -52,7 +52,8 @@ from lexvl_anserini.engines.lucene.writing import (
     sources_of,
     write_lucene,
 )
-from lexvl_anserini.engines.resident.choosing import Resident, usable
+from lexvl_anserini.engines.opening import verified
+from lexvl_anserini.engines.resident.choosing import Resident, lacks_kernels, usable
 from lexvl_anserini.engines.resident.layout import REMEDY, read_contents
 from lexvl_anserini.engines.verifying import Reading, Verification
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
@@ -120,7 +121,7 @@ class LuceneSearch(ImpactEngine):
         self.manifest, self.documents, self.resident = self.opened.manifest, self.opened.documents, self.opened.resident
         self.path, self.report = index, self.opened.report
         self.fields = self.report.fields
-        serving = self.resident.serving if self.resident else None
+        serving = self.resident.serve if self.resident else None
         # Nothing refers back to this object, so that the end of it is the end of its mapped files.
         self.batches = BatchSearcher(self.opened.postings, self.documents, self.manifest.counts.max_impact, serving)
         # The documents of each condition, the one used last at the end.
@@ -143,6 +144,8 @@ class LuceneSearch(ImpactEngine):
     def prepare(self) -> None:
         """Opens what any query may need, so that the index stays this one for all of them if it is replaced."""
         _ = self.java
+        if self.resident:
+            self.resident.compile()
 
     def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[RankedList]:
         """One list per query; every term of a query counts, however many or frequent they are.
@@ -159,7 +162,7 @@ class LuceneSearch(ImpactEngine):
             self.settings[recall, hits] = chosen_setting(self.report, self.path, recall, hits).reach
         reach = self.settings[recall, hits]
 
-        def ready(spent_s: float) -> ApproximatePostings:
+        def ready() -> ApproximatePostings:
             with self.filtering:
                 if self.closed:
                     raise ArtefactError(f"{self.path}: the index is closed; open it again")
@@ -187,7 +190,7 @@ class LuceneSearch(ImpactEngine):
     @cached_property
     def compiler(self) -> Compiler:
         """Compiles clause trees, by Java; knows the index's fields."""
-        self.prepare()
+        _ = self.java
         return Compiler(self.fields)
 
     def search_where(
@@ -311,6 +314,9 @@ class LuceneEngine(LuceneSearch, ChangingEngine):
                 [segment] = whole.segments()
                 there = {segment.state: RESIDENT} if options.resident else {}
                 finish_index(part, whole, manifest, counts, options, sources_of(shards, manifest), there=there)
+        if lacks_kernels(index):
+            with verified(LuceneEngine(index, manifest)) as engine:
+                engine.prepare()
         return BuiltIndex(index, manifest)
 
     @staticmethod
@@ -489,8 +495,6 @@ class OpenedIndex:
         """Waits until all files that were opened are compared with their checksums."""
         for verification in self.verifications:
             verification.wait()
-        if self.resident is not None:
-            self.resident.verified()
 
     def close(self) -> None:
         """Closes the files; waits for another thread that opens Lucene's."""

@@ -8,8 +8,7 @@ from copy import copy
 from itertools import chain, islice
 from struct import Struct
 from threading import Lock
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,8 +22,6 @@ from lexvl_anserini.runs.order import RankedList, group_by_documents
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.resident.joined import PostingLists
-
-Answer = TypeVar("Answer")
 
 # Hits that one call returns, about 20 bytes each.
 BATCH_HITS = 1 << 17
@@ -47,8 +44,7 @@ class BatchSearcher:
         lucene: returns Lucene's postings.
         documents: how many the index has.
         max_impact: the greatest impact of all, if known.
-        serving: called before each batch with the seconds that answers have taken; returns the resident postings. None
-            for an index without them.
+        serving: returns the resident postings, None where Lucene's answer; itself None for an index without them.
 
     served  the number of queries that each form has answered
     """
@@ -58,14 +54,13 @@ class BatchSearcher:
         lucene: Callable[[], LucenePostings],
         documents: int,
         max_impact: int | None,
-        serving: Callable[[float], PostingLists] | None = None,
+        serving: Callable[[], PostingLists | None] | None = None,
     ):
         self.lucene, self.documents, self.max_impact, self.serving = lucene, documents, max_impact, serving
         self.served: Counter[str] = Counter()
-        self.spent_s = 0.0
         self._counting = Lock()
 
-    def over(self, serving: Callable[[float], PostingLists]) -> BatchSearcher:
+    def over(self, serving: Callable[[], PostingLists]) -> BatchSearcher:
         """The same over other resident postings, which serve at once; counts with this one."""
         other = copy(self)
         other.serving = serving
@@ -114,16 +109,8 @@ class BatchSearcher:
         return sum(w * hits.scores[0] for w, hits in zip(vector.values(), firsts, strict=True) if hits)
 
     def resident(self) -> PostingLists | None:
-        """The resident postings; None for an index without them."""
-        return self.serving(self.spent_s) if self.serving else None
-
-    def timed(self, answer: Callable[[], Answer]) -> Answer:
-        """An answer, whose seconds count for when the kernels of the resident postings are worth loading."""
-        started = perf_counter()
-        try:
-            return answer()
-        finally:
-            self.spent_s += perf_counter() - started
+        """Returns the resident postings; None where Lucene's answer."""
+        return self.serving() if self.serving else None
 
     def _lists(
         self, batch: list[ImpactQuery], hits: int, threads: int, allowed: np.ndarray | None, best: int
@@ -135,7 +122,7 @@ class BatchSearcher:
             assert allowed is None, "Lucene's postings have no filter"
             form, lists = self.lucene().name, self._of_lucene(batch, checked, hits, threads, best)
         else:
-            form, lists = resident.name, self.timed(lambda: resident.lists(checked, hits, threads, allowed, best))
+            form, lists = resident.name, resident.lists(checked, hits, threads, allowed, best)
         self.count(form, len(batch))
         return lists
 

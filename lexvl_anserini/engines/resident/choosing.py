@@ -1,8 +1,16 @@
-"""Whether the resident postings of an open index serve: the user's choice, the memory, and what reads them.
+"""Which code reads the resident postings of an index: by the user's choice, the memory, the index's size, and whether
+the kernels are compiled.
 
-`LEXVL_POSTINGS` chooses: `auto` (default) uses them if they take at most half of the memory, reads them with numpy, and
-loads the kernels once numpy has taken as long as loading does; `resident` waits for the kernels; `lucene` does not use
-them.
+`LEXVL_POSTINGS` chooses: `auto` (default), `resident` for the kernels, `lucene` for Lucene's postings. With `auto`:
+
+    more than half of the memory       Lucene's postings
+    at most `SMALL` postings           numpy, which answers before the kernels would be loaded
+    the kernels are compiled           the kernels
+    at most `MEDIUM` postings          numpy
+    more                               Lucene's postings
+
+`python -m lexvl_anserini.index` compiles the kernels for an index that uses them, once per machine; so does `prepare`.
+All of them give the same lists.
 """
 
 from __future__ import annotations
@@ -14,10 +22,11 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from threading import Lock, Thread
+from threading import RLock
 
 import numpy as np
 
+from lexvl_anserini.engines.compiled import is_compiled, mark_compiled
 from lexvl_anserini.engines.index_folder import RESIDENT, RESIDENT_NAME, ResidentEntry, read_report, resident_paths
 from lexvl_anserini.engines.jvm import quarter_of_memory
 from lexvl_anserini.engines.lucene.versions import LIVE_NAME, commit_id, read_live
@@ -32,11 +41,16 @@ log = logging.getLogger(__name__)
 VARIABLE = "LEXVL_POSTINGS"
 AUTO, ALWAYS, NEVER = CHOICES = ("auto", "resident", "lucene")
 
-# Loading the kernels takes about this long; it is worth it once answers without them took as long.
-WORTH_S = 0.5
+# Postings up to which numpy answers some hundred queries in the time that the kernels take to load, half a second.
+SMALL = 200_000
 
-# Compiling the kernels, once per machine, takes longer.
+# Postings up to which numpy answers a query in some ten milliseconds, as Lucene does.
+MEDIUM = 20_000_000
+
+# Compiling the kernels takes longer.
 SLOW_S = 2.0
+
+PACKAGE = Path(__file__).parent
 
 
 def choice() -> str:
@@ -87,8 +101,15 @@ def usable(index: Path) -> dict[str, FileContents]:
     return files if chosen == ALWAYS or needed <= 2 * quarter_of_memory() else {}
 
 
+def lacks_kernels(index: Path) -> bool:
+    """Returns True if searches of an index would use the kernels, and these are not compiled yet."""
+    files = usable(index).values()
+    compiled = all(is_compiled(PACKAGE, str(contents.width)) for contents in files)
+    return sum(contents.postings for contents in files) > SMALL and not compiled
+
+
 class Resident:
-    """The resident postings of an index, whose kernels are loaded by a thread of their own once they are worth it.
+    """The resident postings of an index.
 
     Args:
         index: one whose resident postings are `usable`.
@@ -97,19 +118,18 @@ class Resident:
     """
 
     def __init__(self, index: Path, names: Mapping[str, str], verification: Verification):
-        self._index, self._verification, self._waits = index, verification, choice() == ALWAYS
+        self._index, self._verification, self._always = index, verification, choice() == ALWAYS
         # Opened now, so that they stay these files if another process replaces the index.
         with ExitStack() as opening:
             self._files = {name: opening.enter_context((index / name).open("rb")) for name in names}
             marked = {name: live for name, live in names.items() if live}
             self._marks = {name: opening.enter_context((index / live).open("rb")) for name, live in marked.items()}
             self._closing = opening.pop_all()
-        self._starting, self._reading, self._closed = Lock(), Lock(), False
+        self._reading, self._closed = RLock(), False
         self._opened: list[Sections] | None = None
         self._live: list[np.ndarray | None] = []
-        self._thread: Thread | None = None
         self._postings: PostingLists | None = None
-        self._error: BaseException | None = None
+        self._of_lucene = False
 
     @cached_property
     def parts(self) -> list[PlainPostings]:
@@ -118,18 +138,18 @@ class Resident:
         return [PlainPostings(sections) for sections in self._sections()]
 
     def _sections(self) -> list[Sections]:
-        """The mapped files, opened once: two threads that read one file move each other's place in it."""
+        """Maps the files, once: two threads that read one file move each other's place in it."""
         with self._reading:
             if self._opened is None:
                 for file in (*self._files.values(), *self._marks.values()):
                     self._verification.wait_for(Path(file.name).name)
                 opened = [open_sections(file, self._index / name) for name, file in self._files.items()]
-                self._live = list(map(self._live_of, self._files, opened))
+                self._live = list(map(self._read_live, self._files, opened))
                 self._opened = opened
             return self._opened
 
-    def _live_of(self, name: str, sections: Sections) -> np.ndarray | None:
-        """Which documents of a file are not deleted, uint8 [documents]; None for all."""
+    def _read_live(self, name: str, sections: Sections) -> np.ndarray | None:
+        """Reads which documents of a file are not deleted, uint8 [documents]; None for all."""
         if name not in self._marks:
             return None
         live = read_live(self._marks[name], sections.contents.documents)
@@ -138,7 +158,7 @@ class Resident:
         return live
 
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
-        """The document's impact for each of `terms` that it has, in their order.
+        """Returns the document's impact for each of `terms` that it has, in their order.
 
         Raises:
             DataError: no document has this id.
@@ -149,64 +169,59 @@ class Resident:
                 return part.impacts(document, terms)
         raise DataError(f"no document {doc_id!r} in the index")
 
-    def serving(self, spent_s: float) -> PostingLists:
-        """The postings, with the kernels as soon as they are loaded.
-
-        Args:
-            spent_s: seconds that answers without the kernels have taken so far; from `WORTH_S` on, these are loaded.
-        """
+    def serve(self) -> PostingLists | None:
+        """Returns what answers, the same at every call until `compile`; None for Lucene's postings."""
         self._refuse_closed()
-        with self._starting:
-            if self._thread is None and (self._waits or spent_s >= WORTH_S):
-                thread = Thread(target=self._load, name="lexvl-resident", daemon=True)
-                thread.start()
-                # Another thread may wait for it from here on.
-                self._thread = thread
-        if self._waits:
-            self._join()
-        if self._error is not None:
-            raise self._error
-        return self._postings or joined(self.parts, self._live)
+        with self._reading:
+            if self._postings is None and not self._of_lucene:
+                self._choose()
+            return self._postings
 
-    def verified(self) -> None:
-        """Waits until they are loaded, if that began."""
-        self._join()
-        if self._error is not None:
-            raise self._error
+    def _choose(self) -> None:
+        sections = self._sections()
+        postings = sum(part.contents.postings for part in sections)
+        if (
+            self._always
+            or postings > SMALL
+            and all(is_compiled(PACKAGE, str(part.contents.width)) for part in sections)
+        ):
+            self._load()
+        elif postings <= MEDIUM:
+            self._postings = joined(self.parts, self._live)
+        else:
+            self._of_lucene = True
+
+    def compile(self) -> None:
+        """Loads the kernels of an index that is not small; compiles them where this machine has none yet."""
+        self._refuse_closed()
+        with self._reading:
+            if sum(part.contents.postings for part in self._sections()) > SMALL:
+                self._load()
+
+    def _load(self) -> None:
+        from lexvl_anserini.engines.resident.searching import ResidentPostings
+
+        started, sections = time.perf_counter(), self._sections()
+        if not all(is_compiled(PACKAGE, str(part.contents.width)) for part in sections):
+            log.info("%s: compiling the kernels, once on this machine", self._index)
+        parts = [ResidentPostings(part) for part in sections]
+        for part, of_file in zip(parts, sections, strict=True):
+            part.warm()
+            mark_compiled(PACKAGE, str(of_file.contents.width))
+        self._postings, self._of_lucene = joined(parts, self._live), False
+        seconds = time.perf_counter() - started
+        level = logging.INFO if seconds > SLOW_S else logging.DEBUG
+        log.log(level, "%s: resident postings ready after %.1f s", self._index, seconds)
 
     def close(self) -> None:
-        """Waits until they are loaded, if that began, and closes the file."""
-        self._closed = True
-        self._join()
-        self._closing.close()
-        # The mapped files stay open as long as something refers to these.
-        self._postings = self._opened = None
-        self.__dict__.pop("parts", None)
+        """Closes the files."""
+        with self._reading:
+            self._closed = True
+            self._closing.close()
+            # The mapped files stay open as long as something refers to these.
+            self._postings = self._opened = None
+            self.__dict__.pop("parts", None)
 
     def _refuse_closed(self) -> None:
         if self._closed:
             raise ArtefactError(f"{self._index}: the index is closed; open it again")
-
-    def _join(self) -> None:
-        if self._thread is not None:
-            self._thread.join(SLOW_S)
-            if self._thread.is_alive():
-                log.info("%s: loading its kernels, which are compiled at the first call", self._index)
-            self._thread.join()
-
-    def _load(self) -> None:
-        started = time.perf_counter()
-        try:
-            from lexvl_anserini.engines.resident.searching import ResidentPostings
-
-            parts = [ResidentPostings(sections) for sections in self._sections()]
-            for part in parts:
-                part.warm()
-            postings = joined(parts, self._live)
-        except Exception as error:  # the next query raises it
-            self._error = error
-            return
-        self._postings = postings
-        seconds = time.perf_counter() - started
-        level = logging.INFO if seconds > SLOW_S else logging.DEBUG
-        log.log(level, "%s: resident postings ready after %.1f s", self._index, seconds)

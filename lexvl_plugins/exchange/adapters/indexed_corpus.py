@@ -17,9 +17,8 @@ from lexvl_anserini.queries.clauses import All, Ids, Impacts, TreeQuery
 from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.refine import SearchSettings
-from lexvl_anserini.searching.searcher import Searcher
+from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.searcher import Index, Searcher
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 
@@ -47,7 +46,7 @@ class IndexedCorpus:
 
     def search(self, topics: Iterable[Topic], hits: int) -> Iterator[RankedList]:
         """Yields a ranked list per topic, in their order."""
-        return self.searcher.lists(check_texts(topics), check_hits(hits), SearchSettings(batch_size=self.batch_size))
+        return self.searcher.lists(check_texts(topics), check_hits(hits), Search(batch_size=self.batch_size))
 
     def rank_among(
         self, topics: Iterable[Topic], candidates: Mapping[str, Sequence[str]], hits: int

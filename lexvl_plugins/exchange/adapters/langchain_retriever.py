@@ -10,7 +10,7 @@ from langchain_core.documents import Document as LangChainDocument
 from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict
 
-from lexvl_anserini.searching.retrieval import texts_of
+from lexvl_anserini.searching.index_runs import read_texts
 from lexvl_anserini.searching.searcher import Searcher
 
 
@@ -37,7 +37,7 @@ class LexVLRetriever(BaseRetriever):
     ) -> list[LangChainDocument]:
         hits = self._searcher.search(query, self.k)
         self._searcher.verified()
-        texts = texts_of(hits, self._searcher.index, self.data_dir)
+        texts = read_texts(hits, self._searcher.index, self.data_dir)
         return [
             LangChainDocument(id=doc_id, page_content=texts[doc_id], metadata={"score": score})
             for doc_id, score in hits.pairs()

@@ -20,8 +20,7 @@ import pyterrier as pt
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.runs.trec import DEFAULT_HITS, strict_scores
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.searcher import Searcher
+from lexvl_anserini.searching.searcher import Index, Searcher
 from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, check_texts
 
 if TYPE_CHECKING:

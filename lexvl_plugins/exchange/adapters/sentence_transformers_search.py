@@ -23,9 +23,7 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, compute_row_max
 from lexvl_anserini.ground.records import Document, ImpactQuery, Topic, Vocabulary
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.retrieval import search_index
-from lexvl_anserini.searching.searcher import located
+from lexvl_anserini.searching.searcher import Index, open_built, search_index
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.reading import read_vocabulary
 from lexvl_plugins.exchange.adapters.indexed_corpus import index_documents
@@ -111,7 +109,8 @@ def semantic_search_lucene(
     elif corpus_index is None:
         raise UsageError("neither corpus_embeddings nor corpus_index; give one of them")
     else:
-        index = corpus_index if isinstance(corpus_index, Index) else Index.of(located(corpus_index))
+        built = open_built(corpus_index)
+        index = corpus_index if isinstance(corpus_index, Index) else Index(built.path, built.manifest)
     started = time.perf_counter()
     results = _search(index, query_embeddings, top_k, threads)
     seconds = time.perf_counter() - started

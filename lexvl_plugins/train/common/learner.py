@@ -25,7 +25,7 @@ from lexvl_plugins.train.objectives.regularisers import RAMPS, sum_penalties
 from lexvl_plugins.train.recipe import Optimisation, Recipe, Regulariser, StageSettings
 
 
-class Step(NamedTuple):
+class StepRecord(NamedTuple):
     """What a step read and computed.
 
     Attributes:
@@ -44,7 +44,7 @@ class Step(NamedTuple):
 class NotFinite(ArithmeticError):
     """Loss or gradients of a step are not finite."""
 
-    def __init__(self, problem: str, step: Step):
+    def __init__(self, problem: str, step: StepRecord):
         super().__init__(problem)
         self.step = step
 
@@ -85,7 +85,7 @@ class Learner:
         pair: TowerPair = self.pair if self.average is None else self.average.module
         return pair
 
-    def take_step(self, recipe: Recipe, stage: StageSettings, batches: AnyBatches, step: int, done: int) -> Step:
+    def take_step(self, recipe: Recipe, stage: StageSettings, batches: AnyBatches, step: int, done: int) -> StepRecord:
         """Changes the weights by the gradients of a step's loss, of which steps `done` were done in this stage."""
         seed, plan = recipe.seed * 1_000_003 + step, stage.optimisation
         torch.manual_seed(seed)  # dropout, a function of the step alone
@@ -98,7 +98,7 @@ class Learner:
             raise UsageError(f"recipe {recipe.name}: {error}") from error
         total, parts = main.total + extra.total, {**main.parts, **extra.parts}
         values = torch.stack([total.detach(), *(part.detach() for part in parts.values())]).tolist()
-        taken = Step(batch, rounds, values[0], dict(zip(parts, values[1:], strict=True)))
+        taken = StepRecord(batch, rounds, values[0], dict(zip(parts, values[1:], strict=True)))
         if not math.isfinite(taken.loss):
             raise NotFinite(f"the loss is {taken.loss}", taken)
         if not self.update(total, pieces, plan.clip):

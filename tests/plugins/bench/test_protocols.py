@@ -17,7 +17,7 @@ from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.searcher import search_index
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.bench import protocols
 from lexvl_plugins.bench.command import command

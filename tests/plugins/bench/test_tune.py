@@ -16,11 +16,10 @@ from lexvl_anserini.fuse import command as fuse
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.index import command as index
-from lexvl_anserini.queries.query_vectors import RM3, Feedback
 from lexvl_anserini.runs.fusion import Fusion
 from lexvl_anserini.search import command as search
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.refine import Refinement
+from lexvl_anserini.searching.search import Search
 from lexvl_plugins.bench.grids import FusionGrid, QuerySetting, SearchGrid, TuningSetting, simplex, weigh_fields
 from lexvl_plugins.bench.tune import Split, command, cross_validate, draw_parts, halve, tabulate_grid, tune
 from tests.invoking import invoked
@@ -64,7 +63,9 @@ def test_the_grid_of_search_has_every_combination():
     settings = list_searches(query_terms=[8], feedback=[3, 5], feedback_beta=[0.5, 1.0])
     assert len(settings) == 2 * (1 + 4)
     assert (settings[0].value, settings[0].arguments) == (QuerySetting(), [])
-    assert settings[-1].value == QuerySetting({}, Refinement(query_terms=8, feedback=Feedback(5, 20, 1.0, 1.0)))
+    assert settings[-1].value == QuerySetting(
+        {}, Search(query_terms=8, feedback=5, feedback_terms=20, feedback_alpha=1.0, feedback_beta=1.0)
+    )
     assert settings[-1].arguments == [
         *("--query-terms", "8", "--feedback", "5"),
         *("--feedback-terms", "20", "--feedback-alpha", "1.0", "--feedback-beta", "1.0"),
@@ -75,7 +76,7 @@ def test_the_grid_of_search_has_every_combination():
     assert [setting.arguments[1::2] for setting in settings] == [
         *([], ["5", "20", "0.75"], ["k1=1"], ["k1=1", "5", "20", "0.75"])
     ]
-    assert settings[1].value == QuerySetting({}, Refinement(rm3=RM3(5, 20, 0.75)))
+    assert settings[1].value == QuerySetting({}, Search(rm3=5, rm3_terms=20, rm3_weight=0.75))
     settings = list_searches(options=["k1=1", "b=0", "k1=2"])
     assert [setting.arguments[1::2] for setting in settings] == [
         *([], ["b=0"], ["k1=1"], ["k1=1", "b=0"], ["k1=2"], ["k1=2", "b=0"])

@@ -30,7 +30,7 @@ from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.query_vectors import ShardVectors
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.searcher import search_index
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.cluster.parts import PartsRequest, encode_part, encode_parts, load_plan

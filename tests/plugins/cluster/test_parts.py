@@ -17,7 +17,7 @@ from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UnknownName,
 from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.queries.query_vectors import ShardVectors
-from lexvl_anserini.searching.building import build_index, folders_of
+from lexvl_anserini.searching.building import build_index, list_folders
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.cluster import parts
@@ -86,7 +86,7 @@ def test_the_parts_are_those_of_single_calls_in_any_order(request_of, backward, 
 def test_one_index_of_a_collection_is_that_of_the_whole_corpus(request_of, tmp_path):
     request = request_of("out")
     encode_parts(request)
-    assert folders_of(request.output) == [tmp_path / f"out/part-{n:05}-of-00004" for n in range(PARTS)]
+    assert list_folders(request.output) == [tmp_path / f"out/part-{n:05}-of-00004" for n in range(PARTS)]
     write_impacts(load_dataset(request.corpus.name), request.encoder.load(), tmp_path / "whole", layout=SMALL)
     one, other = build_index(tmp_path / "whole", tmp_path / "i"), build_index(request.output, tmp_path / "j")
     assert (one.documents, one.manifest.corpus) == (other.documents, other.manifest.corpus)
@@ -113,7 +113,7 @@ def test_a_failed_part_is_named_and_the_others_are_kept(request_of, monkeypatch,
     )
     assert not (tmp_path / "out/collection.json").exists()
     with pytest.raises(ArtefactError, match="out: parts that are not all encoded; run the same encode command again"):
-        folders_of(tmp_path / "out")
+        list_folders(tmp_path / "out")
     before = (tmp_path / "out/part-00003-of-00004/manifest.json").stat().st_mtime_ns
     encode_parts(request_of("out"))
     assert (tmp_path / "out/part-00003-of-00004/manifest.json").stat().st_mtime_ns == before

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hub_server import HubServer
 
 from lexvl_anserini.engines.index_folder import index_manifest, read_report, write_report
 from lexvl_anserini.engines.lucene.vectors import read_vectors
@@ -23,6 +22,7 @@ from lexvl_anserini.searching.building import build_index, delete_documents
 from lexvl_plugins.exchange.sharing.pull import command as pull
 from lexvl_plugins.exchange.sharing.push import command as push
 from tests.invoking import invoked
+from tests.plugins.exchange.hub_uploads import UploadServer
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def built(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def hub(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> HubServer:
+def hub(hub: UploadServer, monkeypatch: pytest.MonkeyPatch) -> UploadServer:
     monkeypatch.setenv("HF_TOKEN", "hf_writes")
     return hub
 

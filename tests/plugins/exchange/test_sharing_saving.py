@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hub_server import SHA, HubServer
+from hub_server import SHA
 from huggingface_hub import ModelCard
 from sentence_transformers import SparseEncoder
 from tiny_encoders import TINY_ENCODERS
@@ -19,6 +19,7 @@ from lexvl_anserini.encoders.loading import load_encoder, load_saved
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlError, UsageError
 from lexvl_anserini.ground.records import Measurement
 from lexvl_plugins.exchange.sharing.saving import push_to_hub, save_pretrained
+from tests.plugins.exchange.hub_uploads import UploadServer
 
 TEXTS = ["a dog runs on the beach", "two men and a boat", "", "red"]
 BERT, PUBLISHED, TOKEN = "splade/ckpt_bert", "vdr/text-tiny", "hf_writes"
@@ -255,7 +256,7 @@ def model(golden: Path) -> Any:
     return published(golden, topk=24)
 
 
-def list_files(server: HubServer, name: str) -> set[str]:
+def list_files(server: UploadServer, name: str) -> set[str]:
     folder = server.repositories[name]
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 

@@ -10,11 +10,11 @@ from PIL import Image
 
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.searching.searcher import Searcher
-from lexvl_anserini.searching.shared_terms import explain
 from lexvl_plugins.pages import reading
 from lexvl_plugins.pages.answers import EDGE, INK, cut_snippet, draw_frames, match_words
 from lexvl_plugins.pages.page import Box, Word
 from lexvl_plugins.pages.pages import command
+from lexvl_plugins.serve.agents import explain
 from tests.plugins.pages.pdf_files import locked_pdf, pdf_of, words_at
 
 pytestmark = pytest.mark.skipif(

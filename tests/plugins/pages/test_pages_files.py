@@ -82,15 +82,12 @@ def test_words_have_boxes_from_the_top_left_corner(written):
 
 
 def test_boxes_are_of_the_page_as_it_is_shown(written):
-    upright = pdf.read_text_layer(written(pdf_of(words_at(100, 300, "word"), paper=(200, 400))))[0].box
-    turned = pdf.read_text_layer(
-        written(pdf_of(words_at(100, 300, "word"), paper=(200, 400), page="/Rotate 90"), "b.pdf")
-    )
+    word = words_at(100, 300, "word")
+    upright = pdf.read_text_layer(written(pdf_of(word, paper=(200, 400))))[0].box
+    turned = pdf.read_text_layer(written(pdf_of(word, paper=(200, 400), page="/Rotate 90"), "b.pdf"))
     expected = (1 - upright.bottom, upright.left, 1 - upright.top, upright.right)
     assert turned[0].box == pytest.approx(expected, abs=0.001)
-    cropped = pdf.read_text_layer(
-        written(pdf_of(words_at(100, 300, "word"), page="/CropBox [100 300 200 400]"), "c.pdf")
-    )
+    cropped = pdf.read_text_layer(written(pdf_of(word, page="/CropBox [100 300 200 400]"), "c.pdf"))
     assert cropped[0].box.left == pytest.approx(0, abs=0.02) and cropped[0].box.bottom == pytest.approx(1, abs=0.02)
 
 

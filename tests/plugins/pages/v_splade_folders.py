@@ -14,22 +14,8 @@ from tiny_encoders import Tiny
 # Rows of the published masked-LM head, and of the tokens of tiles after them.
 PUBLISHED, ADDITIONAL = 50368, 40
 WORDS = (
-    *(
-        "User",
-        ":",
-        "Assistant",
-        "\u010a",
-        "\u010a\u010a",
-        "\u0120",
-        "  ",
-        "page",
-        "report",
-        "annual",
-        "revenue",
-        "dog",
-        "dogs",
-        "horse",
-    ),
+    *("User", ":", "Assistant", "\u010a", "\u010a\u010a", "\u0120", "  "),
+    *("page", "report", "annual", "revenue", "dog", "dogs", "horse"),
     *("signed", "forms", "records", "office", "chart", "table", "of", "the", "a", ".", ",", "-", "2024", "on", "beach"),
 )
 SPECIALS = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")

@@ -182,10 +182,7 @@ def test_the_commands_write_the_same(tmp_path: Path, finished: Finished, name: s
 def test_files_of_another_request_are_replaced_only_when_asked(
     tmp_path: Path, demo: Demo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def of_bm25(options: DemoOptions) -> list[quickstart.Step]:
-        return [step for step in list_steps(options) if "bm25" in step.what]
-
-    monkeypatch.setattr(quickstart, "list_steps", of_bm25)
+    monkeypatch.setattr(quickstart, "list_steps", lambda options: [s for s in list_steps(options) if "bm25" in s.what])
     demo()
     monkeypatch.setattr(corpus, "FOLDER", drawn(SCENES - 1, tmp_path / "fewer"))
     with pytest.raises(ArtefactError, match=r"captions.bm25: holds shards of another request.*--overwrite replaces it"):

@@ -21,7 +21,7 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import CorpusRef, EncoderRef, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.searching.building import build_index, metadata_texts
+from lexvl_anserini.searching.building import build_index, read_keywords
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.photos import following
 from lexvl_plugins.photos.following import DIGEST, Album, Followed, compare, follow
@@ -79,7 +79,7 @@ def held(album: Path) -> dict[str, tuple[str, dict[str, int]]]:
     index = album / "index"
     engine = LuceneEngine(index, read_manifest(index))
     try:
-        digests = metadata_texts(index, DIGEST)
+        digests = read_keywords(index, DIGEST)
         assert engine.documents == len(digests) == read_manifest(index).counts.documents
         return {doc_id: (digest, engine.impacts(doc_id, TERMS)) for doc_id, digest in digests.items()}
     finally:
@@ -217,7 +217,7 @@ def test_an_index_without_digests_is_built_anew(tmp_path: Path) -> None:
     made: Any = Model(document=Pixels())
     write_impacts(load_pictures(CorpusRef(f"folder:{folder}")), made, tmp_path / "shards")
     build_index(tmp_path / "shards", album / "index")
-    assert metadata_texts(album / "index", DIGEST) == {}
+    assert read_keywords(album / "index", DIGEST) == {}
     (folder / "a.png").unlink()
     assert called(folder, album) == Followed(1, 1, 0, 0, [])
     assert impacts(album) == {"b.png": {"bay": 255}}

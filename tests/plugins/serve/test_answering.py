@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Equals, Impacts, Not, Term, Unscored
 from lexvl_anserini.queries.parser import parse
-from lexvl_anserini.searching.shared_terms import shared_terms
+from lexvl_anserini.searching.shared_terms import find_shared_terms
 from lexvl_plugins.serve.queries import change_weights, reweigh
 
 IMPACTS = {"boat": 7, "red": 2, "sea": 5}
@@ -27,11 +27,11 @@ IMPACTS = {"boat": 7, "red": 2, "sea": 5}
     ],
 )
 def test_products_of_expressions(expression: str, expected: list[tuple[str, float]]) -> None:
-    assert [(one.term, one.product) for one in shared_terms(parse(expression), IMPACTS)] == expected
+    assert [(one.term, one.product) for one in find_shared_terms(parse(expression), IMPACTS)] == expected
 
 
 def test_equal_products_are_in_the_order_of_terms_and_an_absent_term_has_none() -> None:
-    found = shared_terms(Impacts({"sea": 2, "boat": 3, "red": 5, "moon": 9}), {**IMPACTS, "boat": 4, "red": 2})
+    found = find_shared_terms(Impacts({"sea": 2, "boat": 3, "red": 5, "moon": 9}), {**IMPACTS, "boat": 4, "red": 2})
     assert [(one.term, one.weight, one.impact, one.product) for one in found] == [
         ("boat", 3, 4, 12),
         ("red", 5, 2, 10),
@@ -58,7 +58,7 @@ TREES = st.recursive(LEAVES, above, max_leaves=10)
 def test_products_sum_to_the_score_of_every_tree(clause, impacts) -> None:
     score = Oracle([document := Doc("d", impacts)]).score(clause, document)
     assume(score is not None)
-    assert sum(one.product for one in shared_terms(clause, impacts)) == score
+    assert sum(one.product for one in find_shared_terms(clause, impacts)) == score
 
 
 @given(clause=TREES, impacts=st.dictionaries(TERMS, st.integers(1, 9)), weight=st.integers(1, 9))
@@ -67,7 +67,7 @@ def test_a_tree_with_another_weight_has_that_products(clause, impacts, weight) -
     oracle = Oracle([document := Doc("d", impacts)])
     score = oracle.score(other, document)
     assume(score is not None and "a" in impacts)
-    assert sum(one.product for one in shared_terms(other, impacts)) == score
+    assert sum(one.product for one in find_shared_terms(other, impacts)) == score
 
 
 def test_a_weight_of_zero_leaves_a_term_out_of_a_vector_and_keeps_its_condition_in_an_expression() -> None:

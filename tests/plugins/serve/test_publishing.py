@@ -20,8 +20,9 @@ from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.cuts import Cut
-from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
+from lexvl_anserini.searching.query_encoder import EncoderChanges
+from lexvl_anserini.searching.search import parse_cut
+from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.serve.indexes import ServedIndex
@@ -279,7 +280,7 @@ def test_a_least_score_is_that_of_the_engine(drawn, page) -> None:
         every = [[hit.doc_id, hit.score] for hit in searcher.search("a red picture", 8)]
         counts = []
         for text in ("60%", "90%", f"{every[1][1]:.0f}"):
-            cut = [[hit.doc_id, hit.score] for hit in searcher.search("a red picture", 8, cut=Cut.of(text))]
+            cut = [[hit.doc_id, hit.score] for hit in searcher.search("a red picture", 8, cut=parse_cut(text))]
             counts.append(len(cut))
             assert page.evaluate(search, text) == [cut or every, not cut], text
     assert counts[0] > counts[1] and page.evaluate(search, "999999999") == [every, True]

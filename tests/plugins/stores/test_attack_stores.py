@@ -29,7 +29,7 @@ from lexvl_anserini.engines.opening import engine_class, index_path
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.searcher import search_index
 from lexvl_plugins.stores import building
 from lexvl_plugins.stores.store import parse_url
 from tests.plugins.stores.store_servers import KINDS, PACKAGES, UrlOf, opened, serving, tables_of

@@ -40,14 +40,13 @@ from lexvl_anserini.queries.clauses import (
     TreeQuery,
     Unscored,
 )
-from lexvl_anserini.queries.query_vectors import Feedback
 from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.search import command as search_command
 from lexvl_anserini.searching.building import append_index, build_index
-from lexvl_anserini.searching.refine import Refinement, TwoPhase
-from lexvl_anserini.searching.retrieval import search_index
-from lexvl_anserini.searching.shared_terms import explain
+from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.searcher import search_index
 from lexvl_anserini.shards.reading import read_vocabulary
+from lexvl_plugins.serve.agents import explain
 from lexvl_plugins.stores import folder as notes
 from tests.invoking import invoked
 from tests.plugins.stores.store_servers import (
@@ -209,9 +208,9 @@ def test_vectors_and_bounds(url: str) -> None:
 def test_refined_and_explained(url: str, shards: Path, tmp_path: Path) -> None:
     build_index(shards, tmp_path / "lucene", term_vectors=True)
     for refinement in (
-        Refinement(query_terms=2, where=Unscored(Term("t2"))),
-        Refinement(two_phase=TwoPhase(2, 20)),
-        Refinement(feedback=Feedback(3, 5)),
+        Search(query_terms=2, where=Unscored(Term("t2"))),
+        Search(first_terms=2, candidates=20),
+        Search(feedback=3, feedback_terms=5),
     ):
         lists = [list(search_index(one, QUERIES[:5], 9, refinement=refinement)) for one in (url, tmp_path / "lucene")]
         assert lists[0] == lists[1] and lists[0][0]

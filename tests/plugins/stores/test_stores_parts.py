@@ -24,7 +24,7 @@ from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.searcher import search_index
 from lexvl_plugins.exchange.sharing.indexes import check_index
 from lexvl_plugins.stores.building import load
 from lexvl_plugins.stores.fetching import fetch_best, fetch_top, multiply

@@ -30,7 +30,7 @@ from lexvl_anserini.ground.errors import CheckpointError, MissingExtra
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.machine import find_package
 
-# The convention of TensorFlow Lite: (value - 127) / 128. On photos, it gave the most confident classes of three
+# The convention of TensorFlow Lite: (value - 127) / 128. On pictures, it gave the most confident classes of three
 # conventions (ImageNet's statistics, and 0 to 1, are the other two).
 LITE_MEAN, LITE_STD = (0.498,) * 3, (0.502,) * 3
 
@@ -180,7 +180,7 @@ def load_folder(checkpoint: Checkpoint) -> ImageBackbone:
 def read_squares(folder: Path, config: Any) -> Squares:
     """How a folder of transformers makes pixels, but without cropping: an image is resized to the whole square.
 
-    Photos of all shapes are searched by what is anywhere in them, so nothing is cut off.
+    Pictures of all shapes are searched by what is anywhere in them, so nothing is cut off.
     """
     path, preprocessing = read_preprocessing(folder)
     side = getattr(config, "image_size", None)

@@ -1,23 +1,64 @@
-"""The encoders of an index of several fields, loaded as one that encodes its queries."""
+"""The encoder of an index as a search uses it: with changes of the user, and for several fields as one encoder."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lexvl_anserini.cli import Device as DeviceOption
+from lexvl_anserini.cli import MovedCheckpoint, MovedTokenizer
+from lexvl_anserini.data.lines import log_once
+from lexvl_anserini.encoders.cards import remark_on
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.encoders.parts.fields import FieldsTower, QueryField, read_weight, split_field_options
 from lexvl_anserini.engines.analysis import word_analysis
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.manifest import FIELDS, EncoderRef, FieldEntry
+from lexvl_anserini.ground.manifest import FIELDS, EncoderRef, FieldEntry, Manifest
 from lexvl_anserini.ground.quantise import Quantiser
 
 
+@dataclass(frozen=True)
+class EncoderChanges:
+    """How a search changes the encoder of an index.
+
+    Attributes:
+        checkpoint: the new place of the same files.
+        tokenizer: likewise.
+        device: auto, cpu, cuda, ...
+        options: of the query side, for example `query_topk`.
+    """
+
+    checkpoint: MovedCheckpoint = None
+    tokenizer: MovedTokenizer = None
+    device: DeviceOption = "auto"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self, manifest: Manifest) -> Encoder:
+        """Loads the encoder of an index, with the changes."""
+        if manifest.fields:
+            if self.checkpoint or self.tokenizer:
+                example = f"--set {manifest.fields[-1]}.checkpoint=FOLDER"
+                raise UsageError(f"an index of several fields has several encoders; name the field: {example}")
+            return load_fields(manifest.encoder, self.options, self.device)
+        if remark := remark_on(manifest.encoder.checkpoint, manifest.corpus.name):
+            log_once(remark, logging.WARNING)
+        return load_encoder_of(
+            manifest.encoder, self.checkpoint, self.tokenizer, self.device, self.options, manifest.vocabulary_digest
+        )
+
+    def describe(self, manifest: Manifest, note: Mapping[str, Any]) -> EncoderRef:
+        """Returns the encoder's entry in a run's manifest: that of the index, with the changes and a search's note."""
+        moved = {key: value for key, value in (("checkpoint", self.checkpoint), ("tokenizer", self.tokenizer)) if value}
+        options = {**manifest.encoder.options, **self.options, **note}
+        return EncoderRef({**manifest.encoder, **moved, "options": options})
+
+
 def load_fields(ref: EncoderRef, changes: Mapping[str, Any], device: str = "auto") -> Encoder:
-    """The encoder of an index of several fields.
+    """Loads the encoders of an index of several fields as one that encodes its queries.
 
     Args:
         ref: of the index's manifest.
@@ -36,8 +77,8 @@ def load_fields(ref: EncoderRef, changes: Mapping[str, Any], device: str = "auto
     return Encoder(FIELDS, "impact", tower, tower, options=options)
 
 
-def reweighted(model: Encoder, weights: Mapping[str, Any]) -> Encoder:
-    """The encoder of an index of several fields with other weights, `{"text.weight": 2}`."""
+def change_weights(model: Encoder, weights: Mapping[str, Any]) -> Encoder:
+    """Gives the fields of an index's encoder other weights, `{"text.weight": 2}`."""
     assert isinstance(model.query, FieldsTower)
     fields = tuple(
         replace(field, weight=read_weight(field.name, weights.get(f"{field.name}.weight", field.weight)))
@@ -48,7 +89,7 @@ def reweighted(model: Encoder, weights: Mapping[str, Any]) -> Encoder:
 
 
 def load_field(entry: FieldEntry, options: dict[str, Any], device: str) -> QueryField:
-    """The query side of a field; one of weight 0 loads no encoder."""
+    """Loads the query side of a field; a field of weight 0 loads no encoder."""
     weight = read_weight(entry.name, options.pop("weight"))
     if not weight:
         return QueryField(entry.name, 0)

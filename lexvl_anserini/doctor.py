@@ -1,4 +1,4 @@
-"""What commands run with on this machine, and what is missing: `python -m lexvl_anserini.searching.doctor`."""
+"""What commands run with on this machine, and what is missing: `python -m lexvl_anserini.doctor`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ CHECKS: dict[str, Callable[[], str]] = {
 def command(style: Style = "text", verbose: Verbose = False) -> None:
     """Show what commands run with on this machine; exit code 1 if something is missing that all need.
 
-    Example: python -m lexvl_anserini.searching.doctor --format text
+    Example: python -m lexvl_anserini.doctor --format text
     """
     rows: dict[str, str] = {}
     for name, check in CHECKS.items():
