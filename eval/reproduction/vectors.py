@@ -20,8 +20,8 @@ from ..analyses.classes.classification import (
     measure_accuracies,
     measure_class_words,
     rank_images,
+    run_linear_probe,
 )
-from ..analyses.classify import run_linear_probe
 from ..analyses.sentence_pairs import compare_sentences, load_sentence_pairs
 from ..measures.flops import count_sparsity
 from .prepared import STORED, Prepared, find_objects, find_picture
