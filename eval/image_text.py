@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from lexvl_anserini.cli import Command, Verbose, expanded
+from lexvl_anserini.cli import Command, Verbose, expand_options
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 
@@ -98,4 +98,4 @@ def make_caption_command(corpus: str, module: str) -> Command:
 
     Example: python -m {module} --run runs/{corpus}.vdr-crossmodal.trec
     """
-    return expanded(command)
+    return expand_options(command)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lexvl_anserini.cli import DataDir, Verbose, expanded, run
+from lexvl_anserini.cli import DataDir, Verbose, expand_options, run
 from lexvl_anserini.data.pictures.images import OnError
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.progress import progress_bar
@@ -56,7 +56,7 @@ class ClassifierOptions:
             raise UsageError(f"{images} is no known set with images to train on; name some with --train")
 
 
-@expanded
+@expand_options
 def command(
     images: options.ClassifiedImages,
     encoder: options.ImageEncoderOptions,

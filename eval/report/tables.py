@@ -332,7 +332,7 @@ def build_term_table(profiles: Sequence[TermProfile]) -> Table:
     return Table.of_fields((term for profile in profiles for term in profile.first), columns)
 
 
-def labelled(cards: Sequence[RunCard], labels: Sequence[str] | None) -> list[RunCard]:
+def label_runs(cards: Sequence[RunCard], labels: Sequence[str] | None) -> list[RunCard]:
     """The runs under the system names that the user gives, if any."""
     if not labels:
         return list(cards)

@@ -24,7 +24,7 @@ import lexvl_anserini
 from eval.measures.names import parse_measure
 from eval.options import measure_names
 from lexvl_anserini import cli
-from lexvl_anserini.cli import SECTIONS, Command, expanded, guarded, make_app, quiet_libraries
+from lexvl_anserini.cli import SECTIONS, Command, expand_options, make_app, quiet_libraries, run_guarded
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.registry import CORPORA
@@ -104,7 +104,7 @@ class Seen(Where):
 seen: list[Any] = []
 
 
-@expanded
+@expand_options
 def toy(
     first: Annotated[str, typer.Argument(help="First.")], where: Seen, last: Annotated[int, typer.Option()] = 3
 ) -> None:
@@ -254,7 +254,7 @@ def test_no_room_for_standard_output_is_one_line(capsys):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(SystemExit) as ended:
-        guarded(full)
+        run_guarded(full)
     assert ended.value.code == 1
     assert capsys.readouterr().err.startswith("error: standard output: the disk is full")
 

@@ -20,7 +20,7 @@ from shard_folders import Documents, write_shards
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.engines.opening import index_path, open_impact_index, target_of
+from lexvl_anserini.engines.opening import index_path, open_impact_index, resolve_target
 from lexvl_anserini.explain import command as explain_command
 from lexvl_anserini.ground.errors import ArtefactError, DataError, StoreError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
@@ -40,7 +40,7 @@ from lexvl_anserini.queries.clauses import (
     TreeQuery,
     Unscored,
 )
-from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.runs.order import rank_hits
 from lexvl_anserini.search import command as search_command
 from lexvl_anserini.searching.building import append_index, build_index
 from lexvl_anserini.searching.searcher import Searcher, search_index
@@ -163,7 +163,7 @@ TREES: list[Clause] = [
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: type(tree).__name__)
 def test_trees_are_exact(url: str, tree: Clause, hits: int) -> None:
     [found] = search_index(url, [TreeQuery("q", tree)], hits)
-    assert found == ranked("q", ORACLE.ranked(tree, hits))
+    assert found == rank_hits("q", ORACLE.ranked(tree, hits))
 
 
 @pytest.mark.parametrize(
@@ -430,4 +430,4 @@ def test_the_engine_is_that_of_the_url(url_of: UrlOf, shards: Path) -> None:
         build_index(shards, shards.parent / "index", engine=name)
     with pytest.raises(UsageError, match="allow_inexact=maybe: expected true or false"):
         build_index(shards, where, options={"allow_inexact": "maybe"})
-    assert target_of(where, name, {}).engine == name
+    assert resolve_target(where, name, {}).engine == name
