@@ -57,6 +57,9 @@ def test_every_command_is_listed() -> None:
     assert len(set(COMMANDS.values())) == len(COMMANDS)
 
 
+TEXTS = re.compile(r"pathlib\.(_local\.)?Path|frozenset\[str\]|[\w.]+\.Cut\b")
+
+
 def option_lines(command: Command) -> list[str]:
     """One line for each option of a command, in the order of its help."""
     annotations = {name: p.annotation for name, p in inspect.signature(command, eval_str=True).parameters.items()}
@@ -68,7 +71,8 @@ def option_lines(command: Command) -> list[str]:
         limits = "".join(f" {end}={getattr(about, end)}" for end in ("min", "max") if getattr(about, end) is not None)
         default = "required" if option.required else f"default {option.default!r}"
         names = " ".join((*option.opts, *option.secondary_opts))
-        shown = inspect.formatannotation(kind).replace("pathlib._local.", "pathlib.")  # its home from Python 3.13 on
+        # What a user writes as a text; the home of paths is another one from Python 3.13 on.
+        shown = TEXTS.sub("str", inspect.formatannotation(kind))
         shown = re.sub(r"(typing\.)?Literal\[[^]]*\]", "str", shown)  # some texts instead of any
         shown = re.sub(r"(typing\.)?Optional\[str\]", "str | None", shown)
         lines.append(f"{names}: {shown}{limits}, {default}")
@@ -78,7 +82,8 @@ def option_lines(command: Command) -> list[str]:
 @pytest.mark.parametrize("name", RELEASED)
 def test_options_of_the_last_release_work_or_are_listed(name: str) -> None:
     lines = option_lines(import_module(COMMANDS[name]).command) if name in COMMANDS else []
-    assert [line.partition(":")[0] for line in RELEASED[name] if line not in lines] == GONE.get(name, [])
+    changed = [line.partition(":")[0] for line in RELEASED[name] if TEXTS.sub("str", line) not in lines]
+    assert changed == GONE.get(name, [])
 
 
 def test_idle_threads_wait_passively_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
