@@ -37,7 +37,7 @@ def command(
         raise UsageError("give --run twice or more, each another run; the first is the baseline")
     cards = names.cards(runs)
     measured = measure_runs(cards, judgements.source(escape_ids), measures, **asdict(rules))
-    sys.stdout.write(render_comparisons(compare_runs(names.of_runs(cards, measured), test), output_format))
+    sys.stdout.write(render_comparisons(compare_runs(names.open_runs(cards, measured), test), output_format))
 
 
 if __name__ == "__main__":

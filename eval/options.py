@@ -176,7 +176,7 @@ class NameOptions:
         """The runs under the names of their systems."""
         return label_runs([describe_run(path) for path in runs], self.labels)
 
-    def of_runs(self, cards: Sequence[RunCard], measured: Sequence[Sequence[Measurement]]) -> list[list[Measurement]]:
+    def open_runs(self, cards: Sequence[RunCard], measured: Sequence[Sequence[Measurement]]) -> list[list[Measurement]]:
         """Measurements of runs by their labels, or their paths where there are none; datasets by theirs."""
         return name_datasets(name_systems(cards, measured) if self.labels else measured, self.dataset_labels)
 

@@ -185,10 +185,10 @@ def command(
 
 def render_plans(plans: Sequence[TablePlan], output_format: str, with_needs: bool) -> str:
     """The plans of tables; of named tables also each checkpoint and corpus with its origin, and what is not there."""
-    texts = [render(Table.of_fields(plans, PLANS), plans, output_format)]
+    texts = [render(Table.make_columns(plans, PLANS), plans, output_format)]
     needs = {need.name: need for plan in plans for need in plan.needs}
     if with_needs and needs and output_format != "json":
-        texts.append(render(Table.of_fields(needs.values(), NEEDS), None, output_format))
+        texts.append(render(Table.make_columns(needs.values(), NEEDS), None, output_format))
     return "\n".join(texts)
 
 

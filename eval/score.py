@@ -41,7 +41,7 @@ class PrintOptions:
         measured = measure_runs(
             cards, source, measures, **asdict(rules), per_topic=self.per_topic, results=self.results
         )
-        sys.stdout.write(render_scores(names.of_runs(cards, measured), self.per_topic, self.output_format))
+        sys.stdout.write(render_scores(names.open_runs(cards, measured), self.per_topic, self.output_format))
 
 
 @expand_options

@@ -74,7 +74,7 @@ def to_ranx_run(run: Iterable[ScoredDoc], name: str = "run") -> ranx.Run:
     hits = check_hits(run, name)
     order = np.lexsort((find_places(hits, rank_by_run(hits), np.arange(len(hits.ranks))), hits.topics()))
     for topic, doc_id, score in zip(
-        hits.topics().tolist(), hits.ids_of(order), hits.scores[order].tolist(), strict=True
+        hits.topics().tolist(), hits.read_ids(order), hits.scores[order].tolist(), strict=True
     ):
         strict = scores.setdefault(hits.query_ids[topic], {})
         below = nextafter(next(reversed(strict.values())), -inf) if strict else inf

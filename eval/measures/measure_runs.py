@@ -153,7 +153,7 @@ def find_other_values(
     """
     other = OTHER[rules.ties]
     moved = found.documents[found.places[other] != found.places[rules.ties]]
-    topics = np.unique(relevant.topics_of(moved))
+    topics = np.unique(relevant.split_topics(moved))
     if not len(topics):
         return []
     values = compute_values(found, relevant, topics, measures, rules._replace(ties=other))

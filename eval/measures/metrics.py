@@ -258,7 +258,7 @@ def convert_to_arrays(
     judged[rows, numbers, 0] = numbers
     judged[rows, numbers, 1] = relevant.relevance[relevant.starts[topics][rows] + numbers]
 
-    owners = relevant.topics_of(found.documents)
+    owners = relevant.split_topics(found.documents)
     row_of = np.full(len(relevant.topics), -1)
     row_of[topics] = np.arange(len(topics))
     places = found.places[ties]

@@ -91,7 +91,7 @@ def find_places(hits: Hits, preference: Preference, lines: np.ndarray) -> np.nda
     sizes = np.diff(firsts, append=len(values))
     for group in np.unique(groups[sizes[groups] > 1]).tolist():
         equal = order[firsts[group] : firsts[group] + sizes[group]]
-        ids = hits.ids_of(equal)
+        ids = hits.read_ids(equal)
         by_id = sorted(range(len(ids)), key=ids.__getitem__, reverse=preference.largest_id)
         place = dict(zip(equal[by_id].tolist(), range(len(ids)), strict=True))
         members = np.flatnonzero(groups == group)
@@ -141,7 +141,7 @@ def sort_strictly(
     hits = check_hits(run, name)
     if ties == "rank":
         report_ranks([hits.query_ids[t] for t in find_contradicting(hits)], len(hits.query_ids), name)
-    best_first = hits.ids_of(
+    best_first = hits.read_ids(
         np.lexsort((find_places(hits, TIES[ties](hits), np.arange(len(hits.ranks))), hits.topics()))
     )
     return {
@@ -172,7 +172,7 @@ class Relevant(NamedTuple):
     relevance: np.ndarray
     numbers: list[dict[str, int]]
 
-    def topics_of(self, documents: np.ndarray) -> np.ndarray:
+    def split_topics(self, documents: np.ndarray) -> np.ndarray:
         """The number of the topic of each document, given by its number."""
         return np.searchsorted(self.starts, documents, side="right") - 1
 
@@ -221,7 +221,7 @@ def find(parts: Iterable[Hits], relevant: Relevant, remove_query: bool = False) 
         query_ids += hits.query_ids
         contradict += [hits.query_ids[topic] for topic in find_contradicting(hits)]
         topics, judged = hits.topics(), np.array([relevant.topics.get(topic, -1) for topic in hits.query_ids])
-        own = hits.of_queries() if remove_query else np.zeros(0, np.int64)
+        own = hits.select_queries() if remove_query else np.zeros(0, np.int64)
         lengths = np.diff(hits.starts) - np.bincount(topics[own], minlength=len(judged))
         of_topic[judged[judged >= 0]] = lengths[judged >= 0]
         lines, numbers = _find_relevant_lines(hits, relevant, judged)
@@ -251,7 +251,7 @@ def _find_relevant_lines(hits: Hits, relevant: Relevant, judged: np.ndarray) -> 
     # Another document may have the same print.
     documents_of_pairs = [
         numbers[topic].get(doc_id, -1)
-        for topic, doc_id in zip(hits.topics()[lines].tolist(), hits.ids_of(lines), strict=True)
+        for topic, doc_id in zip(hits.topics()[lines].tolist(), hits.read_ids(lines), strict=True)
     ]
     documents = np.array(documents_of_pairs, np.int64)
     return lines[documents >= 0], documents[documents >= 0]

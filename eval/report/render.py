@@ -72,7 +72,7 @@ class Table:
     about_marks: str = ""
 
     @classmethod
-    def of_fields(cls, rows: Iterable[Any], fields: Sequence[FieldColumn], **facts: Any) -> Table:
+    def make_columns(cls, rows: Iterable[Any], fields: Sequence[FieldColumn], **facts: Any) -> Table:
         """One row per record, one column per field; `facts` are the table's other fields."""
         columns = tuple(Column(column.heading, number=column.shown is not str) for column in fields)
         values = [attrgetter(column.field) if isinstance(column.field, str) else column.field for column in fields]
@@ -214,7 +214,7 @@ def render(table: Table, value: Any, output_format: str) -> str:
 
 def print_records(rows: Sequence[Any], fields: Sequence[FieldColumn], output_format: str) -> None:
     """Prints one row per record, one column per field; JSON has the records."""
-    sys.stdout.write(render(Table.of_fields(rows, fields), rows, output_format))
+    sys.stdout.write(render(Table.make_columns(rows, fields), rows, output_format))
 
 
 def format_csv(rows: Sequence[NamedTuple]) -> str:

@@ -249,7 +249,7 @@ def build_comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
         values = [other.value for other in comparisons if other.measure == row.measure]
         largest = FOUR_DECIMALS(max(row.baseline, *values))
         best |= {(r, place[name]) for name in ("baseline", "value") if FOUR_DECIMALS(getattr(row, name)) == largest}
-    return Table.of_fields(
+    return Table.make_columns(
         comparisons,
         COMPARISON,
         best=frozenset(best),
@@ -329,7 +329,7 @@ def build_term_table(profiles: Sequence[TermProfile]) -> Table:
         FieldColumn("mean", "mean", FOUR_DECIMALS),
         FieldColumn("maximum", "maximum", FOUR_DECIMALS),
     )
-    return Table.of_fields((term for profile in profiles for term in profile.first), columns)
+    return Table.make_columns((term for profile in profiles for term in profile.first), columns)
 
 
 def label_runs(cards: Sequence[RunCard], labels: Sequence[str] | None) -> list[RunCard]:

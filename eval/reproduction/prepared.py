@@ -143,7 +143,7 @@ def list_checkpoints(row: PublishedRow) -> Iterator[str]:
     for part in row.parts():
         for model in (part, find_twin(part)):
             if model and model.system:
-                yield model.system.checkpoint_of(model.data) or make_own_name(model, model.system)
+                yield model.system.find_checkpoint_name(model.data) or make_own_name(model, model.system)
                 yield from (value for name, value in model.system.options.items() if name.endswith(OTHERS))
 
 
@@ -169,7 +169,7 @@ def find_weights(part: RowPart, system: PublishedSystem, place: Workplace) -> We
     options: dict[str, Any] = {**system.options, **others}
     if is_without_weights(system):
         return Weights(None, "", options, {})
-    name = system.checkpoint_of(part.data)
+    name = system.find_checkpoint_name(part.data)
     published = name or (str(place_trained_model(part, place)) if system.trained_on else "")
     reference = checkpoints.get(name or make_own_name(part, system), published)
     if not reference:

@@ -153,7 +153,7 @@ class PublishedSystem(NamedTuple):
     trained_on: str = ""
     suite: SpeedSuite | None = None
 
-    def checkpoint_of(self, data: str) -> str:
+    def find_checkpoint_name(self, data: str) -> str:
         """The published checkpoint for a collection; empty for none."""
         return self.checkpoints.get(data, self.checkpoint)
 

@@ -65,7 +65,7 @@ def check_corpus(
         visit(document)
     if not len(seen):
         raise DataError(f"{where}: no document in it")
-    if repeated := seen.repeated(lambda: (document.doc_id for document in documents())):
+    if repeated := seen.find_repeated(lambda: (document.doc_id for document in documents())):
         named = "; ".join(
             f"{doc_id!r} at {', '.join(map(str, positions))}" for doc_id, positions in list(repeated.items())[:NAMED]
         )
@@ -182,7 +182,7 @@ class SeenIds:
     def __len__(self) -> int:
         return len(self.hashes)
 
-    def repeated(self, again: Callable[[], Iterator[str]]) -> dict[str, list[int]]:
+    def find_repeated(self, again: Callable[[], Iterator[str]]) -> dict[str, list[int]]:
         """The ids that were added more than once, with their positions counted from 1; sorts the hashes.
 
         Args:

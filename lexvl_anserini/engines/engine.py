@@ -147,7 +147,7 @@ class Engine(Protocol):
         return {"postings": report["postings"]}
 
     @staticmethod
-    def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str] | None:
+    def load_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str] | None:
         """The texts of documents by id, from an index that stores them; None from one that does not.
 
         Raises:

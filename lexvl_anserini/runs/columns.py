@@ -62,7 +62,7 @@ class Hits(NamedTuple):
         """The place of each line's topic in `query_ids`: [n]."""
         return np.repeat(np.arange(len(self.query_ids)), np.diff(self.starts))
 
-    def ids_of(self, lines: np.ndarray) -> list[str]:
+    def read_ids(self, lines: np.ndarray) -> list[str]:
         """The doc ids of some lines."""
         ids: list[str] = _take_rows(self.doc_ids, lines).to_pylist()
         return ids
@@ -72,12 +72,12 @@ class Hits(NamedTuple):
         lines = int(self.starts[-2])
         return Hits(self.query_ids[:-1], self.starts[:-1], *(column[:lines] for column in self[2:]))
 
-    def of_queries(self) -> np.ndarray:
+    def select_queries(self) -> np.ndarray:
         """The lines whose doc_id is their query_id, in order."""
         topics = self.topics()
         prints = fingerprints(build_text_array(self.query_ids), np.arange(len(self.query_ids)))
         lines = np.flatnonzero(self.prints == prints[topics])
-        same = [self.query_ids[t] == doc_id for t, doc_id in zip(topics[lines], self.ids_of(lines), strict=True)]
+        same = [self.query_ids[t] == doc_id for t, doc_id in zip(topics[lines], self.read_ids(lines), strict=True)]
         return lines[same]
 
 

@@ -97,7 +97,7 @@ class Fusion:
         if not all(0 <= number < LARGEST for number in (self.k, *self.weights)):
             raise UsageError(f"k {self.k} and weights {list(self.weights)}: expected numbers from 0 to 1e30")
 
-    def of_runs(self, runs: int) -> tuple[float, ...]:
+    def open_runs(self, runs: int) -> tuple[float, ...]:
         """The weight of each run."""
         if not self.weights:
             return (1.0 if self.method == "rrf" else 1 / runs,) * runs
@@ -114,7 +114,7 @@ class Fusion:
 def fuse_lists(query_id: str, rankings: Sequence[Sequence[ScoredDoc]], fusion: Fusion, hits: int) -> RankedList:
     """One topic's lists as one; a run without a list for it contributes nothing."""
     summands: dict[str, list[float]] = defaultdict(list)
-    for ranking, weight in zip(rankings, fusion.of_runs(len(rankings)), strict=True):
+    for ranking, weight in zip(rankings, fusion.open_runs(len(rankings)), strict=True):
         if not ranking:
             continue
         listed = RankedList.of(ranking)
@@ -131,7 +131,7 @@ def fuse_lists(query_id: str, rankings: Sequence[Sequence[ScoredDoc]], fusion: F
 def fuse_runs(runs: Sequence[Path], fusion: Fusion, hits: int = DEFAULT_HITS) -> Iterator[RankedList]:
     """The fused lists of all topics, in the order in which the runs first name them."""
     check_count("hits", hits)
-    fusion.of_runs(len(runs))
+    fusion.open_runs(len(runs))
     yield from fuse_rankings(read_rankings(runs), fusion, hits)
 
 

@@ -119,7 +119,7 @@ def name_content(index: Path, manifest: Manifest) -> str:
 def read_texts(hits: RankedList, index: BuiltIndex, data_dir: str | None) -> dict[str, str]:
     """Reads the contents of some documents: stored in the index, else from their corpus, which it reads once."""
     engine = find_engine(index.path, index.manifest.kind)
-    if (stored := engine.stored_texts(index.path, hits.doc_ids)) is not None:
+    if (stored := engine.load_texts(index.path, hits.doc_ids)) is not None:
         return stored
     dataset = load_reference(index.manifest.corpus.ref.at(data_dir))
     doc_ids = set(hits.doc_ids)

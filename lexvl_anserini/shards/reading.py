@@ -85,7 +85,7 @@ class Columns(NamedTuple):
 
 def check_distinct(seen: SeenIds, again: Callable[[], Iterator[str]]) -> None:
     """Refuses ids that occur twice; `again` streams the ids of all documents once more."""
-    for doc_id in seen.repeated(again):
+    for doc_id in seen.find_repeated(again):
         raise ArtefactError(f"document id {doc_id!r} occurs twice in the shards; ids must be distinct")
 
 

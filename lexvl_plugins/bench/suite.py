@@ -145,7 +145,7 @@ class Report:
         blocks = [
             "".join(line(name, value) for name, value in {**self.settings, **self.figures}.items()),
             table(tabulate_rows(self.rows)) if self.rows else "",
-            table(Table.of_fields(self.ratios, RATIOS)) if self.ratios else "",
+            table(Table.make_columns(self.ratios, RATIOS)) if self.ratios else "",
             "".join(f"{note}\n" for note in self.notes),
         ]
         return "\n".join(filter(None, blocks))

@@ -140,7 +140,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         return {"index": str(index), "partitions": len(folders), **compared}
 
     @staticmethod
-    def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str] | None:
+    def load_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str] | None:
         """The texts of documents, if the partitions were built with `store_text`."""
         report, doc_ids = read_report(index), list(doc_ids)
         if not report.options.get("store_text"):
@@ -149,7 +149,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         for doc_id, folder in product(doc_ids, map(fetch, list_folders(index, report))):
             if doc_id not in texts:
                 with suppress(DataError):
-                    texts |= LuceneEngine.stored_texts(folder, [doc_id]) or {}
+                    texts |= LuceneEngine.load_texts(folder, [doc_id]) or {}
         if missing := [doc_id for doc_id in doc_ids if doc_id not in texts]:
             raise DataError(f"{index}: no document {missing[0]!r}")
         return {doc_id: texts[doc_id] for doc_id in doc_ids}

@@ -53,7 +53,7 @@ def test_prompts_have_every_name_in_every_template(tmp_path):
         ["a dog.", "dogs: {{x}} dog", "a hound.", "hounds: {{x}} hound"],
     ]
     assert read_classes(classes_in(tmp_path, classes={"n1": "tench"})).prompts() == [["a photo of a tench."]]
-    assert ImageClasses.of_folders(["big_dog"]).names == (("big dog",),)
+    assert ImageClasses.read_folders(["big_dog"]).names == (("big dog",),)
 
 
 @pytest.mark.parametrize(

@@ -360,12 +360,16 @@ def test_every_note_is_read():
 
 def test_a_file_name_is_one_model():
     """A published checkpoint is one file of one model: systems that differ in it have different names."""
-    names = {(c.system.encoder, c.system.checkpoint_of(c.quantity.data)) for c in CELLS if c.system}
+    names = {(c.system.encoder, c.system.find_checkpoint_name(c.quantity.data)) for c in CELLS if c.system}
     files = {name for _, name in names if is_file_name(name)}
     assert files <= FILES.keys() and "checkpoint_best.ckpt" not in files
     trained_on = {"coco": "coco/test", "flickr30k": "flickr30k/test"}
     for cell in CELLS:
-        if cell.system and cell.system.encoder == "joint" and (name := cell.system.checkpoint_of(cell.quantity.data)):
+        if (
+            cell.system
+            and cell.system.encoder == "joint"
+            and (name := cell.system.find_checkpoint_name(cell.quantity.data))
+        ):
             assert cell.quantity.data in ("", trained_on[name.partition("/")[0].rpartition("-")[2]]), cell
 
 

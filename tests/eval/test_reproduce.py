@@ -185,7 +185,7 @@ def test_ids_that_no_source_confirms_are_marked(bare):
     assert code == 0 and "jzhoubu/vdr-msmarco (unconfirmed)" in text, said
     assert "no source confirms the id, its authors publish vsearch/svdr-msmarco" in text
     parts = [part for table in TABLES.values() for row in list_rows(table) for part in row.parts() if part.system]
-    used = {part.system.checkpoint_of(part.data) for part in parts}
+    used = {part.system.find_checkpoint_name(part.data) for part in parts}
     assert used & UNCONFIRMED.keys() == {VDR, "lsr42/d2s_flickr30k-blip-dense_q_reg_0.001_d_reg_0.001"}
 
 
@@ -560,7 +560,7 @@ def test_facts_cover_what_is_run():
     assert {part.data for part in retrieved} | trained_on == {*COLLECTIONS, *PRIVATE}
     assert {part.system.encoder for part in retrieved} <= DOCUMENT_COSTS.keys() <= CARDS.keys()
     assert IMAGE_SETS.keys() == CLASS_SETS.keys()
-    checkpoints = {part.system.checkpoint_of(part.data) for part in parts}
+    checkpoints = {part.system.find_checkpoint_name(part.data) for part in parts}
     assert {name for name in checkpoints if is_file_name(name)} == FILES.keys()
     known = {f"beir/{name}" for name in BEIR_ARCHIVES}
     assert all(

@@ -61,7 +61,7 @@ def test_terms_of_both_sides_by_hand(golden, tmp_path):
         ("not compared", "other weights"),
         *[("not compared", "drawn without a number; other weights")] * 2,
     ]
-    text = to_text(Table.of_fields(cells, CELLS))
+    text = to_text(Table.make_columns(cells, CELLS))
     assert re.search(r"query terms +[0-9.]+ +<3000 +-", text) and re.search(r"FLOPS +[0-9.]+ +– +– +not compared", text)
 
 

@@ -149,4 +149,4 @@ def test_fingerprints_tell_documents_of_a_topic_apart():
 def test_lines_of_queries():
     hits = read_hits([ScoredDoc("1", "2", 1, 3), ScoredDoc("2", "2", 1, 3), ScoredDoc("1", "1", 2, 2)])
     assert lines_of(hits) == [ScoredDoc("1", "2", 1, 3), ScoredDoc("1", "1", 2, 2), ScoredDoc("2", "2", 1, 3)]
-    assert hits.of_queries().tolist() == [1, 2]
+    assert hits.select_queries().tolist() == [1, 2]

@@ -85,7 +85,7 @@ def ceiling_table(rows: Sequence[Ceiling]) -> Table:
     counts = FieldColumn("captions", "captions", COUNT), FieldColumn("alone %", "alone", format_percent)
     scenes = FieldColumn("mean scenes", "mean_scenes", TWO_DECIMALS), FieldColumn("most scenes", "most_scenes", COUNT)
     recall = (FieldColumn(f"R@{k}", f"r_at_{k}", format_percent) for k in (1, 5, 10))
-    return Table.of_fields(rows, (FieldColumn("split", "split"), *counts, *scenes, *recall))
+    return Table.make_columns(rows, (FieldColumn("split", "split"), *counts, *scenes, *recall))
 
 
 def concept_table(rows: Sequence[ConceptMeans]) -> Table:
@@ -96,7 +96,7 @@ def concept_table(rows: Sequence[ConceptMeans]) -> Table:
     )
     names = ("objects", "wrong_objects", "colours", "place", "weather", "time")
     means = (FieldColumn(name.replace("_", " "), name, TWO_DECIMALS) for name in names)
-    return Table.of_fields(rows, (FieldColumn("ranking", "ranking"), *shares, *means))
+    return Table.make_columns(rows, (FieldColumn("ranking", "ranking"), *shares, *means))
 
 
 def main() -> None:

@@ -66,7 +66,7 @@ class LabelledImages(NamedTuple):
 def read_labelled(where: Path, classes: ImageClasses | None = None) -> LabelledImages:
     """Reads a folder (or tar) of class folders, or a list of images."""
     labelled = list(read_list(where) if where.suffix.lower() in LISTS else read_class_folders(where))
-    classes = classes or ImageClasses.of_folders(sorted({str(item.label) for item in labelled}))
+    classes = classes or ImageClasses.read_folders(sorted({str(item.label) for item in labelled}))
     return resolve_labels(where.stem, str(where), labelled, classes)
 
 
@@ -77,7 +77,7 @@ def resolve_labels(
     items = list(items)
     if not items:
         raise DataError(f"{where}: no images")
-    numbers = {label: classes.number_of(label) for label in {item.label for item in items}}
+    numbers = {label: classes.read_number(label) for label in {item.label for item in items}}
     unknown = Counter(item.label for item in items if numbers[item.label] is None)
     if unknown:
         [(label, count), *_] = unknown.most_common(1)
@@ -164,7 +164,7 @@ class ImageClasses:
         return len(self.labels)
 
     @classmethod
-    def of_folders(cls, folders: Sequence[str]) -> ImageClasses:
+    def read_folders(cls, folders: Sequence[str]) -> ImageClasses:
         """Classes that have the names of their folders, with blanks for underscores."""
         return cls(tuple(folders), tuple((name.replace("_", " "),) for name in folders))
 
@@ -188,7 +188,7 @@ class ImageClasses:
                 )
         return number_of
 
-    def number_of(self, label: str | int) -> int | None:
+    def read_number(self, label: str | int) -> int | None:
         """The class of a label; None if there is none."""
         if isinstance(label, str):
             return self.numbers.get(fold_label(label))

@@ -79,7 +79,7 @@ class Compiler:
         """The Lucene query of a tree."""
         return call_cast(
             f"{SEARCH}.Query",
-            self._alone(fold(clause, self._leaf, self._all_of, self._any_of, self._negated, self._scaled)),
+            self._alone(fold(clause, self._leaf, self._join_all, self._join_any, self._negate, self._scale)),
         )
 
     def _leaf(self, clause: Clause) -> Compiled:
@@ -93,24 +93,24 @@ class Compiler:
         else:
             assert isinstance(clause, Equals | Range), clause
             condition = self._equals(clause) if isinstance(clause, Equals) else self._range(clause)
-        return Compiled(self._unscored(condition), "FILTER")
+        return Compiled(self._drop_score(condition), "FILTER")
 
-    def _all_of(self, required: list[Compiled], optional: list[Compiled]) -> Compiled:
+    def _join_all(self, required: list[Compiled], optional: list[Compiled]) -> Compiled:
         # With optional clauses only, Lucene would drop documents that match none; the filter keeps them.
         clauses = [(self._everything(), "FILTER"), *required]
         clauses += [(self._alone(child), "SHOULD") for child in optional]
         return Compiled(self._boolean(clauses), "MUST")
 
-    def _any_of(self, children: list[Compiled]) -> Compiled:
+    def _join_any(self, children: list[Compiled]) -> Compiled:
         return Compiled(self._boolean((self._alone(child), "SHOULD") for child in children), "MUST")
 
-    def _negated(self, clause: Not, below: Compiled) -> Compiled:
+    def _negate(self, clause: Not, below: Compiled) -> Compiled:
         return Compiled(self._alone(below), "MUST_NOT")
 
-    def _scaled(self, clause: Boost | Unscored, below: Compiled) -> Compiled:
+    def _scale(self, clause: Boost | Unscored, below: Compiled) -> Compiled:
         if isinstance(clause, Boost):
-            return Compiled(self._boosted(self._alone(below), clause.weight), "MUST")
-        return Compiled(self._unscored(self._alone(below)), "FILTER")
+            return Compiled(self._boost(self._alone(below), clause.weight), "MUST")
+        return Compiled(self._drop_score(self._alone(below)), "FILTER")
 
     def _alone(self, compiled: Compiled) -> Any:
         """The query of a clause that is no part of a conjunction."""
@@ -135,14 +135,14 @@ class Compiler:
         builder = get_java_class("org.apache.lucene.util.QueryBuilder")(make_text_analyzer())
         query = builder.createBooleanQuery(TEXT, clause.string)
         # A text of stop words only has no query.
-        return self._boosted(self._nothing() if query is None else query, clause.weight)
+        return self._boost(self._nothing() if query is None else query, clause.weight)
 
-    def _boosted(self, query: Any, weight: float) -> Any:
+    def _boost(self, query: Any, weight: float) -> Any:
         return get_java_class(f"{SEARCH}.BoostQuery")(call_cast(f"{SEARCH}.Query", query), float(weight))
 
-    def _unscored(self, query: Any) -> Any:
+    def _drop_score(self, query: Any) -> Any:
         constant = get_java_class(f"{SEARCH}.ConstantScoreQuery")(call_cast(f"{SEARCH}.Query", query))
-        return self._boosted(constant, 0.0)
+        return self._boost(constant, 0.0)
 
     def _everything(self) -> Any:
         return call_cast(f"{SEARCH}.Query", get_java_class(f"{SEARCH}.MatchAllDocsQuery")())

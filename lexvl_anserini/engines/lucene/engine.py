@@ -353,7 +353,7 @@ class LuceneEngine(LuceneSearch, ChangingEngine):
         return check_index(index, shards, LuceneEngine, progress)
 
     @staticmethod
-    def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str] | None:
+    def load_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str] | None:
         """The texts of documents, if the index was built with `store_text`."""
         stored = read_report(index).options.get("store_text")
         return load_texts(index, doc_ids) if stored else None

@@ -120,13 +120,13 @@ class BatchSearcher:
         resident = self.resident()
         if resident is None:
             assert allowed is None, "Lucene's postings have no filter"
-            form, lists = self.lucene().name, self._of_lucene(batch, checked, hits, threads, best)
+            form, lists = self.lucene().name, self._ask_lucene(batch, checked, hits, threads, best)
         else:
             form, lists = resident.name, resident.lists(checked, hits, threads, allowed, best)
         self.count(form, len(batch))
         return lists
 
-    def _of_lucene(
+    def _ask_lucene(
         self, batch: list[ImpactQuery], checked: QueryBatch, hits: int, threads: int, best: int
     ) -> list[RankedList]:
         if not best:

@@ -145,7 +145,7 @@ def write_vectors(writer: Writer, vectors: DocumentVectors, members: np.ndarray,
     each = np.arange(len(members) + 1)
     for name, numbers in (("vector_terms", vectors.terms), ("vector_impacts", vectors.impacts)):
         chunks = (taken(vectors.starts, members[first:last], numbers) for first, last in spans(lengths, each))
-        writer.section_of(name, chunks)
+        writer.get_section(name, chunks)
 
 
 @kernel

@@ -129,7 +129,7 @@ class Resident:
         self._opened: list[Sections] | None = None
         self._live: list[np.ndarray | None] = []
         self._postings: PostingLists | None = None
-        self._of_lucene = False
+        self._ask_lucene = False
 
     @cached_property
     def parts(self) -> list[PlainPostings]:
@@ -173,7 +173,7 @@ class Resident:
         """Returns what answers, the same at every call until `compile`; None for Lucene's postings."""
         self._refuse_closed()
         with self._reading:
-            if self._postings is None and not self._of_lucene:
+            if self._postings is None and not self._ask_lucene:
                 self._choose()
             return self._postings
 
@@ -189,7 +189,7 @@ class Resident:
         elif postings <= MEDIUM:
             self._postings = join_parts(self.parts, self._live)
         else:
-            self._of_lucene = True
+            self._ask_lucene = True
 
     def compile(self) -> None:
         """Loads the kernels of an index that is not small; compiles them where this machine has none yet."""
@@ -208,7 +208,7 @@ class Resident:
         for part, of_file in zip(parts, sections, strict=True):
             part.warm()
             mark_compiled(PACKAGE, str(of_file.contents.width))
-        self._postings, self._of_lucene = join_parts(parts, self._live), False
+        self._postings, self._ask_lucene = join_parts(parts, self._live), False
         seconds = time.perf_counter() - started
         level = logging.INFO if seconds > SLOW_S else logging.DEBUG
         log.log(level, "%s: resident postings ready after %.1f s", self._index, seconds)

@@ -128,9 +128,9 @@ class Writer:
 
     def section(self, name: str, numbers: np.ndarray) -> None:
         """Appends a section, contiguous and of its type."""
-        self.section_of(name, [numbers])
+        self.get_section(name, [numbers])
 
-    def section_of(self, name: str, chunks: Iterable[np.ndarray]) -> None:
+    def get_section(self, name: str, chunks: Iterable[np.ndarray]) -> None:
         """Appends a section from its parts."""
         self.write(bytes(-self._size % ALIGNMENT))
         start = self._size

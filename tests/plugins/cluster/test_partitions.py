@@ -247,6 +247,6 @@ def test_stored_texts_come_from_the_partition_that_has_them(tmp_path):
         folder = tmp_path / f"s{number}"
         write_shards(folder, [(doc, {"ash": 1}) for doc, _ in rows], terms=TERMS)
     index = build_index([tmp_path / "s0", tmp_path / "s1"], tmp_path / "i", engine="partitions", store_text=True).path
-    assert PartitionsEngine.stored_texts(index, ["d3", "d1"]) == {"d3": "", "d1": ""}
+    assert PartitionsEngine.load_texts(index, ["d3", "d1"]) == {"d3": "", "d1": ""}
     with pytest.raises(DataError, match="no document 'd9'"):
-        PartitionsEngine.stored_texts(index, ["d1", "d9"])
+        PartitionsEngine.load_texts(index, ["d1", "d9"])
