@@ -99,20 +99,20 @@ def command(
     Example: python -m lexvl_anserini.explain --index indexes/demo --query "a ship in the moonlight" --hits 2
     """
     chosen.check()
-    made = read_run_manifest(chosen.run_file) if chosen.run_file else None
-    options = {**select_encoder_options(made), **parse_settings(settings or ())}
+    about_run = read_run_manifest(chosen.run_file) if chosen.run_file else None
+    options = {**select_encoder_options(about_run), **parse_settings(settings or ())}
     with Searcher(chosen.index, encoder=replace(encoder, options=options), manifest=manifest) as searcher:
         index = searcher.index
-        query = chosen.find_query(index, made, data_dir, manifest)
+        query = chosen.find_query(index, about_run, data_dir, manifest)
         if isinstance(query, Topic) and index.manifest.kind == "impact":
             query = encode_topic(query, searcher.model, index.manifest)
         if isinstance(query, ImpactQuery):
-            query = cut_like_run(query, made)
+            query = cut_like_run(query, about_run)
         scores = {}
         if chosen.run_file and chosen.query_id:
             scores = read_scores(chosen.run_file, chosen.query_id, chosen.hits)
         doc_ids = chosen.doc_ids or list(scores) or None
-        explanations = searcher.explain(query, doc_ids, chosen.hits, chosen.passages or read_passages(made))
+        explanations = searcher.explain(query, doc_ids, chosen.hits, chosen.passages or read_passages(about_run))
     if chosen.run_file:
         warn_about_scores(chosen.run_file, scores, explanations)
     if style == "json":

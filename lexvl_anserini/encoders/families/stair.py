@@ -85,9 +85,7 @@ def load_stair(
     if is_pair(checkpoint):
         model = load_stair_pair(source, read_pair(source, checkpoint, "stair", text_max_length))
         if padding == "max_length" or mask_specials:
-            raise UsageError(
-                "padding and mask_specials are for the layout of `save_stair`; this checkpoint has another"
-            )
+            raise UsageError("padding and mask_specials are for the layout of `save_stair`; this one is another")
     else:
         model = load_stair_folder(source, checkpoint, mask_specials, padding, text_max_length)
     reader = replace(model.reader, prompt=model.prompt if prompt is None else prompt)
