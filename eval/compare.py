@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 
-from lexvl_anserini.cli import Verbose, expanded, run
+from lexvl_anserini.cli import Verbose, expand_options, run
 from lexvl_anserini.ground.errors import UsageError
 
 from . import options
@@ -16,7 +16,7 @@ from .report.tables import render_comparisons
 DEFAULT_MEASURES = ["nDCG@10", "Recall@100"]
 
 
-@expanded
+@expand_options
 def command(
     *,
     runs: options.Runs,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from lexvl_anserini.cli import Command, Verbose, expanded
+from lexvl_anserini.cli import Command, Verbose, expand_options
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 
@@ -25,6 +25,20 @@ from .report.tables import build_caption_table, name_datasets
 Direction = Annotated[
     Literal["text-to-image", "image-to-text", "text-to-text"] | None, typer.Option(help="Default: the run's.")
 ]
+
+
+@dataclass(frozen=True)
+class CaptionOptions:
+    """Which captions and images are measured, and how."""
+
+    direction: Direction = None
+    ties: options.Ties = None
+    captions: Annotated[
+        int | None, typer.Option(min=1, help="Only that many captions of each image, the first ones (FDT: 5).")
+    ] = None
+    folds: Annotated[
+        int, typer.Option(min=1, help="The mean over that many folds of the images, each by itself (COCO 1k: 5).")
+    ] = 1
 
 
 def choose_judgements(card: RunCard, corpus: str) -> RunCard:
@@ -66,29 +80,22 @@ def make_caption_command(corpus: str, module: str) -> Command:
     def command(
         runs: options.Runs,
         judgements: options.JudgementOptions,
-        direction: Direction = None,
-        names: options.NameOptions = options.NameOptions(),
-        ties: options.Ties = None,
+        names: options.NameOptions,
+        how: CaptionOptions,
         efficiency: options.Efficiency = None,
         results: options.Results = None,
-        captions: Annotated[
-            int | None, typer.Option(min=1, help="Only that many captions of each image, the first ones (FDT: 5).")
-        ] = None,
-        folds: Annotated[
-            int, typer.Option(min=1, help="The mean over that many folds of the images, each by itself (COCO 1k: 5).")
-        ] = 1,
         output_format: options.TableFormat = "text",
         verbose: Verbose = False,
     ) -> None:
         cards = options.choose_figures(names.cards(runs), efficiency, output_format)
         if judgements.dataset is None:
             cards = [choose_judgements(card, corpus) for card in cards]
-        source, subsets = judgements.source(direction=direction), Subsets(captions, folds)
-        report = render_captions(cards, source, output_format, ties, results, names.dataset_labels, subsets)
+        source, subsets = judgements.source(direction=how.direction), Subsets(how.captions, how.folds)
+        report = render_captions(cards, source, output_format, how.ties, results, names.dataset_labels, subsets)
         sys.stdout.write(report)
 
     command.__doc__ = f"""Measure runs on {corpus}: R@1, R@5, R@10 as hit rates, MRR@10, recall@10, rsum; in percent.
 
     Example: python -m {module} --run runs/{corpus}.vdr-crossmodal.trec
     """
-    return expanded(command)
+    return expand_options(command)

@@ -27,7 +27,7 @@ from lexvl_anserini.ground.records import Measurement
 
 from .measures.inputs import JudgementSource, RunCard, describe_run
 from .measures.names import MEASURES
-from .report.tables import labelled, name_datasets, name_systems
+from .report.tables import label_runs, name_datasets, name_systems
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -174,7 +174,7 @@ class NameOptions:
 
     def cards(self, runs: Iterable[Path]) -> list[RunCard]:
         """The runs under the names of their systems."""
-        return labelled([describe_run(path) for path in runs], self.labels)
+        return label_runs([describe_run(path) for path in runs], self.labels)
 
     def of_runs(self, cards: Sequence[RunCard], measured: Sequence[Sequence[Measurement]]) -> list[list[Measurement]]:
         """Measurements of runs by their labels, or their paths where there are none; datasets by theirs."""

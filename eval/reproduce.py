@@ -12,7 +12,7 @@ from typing import Annotated
 import orjson
 import typer
 
-from lexvl_anserini.cli import BatchSize, DataDir, Device, Overwrite, Verbose, expanded, run
+from lexvl_anserini.cli import BatchSize, DataDir, Device, Overwrite, Verbose, expand_options, run
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.files import atomic_write
 from lexvl_anserini.ground.progress import progress_bar
@@ -145,7 +145,7 @@ class OutcomeOptions:
             raise LexvlError(f"{len(failed)} of {len(cells)} cells {what} ({option})")
 
 
-@expanded
+@expand_options
 def command(
     selection: SelectionOptions,
     place: PlaceOptions,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lexvl_anserini.cli import Command, Verbose, expanded, run
+from lexvl_anserini.cli import Command, Verbose, expand_options, run
 
 from . import options
 from .measures.measure_runs import measure_runs
@@ -44,7 +44,7 @@ class PrintOptions:
         sys.stdout.write(render_scores(names.of_runs(cards, measured), self.per_topic, self.output_format))
 
 
-@expanded
+@expand_options
 def command(
     *,
     runs: options.Runs,
@@ -84,7 +84,7 @@ def make_judged_command(
         printing.print_scores(runs, names, judgements, measures, rules)
 
     command.__doc__ = help_text
-    return expanded(command)
+    return expand_options(command)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lexvl_anserini.cli import DataDir, Device, Style, Verbose, print_rows, run
-from lexvl_anserini.encoders.loading import load_encoder_of
+from lexvl_anserini.encoders.loading import load_encoder_from
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import UsageError
@@ -32,11 +32,13 @@ DEFAULT_HITS = 5
 DEFAULT_TERMS = 5
 
 
-def encoder_of(index: Index, run_file: Path | None, checkpoint: str | None = None, device: str = "auto") -> Encoder:
+def load_sheet_encoder(
+    index: Index, run_file: Path | None, checkpoint: str | None = None, device: str = "auto"
+) -> Encoder:
     """The encoder of an index, with the options that a run was made with."""
     manifest = index.manifest
     changed = select_encoder_options(read_run_manifest(run_file)) if run_file else {}
-    return load_encoder_of(manifest.encoder, checkpoint, None, device, changed, vocabulary=manifest.vocabulary_digest)
+    return load_encoder_from(manifest.encoder, checkpoint, None, device, changed, vocabulary=manifest.vocabulary_digest)
 
 
 def load_run_strips(
@@ -88,7 +90,7 @@ def command(
     from lexvl_anserini.data.dataset import load_reference
 
     opened = Index(index, manifest)
-    model = encoder_of(opened, run_file, checkpoint, device)
+    model = load_sheet_encoder(opened, run_file, checkpoint, device)
     if run_file is None:
         strips = make_query_strips(load_reference(manifest.corpus.ref.at(data_dir)), opened, model, queries or [], hits)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 
-from lexvl_anserini.cli import Verbose, expanded, run
+from lexvl_anserini.cli import Verbose, expand_options, run
 
 from . import options
 from .measures.averages import compute_averages, list_datasets
@@ -17,7 +17,7 @@ from .report.tables import build_system_table, make_average_rows, make_system_ro
 DEFAULT_MEASURES = ["nDCG@10", "Recall@100"]
 
 
-@expanded
+@expand_options
 def command(
     *,
     runs: options.Runs,

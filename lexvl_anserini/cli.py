@@ -32,7 +32,7 @@ from lexvl_anserini.ground.registry import EXTRA_PACKAGES, CommandRow, Registry,
 Command = Callable[..., None]
 
 
-def checked_style(style: str) -> str:
+def check_style(style: str) -> str:
     """The format of what is printed; raises UsageError unless it is text or json."""
     if style not in ("text", "json"):
         raise UsageError(f"--format {style!r}: expected text or json")
@@ -46,9 +46,7 @@ DataDir = Annotated[
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a finished output of another request.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
-Style = Annotated[
-    str, typer.Option("--format", callback=checked_style, help="Format of what is printed: text or json.")
-]
+Style = Annotated[str, typer.Option("--format", callback=check_style, help="Format of what is printed: text or json.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Items per forward pass.")]
 Settings = Annotated[
@@ -166,7 +164,7 @@ def quiet_libraries() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
-def expanded(command: Command) -> Command:
+def expand_options(command: Command) -> Command:
     """The command with every parameter that is a dataclass replaced by the fields of that class, one option each.
 
     A field is declared like a parameter of a command, or is of another such dataclass; a field without an annotation of
@@ -192,7 +190,7 @@ def expanded(command: Command) -> Command:
 
     def flat(**options: Any) -> None:
         groups = {
-            parameter.name: _grouped(parameter.annotation, options)
+            parameter.name: _group_options(parameter.annotation, options)
             for parameter in signature.parameters.values()
             if is_dataclass(parameter.annotation)
         }
@@ -203,7 +201,7 @@ def expanded(command: Command) -> Command:
     return flat
 
 
-def _annotated(group: Any) -> Iterator[tuple[Field[Any], Any]]:
+def _list_fields(group: Any) -> Iterator[tuple[Field[Any], Any]]:
     """The fields of a dataclass, each with its annotation."""
     hints = get_type_hints(group, include_extras=True)
     return ((field, hints[field.name]) for field in fields(group))
@@ -211,7 +209,7 @@ def _annotated(group: Any) -> Iterator[tuple[Field[Any], Any]]:
 
 def _parameters(group: Any) -> Iterator[inspect.Parameter]:
     """The fields of a dataclass as parameters of a command."""
-    for field, annotation in _annotated(group):
+    for field, annotation in _list_fields(group):
         if is_dataclass(annotation):
             yield from _parameters(annotation)
         if get_origin(annotation) is not Annotated:
@@ -222,12 +220,12 @@ def _parameters(group: Any) -> Iterator[inspect.Parameter]:
         yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _grouped(group: Any, options: dict[str, Any]) -> Any:
+def _group_options(group: Any, options: dict[str, Any]) -> Any:
     """The dataclass filled with its options, which are taken out of `options`; absent ones keep their defaults."""
     values: dict[str, Any] = {}
-    for field, annotation in _annotated(group):
+    for field, annotation in _list_fields(group):
         if is_dataclass(annotation):
-            values[field.name] = _grouped(annotation, options)
+            values[field.name] = _group_options(annotation, options)
         elif field.name in options:
             values[field.name] = options.pop(field.name)
     return group(**values)
@@ -295,7 +293,7 @@ class CommandGroup(TyperGroup):
                     formatter.write_dl(rows)
 
 
-def guarded(app: Callable[[], Any]) -> None:
+def run_guarded(app: Callable[[], Any]) -> None:
     """Calls `app` and exits the process with the exit code of its outcome."""
     # Else Python looks for garbage among all objects of torch while it ends, for most of a second.
     atexit.register(gc.freeze)
@@ -334,12 +332,12 @@ def run(command: Command) -> None:
     """Runs a module that is one command; its help names the module as the user did (`lexvl_eval.score`)."""
     spec = sys.modules["__main__"].__spec__
     program = f"python -m {spec.name.removesuffix('.__main__')}" if spec else None
-    guarded(make_app(command, program=program))
+    run_guarded(make_app(command, program=program))
 
 
 def run_row(name: str) -> None:
     """Runs a module that forwards to the command of a plug-in."""
-    guarded(lambda: run(import_home(COMMANDS[name].module).command))
+    run_guarded(lambda: run(import_home(COMMANDS[name].module).command))
 
 
 def print_versions(requested: bool) -> None:
@@ -383,7 +381,7 @@ def main() -> None:
         epilog="lexvl COMMAND --help shows the options of a command and an example.",
     )
     app.callback()(lexvl)
-    guarded(app)
+    run_guarded(app)
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, Any]:

@@ -64,7 +64,7 @@ CHECKS: dict[str, Callable[[], str]] = {
     "Java": lambda: "{0.version} ({0.source}), {0.home}".format(jvm.find_java()),
     "Lucene": lambda: f"{installed.find_lucene(jvm.find_jar())}, Pyserini {find_version('pyserini')}",
     "torch": check_torch,
-    "cores": lambda: f"{count_usable_cores()}, {jvm.quarter_of_memory() * 4 / 1e9:.1f} GB of memory",
+    "cores": lambda: f"{count_usable_cores()}, {jvm.measure_quarter_memory() * 4 / 1e9:.1f} GB of memory",
     "disk": lambda: f"{shutil.disk_usage('.').free / 1e9:.1f} GB free here",
     "caches": check_caches,
     "measures": check_measures,

@@ -296,7 +296,7 @@ class Work(NamedTuple):
     overwrite: bool
 
 
-@cli.expanded
+@cli.expand_options
 def command(
     inputs: InputOptions,
     encoder: EncoderOptions,

@@ -14,7 +14,7 @@ from typing import Annotated
 import orjson
 import typer
 
-from lexvl_anserini.cli import DataDir, Settings, ShardsManifest, Style, Verbose, expanded, parse_settings, run
+from lexvl_anserini.cli import DataDir, Settings, ShardsManifest, Style, Verbose, expand_options, parse_settings, run
 from lexvl_anserini.engines.index_folder import BuiltIndex
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import RunManifest, read_run_manifest
@@ -31,7 +31,7 @@ from lexvl_anserini.searching.shared_terms import (
     read_passages,
     read_scores,
     select_encoder_options,
-    warn_of_other_scores,
+    warn_about_scores,
 )
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -82,7 +82,7 @@ class ExplainedOptions:
         return find_topic(find_topic_source(topics, index.path, index.manifest, folder, vocabulary), self.query_id)
 
 
-@expanded
+@expand_options
 def command(
     chosen: ExplainedOptions,
     terms: Annotated[int, typer.Option(min=1, help="Terms printed per document; json has all.")] = DEFAULT_TERMS,
@@ -114,7 +114,7 @@ def command(
         doc_ids = chosen.doc_ids or list(scores) or None
         explanations = searcher.explain(query, doc_ids, chosen.hits, chosen.passages or read_passages(made))
     if chosen.run_file:
-        warn_of_other_scores(chosen.run_file, scores, explanations)
+        warn_about_scores(chosen.run_file, scores, explanations)
     if style == "json":
         sys.stdout.write(orjson.dumps([e.to_json() for e in explanations]).decode() + "\n")
         return

@@ -16,17 +16,17 @@ import typer
 
 from lexvl_anserini import cli
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report
-from lexvl_anserini.engines.opening import engine_of, find_urls
+from lexvl_anserini.engines.opening import find_engine, find_urls
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import FIELDS, Manifest
 from lexvl_anserini.searching.building import (
     append_index,
     approximate_index,
+    build_plan,
     check_index,
     choose_threads,
     delete_documents,
     list_folders,
-    plan_index,
     plan_manifest,
     repair_index,
     run_plan,
@@ -129,7 +129,7 @@ class BuildOptions:
             raise UsageError(f"{action} keeps what the index was built with; {foreign[0]} is for building one")
 
 
-@cli.expanded
+@cli.expand_options
 def command(
     shards: Annotated[
         list[str] | None, typer.Argument(help="Folder that encode wrote; several (or indexes) become one index.")
@@ -161,21 +161,21 @@ def command(
     action = change.action()
     # The options of a Java that only indexes, unless the user sets others; processes of this command read them too.
     java = os.environ.get("LEXVL_JAVA_OPTIONS", jvm.INDEXING_OPTIONS)
-    with jvm.environment(LEXVL_JAVA_OPTIONS=java):
+    with jvm.set_environment(LEXVL_JAVA_OPTIONS=java):
         if fields:
-            shards = [str(joined(fields, shards or (), overwrite, dry_run))]
+            shards = [str(join_shards(fields, shards or (), overwrite, dry_run))]
         if action:
             if index is None or overwrite:
                 raise UsageError(f"{action} is for an index that exists: name it with --index, and without --overwrite")
-            rows = changed(shards or (), index, action, change, build, dry_run, style)
+            rows = change_rows(shards or (), index, action, change, build, dry_run, style)
         else:
-            rows = built(shards or (), index, build, overwrite, dry_run, style)
+            rows = build_rows(shards or (), index, build, overwrite, dry_run, style)
     cli.print_rows(rows, style)
 
 
-def joined(fields: Sequence[str], shards: Sequence[str], overwrite: bool, with_others: bool) -> Path:
+def join_shards(fields: Sequence[str], shards: Sequence[str], overwrite: bool, with_others: bool) -> Path:
     """Writes the shards of several fields as one folder of shards; returns it."""
-    from lexvl_anserini.engines.analysis import word_analysis
+    from lexvl_anserini.engines.analysis import load_word_analysis
     from lexvl_anserini.shards.fields import join_fields
 
     if len(shards) > 1 or with_others:
@@ -191,16 +191,16 @@ def joined(fields: Sequence[str], shards: Sequence[str], overwrite: bool, with_o
     names = "+".join(folder.resolve().name for folder in folders.values())
     output = Path(shards[0]) if shards else Path("impacts") / names
     with cli.progress_bar(f"join {output}", None) as progress:
-        join_fields(folders, output, word_analysis, overwrite, progress)
+        join_fields(folders, output, load_word_analysis, overwrite, progress)
     return output
 
 
-def built(
+def build_rows(
     shards: Sequence[str], index: str | None, build: BuildOptions, overwrite: bool, dry_run: bool, style: str
 ) -> dict[str, Any]:
     """Builds an index; returns what the command prints."""
     started = time.perf_counter()
-    plan = plan_index(list(shards), index, build.engine, build.options(), overwrite)
+    plan = build_plan(list(shards), index, build.engine, build.options(), overwrite)
     first = plan.sources[0]
     if dry_run:
         where = {"index": str(getattr(plan.options, "place", plan.index))}
@@ -210,7 +210,7 @@ def built(
     return report(index_built, None if plan.finished else time.perf_counter() - started, style)
 
 
-def changed(
+def change_rows(
     shards: Sequence[str],
     place: str,
     action: str,
@@ -237,7 +237,7 @@ def changed(
         if dry_run:
             return {"index": place, "todo": "approximate"}
         prepared = approximate_index(index, change.queries)
-        return report(prepared, time.perf_counter() - started, style) | measured(prepared, style)
+        return report(prepared, time.perf_counter() - started, style) | describe_settings(prepared, style)
     if change.repair and not dry_run and repair_index(place):
         log.info("%s: %s written again", place, RESIDENT)
     sources = list_folders(list(shards))
@@ -257,7 +257,7 @@ def report(index: Index, seconds: float | None, style: str) -> dict[str, Any]:
     # An index in a store has a URL; its folder here is a copy of what the store says.
     rows: dict[str, Any] = {"index": report.get("url", str(index.path))}
     rows |= {name: report[name] for name in ("engine", "documents", "empty")}
-    rows |= engine_of(index.path, index.manifest.kind).figures(report)
+    rows |= find_engine(index.path, index.manifest.kind).figures(report)
     if fields := index.manifest.layout.get(FIELDS):
         rows[FIELDS] = ", ".join(f"{field['name']} {field['documents']}" for field in fields)
     rows |= {"bytes": report["bytes"]} if "bytes" in report else {}
@@ -273,7 +273,7 @@ def report(index: Index, seconds: float | None, style: str) -> dict[str, Any]:
     return {**rows, "seconds": round(seconds, 2), "peak_memory_mib": round(peak_memory_bytes() / (1 << 20))}
 
 
-def measured(index: Index, style: str) -> dict[str, Any]:
+def describe_settings(index: Index, style: str) -> dict[str, Any]:
     """The settings of approximate search that were measured, and with which queries."""
     approximation = read_report(index.path).approximation
     settings = approximation["settings"]

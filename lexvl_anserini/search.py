@@ -14,7 +14,7 @@ import orjson
 import typer
 
 from lexvl_anserini import cli
-from lexvl_anserini.engines.approximation import measured_recall
+from lexvl_anserini.engines.approximation import read_recall
 from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, read_report
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import LexvlError, UsageError
@@ -163,7 +163,7 @@ class RunOptions:
         return self.output or Path("runs") / f"{cli.file_name(manifest.corpus.name)}.{manifest.encoder.name}.{suffix}"
 
 
-@cli.expanded
+@cli.expand_options
 def command(
     queries: QueryOptions,
     runs: RunOptions,
@@ -213,7 +213,7 @@ def command(
     else:
         shown = Shown(runs.hits or DEFAULT_HITS_SHOWN, texts, data_dir, style, search.min_score)
         if search.approximate is not None:
-            measured_recall(read_report(path), path, search.approximate, shown.hits)
+            read_recall(read_report(path), path, search.approximate, shown.hits)
         if queries.interactive:
             answer_lines(searcher, search, shown)
             return
@@ -230,7 +230,7 @@ def plan_topics(
     depth, note = runs.hits or DEFAULT_HITS, {**filters.note(), **search.note()}
     if search.approximate is not None:
         path = searcher.index.path
-        note["approximate"] = measured_recall(read_report(path), path, search.approximate, depth)
+        note["approximate"] = read_recall(read_report(path), path, search.approximate, depth)
     remove = source.remove_query if runs.remove_query is None else runs.remove_query
     return plan_run(searcher, source, depth, remove, runs.strict_scores, runs.output_format, note)
 

@@ -14,7 +14,7 @@ from shard_folders import Documents, write_shards
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.fields import whole_index
+from lexvl_anserini.engines.lucene.fields import open_whole_index
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 
@@ -84,7 +84,7 @@ def expect(index: Path, documents: Mapping[str, Mapping[str, int]]) -> None:
     assert held(index) == {doc_id: vector for doc_id, vector in documents.items() if vector}
     assert {name: manifest.counts[name] for name in counts} == counts
     assert {name: report[name] for name in counts} == counts
-    with whole_index(index) as whole:
+    with open_whole_index(index) as whole:
         assert whole.counts()["impacts"] == report["impacts"] == sum(impact for *_, impact in postings)
     lists = {term: sum(t == term for _, t, _ in postings) for term in TERMS}
     longest = sorted(((-n, term.encode()) for term, n in lists.items() if n))
@@ -125,8 +125,8 @@ def stock_index(shards: Path, index: Path) -> None:
     jvm.start()
     arguments = ["-collection", "JsonVectorCollection", "-input", str(shards / "docs"), "-index", str(index)]
     arguments += ["-generator", "DefaultLuceneDocumentGenerator", "-threads", "1", "-impact", "-pretokenized"]
-    with jvm.captured_stdout():
-        jvm.java_class("io.anserini.index.IndexCollection").main([*arguments, "-memoryBuffer", "64"])
+    with jvm.capture_stdout():
+        jvm.get_java_class("io.anserini.index.IndexCollection").main([*arguments, "-memoryBuffer", "64"])
 
 
 def flip(path: Path, place: int) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from lexvl_anserini.cli import DataDir, Style, Verbose, corpus_names, expanded, print_rows, run
+from lexvl_anserini.cli import DataDir, Style, Verbose, corpus_names, expand_options, print_rows, run
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.progress import Progress, progress_bar, silent
 from lexvl_anserini.ground.records import Document
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
 
 
-@expanded
+@expand_options
 def command(
     terms: Annotated[list[str], typer.Option("--term", help="A term of the encoder's vocabulary; repeatable.")],
     corpus: Annotated[

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from lexvl_anserini.cli import DataDir, Verbose, expanded, run
+from lexvl_anserini.cli import DataDir, Verbose, expand_options, run
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import expect_lexical, read_manifest
 from lexvl_anserini.ground.progress import progress_bar
@@ -152,7 +152,7 @@ def count_preferred_sentences(
         return compare_sentences(model, source, pairs, encoder.batch_size, advance)
 
 
-@expanded
+@expand_options
 def command(
     encoder: options.ImageEncoderOptions,
     shards: Annotated[

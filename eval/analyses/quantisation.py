@@ -195,7 +195,7 @@ def measure_losses(
     dataset: Dataset, model: Encoder, quantisers: Iterable[Quantiser], measure: str, batch_size: int = 32
 ) -> Iterator[QuantisationLoss]:
     """The loss by each quantiser; the corpus and the topics are encoded once and kept in memory."""
-    from lexvl_anserini.shards.encoding import calibrated
+    from lexvl_anserini.shards.encoding import calibrate
 
     expect_lexical(f"encoder {model.name!r}", model.kind, "only lexical encoders are quantised")
     documents, topics = list(dataset.documents()), list(dataset.topics())
@@ -209,7 +209,7 @@ def measure_losses(
             [d.doc_id for d in documents],
             [topic.query_id for topic in topics],
             dataset.qrels(),
-            calibrated(quantiser, documents, len(documents), model, batch_size, name=dataset.name),
+            calibrate(quantiser, documents, len(documents), model, batch_size, name=dataset.name),
             measure=measure,
             remove_query=dataset.remove_query,
         )

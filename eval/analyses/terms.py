@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import numpy as np
 import typer
 
-from lexvl_anserini.cli import DataDir, Verbose, expanded, run
+from lexvl_anserini.cli import DataDir, Verbose, expand_options, run
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import atomic_write
 from lexvl_anserini.ground.manifest import Manifest, expect_lexical, read_manifest
@@ -305,7 +305,7 @@ def _write_rows(path: Path, rows: Sequence[NamedTuple]) -> None:
         out.write(format_csv(rows).encode())
 
 
-@expanded
+@expand_options
 def command(
     *,
     shards: Annotated[

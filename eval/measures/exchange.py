@@ -18,7 +18,7 @@ import numpy as np
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
-from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.runs.order import rank_hits
 
 from .averages import CQADUPSTACK
 from .metrics import judgements, make_ranx_importable
@@ -85,7 +85,7 @@ def to_ranx_run(run: Iterable[ScoredDoc], name: str = "run") -> ranx.Run:
 def from_ranx_run(run: ranx.Run) -> Iterator[ScoredDoc]:
     """Converts a run of ranx to scored documents, topics in its order, documents by score descending, then doc_id."""
     for query_id, scores in run.to_dict().items():
-        yield from ranked(query_id, scores.items())
+        yield from rank_hits(query_id, scores.items())
 
 
 def to_ranx_qrels(qrels: Iterable[Qrel], name: str = "qrels") -> ranx.Qrels:

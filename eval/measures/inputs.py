@@ -153,7 +153,7 @@ def encode_shard_queries(
 ) -> tuple[list[ImpactQuery], list[Qrel], bool]:
     """Queries for impact shards, their judgements if a dataset has them, and its rule on documents that are topics."""
     from lexvl_anserini.data.dataset import load_reference
-    from lexvl_anserini.encoders.loading import load_encoder_of
+    from lexvl_anserini.encoders.loading import load_encoder_from
     from lexvl_anserini.queries.query_source import find_topic_source, find_vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
 
@@ -164,7 +164,7 @@ def encode_shard_queries(
     if not queries:
         raise DataError(f"{source.label}: no topic")
     if isinstance(queries[0], Topic):
-        model = load_encoder_of(manifest.encoder, checkpoint, device=device, vocabulary=manifest.vocabulary_digest)
+        model = load_encoder_from(manifest.encoder, checkpoint, device=device, vocabulary=manifest.vocabulary_digest)
         queries = list(encode_queries(model, queries, manifest))
     if source.judged is None:
         return queries, [], False

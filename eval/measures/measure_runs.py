@@ -22,10 +22,10 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Measurement, Qrel
 from lexvl_anserini.runs.columns import map_run
-from lexvl_anserini.runs.trec import lists_of
+from lexvl_anserini.runs.trec import read_lists
 
 from .inputs import Judgements, JudgementSource, RunCard, choose_source, read_judgements
-from .metrics import MeasuringRules, check_levels, judgements, mean, measure, values_of
+from .metrics import MeasuringRules, check_levels, compute_values, judgements, mean, measure
 from .names import Measure, parse_measures
 from .result_files import make_result, store
 from .ties import Found, Relevant, check_ties, collect_relevant, find
@@ -156,7 +156,7 @@ def find_other_values(
     topics = np.unique(relevant.topics_of(moved))
     if not len(topics):
         return []
-    values = values_of(found, relevant, topics, measures, rules._replace(ties=other))
+    values = compute_values(found, relevant, topics, measures, rules._replace(ties=other))
     count = len(relevant.topics)
     paired = list[tuple[Measurement, float]]()
     for number, metric in enumerate(measures):
@@ -205,7 +205,7 @@ def measure_subsets(
 ) -> list[Measurement]:
     """The means of a run over its subsets, as `measure_runs` returns them for all judged topics."""
     chosen = choose_source(card, source)
-    judged, lists = read_judgements(chosen), lists_of(card.path)
+    judged, lists = read_judgements(chosen), read_lists(card.path)
     deepest = max((measure.k or 0 for measure in parse_measures(measures)), default=0)
     rows: list[list[Measurement]] = []
     with TemporaryDirectory(prefix="lexvl-folds-") as folder:

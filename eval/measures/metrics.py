@@ -11,7 +11,7 @@ The rules, in one place:
 The measures are compiled functions of ranx, or functions of the same parameters, on arrays of document numbers. The
 relevant documents of a topic are numbered here, because ranx's own `Run` and `Qrels` number documents by a 64-bit hash
 stored in a float64, sort equal scores by the order of a dictionary, and are modified by `make_comparable`. ranx runs on
-numba's `workqueue` threads: call `values_of` from one thread at a time.
+numba's `workqueue` threads: call `compute_values` from one thread at a time.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def measure(
     if rules.ties == "rank":
         report_ranks(found.contradicting, len(found.query_ids), name)
     check_shared_topics(found.query_ids, relevant.topics, name)
-    values = values_of(found, relevant, np.arange(len(relevant.topics)), measures, rules)
+    values = compute_values(found, relevant, np.arange(len(relevant.topics)), measures, rules)
     return [
         Measurement(name, dataset, str(metric), query_id, value, rules.ties)
         for metric in measures
@@ -179,10 +179,10 @@ def make_ranx_importable() -> Iterator[Path]:
         raise InstallationError("ranx is not installed; pip install ranx")
     from numba import config
 
-    from lexvl_anserini.engines.compiling import kept_by_content
+    from lexvl_anserini.engines.compiling import keep_by_content
 
     config.THREADING_LAYER = "workqueue"  # type: ignore[attr-defined]  # as ranx sets it
-    with kept_by_content():
+    with keep_by_content():
         yield Path(package.origin).parent
 
 
@@ -222,7 +222,7 @@ def report_compilation() -> Iterator[None]:
         yield
 
 
-def values_of(
+def compute_values(
     found: Found, relevant: Relevant, topics: np.ndarray, measures: Sequence[Measure], rules: MeasuringRules
 ) -> dict[Measure, np.ndarray]:
     """Values [t] of each measure on t judged topics, given by ascending numbers; a topic without hits counts 0."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from lexvl_anserini.ground.errors import DataError, UnknownName
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.runs.columns import Hits, build_text_array, distinct, fingerprints, hits_of
+from lexvl_anserini.runs.columns import Hits, build_text_array, distinct, fingerprints, read_hits
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ def some(items: Sequence[str]) -> str:
 
 def check_hits(run: Iterable[ScoredDoc], name: str) -> Hits:
     """A run as columns."""
-    hits = hits_of(run)
+    hits = read_hits(run)
     if not hits.query_ids:
         raise DataError(f"{name}: the run is empty")
     if problems := list(_find_problems(hits)):

@@ -19,7 +19,7 @@ from lexvl_anserini.queries.query_source import build_typed_topic
 from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.trec import read_run, sort_by_rank
 from lexvl_anserini.searching.searcher import Index, Searcher
-from lexvl_anserini.searching.shared_terms import Explanation, cut_like_run, encode_topic, warn_of_other_scores
+from lexvl_anserini.searching.shared_terms import Explanation, cut_like_run, encode_topic, warn_about_scores
 
 from ..measures.inputs import describe_run
 from .strips import IMAGE, Cell, Item, Strip
@@ -152,7 +152,7 @@ def make_run_strips(
             listed = every[:hits]
             query = cut_like_run(encode_topic(topics[query_id], model, index.manifest), of_run)
             explanations = searcher.explain(query, [scored.doc_id for scored in listed])
-            warn_of_other_scores(run_path, {scored.doc_id: scored.score for scored in listed}, explanations)
+            warn_about_scores(run_path, {scored.doc_id: scored.score for scored in listed}, explanations)
             cells = (
                 make_cell(documents[scored.doc_id], explanation, scored.score, scored.doc_id in relevant[query_id], own)
                 for scored, explanation in zip(listed, explanations, strict=True)

@@ -177,7 +177,7 @@ def build_system_table(rows: Sequence[SystemRow], test: str = "") -> Table:
         (r, c)
         for r, system in enumerate(systems)
         for c, column in enumerate(columns)
-        if (found := at.get((system, column.group))) and column.heading in found.significant
+        if (row_at := at.get((system, column.group))) and column.heading in row_at.significant
     )
     star = f"* differs from {systems[0]}: p < {LEVEL}, {test} test, Holm's correction" if test else ""
     return Table(tuple(columns), cells, frozenset(best), rows[0].ties if rows else "", marked, star)
@@ -332,7 +332,7 @@ def build_term_table(profiles: Sequence[TermProfile]) -> Table:
     return Table.of_fields((term for profile in profiles for term in profile.first), columns)
 
 
-def labelled(cards: Sequence[RunCard], labels: Sequence[str] | None) -> list[RunCard]:
+def label_runs(cards: Sequence[RunCard], labels: Sequence[str] | None) -> list[RunCard]:
     """The runs under the system names that the user gives, if any."""
     if not labels:
         return list(cards)

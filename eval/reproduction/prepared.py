@@ -66,12 +66,12 @@ class Prepared(NamedTuple):
 
 def prepare(part: RowPart, place: Workplace) -> Prepared | None:
     """The choices for a part; None where it has no weights."""
-    if part.system is None or (weights := weights_of(part, part.system, place)) is None:
+    if part.system is None or (weights := find_weights(part, part.system, place)) is None:
         return None
-    return Prepared(part.system, weights, corpus_of(part, place), make_names(part, part.system, weights, place))
+    return Prepared(part.system, weights, find_corpus(part, place), make_names(part, part.system, weights, place))
 
 
-def corpus_of(part: RowPart, place: Workplace) -> CorpusRef:
+def find_corpus(part: RowPart, place: Workplace) -> CorpusRef:
     """The corpus of a part. Its ids are escaped, because those of LIMIT have white space."""
     name, _, split = part.data.rpartition("/") if "/" in part.data else (part.data, "", "test")
     own = part.system.corpora.get(part.data) if part.system else None
@@ -162,7 +162,7 @@ def find_twin(part: RowPart) -> RowPart | None:
     )
 
 
-def weights_of(part: RowPart, system: PublishedSystem, place: Workplace) -> Weights | None:
+def find_weights(part: RowPart, system: PublishedSystem, place: Workplace) -> Weights | None:
     """The weights to load for a part of a row; None where none are published and the user gives none."""
     checkpoints = place.checkpoints
     others = {name: checkpoints.get(value, value) for name, value in system.options.items() if name.endswith(OTHERS)}
@@ -211,7 +211,7 @@ def list_needed_weights(part: RowPart, place: Workplace) -> list[Need]:
     """The checkpoints that a part reads, or the corpus that it trains its own on."""
     if part.system is None or is_without_weights(part.system):
         return []
-    weights = weights_of(part, part.system, place)
+    weights = find_weights(part, part.system, place)
     if weights is None:
         others = (value for name, value in part.system.options.items() if name.endswith(OTHERS))
         how = f"lexvl train --recipe {part.system.recipe.replace('.yaml', '')}; " if part.system.recipe else ""
@@ -268,7 +268,7 @@ def list_retrieval_needs(part: RowPart, place: Workplace) -> list[Need]:
 def list_weight_needs(part: RowPart, place: Workplace) -> list[Need]:
     """The weights, and what they are of: nothing more for a text, a stored vector, or a picture of the user's."""
     assert part.system is not None, "its weights are measured"
-    needs, ref = list_needed_weights(part, place), corpus_of(part, place)
+    needs, ref = list_needed_weights(part, place), find_corpus(part, place)
     if part.system.text:
         return needs
     if ref.name.startswith(STORED):
@@ -307,7 +307,7 @@ def find_picture(system: PublishedSystem, folder: str) -> Path | None:
 
 def describe_needed_corpus(part: RowPart, place: Workplace) -> Need:
     """The corpus of a part, and whether it is here; nothing is fetched."""
-    ref = corpus_of(part, place)
+    ref = find_corpus(part, place)
     if part.data in PRIVATE and part.data not in place.corpora:
         return Need("data", part.data, False, f"not published; --corpus {part.data}=CORPUS names yours", public=False)
     system = part.system

@@ -30,11 +30,11 @@ from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, ma
 from lexvl_anserini.ground.manifest import RunManifest, read_manifest
 from lexvl_anserini.ground.records import Document, Qrel, Topic
 from lexvl_anserini.queries.query_source import TopicSource
-from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, lists_of, write_run
+from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, read_lists, write_run
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index_runs import plan_run, write_index_run
 from lexvl_anserini.searching.query_encoder import EncoderChanges
-from lexvl_anserini.searching.rescoring import manifest_of_run, rerank_lists, reranked_manifest, reranking_encoder
+from lexvl_anserini.searching.rescoring import expect_run_manifest, load_reranking_encoder, plan_rerank, rerank_lists
 from lexvl_anserini.searching.search import Search
 from lexvl_anserini.searching.searcher import Searcher
 
@@ -130,7 +130,7 @@ def dataset_for(part: RowPart, work: Prepared, place: Workplace) -> Dataset:
     return limit_dataset(dataset, limit) if limit else dataset
 
 
-def encoded(work: Prepared, dataset: Dataset, place: Workplace) -> Path:
+def encode_documents(work: Prepared, dataset: Dataset, place: Workplace) -> Path:
     """The folder of the encoded documents."""
     from lexvl_anserini.shards.layout import Layout
     from lexvl_anserini.shards.writing import write_impacts
@@ -147,7 +147,7 @@ def encoded(work: Prepared, dataset: Dataset, place: Workplace) -> Path:
 
 def index_part(work: Prepared, dataset: Dataset, place: Workplace) -> Index:
     """The index of the encoded documents."""
-    shards = encoded(work, dataset, place)
+    shards = encode_documents(work, dataset, place)
     folder, documents = place.output / "indexes" / shards.name, read_manifest(shards).counts.documents
     with place.bars(f"index {shards.name}", documents, "documents") as progress:
         return build_index(shards, folder, overwrite=place.overwrite, progress=progress)
@@ -173,14 +173,14 @@ def search_part(index: Index, work: Prepared, dataset: Dataset, place: Workplace
 
 def rerank_part(found: Path, work: Prepared, dataset: Dataset, place: Workplace) -> Path:
     """The run with the first documents of each list scored again by the complete vectors."""
-    manifest = manifest_of_run(found)
-    model = reranking_encoder(manifest, None, None, place.device, {})
-    request = reranked_manifest(found, TopicSource.take_dataset(dataset), model, work.system.rerank)
+    manifest = expect_run_manifest(found)
+    model = load_reranking_encoder(manifest, None, None, place.device, {})
+    request = plan_rerank(found, TopicSource.take_dataset(dataset), model, work.system.rerank)
     run = place.output / "runs" / f"{work.names.run}.trec"
 
     def write() -> RunManifest:
         depth = work.system.rerank
-        lists = rerank_lists(dataset.topics(), lists_of(found), model, dataset.documents, depth, place.batch_size)
+        lists = rerank_lists(dataset.topics(), read_lists(found), model, dataset.documents, depth, place.batch_size)
         return write_run(run, lists, request, tag=f"{model.name}-reranked")
 
     ensure_run(run, request, place.overwrite, write)

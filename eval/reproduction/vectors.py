@@ -20,12 +20,12 @@ from ..analyses.classes.classification import (
     measure_accuracies,
     measure_class_words,
     rank_images,
+    run_linear_probe,
 )
-from ..analyses.classify import run_linear_probe
 from ..analyses.sentence_pairs import compare_sentences, load_sentence_pairs
 from ..measures.flops import count_sparsity
 from .prepared import STORED, Prepared, find_objects, find_picture
-from .retrieval import dataset_for, encoded, keep_values
+from .retrieval import dataset_for, encode_documents, keep_values
 from .rows import RowPart, Workplace
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def measure_sparsity(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """Mean terms of queries and of documents, and FLOPS, of the stored impacts and of all topics."""
     dataset = dataset_for(part, work, place)
-    shards = encoded(work, dataset, place)
+    shards = encode_documents(work, dataset, place)
     model = load_part_encoder(work, place, direction=dataset.direction)
     queries = encode_queries(model, dataset.topics(), read_manifest(shards))
     row = count_sparsity(shards, (query.vector for query in queries if isinstance(query, ImpactQuery)))

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, NamedTuple
 from lexvl_anserini.data.corpora.embeddings import REFERENCE
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.data.lines import FileState, read_file_state
-from lexvl_anserini.data.pictures.archives import MEMBER, open_archive, page_of
+from lexvl_anserini.data.pictures.archives import MEMBER, find_page, open_archive
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.machine import expand_path
 
@@ -130,7 +130,7 @@ def _place_file(path: Path) -> _Source:
 def _find_source(reference: str) -> _Source:
     if match := REFERENCE.fullmatch(reference):
         return _Source(Path(match["table"]))
-    if page := page_of(reference):
+    if page := find_page(reference):
         return _find_source(page.file)
     if match := MEMBER.fullmatch(reference):
         path = expand_path(match["archive"])

@@ -257,7 +257,7 @@ def read_topic(topic: Topic) -> str:
     return topic.text
 
 
-def read_image_of(item: Document | Topic) -> str:
+def read_topic_image(item: Document | Topic) -> str:
     """The image reference of a document or topic."""
     if item.image is None:
         what, name = ("document", item.doc_id) if isinstance(item, Document) else ("topic", item.query_id)
@@ -285,8 +285,8 @@ class ReadsTexts:
 class ReadsImages:
     """What a tower of images reads of documents and topics: their images."""
 
-    read = staticmethod(read_image_of)
-    read_topic = staticmethod(read_image_of)
+    read = staticmethod(read_topic_image)
+    read_topic = staticmethod(read_topic_image)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """`EncoderSpec`: an encoder with its settings, and how it becomes the encoder; `load_encoder`: the same by arguments.
 
-`load_encoder_of` loads the encoder of an artefact. This module loads no model library; the encoder's own module does.
+`load_encoder_from` loads the encoder of an artefact. This module loads no model library; the encoder's own module does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from lexvl_anserini.ground.machine import check_model_libraries, expand_path
 from lexvl_anserini.ground.manifest import NO_ENCODER, PLACES, EncoderRef
 from lexvl_anserini.ground.progress import waiting
 from lexvl_anserini.ground.registry import RUNTIMES, TORCH, WRAPPERS, import_home
-from lexvl_anserini.ground.typed import check_type, plain, shown
+from lexvl_anserini.ground.typed import check_type, plain, show_value
 
 if TYPE_CHECKING:
     import torch
@@ -285,7 +285,9 @@ def read_saved(checkpoint: Checkpoint) -> tuple[EncoderSpec, Checkpoint] | None:
     where, data = str(path), read_json(path, "saved encoder", CheckpointError)
     for key, kind, expected in SAVED_KEYS:
         if not isinstance(data.setdefault(key, {} if kind is dict else None), kind):
-            raise CheckpointError(f"{where}: {key} is {shown(data[key])}, expected {expected}; save the encoder again")
+            raise CheckpointError(
+                f"{where}: {key} is {show_value(data[key])}, expected {expected}; save the encoder again"
+            )
     options, places = data["options"], data["places"]
     if named := sorted(set(options) & {"source", *PLACES}):
         raise CheckpointError(f"{where}: {named[0]!r} among the options; save the encoder again")
@@ -302,7 +304,7 @@ def read_saved(checkpoint: Checkpoint) -> tuple[EncoderSpec, Checkpoint] | None:
     return spec, replace(checkpoint, folder=folder, file=file)
 
 
-def load_encoder_of(
+def load_encoder_from(
     ref: EncoderRef,
     checkpoint: str | None = None,
     tokenizer: str | None = None,

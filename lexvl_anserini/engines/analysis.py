@@ -9,29 +9,29 @@ import orjson
 
 from lexvl_anserini.encoders.families.bm25 import ENGLISH, BM25Settings
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.jvm import java_calls, java_class, java_errors
+from lexvl_anserini.engines.jvm import call_java, get_java_class, raise_java_errors
 
 
-@java_calls()
-def analyzer_of(settings: BM25Settings) -> Any:
+@call_java()
+def make_analyzer(settings: BM25Settings) -> Any:
     """The Java analyser of some settings."""
     if settings.language != ENGLISH:
-        return java_class("io.anserini.analysis.AnalyzerMap").getLanguageSpecificAnalyzer(settings.language)
-    english = java_class("io.anserini.analysis.DefaultEnglishAnalyzer")
+        return get_java_class("io.anserini.analysis.AnalyzerMap").getLanguageSpecificAnalyzer(settings.language)
+    english = get_java_class("io.anserini.analysis.DefaultEnglishAnalyzer")
     return english.fromArguments(settings.stemmer, settings.keep_stopwords, None)
 
 
-def word_analysis(settings: BM25Settings) -> Callable[[str], list[str]]:
+def load_word_analysis(settings: BM25Settings) -> Callable[[str], list[str]]:
     """A function that returns the words of a text, in their order and as often as they occur."""
     jvm.start()
-    analyzer = analyzer_of(settings)
-    with java_calls():
-        analyse = java_class("io.anserini.analysis.AnalyzerUtils").analyze
+    analyzer = make_analyzer(settings)
+    with call_java():
+        analyse = get_java_class("io.anserini.analysis.AnalyzerUtils").analyze
         # One call for all words of a text.
-        as_json = java_class("com.fasterxml.jackson.databind.ObjectMapper")().writeValueAsString
+        as_json = get_java_class("com.fasterxml.jackson.databind.ObjectMapper")().writeValueAsString
 
     def words(text: str) -> list[str]:
-        with java_errors("Anserini could not analyse a text"), java_calls():
+        with raise_java_errors("Anserini could not analyse a text"), call_java():
             split: list[str] = orjson.loads(as_json(analyse(analyzer, text)))
         return split
 

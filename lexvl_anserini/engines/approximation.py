@@ -24,7 +24,7 @@ PREPARE = "python -m lexvl_anserini.index --approximate --index INDEX"
 Exact = tuple[int, float]
 
 
-def mean_recall(exact: Sequence[Exact], scores: Sequence[np.ndarray]) -> float:
+def compute_mean_recall(exact: Sequence[Exact], scores: Sequence[np.ndarray]) -> float:
     """Mean over queries of the share of the exact hits whose places are taken by documents of their scores.
 
     Documents with the score of the last exact hit are as good as it. A query without hits does not count.
@@ -46,7 +46,7 @@ def check_recall(recall: float) -> None:
         raise UsageError(f"approximate {recall}: expected a recall above 0 and below 1, such as 0.99")
 
 
-def chosen_setting(report: IndexReport, index: Path, recall: float, hits: int) -> SettingEntry:
+def choose_setting(report: IndexReport, index: Path, recall: float, hits: int) -> SettingEntry:
     """The measured setting that scores the fewest documents for this recall.
 
     Raises:
@@ -72,7 +72,7 @@ def chosen_setting(report: IndexReport, index: Path, recall: float, hits: int) -
     )
 
 
-def measured_recall(report: IndexReport, index: Path, recall: float, hits: int) -> str:
+def read_recall(report: IndexReport, index: Path, recall: float, hits: int) -> str:
     """What a run of approximate search notes: the recall that was measured."""
-    setting, measured = chosen_setting(report, index, recall, hits), report.approximation
+    setting, measured = choose_setting(report, index, recall, hits), report.approximation
     return f"{recall} (measured {setting.recall} of the first {setting.hits}, {measured.queries} {measured.source})"

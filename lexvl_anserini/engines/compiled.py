@@ -13,7 +13,7 @@ COMPILER = Path(__file__).with_name("compiling.py")
 
 
 @cache
-def digest_sources(package: Path) -> str:
+def compute_source_digest(package: Path) -> str:
     """SHA-256 (hex) of a package's modules, of `compiling`, which has the compiler's options, and numba's version."""
     digest = sha256(str(find_version("numba")).encode())
     for path in [*sorted(package.glob("*.py")), COMPILER]:
@@ -21,17 +21,17 @@ def digest_sources(package: Path) -> str:
     return digest.hexdigest()
 
 
-def code_folder(package: Path) -> Path:
+def find_code_folder(package: Path) -> Path:
     """The folder of the compiled functions of a package's modules as they are now."""
-    return choose_kernels_folder() / f"{package.name}-{digest_sources(package)[:16]}"
+    return choose_kernels_folder() / f"{package.name}-{compute_source_digest(package)[:16]}"
 
 
 def is_compiled(package: Path, form: str) -> bool:
     """Returns True if `mark_compiled` was called on this machine for the same sources."""
-    return (code_folder(package) / f"compiled-{form}").is_file()
+    return (find_code_folder(package) / f"compiled-{form}").is_file()
 
 
 def mark_compiled(package: Path, form: str) -> None:
     """Notes that the functions of a package are compiled for a form of their arguments."""
     with suppress(OSError):
-        (code_folder(package) / f"compiled-{form}").touch()
+        (find_code_folder(package) / f"compiled-{form}").touch()

@@ -24,7 +24,7 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataC
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-from lexvl_anserini.engines.compiled import code_folder, digest_sources
+from lexvl_anserini.engines.compiled import compute_source_digest, find_code_folder
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -39,12 +39,12 @@ MOST_VERSIONS = 8
 
 def kernel(function: Function) -> Function:
     """Compiles a function at its first call, without Python's lock; keeps the code on disk where that is possible."""
-    with kept_by_content():
+    with keep_by_content():
         return cast("Function", njit(**OPTIONS)(function))
 
 
 @contextmanager
-def kept_by_content() -> Iterator[None]:
+def keep_by_content() -> Iterator[None]:
     """Functions that are decorated inside by `njit(cache=True)`, also those of other packages, keep their code here."""
     dispatcher: Any = import_module("numba.core.dispatcher")
     own = dispatcher.FunctionCache
@@ -99,11 +99,11 @@ class SourceLocator(_CacheLocator):
 
     def get_cache_path(self) -> str:
         """The folder."""
-        return str(code_folder(self._package))
+        return str(find_code_folder(self._package))
 
     def get_source_stamp(self) -> str:
         """The digest of all sources that the function can call."""
-        return digest_sources(self._package)
+        return compute_source_digest(self._package)
 
     def get_disambiguator(self) -> str:
         """What tells functions of one name apart."""

@@ -79,7 +79,7 @@ class Engine(Protocol):
         """
         return group_by_documents(partial(self.search, threads=threads), queries, hits, best)
 
-    def verified(self) -> None:
+    def verify(self) -> None:
         """Waits until the files that answers came from are compared with their checksums.
 
         An engine that compares none, or all when it opens an index, has nothing to wait for.
@@ -107,7 +107,7 @@ class Engine(Protocol):
         return EngineOptions()
 
     @staticmethod
-    def stored_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
+    def read_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
         """The options that an index was built with, from its index.json; comparable with `EngineOptions.to_json`."""
         return {}
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from lexvl_anserini.data.checks import SeenIds
 from lexvl_anserini.engines.engine import Engine, EngineOptions
-from lexvl_anserini.engines.faiss_layouts import LAYOUTS, Store, faiss_threads, layout_named, parameters_of
+from lexvl_anserini.engines.faiss_layouts import LAYOUTS, Store, find_layout, select_parameters, set_faiss_threads
 from lexvl_anserini.engines.index_folder import (
     BuiltIndex,
-    folder_bytes,
-    new_index,
+    measure_folder,
     read_report,
     report_digest,
+    write_index,
     write_report,
 )
 from lexvl_anserini.engines.verifying import compare_digests
@@ -31,7 +31,7 @@ from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import DenseQuery
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
-from lexvl_anserini.runs.order import RankedList, ranked
+from lexvl_anserini.runs.order import RankedList, rank_hits
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_vectors
 
 INDEX_FILE = "index.faiss"
@@ -90,7 +90,7 @@ class FaissEngine(Engine):
         if report.digest and report.digest != report_digest(report, manifest):
             raise ArtefactError(f"{index}: index.json and manifest.json are not as they were written; index again")
         compare_digests(index, report.files)
-        stored = dict(self.stored_options(report))
+        stored = dict(self.read_options(report))
         name = stored.pop("layout")
         try:
             store = Store.read(index / INDEX_FILE, name, report.get("dimensions"), stored)
@@ -107,7 +107,7 @@ class FaissEngine(Engine):
             raise UsageError(
                 f"{index}: {built[0]} is none of this {name} index's parameters of searching; build another"
             )
-        store.parameters = parameters_of(name, {**stored, **(parameters or {})}, store.dimensions, expected)
+        store.parameters = select_parameters(name, {**stored, **(parameters or {})}, store.dimensions, expected)
         self.store, self.doc_ids = store, doc_ids
         self.longest = store.longest() if store.layout.exhaustive else 0.0
 
@@ -118,7 +118,7 @@ class FaissEngine(Engine):
         return FaissOptions(values.get(LAYOUT, FaissOptions.layout), parameters)
 
     @staticmethod
-    def stored_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
+    def read_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
         """Layout and all parameters; an index of an older version is flat."""
         return report.get(LAYOUT) or FaissOptions().to_json()
 
@@ -142,17 +142,17 @@ class FaissEngine(Engine):
         """
         options = options or FaissOptions()
         name = options.layout
-        layout_named(name)
+        find_layout(name)
         count = manifest.counts.documents
         store: Store | None = None
         seen = SeenIds()
         documents = 0
-        with new_index(index, shards, manifest) as part, faiss_threads(threads):
+        with write_index(index, shards, manifest) as part, set_faiss_threads(threads):
             with open(part / IDS_FILE, "w", encoding="utf-8") as ids:
                 for batch in read_vectors(shards, manifest):
                     if store is None:
                         width = batch.vectors.shape[1]
-                        store = Store.new(name, width, parameters_of(name, options.parameters, width, count))
+                        store = Store.new(name, width, select_parameters(name, options.parameters, width, count))
                         if store.training_size:
                             store.train(sample(shards, manifest, store.training_size))
                     store.add(batch.vectors)
@@ -168,7 +168,7 @@ class FaissEngine(Engine):
             store.write(part / INDEX_FILE)
             report: dict[str, Any] = {"engine": "faiss", "documents": documents, "empty": 0, "postings": 0}
             stored = {"layout": name, **store.parameters}
-            report |= {"dimensions": store.dimensions, LAYOUT: stored, "bytes": folder_bytes(part)}
+            report |= {"dimensions": store.dimensions, LAYOUT: stored, "bytes": measure_folder(part)}
             report |= {"files": {file: compute_sha256(part / file) for file in (INDEX_FILE, IDS_FILE)}}
             write_report(part, report, manifest)
         return BuiltIndex(index, manifest)
@@ -179,7 +179,7 @@ class FaissEngine(Engine):
         check_count("threads", threads, most=MOST_THREADS)
         stream = iter(queries)
         while batch := list(islice(stream, BATCH_SIZE)):
-            with faiss_threads(threads):
+            with set_faiss_threads(threads):
                 lists = list(self._search_batch(batch, hits))
             yield from lists
 
@@ -213,7 +213,7 @@ class FaissEngine(Engine):
             [scores], [positions] = self.store.search(query.vector[None].astype(np.float32), 4 * len(positions))
             exact = self.exact_scores(query.vector, positions)
         ids = [self.doc_ids[position] for position in positions]
-        return ranked(query.query_id, zip(ids, exact.tolist(), strict=True), hits)
+        return rank_hits(query.query_id, zip(ids, exact.tolist(), strict=True), hits)
 
     def exact_scores(self, vector: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Inner products in float64, rounded to float32; each row is summed on its own, equal rows are equal."""

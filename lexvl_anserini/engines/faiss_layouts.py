@@ -34,7 +34,7 @@ Parameters = Mapping[str, int]
 
 
 @contextmanager
-def faiss_threads(number: int) -> Iterator[None]:
+def set_faiss_threads(number: int) -> Iterator[None]:
     """FAISS computes with so many threads in this block.
 
     It shares OpenMP with torch where torch was imported first. With another number, what torch computes in this thread
@@ -109,16 +109,16 @@ LAYOUTS: Mapping[str, FaissLayout] = {
 }
 
 
-def layout_named(name: str) -> FaissLayout:
+def find_layout(name: str) -> FaissLayout:
     """A row of `LAYOUTS`."""
     if name not in LAYOUTS:
         raise UnknownName("FAISS layout", name, LAYOUTS)
     return LAYOUTS[name]
 
 
-def parameters_of(name: str, chosen: Mapping[str, Any], dimensions: int, documents: int) -> dict[str, int]:
+def select_parameters(name: str, chosen: Mapping[str, Any], dimensions: int, documents: int) -> dict[str, int]:
     """All parameters of a layout: those given, the others chosen for that many documents and dimensions."""
-    defaults = layout_named(name).defaults
+    defaults = find_layout(name).defaults
     for key in chosen:
         if key not in defaults:
             raise UnknownName(f"parameter of FAISS layout {name!r}", key, defaults or ["(none)"])
@@ -155,12 +155,12 @@ class Store:
 
     def __init__(self, name: str, index: Any, dimensions: int, parameters: Parameters):
         self.name, self.index, self.dimensions, self.parameters = name, index, dimensions, dict(parameters)
-        self.layout = layout_named(name)
+        self.layout = find_layout(name)
 
     @classmethod
     def new(cls, name: str, dimensions: int, parameters: Parameters) -> Store:
         """Makes an empty store."""
-        return cls(name, layout_named(name).empty(dimensions, parameters), dimensions, parameters)
+        return cls(name, find_layout(name).empty(dimensions, parameters), dimensions, parameters)
 
     @classmethod
     def read(cls, path: Path, name: str, dimensions: int | None, parameters: Parameters) -> Store:

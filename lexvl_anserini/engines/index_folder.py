@@ -150,7 +150,7 @@ class BuiltIndex:
 
 
 @contextmanager
-def new_index(index: Path, shards: Path, manifest: Manifest) -> Iterator[Path]:
+def write_index(index: Path, shards: Path, manifest: Manifest) -> Iterator[Path]:
     """Yields `INDEX.part` for the engine to fill, then gives it its name; an exception leaves nothing.
 
     An older index of that name stays until the new one is whole.
@@ -168,7 +168,7 @@ def write_report(index: Path, report: Mapping[str, Any], manifest: Manifest | No
     write_json(index / REPORT, {**report, **digest})
 
 
-def state_of_index(path: Path) -> IndexState | None:
+def read_index_state(path: Path) -> IndexState | None:
     """What changes when an index is replaced or changed; None while it is not there."""
     try:
         folder, report = path.stat(), (path / REPORT if (path / REPORT).exists() else path / MANIFEST).stat()
@@ -199,19 +199,19 @@ def is_index(folder: Path) -> bool:
     return (folder / REPORT).is_file()
 
 
-def resident_paths(index: Path) -> list[Path]:
+def list_resident_paths(index: Path) -> list[Path]:
     """The files of resident postings that are there, whichever of them the index reads."""
     return sorted(path for path in index.glob("resident*.bin") if RESIDENT_NAME.fullmatch(path.name))
 
 
-def resident_bytes(index: Path) -> int:
+def measure_resident(index: Path) -> int:
     """Size of the resident postings; 0 for an index that has none."""
-    return sum(path.stat().st_size for path in resident_paths(index))
+    return sum(path.stat().st_size for path in list_resident_paths(index))
 
 
-def folder_bytes(index: Path) -> int:
+def measure_folder(index: Path) -> int:
     """Size of the engine's files, without the manifest and its companions and without resident postings."""
-    ours = {MANIFEST, REPORT, VOCABULARY, APPROXIMATE, *(path.name for path in resident_paths(index))}
+    ours = {MANIFEST, REPORT, VOCABULARY, APPROXIMATE, *(path.name for path in list_resident_paths(index))}
     return sum(f.stat().st_size for f in index.rglob("*") if f.is_file() and f.name not in ours)
 
 

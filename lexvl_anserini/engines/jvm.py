@@ -87,7 +87,7 @@ class Runtime(NamedTuple):
 
 
 class _Started:
-    """State of the running machine, and the lock of its start and of calls (see `java_calls`)."""
+    """State of the running machine, and the lock of its start and of calls (see `call_java`)."""
 
     lock, capture = RLock(), RLock()
     pid: int | None = None
@@ -134,16 +134,16 @@ def find_jar() -> Path:
     return jars[0]
 
 
-def heap_option(environ: Mapping[str, str] = os.environ) -> str:
+def choose_heap(environ: Mapping[str, str] = os.environ) -> str:
     """`-Xmx`: $LEXVL_JAVA_HEAP (`512m`, `4g`), else 2 GiB, but at most a quarter of the machine's memory."""
     if heap := environ.get("LEXVL_JAVA_HEAP"):
         if not re.fullmatch(r"\d+[kmgKMG]?", heap):
             raise JavaError(f"LEXVL_JAVA_HEAP is {heap!r}, expected a size such as 512m or 4g")
         return f"-Xmx{heap}"
-    return f"-Xmx{min(DEFAULT_HEAP_BYTES, quarter_of_memory()) >> 20}m"
+    return f"-Xmx{min(DEFAULT_HEAP_BYTES, measure_quarter_memory()) >> 20}m"
 
 
-def young_option(heap: str) -> str:
+def choose_young(heap: str) -> str:
     """`-Xmn`: how much of the heap new objects fill before Java collects them; at most a quarter of it.
 
     Java's own choice is 60%, so that a process that searches grows by a gigabyte of garbage.
@@ -152,7 +152,7 @@ def young_option(heap: str) -> str:
     return f"-Xmn{min(YOUNG_BYTES, size // 4) >> 10}k"
 
 
-def quarter_of_memory() -> int:
+def measure_quarter_memory() -> int:
     """Bytes: the largest heap that Java takes by itself."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
 
@@ -199,25 +199,25 @@ def _start() -> None:
         preset = [option for option in jnius_config.get_options() if option != VECTOR_MODULE]
         # -Xrs leaves Ctrl-C to Python; without it the JVM exits the process and skips our cleaning up.
         extra = os.environ.get("LEXVL_JAVA_OPTIONS", "").split()
-        heap, jar = heap_option(), find_jar()
+        heap, jar = choose_heap(), find_jar()
         quiet = [] if jar.match(WITHOUT_NATIVE_CALLS) else [NATIVE_ACCESS]
         quiet += [UNSAFE_ACCESS] * (runtime.version >= UNSAFE_ACCESS_VERSION)
-        options = [*preset, heap, young_option(heap), "-Xrs", "-Djava.awt.headless=true", *quiet, *extra]
+        options = [*preset, heap, choose_young(heap), "-Xrs", "-Djava.awt.headless=true", *quiet, *extra]
         check_options(runtime, options)
         jnius_config.set_options(*options)
         for path, name in ((jar, ANSERINI_JAR), (OUR_JAR, OUR_JAR.name)):
             _add_to_class_path(path, name)
         # The machine takes over the user's locale, in which C writes 0.5 as "0,5" for a German; Python has not.
         before = locale.setlocale(locale.LC_ALL)
-        with environment(JAVA_HOME=str(runtime.home), JVM_PATH=None):
+        with set_environment(JAVA_HOME=str(runtime.home), JVM_PATH=None):
             import jnius  # noqa: F401  (importing it is what starts the machine)
         locale.setlocale(locale.LC_ALL, before)
         _check_running()
     # Lucene's notes about memory segments and vector modules would go to stderr.
-    logger = java_class("java.util.logging.Logger").getLogger("org.apache.lucene")
-    logger.setLevel(java_class("java.util.logging.Level").SEVERE)
+    logger = get_java_class("java.util.logging.Logger").getLogger("org.apache.lucene")
+    logger.setLevel(get_java_class("java.util.logging.Level").SEVERE)
     _Started.loggers = (logger,)
-    java_class("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(MAX_CLAUSES)
+    get_java_class("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(MAX_CLAUSES)
     gc.callbacks.append(_attend_collection)
     _Started.pid = os.getpid()
 
@@ -257,7 +257,7 @@ def _attend_collection(phase: str, info: Mapping[str, int]) -> None:
 
 
 @contextmanager
-def java_calls() -> Iterator[None]:
+def call_java() -> Iterator[None]:
     """A block in which this thread alone calls methods of Java objects.
 
     pyjnius stores the object of a call in the method, which belongs to the class, so that of two threads that call one
@@ -270,14 +270,14 @@ def java_calls() -> Iterator[None]:
 
 
 class Exclusive:
-    """A Java object; each call of a method is a block of `java_calls`."""
+    """A Java object; each call of a method is a block of `call_java`."""
 
     def __init__(self, java: Any):
         self.java = java
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
-            with java_calls():
+            with call_java():
                 return getattr(self.java, name)(*arguments)
 
         return call
@@ -292,14 +292,14 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 @cache
-def lucene_version() -> tuple[int, int, int]:
+def read_lucene_version() -> tuple[int, int, int]:
     """(major, minor, bug fix) of the Lucene in Pyserini's jar; the machine must have been started."""
-    with java_calls():
-        latest = java_class("org.apache.lucene.util.Version").LATEST
+    with call_java():
+        latest = get_java_class("org.apache.lucene.util.Version").LATEST
         return int(latest.major), int(latest.minor), int(latest.bugfix)
 
 
-def java_class(name: str) -> Any:
+def get_java_class(name: str) -> Any:
     """A Java class by its full name; the machine must have been started.
 
     Strings reach Java unharmed only through parameters declared `String`: pyjnius turns a str into a `char[]` or
@@ -307,53 +307,53 @@ def java_class(name: str) -> Any:
     """
     from jnius import autoclass
 
-    with java_calls():
+    with call_java():
         return autoclass(name)
 
 
-def our_class(name: str) -> Any:
+def get_our_class(name: str) -> Any:
     """A class of the small library in engines/java."""
     try:
-        return java_class(f"lexvl.{name}")
+        return get_java_class(f"lexvl.{name}")
     except Exception as error:  # pyjnius raises its own and plain exceptions
         raise JavaError(
             f"a Java machine that another library started runs in this process, without {OUR_JAR.name}; {START_FIRST}"
         ) from error
 
 
-def java_cast(name: str, value: Any) -> Any:
+def call_cast(name: str, value: Any) -> Any:
     """A Java object seen as `name`, where pyjnius cannot choose between overloads by itself."""
     from jnius import cast
 
-    with java_calls():
+    with call_java():
         return cast(name, value)
 
 
 @contextmanager
-def captured_stdout() -> Iterator[Any]:
+def capture_stdout() -> Iterator[Any]:
     """Keeps what Java code writes to standard output out of ours; yields a function that returns it.
 
     Only Java's own stream is exchanged: what Python's threads print meanwhile is printed. One thread at a time.
     """
     with _Started.capture:
-        with java_calls():
-            system, written = java_class("java.lang.System"), java_class("java.io.ByteArrayOutputStream")()
+        with call_java():
+            system, written = get_java_class("java.lang.System"), get_java_class("java.io.ByteArrayOutputStream")()
             before = getattr(system, "out")  # noqa: B009  (a field, not a name)
-            system.setOut(java_class("java.io.PrintStream")(java_cast("java.io.OutputStream", written), True))
+            system.setOut(get_java_class("java.io.PrintStream")(call_cast("java.io.OutputStream", written), True))
 
         def text() -> str:
-            with java_calls():
+            with call_java():
                 return str(written.toByteArray().tostring().decode("utf-8", "replace"))
 
         try:
             yield text
         finally:
-            with java_calls():
+            with call_java():
                 system.setOut(before)
 
 
 @contextmanager
-def java_errors(what: str) -> Iterator[None]:
+def raise_java_errors(what: str) -> Iterator[None]:
     """Turns an exception of Java into one readable line that starts with `what`; starts the machine.
 
     Raises:
@@ -388,13 +388,13 @@ def _usable(home: Path, source: str) -> Runtime:
     """The runtime at `home`."""
     if not (home / "bin" / "java").is_file():
         raise JavaError(f"{source}: {home} has no bin/java, expected the folder of a Java >= {MINIMUM_VERSION} runtime")
-    version = java_version(home)
+    version = read_java_version(home)
     if version < MINIMUM_VERSION:
         raise JavaError(f"{source}: {home} is Java {version}, expected >= {MINIMUM_VERSION}")
     return Runtime(home, version, source)
 
 
-def java_version(home: Path) -> int:
+def read_java_version(home: Path) -> int:
     """The major version, from the file `release` that every runtime since 9 has, else by asking `java -version`."""
     release = home / "release"
     text = release.read_text(encoding="utf-8", errors="replace") if release.is_file() else ""
@@ -411,7 +411,7 @@ def java_version(home: Path) -> int:
 
 
 @contextmanager
-def environment(**values: str | None) -> Iterator[None]:
+def set_environment(**values: str | None) -> Iterator[None]:
     """Sets (or, with None, removes) environment variables and puts them back."""
     before = {name: os.environ.get(name) for name in values}
 
@@ -446,7 +446,7 @@ def _check_running() -> None:
     """Checks that the machine in this process is new enough and holds an Anserini that we work with."""
     remedy = START_FIRST
     try:
-        version = str(java_class("java.lang.System").getProperty("java.specification.version"))
+        version = str(get_java_class("java.lang.System").getProperty("java.specification.version"))
     except Exception as error:  # pyjnius raises its own and plain exceptions
         raise JavaError(f"the Java machine of this process does not answer ({error}); {remedy}") from error
     if version.startswith("1.") or int(version) < MINIMUM_VERSION:
@@ -455,14 +455,14 @@ def _check_running() -> None:
             "JAVA_HOME to a newer one"
         )
     try:
-        java_class("org.apache.lucene.search.IndexSearcher")
+        get_java_class("org.apache.lucene.search.IndexSearcher")
     except Exception as error:
         said = str(error).splitlines()[0]
         raise JavaError(
             f"a Java machine runs in this process already, without Pyserini's jar ({said}); {remedy}"
         ) from error
-    if lucene_version()[0] not in LUCENE_LINES:
-        running, lines = ".".join(map(str, lucene_version())), " and ".join(map(str, LUCENE_LINES))
+    if read_lucene_version()[0] not in LUCENE_LINES:
+        running, lines = ".".join(map(str, read_lucene_version())), " and ".join(map(str, LUCENE_LINES))
         raise JavaError(
             f"Pyserini's jar has Lucene {running}, {OUR_JAR.name} is built for Lucene {lines}; "
             "pip install 'pyserini>=1.6,<3'"

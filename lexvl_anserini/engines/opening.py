@@ -17,7 +17,7 @@ from lexvl_anserini.ground.registry import DEFAULT_ENGINES, ENGINES, import_home
 OpenEngine = TypeVar("OpenEngine", bound=Engine)
 
 
-def engine_name(kind: str, requested: str | None = None) -> str:
+def choose_engine(kind: str, requested: str | None = None) -> str:
     """The name of the engine for shards of a kind: `requested`, or the kind's default."""
     if kind not in DEFAULT_ENGINES:
         raise UnknownName("engine", kind, DEFAULT_ENGINES)
@@ -29,30 +29,30 @@ def engine_name(kind: str, requested: str | None = None) -> str:
     return name
 
 
-def engine_class(name: str) -> type[Engine]:
+def get_engine(name: str) -> type[Engine]:
     """The class of a registered engine."""
     cls: type[Engine] = import_home(ENGINES[name].home)
     return cls
 
 
-def engine_of(index: Path, kind: str) -> type[Engine]:
+def find_engine(index: Path, kind: str) -> type[Engine]:
     """The class of the engine that built an index; of an index without index.json the default for its kind."""
-    return engine_class(engine_name(kind, read_report(index).get("engine")))
+    return get_engine(choose_engine(kind, read_report(index).get("engine")))
 
 
 def open_index(index: Path, manifest: Manifest) -> Engine:
     """Opens an index with the engine that built it."""
     if not index.is_dir():  # Lucene would make the folder
         raise ArtefactError(f"{index}: no such index; it was removed")
-    return engine_of(index, manifest.kind)(index, manifest)
+    return find_engine(index, manifest.kind)(index, manifest)
 
 
 @contextmanager
-def verified(engine: OpenEngine) -> Iterator[OpenEngine]:
+def open_verified(engine: OpenEngine) -> Iterator[OpenEngine]:
     """Closes an engine at the end, whose answers count only if none of its files turned out to be damaged."""
     try:
         yield engine
-        engine.verified()
+        engine.verify()
     finally:
         engine.close()
 
@@ -63,13 +63,13 @@ def open_impact_index(index: Path, manifest: Manifest) -> ImpactEngine:
     return cast(ImpactEngine, open_index(index, manifest))
 
 
-def changing_engine(folder: Path, engine: str | None) -> type[ChangingEngine]:
+def get_changing_engine(folder: Path, engine: str | None) -> type[ChangingEngine]:
     """The engine for a folder of shards or an index, which can merge and change indexes."""
     kind = read_manifest(folder).kind
-    name = engine_name(kind, engine)
-    cls = engine_class(name)
+    name = choose_engine(kind, engine)
+    cls = get_engine(name)
     if not issubclass(cls, ChangingEngine):
-        able = ", ".join(name for name in ENGINES if issubclass(engine_class(name), ChangingEngine))
+        able = ", ".join(name for name in ENGINES if issubclass(get_engine(name), ChangingEngine))
         raise UsageError(
             f"{folder}: {kind}, for the engine {name}; only indexes of {able} (impacts) are merged, changed and "
             "checked; build it again"
@@ -111,7 +111,7 @@ def index_path(index: Path | str) -> Path:
     return folder
 
 
-def target_of(index: Path | str, engine: str | None, options: Mapping[str, Any]) -> Target:
+def resolve_target(index: Path | str, engine: str | None, options: Mapping[str, Any]) -> Target:
     """Where an index is to be written; the local folder of a URL has what is there, or is absent."""
     urls = find_urls(index)
     target: Target = urls.target(index, engine, options) if urls else Target(Path(index), engine, dict(options))

@@ -22,12 +22,12 @@ import orjson
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import EngineOptions
-from lexvl_anserini.engines.index_folder import BuiltIndex, folder_bytes, new_index, write_report
-from lexvl_anserini.engines.jvm import java_calls, java_errors, lucene_version
+from lexvl_anserini.engines.index_folder import BuiltIndex, measure_folder, write_index, write_report
+from lexvl_anserini.engines.jvm import call_java, raise_java_errors, read_lucene_version
 from lexvl_anserini.engines.lucene.engine import LuceneSearch
-from lexvl_anserini.engines.lucene.fields import whole_index
+from lexvl_anserini.engines.lucene.fields import open_whole_index
 from lexvl_anserini.engines.lucene.searching import BatchSearcher, LucenePostings
-from lexvl_anserini.engines.lucene.versions import commit_id, dotted
+from lexvl_anserini.engines.lucene.versions import format_version, read_commit_id
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
@@ -66,7 +66,7 @@ class StockPostings(LucenePostings):
         """
         texts = [orjson.dumps({**vector}).decode() for vector in batch.vectors]
         numbers = list(map(str, range(len(batch))))
-        with self.lock, java_errors("stock Pyserini could not search"), java_calls():
+        with self.lock, raise_java_errors("stock Pyserini could not search"), call_java():
             lists = self.searcher.batch_search(texts, numbers, hits, threads)
             return [
                 in_order(query_id, [(str(hit.docid), round(hit.score)) for hit in lists.get(number, ())])
@@ -83,7 +83,7 @@ class PyseriniEngine(LuceneSearch):
         prepare()
         super().__init__(index, manifest)
         try:
-            with java_errors(f"{index}: stock Pyserini cannot open it"):
+            with raise_java_errors(f"{index}: stock Pyserini cannot open it"):
                 self.stock = stock = StockPostings(self.reader, index)
         except BaseException:
             super().close()
@@ -108,20 +108,23 @@ class PyseriniEngine(LuceneSearch):
             raise UsageError(f"{shards}: stock Pyserini reads JSON lines; encode with --shard-format jsonl")
         counts = count_shards(shards, manifest, progress)
         prepare()
-        with new_index(index, shards, manifest) as part:
+        with write_index(index, shards, manifest) as part:
             complaint = run_stock(shards, part, threads)
-            with java_errors(f"{index}: stock Pyserini wrote no index ({complaint})"), whole_index(part) as whole:
+            with (
+                raise_java_errors(f"{index}: stock Pyserini wrote no index ({complaint})"),
+                open_whole_index(part) as whole,
+            ):
                 written = whole.counts()
             expected = {**counts, "documents": counts["documents"] - counts["empty"], "empty": 0}
             expect_counts(f"{index} after stock Pyserini ({complaint})", written, expected)
-            report = {"engine": "pyserini", "lucene": dotted(lucene_version()), **counts}
-            report |= {"bytes": folder_bytes(part), "commit": commit_id(part)}
+            report = {"engine": "pyserini", "lucene": format_version(read_lucene_version()), **counts}
+            report |= {"bytes": measure_folder(part), "commit": read_commit_id(part)}
             write_report(part, report, manifest)
         return BuiltIndex(index, manifest)
 
     def close(self) -> None:
         """Closes the files."""
-        with java_calls():
+        with call_java():
             self.stock.searcher.close()
         super().close()
 
@@ -211,9 +214,9 @@ def prepare() -> None:
     indexes that Pyserini 2.4 downloads when it is imported are downloaded when one is looked up: folders need none.
     """
     os.environ.setdefault("OPENAI_API_KEY", "none")
-    quarter = f"{jvm.quarter_of_memory() >> 20}m"
+    quarter = f"{jvm.measure_quarter_memory() >> 20}m"
     # Only for the start: our own commands that this process may start have their own default.
-    with jvm.environment(LEXVL_JAVA_HEAP=os.environ.get("LEXVL_JAVA_HEAP", quarter)):
+    with jvm.set_environment(LEXVL_JAVA_HEAP=os.environ.get("LEXVL_JAVA_HEAP", quarter)):
         jvm.start()
     programs, path = str(jvm.find_java().home / "bin"), os.environ.get("PATH", "")
     if path.split(os.pathsep)[0] != programs:

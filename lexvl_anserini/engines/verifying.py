@@ -3,7 +3,7 @@
 Every file of Lucene ends with a checksum of its bytes, which Lucene compares when it merges, not when it searches. The
 files of a small index are compared before its first answer; those of a large one beside the first searches, whose
 command waits for the result before it calls them finished. What was compared is remembered outside the index until
-the file system says that the file changed. `changed_index` carries it over to the files that a change leaves.
+the file system says that the file changed. `change_index` carries it over to the files that a change leaves.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Verification:
 
 
 @contextmanager
-def changed_index(index: Path) -> Iterator[Path]:
+def change_index(index: Path) -> Iterator[Path]:
     """Yields `INDEX.part` with the index's own files, to be changed; it replaces the index, or nothing changes.
 
     The files are links, not copies: an engine that never writes to a finished file, such as Lucene, may add and remove

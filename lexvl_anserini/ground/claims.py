@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import clear_remains, sole_writer
-from lexvl_anserini.ground.typed import shortened, shown
+from lexvl_anserini.ground.typed import shorten_text, show_value
 
 log = logging.getLogger(__name__)
 
@@ -75,11 +75,11 @@ def _list_differences(name: str, request: Any, earlier: Any) -> Iterator[tuple[s
 
 def _show_apart(earlier: Any, request: Any) -> tuple[str, str]:
     """Two values as JSON, cut so that they show where they differ."""
-    first, second = (shown(value, sys.maxsize) for value in (earlier, request))
+    first, second = (show_value(value, sys.maxsize) for value in (earlier, request))
     begin = len(commonprefix([first, second])) - BEFORE
     if begin > 0 and max(len(first), len(second)) > SHOWN:
         first, second = "..." + first[begin:], "..." + second[begin:]
-    return shortened(first, SHOWN), shortened(second, SHOWN)
+    return shorten_text(first, SHOWN), shorten_text(second, SHOWN)
 
 
 def compare_requests(request: Mapping[str, Any], earlier: Mapping[str, Any]) -> Comparison:

@@ -101,7 +101,7 @@ def _is_inside(named: str | bytes | int, path: Path) -> bool:
         return True
     file, target = Path(os.fsdecode(named)).absolute(), path.absolute()
     return (
-        any(path_of_target in (file, *file.parents) for path_of_target in (target, part_of(target)))
+        any(path_of_target in (file, *file.parents) for path_of_target in (target, name_part(target)))
         or file in target.parents
     )
 
@@ -178,12 +178,12 @@ def _lock(handle: int, path: Path, wait: bool = False) -> None:
         raise ArtefactError(f"{path}: cannot be locked ({error.strerror}); choose an output on another disk") from error
 
 
-def part_of(path: Path) -> Path:
+def name_part(path: Path) -> Path:
     """The name of a file or folder while it is written."""
     return path.with_name(path.name + PART)
 
 
-def room_of(path: Path) -> Path:
+def find_room(path: Path) -> Path:
     """The folder beside an output for what is needed until it is whole, and kept by a process that is killed."""
     return path.with_name(path.name + ROOM)
 
@@ -199,7 +199,7 @@ def sole_writer(path: Path, folder: bool = False) -> Iterator[None]:
 
     The temporary name is the lock, so that a killed process leaves neither a lock nor more than this.
     """
-    with _claimed(path, folder) as (part, handle), _holding({**_HELD.get(), part.absolute(): handle}):
+    with _claim(path, folder) as (part, handle), _holding({**_HELD.get(), part.absolute(): handle}):
         yield
 
 
@@ -213,9 +213,9 @@ def _holding(held: Mapping[Path, int]) -> Iterator[None]:
 
 
 @contextmanager
-def _claimed(path: Path, folder: bool) -> Iterator[tuple[Path, int]]:
+def _claim(path: Path, folder: bool) -> Iterator[tuple[Path, int]]:
     """Yields the temporary file or folder, and the handle that locks it; removes it unless it is published."""
-    part, held = part_of(path), _HELD.get()
+    part, held = name_part(path), _HELD.get()
     handle = held.get(part.absolute())
     if handle is not None and _has_name(part, handle):
         with _holding({name: other for name, other in held.items() if other != handle}):
@@ -225,7 +225,7 @@ def _claimed(path: Path, folder: bool) -> Iterator[tuple[Path, int]]:
         if path.exists() and not (path.is_dir() if folder else path.is_file()):
             raise ArtefactError(f"{path}: exists and is no {'folder' if folder else 'file'}; choose another output")
         make_folder(path.parent)
-        handle = _locked(part, path, folder)
+        handle = _hold_lock(part, path, folder)
     try:
         yield part, handle
     finally:
@@ -236,7 +236,7 @@ def _claimed(path: Path, folder: bool) -> Iterator[tuple[Path, int]]:
             os.close(handle)
 
 
-def _locked(part: Path, path: Path, folder: bool) -> int:
+def _hold_lock(part: Path, path: Path, folder: bool) -> int:
     """Opens the temporary file or folder, makes it if there is none, and locks it; its content stays."""
     flags = os.O_RDONLY | os.O_DIRECTORY if folder else os.O_RDWR | os.O_CREAT
     while True:
@@ -305,7 +305,7 @@ def publish(part: Path, path: Path) -> None:
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Writes `path` by a temporary name, fsync and rename; an exception leaves neither."""
-    with disk_errors(path), _claimed(path, folder=False) as (part, _):
+    with disk_errors(path), _claim(path, folder=False) as (part, _):
         with open(part, "wb") as out:
             yield out
             sync_to(out)
@@ -318,7 +318,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
     An older folder of that name stays until the new one is complete and on the disk.
     """
-    with disk_errors(folder), _claimed(folder, folder=True) as (part, _):
+    with disk_errors(folder), _claim(folder, folder=True) as (part, _):
         _clear(part)
         yield part
         sync_tree(part)
@@ -331,7 +331,7 @@ def clear_remains(path: Path) -> None:
     Where names cannot be swapped, a process that is killed while it replaces a folder leaves it under its older name;
     it gets its name back.
     """
-    part, old = part_of(path), _name_old(path)
+    part, old = name_part(path), _name_old(path)
     if not part.exists() and not old.exists():
         return
     try:
@@ -376,7 +376,7 @@ def _exchange(first: Path, second: Path) -> bool:
 
 
 @contextmanager
-def packed(out: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
+def open_gzip(out: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
     """A stream into an open file, compressed as the suffix of its name says: `.gz`, `.zst`, plain for any other.
 
     gzip has neither time stamp nor name: equal contents give equal bytes.

@@ -39,7 +39,7 @@ def silent(_: int) -> None:
     """The progress callback that reports nothing."""
 
 
-def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+def make_batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """The items in lists of a size; the last one may be shorter."""
     stream = iter(items)
     while batch := list(islice(stream, size)):

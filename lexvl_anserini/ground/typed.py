@@ -106,7 +106,7 @@ def _find_problems(value: Any, expected: Any, place: str) -> Iterator[tuple[str,
         return
     if not _fits(value, kind):
         names = " or ".join(map(_describe_type, (kind, *null)))
-        yield place, "missing" if value is MISSING else shown(value), names
+        yield place, "missing" if value is MISSING else show_value(value), names
         return
     for name, item, inner in _open(value, kind):
         yield from _find_problems(item, inner, (place + name).lstrip("."))
@@ -218,7 +218,9 @@ def plain(problem: Mapping[str, Any], known: Iterable[str] = ()) -> str:
         near = get_close_matches(str(key), list(known), n=1, cutoff=0.5)
         return f"unknown key; did you mean {near[0]!r}?" if near else "unknown key"
     if kind in EXPECTED:
-        value = str(problem["input"]) if kind == "finite_number" else shown(problem["input"])  # JSON has no infinity
+        value = (
+            str(problem["input"]) if kind == "finite_number" else show_value(problem["input"])
+        )  # JSON has no infinity
         return f"{value}, expected {EXPECTED[kind].format(**context)}"
     sentences = {
         "missing": "is missing",
@@ -229,15 +231,15 @@ def plain(problem: Mapping[str, Any], known: Iterable[str] = ()) -> str:
     return sentences[kind].format(**context) if kind in sentences else str(problem["msg"])
 
 
-def shown(value: Any, most: int = SHOWN) -> str:
+def show_value(value: Any, most: int = SHOWN) -> str:
     """A value as JSON, for an error message, of at most so many characters."""
     try:
         text = orjson.dumps(value, default=str).decode()
     except TypeError:  # integers of more than 64 bits, keys that are no texts, lone surrogates
         text = ascii(value)
-    return shortened(text, most)
+    return shorten_text(text, most)
 
 
-def shortened(text: str, most: int) -> str:
+def shorten_text(text: str, most: int) -> str:
     """A text of at most so many characters."""
     return text if len(text) <= most else text[: most - 3] + "..."

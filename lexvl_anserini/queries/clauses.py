@@ -261,7 +261,7 @@ def _list_texts(node: Clause) -> Iterator[str]:
             yield from (text for text in value if isinstance(text, str))
 
 
-def terms_of(clause: Clause) -> Iterator[str]:
+def list_terms(clause: Clause) -> Iterator[str]:
     """Every term in the tree."""
     for node in walk(clause):
         if isinstance(node, Impacts):

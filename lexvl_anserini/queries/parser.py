@@ -78,7 +78,7 @@ def parse(expression: str, fields: Collection[str] = ()) -> Clause:
     return clause
 
 
-def tokens_of(expression: str) -> list[Token]:
+def read_tokens(expression: str) -> list[Token]:
     """The expression in pieces."""
     tokens, start = [], 0
     while start < len(expression):
@@ -103,7 +103,7 @@ class _Parser:
     """Recursive descent; each method reads one level of the grammar."""
 
     def __init__(self, expression: str, fields: Collection[str]):
-        self.expression, self.tokens, self.place = expression, tokens_of(expression), 0
+        self.expression, self.tokens, self.place = expression, read_tokens(expression), 0
         self.fields = fields
         self.nesting = 0
 

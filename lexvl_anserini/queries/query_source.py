@@ -21,7 +21,7 @@ from lexvl_anserini.ground.manifest import CorpusRef, Manifest, QuantiserEntry, 
 from lexvl_anserini.ground.records import SCORE_LIMIT, VOCABULARY, ImpactQuery, Topic
 from lexvl_anserini.ground.registry import CORPORA
 from lexvl_anserini.ground.typed import Entry, check
-from lexvl_anserini.queries.clauses import Clause, Query, terms_of
+from lexvl_anserini.queries.clauses import Clause, Query, list_terms
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -225,13 +225,13 @@ def read_known_terms(vocabulary: Path, manifest: Manifest) -> Sequence[str]:
 
 def check_terms(clause: Clause, vocabulary: Path | None, manifest: Manifest) -> None:
     """Refuses terms that no document can have."""
-    if vocabulary is not None and any(True for _ in terms_of(clause)):
+    if vocabulary is not None and any(True for _ in list_terms(clause)):
         check_known(clause, read_known_terms(vocabulary, manifest))
 
 
 def check_known(clause: Clause, known: Sequence[str]) -> None:
     """Refuses terms that are not among those of a vocabulary."""
-    for term in sorted(set(terms_of(clause)).difference(known)):
+    for term in sorted(set(list_terms(clause)).difference(known)):
         # The term with a field, in an index of several; without one, in an index of one.
         bare = term.partition(":")[2]
         near = [name for name in known if name.partition(":")[2] == term or name == bare]

@@ -30,7 +30,7 @@ from lexvl_anserini.encoders.encoder import as_dense, as_lexical
 from lexvl_anserini.encoders.parts.fields import FieldsTower
 from lexvl_anserini.ground.claims import claim, ensure
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.files import atomic_write, is_same_file, packed, read_json
+from lexvl_anserini.ground.files import atomic_write, is_same_file, open_gzip, read_json
 from lexvl_anserini.ground.manifest import (
     Counts,
     EncoderRef,
@@ -40,7 +40,7 @@ from lexvl_anserini.ground.manifest import (
     read_manifest,
     write_beside,
 )
-from lexvl_anserini.ground.progress import batched
+from lexvl_anserini.ground.progress import make_batches
 from lexvl_anserini.ground.records import SCORE_LIMIT, DenseQuery, ImpactQuery, TermWeights, Topic, mark_field
 from lexvl_anserini.ground.typed import check_count, check_text
 from lexvl_anserini.queries.clauses import Impacts, Query
@@ -73,7 +73,7 @@ def quantise_queries(
     model: Encoder, topics: Iterable[Topic], quantiser: Quantiser, max_impact: int | None, batch_size: int = 32
 ) -> Iterator[Query]:
     """As `encode_queries`, with a given quantiser; topics for BM25 stay as they are."""
-    for piece in batched(topics, PIECE):
+    for piece in make_batches(topics, PIECE):
         inputs = [model.query.read_topic(topic) for topic in piece]
         for topic, item in zip(piece, inputs, strict=True):
             check_text(f"topic {topic.query_id!r}", item)
@@ -81,10 +81,10 @@ def quantise_queries(
             yield from piece
         else:
             query_ids = [topic.query_id for topic in piece]
-            yield from queries_of(model.query, query_ids, inputs, quantiser, max_impact, batch_size)
+            yield from make_queries(model.query, query_ids, inputs, quantiser, max_impact, batch_size)
 
 
-def queries_of(
+def make_queries(
     tower: Tower,
     query_ids: Sequence[str],
     inputs: Sequence[Any],
@@ -243,7 +243,7 @@ def write_queries(queries: Iterable[ImpactQuery], output: Path, texts: Iterable[
 def format_queries(queries: Iterable[ImpactQuery], texts: Iterable[str], out: BinaryIO, suffix: str) -> int:
     """The lines of `write_queries` into an open file whose name has that suffix; returns their number."""
     count = 0
-    with packed(out, suffix) as lines:
+    with open_gzip(out, suffix) as lines:
         for query, text in zip(queries, texts, strict=not isinstance(texts, repeat)):
             lines.write(orjson.dumps({"id": query.query_id, "contents": text, "vector": {**query.vector}}) + b"\n")
             count += 1
@@ -422,12 +422,12 @@ class ShardVectors:
     """
 
     def __init__(self, shards: Path, index: Manifest):
-        from lexvl_anserini.shards.manifests import combined, list_part_folders
+        from lexvl_anserini.shards.manifests import combine_manifests, list_part_folders
         from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
         folders = list_part_folders(shards)
         manifests = [read_manifest(folder) for folder in folders]
-        if combined(manifests, folders) != index:
+        if combine_manifests(manifests, folders) != index:
             raise ArtefactError(f"{shards}: not the shards that the index was built from; feedback needs their vectors")
         self.vocabulary = read_vocabulary(folders[0], manifests[0])
         self.dims, self.impacts, self.spans = array("i"), array("i"), {}

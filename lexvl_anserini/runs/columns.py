@@ -95,10 +95,10 @@ def map_run(path: Path, use: Callable[[Iterable[Hits]], T]) -> T:
     try:
         return use(parse_regular_hits(path))
     except Irregular:
-        return use([hits_of(read_run(path, unscored=True))])
+        return use([read_hits(read_run(path, unscored=True))])
 
 
-def hits_of(run: Iterable[ScoredDoc]) -> Hits:
+def read_hits(run: Iterable[ScoredDoc]) -> Hits:
     """Scored documents in any order as columns; topics in order of first appearance."""
     numbers: dict[str, int] = {}
     topics, doc_ids, ranks, scores = array("q"), list[str](), array("q"), array("d")

@@ -29,8 +29,8 @@ from lexvl_anserini.ground.manifest import (
 )
 from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.runs.order import RankedList, ranked
-from lexvl_anserini.runs.trec import DEFAULT_HITS, lists_of, sort_by_rank
+from lexvl_anserini.runs.order import RankedList, rank_hits
+from lexvl_anserini.runs.trec import DEFAULT_HITS, read_lists, sort_by_rank
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ def fuse_lists(query_id: str, rankings: Sequence[Sequence[ScoredDoc]], fusion: F
             scores = NORMALISATIONS[fusion.normalisation](listed.scores)
         for doc_id, score in zip(listed.doc_ids, (weight * scores).tolist(), strict=True):
             summands[doc_id].append(score)
-    return ranked(query_id, ((doc_id, fsum(scores)) for doc_id, scores in summands.items()), hits)
+    return rank_hits(query_id, ((doc_id, fsum(scores)) for doc_id, scores in summands.items()), hits)
 
 
 def fuse_runs(runs: Sequence[Path], fusion: Fusion, hits: int = DEFAULT_HITS) -> Iterator[RankedList]:
@@ -139,7 +139,7 @@ def read_rankings(runs: Sequence[Path]) -> list[dict[str, RankedList]]:
     """Per run the ranked list of each topic."""
     rankings: list[dict[str, RankedList]] = []
     for path in runs:
-        lists = lists_of(path)
+        lists = read_lists(path)
         for query_id, hits in lists.items():
             if len(too_large := hits.scores[~(np.abs(hits.scores) < LARGEST)]):
                 raise DataError(f"{path}: score {too_large[0]} of topic {query_id!r}, expected below 1e30")

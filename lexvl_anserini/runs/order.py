@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from lexvl_anserini.data.dataset import get_document_id
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.progress import batched
+from lexvl_anserini.ground.progress import make_batches
 from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.ground.typed import MOST, check_type
 
@@ -135,7 +135,7 @@ class RankedList(Sequence[ScoredDoc]):
         return RankedList, (self.query_id, self._doc_ids, self.scores, self.ranks)
 
 
-def ranked(query_id: str, scored: Iterable[tuple[str, float]], hits: int | None = None) -> RankedList:
+def rank_hits(query_id: str, scored: Iterable[tuple[str, float]], hits: int | None = None) -> RankedList:
     """The ranked list of (doc_id, score) pairs, cut at `hits`; ranks count from 1.
 
     >>> ranked("q", [("b", 2.0), ("c", 3.0), ("a", 2.0)]).doc_ids
@@ -144,7 +144,7 @@ def ranked(query_id: str, scored: Iterable[tuple[str, float]], hits: int | None 
     return in_order(query_id, sorted(scored, key=lambda pair: (-pair[1], pair[0]))[:hits])
 
 
-def merged(lists: Sequence[RankedList], hits: int) -> RankedList:
+def merge_lists(lists: Sequence[RankedList], hits: int) -> RankedList:
     """The best `hits` of several ranked lists of one query, each at least as long or complete.
 
     Impact scores need no statistics of a collection, so this is the list of one index of all documents.
@@ -161,7 +161,7 @@ def merged(lists: Sequence[RankedList], hits: int) -> RankedList:
     if len(best) == 1:
         return best[0] if len(best[0]) <= hits else best[0][:hits]
     pairs = (listed.down_to(least).pairs() for listed in best)
-    return ranked(lists[0].query_id, chain.from_iterable(pairs), hits)
+    return rank_hits(lists[0].query_id, chain.from_iterable(pairs), hits)
 
 
 def in_order(query_id: str, scored: Sequence[tuple[str, float]]) -> RankedList:
@@ -218,7 +218,7 @@ LOOKED_AT = 1000
 SearchPassages = Callable[[Sequence[Any], int], Iterable[RankedList]]
 
 
-def best_of(passages: str | None) -> int:
+def read_best(passages: str | None) -> int:
     """How many passages make a document's score: of `max` 1, of `sum:N` N, of `sum` all; 0 for None.
 
     Raises:
@@ -245,12 +245,12 @@ def group_by_documents(search: SearchPassages, queries: Iterable[Any], hits: int
     Args:
         search: its lists have the order of `runs.order`; one shorter than its depth has all passages.
     """
-    for piece in batched(queries, PIECE):
+    for piece in make_batches(queries, PIECE):
         lists: list[Any] = [None] * len(piece)
         waiting, depth = list(range(len(piece))), min(FIRST * hits, MOST)
         while waiting:
             deeper, step = [], max(1, HELD // depth)
-            for places in batched(waiting, step):
+            for places in make_batches(waiting, step):
                 for place, passages in zip(places, search([piece[p] for p in places], depth), strict=True):
                     documents = settled(passages, hits, best, complete=len(passages) < depth or depth == MOST)
                     if documents is None:
@@ -290,7 +290,7 @@ def settled(passages: RankedList, hits: int, best: int, complete: bool) -> Ranke
         if count < best:
             sums[document] = sums.get(document, 0) + score
             counts[document] = count + 1
-    documents = ranked(passages.query_id, sums.items(), hits)
+    documents = rank_hits(passages.query_id, sums.items(), hits)
     if complete:
         return documents
     # A passage below adds this at most, and a document of which none is there yet so many of them.

@@ -13,7 +13,7 @@ from typing import Any
 from lexvl_anserini.data.lines import BOM, open_packed
 from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.files import atomic_write, compute_sha256, is_same_file, packed
+from lexvl_anserini.ground.files import atomic_write, compute_sha256, is_same_file, open_gzip
 from lexvl_anserini.ground.manifest import Counts, RunManifest, name_manifest, read_run_manifest, write_beside
 from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.runs.order import RankedList
@@ -117,7 +117,7 @@ def _check_fields(
             yield scored
 
 
-def lists_of(path: Path) -> dict[str, RankedList]:
+def read_lists(path: Path) -> dict[str, RankedList]:
     """Per topic the documents of a run, in rank order."""
     lists: dict[str, list[ScoredDoc]] = {}
     for document in read_run(path):
@@ -188,7 +188,7 @@ def write_run(
         raise UsageError(f"unknown output format {manifest.output_format!r}; known: {', '.join(OUTPUT_FORMATS)}")
     topics = without = lines = 0
     with atomic_write(path) as out:
-        with packed(out, path.suffix) as text:
+        with open_gzip(out, path.suffix) as text:
             for hits in map(RankedList.of, lists):
                 topics += 1
                 without += not hits

@@ -10,7 +10,7 @@ from typing import Any
 from lexvl_anserini.data.pictures.images import count_usable_cores
 from lexvl_anserini.engines.engine import ChangingEngine, EngineOptions
 from lexvl_anserini.engines.index_folder import REPORT, is_index, read_report
-from lexvl_anserini.engines.opening import changing_engine, engine_class, engine_name, engine_of, target_of
+from lexvl_anserini.engines.opening import choose_engine, find_engine, get_changing_engine, get_engine, resolve_target
 from lexvl_anserini.ground.claims import Claim, claim, report_finished
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import clear_remains, sole_writer
@@ -21,7 +21,7 @@ from lexvl_anserini.ground.registry import ENGINES
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count, check_type
 from lexvl_anserini.queries.query_source import find_vocabulary_file, read_queries
 from lexvl_anserini.searching.searcher import Index
-from lexvl_anserini.shards.manifests import combined, list_part_folders
+from lexvl_anserini.shards.manifests import combine_manifests, list_part_folders
 
 Folders = Path | str | Sequence[Path | str]
 # How an error names them.
@@ -56,21 +56,21 @@ class BuildPlan:
         return replace(self, finished=there)
 
 
-def plan_index(
+def build_plan(
     shards: Folders, index: Path | str | None, engine: str | None, options: Mapping[str, Any], overwrite: bool
 ) -> BuildPlan:
     """Plans what `build_index` does; nothing is written."""
     sources = list_folders(shards)
     check_type("index", index, Path | str | None, "a folder or a URL")
     named = shards if isinstance(shards, Path | str) else shards[0]
-    target = target_of(name_index(Path(named)) if index is None else index, engine, options)
+    target = resolve_target(name_index(Path(named)) if index is None else index, engine, options)
     if index is None and len(sources) == 1 and is_index(sources[0]):
         raise UsageError(
             f"{named}: an index already; search it with lexvl search --index {named}, or name the folder of its shards"
         )
     manifest = plan_manifest(sources, target.engine)
-    name = engine_name(manifest.kind, target.engine)
-    chosen = engine_class(name).options(select_options(name, manifest.kind, target.options))
+    name = choose_engine(manifest.kind, target.engine)
+    chosen = get_engine(name).options(select_options(name, manifest.kind, target.options))
     return BuildPlan(sources, target.folder, manifest, name, chosen, overwrite).look_again()
 
 
@@ -95,17 +95,17 @@ def plan_manifest(sources: Sequence[Path], engine: str | None = None) -> Manifes
     """Returns the manifest of an index of these folders."""
     if len(sources) == 1:
         return read_manifest(sources[0])
-    merging = changing_engine(sources[0], engine)
-    return combined([merging.source_manifest(folder) for folder in sources], sources)
+    merging = get_changing_engine(sources[0], engine)
+    return combine_manifests([merging.source_manifest(folder) for folder in sources], sources)
 
 
 def select_options(engine: str, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Selects the options without those of other engines that are switched off."""
-    names = engine_class(engine).option_names
+    names = get_engine(engine).option_names
     named = {name: value for name, value in options.items() if name in names or value is not False}
     foreign = [name for name in named if name not in names]
     for other, row in sorted(ENGINES.items(), key=lambda item: kind not in item[1].kinds):
-        if owned := [name for name in foreign if other != engine and name in engine_class(other).option_names]:
+        if owned := [name for name in foreign if other != engine and name in get_engine(other).option_names]:
             raise UsageError(
                 f"{', '.join(owned)}: no option of the engine {engine}, which indexes these shards ({kind}), but of "
                 f"{other}, which indexes {' and '.join(row.kinds)} shards"
@@ -130,7 +130,7 @@ def is_built(index: Path, manifest: Manifest, engine: str, options: EngineOption
     stored_manifest, report = read_manifest(index), read_report(index)
     if stored_manifest != manifest:
         return claim(index, "an index", manifest.to_json(), stored_manifest.to_json(), overwrite) is Claim.DONE
-    stored = {"engine": report.get("engine"), **engine_of(index, stored_manifest.kind).stored_options(report)}
+    stored = {"engine": report.get("engine"), **find_engine(index, stored_manifest.kind).read_options(report)}
     requested = {"engine": engine, **options.to_json()}
     decision = claim(
         index,
@@ -139,7 +139,7 @@ def is_built(index: Path, manifest: Manifest, engine: str, options: EngineOption
         {name: str(stored.get(name)) for name in requested},
         overwrite,
     )
-    return decision is Claim.DONE and engine_of(index, stored_manifest.kind).is_whole(index, report)
+    return decision is Claim.DONE and find_engine(index, stored_manifest.kind).is_whole(index, report)
 
 
 def build_index(
@@ -184,7 +184,7 @@ def build_index(
     threads = choose_threads(threads)
     switches = {"text": text, "store_text": store_text, "term_vectors": term_vectors}
     named = {name: True for name, on in switches.items() if on} | ({} if metadata else {"metadata": False})
-    plan = plan_index(shards, index, engine, {**(options or {}), **named}, overwrite)
+    plan = build_plan(shards, index, engine, {**(options or {}), **named}, overwrite)
     return run_plan(plan, threads, progress)
 
 
@@ -212,10 +212,10 @@ def _keep(plan: BuildPlan) -> Index:
 
 
 def _build(plan: BuildPlan, threads: int, progress: Progress) -> Index:
-    engine = engine_class(plan.engine)
+    engine = get_engine(plan.engine)
     first, *others = sources = plan.sources
     if others or is_index(first) and issubclass(engine, ChangingEngine):
-        built = changing_engine(first, plan.engine).merge(sources, plan.index, threads, progress, plan.options)
+        built = get_changing_engine(first, plan.engine).merge(sources, plan.index, threads, progress, plan.options)
     else:
         built = engine.build(first, plan.index, plan.manifest, threads, progress, plan.options)
     return Index(built.path, built.manifest)
@@ -234,19 +234,19 @@ def append_index(
     """
     threads = choose_threads(threads)
     sources = list_folders(shards)
-    changed = find_engine(Path(index), "append to").append(Path(index), sources, replace, threads, progress)
+    changed = find_changing_engine(Path(index), "append to").append(Path(index), sources, replace, threads, progress)
     return Index(changed.path, changed.manifest)
 
 
 def delete_documents(index: Path | str, doc_ids: Iterable[str]) -> Index:
     """Removes documents from an impact index by id."""
-    changed = find_engine(Path(index), "delete from").delete(Path(index), doc_ids)
+    changed = find_changing_engine(Path(index), "delete from").delete(Path(index), doc_ids)
     return Index(changed.path, changed.manifest)
 
 
 def read_keywords(index: Path | str, key: str) -> dict[str, str]:
     """Reads the value of a metadata key by document id, of an impact index; documents without the key are absent."""
-    return find_engine(Path(index), "read").keywords(Path(index), key)
+    return find_changing_engine(Path(index), "read").keywords(Path(index), key)
 
 
 def check_index(index: Path | str, shards: Folders, progress: Progress = silent) -> dict[str, Any]:
@@ -261,7 +261,7 @@ def check_index(index: Path | str, shards: Folders, progress: Progress = silent)
     for source in sources:
         if is_index(source):
             raise UsageError(f"{source}: an index; name the shards that it was built from")
-    return changing_engine(folder, read_report(folder).get("engine")).check(folder, sources, progress)
+    return get_changing_engine(folder, read_report(folder).get("engine")).check(folder, sources, progress)
 
 
 def approximate_index(index: Path | str, queries: Path | str | None = None) -> Index:
@@ -272,7 +272,7 @@ def approximate_index(index: Path | str, queries: Path | str | None = None) -> I
         queries: a file of encoded queries to measure with; default: documents of the index.
     """
     folder, vectors, source = Path(index), list[ImpactQuery](), ""
-    engine = find_engine(folder, "prepare")
+    engine = find_changing_engine(folder, "prepare")
     if queries is not None:
         path = Path(queries)
         vectors = list(read_queries(path, folder, read_manifest(folder), find_vocabulary_file(folder, None)))
@@ -283,12 +283,12 @@ def approximate_index(index: Path | str, queries: Path | str | None = None) -> I
 
 def repair_index(index: Path | str) -> bool:
     """Writes again what an impact index lacks beside its documents, or what is damaged there; True if it did."""
-    return find_engine(Path(index), "repair").repair(Path(index))
+    return find_changing_engine(Path(index), "repair").repair(Path(index))
 
 
-def find_engine(index: Path, purpose: str) -> type[ChangingEngine]:
+def find_changing_engine(index: Path, purpose: str) -> type[ChangingEngine]:
     """Finds the engine of an existing index, to change it."""
     clear_remains(index)
     if not is_index(index):
         raise ArtefactError(f"{index}: no index of ours to {purpose}; build it first")
-    return changing_engine(index, read_report(index).get("engine"))
+    return get_changing_engine(index, read_report(index).get("engine"))

@@ -14,8 +14,8 @@ import orjson
 
 from lexvl_anserini.data.dataset import load_reference
 from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
-from lexvl_anserini.engines.lucene.versions import commit_id
-from lexvl_anserini.engines.opening import engine_of
+from lexvl_anserini.engines.lucene.versions import read_commit_id
+from lexvl_anserini.engines.opening import find_engine
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.machine import list_versions
 from lexvl_anserini.ground.manifest import NAMED, Manifest, RunManifest
@@ -110,7 +110,7 @@ def name_content(index: Path, manifest: Manifest) -> str:
     report = read_report(index)
     content = {
         "shards": [source["shards"] for source in report.get("sources") or ()] or [source_digest(manifest)],
-        "commit": commit_id(index) if report.changed or not report else None,
+        "commit": read_commit_id(index) if report.changed or not report else None,
         **{key: report.get(key) for key in ("engine", "options", "faiss", "files", "collection")},
     }
     return f"{index.name}@{sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()[:NAMED]}"
@@ -118,7 +118,7 @@ def name_content(index: Path, manifest: Manifest) -> str:
 
 def read_texts(hits: RankedList, index: BuiltIndex, data_dir: str | None) -> dict[str, str]:
     """Reads the contents of some documents: stored in the index, else from their corpus, which it reads once."""
-    engine = engine_of(index.path, index.manifest.kind)
+    engine = find_engine(index.path, index.manifest.kind)
     if (stored := engine.stored_texts(index.path, hits.doc_ids)) is not None:
         return stored
     dataset = load_reference(index.manifest.corpus.ref.at(data_dir))

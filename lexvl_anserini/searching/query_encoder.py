@@ -13,9 +13,9 @@ from lexvl_anserini.data.lines import log_once
 from lexvl_anserini.encoders.cards import remark_on
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.bm25 import BM25Settings
-from lexvl_anserini.encoders.loading import load_encoder_of
+from lexvl_anserini.encoders.loading import load_encoder_from
 from lexvl_anserini.encoders.parts.fields import FieldsTower, QueryField, read_weight, split_field_options
-from lexvl_anserini.engines.analysis import word_analysis
+from lexvl_anserini.engines.analysis import load_word_analysis
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import FIELDS, EncoderRef, FieldEntry, Manifest
 from lexvl_anserini.ground.quantise import Quantiser
@@ -46,7 +46,7 @@ class EncoderChanges:
             return load_fields(manifest.encoder, self.options, self.device)
         if remark := remark_on(manifest.encoder.checkpoint, manifest.corpus.name):
             log_once(remark, logging.WARNING)
-        return load_encoder_of(
+        return load_encoder_from(
             manifest.encoder, self.checkpoint, self.tokenizer, self.device, self.options, manifest.vocabulary_digest
         )
 
@@ -100,9 +100,9 @@ def load_field(entry: FieldEntry, options: dict[str, Any], device: str) -> Query
                 f"option {next(iter(options))} of field {entry.name!r}: the impacts of BM25 have its options; encode "
                 "and join again with other ones"
             )
-        analyse = word_analysis(BM25Settings.of(entry.encoder.options))
+        analyse = load_word_analysis(BM25Settings.of(entry.encoder.options))
         return QueryField(entry.name, weight, quantiser=Quantiser.from_json(entry["quantiser"]), analyse=analyse)
     places = (options.pop("checkpoint", None), options.pop("tokenizer", None))
-    model = load_encoder_of(entry.encoder, *places, device, options, entry.vocabulary_digest)
+    model = load_encoder_from(entry.encoder, *places, device, options, entry.vocabulary_digest)
     quantiser = Quantiser.from_json(entry["quantiser"]) if entry.get("quantiser") else model.fitted(Quantiser())
     return QueryField(entry.name, weight, model.query, quantiser)

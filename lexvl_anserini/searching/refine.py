@@ -11,8 +11,8 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import ImpactQuery, heaviest
 from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Text, TreeQuery, Unscored, build_clause
 from lexvl_anserini.queries.query_vectors import Feedback, VectorOf, integers, rocchio
-from lexvl_anserini.runs.order import best_of, group_by_documents
-from lexvl_anserini.searching.search import Search, least_score
+from lexvl_anserini.runs.order import group_by_documents, read_best
+from lexvl_anserini.searching.search import Search, compute_least_score
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.engine import ImpactEngine
@@ -92,7 +92,7 @@ def search_refined(
         search: with `remove_query`, feedback ignores a document whose id is the query's.
         vector_of: a document's vector, for feedback.
     """
-    passages, feedback = best_of(search.passages), search.rocchio
+    passages, feedback = read_best(search.passages), search.rocchio
 
     def trees(piece: Sequence[RefinedQuery], hits: int, required: Clause | None = None) -> Iterator[RankedList]:
         for refined in piece:
@@ -136,7 +136,7 @@ def search_refined(
             yield from ranked_lists
             continue
         for refined, listed in zip(piece, ranked_lists, strict=True):
-            yield listed.down_to(least_score(search.min_score, build_tree(refined, search), engine))
+            yield listed.down_to(compute_least_score(search.min_score, build_tree(refined, search), engine))
 
 
 def _refuse_trees(piece: Sequence[RefinedQuery]) -> None:

@@ -17,7 +17,7 @@ from lexvl_anserini.ground.records import SCORE_LIMIT
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.queries.clauses import Clause, Text, bound, walk
 from lexvl_anserini.queries.query_vectors import MOST_RM3_DOCUMENTS, RM3, Feedback
-from lexvl_anserini.runs.order import best_of
+from lexvl_anserini.runs.order import read_best
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.engine import ImpactEngine
@@ -179,7 +179,8 @@ class Search:
 
     def __post_init__(self) -> None:
         check_count("threads", self.threads, most=MOST_THREADS)
-        for name in ("batch_size", "query_terms", "first_terms", "candidates"):
+        check_count("batch_size", self.batch_size)
+        for name in ("query_terms", "first_terms", "candidates"):
             if (count := getattr(self, name)) is not None:
                 check_count(name, count)
         if not 0 <= self.threshold <= 1:
@@ -187,7 +188,7 @@ class Search:
         if not 0 <= self.text_weight < SCORE_LIMIT:
             raise UsageError(f"text weight {self.text_weight}: expected a number from 0 to {SCORE_LIMIT - 1:,}")
         _ = self.rocchio, self.bm25_expansion
-        best = best_of(self.passages)
+        best = read_best(self.passages)
         if self.min_score is not None and self.min_score.relative and best > 1:
             raise UsageError(f"least score {self.min_score}: a sum over passages has no bound; give a score, no share")
         if best and (self.feedback or self.rm3):
@@ -222,8 +223,8 @@ class Search:
         """The settings that decide lists, as a run's manifest names them; a list of terms by its size and digest."""
         phases, feedback, rm3 = (self.first_terms, self.candidates), self.rocchio, self.bm25_expansion
         values = {
-            "only_terms": self.only_terms and digest_terms(self.only_terms),
-            "without_terms": self.without_terms and digest_terms(self.without_terms),
+            "only_terms": self.only_terms and describe_terms(self.only_terms),
+            "without_terms": self.without_terms and describe_terms(self.without_terms),
             "query_terms": self.query_terms,
             "threshold": self.threshold,
             "two_phase": self.first_terms and list(phases),
@@ -237,22 +238,22 @@ class Search:
         return {name: value for name, value in values.items() if value}
 
 
-def digest_terms(terms: frozenset[str]) -> str:
+def describe_terms(terms: frozenset[str]) -> str:
     """The number of listed terms and a digest, for a run's manifest."""
     lines = "\n".join(sorted(terms))
     return f"{len(terms)}@{sha256(lines.encode()).hexdigest()[:NAMED]}"
 
 
-def least_score(cut: Cut, clause: Clause, engine: ImpactEngine) -> float:
+def compute_least_score(cut: Cut, clause: Clause, engine: ImpactEngine) -> float:
     """The least score of a hit of a query tree.
 
     Raises:
         UsageError: a share of a bound, and the tree has BM25.
     """
-    return cut.value * greatest_score(clause, engine) / 100 if cut.relative else cut.value
+    return cut.value * compute_greatest_score(clause, engine) / 100 if cut.relative else cut.value
 
 
-def greatest_score(clause: Clause, engine: ImpactEngine) -> float:
+def compute_greatest_score(clause: Clause, engine: ImpactEngine) -> float:
     """The greatest score that a document could have: sum over terms of weight x greatest impact in the index.
 
     It is the same in every exact engine. A document has it if it has the greatest impact of each term.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.encoders.parts.fields import FieldsTower
-from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, is_index, read_report, state_of_index
+from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, is_index, read_index_state, read_report
 from lexvl_anserini.engines.opening import index_path, open_index
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest, expect_lexical
@@ -26,7 +26,7 @@ from lexvl_anserini.ground.typed import MOST, check_count, check_type
 from lexvl_anserini.queries.clauses import Query, TreeQuery
 from lexvl_anserini.queries.query_source import TYPED
 from lexvl_anserini.queries.query_vectors import ShardVectors, encode_queries
-from lexvl_anserini.runs.order import RankedList, best_of
+from lexvl_anserini.runs.order import RankedList, read_best
 from lexvl_anserini.runs.trec import DEFAULT_HITS
 from lexvl_anserini.searching.query_encoder import EncoderChanges
 from lexvl_anserini.searching.refine import RefinedQuery, cut_queries, search_refined
@@ -73,7 +73,7 @@ class SearchCost:
 
     def count_queries(self, queries: Iterator[Any]) -> Iterator[Any]:
         """Passes queries on and counts them, their terms, and the seconds that encoding takes."""
-        for query, seconds in time_items(queries):
+        for query, seconds in measure_items(queries):
             self.encode_s += seconds
             self.queries += 1
             self.terms += len(query.vector) if isinstance(query, ImpactQuery) else 0
@@ -81,7 +81,7 @@ class SearchCost:
 
     def count_lists(self, lists: Iterator[RankedList]) -> Iterator[RankedList]:
         """Passes lists on and counts the seconds that they take, encoding included."""
-        for hits, seconds in time_items(lists):
+        for hits, seconds in measure_items(lists):
             self.all_s += seconds
             yield hits
 
@@ -105,7 +105,7 @@ class SearchCost:
         return figures
 
 
-def time_items(stream: Iterator[Any]) -> Iterator[tuple[Any, float]]:
+def measure_items(stream: Iterator[Any]) -> Iterator[tuple[Any, float]]:
     """Yields each item of a stream, and the seconds that it took."""
     while True:
         started = time.perf_counter()
@@ -249,7 +249,7 @@ class Searcher:
             impacts = cast("ImpactEngine", self.engine)  # `check_kind` refuses others
             lists = search_refined(impacts, with_texts, search, fetch, self._choose_vectors(impacts, search))
         else:
-            find, best = self.engine.search, best_of(search.passages)
+            find, best = self.engine.search, read_best(search.passages)
             if search.rm3:
                 find = partial(cast("TextEngine", self.engine).search, rm3=search.bm25_expansion)
             elif best:
@@ -290,7 +290,7 @@ class Searcher:
             ArtefactError: the products do not sum to the engine's score; the index is damaged.
         """
         check_count("hits", hits)
-        best, manifest = best_of(passages), self.index.manifest
+        best, manifest = read_best(passages), self.index.manifest
         expect_lexical(self.index.path, manifest.kind, "only the score of an impact index is a sum over terms")
         if isinstance(query, str):
             query = Topic(TYPED, query)
@@ -304,7 +304,7 @@ class Searcher:
             listed = list(next(engine.search([query], hits)).doc_ids)
         return explain_documents(engine, query, listed, fields=manifest.fields)
 
-    def verified(self) -> None:
+    def verify(self) -> None:
         """Waits until the files of the index are compared with their checksums.
 
         Raises:
@@ -312,7 +312,7 @@ class Searcher:
         """
         engine = self._engine
         if engine is not None:
-            engine.verified()
+            engine.verify()
 
     def close(self) -> None:
         """Closes the engine, if it was opened; another query opens it again.
@@ -341,7 +341,7 @@ class Searcher:
     ) -> None:
         try:
             if kind is None:
-                self.verified()
+                self.verify()
         finally:
             self.close()
 
@@ -462,14 +462,14 @@ class Index(BuiltIndex):
         """
         queries = list(query) if isinstance(query, Iterator) else query  # a second attempt reads them again
         while True:
-            state = state_of_index(self.path)
+            state = read_index_state(self.path)
             try:
                 searcher = self._open_searcher(state, model, device)
                 hits: RankedList | list[RankedList] = searcher.search(queries, k)
-                searcher.verified()
+                searcher.verify()
                 return hits
             except ArtefactError:
-                if state_of_index(self.path) == state:
+                if read_index_state(self.path) == state:
                     raise
                 # The index was replaced while it was opened.
 

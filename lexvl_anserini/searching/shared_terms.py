@@ -247,7 +247,7 @@ def _options(run: RunManifest | None) -> Mapping[str, Any]:
     return run.encoder.options if run and not run.mixes else {}
 
 
-def warn_of_other_scores(run_path: Path, scores: Mapping[str, float], explanations: Sequence[Explanation]) -> None:
+def warn_about_scores(run_path: Path, scores: Mapping[str, float], explanations: Sequence[Explanation]) -> None:
     """Logs a warning where a run has other scores than the explanations."""
     if differing := [e for e in explanations if e.doc_id in scores and scores[e.doc_id] != e.score]:
         first = differing[0]

@@ -120,7 +120,7 @@ def sample_size(quantiser: Quantiser, model: Encoder, count: int) -> int:
     return min(CALIBRATION_SAMPLE, count) if needed else 0
 
 
-def calibrated(
+def calibrate(
     quantiser: Quantiser,
     documents: Iterable[Document],
     count: int,
@@ -292,7 +292,7 @@ class WholeCorpus:
 
     def calibrated(self, quantiser: Quantiser, model: Encoder, batch_size: int, on_error: OnError) -> Quantiser:
         """From a sample of all documents, which are in memory, or read again up to the last one of the sample."""
-        return calibrated(
+        return calibrate(
             quantiser, self._start_again(), self._summary.documents, model, batch_size, on_error, self.dataset.name
         )
 

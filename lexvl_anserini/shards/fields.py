@@ -42,7 +42,7 @@ from lexvl_anserini.ground.manifest import (
     ShardRecord,
     read_manifest,
 )
-from lexvl_anserini.ground.progress import Progress, batched, silent
+from lexvl_anserini.ground.progress import Progress, make_batches, silent
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import NO_METADATA, ImpactDocument, Vocabulary, mark_field
 from lexvl_anserini.shards.layout import Layout, Shard, write_shard, write_shards
@@ -311,7 +311,7 @@ def write_joined(sources: Sequence[FieldSource], noted: Any, output: Path, cut: 
     with new_folder(output) as part:
 
         def join() -> Iterator[ShardRecord]:
-            for number, batch in enumerate(batched(rows, layout.shard_size)):
+            for number, batch in enumerate(make_batches(rows, layout.shard_size)):
                 shard = build_shard(batch, sources, len(vocabulary))
                 yield write_shard(part, layout.name(number), shard, vocabulary, layout)
                 progress(len(batch))

@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.files import compute_sha256, packed, sync_to
+from lexvl_anserini.ground.files import compute_sha256, open_gzip, sync_to
 from lexvl_anserini.ground.manifest import Counts, LayoutEntry, Manifest, ShardRecord, write_manifest
 from lexvl_anserini.ground.records import VOCABULARY, Vocabulary
 from lexvl_anserini.ground.typed import check_count
@@ -242,6 +242,6 @@ def sum_counts(shards: Sequence[Counts]) -> Counts:
 def shard_stream(path: Path, compress: bool) -> Iterator[IO[bytes]]:
     """A file that is on disk when the block ends; gzip without time stamp or name, so that bytes repeat."""
     with open(path, "wb") as raw:
-        with packed(raw, ".gz" if compress else "") as out:
+        with open_gzip(raw, ".gz" if compress else "") as out:
             yield out
         sync_to(raw)

@@ -23,7 +23,7 @@ from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.claims import Claim, claim, compare_requests
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.files import compute_sha256, part_of, publish, read_json
+from lexvl_anserini.ground.files import compute_sha256, name_part, publish, read_json
 from lexvl_anserini.ground.machine import list_versions
 from lexvl_anserini.ground.manifest import (
     MANIFEST,
@@ -54,7 +54,7 @@ SKIPPED = "skipped.jsonl"
 CONTENTS = "pictures, vectors or metadata"
 
 
-def requested(
+def request_shards(
     dataset: Dataset,
     summary: CorpusSummary,
     model: Encoder,
@@ -122,7 +122,7 @@ def claim_on_shards(
     names = {path.name for path in output.iterdir()}
     state = next((name for name in (MANIFEST, UNFINISHED) if name in names), None)
     if state is None:
-        if names - {part_of(output / UNFINISHED).name}:
+        if names - {name_part(output / UNFINISHED).name}:
             raise ArtefactError(f"{output}: not empty and not written by encode; name another --output")
         return Claim.FRESH, None
     manifest = Manifest.from_json(read_json(output / state, "manifest"), str(output / state))
@@ -274,7 +274,7 @@ def _describe_scale(manifest: Manifest) -> str:
     return f"; encode with {' '.join(options)}" if sides.document.scale else ""
 
 
-def combined(manifests: Sequence[Manifest], folders: Sequence[Path]) -> Manifest:
+def combine_manifests(manifests: Sequence[Manifest], folders: Sequence[Path]) -> Manifest:
     """The manifest of several corpora in one index, in their order."""
     first = manifests[0]
     digests: dict[str, Path] = {}

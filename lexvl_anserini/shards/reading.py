@@ -164,7 +164,7 @@ def shard_pieces(path: Path) -> Iterator[bytes | Columns]:
     if path.suffix == ".parquet":
         yield from _columns(path)
         return
-    with _opened(path) as rows:
+    with _open_shard(path) as rows:
         while piece := rows.read(PIECE_BYTES):
             yield piece + rows.readline()
 
@@ -258,7 +258,7 @@ def _check_id(doc_id: Any, where: str) -> str:
 
 def _read_json_rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
     """Yields each JSON object of a shard and its place, for errors."""
-    with _opened(path) as lines:
+    with _open_shard(path) as lines:
         for number, line in enumerate(lines, start=1):
             where = f"{path} line {number}"
             row = _parse_rows(line, where)
@@ -275,7 +275,7 @@ def _parse_rows(data: bytes | str, where: str) -> Any:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _open_shard(path: Path) -> Iterator[BinaryIO]:
     """The bytes of a shard of JSON lines, plain or gzip."""
     try:
         with open_packed(path) as source:
@@ -420,7 +420,7 @@ def _format_json(value: Any, where: str) -> bytes:
         raise ArtefactError(f"{where}: metadata that cannot be stored as JSON ({error}); encode again") from error
 
 
-def stored_vectors(shards: Path, rows: Mapping[str, int]) -> Any:
+def read_stored_vectors(shards: Path, rows: Mapping[str, int]) -> Any:
     """The vectors of some documents: float32 [n, D] of dense shards, CSR [n, V] float64 of impacts.
 
     A dense vector is the encoder's own. An impact is divided by the scale of the shards: it differs from the encoder's

@@ -35,7 +35,7 @@ from lexvl_anserini.ground.files import (
     publish,
 )
 from lexvl_anserini.ground.manifest import UNFINISHED, Manifest, QuantiserEntry, ShardRecord, write_manifest
-from lexvl_anserini.ground.progress import Progress, batched, silent
+from lexvl_anserini.ground.progress import Progress, make_batches, silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import VOCABULARY
 from lexvl_anserini.ground.typed import check_count, check_type
@@ -48,7 +48,7 @@ from lexvl_anserini.shards.encoding import (
     encode_shard,
 )
 from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream, sum_counts
-from lexvl_anserini.shards.manifests import SKIPPED, claim_on_shards, clear, is_recorded, requested, select_valid
+from lexvl_anserini.shards.manifests import SKIPPED, claim_on_shards, clear, is_recorded, request_shards, select_valid
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ def write_impacts(
     with FileDigests() as files:
         covered = Covered(model.document, layout.metadata, files)
         summary = reading.check(covered)
-        request = requested(dataset, summary, model, quantiser or Quantiser(), layout, batch_size, reading.part)
+        request = request_shards(dataset, summary, model, quantiser or Quantiser(), layout, batch_size, reading.part)
         request = reading.settled(request, output)
         with disk_errors(output):
             make_folder(output)
@@ -166,7 +166,7 @@ class UnfinishedShards:
             self.model.vocabulary.write(self.output / VOCABULARY)
         self.records = {shard.name: shard for shard in self.plan.shards if is_recorded(self.output, shard)}
         done, contents, documents = set(self.records), CoveredDigest(self.covered), reading.documents()
-        for number, batch in enumerate(batched(documents, self.layout.shard_size)):
+        for number, batch in enumerate(make_batches(documents, self.layout.shard_size)):
             name = self.layout.name(number)
             shard = None
             if name in done and self._has_contents(name, batch):

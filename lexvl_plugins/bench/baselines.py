@@ -20,7 +20,7 @@ import numpy as np
 import orjson
 from scipy import sparse
 
-from lexvl_anserini.engines.approximation import Exact, mean_recall
+from lexvl_anserini.engines.approximation import Exact, compute_mean_recall
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.records import Vocabulary
 from lexvl_anserini.shards.reading import Columns, check_shards, read_shard, read_vocabulary, shard_pieces
@@ -128,7 +128,7 @@ def make_worker(inputs: Inputs, searches: Mapping[str, Search]) -> Ready:
             (documents[np.asarray(of_query, np.int64)] @ row.T).toarray()
             for of_query, row in zip(numbers, rows, strict=True)
         ]
-        return mean_recall(inputs.exact[str(hits)], scores), median(seconds)
+        return compute_mean_recall(inputs.exact[str(hits)], scores), median(seconds)
 
     def answer(task: str, hits: int, threads: int = 1) -> Any:
         if hits not in chosen:

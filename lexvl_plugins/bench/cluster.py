@@ -27,7 +27,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from lexvl_anserini.cli import Style, Verbose, expanded, print_rows, run
+from lexvl_anserini.cli import Style, Verbose, expand_options, print_rows, run
 from lexvl_anserini.data.corpora.captioned import list_demo_files, read_karpathy
 from lexvl_anserini.engines.index_folder import REPORT, BuiltIndex, index_manifest, read_report
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
@@ -35,7 +35,7 @@ from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_error
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.progress import Progress, progress_bar
 from lexvl_anserini.queries.query_source import find_topic_source
-from lexvl_anserini.runs.order import RankedList, merged
+from lexvl_anserini.runs.order import RankedList, merge_lists
 from lexvl_anserini.runs.trec import ensure_run
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index_runs import plan_run, write_index_run
@@ -271,7 +271,7 @@ def measure_merging(
                 received = list(map(pickle.loads, packed))
             unpacking.append(watch.cpu_s)
             with Stopwatch() as watch:
-                merged(received, hits)
+                merge_lists(received, hits)
             merging.append(watch.cpu_s)
         costs[f"unpack_{count}x{hits}_ms"] = round(median(unpacking) * 1000, 2)
         costs[f"merge_{count}x{hits}_ms"] = round(median(merging) * 1000, 2)
@@ -296,7 +296,7 @@ def demo(settings: ClusterDemoOptions) -> dict[str, Any]:
     return {"nodes": settings.nodes, "parts": settings.parts, "nodes_killed": killed, **rows, **seconds}
 
 
-@expanded
+@expand_options
 def command(
     what: Annotated[
         str, typer.Argument(help="demo: drawn pictures, encoded, indexed and searched; merge: the cost of many lists.")

@@ -15,7 +15,7 @@ import orjson
 import typer
 from lexvl_eval.report.render import check_format
 
-from lexvl_anserini.cli import Verbose, expanded
+from lexvl_anserini.cli import Verbose, expand_options
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.registry import import_home
@@ -146,7 +146,7 @@ FORMATS: Mapping[str, Callable[[Report, str], str]] = {
 }
 
 
-@expanded
+@expand_options
 def command(
     *,
     suite: Annotated[str | None, typer.Option(help=f"{', '.join(SUITES)}; default overhead.")] = None,

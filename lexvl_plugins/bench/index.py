@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.index_folder import folder_bytes, index_manifest, read_report, resident_bytes
+from lexvl_anserini.engines.index_folder import index_manifest, measure_folder, measure_resident, read_report
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_plugins.bench.collection import describe, open_workdir, prepare, read_queries
@@ -95,7 +95,7 @@ def build(arrangement: Arrangement, shards: Path, index: Path) -> Built:
     shutil.rmtree(index, ignore_errors=True)
     outcome = run_once(system.function, system.environ, **places, threads=threads, cores=cores)
     counts = run_once(".systems:count_index", index=str(index)).result
-    built = Built(outcome, counts, folder_bytes(index), resident_bytes(index))
+    built = Built(outcome, counts, measure_folder(index), measure_resident(index))
     shutil.rmtree(index)
     return built
 
@@ -165,8 +165,8 @@ def measure_opening(index: Path, queries: Path) -> dict[str, Any]:
         "open_again_ms": round(middle["again_s"] * 1000, 1),
         "first_query_ms": round(middle["first_s"] * 1000, 1),
         "opened_mib": mib(middle["resident_bytes"]),
-        "lucene_bytes_per_posting": round(folder_bytes(index) / postings, 2),
-        "resident_bytes_per_posting": round(resident_bytes(index) / postings, 2),
+        "lucene_bytes_per_posting": round(measure_folder(index) / postings, 2),
+        "resident_bytes_per_posting": round(measure_resident(index) / postings, 2),
     }
 
 

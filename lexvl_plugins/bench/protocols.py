@@ -157,13 +157,13 @@ def quote(number: int | None) -> str:
 
 def build(shards: str, index: str) -> dict[str, Any]:
     """Indexes shards with the default engine of their kind, unless it is done: seconds, bytes, name of the engine."""
-    from lexvl_anserini.engines.index_folder import folder_bytes, read_report, resident_bytes
+    from lexvl_anserini.engines.index_folder import measure_folder, measure_resident, read_report
     from lexvl_anserini.searching.building import build_index
 
     with Stopwatch() as watch:
         build_index(shards, index)
     path = Path(index)
-    size = folder_bytes(path) + resident_bytes(path)
+    size = measure_folder(path) + measure_resident(path)
     return {"build_s": watch.wall_s, "bytes": size, "engine": read_report(path)["engine"]}
 
 
@@ -225,9 +225,9 @@ def answer(shards: str, index: str, topics: str | None, count: int, tokens: int 
 def load_limited(manifest: Any, tokens: int | None) -> tuple[Any, list[str]]:
     """The encoder of an index, whose queries have at most so many tokens; and a note where it has its own limit."""
     from lexvl_anserini.encoders.cards import make_length_options
-    from lexvl_anserini.encoders.loading import load_encoder_of
+    from lexvl_anserini.encoders.loading import load_encoder_from
 
-    load = partial(load_encoder_of, manifest.encoder, device="cpu", vocabulary=manifest.vocabulary_digest)
+    load = partial(load_encoder_from, manifest.encoder, device="cpu", vocabulary=manifest.vocabulary_digest)
     if tokens is None:
         return load(), []
     try:

@@ -12,7 +12,7 @@ from lexvl_eval.reproduction.prepared import (
     list_needed_weights,
     prepare,
 )
-from lexvl_eval.reproduction.retrieval import dataset_for, encoded, find_or_make
+from lexvl_eval.reproduction.retrieval import dataset_for, encode_documents, find_or_make
 from lexvl_eval.reproduction.rows import Finding, Need, PartCost, RowPart, Workplace
 from lexvl_eval.reproduction.sources import SUITE_S
 
@@ -34,7 +34,7 @@ def compare_latency(part: RowPart, work: Prepared, place: Workplace) -> dict[str
     if dense is None:
         raise CheckpointError(f"{part.label}: no published weights of the dense model")
     dataset = dataset_for(part, work, place)
-    shards, dense_shards = encoded(work, dataset, place), encoded(dense, dataset, place)
+    shards, dense_shards = encode_documents(work, dataset, place), encode_documents(dense, dataset, place)
     report = measure(Options(protocol=work.system.protocol, shards=shards, dense_shards=dense_shards))
     lexical_row, dense_row = report.rows
     ratios = {ratio.what: ratio.median for ratio in report.ratios}

@@ -29,7 +29,7 @@ import numpy as np
 import orjson
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.jvm import INDEXING_OPTIONS, java_cast, java_class
+from lexvl_anserini.engines.jvm import INDEXING_OPTIONS, call_cast, get_java_class
 from lexvl_anserini.engines.pyserini import prepare
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.records import ImpactQuery
@@ -174,7 +174,7 @@ def search_approximately(index: str, queries: str, exact: str) -> Ready:
 
     It finds `RECALL` of the hits, or the most that it measured.
     """
-    from lexvl_anserini.engines.approximation import mean_recall, measured_recall
+    from lexvl_anserini.engines.approximation import compute_mean_recall, read_recall
     from lexvl_anserini.engines.index_folder import read_report
     from lexvl_anserini.searching.building import approximate_index
 
@@ -190,8 +190,10 @@ def search_approximately(index: str, queries: str, exact: str) -> Ready:
         if task == "latency":
             return time_each(lambda query: list(engine.search_approximately([query], hits, least)), encoded)
         lists = list(engine.search_approximately(encoded, hits, least))
-        reached = mean_recall(orjson.loads(Path(exact).read_bytes())[str(hits)], [ranked.scores for ranked in lists])
-        return {"recall": reached, "settings": measured_recall(report, path, least, hits)}
+        reached = compute_mean_recall(
+            orjson.loads(Path(exact).read_bytes())[str(hits)], [ranked.scores for ranked in lists]
+        )
+        return {"recall": reached, "settings": read_recall(report, path, least, hits)}
 
     return Ready({}, answer)
 
@@ -289,16 +291,16 @@ FIELD = "contents"
 def open_reader(index: str) -> tuple[Any, Any]:
     """A reader of an index, ours or stock's; the second is the same one as an IndexReader, as Lucene's methods ask."""
     jvm.start()
-    path = java_class("java.nio.file.Paths").get(str(Path(index).absolute()))
-    folder = java_class("org.apache.lucene.store.FSDirectory").open(path)
-    reader = java_class("org.apache.lucene.index.DirectoryReader").open(folder)
-    return reader, java_cast("org.apache.lucene.index.IndexReader", reader)
+    path = get_java_class("java.nio.file.Paths").get(str(Path(index).absolute()))
+    folder = get_java_class("org.apache.lucene.store.FSDirectory").open(path)
+    reader = get_java_class("org.apache.lucene.index.DirectoryReader").open(folder)
+    return reader, call_cast("org.apache.lucene.index.IndexReader", reader)
 
 
 def count_index(index: str) -> dict[str, int]:
     """Documents, postings and the sum of all impacts, from the index's own statistics."""
     reader, as_reader = open_reader(index)
-    terms = java_class("org.apache.lucene.index.MultiTerms").getTerms(as_reader, FIELD)
+    terms = get_java_class("org.apache.lucene.index.MultiTerms").getTerms(as_reader, FIELD)
     return {
         "documents": int(reader.maxDoc()),
         "postings": int(terms.getSumDocFreq()),
@@ -313,15 +315,15 @@ def search_lucene(index: str, queries: str) -> Ready:
     over queries of the sum over terms of df / N.
     """
     reader, as_reader = open_reader(index)
-    searcher = java_class("org.apache.lucene.search.IndexSearcher")(as_reader)
-    searcher.setSimilarity(java_class("io.anserini.search.similarity.ImpactSimilarity")())
+    searcher = get_java_class("org.apache.lucene.search.IndexSearcher")(as_reader)
+    searcher.setSimilarity(get_java_class("io.anserini.search.similarity.ImpactSimilarity")())
     encoded = read_queries(queries)
     built = [build_query(query.vector) for query in encoded]
 
     def answer(task: str, hits: int, threads: int = 1) -> dict[str, Any]:
         return time_each(lambda query: searcher.search(query, hits), built)
 
-    term_of = java_class("org.apache.lucene.index.Term")
+    term_of = get_java_class("org.apache.lucene.index.Term")
     frequency = {term: int(reader.docFreq(term_of(FIELD, term))) for query in encoded for term in query.vector}
     touched = sum(frequency[term] for query in encoded for term in query.vector)
     return Ready({"overlap": touched / (len(encoded) * int(reader.maxDoc()))}, answer)
@@ -329,12 +331,12 @@ def search_lucene(index: str, queries: str) -> Ready:
 
 def build_query(vector: Mapping[str, float]) -> Any:
     """One optional clause per term, boosted by its weight."""
-    term_of = java_class("org.apache.lucene.index.Term")
-    one_term = java_class("org.apache.lucene.search.TermQuery")
-    boosted = java_class("org.apache.lucene.search.BoostQuery")
-    should = java_class("org.apache.lucene.search.BooleanClause$Occur").SHOULD
-    builder = java_class("org.apache.lucene.search.BooleanQuery$Builder")()
-    as_query = partial(java_cast, "org.apache.lucene.search.Query")
+    term_of = get_java_class("org.apache.lucene.index.Term")
+    one_term = get_java_class("org.apache.lucene.search.TermQuery")
+    boosted = get_java_class("org.apache.lucene.search.BoostQuery")
+    should = get_java_class("org.apache.lucene.search.BooleanClause$Occur").SHOULD
+    builder = get_java_class("org.apache.lucene.search.BooleanQuery$Builder")()
+    as_query = partial(call_cast, "org.apache.lucene.search.Query")
     for term, weight in vector.items():
         builder.add(as_query(boosted(as_query(one_term(term_of(FIELD, term))), float(weight))), should)
     return as_query(builder.build())

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import numpy as np
 from lexvl_eval import options
 from lexvl_eval.measures.inputs import JudgementSource, choose_source, describe_run, read_judgements
-from lexvl_eval.measures.metrics import MeasuringRules, check_levels, judgements, mean, values_of
+from lexvl_eval.measures.metrics import MeasuringRules, check_levels, compute_values, judgements, mean
 from lexvl_eval.measures.names import Measure, parse_measure
 from lexvl_eval.measures.ties import check_hits, collect_relevant, find, some
 from lexvl_eval.report.render import FOUR_DECIMALS, MISSING, Column, Table, check_format, render
 from lexvl_eval.report.tables import split_names
 
-from lexvl_anserini.cli import DataDir, Verbose, expanded, run
+from lexvl_anserini.cli import DataDir, Verbose, expand_options, run
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import DataError, UsageError
@@ -60,7 +60,9 @@ class Split:
         relevant = collect_relevant(judgements(self.qrels, self.label))
         check_levels(relevant, [measure], self.label)
         places = find([check_hits(self.rank(value), self.label)], relevant, self.remove_query)
-        measured = values_of(places, relevant, np.arange(len(relevant.topics)), [measure], MeasuringRules())[measure]
+        measured = compute_values(places, relevant, np.arange(len(relevant.topics)), [measure], MeasuringRules())[
+            measure
+        ]
         return dict(zip(relevant.topics, map(float, measured), strict=True))
 
     def measure(self, value: Any, measure: Measure) -> float:
@@ -241,7 +243,7 @@ def format_options(setting: TuningSetting, names: Sequence[str]) -> list[str]:
     return [" ".join(item if isinstance(item, str) else f"{item:g}" for item in each) for each in values]
 
 
-@expanded
+@expand_options
 def command(
     *,
     fusion: FusionGrid,

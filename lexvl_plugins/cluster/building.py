@@ -25,16 +25,16 @@ from lexvl_anserini.engines.index_folder import (
     REPORT,
     BuiltIndex,
     is_index,
-    new_index,
     read_report,
+    write_index,
     write_report,
 )
-from lexvl_anserini.engines.lucene.writing import IndexOptions, source_manifest
+from lexvl_anserini.engines.lucene.writing import IndexOptions, read_source_manifest
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import read_json, room_of, write_json
+from lexvl_anserini.ground.files import find_room, read_json, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.shards.manifests import combined, source_digest
+from lexvl_anserini.shards.manifests import combine_manifests, source_digest
 from lexvl_anserini.shards.reading import check_distinct, read_ids
 from lexvl_plugins.cluster.runners import get_runner, run_all
 from lexvl_plugins.cluster.storage import discard, fetch, find_url, make_place, place, publish, publish_after
@@ -54,11 +54,11 @@ def build_partitions(
     """Builds one partition from each folder, and from these the index, which is published."""
     sources, index = [place(source) for source in sources], place(index)
     manifests = [read_shards_manifest(source) for source in sources]
-    manifest = combined(manifests, sources)
+    manifest = combine_manifests(manifests, sources)
     if "parts" in manifest.corpus:
         refuse_common_ids(sources, manifests)
     # Where partitions wait until all are there: beside the index; in storage, where nothing is renamed, in it.
-    staging = index if find_url(index) else room_of(index)
+    staging = index if find_url(index) else find_room(index)
     # Names the documents of all partitions together, and the greatest impact that their queries are made for.
     digest = sha256(orjson.dumps([[*map(source_digest, manifests)], manifest.counts.max_impact])).hexdigest()
     make_place(staging)
@@ -79,7 +79,7 @@ def build_partitions(
     for key in ("documents", "empty", "postings"):
         if total[key] != manifest.counts[key]:
             raise ArtefactError(f"{index}: {total[key]} {key} in its partitions, {manifest.counts[key]} in the shards")
-    with new_index(index, fetch(sources[0], HEADS), manifest) as part:
+    with write_index(index, fetch(sources[0], HEADS), manifest) as part:
         for name in names if staging != index else ():
             (staging / name).rename(part / name)
         counts = {"engine": "partitions", **total, "max_impact": manifest.counts.max_impact, "partitions": len(names)}
@@ -94,7 +94,7 @@ def read_shards_manifest(folder: Path) -> Manifest:
     """The manifest of impact shards."""
     if is_index(folder):
         raise UsageError(f"{folder}: an index; partitions are built from shards, so name those it was built from")
-    return source_manifest(folder)
+    return read_source_manifest(folder)
 
 
 def refuse_common_ids(sources: Sequence[Path], manifests: Sequence[Manifest]) -> None:
@@ -114,11 +114,11 @@ def build_partition(
     folder: Path, sources: Sequence[Path], options: IndexOptions, threads: int, collection: str, number: int
 ) -> int:
     """Builds one partition from its shards, unless it is finished; returns the number of its documents."""
-    from lexvl_anserini.searching.building import plan_index, run_plan
+    from lexvl_anserini.searching.building import build_plan, run_plan
 
     index = folder / name_partition(number)
     with publish_after(index):
-        plan = plan_index(fetch(sources[number]), index, "lucene", options.to_json(), True)
+        plan = build_plan(fetch(sources[number]), index, "lucene", options.to_json(), True)
         documents = run_plan(plan, threads).documents
         write_json(index / PARTITION, {"collection": collection, "number": number})
     discard(sources[number])

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lexvl_anserini.cli import DryRun, Overwrite, Style, Verbose, expanded, print_rows
+from lexvl_anserini.cli import DryRun, Overwrite, Style, Verbose, expand_options, print_rows
 from lexvl_anserini.data.dataset import Dataset, begun
 from lexvl_anserini.encode import (
     EncoderOptions,
@@ -62,7 +62,7 @@ class PlanOptions:
             raise ArtefactError(f"{self.plan}: no plan of a corpus; --parts N writes it")
 
 
-@expanded
+@expand_options
 def command(
     inputs: InputOptions,
     encoder: EncoderOptions,

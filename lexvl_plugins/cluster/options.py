@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lexvl_anserini.cli import Command, expanded
+from lexvl_anserini.cli import Command, expand_options
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_plugins.cluster.storage import name_urls
 
@@ -37,7 +37,7 @@ def extend(core: Command) -> Callable[[Command], Command]:
     """Gives a command the options of a core's command too, which it takes as `**options`; see `cli.expanded`."""
 
     def add(command: Command) -> Command:
-        flat = expanded(command)
+        flat = expand_options(command)
         own = [each for name, each in inspect.signature(flat).parameters.items() if name != "options"]
         signature = inspect.signature(core)
         parameters = [*signature.parameters.values(), *own]

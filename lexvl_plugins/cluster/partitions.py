@@ -27,7 +27,7 @@ from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import Clause, Text, walk
-from lexvl_anserini.runs.order import RankedList, merged
+from lexvl_anserini.runs.order import RankedList, merge_lists
 from lexvl_plugins.cluster.building import (
     build_partitions,
     check_partition,
@@ -67,7 +67,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         """The options of each partition, which is an index of Lucene."""
         return LuceneEngine.options(given)
 
-    stored_options = staticmethod(LuceneEngine.stored_options)
+    read_options = staticmethod(LuceneEngine.read_options)
 
     @staticmethod
     def build(
@@ -171,7 +171,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         check_count("hits", hits)
         if any(isinstance(node, Text) for node in walk(clause)):
             raise UsageError("BM25 needs statistics of the whole corpus, which partitions lack; build one index")
-        return merged(self._ask_all("search_tree", query_id, clause, hits), hits)
+        return merge_lists(self._ask_all("search_tree", query_id, clause, hits), hits)
 
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
         """The document's impact for each of `terms` that it has."""
@@ -204,7 +204,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         """Searches of partitions by the form of their postings."""
         return dict(sum(map(Counter, self._ask_all("served")), Counter[str]()))
 
-    def verified(self) -> None:
+    def verify(self) -> None:
         """Waits until the files of all partitions are compared with their checksums."""
         self._ask_all("verified")
 
@@ -233,7 +233,7 @@ def split_batches(queries: Iterable[ImpactQuery], size: int) -> Iterator[list[Im
 def merge_answers(pending: Sequence[Pending], hits: int) -> Iterator[RankedList]:
     """The lists of a batch, from the answers of all workers."""
     results = [answer.result() for answer in pending]
-    return (merged(lists, hits) for lists in zip(*results, strict=True))
+    return (merge_lists(lists, hits) for lists in zip(*results, strict=True))
 
 
 class PartitionSearcher:
@@ -252,11 +252,11 @@ class PartitionSearcher:
     def search(self, queries: Sequence[ImpactQuery], hits: int, threads: int) -> list[RankedList]:
         """One ranked list per query."""
         of_engines = [list(engine.search(queries, hits, threads)) for engine in self.engines]
-        return [merged(lists, hits) for lists in zip(*of_engines, strict=True)]
+        return [merge_lists(lists, hits) for lists in zip(*of_engines, strict=True)]
 
     def search_tree(self, query_id: str, clause: Clause, hits: int) -> RankedList:
         """The ranked list of a query tree."""
-        return merged([engine.search_tree(query_id, clause, hits) for engine in self.engines], hits)
+        return merge_lists([engine.search_tree(query_id, clause, hits) for engine in self.engines], hits)
 
     def read_document(self, method: str, doc_id: str, *arguments: Any) -> dict[str, int] | None:
         """What a method of engines says of a document; None if no partition has it."""
@@ -276,10 +276,10 @@ class PartitionSearcher:
         """The number of searches that each form of the postings has answered, over all partitions."""
         return dict(sum((Counter(engine.served()) for engine in self.engines), Counter[str]()))
 
-    def verified(self) -> None:
+    def verify(self) -> None:
         """Waits until the files of all partitions are compared with their checksums."""
         for engine in self.engines:
-            engine.verified()
+            engine.verify()
 
     def close(self) -> None:
         """Closes the files."""

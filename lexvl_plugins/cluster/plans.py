@@ -31,9 +31,9 @@ from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import NO_METADATA, Document
 from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.shards.encoding import Covered, CoveredDigest, calibrated, exhaust
+from lexvl_anserini.shards.encoding import Covered, CoveredDigest, calibrate, exhaust
 from lexvl_anserini.shards.layout import Layout, Part
-from lexvl_anserini.shards.manifests import requested
+from lexvl_anserini.shards.manifests import request_shards
 from lexvl_plugins.cluster.storage import fetch_file, publish_file
 
 FORMAT = "lexvl-plan/1"
@@ -204,9 +204,9 @@ def plan_corpus(
     Part(0, parts).span(summary.documents)
     quantiser, layout = quantiser or Quantiser(), (layout or Layout()).fit_kind(model.kind)
     policy, documents = OnError(on_error), summary.documents
-    manifest = requested(dataset, summary, model, quantiser, layout, batch_size)
+    manifest = request_shards(dataset, summary, model, quantiser, layout, batch_size)
     if manifest.quantiser:
-        scale = calibrated(quantiser, dataset.documents(), documents, model, batch_size, policy, dataset.name)
+        scale = calibrate(quantiser, dataset.documents(), documents, model, batch_size, policy, dataset.name)
         manifest = replace(manifest, quantiser=scale.to_json())
     return CorpusPlan(manifest, summary.images, parts, torch.get_num_threads(), block_size, blocks, listing)
 

@@ -12,7 +12,7 @@ from lexvl_anserini.encode import QuantiserOptions
 from lexvl_plugins.exchange.import_shards import MakerOptions
 
 
-@cli.expanded
+@cli.expand_options
 def command(
     index: Annotated[Path, typer.Argument(help="Folder of an impact index that stock Anserini or Pyserini built.")],
     *,

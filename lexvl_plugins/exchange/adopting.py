@@ -9,13 +9,13 @@ from typing import Any
 from lexvl_anserini.data.checks import check_id
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import RESIDENT, is_index
-from lexvl_anserini.engines.jvm import java_errors
+from lexvl_anserini.engines.jvm import raise_java_errors
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.fields import opened_reader, whole_index
-from lexvl_anserini.engines.lucene.versions import commit_id
-from lexvl_anserini.engines.resident.choosing import resident_files
+from lexvl_anserini.engines.lucene.fields import get_reader, open_whole_index
+from lexvl_anserini.engines.lucene.versions import read_commit_id
+from lexvl_anserini.engines.resident.choosing import read_resident_files
 from lexvl_anserini.engines.resident.packing import write_resident
-from lexvl_anserini.engines.verifying import changed_index
+from lexvl_anserini.engines.verifying import change_index
 from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import (
@@ -54,20 +54,20 @@ def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwr
     if (index / MANIFEST).is_file():
         stored = read_manifest(index)
         decision = claim(index, "a manifest", _select_compared(request), _select_compared(stored), overwrite)
-        if decision is Claim.DONE and resident_files(index):
+        if decision is Claim.DONE and read_resident_files(index):
             return stored
     jvm.start()
-    with java_errors(f"{index}: damaged, or no Lucene index of Anserini"):
-        with whole_index(index) as whole:
+    with raise_java_errors(f"{index}: damaged, or no Lucene index of Anserini"):
+        with open_whole_index(index) as whole:
             whole.check_integrity()
             twice = whole.duplicate()
         if twice is not None:
             raise ArtefactError(f"{index}: document id {twice!r} occurs twice; ids must be distinct")
-        with opened_reader(index) as reader:
+        with get_reader(index) as reader:
             facts = take_census(index, reader)
     manifest, vocabulary = _describe(index, facts, settings, request)
     _check_scores(index, facts, manifest)
-    with changed_index(index.resolve()) as part:
+    with change_index(index.resolve()) as part:
         vocabulary.write(part / VOCABULARY)
         write_manifest(part, manifest)
         # The name is a link to the file of the older index.
@@ -78,7 +78,7 @@ def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwr
 
 def _make_request(index: Path, settings: ImportSettings) -> Manifest:
     """Makes the manifest before the index is read; the commit of Lucene is what identifies its documents."""
-    request = settings.make_request(index.resolve().name, commit_id(index) or "")
+    request = settings.make_request(index.resolve().name, read_commit_id(index) or "")
     return replace(
         request, quantiser=keep_integers(Quantiser.from_json(request.quantiser)).to_json(), layout=LayoutEntry()
     )
@@ -121,6 +121,6 @@ def _check_scores(index: Path, facts: Census, manifest: Manifest) -> None:
         for hit in hits:
             if engine.impacts(hit.doc_id, [term]) != {term: hit.score}:
                 raise ArtefactError(f"{index}: document {hit.doc_id!r} has another score than the impact of {term!r}")
-        engine.verified()
+        engine.verify()
     finally:
         engine.close()

@@ -16,13 +16,13 @@ import numpy as np
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.compiling import kernel
 from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.engines.jvm import Exclusive, java_errors
-from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, opened_reader, whole_index
-from lexvl_anserini.engines.lucene.vectors import names_of
+from lexvl_anserini.engines.jvm import Exclusive, raise_java_errors
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, get_reader, open_whole_index
+from lexvl_anserini.engines.lucene.vectors import read_names
 from lexvl_anserini.engines.resident.packing import Lists, exported
 from lexvl_anserini.ground.claims import refuse_existing
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import atomic_write, packed
+from lexvl_anserini.ground.files import atomic_write, open_gzip
 from lexvl_anserini.ground.machine import OURS, find_version
 from lexvl_anserini.ground.manifest import MANIFEST, QuantiserEntry, expect_lexical, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
@@ -113,16 +113,16 @@ def export_ciff(index: Path, output: Path, overwrite: bool = False, progress: Pr
         raise ArtefactError(f"{index}: no Lucene index; build one with python -m lexvl_anserini.index {index}")
     refuse_existing(output, overwrite)
     jvm.start()
-    with java_errors(f"{index}: cannot be read as a Lucene index"), whole_index(index) as whole:
+    with raise_java_errors(f"{index}: cannot be read as a Lucene index"), open_whole_index(index) as whole:
         whole.check_integrity()
-    with opened_reader(index) as reader:
+    with get_reader(index) as reader:
         facts = take_census(index, reader)
         if (longest := int(facts.lengths.max())) > LONGEST_DOCUMENT:
             raise ArtefactError(
                 f"{index}: document {facts.ids[int(facts.lengths.argmax())].decode()!r} has impacts that sum to "
                 f"{longest:,}; CIFF counts to {LONGEST_DOCUMENT:,}, quantise with fewer bits"
             )
-        with atomic_write(output) as raw, packed(raw, output.suffix) as out:
+        with atomic_write(output) as raw, open_gzip(raw, output.suffix) as out:
             _write_messages(out, reader, facts, _description(index), progress)
     counts = {"documents": len(facts.ids), "terms": len(facts.terms), "postings": facts.postings}
     impacts, size = int(facts.lengths.sum()), output.stat().st_size
@@ -134,13 +134,13 @@ def take_census(index: Path, reader: Any) -> Census:
     documents = int(Exclusive(reader).maxDoc())
     ids: list[bytes | None] = [None] * documents
     for chunk in exported(reader, ID):
-        names = np.array(names_of(chunk), object).repeat(np.diff(chunk.ends, prepend=0)).tolist()
+        names = np.array(read_names(chunk), object).repeat(np.diff(chunk.ends, prepend=0)).tolist()
         for document, name in zip(chunk.documents.tolist(), names, strict=True):
             ids[document] = name
     lengths, terms, postings, most = np.zeros(documents, np.int64), [], 0, 0
     for chunk in exported(reader, CONTENTS):
         lengths += np.bincount(chunk.documents, chunk.impacts, documents).astype(np.int64)
-        terms += names_of(chunk)
+        terms += read_names(chunk)
         postings, most = postings + len(chunk.documents), max(most, int(chunk.impacts.max()))
     live = np.array([doc_id is not None for doc_id in ids])
     if not live.any() or lengths[~live].any():
@@ -170,7 +170,7 @@ def encode_lists(chunk: Lists, numbers: np.ndarray) -> Iterator[bytes]:
     """Yields the messages of some terms; `numbers` are the documents' numbers in the file."""
     documents, start = numbers[chunk.documents], 0
     octets = np.empty(LONGEST_POSTING * int(np.diff(chunk.ends, prepend=0).max(initial=0)), np.uint8)
-    for term, end in zip(names_of(chunk), chunk.ends.tolist(), strict=True):
+    for term, end in zip(read_names(chunk), chunk.ends.tolist(), strict=True):
         size = write_postings(documents, chunk.impacts, start, end, octets)
         head = encode_bytes(1, term) + encode_number(2, end - start)
         head += encode_number(3, int(chunk.impacts[start:end].sum(dtype=np.int64)))

@@ -52,7 +52,7 @@ class MakerOptions:
         return load_encoder(self.encoder, self.checkpoint, self.tokenizer, self.backbone_config, "cpu", **options)
 
 
-@cli.expanded
+@cli.expand_options
 def command(
     file: Annotated[
         Path,

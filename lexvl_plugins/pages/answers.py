@@ -22,7 +22,7 @@ from lexvl_eval.report.strips import Cell, Item, Strip
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.engines.analysis import word_analysis
+from lexvl_anserini.engines.analysis import load_word_analysis
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.searcher import Index
@@ -76,7 +76,7 @@ def update_album(
     if pictures is not None:
         fields[IMAGE] = album / "pictures"
         write(pictures, fields[IMAGE])
-    join_fields(fields, joined, word_analysis, overwrite=True)
+    join_fields(fields, joined, load_word_analysis, overwrite=True)
     return manifest, build_index(joined, album / "index", overwrite=True)
 
 
@@ -105,7 +105,7 @@ def find_words(
     Its reference is as of `read_words`.
     """
     words = read_words(reference).words
-    numbers = match_words(words, frozenset(terms), word_analysis(settings)) if terms else []
+    numbers = match_words(words, frozenset(terms), load_word_analysis(settings)) if terms else []
     return cut_snippet(words, numbers), [words[number].box for group in numbers for number in group]
 
 

@@ -13,11 +13,11 @@ from lexvl_anserini.data.checks import unescape_id
 from lexvl_anserini.data.corpora.folder import (
     Files,
     OtherFiles,
-    checked_name,
+    check_name,
+    find_place,
     get_suffix,
     list_corpus_files,
     nothing,
-    place_of,
 )
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, choose_direction
 from lexvl_anserini.data.lines import LeftOut, log_once
@@ -45,7 +45,7 @@ def load_pages(ref: CorpusRef) -> Dataset:
     problem.
     """
     require("pebble", "pypdfium2", "rapidocr")
-    files = _find_files(place_of(ref))
+    files = _find_files(find_place(ref))
     if not any(_has_pages(name) for name in files.names(LeftOut())):
         raise DataError(f"{files.where}: no file with pages in it; expected .pdf, .tif, .jpg, .png, ...")
     if ref.split is not None:
@@ -60,7 +60,7 @@ def load_pages(ref: CorpusRef) -> Dataset:
 
 def find_reference(ref: CorpusRef, doc_id: str) -> str:
     """The reference of a page by the id of its document; the corpus is not read."""
-    return _find_files(place_of(ref)).refer(unescape_id(doc_id) if ref.escape_ids else doc_id)
+    return _find_files(find_place(ref)).refer(unescape_id(doc_id) if ref.escape_ids else doc_id)
 
 
 def read_pages(files: Files, escape_ids: bool = False) -> Iterator[Document]:
@@ -113,7 +113,7 @@ def _list_pages(
 
 def _build_id(name: str, number: int, where: str, escape_ids: bool) -> str:
     """`a.pdf#3`: the only `#` ends the id of the file, to which `--passages` counts its pages."""
-    checked = checked_name(f"{name}#{number}", where, escape_ids)
+    checked = check_name(f"{name}#{number}", where, escape_ids)
     if "#" not in name:
         return checked
     if not escape_ids:

@@ -17,7 +17,7 @@ import typer
 from lexvl_eval.report.strips import draw_sheet
 from lexvl_eval.sheet import DEFAULT_TERMS
 
-from lexvl_anserini.cli import Checkpoint, Device, Verbose, expanded, run
+from lexvl_anserini.cli import Checkpoint, Device, Verbose, expand_options, run
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.cards import make_direction_option
 from lexvl_anserini.encoders.loading import load_encoder
@@ -31,7 +31,7 @@ from lexvl_plugins.pages.corpus import find_reference
 from lexvl_plugins.photos.answers import DIRECTION, SHEET, AskOptions, format_unreadable
 
 
-@expanded
+@expand_options
 def command(
     folder: Annotated[Path, typer.Argument(help="Folder of PDFs, scans and pictures, a .tar of one, or one file.")],
     asking: AskOptions,

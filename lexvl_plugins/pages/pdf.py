@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.data.lines import FileState, read_file_state
-from lexvl_anserini.data.pictures.archives import PageReference, file_of
+from lexvl_anserini.data.pictures.archives import PageReference, find_file
 from lexvl_anserini.data.pictures.images import open_source
 from lexvl_anserini.ground.errors import DataError
 from lexvl_plugins.pages.page import SOFT_HYPHEN, Box, Word
@@ -53,7 +53,7 @@ _UNKNOWN = frozenset({"Cc", "Cn", "Co"})
 
 def count_pages(where: str) -> int:
     """The number of pages."""
-    return len(_open(where, read_file_state(file_of(where))))
+    return len(_open(where, read_file_state(find_file(where))))
 
 
 def is_whole(where: str) -> bool:
@@ -85,7 +85,7 @@ def _open(where: str, state: FileState) -> Any:
     # A PDF without pages fails with the number of an earlier error: let it be that of no PDF.
     pypdfium2.raw.FPDF_LoadMemDocument(b"-", 1, None)
     with open_source(where) as source:
-        content: bytes | Path = source.getvalue() if isinstance(source, io.BytesIO) else file_of(where)
+        content: bytes | Path = source.getvalue() if isinstance(source, io.BytesIO) else find_file(where)
         if not source.seek(0, io.SEEK_END):
             raise DataError(f"{where}: it is empty")
     try:
@@ -100,7 +100,7 @@ def _open(where: str, state: FileState) -> Any:
 def _load_page(page: PageReference) -> Any:
     import pypdfium2
 
-    document = _open(page.file, read_file_state(file_of(page.file)))
+    document = _open(page.file, read_file_state(find_file(page.file)))
     if page.page > len(document):
         raise DataError(f"{page}: no such page; the file has {len(document):,}")
     try:

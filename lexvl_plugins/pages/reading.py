@@ -20,8 +20,8 @@ import orjson
 from lexvl_anserini.data.corpora.folder import get_suffix
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.data.digests import FileDigests, Memory
-from lexvl_anserini.data.pictures.archives import PageReference, page_of
-from lexvl_anserini.data.pictures.images import decoded, open_source, opened, raise_decoder_errors
+from lexvl_anserini.data.pictures.archives import PageReference, find_page
+from lexvl_anserini.data.pictures.images import decode_picture, open_picture, open_source, raise_decoder_errors
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.machine import list_versions
 from lexvl_plugins.pages import ocr, pdf
@@ -65,7 +65,7 @@ def count_pages(where: str) -> Pages:
     """The pages of a file."""
     if get_suffix(where) == pdf.SUFFIX:
         return Pages(pdf.count_pages(where), pdf.is_whole(where))
-    with raise_decoder_errors(where), open_source(where) as source, opened(source, where) as image:
+    with raise_decoder_errors(where), open_source(where) as source, open_picture(source, where) as image:
         return Pages(_count_frames(image))
 
 
@@ -87,13 +87,13 @@ def draw_page(page: PageReference, longest: int = LONGEST) -> Image:
     if get_suffix(page.file) == pdf.SUFFIX:
         return pdf.draw_page(page, longest)
     where = str(page)
-    with raise_decoder_errors(where), open_source(page.file) as source, opened(source, where) as image:
+    with raise_decoder_errors(where), open_source(page.file) as source, open_picture(source, where) as image:
         if page.page > _count_frames(image):
             raise DataError(f"{page}: no such page; the file has {_count_frames(image):,}")
         if page.page > 1:
             image.seek(page.page - 1)
         image.draft("RGB", (longest, longest))
-        picture = decoded(image, where)
+        picture = decode_picture(image, where)
     picture.thumbnail((longest, longest))
     return picture
 
@@ -121,14 +121,14 @@ def open_page(reference: str) -> Image:
     """
     import PIL.Image
 
-    size, octets = wait_for(start(render_page, page_of(reference) or PageReference(reference, 1)), reference)
+    size, octets = wait_for(start(render_page, find_page(reference) or PageReference(reference, 1)), reference)
     return PIL.Image.frombytes("RGB", size, octets)
 
 
 def read_words(reference: str) -> PageWords:
     """The words of a page or picture, from the memory or read now; its reference is as of `open_page`."""
     with PageReader() as reader:
-        read = next(reader.read([page_of(reference) or PageReference(reference, 1)]))
+        read = next(reader.read([find_page(reference) or PageReference(reference, 1)]))
     if read.words is None:
         raise DataError(read.problem or "")
     return read.words

@@ -20,7 +20,7 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.queries.clauses import build_clause
 from lexvl_anserini.queries.query_source import build_typed_topic
-from lexvl_anserini.searching.search import Cut, least_score, parse_cut
+from lexvl_anserini.searching.search import Cut, compute_least_score, parse_cut
 from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.searching.shared_terms import encode_topic, explain_documents
 
@@ -112,7 +112,7 @@ def find(
     if cut is None:
         return listed, False
     engine: Any = searcher.engine
-    fitting = listed.down_to(least_score(cut, build_clause(query), engine) if cut.relative else cut.value)
+    fitting = listed.down_to(compute_least_score(cut, build_clause(query), engine) if cut.relative else cut.value)
     return fitting or listed, bool(listed) and not fitting
 
 

@@ -22,7 +22,7 @@ from lexvl_eval.report.answers import make_answer_strips
 from lexvl_eval.report.strips import draw_sheet
 from lexvl_eval.sheet import DEFAULT_TERMS
 
-from lexvl_anserini.cli import Checkpoint, Device, Verbose, expanded, run
+from lexvl_anserini.cli import Checkpoint, Device, Verbose, expand_options, run
 from lexvl_anserini.data.corpora.folder import load_pictures
 from lexvl_anserini.encoders.cards import choose_encoder, make_direction_option
 from lexvl_anserini.encoders.loading import load_encoder
@@ -74,7 +74,7 @@ def update_album(dataset: Dataset, model: Encoder, album: Album) -> Followed:
         return follow(dataset, model, album, differences, progress)
 
 
-@expanded
+@expand_options
 def command(
     folder: Annotated[Path, typer.Argument(help="Folder of pictures, or an uncompressed .tar of one.")],
     asking: AskOptions,

@@ -24,10 +24,10 @@ from lexvl_eval.image_text import render_captions
 from lexvl_eval.measures.inputs import JudgementSource, describe_run
 from lexvl_eval.report.answers import make_query_strips, own_terms, with_maps
 from lexvl_eval.report.strips import draw_sheet
-from lexvl_eval.report.tables import labelled
-from lexvl_eval.sheet import DEFAULT_TERMS, encoder_of, load_run_strips
+from lexvl_eval.report.tables import label_runs
+from lexvl_eval.sheet import DEFAULT_TERMS, load_run_strips, load_sheet_encoder
 
-from lexvl_anserini.cli import DataDir, Device, Overwrite, Verbose, expanded, run
+from lexvl_anserini.cli import DataDir, Device, Overwrite, Verbose, expand_options, run
 from lexvl_anserini.data.corpora.captioned import list_demo_files, read_karpathy
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.cards import make_direction_option
@@ -140,7 +140,7 @@ class DemoOptions:
         return Index(path, index_manifest(path))
 
 
-class Step(NamedTuple):
+class DemoStep(NamedTuple):
     """One step: what it does; the function that does it and may return a text for the end; what its progress counts."""
 
     what: str
@@ -149,23 +149,23 @@ class Step(NamedTuple):
     unit: str = "documents"
 
 
-def list_steps(options: DemoOptions) -> Iterator[Step]:
+def list_steps(options: DemoOptions) -> Iterator[DemoStep]:
     """The steps, in their order."""
     scenes, topics = count_scenes(), {}
     for demo in INDEXES:
         documents, topics[demo.name] = (scenes * number for number in PER_SCENE[demo.direction])
         shards, path = options.find(demo)
-        yield Step(f"encode {demo.name}", partial(encode, demo, options), documents)
-        yield Step(f"index {demo.name}", partial(build_index, shards, path, overwrite=options.overwrite), documents)
+        yield DemoStep(f"encode {demo.name}", partial(encode, demo, options), documents)
+        yield DemoStep(f"index {demo.name}", partial(build_index, shards, path, overwrite=options.overwrite), documents)
         if demo.checked:
-            yield Step(f"check {demo.name}", partial(check_index, path, shards), documents)
+            yield DemoStep(f"check {demo.name}", partial(check_index, path, shards), documents)
     for system in SYSTEMS:
-        yield Step(f"search {system.run}", partial(search, system, options), topics[system.searched], "topics")
-    yield Step("measure", partial(measure, options))
+        yield DemoStep(f"search {system.run}", partial(search, system, options), topics[system.searched], "topics")
+    yield DemoStep("measure", partial(measure, options))
     for query in QUERIES:
-        yield Step(f'explain "{query}"', partial(explain_query, query, options))
-    yield Step("draw the contact sheet", partial(draw_contact_sheet, options))
-    yield Step("search real photos", partial(search_photos, options))
+        yield DemoStep(f'explain "{query}"', partial(explain_query, query, options))
+    yield DemoStep("draw the contact sheet", partial(draw_contact_sheet, options))
+    yield DemoStep("search real photos", partial(search_photos, options))
 
 
 def count_scenes() -> int:
@@ -198,7 +198,7 @@ def search(system: System, options: DemoOptions, progress: Progress) -> None:
 def measure(options: DemoOptions, progress: Progress) -> str:
     """The table of all runs."""
     runs = [describe_run(options.find_run(system)) for system in SYSTEMS]
-    table = render_captions(labelled(runs, [system.label for system in SYSTEMS]), JudgementSource())
+    table = render_captions(label_runs(runs, [system.label for system in SYSTEMS]), JudgementSource())
     scenes, captions = (count_scenes() * number for number in PER_SCENE["text-to-image"])
     return "\n".join((TITLE.format(scenes, captions), table.removesuffix("\n"), *NOTES))
 
@@ -215,7 +215,7 @@ def draw_contact_sheet(options: DemoOptions, progress: Progress) -> str:
     """Draws three topics with their first images; returns where the sheet and the images are."""
     sheet, run_file = options.output / "contact-sheet.png", options.find_run(SHOWN)
     opened = options.open(SHOWN.searched)
-    model = encoder_of(opened, run_file, device=options.device)
+    model = load_sheet_encoder(opened, run_file, device=options.device)
     draw_sheet(load_run_strips(run_file, opened, model, data_dir=options.data_dir), sheet, DEFAULT_TERMS)
     images = list_demo_files(SPLIT)[1]
     return f"document ID is the image ID.png in {images}\nqueries, their first images and terms: {sheet}"
@@ -240,7 +240,7 @@ def search_photos(options: DemoOptions, progress: Progress) -> str:
     return "\n".join((title, *lines, f"queries, their first photos, terms, and maps of where the terms are: {sheet}"))
 
 
-@expanded
+@expand_options
 def command(options: DemoOptions, verbose: Verbose = False) -> None:
     """Show everything on drawn images: encode, index, check, search, measure, explain, and draw a contact sheet.
 

@@ -18,7 +18,7 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc, get_field, mark_field
 from lexvl_anserini.queries.clauses import All, Text, TreeQuery, build_clause, list_scored_terms, walk
 from lexvl_anserini.queries.query_source import TYPED
-from lexvl_anserini.runs.order import RankedList, ranked
+from lexvl_anserini.runs.order import RankedList, rank_hits
 from lexvl_anserini.searching.search import parse_cut
 from lexvl_anserini.searching.shared_terms import explain_documents
 from lexvl_plugins.photos.answers import find, has_known_word
@@ -210,7 +210,7 @@ def search(index: LiveIndex, question: Question, read: ReadQuery) -> tuple[Ranke
             ignored.append("the least score, as a share")
     if query is None:
         if where is None:
-            return ranked(TYPED, []), False, ignored
+            return rank_hits(TYPED, []), False, ignored
         query = TreeQuery(TYPED, All(()))  # every document that matches
     return *find(index.searcher, query, question.hits, where, cut), ignored
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lexvl_anserini.data.pictures.archives import file_of
+from lexvl_anserini.data.pictures.archives import find_file
 from lexvl_anserini.data.pictures.images import decode_image
 from lexvl_anserini.ground.errors import DataError, LexvlError
 from lexvl_anserini.ground.records import Document
@@ -78,7 +78,7 @@ class ShownCorpus(NamedTuple):
         document = self.documents.get(doc_id)
         if document is None or document.picture is None:
             raise DataError(f"no picture of a document {doc_id[:80]!r}")
-        if os.path.realpath(file_of(document.picture)) != document.file:
+        if os.path.realpath(find_file(document.picture)) != document.file:
             raise DataError(f"the picture of document {doc_id[:80]!r} is another file now; start the server again")
         return document.picture
 
@@ -105,7 +105,7 @@ def read_corpus(dataset: Dataset) -> ShownCorpus:
 def _read_document(document: Document, pictures: bool, follow: Callable[[Path], str]) -> ShownDocument:
     picture, real = document.image if pictures else None, None
     if picture:
-        file = file_of(picture)
+        file = find_file(picture)
         whole = Path(follow(file.parent)) / file.name
         real = os.path.realpath(whole) if whole.is_symlink() else str(whole)
     plain = {key: value for key, value in document.metadata.items() if isinstance(value, str | int | float | bool)}

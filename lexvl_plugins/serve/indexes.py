@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.encoder import OtherModality, Tower
-from lexvl_anserini.encoders.loading import load_encoder_of
+from lexvl_anserini.encoders.loading import load_encoder_from
 from lexvl_anserini.encoders.parts.fields import split_field_options
-from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
+from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_index_state, read_report
 from lexvl_anserini.engines.opening import find_urls, index_name, index_path
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import FieldEntry, Manifest, expect_lexical
@@ -151,7 +151,7 @@ class LiveIndex:
             changes, device = self.served.encoder.options, self.served.encoder.device
             own = split_field_options(self.manifest.fields, changes)[entry.name]
             places = own.get("checkpoint"), own.get("tokenizer")
-            tower = load_encoder_of(entry.encoder, *places, device, {"runtime": TORCH}).document
+            tower = load_encoder_from(entry.encoder, *places, device, {"runtime": TORCH}).document
         elif self.picture_tower is None:
             return None
         return tower if isinstance(tower, ImageTower) else None
@@ -170,10 +170,10 @@ class LiveIndex:
 def open_live(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex:
     """Opens an index, its encoder and its corpus; the encoder of an older state is taken where it is the same."""
     for _ in range(OPENINGS):
-        state = state_of_index(served.path)
+        state = read_index_state(served.path)
         live = _open(served, before, state or (0, 0, 0))
         # Manifest, corpus and engine belong to one index only if no process replaced it in between.
-        if state_of_index(served.path) == state:
+        if read_index_state(served.path) == state:
             if live.terms and not live.examples:
                 live.examples = build_examples(live.corpus, live.impacts, live.terms)
             Thread(target=_verify, args=(live,), name="lexvl-verify", daemon=True).start()
@@ -204,7 +204,7 @@ def _verify(index: LiveIndex) -> None:
     """Waits until the files of an index are open and compared with their checksums; a damaged one answers no more."""
     try:
         index.searcher.engine.prepare()
-        index.searcher.verified()
+        index.searcher.verify()
     except LexvlError as error:
         if not index.retired:
             index.problem = error
@@ -272,7 +272,7 @@ class Shelf:
         if index is None or now - self._looks.get(name, 0.0) < LOOK_EVERY_S:
             return
         self._looks[name] = now
-        state = state_of_index(index.served.path)
+        state = read_index_state(index.served.path)
         if state is None or state in (index.state, self._failures.get(name, (None,))[0]):
             return
         with self._lock:

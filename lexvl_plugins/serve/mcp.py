@@ -34,7 +34,7 @@ def redirect_output() -> Iterator[None]:
         os.close(output)
 
 
-@cli.expanded
+@cli.expand_options
 def command(
     index: Annotated[list[str], typer.Argument(help="Folders that index wrote, or URLs of indexes in stores.")],
     listen: ListenOptions,

@@ -238,7 +238,7 @@ def join_scripts(modules: Iterable[str]) -> str:
     return '"use strict";\n(() => {\n' + "".join(plain) + "})();\n"
 
 
-@cli.expanded
+@cli.expand_options
 def command(
     index: Annotated[Path, typer.Argument(help="Folder of an impact index.")],
     site: Annotated[Path, typer.Argument(help="Folder of the site; one with other files is refused.")],

@@ -23,12 +23,12 @@ from lexvl_anserini.queries.clauses import (
     Unscored,
     build_clause,
     list_scored_terms,
+    list_terms,
     replace_leaves,
-    terms_of,
 )
-from lexvl_anserini.queries.parser import parse, tokens_of
+from lexvl_anserini.queries.parser import parse, read_tokens
 from lexvl_anserini.queries.query_source import TYPED, check_known, check_readable
-from lexvl_anserini.queries.query_vectors import encode_queries, queries_of
+from lexvl_anserini.queries.query_vectors import encode_queries, make_queries
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.indexes import LiveIndex
 from lexvl_plugins.serve.messages import Chip, MetadataFilter, Question
@@ -57,7 +57,7 @@ def is_expression(text: str) -> bool:
     A text that is no expression, for example with a quote that is not closed, is words.
     """
     try:
-        return any(token.kind in OPERATORS for token in tokens_of(text))
+        return any(token.kind in OPERATORS for token in read_tokens(text))
     except UsageError:
         return False
 
@@ -126,7 +126,7 @@ def build_chips(read: ReadQuery) -> list[Chip]:
 
 def refuse_unknown(index: LiveIndex, clause: Clause) -> None:
     """Refuses terms that no document can have; nothing in an index without a vocabulary of its own."""
-    if index.terms and any(term not in index.known for term in terms_of(clause)):
+    if index.terms and any(term not in index.known for term in list_terms(clause)):
         check_known(clause, index.terms)
 
 
@@ -169,7 +169,7 @@ def encode_pictures(index: LiveIndex, pictures: Sequence[Any]) -> list[ImpactQue
         raise UsageError(f"the encoder of index {index.served.name!r} reads no pictures")
     quantiser = Quantiser.from_json(index.manifest.quantiser) if index.manifest.quantiser else Quantiser()
     ids = [TYPED] * len(pictures)
-    return list(queries_of(index.picture_tower, ids, pictures, quantiser, index.manifest.counts.max_impact))
+    return list(make_queries(index.picture_tower, ids, pictures, quantiser, index.manifest.counts.max_impact))
 
 
 def encode_picture(index: LiveIndex, picture: Any) -> Any:

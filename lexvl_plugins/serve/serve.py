@@ -116,7 +116,7 @@ class ListenOptions:
             server.build_server(app, [*(self.name or []), self.host], keys, self.log_json).run(sockets=[listener])
 
 
-@cli.expanded
+@cli.expand_options
 def command(
     index: Annotated[
         list[str],

@@ -21,7 +21,7 @@ from lexvl_anserini.ground.files import format_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest
 from lexvl_anserini.ground.progress import Progress
 from lexvl_anserini.ground.records import SCORE_LIMIT, VOCABULARY, Vocabulary
-from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.runs.order import rank_hits
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_impacts, read_vocabulary
 from lexvl_plugins.stores.fetching import fetch_best
 from lexvl_plugins.stores.folder import GREATEST, write_notes
@@ -204,8 +204,8 @@ def measure_loss(store: ImpactStore, source: LoadedShards, queries: Sequence[Que
             best[column] = heapq.nsmallest(HITS, [*hits, *new])
     changed, largest = 0, 0.0
     for query, scored in zip(queries, best, strict=True):
-        exact = ranked("probe", ((doc_id, -score) for score, doc_id in scored))
-        hits_of_store = ranked("probe", fetch_best(store, list(query), list(query.values()), HITS), HITS)
+        exact = rank_hits("probe", ((doc_id, -score) for score, doc_id in scored))
+        hits_of_store = rank_hits("probe", fetch_best(store, list(query), list(query.values()), HITS), HITS)
         changed += hits_of_store != exact
         # A list that is too short differs by the whole score.
         pairs = zip_longest((hit.score for hit in hits_of_store), (hit.score for hit in exact), fillvalue=0.0)

@@ -17,7 +17,7 @@ from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.queries.clauses import Clause, Impacts, bound, check_tree, describe_inexact_score, list_scored_terms
-from lexvl_anserini.runs.order import RankedList, ranked
+from lexvl_anserini.runs.order import RankedList, rank_hits
 from lexvl_anserini.shards.reading import read_vocabulary
 from lexvl_plugins.stores.building import load
 from lexvl_plugins.stores.fetching import (
@@ -134,7 +134,7 @@ class StoreEngine(ImpactEngine):
         return StoreOptions(place, allowed, settings)
 
     @staticmethod
-    def stored_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
+    def read_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
         """As requested when it was built."""
         stored: Mapping[str, Any] = report.get(STORED) or {}
         return stored
@@ -201,7 +201,7 @@ class StoreEngine(ImpactEngine):
             )
         with self.lock, self.store.errors():  # one thread at a time
             scored = self._find(clause, hits) if named is None else self._score(clause, sorted(named))
-        return ranked(query_id, scored, hits)
+        return rank_hits(query_id, scored, hits)
 
     def _find(self, clause: Clause, hits: int) -> Scored:
         """Scores of the documents that can be among the best of a tree; the store ranks them by an upper bound."""
@@ -234,7 +234,7 @@ class StoreEngine(ImpactEngine):
         self._refuse_rounding(query_id, self.bound(vector))
         dims, weights = self._known(vector)
         if not dims:
-            return ranked(query_id, [])
+            return rank_hits(query_id, [])
         with self.lock, self.store.errors():  # one thread at a time
             best = fetch_best(self.store, dims, weights, hits)
         if self.exact and (strange := next((hit for hit in best if hit[1] != int(hit[1])), None)):
@@ -242,7 +242,7 @@ class StoreEngine(ImpactEngine):
                 f"topic {query_id!r}: document {strange[0]!r} has the score {strange[1]} in {self.store.title}, "
                 "expected an integer; the store rounds, build the index with --engine lucene"
             )
-        return ranked(query_id, best, hits)
+        return rank_hits(query_id, best, hits)
 
     def _known(self, vector: Mapping[str, int]) -> tuple[list[int], list[int]]:
         """Dimensions, ascending, and weights of the terms that have a posting in the index."""

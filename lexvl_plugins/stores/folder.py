@@ -22,7 +22,7 @@ import orjson
 
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.engines.index_folder import REPORT
-from lexvl_anserini.engines.opening import Target, engine_class
+from lexvl_anserini.engines.opening import Target, get_engine
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write, format_json, new_folder
 from lexvl_anserini.ground.manifest import MANIFEST
@@ -145,7 +145,7 @@ def target(url: Path | str, engine: str | None, options: Mapping[str, Any]) -> T
 
 def refresh_folder(place: StorePlace) -> Path:
     """The local folder with what the store has now; no folder if the store has no such index."""
-    engine: Any = engine_class(place.engine)
+    engine: Any = get_engine(place.engine)
     folder, notes = name_folder(place), engine.read(place)
     if notes is None:
         shutil.rmtree(folder, ignore_errors=True)

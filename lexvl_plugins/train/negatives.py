@@ -12,9 +12,9 @@ import orjson
 
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.files import atomic_write, packed
+from lexvl_anserini.ground.files import atomic_write, open_gzip
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.runs.trec import lists_of
+from lexvl_anserini.runs.trec import read_lists
 from lexvl_plugins.train.corpora.text_pairs import HARD_NEGATIVES, POSITIVES, SCORE
 
 
@@ -57,7 +57,7 @@ def mine(dataset: Dataset, run: Path, mining: Mining) -> list[Mined]:
     for qrel in dataset.qrels():
         if qrel.relevance > 0:
             relevant.setdefault(qrel.query_id, set()).add(qrel.doc_id)
-    lists, mined = lists_of(run), []
+    lists, mined = read_lists(run), []
     for topic in dataset.topics():
         if topic.query_id in lists and topic.query_id in relevant:
             positives = relevant[topic.query_id]
@@ -94,7 +94,7 @@ def write_dpr(path: Path, mined: Sequence[Mined], dataset: Dataset) -> None:
             f"{dataset.name}: {len(missing)} documents of the run or of the judgements are not in the corpus, such as "
             f"{missing[0]!r}"
         )
-    with atomic_write(path) as out, packed(out, path.suffix) as lines:
+    with atomic_write(path) as out, open_gzip(out, path.suffix) as lines:
         for query in mined:
             lists = {POSITIVES: query.positives, HARD_NEGATIVES: query.negatives}
             record: dict[str, object] = {"query_id": query.query_id, "question": query.text, "answers": []}

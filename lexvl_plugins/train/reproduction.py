@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lexvl_eval.reproduction.prepared import corpus_of, place_trained_model, weights_of
+from lexvl_eval.reproduction.prepared import find_corpus, find_weights, place_trained_model
 from lexvl_eval.reproduction.published import PublishedSystem
 from lexvl_eval.reproduction.retrieval import measure_retrieval
 from lexvl_eval.reproduction.rows import Finding, RowPart, Workplace
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def measure_trained(part: RowPart, place: Workplace) -> Finding:
     """Trains the weights of a part, unless the user gives some, then runs its line; finds what is finished."""
     assert part.system is not None and part.system.trained_on, "`way_of` looked"
-    weights, model = weights_of(part, part.system, place), place_trained_model(part, place)
+    weights, model = find_weights(part, part.system, place), place_trained_model(part, place)
     if weights is not None and weights.reference == str(model):
         from lexvl_plugins.train.loop import train
 
@@ -40,7 +40,7 @@ def find_recipe(part: RowPart, system: PublishedSystem, place: Workplace) -> Rec
 
     name, *options = shlex.split(system.recipe)
     settings = (option.partition("=") for option in options if option != "--set")
-    corpus = corpus_of(part._replace(data=system.trained_on), place)
+    corpus = find_corpus(part._replace(data=system.trained_on), place)
     changes = parse_changes({key: value for key, _, value in settings})
     return read_recipe(
         find_shipped("recipes") / name, changes | {"data.corpus": corpus.name, "data.split": corpus.split}

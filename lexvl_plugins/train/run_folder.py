@@ -45,7 +45,7 @@ from lexvl_anserini.ground.files import (
     atomic_write,
     compute_sha256,
     disk_errors,
-    part_of,
+    name_part,
     publish,
     read_json,
     sync_tree,
@@ -138,7 +138,7 @@ def reserve(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bo
 
 def check_entries(output: Path) -> set[str]:
     """The names in the folder of a run; an empty set where no run has started."""
-    names = {entry.name for entry in output.iterdir()} - {part_of(output / RECIPE).name}
+    names = {entry.name for entry in output.iterdir()} - {name_part(output / RECIPE).name}
     if names and RECIPE not in names:
         raise ArtefactError(f"{output}: not empty and not written by train; name another --output")
     return names
@@ -176,7 +176,7 @@ def tidy(output: Path) -> None:
 
 def save_state(accelerator: Any, output: Path, progress: TrainingState) -> None:
     """Writes a state whole; the state before it stays."""
-    part, state, old = part_of(output / STATE), output / STATE, output / OLD_STATE
+    part, state, old = name_part(output / STATE), output / STATE, output / OLD_STATE
     with disk_errors(state):
         shutil.rmtree(part, ignore_errors=True)
         try:

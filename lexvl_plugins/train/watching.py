@@ -21,8 +21,8 @@ from lexvl_anserini.ground.files import (
     disk_errors,
     format_json,
     make_folder,
+    name_part,
     new_folder,
-    part_of,
     publish,
     sync_path,
     sync_to,
@@ -168,7 +168,7 @@ def keep_best(pair: TowerPair, output: Path, step: int, score: float) -> None:
     path = output / BEST_WEIGHTS
     if read_best(output)[1] >= score:
         return
-    part = part_of(path)
+    part = name_part(path)
     with disk_errors(path):
         save_model(pair, str(part), metadata={"step": str(step), "score": repr(score)})
         sync_path(part)

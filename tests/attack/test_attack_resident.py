@@ -141,7 +141,7 @@ def damaged_and_repaired(
     """Damages of a file: right lists or one line; `repair`, ended anywhere and repeated, writes what was."""
     files = {path.name for path in index.parent.iterdir()}
     for _ in range(4):
-        name = random.choice([*choosing.resident_files(index)])
+        name = random.choice([*choosing.read_resident_files(index)])
         sound = (index / name).read_bytes()
         broken = damaged(random, sound)
         # No write to a file that others link to.
@@ -161,7 +161,7 @@ def damaged_and_repaired(
         repair_index(index)
         assert lists_of(index, queries, hits) == products
         # A later commit may name the files of several segments, or of one with deleted documents, anew.
-        if name == RESIDENT and [*choosing.resident_files(index)] == [RESIDENT]:
+        if name == RESIDENT and [*choosing.read_resident_files(index)] == [RESIDENT]:
             assert (index / RESIDENT).read_bytes() == sound
         assert {path.name for path in index.parent.iterdir()} == files
         rounds.count("damaged resident postings")

@@ -22,7 +22,7 @@ from lexvl_anserini import cli
 from lexvl_anserini.data.dataset import load_dataset, load_reference
 from lexvl_anserini.encode import command
 from lexvl_anserini.encoders.cards import CARDS, choose_encoder, make_length_options
-from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
+from lexvl_anserini.encoders.loading import load_encoder, load_encoder_from
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.manifest import name_manifest, read_manifest
@@ -325,7 +325,7 @@ def test_queries_by_the_encoder_of_a_manifest(encode, golden):
     query_encoder = f"query_checkpoint={golden / 'splade/ckpt_query_bert'}"
     assert encode("--set", query_encoder, output="out")[0] == 0
     manifest = read_manifest(Path("out"))
-    model = load_encoder_of(manifest.encoder, device="cpu", vocabulary=manifest.vocabulary_digest)
+    model = load_encoder_from(manifest.encoder, device="cpu", vocabulary=manifest.vocabulary_digest)
     assert model.options == manifest.encoder["options"]
     topics = [Topic("1", "a dog"), Topic("2", "")]
     first, second = encode_queries(model, topics, manifest)

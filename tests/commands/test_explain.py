@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shard_folders import jsonl, write_shards, write_text_shards
 
 import lexvl_anserini.searching.shared_terms
-from lexvl_anserini.encoders.encoder import read_image_of
+from lexvl_anserini.encoders.encoder import read_topic_image
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.explain import command
@@ -84,7 +84,7 @@ def test_unknown_documents_and_other_kinds(index: Path, tmp_path: Path) -> None:
     build_index(tmp_path / "shards", tmp_path / "index")
     with pytest.raises(UsageError, match="is text; only the score of an impact index is a sum over terms"):
         Searcher(tmp_path / "index").explain(Topic("q", "dog"), ["d1"])
-    model: Any = SimpleNamespace(name="toy", kind="impact", query=SimpleNamespace(read_topic=read_image_of))
+    model: Any = SimpleNamespace(name="toy", kind="impact", query=SimpleNamespace(read_topic=read_topic_image))
     model.vocabulary = SimpleNamespace(digest=index_manifest(index).vocabulary_digest)
     with pytest.raises(UsageError, match="encoder 'toy' reads images, and the query is a text"):
         Searcher(index, model).explain("dog")

@@ -22,12 +22,12 @@ from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
 from lexvl_anserini.rerank import command
 from lexvl_anserini.runs.fusion import Fusion, build_fused_manifest
 from lexvl_anserini.runs.order import in_order
-from lexvl_anserini.runs.trec import lists_of, read_run, write_run
+from lexvl_anserini.runs.trec import read_lists, read_run, write_run
 from lexvl_anserini.searching.rescoring import (
-    documents_of_run,
-    encoder_of_run,
+    load_run_documents,
+    load_run_encoder,
+    load_run_topics,
     rerank_lists,
-    topics_of_run,
 )
 from lexvl_anserini.searching.shared_terms import select_encoder_options
 from lexvl_anserini.shards.encoding import Covered, WholeCorpus
@@ -163,7 +163,7 @@ def test_a_run_and_topics_of_the_same_names_that_changed(monkeypatch, capsys, fi
     """They counted as what was scored before."""
     arguments = ("--run", first, "--output", tmp_path / "second.trec", "--depth", 2, "--device", "cpu")
     about = read_run_manifest(first)
-    digest = topics_of_run(about, None, None).noted()
+    digest = load_run_topics(about, None, None).noted()
     name_manifest(first).write_text(json.dumps({**about.to_json(), "topics_sha256": digest}))
     assert run(monkeypatch, capsys, *arguments)[0] == 0
     assert "topics" not in read_run_manifest(tmp_path / "second.trec").encoder["reranks"]
@@ -203,9 +203,9 @@ def test_pictures_that_changed_since_they_were_encoded(tmp_path, caplog):
         about = {"name": dataset.name, "digest": summary.digest, "contents": summary.contents}
         ran = RunManifest("t", "", "", None, about, {"name": "x"}, {}, "index", 3, remove_query=False)
         caplog.clear()
-        assert [d.doc_id for d in documents_of_run(ran, model, None)] == ["a.png"] and not caplog.messages
+        assert [d.doc_id for d in load_run_documents(ran, model, None)] == ["a.png"] and not caplog.messages
     picture.write_bytes(b"2")
-    assert len(list(documents_of_run(ran, model, None))) == 1
+    assert len(list(load_run_documents(ran, model, None))) == 1
     assert "pictures or vectors changed since they were encoded, or were encoded in parts" in caplog.text
 
 
@@ -213,15 +213,15 @@ def test_a_run_of_unknown_making(monkeypatch, capsys, first, tmp_path):
     name_manifest(first).unlink()
     code, _, err = run(monkeypatch, capsys, "--run", first, "--output", tmp_path / "x.trec")
     assert code == 1 and "no manifest beside it" in err
-    assert list(lists_of(first)) == ["q"]
+    assert list(read_lists(first)) == ["q"]
 
 
 def test_a_mixture_of_runs_has_no_encoder(monkeypatch, capsys, first, tmp_path):
     fused = tmp_path / "fused.trec"
-    write_run(fused, lists_of(first).values(), build_fused_manifest([first, first], Fusion(), 10), tag="fusion")
+    write_run(fused, read_lists(first).values(), build_fused_manifest([first, first], Fusion(), 10), tag="fusion")
     code, _, err = run(monkeypatch, capsys, "--run", fused, "--output", tmp_path / "x.trec")
     assert code == 2 and "fused.trec: a mixture of 2 runs, which has no encoder to score with" in err
     with pytest.raises(UsageError, match="fused.trec: a mixture of 2 runs"):
-        encoder_of_run(fused, 1.0, None, "cpu")
+        load_run_encoder(fused, 1.0, None, "cpu")
     # `sheet` and `explain` show it by the options of the index.
     assert select_encoder_options(read_run_manifest(fused)) == {}

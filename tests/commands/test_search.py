@@ -25,9 +25,9 @@ from shard_folders import (
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.encoders.encoder import read_image_of, read_topic
+from lexvl_anserini.encoders.encoder import read_topic, read_topic_image
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
-from lexvl_anserini.ground.files import compute_sha256, packed, read_json, write_json
+from lexvl_anserini.ground.files import compute_sha256, open_gzip, read_json, write_json
 from lexvl_anserini.ground.manifest import Manifest, RunManifest, name_manifest, read_manifest, read_run_manifest
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic, Vocabulary
 from lexvl_anserini.queries.clauses import Term, TreeQuery
@@ -306,7 +306,7 @@ def test_a_file_of_encoded_queries(index: Path, tmp_path: Path, suffix: str, mon
     monkeypatch.delattr(query_encoder, "load_encoder_of")
     queries = tmp_path / f"q.{suffix}"
     data = jsonl([{"id": "a", "contents": "", "vector": {"dog": 2}}, {"id": "b", "contents": "", "vector": {}}])
-    with open(queries, "wb") as raw, packed(raw, queries.suffix) as out:
+    with open(queries, "wb") as raw, open_gzip(raw, queries.suffix) as out:
         out.write(data)
     told = json.loads(invoke("--index", index, "--topics", queries, "--output", tmp_path / "x", "--format", "json"))
     assert (told["topics"], told["topics_without_hits"], told["lines"]) == (2, 1, 3)
@@ -513,7 +513,7 @@ def test_a_picture_as_query(index: Path, tmp_path: Path, monkeypatch: pytest.Mon
             yield ImpactQuery(topic.query_id, {Path(str(topic.image)).stem: 2})
 
     model = Toy()
-    model.query.read_topic = read_image_of
+    model.query.read_topic = read_topic_image
     monkeypatch.setattr(query_encoder, "load_encoder_of", lambda *args, **options: model)
     monkeypatch.setattr(searcher, "encode_queries", seen)
     (tmp_path / "cat.png").write_bytes(b"")

@@ -20,7 +20,7 @@ from tiny_encoders import BERT, SPARSE, TINY_ENCODERS, Runs, Tiny, copied, pytes
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
-from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
+from lexvl_anserini.encoders.loading import load_encoder, load_encoder_from
 from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.records import Document, Topic
@@ -249,7 +249,7 @@ def test_an_encoder_is_loaded_again_from_what_its_manifest_says(every, tiny):
     model = tiny(every)
     vocabulary = {"digest": model.query.vocabulary.digest} if model.kind == "impact" else {}
     manifest = Manifest(model.kind, model.identity(), {"name": "x"}, {"documents": 1}, vocabulary=vocabulary)
-    again = load_encoder_of(
+    again = load_encoder_from(
         Manifest.from_json(manifest.to_json()).encoder,
         device="cpu",
         vocabulary=Manifest.from_json(manifest.to_json()).vocabulary_digest,

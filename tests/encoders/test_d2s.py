@@ -13,7 +13,7 @@ from embedding_tables import write_embeddings, write_golden
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.images import OnError
-from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
+from lexvl_anserini.encoders.loading import load_encoder, load_encoder_from
 from lexvl_anserini.encoders.parts.features import Embedded
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, DataError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
@@ -419,8 +419,8 @@ def test_an_index_of_stored_vectors_is_asked_through_a_backbone(shared, tiny):
     vocabulary = {"digest": stored.query.vocabulary.digest}
     manifest = Manifest("impact", {**made_by, "options": stored.options}, {}, {}, vocabulary=vocabulary)
     settings = {"backbone_checkpoint": str(shared / "golden/blip/lavis_checkpoint.pth"), "head_width": 16}
-    asked = load_encoder_of(manifest.encoder, device="cpu", settings=settings, vocabulary=manifest.vocabulary_digest)
+    asked = load_encoder_from(manifest.encoder, device="cpu", settings=settings, vocabulary=manifest.vocabulary_digest)
     assert asked.query.read_topic(Topic("q", text="a man")) == "a man"
     other = replace(manifest, encoder={**manifest.encoder, "checkpoint_digest": "0" * 64})
     with pytest.raises(ArtefactError, match=f"has digest {stored.checkpoint_digest[:16]}, .* with 0000"):
-        load_encoder_of(other.encoder, device="cpu", settings=settings, vocabulary=other.vocabulary_digest)
+        load_encoder_from(other.encoder, device="cpu", settings=settings, vocabulary=other.vocabulary_digest)

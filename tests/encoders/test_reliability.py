@@ -199,14 +199,14 @@ def test_an_adapter_is_not_followed(planted):
 @pytest.mark.parametrize("name", ["os:system", "lexvl_anserini.cli:main", "../splade", ""])
 def test_names_in_data_are_rows_of_tables(name):
     """A manifest names its encoder and an index its engine; neither is imported by that name."""
-    from lexvl_anserini.encoders.loading import load_encoder_of
-    from lexvl_anserini.engines.opening import engine_class
+    from lexvl_anserini.encoders.loading import load_encoder_from
+    from lexvl_anserini.engines.opening import get_engine
     from lexvl_anserini.ground.manifest import EncoderRef
 
     with pytest.raises(UnknownName, match="unknown encoder"):
-        load_encoder_of(EncoderRef(name=name))
+        load_encoder_from(EncoderRef(name=name))
     with pytest.raises(UnknownName, match="unknown engine"):
-        engine_class(name)
+        get_engine(name)
 
 
 # ---- sizes

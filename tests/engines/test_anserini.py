@@ -9,9 +9,9 @@ import pytest
 from shard_folders import write_shards
 
 from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.engines.jvm import java_class
+from lexvl_anserini.engines.jvm import get_java_class
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, as_reader, open_reader, vector_of
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, as_reader, open_reader, read_vector
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import build_index
@@ -47,7 +47,7 @@ def test_statistics(folder: Path) -> None:
     reader = open_reader(folder / "index")
     totals = [0, 0, 0]
     for field in (CONTENTS, ID):
-        terms = java_class("org.apache.lucene.index.MultiTerms").getTerms(as_reader(reader), field)
+        terms = get_java_class("org.apache.lucene.index.MultiTerms").getTerms(as_reader(reader), field)
         # Frequencies are not kept of ids: as many as postings.
         tokens = terms.getSumTotalTermFreq() if field == CONTENTS else terms.getSumDocFreq()
         for place, count in enumerate((terms.size(), terms.getSumDocFreq(), tokens)):
@@ -59,7 +59,7 @@ def test_statistics(folder: Path) -> None:
 
 
 def test_vectors_come_back(engine: LuceneEngine) -> None:
-    assert {doc_id: vector_of(engine.reader, doc_id) for doc_id, _ in DOCUMENTS} == dict(DOCUMENTS)
+    assert {doc_id: read_vector(engine.reader, doc_id) for doc_id, _ in DOCUMENTS} == dict(DOCUMENTS)
 
 
 def test_the_run_by_impacts(engine: LuceneEngine) -> None:

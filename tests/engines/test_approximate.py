@@ -16,7 +16,7 @@ from shard_folders import write_dense_shards, write_shards
 
 from eval.measures.inputs import describe_run
 from lexvl_anserini.engines import approximation
-from lexvl_anserini.engines.approximation import MEASURED_HITS, chosen_setting, mean_recall
+from lexvl_anserini.engines.approximation import MEASURED_HITS, choose_setting, compute_mean_recall
 from lexvl_anserini.engines.index_folder import APPROXIMATE, IndexReport, read_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.resident import grouping
@@ -126,14 +126,14 @@ def test_summaries_by_hand() -> None:
 
 def recall_of(exact: Sequence[RankedList], lists: Sequence[RankedList], hits: int) -> float:
     best = [of_query.scores[:hits] for of_query in exact]
-    return mean_recall(
+    return compute_mean_recall(
         [(len(scores), scores.min(initial=np.inf)) for scores in best], [found.scores for found in lists]
     )
 
 
 def test_a_recall_is_a_number_of_python() -> None:
     """One of two hits, all of one, and a query without hits: .75, which is written as JSON."""
-    recall = mean_recall([(2, 5), (1, 4), (0, np.inf)], [np.array([7, 3]), np.array([4]), np.array([1])])
+    recall = compute_mean_recall([(2, 5), (1, 4), (0, np.inf)], [np.array([7, 3]), np.array([4]), np.array([1])])
     assert type(recall) is float and recall == 0.75
 
 
@@ -168,7 +168,7 @@ def test_a_measurement_is_what_a_search_finds(built: tuple[Path, Path], tmp_path
     for setting in measured["settings"]:
         again = recall_of(exact, postings.at(setting["reach"]).lists(queries, setting["hits"], 1), setting["hits"])
         assert again == pytest.approx(setting["recall"], abs=1e-4) and again >= setting["recall"] - 1e-9
-    chosen = chosen_setting(report, index, 0.9, 10)
+    chosen = choose_setting(report, index, 0.9, 10)
     assert recall_of(exact, searched(index, queries, 10, 0.9), 10) == pytest.approx(chosen.recall, abs=1e-4)
 
 
@@ -242,11 +242,11 @@ def test_an_index_that_is_not_prepared_or_misses_the_recall(built: tuple[Path, P
     setting = {"hits": 10, "reach": 0.5, "recall": 0.9, "documents": 40.0}
     faster = {**setting, "reach": 0.6, "documents": 30.0}
     report = IndexReport(engine="lucene", approximation={"settings": [setting, faster]})
-    assert chosen_setting(report, plain, 0.9, 11) == faster
+    assert choose_setting(report, plain, 0.9, 11) == faster
     with pytest.raises(ArtefactError, match="reaches a recall of 0.95 for 10 hits, the highest is 0.9; search exactly"):
-        chosen_setting(report, plain, 0.95, 10)
+        choose_setting(report, plain, 0.95, 10)
     with pytest.raises(UsageError, match="an index of the engine qdrant; approximate search is for those of lucene"):
-        chosen_setting(IndexReport(engine="qdrant"), plain, 0.9, 10)
+        choose_setting(IndexReport(engine="qdrant"), plain, 0.9, 10)
 
 
 def test_a_change_of_the_index_takes_the_preparation_away(
@@ -339,7 +339,7 @@ def test_a_run_names_the_measured_recall(
     write_queries(tmp_path / "q.jsonl", queries_of(5))
     arguments = ["--index", index, "--topics", tmp_path / "q.jsonl", "--output", tmp_path / "run.trec"]
     invoked(search, *arguments, "--hits", "5", "--approximate", "0.9")
-    setting = chosen_setting(read_report(index), index, 0.9, 5)
+    setting = choose_setting(read_report(index), index, 0.9, 5)
     noted = f"0.9 (measured {setting.recall} of the first 10, 200 documents, 16 terms of each)"
     assert RunManifest.from_json(read_json(tmp_path / "run.trec.manifest.json", "run"), "run").encoder.options == {
         "approximate": noted

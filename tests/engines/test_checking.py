@@ -11,10 +11,10 @@ from lucene_indexes import MANY_DOCUMENTS, MANY_QUERIES, MANY_TERMS
 from shard_folders import Documents, write_shards
 
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report, report_digest, write_report
-from lexvl_anserini.engines.jvm import our_class
+from lexvl_anserini.engines.jvm import get_our_class
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.fields import field_similarity
-from lexvl_anserini.engines.lucene.versions import commit_id, creator
+from lexvl_anserini.engines.lucene.fields import make_similarity
+from lexvl_anserini.engines.lucene.versions import read_commit_id, read_creator
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.searching.building import build_index, check_index
@@ -130,7 +130,7 @@ def test_files_cut_gone_or_emptied(copied: Path, damage: str, monkeypatch: pytes
 
 def without(index: Path, doc_id: str) -> None:
     """Takes a document out behind the back of manifest and report."""
-    updater = our_class("IndexUpdater")(str(index), field_similarity(), creator([index]), False)
+    updater = get_our_class("IndexUpdater")(str(index), make_similarity(), read_creator([index]), False)
     updater.delete(f"{doc_id}\n".encode())
     updater.finish(True)
 
@@ -158,7 +158,7 @@ def swapped(folder: Path, documents: Documents) -> Path:
 def owned(index: Path) -> Path:
     """The index with an index.json that names the commit that is there."""
     report, manifest = read_report(index), read_manifest(index)
-    about = {**report, "commit": commit_id(index)}
+    about = {**report, "commit": read_commit_id(index)}
     write_report(index, {**about, "digest": report_digest(about, manifest)})
     return index
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lexvl_anserini.engines.compiled import digest_sources
+from lexvl_anserini.engines.compiled import compute_source_digest
 from lexvl_anserini.engines.compiling import (
     MOST_VERSIONS,
     CodeFiles,
     KernelCache,
-    kept_by_content,
+    keep_by_content,
     kernel,
 )
 
@@ -91,7 +91,7 @@ def test_equal_sources_share_their_code_wherever_they_lie(stored: Path, tmp_path
         (folder / "doubling.py").write_text(text)
         spec = spec_from_file_location("doubling", folder / "doubling.py")
         module = module_from_spec(spec)
-        with kept_by_content():
+        with keep_by_content():
             spec.loader.exec_module(module)
         assert module.twice(4) == 8
         hits.append(bool(module.twice.stats.cache_hits))
@@ -107,7 +107,7 @@ def test_folders_of_former_sources_go(stored: Path) -> None:
         os.utime(folder, (number, number))
     (stored / "metrics-0").mkdir()
     called()
-    fresh = f"engines-{digest_sources(Path(__file__).parent)[:16]}"
+    fresh = f"engines-{compute_source_digest(Path(__file__).parent)[:16]}"
     kept = [f"engines-{number:016}" for number in range(3, MOST_VERSIONS + 2)]
     assert sorted(path.name for path in stored.iterdir()) == sorted([*kept, fresh, "metrics-0"])
 

@@ -12,7 +12,7 @@ import pytest
 from shard_folders import Documents, write_dense_shards
 
 from lexvl_anserini.engines.faiss import FaissEngine
-from lexvl_anserini.engines.faiss_layouts import LAYOUTS, Store, core, faiss_threads, parameters_of, signs
+from lexvl_anserini.engines.faiss_layouts import LAYOUTS, Store, core, select_parameters, set_faiss_threads, signs
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.records import DenseQuery, ScoredDoc
@@ -208,9 +208,9 @@ def test_parameters_that_do_not_fit(tmp_path: Path, options: dict[str, Any], err
 
 def test_automatic_parameters() -> None:
     """1,000,000 documents of 384 dimensions: 4,000 lists, 500 read, 96 bytes a vector."""
-    assert parameters_of("ivfpq", {}, 384, 1_000_000) == {"nlist": 4000, "m": 96, "nbits": 8, "nprobe": 500}
-    assert parameters_of("ivfpq", {}, 7, 3) == {"nlist": 1, "m": 1, "nbits": 1, "nprobe": 1}
-    store = Store.new("ivfpq", 384, parameters_of("ivfpq", {}, 384, 1_000_000))
+    assert select_parameters("ivfpq", {}, 384, 1_000_000) == {"nlist": 4000, "m": 96, "nbits": 8, "nprobe": 500}
+    assert select_parameters("ivfpq", {}, 7, 3) == {"nlist": 1, "m": 1, "nbits": 1, "nprobe": 1}
+    store = Store.new("ivfpq", 384, select_parameters("ivfpq", {}, 384, 1_000_000))
     assert store.training_size == 256 * 4000
 
 
@@ -275,7 +275,7 @@ def test_torch_computes_the_same_bits_around_faiss(tmp_path: Path, of_openmp: st
 
 def test_the_threads_of_the_caller_return_after_an_error() -> None:
     before = core.omp_get_max_threads()
-    with pytest.raises(ValueError), faiss_threads(before + 1):
+    with pytest.raises(ValueError), set_faiss_threads(before + 1):
         assert core.omp_get_max_threads() == before + 1
         raise ValueError
     assert core.omp_get_max_threads() == before

@@ -12,7 +12,7 @@ import pytest
 from class_files import read_class, unresolved
 
 from lexvl_anserini.engines.jvm import OUR_JAR, find_jar
-from lexvl_anserini.engines.lucene.jar import DIGEST, RELEASE, build_jar, source_digest
+from lexvl_anserini.engines.lucene.jar import DIGEST, RELEASE, build_jar, compute_source_digest
 from lexvl_anserini.ground.errors import JavaError
 
 
@@ -72,7 +72,7 @@ def test_the_jar_is_what_its_sources_give(tmp_path: Path) -> None:
 def test_the_jar_was_built_from_these_sources() -> None:
     """Also where no compiler is."""
     with zipfile.ZipFile(OUR_JAR) as archive:
-        assert archive.read(DIGEST).decode().strip() == source_digest(), (
+        assert archive.read(DIGEST).decode().strip() == compute_source_digest(), (
             "run python -m lexvl_anserini.engines.lucene.jar"
         )
 

@@ -159,7 +159,7 @@ def test_pyserini_imported_after_us_uses_our_machine() -> None:
 def java_17() -> str | None:
     java = shutil.which("java")
     home = Path(java).resolve().parent.parent if java else None
-    return str(home) if home and 9 <= jvm.java_version(home) < 21 else None
+    return str(home) if home and 9 <= jvm.read_java_version(home) < 21 else None
 
 
 @pytest.mark.skipif(java_17() is None, reason="the machine's java is not an old one")
@@ -233,21 +233,21 @@ def test_candidates_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_heap_is_at_most_a_quarter_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert jvm.heap_option({"LEXVL_JAVA_HEAP": "512m"}) == "-Xmx512m"
+    assert jvm.choose_heap({"LEXVL_JAVA_HEAP": "512m"}) == "-Xmx512m"
     monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**18}[name])
-    assert jvm.heap_option({}) == "-Xmx256m"
+    assert jvm.choose_heap({}) == "-Xmx256m"
     monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**24}[name])
-    assert jvm.heap_option({}) == "-Xmx2048m"
+    assert jvm.choose_heap({}) == "-Xmx2048m"
 
 
 def test_new_objects_fill_little_before_they_are_collected() -> None:
     heaps = ("-Xmx2048m", "-Xmx4g", "-Xmx128m", "-Xmx65536k", "-Xmx1073741824")
-    assert [jvm.young_option(heap) for heap in heaps] == [f"-Xmn{k}k" for k in (65536, 65536, 32768, 16384, 65536)]
+    assert [jvm.choose_young(heap) for heap in heaps] == [f"-Xmn{k}k" for k in (65536, 65536, 32768, 16384, 65536)]
 
 
 def test_strings_that_need_more_than_16_bits_reach_java() -> None:
     jvm.start()
-    values = jvm.java_class("java.util.HashMap")()
+    values = jvm.get_java_class("java.util.HashMap")()
     values.put("key", "a😀é")
     assert values.get("key") == "a😀é"
 
@@ -255,20 +255,20 @@ def test_strings_that_need_more_than_16_bits_reach_java() -> None:
 def test_only_java_is_captured(capfd: pytest.CaptureFixture[str]) -> None:
     """Other threads print meanwhile; the second capture waits for the first."""
     jvm.start()
-    out = getattr(jvm.java_class("java.lang.System"), "out")  # noqa: B009  (a field, not a name)
-    with jvm.captured_stdout() as printed:
+    out = getattr(jvm.get_java_class("java.lang.System"), "out")  # noqa: B009  (a field, not a name)
+    with jvm.capture_stdout() as printed:
         print("from Python")
         assert printed() == ""
 
     def capture(number: int) -> str:
-        with jvm.captured_stdout() as printed:
-            with jvm.java_calls():
-                getattr(jvm.java_class("java.lang.System"), "out").println(str(number))  # noqa: B009
+        with jvm.capture_stdout() as printed:
+            with jvm.call_java():
+                getattr(jvm.get_java_class("java.lang.System"), "out").println(str(number))  # noqa: B009
             return str(printed())
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(capture, range(40))) == [f"{number}\n" for number in range(40)]
-    with jvm.java_calls():
+    with jvm.call_java():
         out.println("from Java")
     assert capfd.readouterr().out == "from Python\nfrom Java\n"
 

@@ -14,10 +14,10 @@ from memory_engine import exact_lists
 from shard_folders import Documents, write_shards
 
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report
-from lexvl_anserini.engines.jvm import lucene_version
+from lexvl_anserini.engines.jvm import read_lucene_version
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.versions import commit_id, dotted
-from lexvl_anserini.engines.lucene.writing import value_type
+from lexvl_anserini.engines.lucene.versions import format_version, read_commit_id
+from lexvl_anserini.engines.lucene.writing import find_value_type
 from lexvl_anserini.engines.resident.packing import write_resident
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
@@ -85,7 +85,7 @@ def test_the_index_knows_what_it_holds(tmp_path: Path) -> None:
     lists = [[4, "the"], [3, "a"], [1, "b"], [1, "日本"], [1, "😀"]]
     found = {"documents": 5, "empty": 1, "postings": 10, "impacts": 25, "max_impact": 7}
     fixed = {"engine": "lucene", "fields": {}, "options": options, "changed": False, "longest_lists": lists}
-    assert report.pop("lucene") == dotted(lucene_version())
+    assert report.pop("lucene") == format_version(read_lucene_version())
     assert re.fullmatch("[0-9a-f]{32}", report.pop("commit"))
     assert report == {**fixed, **found}
     names = {path.name for path in (tmp_path / "index").iterdir()}
@@ -140,7 +140,7 @@ def without_ids(index: Path) -> dict[str, bytes]:
     data = info.read_bytes()
     # Magic number, the format's name after its length, version.
     start = 4 + 1 + data[4] + 4
-    segment, commit = data[start : start + 16], (commit_id(index) or "").encode()
+    segment, commit = data[start : start + 16], (read_commit_id(index) or "").encode()
     files = [path for path in index.glob("_*") if path != info] + [index / RESIDENT]
     return {path.name: path.read_bytes()[:-8].replace(segment, b"").replace(commit, b"") for path in files}
 
@@ -286,7 +286,7 @@ def test_our_searcher_reads_a_stock_index_and_ranks_the_same(tmp_path: Path) -> 
     [("x" * 32_766, "keyword"), ("2024-02-29", "date"), (True, "keyword"), (2**63 - 1, "long"), (-0.5, "double")],
 )
 def test_types_of_metadata(value: object, found: str) -> None:
-    assert value_type("key", value) == found
+    assert find_value_type("key", value) == found
 
 
 @pytest.mark.parametrize(
@@ -300,4 +300,4 @@ def test_types_of_metadata(value: object, found: str) -> None:
 )
 def test_metadata_that_no_field_holds(value: object, message: str) -> None:
     with pytest.raises(ArtefactError, match=message):
-        value_type("key", value)
+        find_value_type("key", value)

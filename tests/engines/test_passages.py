@@ -22,7 +22,7 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery
 from lexvl_anserini.ground.typed import MOST
 from lexvl_anserini.queries.clauses import Clause, Ids, Not, Term
-from lexvl_anserini.runs.order import RankedList, ranked
+from lexvl_anserini.runs.order import RankedList, rank_hits
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents
 from tests.engines.test_resident import large, resident_of
 
@@ -58,7 +58,7 @@ def scores_of(rows: Rows, ids: Mapping[int, str], vector: Mapping[str, int]) -> 
 
 
 def expected(scores: Mapping[str, float], best: int, hits: int, query_id: str = "q") -> RankedList:
-    return ranked(query_id, by_passages(scores, best).items(), hits)
+    return rank_hits(query_id, by_passages(scores, best).items(), hits)
 
 
 @settings(max_examples=100)
@@ -141,7 +141,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, d
     delete_documents(index, gone)
     for number in (1, 2):
         append_index(index, shards(folder / str(number), parts[number]))
-    assert [of.documents for of in choosing.resident_files(index).values()] == [48, 8, 1]
+    assert [of.documents for of in choosing.read_resident_files(index).values()] == [48, 8, 1]
     return index, {name: vector for name, vector in passages.items() if name not in gone}
 
 

@@ -14,12 +14,12 @@ from scipy import sparse
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import RESIDENT
-from lexvl_anserini.engines.jvm import Exclusive, our_class
-from lexvl_anserini.engines.resident.kernels import EXCLUDED, TERM, Space, reached
+from lexvl_anserini.engines.jvm import Exclusive, get_our_class
+from lexvl_anserini.engines.resident.kernels import EXCLUDED, TERM, Space, find_reached
 from lexvl_anserini.engines.resident.layout import BLOCK, COLUMN, GAPS, NUMBERS, open_sections
-from lexvl_anserini.engines.resident.packing import Lists, finish_resident, put_lists, slot_writer
+from lexvl_anserini.engines.resident.packing import Lists, finish_resident, make_slot_writer, put_lists
 from lexvl_anserini.engines.resident.plain import PlainPostings
-from lexvl_anserini.engines.resident.searching import STEP, ResidentPostings, steps_of
+from lexvl_anserini.engines.resident.searching import STEP, ResidentPostings, split_steps
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery, TermWeights, Vocabulary
 from lexvl_anserini.queries.query_vectors import QueryBatch
@@ -49,10 +49,10 @@ def resident_of(
     by_id: dict[str, dict[int, int]] = {}
     for number, doc_id in ids.items():
         by_id.setdefault(doc_id, {})[number] = 1
-    coder = Exclusive(our_class("IdCoder")(documents))
+    coder = Exclusive(get_our_class("IdCoder")(documents))
     for part in lists_of(by_id):
         put_lists(coder, part)
-    with slot_writer(path, documents, (1 << 8 * width) - 1) as slots:
+    with make_slot_writer(path, documents, (1 << 8 * width) - 1) as slots:
         for part in lists_of(rows):
             put_lists(slots, part)
         finish_resident(path, slots, coder, documents)
@@ -90,7 +90,7 @@ def test_a_collection_by_hand(tmp_path: Path) -> None:
     assert searched(resident, [{"dog": 5, "sea": 2}], 10) == [[("a", 1, 15.0), ("b", 2, 15.0)]]
     assert searched(resident, [{"dog": 5, "sea": 2}], 1) == [[("a", 1, 15.0)]]
     assert searched(resident, [{}, {"cat": 9}, {"été😀": 2, "cat": 1}], 5) == [[], [], [("c", 1, 510.0)]]
-    assert resident.max_impacts(["sea", "cat", "été😀"]) == [5, 0, 255]
+    assert resident.find_max_impacts(["sea", "cat", "été😀"]) == [5, 0, 255]
     batch = QueryBatch([ImpactQuery("q", {}), ImpactQuery("r", {"cat": 9}), ImpactQuery("s", {"dog": 5, "sea": 2})])
     for form in (resident, resident.plain):  # type: ignore[attr-defined]
         assert form.bounds(batch).tolist() == [0, 0, 5 * 3 + 2 * 5]
@@ -121,9 +121,9 @@ def test_a_list_outlives_the_postings_and_the_file(tmp_path: Path) -> None:
 
 
 def test_threads_share_all_queries_and_end_together() -> None:
-    assert list(steps_of(3, 2)) == [(0, 1), (1, 2), (2, 3)] and list(steps_of(0, 2)) == []
+    assert list(split_steps(3, 2)) == [(0, 1), (1, 2), (2, 3)] and list(split_steps(0, 2)) == []
     for queries, threads in ((1, 1), (100, 1), (131, 2), (256, 7)):
-        steps = list(steps_of(queries, threads))
+        steps = list(split_steps(queries, threads))
         assert [n for first, last in steps for n in range(first, last)] == list(range(queries))
         assert max(last - first for first, last in steps) <= STEP
         assert threads == 1 or steps[-1] == (queries - 1, queries)
@@ -132,7 +132,7 @@ def test_threads_share_all_queries_and_end_together() -> None:
 def test_no_term_and_no_document_with_a_term(tmp_path: Path) -> None:
     resident = resident_of(tmp_path, {}, {0: "a"}, 1)
     assert searched(resident, [{"dog": 1}], 3) == [[]]
-    assert resident.max_impacts(["dog"]) == [0]
+    assert resident.find_max_impacts(["dog"]) == [0]
     resident.warm()
 
 
@@ -181,7 +181,7 @@ def test_impacts_of_every_width(tmp_path: Path, width: int, largest: int) -> Non
     rows["t0"][5] = largest
     ids = {number: f"d{number}" for number in range(3000)}
     resident = resident_of(tmp_path, rows, ids, 3000, width)
-    assert resident.max_impacts(["t0"]) == [largest]
+    assert resident.find_max_impacts(["t0"]) == [largest]
     for vector in ({term: 1} for term in rows):
         assert searched(resident, [vector], 4000)[0] == expected(rows, ids, vector, 4000)
 
@@ -285,7 +285,7 @@ def test_a_bar_before_any_hit_is_known(hits: int, seen: int, bar: tuple[int, int
     sums = np.array([3, 0, 7, 5, EXCLUDED, 3, 9], np.int32)
     space = Space(sums, np.zeros(0, np.int64), np.zeros(0, TERM), np.full(seen, -1, np.int32))
     # The last sum is of no document.
-    least = int(reached(space, 6, hits))
+    least = int(find_reached(space, 6, hits))
     assert bar[0] <= least <= bar[1]
     assert least == 1 or (sums[:6] >= least).sum() >= hits
 

@@ -15,9 +15,15 @@ from shard_folders import write_shards
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.compiled import is_compiled, mark_compiled
-from lexvl_anserini.engines.index_folder import RESIDENT, read_report, resident_bytes, resident_paths, write_report
+from lexvl_anserini.engines.index_folder import (
+    RESIDENT,
+    list_resident_paths,
+    measure_resident,
+    read_report,
+    write_report,
+)
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.fields import Segment, as_reader, whole_index
+from lexvl_anserini.engines.lucene.fields import Segment, as_reader, open_whole_index
 from lexvl_anserini.engines.lucene.vectors import read_vectors
 from lexvl_anserini.engines.resident import choosing, layout
 from lexvl_anserini.engines.resident.packing import write_resident
@@ -45,7 +51,7 @@ def default_postings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def segments_of(index: Path) -> list[Segment]:
-    with whole_index(index) as whole:
+    with open_whole_index(index) as whole:
         return whole.segments()
 
 
@@ -115,7 +121,7 @@ def test_size_and_compiled_kernels_decide_which_code_answers(
     index: Path, monkeypatch: pytest.MonkeyPatch, small: int, medium: int, compiled: bool, served: str, form: type
 ) -> None:
     """Not the queries before: all answers of one opening come from one form, until `prepare`."""
-    postings = choosing.resident_files(index)[RESIDENT].postings
+    postings = choosing.read_resident_files(index)[RESIDENT].postings
     for name, size in (("SMALL", small), ("MEDIUM", medium)):
         monkeypatch.setattr(choosing, name, size and postings)
     monkeypatch.setattr(choosing, "is_compiled", lambda *package: compiled)
@@ -203,9 +209,9 @@ def test_too_large_for_the_memory(index: Path, monkeypatch: pytest.MonkeyPatch) 
     needed = (index / RESIDENT).stat().st_size
     for memory, uses in ((2 * needed + 4, True), (2 * needed - 4, False)):
         monkeypatch.setattr(choosing, "quarter_of_memory", lambda memory=memory: memory // 4)
-        assert bool(choosing.usable(index)) is uses
+        assert bool(choosing.find_usable_files(index)) is uses
     monkeypatch.setenv(choosing.VARIABLE, "resident")
-    assert choosing.usable(index)
+    assert choosing.find_usable_files(index)
 
 
 def test_an_unknown_choice(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,15 +312,17 @@ def test_an_append_writes_the_postings_of_its_own_documents(
 ) -> None:
     """Few files, whose lists are those of one index of all documents."""
     first = (grown / RESIDENT).read_bytes(), (grown / RESIDENT).stat().st_ino
-    sizes = [of.documents for of in choosing.resident_files(grown).values()]
+    sizes = [of.documents for of in choosing.read_resident_files(grown).values()]
     assert sizes == [segment.documents for segment in segments_of(grown)] == [151, 8, 2]
-    assert sorted(path.name for path in resident_paths(grown)) == sorted(choosing.resident_files(grown))
+    assert sorted(path.name for path in list_resident_paths(grown)) == sorted(choosing.read_resident_files(grown))
     report = read_report(grown)
-    assert report.resident_bytes == resident_bytes(grown) == sum(p.stat().st_size for p in grown.glob("resident*"))
+    assert report.resident_bytes == measure_resident(grown) == sum(p.stat().st_size for p in grown.glob("resident*"))
     agree(grown, monkeypatch)
     sources = [shards, *(tmp_path / f"more{number}" for number in range(10))]
     whole = build_index(sources, tmp_path / "whole").path
-    assert [path.name for path in resident_paths(whole)] == [RESIDENT] and "resident_files" not in read_report(whole)
+    assert [path.name for path in list_resident_paths(whole)] == [RESIDENT] and "resident_files" not in read_report(
+        whole
+    )
     for form, hits in product(("lucene", "resident"), (1, 7, 1000)):
         assert lists(grown, form, monkeypatch, hits) == lists(whole, form, monkeypatch, hits)
     monkeypatch.delenv(choosing.VARIABLE)
@@ -346,7 +354,7 @@ def test_deleted_documents_are_marked_until_they_add_up(
     delete_documents(grown, gone)
     assert [segment[:2] for segment in segments_of(grown)] == [(151, 30), (6, 0)]
     assert read_report(grown).deleted == 30 and read_report(grown).documents == opened(grown).documents == 127
-    assert [of.documents for of in choosing.resident_files(grown).values()] == [151, 6]
+    assert [of.documents for of in choosing.read_resident_files(grown).values()] == [151, 6]
     assert (grown / RESIDENT).stat().st_ino == first
     agree(grown, monkeypatch)
     delete_documents(grown, ["d30"])
@@ -396,7 +404,7 @@ def test_an_index_with_marked_documents_is_that_of_the_others(
 
 def test_files_of_another_state_do_not_serve(grown: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One missing, one damaged; and what a version without this form makes of it."""
-    last, before = [*choosing.resident_files(grown)][-1], lists(grown, "lucene", monkeypatch)
+    last, before = [*choosing.read_resident_files(grown)][-1], lists(grown, "lucene", monkeypatch)
     first = (grown / RESIDENT).stat().st_ino
     flip(grown / last, 50)
     monkeypatch.setenv(choosing.VARIABLE, "auto")
@@ -405,16 +413,16 @@ def test_files_of_another_state_do_not_serve(grown: Path, shards: Path, monkeypa
     assert repair_index(grown) and not repair_index(grown)
     agree(grown, monkeypatch)
     # What is sound stays.
-    assert (grown / RESIDENT).stat().st_ino == first and len(choosing.resident_files(grown)) == 3
+    assert (grown / RESIDENT).stat().st_ino == first and len(choosing.read_resident_files(grown)) == 3
     (grown / RESIDENT).unlink()
-    assert choosing.resident_files(grown) == {} and lists(grown, "lucene", monkeypatch) == before
+    assert choosing.read_resident_files(grown) == {} and lists(grown, "lucene", monkeypatch) == before
     monkeypatch.setenv(choosing.VARIABLE, "auto")
     with pytest.raises(
         ArtefactError, match=r"resident-\d.bin: damaged, .* or not of the index as it is now; write it again"
     ):
         check_index(grown, [shards, *grown.parent.glob("more*")])
     assert repair_index(grown)
-    assert [*choosing.resident_files(grown)] == ["resident-1.bin", "resident-2.bin", "resident-3.bin"]
+    assert [*choosing.read_resident_files(grown)] == ["resident-1.bin", "resident-2.bin", "resident-3.bin"]
     agree(grown, monkeypatch)
 
 
@@ -423,36 +431,36 @@ def test_a_term_of_more_documents_than_a_block_has(tmp_path: Path, monkeypatch: 
     documents = [(f"d{number}", {"t1": number % 7 + 1}) for number in range(layout.BLOCK + 9)]
     index = build_index(appended(tmp_path / "shards", documents), tmp_path / "index").path
     (index / RESIDENT).unlink()
-    assert repair_index(index) and choosing.resident_files(index)[RESIDENT].postings == len(documents)
+    assert repair_index(index) and choosing.read_resident_files(index)[RESIDENT].postings == len(documents)
     assert lists(index, "resident", monkeypatch, 9) == lists(index, "lucene", monkeypatch, 9)
 
 
 def test_an_older_index_of_several_segments(grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its one file has the documents of all segments; the next change gives each a file."""
-    for path in resident_paths(grown):
+    for path in list_resident_paths(grown):
         path.unlink()
     write_resident(grown, 250)
     report = read_report(grown)
     del report["resident_files"]
     write_report(grown, report, read_manifest(grown))
-    assert [of.documents for of in choosing.resident_files(grown).values()] == [161]
+    assert [of.documents for of in choosing.read_resident_files(grown).values()] == [161]
     agree(grown, monkeypatch)
     for number, sizes in (("a", [151, 11]), ("b", [151, 11, 1])):
         append_index(grown, appended(tmp_path / number, [(number, {"t1": 1})]))
-        assert [of.documents for of in choosing.resident_files(grown).values()] == sizes
+        assert [of.documents for of in choosing.read_resident_files(grown).values()] == sizes
         assert not (grown / RESIDENT).exists(), "older versions would take it for all documents"
         agree(grown, monkeypatch)
 
 
 def test_deleted_documents_of_an_index_that_others_changed(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lucene marks deleted documents until it merges; stock programs leave such indexes."""
-    with jvm.java_calls():
-        path = jvm.java_class("java.nio.file.Paths").get(str(index))
-        folder = jvm.java_class("org.apache.lucene.store.FSDirectory").open(path)
-        config = jvm.java_class("org.apache.lucene.index.IndexWriterConfig")()
-        config.setMergePolicy(jvm.java_class("org.apache.lucene.index.NoMergePolicy").INSTANCE)
-        writer = jvm.java_class("org.apache.lucene.index.IndexWriter")(folder, config)
-        reader = jvm.java_class("org.apache.lucene.index.DirectoryReader").open(writer)
+    with jvm.call_java():
+        path = jvm.get_java_class("java.nio.file.Paths").get(str(index))
+        folder = jvm.get_java_class("org.apache.lucene.store.FSDirectory").open(path)
+        config = jvm.get_java_class("org.apache.lucene.index.IndexWriterConfig")()
+        config.setMergePolicy(jvm.get_java_class("org.apache.lucene.index.NoMergePolicy").INSTANCE)
+        writer = jvm.get_java_class("org.apache.lucene.index.IndexWriter")(folder, config)
+        reader = jvm.get_java_class("org.apache.lucene.index.DirectoryReader").open(writer)
         assert writer.tryDeleteDocument(as_reader(reader), 5) >= 0
         reader.close()
         writer.close()

@@ -18,9 +18,9 @@ from lucene_indexes import TERMS, expect, shards
 from shard_folders import Documents, write_described_shards, write_shards
 
 from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.engines.jvm import environment
+from lexvl_anserini.engines.jvm import set_environment
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.fields import stored_texts, vector_of
+from lexvl_anserini.engines.lucene.fields import load_texts, read_vector
 from lexvl_anserini.engines.resident.choosing import CHOICES, VARIABLE
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
@@ -251,9 +251,9 @@ def test_texts_metadata_and_vectors_come_along(tmp_path: Path) -> None:
     options = {"text": True, "store_text": True, "term_vectors": True}
     index = build_index(write_described_shards(tmp_path / "first", first, TERMS), tmp_path / "index", **options).path  # type: ignore[arg-type]
     append_index(index, write_described_shards(tmp_path / "second", second, TERMS), replace=True)
-    assert stored_texts(index, ["d1", "d2", "d3"]) == {"d1": "new", "d2": "", "d3": "two dogs"}
+    assert load_texts(index, ["d1", "d2", "d3"]) == {"d1": "new", "d2": "", "d3": "two dogs"}
     engine = LuceneEngine(index, read_manifest(index))
-    assert [vector_of(engine.reader, doc_id) for doc_id in ("d1", "d2", "d3")] == [{"b": 4}, {}, {"a": 1, "😀": 5}]
+    assert [read_vector(engine.reader, doc_id) for doc_id in ("d1", "d2", "d3")] == [{"b": 4}, {}, {"a": 1, "😀": 5}]
     search = engine.search_tree
     assert [d.doc_id for d in search("q", Equals("meta.year", 2002), 9)] == ["d3"]
     assert [d.doc_id for d in search("q", Text("dog"), 9)] == ["d3"]
@@ -272,7 +272,7 @@ def test_texts_beyond_memory_go_through_a_temporary_index(tmp_path: Path) -> Non
     shards = write_described_shards(tmp_path / "shards", documents, TERMS)
     index = build_index(shards, tmp_path / "index", 2, store_text=True, term_vectors=True).path
     assert not list(index.glob("*.tmp"))
-    assert stored_texts(index, [d.doc_id for d in documents]) == {d.doc_id: d.text for d in documents}
+    assert load_texts(index, [d.doc_id for d in documents]) == {d.doc_id: d.text for d in documents}
     engine = LuceneEngine(index, read_manifest(index))
     assert [engine.vector(d.doc_id) for d in documents] == vectors
     assert [d.doc_id for d in engine.search_tree("q", Equals("meta.year", 2019), 9)] == ["d19"]
@@ -348,7 +348,7 @@ class Changing:
         index = index or self.index
         oracle = Oracle([Doc(doc_id, vector) for doc_id, vector in self.documents.items()])
         for form in CHOICES:
-            with environment(**{VARIABLE: form}):
+            with set_environment(**{VARIABLE: form}):
                 engine = LuceneEngine(index, read_manifest(index))
             try:
                 assert engine.documents == len(self.documents)

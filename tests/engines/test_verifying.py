@@ -95,7 +95,7 @@ def test_a_known_damage_ends_the_search(large: Path) -> None:
         lambda: engine.search_tree("q", Term("t1"), 10),
         lambda: engine.impacts("d1", ["t1"]),
         lambda: engine.vector("d1"),
-        engine.verified,
+        engine.verify,
     ):
         with pytest.raises(ArtefactError, match=r"\.fdt: damaged"):
             act()

@@ -16,7 +16,7 @@ from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.bm25 import BM25Engine
 from lexvl_anserini.engines.index_folder import index_manifest, read_report
 from lexvl_anserini.engines.lucene import versions
-from lexvl_anserini.engines.lucene.versions import IndexVersion, creator, read_version
+from lexvl_anserini.engines.lucene.versions import IndexVersion, read_creator, read_version
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
@@ -46,7 +46,7 @@ def contents(index: Path) -> dict[str, bytes]:
 def line() -> int:
     """The major version of the Lucene that is installed."""
     jvm.start()
-    return jvm.lucene_version()[0]
+    return jvm.read_lucene_version()[0]
 
 
 def needs(major: int) -> None:
@@ -80,7 +80,7 @@ def test_a_new_index_notes_its_lucene(place: Path) -> None:
     index = place / "made"
     build_index(place / "impacts/bag", index)
     version = read_version(index)
-    assert version == IndexVersion(jvm.lucene_version(), line())
+    assert version == IndexVersion(jvm.read_lucene_version(), line())
     assert read_report(index)["lucene"] == ".".join(map(str, version.written))
 
 
@@ -99,7 +99,7 @@ def test_an_index_of_the_line_before_is_changed(place: Path) -> None:
     """Also on the line that wrote it."""
     index, major = place / "indexes/bag", line()
     append_index(index, place / "impacts/more")
-    assert read_version(index) == IndexVersion(jvm.lucene_version(), 9)
+    assert read_version(index) == IndexVersion(jvm.read_lucene_version(), 9)
     assert read_report(index)["lucene"].startswith(f"{major}.")
     sources = [place / "impacts/bag", place / "impacts/more"]
     assert check_index(index, sources)["problems"] == 0
@@ -116,7 +116,7 @@ def test_what_lucene_10_appended_is_read_and_changed(place: Path) -> None:
     index = place / "new/appended"
     assert check_index(index, [place / "impacts/bag", place / "impacts/more"])["problems"] == 0
     delete_documents(index, ["e01"])
-    assert read_version(index) == IndexVersion(jvm.lucene_version(), 9)
+    assert read_version(index) == IndexVersion(jvm.read_lucene_version(), 9)
 
 
 @pytest.mark.parametrize(
@@ -179,12 +179,12 @@ def test_a_newer_line_is_refused_before_the_encoder_is_loaded(place: Path, monke
 def test_indexes_of_different_creators_are_not_joined(place: Path) -> None:
     needs(10)
     with pytest.raises(ArtefactError, match="indexes/bag by Lucene 9 and .*new/bag by Lucene 10: created by different"):
-        creator([place / "indexes/bag", place / "new/bag"])
-    assert creator([place / "indexes/bag", place / "new/appended"]) == 9
+        read_creator([place / "indexes/bag", place / "new/bag"])
+    assert read_creator([place / "indexes/bag", place / "new/appended"]) == 9
     build_index(place / "impacts/more", place / "later")
     with pytest.raises(ArtefactError, match="created by different versions, which Lucene does not join; use their"):
         append_index(place / "indexes/bag", place / "later")
     with pytest.raises(ArtefactError, match="created by different versions"):
         build_index([place / "indexes/bag", place / "later"], place / "merged")
     build_index([place / "indexes/bag", place / "impacts/more"], place / "merged")
-    assert read_version(place / "merged") == IndexVersion(jvm.lucene_version(), 9)
+    assert read_version(place / "merged") == IndexVersion(jvm.read_lucene_version(), 9)

@@ -17,21 +17,19 @@ import eval.analyses.classify
 from eval.analyses.classes.classification import (
     NO_ANSWER,
     ClassAccuracy,
+    choose_held_out,
     compute_similarities,
     encode_classes,
-    measure_accuracies,
-    rank_classes,
-    rank_images,
-)
-from eval.analyses.classes.labelled import ImageClasses, LabelledImages
-from eval.analyses.classify import (
-    choose_held_out,
     encode_images,
     find_exponent,
     fit_classifier,
+    measure_accuracies,
+    rank_classes,
+    rank_images,
     run_linear_probe,
     score_classes,
 )
+from eval.analyses.classes.labelled import ImageClasses, LabelledImages
 from eval.options import ImageEncoderOptions
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.pictures.images import OnError
@@ -244,7 +242,9 @@ def test_an_image_of_the_test_that_cannot_be_read_ends_it_before_the_search(tmp_
     (tmp_path / "broken.png").write_bytes(b"no image")
     train = images(images=[RED] * 5 + [BLUE] * 5, labels=np.array([0] * 5 + [1] * 5))
     test = images(images=[RED, str(tmp_path / "broken.png")], labels=np.array([0, 1]))
-    monkeypatch.setattr("eval.analyses.classify.find_exponent", lambda score: pytest.fail("the search began"))
+    monkeypatch.setattr(
+        "eval.analyses.classes.classification.find_exponent", lambda score: pytest.fail("the search began")
+    )
     with pytest.raises(DataError, match="broken.png"):
         run_linear_probe(model(), train, test)
 

@@ -28,7 +28,7 @@ from eval.measures.result_files import read_results
 from eval.reproduce import command
 from eval.reproduction import retrieval
 from eval.reproduction.matrix import TablePlan, make_plan
-from eval.reproduction.prepared import is_file_name, prepare, select_document_options, weights_of, write_remarks
+from eval.reproduction.prepared import find_weights, is_file_name, prepare, select_document_options, write_remarks
 from eval.reproduction.published import PublishedCell, PublishedSystem, load_published_tables, read_tables
 from eval.reproduction.quantities import PRIVATE, Quantity, combine_parts, list_parts
 from eval.reproduction.rows import Finding, RowPart, Workplace, list_rows, parse_assignments
@@ -152,17 +152,17 @@ def test_weights_are_published_or_the_users(tmp_path):
         ({"a/context": folder}, two, folder, other, word),
         ({"a/question": "minilm"}, two, "a/context", other, other),
     ):
-        weights = weights_of(part_of(system), system, Workplace(tmp_path, checkpoints=given))
+        weights = find_weights(part_of(system), system, Workplace(tmp_path, checkpoints=given))
         assert weights.reference == reference
         assert (write_remarks(weights, False), write_remarks(weights, True)) == (remarks, by_word)
-    assert weights_of(part_of(PublishedSystem("stair")), PublishedSystem("stair"), Workplace(tmp_path)) is None
+    assert find_weights(part_of(PublishedSystem("stair")), PublishedSystem("stair"), Workplace(tmp_path)) is None
 
 
 def test_a_known_digest_is_a_published_checkpoint(tmp_path, monkeypatch):
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     system = PublishedSystem("bertlex", "bert-base-uncased")
     place = Workplace(tmp_path, checkpoints={"bert-base-uncased": str(tmp_path)})
-    weights = weights_of(part_of(system), system, place)
+    weights = find_weights(part_of(system), system, place)
     assert write_remarks(weights, False) == ("other weights", "")
     digest = hashlib.sha256(b"weights").hexdigest()
     monkeypatch.setitem(DIGESTS, "bert-base-uncased", digest)

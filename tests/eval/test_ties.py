@@ -21,7 +21,7 @@ from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import RunManifest, name_manifest, read_run_manifest
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
-from lexvl_anserini.runs.columns import hits_of
+from lexvl_anserini.runs.columns import read_hits
 from lexvl_anserini.runs.trec import write_run
 
 # Topic 1 ties a and b, and only a, our first, is relevant: RR is 1 by rank and 1/2 by trec_eval. Topic 2 has no tie.
@@ -151,7 +151,7 @@ def test_a_relevant_document_with_an_equal_score_is_what_matters():
     """Equal as float32; document 1 is relevant, 2 is not, 3 has no judgement."""
 
     def differs(*scores: float) -> bool:
-        hits = hits_of(ScoredDoc("q", str(n), n, score) for n, score in enumerate(scores, 1))
+        hits = read_hits(ScoredDoc("q", str(n), n, score) for n, score in enumerate(scores, 1))
         places = find([hits], collect_relevant({"q": {"1": 1, "2": 0}})).places
         return places["rank"].tolist() != places["trec_eval"].tolist()
 

@@ -152,7 +152,7 @@ def test_the_tested_versions_are_the_newest_of_the_constraints() -> None:
 
 def test_lucene_of_a_jar(tmp_path: Path) -> None:
     jvm.start()
-    assert find_lucene(jvm.find_jar()) == ".".join(map(str, jvm.lucene_version()))
+    assert find_lucene(jvm.find_jar()) == ".".join(map(str, jvm.read_lucene_version()))
     (tmp_path / "text.jar").write_text("no archive")
     with ZipFile(tmp_path / "other.jar", "w") as archive:
         archive.writestr("a.txt", "")

@@ -19,13 +19,13 @@ from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, RunManifest, read_manifest, read_run_manifest
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.ground.typed import Entry, check, shown
+from lexvl_anserini.ground.typed import Entry, check, show_value
 from lexvl_anserini.queries.clauses import Boost, Term
 from lexvl_anserini.queries.query_source import find_topic_source
 from lexvl_anserini.queries.query_vectors import Feedback
 from lexvl_anserini.runs.fusion import Fusion, fuse_runs
 from lexvl_anserini.searching.building import append_index, build_index
-from lexvl_anserini.searching.rescoring import hybrid_lists
+from lexvl_anserini.searching.rescoring import compute_hybrid_lists
 from lexvl_anserini.searching.search import Search
 from lexvl_anserini.searching.searcher import Searcher, search_index
 from lexvl_anserini.shards.layout import Layout
@@ -186,7 +186,7 @@ def test_numbers_at_the_border_of_the_library(tmp_path: Path, number: Any) -> No
             lambda: next(search_index(nothing, topics, hits=number)),
             lambda: Searcher.explain(None, topics[0], hits=number),  # type: ignore[arg-type]
             lambda: next(fuse_runs([nothing], Fusion(), hits=number)),
-            lambda: next(hybrid_lists([], {}, [], hits=number)),
+            lambda: next(compute_hybrid_lists([], {}, [], hits=number)),
         ],
         "threads": [
             lambda: next(search_index(nothing, topics, threads=number)),
@@ -196,12 +196,12 @@ def test_numbers_at_the_border_of_the_library(tmp_path: Path, number: Any) -> No
         "batch_size": [
             lambda: next(search_index(nothing, topics, batch_size=number)),
             lambda: write_impacts(None, None, nothing, batch_size=number),  # type: ignore[arg-type]
-            lambda: next(hybrid_lists([], {}, [], batch_size=number)),
+            lambda: next(compute_hybrid_lists([], {}, [], batch_size=number)),
         ],
         "shard size": [lambda: Layout(shard_size=number)],
         "documents of feedback": [lambda: Feedback(documents=number)],
         "terms of feedback": [lambda: Feedback(terms=number)],
-        "candidates": [lambda: Search(first_terms=1, candidates=number)],
+        "candidates": [] if number is None else [lambda: Search(first_terms=1, candidates=number)],
     }
     for name, every in calls.items():
         for call in every:
@@ -277,4 +277,4 @@ def test_paths_are_taken_where_texts_name_paths(golden: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("value", [1 << 64, [{3: 4}], "\ud800"])
 def test_a_value_that_json_has_not_is_shown(value: Any) -> None:
-    assert shown(value) == ascii(value)
+    assert show_value(value) == ascii(value)

@@ -260,7 +260,7 @@ def test_a_missing_package_of_an_extra_is_one_line(monkeypatch, capsys) -> None:
 
     monkeypatch.setattr(sys, "argv", ["lexvl"])
     with pytest.raises(SystemExit) as ended:
-        cli.guarded(fails)
+        cli.run_guarded(fails)
     assert ended.value.code == MissingExtra.exit_code
     expected = "this command (matplotlib is not installed) needs an extra: pip install 'lexvl-anserini[plots]'"
     assert capsys.readouterr().err == f"error: {expected}\n"

@@ -19,9 +19,9 @@ from lexvl_anserini.runs.columns import (
     Irregular,
     build_text_array,
     fingerprints,
-    hits_of,
     map_run,
     parse_regular_hits,
+    read_hits,
 )
 from lexvl_anserini.runs.trec import read_run
 
@@ -147,6 +147,6 @@ def test_fingerprints_tell_documents_of_a_topic_apart():
 
 
 def test_lines_of_queries():
-    hits = hits_of([ScoredDoc("1", "2", 1, 3), ScoredDoc("2", "2", 1, 3), ScoredDoc("1", "1", 2, 2)])
+    hits = read_hits([ScoredDoc("1", "2", 1, 3), ScoredDoc("2", "2", 1, 3), ScoredDoc("1", "1", 2, 2)])
     assert lines_of(hits) == [ScoredDoc("1", "2", 1, 3), ScoredDoc("1", "1", 2, 2), ScoredDoc("2", "2", 1, 3)]
     assert hits.of_queries().tolist() == [1, 2]

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.typed import MOST
 from lexvl_anserini.runs import order as passages
-from lexvl_anserini.runs.order import RankedList, best_of, group_by_documents, ranked, score_by_passages
+from lexvl_anserini.runs.order import RankedList, group_by_documents, rank_hits, read_best, score_by_passages
 
 # In the order of passages `a!#0` comes before `a#0`, in that of documents `a` before `a!`.
 NAMES = ("a", "a!", "a#0", "a#1", "a#2", "a!#0", "a!#1", "ab", "b#x#y", "#", "#1", "é#0", "😀#0", "😀#1")
 
 
 def test_words_for_the_best_passages() -> None:
-    assert [best_of(words) for words in (None, "max", "sum:1", "sum:12", "sum")] == [0, 1, 1, 12, MOST]
+    assert [read_best(words) for words in (None, "max", "sum:1", "sum:12", "sum")] == [0, 1, 1, 12, MOST]
     for wrong in ("", "mean", "max:2", "sum:", "sum:0", "sum:-1", "sum:1.5", "sum:x", "sum:99999999999999", "sum:²"):
         with pytest.raises(UsageError, match=f"passages '{wrong}': expected max, sum .*, or sum:N"):
-            best_of(wrong)
+            read_best(wrong)
 
 
 class Collection:
@@ -33,7 +33,7 @@ class Collection:
 
     def __call__(self, queries: Sequence[str], depth: int) -> list[RankedList]:
         self.depths.append(depth)
-        return [ranked(query, self.scores.items(), depth) for query in queries]
+        return [rank_hits(query, self.scores.items(), depth) for query in queries]
 
 
 def test_maxima_and_sums_by_hand() -> None:
@@ -41,7 +41,7 @@ def test_maxima_and_sums_by_hand() -> None:
     expected = {1: [("a", 5), ("b", 4), ("c", 3)], 2: [("b", 8), ("a", 6), ("c", 3)]}
     for best, pairs in expected.items():
         [documents] = group_by_documents(search, ["q"], 10, best)
-        assert documents == ranked("q", pairs)
+        assert documents == rank_hits("q", pairs)
     assert list(group_by_documents(search, [], 10, 1)) == []
     assert list(group_by_documents(Collection({}), ["q", "r"], 10, 1)) == [[], []]
 
@@ -53,8 +53,8 @@ def test_maxima_and_sums_by_hand() -> None:
 )
 def test_lists_equal_all_passages_grouped(scores: dict[str, int], hits: int, best: int) -> None:
     [first, second] = group_by_documents(Collection(scores), ["p", "q"], hits, best)
-    assert first == ranked("p", by_passages(scores, best).items(), hits)
-    assert second == ranked("q", by_passages(scores, best).items(), hits)
+    assert first == rank_hits("p", by_passages(scores, best).items(), hits)
+    assert second == rank_hits("q", by_passages(scores, best).items(), hits)
 
 
 def test_no_deeper_than_the_list_needs() -> None:

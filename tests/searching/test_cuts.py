@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from shard_folders import Documents, write_dense_shards, write_shards
 
-from lexvl_anserini.engines.opening import open_impact_index, verified
+from lexvl_anserini.engines.opening import open_impact_index, open_verified
 from lexvl_anserini.engines.resident.choosing import VARIABLE
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery
 from lexvl_anserini.ground.registry import ENGINES, EngineRow
 from lexvl_anserini.queries.clauses import AnyOf, Boost, Impacts, Term, Text, TreeQuery
-from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.runs.order import rank_hits
 from lexvl_anserini.searching.building import build_index, delete_documents
-from lexvl_anserini.searching.search import Cut, Search, greatest_score, parse_cut
+from lexvl_anserini.searching.search import Cut, Search, compute_greatest_score, parse_cut
 from lexvl_anserini.searching.searcher import Searcher
 
 TERMS = ["cat", "dog", "sea"]
@@ -57,7 +57,7 @@ def test_other_texts_are_no_cut(text: str) -> None:
 
 
 def test_a_list_ends_before_the_first_lower_score() -> None:
-    hits = ranked("q", [("a", 3), ("b", 2), ("c", 2), ("d", -1)])
+    hits = rank_hits("q", [("a", 3), ("b", 2), ("c", 2), ("d", -1)])
     assert [ids(hits.down_to(least)) for least in (4, 3, 2, 1.5, -1)] == [
         [],
         ["a"],
@@ -65,7 +65,7 @@ def test_a_list_ends_before_the_first_lower_score() -> None:
         ["a", "b", "c"],
         [*"abcd"],
     ]
-    assert hits.down_to(2).query_id == "q" and not ranked("q", []).down_to(0)
+    assert hits.down_to(2).query_id == "q" and not rank_hits("q", []).down_to(0)
 
 
 @pytest.mark.parametrize(
@@ -112,9 +112,9 @@ def test_the_bound_is_the_same_in_every_engine(index: Path, tmp_path: Path, monk
     indexes += [build_index(tmp_path / "shards", tmp_path / name, engine=name).path for name in ("memory", "pyserini")]
     for folder, form in zip(indexes, ("lucene", "resident", "auto", "auto"), strict=True):
         monkeypatch.setenv(VARIABLE, form)
-        with verified(open_impact_index(folder, read_manifest(folder))) as engine:
+        with open_verified(open_impact_index(folder, read_manifest(folder))) as engine:
             for clause, most in BOUNDS:
-                assert greatest_score(clause, engine) == most
+                assert compute_greatest_score(clause, engine) == most
 
 
 def test_a_bound_without_deleted_documents(index: Path) -> None:

@@ -16,9 +16,9 @@ from shard_folders import write_shards
 from word_towers import TERMS, WordTower, corpus
 
 from lexvl_anserini.encode import command as encode_command
-from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
+from lexvl_anserini.encoders.loading import load_encoder, load_encoder_from
 from lexvl_anserini.encoders.parts.fields import FieldsTower, QueryField
-from lexvl_anserini.engines.analysis import word_analysis
+from lexvl_anserini.engines.analysis import load_word_analysis
 from lexvl_anserini.explain import command as explain_command
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
@@ -72,7 +72,7 @@ def test_a_score_is_the_weighted_sum_of_the_scores_of_both_fields(
         places = {name: Path(folder) / name for name in fields}
         for name, (vectors, _) in fields.items():
             write_shards(places[name], list(vectors.items()), terms=TERMS)
-        manifest = join_fields(places, Path(folder) / "both", word_analysis)
+        manifest = join_fields(places, Path(folder) / "both", load_word_analysis)
         engine = MemoryEngine(Path(folder) / "both", manifest)
     tower = FieldsTower(tuple(QueryField(name, weight, Words(), COUNTS) for name, (_, weight) in fields.items()))
     inputs = tower.read_topic(Topic("q", " ".join(words)))
@@ -200,7 +200,7 @@ def test_what_is_refused(built: Path) -> None:
     with pytest.raises(UsageError, match=r"name the field: --set bag\.checkpoint=FOLDER"):
         EncoderChanges("elsewhere").load(manifest)
     with pytest.raises(UsageError, match="an index of the fields text, bag: .* with the shards of one field"):
-        load_encoder_of(manifest.encoder)
+        load_encoder_from(manifest.encoder)
     with pytest.raises(UsageError, match="no text"):
         Searcher(built).search(Topic("q", image="a.png"))
     with pytest.raises(ArtefactError, match=r"is not that of .* \(fields: text, bag\)"):

@@ -22,7 +22,7 @@ from serving import Question, Service, make_service, questions, wrong_answers
 from tiny_encoders import BERT
 
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.engines.jvm import java_calls, java_class
+from lexvl_anserini.engines.jvm import call_java, get_java_class
 
 THREADS = 8
 
@@ -88,8 +88,8 @@ def test_a_web_server_with_a_thread_per_request(service: Service) -> None:
 
 def java_threads() -> int:
     """The threads that the Java machine has."""
-    with java_calls():
-        return int(java_class("java.lang.Thread").getAllStackTraces().size())
+    with call_java():
+        return int(get_java_class("java.lang.Thread").getAllStackTraces().size())
 
 
 FORKED = """

@@ -16,7 +16,7 @@ import typer
 from lexvl_eval import options
 from lexvl_eval.report.render import COUNT, TWO_DECIMALS, FieldColumn, Table, check_format, format_percent, render
 
-from lexvl_anserini.cli import DataDir, encoder_names, guarded, parse_settings
+from lexvl_anserini.cli import DataDir, encoder_names, parse_settings, run_guarded
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.encoders.cards import choose_encoder
 from world.ceiling import Ceiling, ceiling
@@ -101,4 +101,4 @@ def concept_table(rows: Sequence[ConceptMeans]) -> Table:
 
 def main() -> None:
     """Runs the command line."""
-    guarded(app)
+    run_guarded(app)

@@ -9,6 +9,7 @@ the first class comes first.
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -245,3 +246,122 @@ def measure_class_words(
         ClassWordShares(ranking, labelled.name, len(own), len(tokens), *(float((of <= k).mean()) for k in WORD_CUTS))
         for ranking, of in ((name, np.concatenate(ranks)), ("mean of the images", of_classes[labelled.labels]))
     ]
+
+
+# The linear probe.
+ITERATIONS = 1000
+
+# Exponents of 10: the range of lambda, the first steps, and the finest.
+LEAST, MOST, FIRST_STEP, LAST_STEP = -6.0, 6.0, 2.0, 0.125
+
+# One of so many training images of a class is held out, the last of them.
+HELD_OUT_EVERY = 5
+
+
+class ProbeAccuracy(NamedTuple):
+    """The accuracy of a classifier, how many images it was trained on, and with which strength of its penalty."""
+
+    system: str
+    dataset: str
+    trained_on: int
+    strength: float
+    images: int
+    classes: int
+    mean_over: str
+    top_1: float
+    top_5: float
+
+
+def find_exponent(score: Callable[[float], float]) -> float:
+    """The exponent with the best score, searched by halved steps; of equal scores the largest exponent.
+
+    Args:
+        score: an exponent of 10 -> how good the classifier is. It is called once for each exponent, at most 15 times.
+    """
+    scores = {float(exponent): score(exponent) for exponent in np.arange(LEAST, MOST + 1, FIRST_STEP)}
+    step = FIRST_STEP
+    while True:
+        best = max(scores, key=lambda exponent: (scores[exponent], exponent))
+        if step <= LAST_STEP:
+            return best
+        step /= 2
+        for exponent in (best - step, best + step):
+            if LEAST <= exponent <= MOST and exponent not in scores:
+                scores[exponent] = score(exponent)
+
+
+def choose_held_out(labels: np.ndarray) -> np.ndarray:
+    """Which training images choose lambda, bool [n]: of each class every fifth, in their order."""
+    classes = np.unique(labels)
+    if len(classes) < 2:
+        raise DataError(f"training images of {len(classes)} classes, expected at least 2")
+    chosen = np.zeros(len(labels), dtype=bool)
+    for number in classes:
+        own = np.flatnonzero(labels == number)
+        chosen[own[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]] = True
+    if not chosen.any():
+        raise DataError(f"no class has {HELD_OUT_EVERY} training images, of which one chooses the penalty")
+    return chosen
+
+
+def fit_classifier(vectors: Vectors, labels: np.ndarray, exponent: float) -> Any:
+    """A classifier with the penalty 10^exponent."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the log says it of the classifier that is measured
+        return LogisticRegression(C=10**-exponent, max_iter=ITERATIONS).fit(vectors, labels)
+
+
+def score_classes(classifier: Any, vectors: Vectors, classes: int) -> np.ndarray:
+    """Scores [n, classes]; minus infinity for a class that the classifier has not seen."""
+    values = classifier.decision_function(vectors)
+    scores = np.full((vectors.shape[0], classes), -np.inf)
+    scores[:, classifier.classes_] = values if values.ndim == 2 else np.stack([-values, values], axis=1)
+    return scores
+
+
+def encode_images(
+    model: Encoder, labelled: LabelledImages, batch_size: int, progress: Progress = silent, on_error: OnError = FAIL
+) -> tuple[Vectors, LabelledImages]:
+    """The vectors of images, and the images without those that were skipped."""
+    from scipy import sparse
+
+    pieces = list(encode_pieces(model, labelled.images, batch_size, progress, on_error))
+    places = np.concatenate([positions for positions, _ in pieces])
+    if not len(places):
+        raise DataError(f"{labelled.name}: none of its {len(labelled.images):,} images can be read")
+    rows = [vectors for _, vectors in pieces]
+    stacked = sparse.vstack(rows, format="csr") if sparse.issparse(rows[0]) else np.concatenate(rows)
+    return stacked, labelled._replace(images=[labelled.images[i] for i in places], labels=labelled.labels[places])
+
+
+def run_linear_probe(
+    model: Encoder,
+    train: LabelledImages,
+    test: LabelledImages,
+    batch_size: int = 32,
+    progress: Progress = silent,
+    on_error: OnError = FAIL,
+) -> list[ProbeAccuracy]:
+    """The accuracies of a classifier over images and over classes, first the mean that papers print."""
+    vectors, train = encode_images(model, train, batch_size, progress, on_error.fresh())
+    choosing = choose_held_out(train.labels)
+    # Before the search, so that an image that cannot be read ends the command early.
+    test_vectors, test = encode_images(model, test, batch_size, progress, on_error.fresh())
+
+    def score(exponent: float) -> float:
+        classifier = fit_classifier(vectors[~choosing], train.labels[~choosing], exponent)
+        share = float(classifier.score(vectors[choosing], train.labels[choosing]))
+        log.debug("lambda 10^%g: %.4f of %d held-out images", exponent, share, choosing.sum())
+        return share
+
+    exponent = find_exponent(score)
+    classifier = fit_classifier(vectors, train.labels, exponent)
+    if classifier.n_iter_.max() >= ITERATIONS:
+        log.warning("L-BFGS did not converge in %d iterations; CLIP's protocol stops there", ITERATIONS)
+    ranks = rank_classes(score_classes(classifier, test_vectors, len(test.classes)), test.labels)
+    trained_on, strength = len(train.labels), 10**exponent
+    rows = measure_accuracies(model.name, test, ranks)
+    return [ProbeAccuracy(row.system, row.dataset, trained_on, strength, *row[2:]) for row in rows]

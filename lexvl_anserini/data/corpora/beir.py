@@ -32,7 +32,7 @@ from lexvl_anserini.data.lines import (
 )
 from lexvl_anserini.data.topics import parse_fields, read_qrels, read_topics
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
-from lexvl_anserini.ground.files import disk_errors, part_of, publish, sole_writer
+from lexvl_anserini.ground.files import disk_errors, name_part, publish, sole_writer
 from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import NO_METADATA, Document, Qrel, Topic
@@ -267,7 +267,7 @@ def fetch_beir(name: str, root: Path) -> Path:
     url, md5 = find_archive(name)
     log.info("fetching %s into %s", url, target)
     with disk_errors(target), sole_writer(target, folder=True):
-        unpacked, archive = part_of(target) / target.name, part_of(target) / "archive.zip"
+        unpacked, archive = name_part(target) / target.name, name_part(target) / "archive.zip"
         shutil.rmtree(unpacked, ignore_errors=True)
         try:
             _fetch_archive(url, md5, archive)

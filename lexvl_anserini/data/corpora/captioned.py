@@ -138,7 +138,7 @@ def _build_dataset(
         files = [image.file for image in images]
         return references(files, sources, f"{ref.name}/{split}", folders).__getitem__
 
-    return viewed(ref, lambda: images, open_files)
+    return view_dataset(ref, lambda: images, open_files)
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ VIEWS: Mapping[str, View] = {
 }
 
 
-def viewed(ref: CorpusRef, images: Images, opened: Opened) -> Dataset:
+def view_dataset(ref: CorpusRef, images: Images, opened: Opened) -> Dataset:
     """The dataset of captioned images in the direction of the reference."""
     view = VIEWS[ref.direction or ""]
     return Dataset.of(
@@ -537,7 +537,7 @@ def load_demo(ref: CorpusRef) -> Dataset:
     direction = choose_direction(ref, DIRECTIONS, "text-to-image")
     captions, pictures = list_demo_files(split, ref.data_dir)
     ref = replace(ref, name="demo", split=split, direction=direction)
-    return viewed(ref, partial(read_karpathy, captions), lambda: lambda file: f"{pictures}::{file}")
+    return view_dataset(ref, partial(read_karpathy, captions), lambda: lambda file: f"{pictures}::{file}")
 
 
 def list_demo_files(split: str = "test", data_dir: str | None = None) -> tuple[Path, Path]:

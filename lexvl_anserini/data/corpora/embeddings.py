@@ -22,7 +22,7 @@ from lexvl_anserini.data.corpora.captioned import (
     DEFAULT_SPLIT,
     CaptionedImage,
     read_captioned_images,
-    viewed,
+    view_dataset,
 )
 from lexvl_anserini.data.dataset import Dataset, choose_direction
 from lexvl_anserini.data.lines import FileState, read_file_state, some
@@ -96,7 +96,7 @@ def load_embeddings(ref: CorpusRef) -> Dataset:
     split = ref.split or DEFAULT_SPLIT
     images = read_captioned_images(tables.folder / CAPTIONS, split, ref.escape_ids)
     ref = replace(ref, split=split, direction=direction)
-    dataset = viewed(ref, partial(_index_by_id, images), lambda: partial(tables.refer, IMAGES))
+    dataset = view_dataset(ref, partial(_index_by_id, images), lambda: partial(tables.refer, IMAGES))
     return replace(
         dataset, documents=partial(_build_documents, tables, dataset), topics=partial(_build_topics, tables, dataset)
     )

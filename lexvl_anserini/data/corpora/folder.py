@@ -40,7 +40,7 @@ def load_folder(ref: CorpusRef) -> Dataset:
     The default direction is text-to-image if the first file is an image, else (and in BEIR's layout)
     text-to-text.
     """
-    where, split_in_name = split_folder(place_of(ref))
+    where, split_in_name = split_folder(find_place(ref))
     if where.is_dir() and find_corpus_file(where):
         direction, split = choose_direction(ref, DIRECTIONS, "text-to-text"), choose_split(ref, split_in_name)
         name = f"folder:{where}" if split_in_name else ref.name
@@ -64,7 +64,7 @@ def load_folder(ref: CorpusRef) -> Dataset:
 
 def load_pictures(ref: CorpusRef) -> Dataset:
     """Loads the images of `folder:<path>` alone: texts are their captions, others are left out as other files are."""
-    files = list_corpus_files(place_of(ref), _find_captions)
+    files = list_corpus_files(find_place(ref), _find_captions)
     _find_first(files, _is_image, "no picture in it; expected .jpg, .png, ...")
     return Dataset.of(
         replace(ref, direction="text-to-image"),
@@ -90,14 +90,14 @@ def read_files(
             text = _read_text(files, captions[0]) if captions else None
             for second in captions[1:]:
                 left_out.add("a second caption of an image", second)
-            yield Document(checked_name(name, where, escape_ids), text=text, image=where)
+            yield Document(check_name(name, where, escape_ids), text=text, image=where)
         elif _is_read(name) and not texts:
             left_out.add("a text that is no caption", name)
         elif _is_read(name):
             if images_expected and not stray:
                 stray = True
                 log_once(f"{where}: a text without an image of its name; it is a document of its own")
-            yield Document(checked_name(name[: -len(TEXT_SUFFIX)], where, escape_ids), text=_read_text(files, name))
+            yield Document(check_name(name[: -len(TEXT_SUFFIX)], where, escape_ids), text=_read_text(files, name))
         elif get_suffix(name) in HEIC_SUFFIXES:
             left_out.add(f"HEIC pictures ({HEIC_REMEDY})", name)
         else:
@@ -212,7 +212,7 @@ def list_corpus_files(where: Path, belonging: Belonging = _list_nothing) -> File
     raise DataError(f"{where}: no such folder or tar")
 
 
-def place_of(ref: CorpusRef) -> Path:
+def find_place(ref: CorpusRef) -> Path:
     """The path in the name of a corpus, `family:<path>`."""
     family, _, path = ref.name.partition(":")
     if not path:
@@ -279,7 +279,7 @@ def _split_path(entry: os.DirEntry[str]) -> str:
     return entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name
 
 
-def checked_name(name: str, where: str, escape_ids: bool) -> str:
+def check_name(name: str, where: str, escape_ids: bool) -> str:
     """The id of a file's name."""
     try:
         name.encode("utf-8")

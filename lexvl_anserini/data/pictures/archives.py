@@ -245,7 +245,7 @@ class PageReference(NamedTuple):
         return f"{self.file}#{self.page}"
 
 
-def page_of(reference: str) -> PageReference | None:
+def find_page(reference: str) -> PageReference | None:
     """The page that a reference names; None for a whole file.
 
     >>> page_of("scans/a.tif#3")
@@ -255,9 +255,9 @@ def page_of(reference: str) -> PageReference | None:
     return PageReference(match["file"], int(match["page"])) if match else None
 
 
-def file_of(reference: str) -> Path:
+def find_file(reference: str) -> Path:
     """The file that a reference leads into: of a member of an archive, the archive; of a row, the table."""
-    page = page_of(reference)
+    page = find_page(reference)
     whole = page.file if page else reference
     match = MEMBER.fullmatch(whole) or CELL.fullmatch(whole)
     return expand_path(match[1] if match else whole)

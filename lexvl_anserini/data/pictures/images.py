@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import numpy as np
 
 from lexvl_anserini.data.parquet import read_picture
-from lexvl_anserini.data.pictures.archives import CELL, MEMBER, open_archive, page_of
+from lexvl_anserini.data.pictures.archives import CELL, MEMBER, find_page, open_archive
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.registry import NUMBERED, PICTURES, import_home
@@ -141,9 +141,9 @@ def open_image(reference: Reference, max_pixels: int = MAX_PIXELS) -> Image:
     if isinstance(reference, PIL.Image.Image):
         where = f"PIL image {getattr(reference, 'filename', '')}".strip()
         with raise_decoder_errors(where):
-            return decoded(reference, where, max_pixels)
+            return decode_picture(reference, where, max_pixels)
     where = str(reference)
-    if page_of(where):
+    if find_page(where):
         picture: Image = import_home(PICTURES[NUMBERED])(where)
         return picture
     with raise_decoder_errors(where), open_source(where) as source:
@@ -152,8 +152,8 @@ def open_image(reference: Reference, max_pixels: int = MAX_PIXELS) -> Image:
 
 def decode_image(source: BinaryIO, where: str, max_pixels: int = MAX_PIXELS) -> Image:
     """Decodes an image from an open file, for example `io.BytesIO`; as `open_image`, with `where` for its errors."""
-    with raise_decoder_errors(where), opened(source, where) as image:
-        return decoded(image, where, max_pixels)
+    with raise_decoder_errors(where), open_picture(source, where) as image:
+        return decode_picture(image, where, max_pixels)
 
 
 @cache
@@ -274,7 +274,7 @@ def _list_formats() -> tuple[str, ...]:
     return tuple(kind for kind in FORMATS if kind in PIL.Image.OPEN)
 
 
-def opened(source: BinaryIO, where: str) -> Image:
+def open_picture(source: BinaryIO, where: str) -> Image:
     """An image whose pixels are not decoded yet, from an open file."""
     import PIL.Image
 
@@ -309,7 +309,7 @@ def raise_decoder_errors(where: str) -> Iterator[None]:
         raise DataError(f"{where}: a damaged or cut off picture ({problem})") from problem
 
 
-def decoded(image: Image, where: str, max_pixels: int = MAX_PIXELS) -> Image:
+def decode_picture(image: Image, where: str, max_pixels: int = MAX_PIXELS) -> Image:
     """Decodes an opened image, after a check of its size: opening alone decodes nothing."""
     import PIL.Image
 

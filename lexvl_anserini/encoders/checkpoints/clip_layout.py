@@ -127,7 +127,7 @@ def name_in_file(key: str, declip: bool) -> str:
     return key
 
 
-def stored(weights: Mapping[str, Tensor], name_in_file: Callable[[str], str]) -> dict[str, Tensor]:
+def read_stored(weights: Mapping[str, Tensor], name_in_file: Callable[[str], str]) -> dict[str, Tensor]:
     """The weights under the names that they have in a file, which has query, key and value in one matrix."""
     rows: dict[str, list[Tensor]] = {}
     for key in sorted(weights, key=lambda key: next((n for n, part in enumerate("qkv") if f".{part}" in key), 0)):

@@ -58,17 +58,17 @@ def read_merges(path: Path) -> list[str]:
 
 def clean(text: str) -> str:
     """Repairs encodings, decodes HTML entities (twice, as in the references), joins blanks, lower-cases."""
-    return normalised(repaired(text))
+    return normalise_text(repair_text(text))
 
 
-def repaired(text: str) -> str:
+def repair_text(text: str) -> str:
     """A text with its encoding repaired, line by line."""
     import ftfy
 
     return ftfy.fix_text(text, max_decode_length=LONGEST_LINE)
 
 
-def normalised(text: str) -> str:
+def normalise_text(text: str) -> str:
     """A text of repaired encoding, without entities, with single blanks, in lower case."""
     return re.sub(r"\s+", " ", html.unescape(html.unescape(text))).strip().lower()
 
@@ -82,10 +82,10 @@ def clean_start(text: str, length: int) -> str:
     while end < min(length, len(text)):
         line = text.find("\n", end, end + LONGEST_LINE) + 1
         end = line or min(end + LONGEST_LINE, len(text))
-    fixed = repaired(text[:end])
+    fixed = repair_text(text[:end])
     if end < len(text):  # no entity contains a blank
         fixed = fixed[: max(fixed.rfind(" "), fixed.rfind("\n"), 0)]
-    cleaned = normalised(fixed)
+    cleaned = normalise_text(fixed)
     return cleaned if len(text) <= length else cleaned[:length]
 
 

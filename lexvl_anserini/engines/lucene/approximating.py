@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.approximation import MEASURED_HITS, REACHES, mean_recall
+from lexvl_anserini.engines.approximation import MEASURED_HITS, REACHES, compute_mean_recall
 from lexvl_anserini.engines.engine import ImpactEngine
 from lexvl_anserini.engines.index_folder import APPROXIMATE, BuiltIndex, read_report, write_report
-from lexvl_anserini.engines.lucene.writing import source_manifest
-from lexvl_anserini.engines.opening import verified
-from lexvl_anserini.engines.verifying import changed_index
+from lexvl_anserini.engines.lucene.writing import read_source_manifest
+from lexvl_anserini.engines.opening import open_verified
+from lexvl_anserini.engines.verifying import change_index
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import sole_writer
 from lexvl_anserini.ground.manifest import Manifest
@@ -48,24 +48,24 @@ def approximate(
     if len(queries) > MOST_QUERIES:
         raise UsageError(f"{len(queries):,} queries to measure with, at most {MOST_QUERIES:,}; give some of them")
     jvm.start()
-    manifest = source_manifest(index)
-    with sole_writer(index, folder=True), changed_index(index) as part:
+    manifest = read_source_manifest(index)
+    with sole_writer(index, folder=True), change_index(index) as part:
         # In a changed index the name is a link to the file of the older one.
         (part / APPROXIMATE).unlink(missing_ok=True)
         write_approximate(part)
         with (part / APPROXIMATE).open("rb") as file:
             postings = ApproximatePostings(file, part / APPROXIMATE)
-        measuring = list(queries) or sampled(postings)
-        with verified(opened(part, manifest)) as engine:
+        measuring = list(queries) or sample_queries(postings)
+        with open_verified(opened(part, manifest)) as engine:
             exact = list(engine.search(measuring, MEASURED_HITS[-1]))
-        settings = list(measured(postings, measuring, exact))
+        settings = list(measure_settings(postings, measuring, exact))
         facts = {"queries": len(measuring), "source": source if queries else f"documents, {QUERY_TERMS} terms of each"}
         report = {**read_report(part), "approximate_bytes": (part / APPROXIMATE).stat().st_size}
         write_report(part, {**report, "approximation": {**facts, "settings": settings}}, manifest)
     return BuiltIndex(index, manifest)
 
 
-def sampled(postings: ApproximatePostings) -> list[ImpactQuery]:
+def sample_queries(postings: ApproximatePostings) -> list[ImpactQuery]:
     """Some terms of documents at equal distances, as queries."""
     random, members = np.random.default_rng(SEED), len(postings.grouped.ranks)
     queries = []
@@ -73,14 +73,14 @@ def sampled(postings: ApproximatePostings) -> list[ImpactQuery]:
         terms = list(postings.vector(number).items())
         vector = dict(terms[place] for place in random.permutation(len(terms))[:QUERY_TERMS])
         # Scores of such queries stay below the limit.
-        most = postings.max_impacts(list(vector))
+        most = postings.find_max_impacts(list(vector))
         share = min(1.0, SCORE_LIMIT / 2 / sum(a * b for a, b in zip(vector.values(), most, strict=True)))
         weights = {term: max(1, int(weight * share)) for term, weight in vector.items()}
         queries.append(ImpactQuery(f"document {number}", weights))
     return queries
 
 
-def measured(
+def measure_settings(
     postings: ApproximatePostings, queries: Sequence[ImpactQuery], exact: Sequence[RankedList]
 ) -> Iterator[dict[str, Any]]:
     """The settings for each length of lists, the fastest first; each finds more than the one before it."""
@@ -89,7 +89,7 @@ def measured(
         most = 0.0
         for reach in REACHES:
             at = postings.at(reach)
-            recall = mean_recall(ends, [of_query.scores for of_query in at.lists(queries, hits, 1)])
+            recall = compute_mean_recall(ends, [of_query.scores for of_query in at.lists(queries, hits, 1)])
             if recall > most:
                 most, documents = recall, round(at.scored / len(queries), 1)
                 # Rounded down: no setting promises more than it found.

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from lexvl_anserini.engines.jvm import java_calls, java_cast, java_class
-from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, META, TEXT, text_analyzer
+from lexvl_anserini.engines.jvm import call_cast, call_java, get_java_class
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, META, TEXT, make_text_analyzer
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.queries.clauses import (
     Boost,
@@ -63,21 +63,21 @@ class Compiler:
         UsageError: a value that does not fit its field's type, or texts in an index without them.
     """
 
-    @java_calls()
+    @call_java()
     def __init__(self, fields: Mapping[str, str]):
         self.fields = fields
-        self.json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
-        named = java_class("java.lang.Class").forName
+        self.json = get_java_class("com.fasterxml.jackson.databind.ObjectMapper")()
+        named = get_java_class("java.lang.Class").forName
         # One call receives many weights or ids, as JSON.
         self.weights = self.json.readerForMapOf(named("java.lang.Float"))
         self.refs = self.json.readerForListOf(named("org.apache.lucene.util.BytesRef"))
-        self.generator = java_class("io.anserini.search.query.BagOfWordsQueryGenerator")()
-        self.occur = java_class(f"{SEARCH}.BooleanClause$Occur")
+        self.generator = get_java_class("io.anserini.search.query.BagOfWordsQueryGenerator")()
+        self.occur = get_java_class(f"{SEARCH}.BooleanClause$Occur")
 
-    @java_calls()
+    @call_java()
     def query(self, clause: Clause) -> Any:
         """The Lucene query of a tree."""
-        return java_cast(
+        return call_cast(
             f"{SEARCH}.Query",
             self._alone(fold(clause, self._leaf, self._all_of, self._any_of, self._negated, self._scaled)),
         )
@@ -119,10 +119,10 @@ class Compiler:
         return compiled.query
 
     def _boolean(self, clauses: Iterable[tuple[Any, str]]) -> Any:
-        builder = java_class(f"{SEARCH}.BooleanQuery$Builder")()
+        builder = get_java_class(f"{SEARCH}.BooleanQuery$Builder")()
         for query, occur in clauses:
-            builder.add(java_cast(f"{SEARCH}.Query", query), getattr(self.occur, occur))
-        return java_cast(f"{SEARCH}.Query", builder.build())
+            builder.add(call_cast(f"{SEARCH}.Query", query), getattr(self.occur, occur))
+        return call_cast(f"{SEARCH}.Query", builder.build())
 
     def _impacts(self, vector: Mapping[str, int]) -> Any:
         """One clause a term, of which one must match; an empty vector matches nothing."""
@@ -132,23 +132,23 @@ class Compiler:
     def _text(self, clause: Text) -> Any:
         if TEXT not in self.fields:
             raise UsageError("this index has no text field; build it with --text from shards with --store-contents")
-        builder = java_class("org.apache.lucene.util.QueryBuilder")(text_analyzer())
+        builder = get_java_class("org.apache.lucene.util.QueryBuilder")(make_text_analyzer())
         query = builder.createBooleanQuery(TEXT, clause.string)
         # A text of stop words only has no query.
         return self._boosted(self._nothing() if query is None else query, clause.weight)
 
     def _boosted(self, query: Any, weight: float) -> Any:
-        return java_class(f"{SEARCH}.BoostQuery")(java_cast(f"{SEARCH}.Query", query), float(weight))
+        return get_java_class(f"{SEARCH}.BoostQuery")(call_cast(f"{SEARCH}.Query", query), float(weight))
 
     def _unscored(self, query: Any) -> Any:
-        constant = java_class(f"{SEARCH}.ConstantScoreQuery")(java_cast(f"{SEARCH}.Query", query))
+        constant = get_java_class(f"{SEARCH}.ConstantScoreQuery")(call_cast(f"{SEARCH}.Query", query))
         return self._boosted(constant, 0.0)
 
     def _everything(self) -> Any:
-        return java_cast(f"{SEARCH}.Query", java_class(f"{SEARCH}.MatchAllDocsQuery")())
+        return call_cast(f"{SEARCH}.Query", get_java_class(f"{SEARCH}.MatchAllDocsQuery")())
 
     def _nothing(self) -> Any:
-        return java_cast(f"{SEARCH}.Query", java_class(f"{SEARCH}.MatchNoDocsQuery")())
+        return call_cast(f"{SEARCH}.Query", get_java_class(f"{SEARCH}.MatchNoDocsQuery")())
 
     def _ids(self, doc_ids: Iterable[str]) -> Any:
         packed = [
@@ -156,21 +156,21 @@ class Compiler:
             for raw in (doc_id.encode() for doc_id in doc_ids)
         ]
         refs = self.refs.readValue(orjson.dumps(packed).decode())
-        return java_class(f"{SEARCH}.TermInSetQuery")(ID, java_cast("java.util.Collection", refs))
+        return get_java_class(f"{SEARCH}.TermInSetQuery")(ID, call_cast("java.util.Collection", refs))
 
     def _equals(self, clause: Equals) -> Any:
         if self._type(clause.field) == "keyword":
-            term = java_class("org.apache.lucene.index.Term")(clause.field, keyword(clause.value))
-            return java_class(f"{SEARCH}.TermQuery")(term)
+            term = get_java_class("org.apache.lucene.index.Term")(clause.field, keyword(clause.value))
+            return get_java_class(f"{SEARCH}.TermQuery")(term)
         return self._range(Range(clause.field, clause.value, clause.value))
 
     def _range(self, clause: Range) -> Any:
         kind = self._type(clause.field)
         if kind == "keyword":
             low, high = (None if end is None else keyword(end) for end in (clause.low, clause.high))
-            ranges = java_class(f"{SEARCH}.TermRangeQuery")
+            ranges = get_java_class(f"{SEARCH}.TermRangeQuery")
             return ranges.newStringRange(clause.field, low, high, clause.include_low, clause.include_high)
-        points = java_class(f"org.apache.lucene.document.{'Double' if kind == 'double' else 'Long'}Point")
+        points = get_java_class(f"org.apache.lucene.document.{'Double' if kind == 'double' else 'Long'}Point")
         ends = double_range(clause) if kind == "double" else long_range(clause, kind)
         return self._nothing() if ends[0] > ends[1] else points.newRangeQuery(clause.field, *ends)
 

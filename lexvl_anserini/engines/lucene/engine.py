@@ -20,10 +20,10 @@ import numpy as np
 import orjson
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.approximation import chosen_setting
+from lexvl_anserini.engines.approximation import choose_setting
 from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
-from lexvl_anserini.engines.index_folder import APPROXIMATE, RESIDENT, BuiltIndex, new_index, read_report
-from lexvl_anserini.engines.jvm import Exclusive, java_calls, java_cast, java_class, java_errors, our_class
+from lexvl_anserini.engines.index_folder import APPROXIMATE, RESIDENT, BuiltIndex, read_report, write_index
+from lexvl_anserini.engines.jvm import Exclusive, call_cast, call_java, get_java_class, get_our_class, raise_java_errors
 from lexvl_anserini.engines.lucene.approximating import approximate
 from lexvl_anserini.engines.lucene.checking import check_index
 from lexvl_anserini.engines.lucene.compile import Compiler
@@ -31,29 +31,29 @@ from lexvl_anserini.engines.lucene.fields import (
     ID,
     as_reader,
     close,
-    commit_files,
-    field_similarity,
-    impacts_of,
-    keywords,
+    list_commit_files,
+    load_texts,
+    make_similarity,
     open_reader,
-    stored_texts,
-    vector_of,
-    whole_index,
+    open_whole_index,
+    read_impacts,
+    read_keywords,
+    read_vector,
 )
 from lexvl_anserini.engines.lucene.searching import BatchSearcher, LucenePostings
 from lexvl_anserini.engines.lucene.updating import append, delete, merge, repair
-from lexvl_anserini.engines.lucene.versions import commit_id
+from lexvl_anserini.engines.lucene.versions import read_commit_id
 from lexvl_anserini.engines.lucene.writing import (
     IndexOptions,
-    as_written,
+    find_manifest,
     finish_index,
-    manifest_there,
-    source_manifest,
-    sources_of,
+    list_sources,
+    read_source_manifest,
+    read_written_report,
     write_lucene,
 )
-from lexvl_anserini.engines.opening import verified
-from lexvl_anserini.engines.resident.choosing import Resident, lacks_kernels, usable
+from lexvl_anserini.engines.opening import open_verified
+from lexvl_anserini.engines.resident.choosing import Resident, find_usable_files, lacks_kernels
 from lexvl_anserini.engines.resident.layout import REMEDY, read_contents
 from lexvl_anserini.engines.verifying import Reading, Verification
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
@@ -96,17 +96,17 @@ class JavaSearch(NamedTuple):
     json: Any
 
     @classmethod
-    @java_calls()
+    @call_java()
     def of(cls, reader: Any) -> JavaSearch:
         """What queries need of an open reader."""
-        searcher = java_class("org.apache.lucene.search.IndexSearcher")(as_reader(reader))
-        searcher.setSimilarity(field_similarity())
-        sort_field = java_class("org.apache.lucene.search.SortField")
-        by_id = sort_field(ID, java_class("org.apache.lucene.search.SortField$Type").STRING_VAL)
-        order = java_class("org.apache.lucene.search.Sort")(sort_field.FIELD_SCORE, by_id)
+        searcher = get_java_class("org.apache.lucene.search.IndexSearcher")(as_reader(reader))
+        searcher.setSimilarity(make_similarity())
+        sort_field = get_java_class("org.apache.lucene.search.SortField")
+        by_id = sort_field(ID, get_java_class("org.apache.lucene.search.SortField$Type").STRING_VAL)
+        order = get_java_class("org.apache.lucene.search.Sort")(sort_field.FIELD_SCORE, by_id)
         # What a static method returns is made in any thread, so its class is known before.
-        static, _ = our_class("TreeSearch"), java_class("org.apache.lucene.search.TopFieldDocs")
-        json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
+        static, _ = get_our_class("TreeSearch"), get_java_class("org.apache.lucene.search.TopFieldDocs")
+        json = get_java_class("com.fasterxml.jackson.databind.ObjectMapper")()
         return cls(LucenePostings(reader), searcher, order, static, json)
 
 
@@ -159,7 +159,7 @@ class LuceneSearch(ImpactEngine):
     ) -> Iterator[RankedList]:
         """One list per query, with exact scores; of the fastest setting whose measured recall reaches this one."""
         if (recall, hits) not in self.settings:
-            self.settings[recall, hits] = chosen_setting(self.report, self.path, recall, hits).reach
+            self.settings[recall, hits] = choose_setting(self.report, self.path, recall, hits).reach
         reach = self.settings[recall, hits]
 
         def ready() -> ApproximatePostings:
@@ -238,8 +238,8 @@ class LuceneSearch(ImpactEngine):
         with self.filtering:
             matching = self.filters.pop(name, None)
         if matching is None:
-            with self.opened.reading(), java_errors("the condition cannot be searched"):
-                query = java_cast("org.apache.lucene.search.Query", self.compiler.query(condition))
+            with self.opened.reading(), raise_java_errors("the condition cannot be searched"):
+                query = call_cast("org.apache.lucene.search.Query", self.compiler.query(condition))
                 bits = np.frombuffer(self.java.static.matching(self.java.searcher, query).tostring(), np.uint8)
             matching = np.unpackbits(bits, count=self.opened.places, bitorder="little")
         with self.filtering:
@@ -251,16 +251,16 @@ class LuceneSearch(ImpactEngine):
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
         """The document's impact for each of `terms` that it has, read from the postings."""
         with self.opened.reading():
-            return self.resident.impacts(doc_id, terms) if self.resident else impacts_of(self.reader, doc_id, terms)
+            return self.resident.impacts(doc_id, terms) if self.resident else read_impacts(self.reader, doc_id, terms)
 
     def vector(self, doc_id: str) -> dict[str, int]:
         """The document's whole vector, read from its term vector."""
         with self.opened.reading():
-            return vector_of(self.reader, doc_id)
+            return read_vector(self.reader, doc_id)
 
-    def verified(self) -> None:
+    def verify(self) -> None:
         """Waits until all files that were opened are compared with their checksums."""
-        self.opened.verified()
+        self.opened.verify()
 
     def close(self) -> None:
         """Closes the files."""
@@ -269,11 +269,11 @@ class LuceneSearch(ImpactEngine):
 
     def top(self, query: Any, hits: int, query_id: str = "query") -> RankedList:
         """The best hits of any `org.apache.lucene.search.Query`: score descending, then doc_id ascending."""
-        with java_errors(f"topic {query_id!r} cannot be searched"):
-            cast = java_cast("org.apache.lucene.search.Query", query)
+        with raise_java_errors(f"topic {query_id!r} cannot be searched"):
+            cast = call_cast("org.apache.lucene.search.Query", query)
             java = self.java
             top = java.static.top(java.searcher, cast, min(hits, self.documents), java.order)
-            with java_calls():
+            with call_java():
                 scored_docs = orjson.loads(java.json.writeValueAsString(top))["scoreDocs"]
         scored = []
         for hit in scored_docs:
@@ -302,20 +302,20 @@ class LuceneEngine(LuceneSearch, ChangingEngine):
         jvm.start()
         options = options or IndexOptions()
         vocabulary = read_vocabulary(shards, manifest)
-        with new_index(index, shards, manifest) as part, java_errors(f"{index}: cannot be written"):
+        with write_index(index, shards, manifest) as part, raise_java_errors(f"{index}: cannot be written"):
             counts = write_lucene(shards, part, manifest, vocabulary, options, threads, progress)
             total = {name: counts[name] for name in ("documents", "empty", "postings", "max_impact")}
             expect_counts(str(shards), total, manifest.counts)
             if not counts["documents"]:
                 raise ArtefactError(f"{shards}: no document; nothing to index")
-            with whole_index(part) as whole:
+            with open_whole_index(part) as whole:
                 whole.refuse_duplicates()
                 expect_counts(f"{index} after writing", whole.counts(), counts)
                 [segment] = whole.segments()
                 there = {segment.state: RESIDENT} if options.resident else {}
-                finish_index(part, whole, manifest, counts, options, sources_of(shards, manifest), there=there)
+                finish_index(part, whole, manifest, counts, options, list_sources(shards, manifest), there=there)
         if lacks_kernels(index):
-            with verified(LuceneEngine(index, manifest)) as engine:
+            with open_verified(LuceneEngine(index, manifest)) as engine:
                 engine.prepare()
         return BuiltIndex(index, manifest)
 
@@ -330,16 +330,16 @@ class LuceneEngine(LuceneSearch, ChangingEngine):
         return IndexOptions(**values)
 
     @staticmethod
-    def stored_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
+    def read_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
         """The options in index.json; empty in one of an older version."""
         stored: Mapping[str, Any] = report.get("options") or {}
         return stored
 
-    source_manifest = staticmethod(source_manifest)
+    source_manifest = staticmethod(read_source_manifest)
     merge = staticmethod(merge)
     append = staticmethod(append)
     delete = staticmethod(delete)
-    keywords = staticmethod(keywords)
+    keywords = staticmethod(read_keywords)
     repair = staticmethod(repair)
 
     @staticmethod
@@ -356,7 +356,7 @@ class LuceneEngine(LuceneSearch, ChangingEngine):
     def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str] | None:
         """The texts of documents, if the index was built with `store_text`."""
         stored = read_report(index).options.get("store_text")
-        return stored_texts(index, doc_ids) if stored else None
+        return load_texts(index, doc_ids) if stored else None
 
 
 def open_approximate(index: Path, commit: str) -> ApproximatePostings:
@@ -403,36 +403,36 @@ class OpenedIndex:
         self._reader: Any = None
         self._opening, self._closed, self.verifications = RLock(), False, list[Verification]()
         for last in (*[False] * OPENINGS, True):
-            self._folder = _folder_of(index)
+            self._folder = _read_folder(index)
             try:
                 now = self._open()
             except Exception as error:
                 self.close()
                 if (
                     last
-                    or _folder_of(index) == self._folder
+                    or _read_folder(index) == self._folder
                     or not isinstance(error, ArtefactError | FileNotFoundError)
                 ):
                     raise
             else:
                 # All files belong to one state only if no process replaced the index in between.
-                if last or _folder_of(index) == self._folder:
+                if last or _read_folder(index) == self._folder:
                     break
                 self.close()
             sleep(PAUSE_S)
-        if now is not None and _digests(manifest) <= _digests(now):
+        if now is not None and _list_digests(manifest) <= _list_digests(now):
             self.manifest = now
         self._check_count(stock=now is None or self.report.engine == "pyserini")
 
     def _open(self) -> Manifest | None:
         """Opens the files; returns the manifest beside them."""
         self.verifications, self.resident, self._reader, self._closed = [], None, None, False
-        now = manifest_there(self.index)
-        self._commit = commit_id(self.index)
-        served = usable(self.index)
+        now = find_manifest(self.index)
+        self._commit = read_commit_id(self.index)
+        served = find_usable_files(self.index)
         places = sum(of.documents for of in served.values())
         self.places = places if served else int(Exclusive(self.reader).maxDoc())
-        self.report = as_written(self.index, now)
+        self.report = read_written_report(self.index, now)
         self.documents = self.places - self.report.deleted
         if served:
             live = [file.live for file in self.report.resident_files] or [""]
@@ -464,16 +464,16 @@ class OpenedIndex:
                 raise ArtefactError(f"{self.index}: the index is closed; open it again")
             if self._reader is None:
                 jvm.start()
-                with java_errors(f"{self.index}: cannot be opened as a Lucene index"):
+                with raise_java_errors(f"{self.index}: cannot be opened as a Lucene index"):
                     reader = open_reader(self.index)
                 with ExitStack() as opening:
                     opening.callback(close, reader)
-                    if self.resident and (commit_id(self.index), _folder_of(self.index)) != (
+                    if self.resident and (read_commit_id(self.index), _read_folder(self.index)) != (
                         self._commit,
                         self._folder,
                     ):
                         raise ArtefactError(f"{self.index}: changed since it was opened; open it again")
-                    self.verifications.append(Verification(self.index, commit_files(reader)))
+                    self.verifications.append(Verification(self.index, list_commit_files(reader)))
                     opening.pop_all()
                 self._reader = reader
             return self._reader
@@ -491,7 +491,7 @@ class OpenedIndex:
         """Around reading the index."""
         return Reading(self.verifications)
 
-    def verified(self) -> None:
+    def verify(self) -> None:
         """Waits until all files that were opened are compared with their checksums."""
         for verification in self.verifications:
             verification.wait()
@@ -508,7 +508,7 @@ class OpenedIndex:
                 close(self._reader)
 
 
-def _folder_of(index: Path) -> int:
+def _read_folder(index: Path) -> int:
     """Identifies the folder that has the name now; 0 if none has."""
     try:
         return index.stat().st_ino
@@ -516,5 +516,5 @@ def _folder_of(index: Path) -> int:
         return 0
 
 
-def _digests(manifest: Manifest) -> set[str]:
+def _list_digests(manifest: Manifest) -> set[str]:
     return {str(shard["sha256"]) for shard in manifest.shards}

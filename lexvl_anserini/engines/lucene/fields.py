@@ -21,8 +21,8 @@ import numpy as np
 
 from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.jvm import Exclusive, java_calls, java_cast, java_class, java_errors, our_class
-from lexvl_anserini.engines.lucene.versions import newer_refused
+from lexvl_anserini.engines.jvm import Exclusive, call_cast, call_java, get_java_class, get_our_class, raise_java_errors
+from lexvl_anserini.engines.lucene.versions import refuse_newer
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 
 ID = "id"
@@ -31,48 +31,48 @@ TEXT = "text"
 META = "meta."
 
 
-@java_calls()
-def field_similarity() -> Any:
+@call_java()
+def make_similarity() -> Any:
     """Impacts in `contents`, where a score is frequency x boost as in Anserini; BM25 in all other fields."""
-    impacts = java_class("io.anserini.search.similarity.ImpactSimilarity")()
-    bm25 = java_class("org.apache.lucene.search.similarities.BM25Similarity")(BM25Settings.k1, BM25Settings.b)
-    return our_class("FieldSimilarity")(CONTENTS, impacts, bm25)
+    impacts = get_java_class("io.anserini.search.similarity.ImpactSimilarity")()
+    bm25 = get_java_class("org.apache.lucene.search.similarities.BM25Similarity")(BM25Settings.k1, BM25Settings.b)
+    return get_our_class("FieldSimilarity")(CONTENTS, impacts, bm25)
 
 
-@java_calls()
-def text_analyzer() -> Any:
+@call_java()
+def make_text_analyzer() -> Any:
     """The analyser of the field `text`: Anserini's English default (Porter's stems, no stop words)."""
-    return java_class("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
+    return get_java_class("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
 
 
-@java_calls()
-def java_map(values: Mapping[str, str]) -> Any:
+@call_java()
+def make_java_map(values: Mapping[str, str]) -> Any:
     """A Java map of strings."""
-    hash_map = java_class("java.util.HashMap")()
+    hash_map = get_java_class("java.util.HashMap")()
     for key, value in values.items():
         hash_map.put(key, value)
     return hash_map
 
 
-@java_calls()
+@call_java()
 def open_reader(index: Path) -> Any:
     """A reader of the index's last commit."""
-    path = java_class("java.nio.file.Paths").get(str(index.absolute()))
-    with newer_refused(index):
-        folder = java_class("org.apache.lucene.store.FSDirectory").open(path)
-        return java_class("org.apache.lucene.index.DirectoryReader").open(folder)
+    path = get_java_class("java.nio.file.Paths").get(str(index.absolute()))
+    with refuse_newer(index):
+        folder = get_java_class("org.apache.lucene.store.FSDirectory").open(path)
+        return get_java_class("org.apache.lucene.index.DirectoryReader").open(folder)
 
 
-@java_calls()
+@call_java()
 def close(reader: Any) -> None:
     """Closes a reader and its files."""
     reader.close()
 
 
 @contextmanager
-def opened_reader(index: Path) -> Iterator[Any]:
+def get_reader(index: Path) -> Iterator[Any]:
     """Yields a reader of the index's last commit, which it closes."""
-    with java_errors(f"{index}: cannot be opened as a Lucene index"):
+    with raise_java_errors(f"{index}: cannot be opened as a Lucene index"):
         reader = open_reader(index)
     try:
         yield reader
@@ -80,15 +80,15 @@ def opened_reader(index: Path) -> Iterator[Any]:
         close(reader)
 
 
-@java_calls()
-def commit_files(reader: Any) -> list[str]:
+@call_java()
+def list_commit_files(reader: Any) -> list[str]:
     """The names of the files that an open index consists of."""
     return [str(name) for name in reader.getIndexCommit().getFileNames().toArray()]
 
 
 def as_reader(reader: Any) -> Any:
     """For pyjnius, which does not choose overloads by a parent class."""
-    return java_cast("org.apache.lucene.index.IndexReader", reader)
+    return call_cast("org.apache.lucene.index.IndexReader", reader)
 
 
 # Posting lists that index.json names.
@@ -164,33 +164,33 @@ class WholeIndex:
 
 
 @contextmanager
-def whole_index(folder: Path) -> Iterator[WholeIndex]:
+def open_whole_index(folder: Path) -> Iterator[WholeIndex]:
     """Yields the open index of a folder."""
-    with opened_reader(folder) as reader:
-        yield WholeIndex(Exclusive(our_class("IndexCensus")(reader)))
+    with get_reader(folder) as reader:
+        yield WholeIndex(Exclusive(get_our_class("IndexCensus")(reader)))
 
 
-def keywords(index: Path, key: str) -> dict[str, str]:
+def read_keywords(index: Path, key: str) -> dict[str, str]:
     """The value of a metadata key by document id, for a key whose values are texts without line feeds.
 
     Documents without the key are absent.
     """
     jvm.start()
-    with java_errors(f"{index}: cannot be read"), whole_index(index) as whole:
+    with raise_java_errors(f"{index}: cannot be read"), open_whole_index(index) as whole:
         lines = whole.java.keywords(META + key).tostring().decode().split("\n")[:-1]
     return dict(line.split(" ", 1) for line in lines)
 
 
-@java_calls()
-def impacts_of(reader: Any, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
+@call_java()
+def read_impacts(reader: Any, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
     """The document's impact for each of the terms that it has, in their order.
 
     Each term's postings are entered at the document; nothing is scanned.
     """
-    leaf, number = place_of(reader, doc_id)
-    bytes_ref, frequencies = java_class("org.apache.lucene.util.BytesRef"), _postings().FREQS
+    leaf, number = find_place(reader, doc_id)
+    bytes_ref, frequencies = get_java_class("org.apache.lucene.util.BytesRef"), _postings().FREQS
     impacts: dict[str, int] = {}
-    with java_errors(f"document {doc_id!r} cannot be read"):
+    with raise_java_errors(f"document {doc_id!r} cannot be read"):
         held = leaf.terms(CONTENTS)
         if held is None:
             return impacts
@@ -203,11 +203,11 @@ def impacts_of(reader: Any, doc_id: str, terms: Iterable[str]) -> dict[str, int]
     return impacts
 
 
-@java_calls()
-def vector_of(reader: Any, doc_id: str) -> dict[str, int]:
+@call_java()
+def read_vector(reader: Any, doc_id: str) -> dict[str, int]:
     """The document's whole vector, from its term vector."""
-    leaf, number = place_of(reader, doc_id)
-    with java_errors(f"document {doc_id!r} cannot be read"):
+    leaf, number = find_place(reader, doc_id)
+    with raise_java_errors(f"document {doc_id!r} cannot be read"):
         vectors = leaf.termVectors().get(number)
         held = None if vectors is None else vectors.terms(CONTENTS)
     if held is None:
@@ -223,23 +223,23 @@ def vector_of(reader: Any, doc_id: str) -> dict[str, int]:
     return {str(term.utf8ToString()): int(iterator.totalTermFreq()) for term in _terms(iterator)}
 
 
-def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str]:
+def load_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str]:
     """Texts by document, from an index that stores them."""
     jvm.start()
     texts = {}
-    with opened_reader(index) as reader:
+    with get_reader(index) as reader:
         for doc_id in doc_ids:
-            with java_calls(), java_errors(f"document {doc_id!r} cannot be read"):
-                text = our_class("IndexCensus").stored(*place_of(reader, doc_id), TEXT)
+            with call_java(), raise_java_errors(f"document {doc_id!r} cannot be read"):
+                text = get_our_class("IndexCensus").stored(*find_place(reader, doc_id), TEXT)
                 texts[doc_id] = "" if text is None else text.tostring().decode()
     return texts
 
 
-@java_calls()
-def place_of(reader: Any, doc_id: str) -> tuple[Any, int]:
+@call_java()
+def find_place(reader: Any, doc_id: str) -> tuple[Any, int]:
     """The segment that holds a document, and its number there."""
-    term = java_class("org.apache.lucene.index.Term")(ID, doc_id)
-    with java_errors(f"document {doc_id!r} cannot be read"):
+    term = get_java_class("org.apache.lucene.index.Term")(ID, doc_id)
+    with raise_java_errors(f"document {doc_id!r} cannot be read"):
         leaves = reader.leaves()
         for place in range(leaves.size()):
             leaf = leaves.get(place).reader()
@@ -251,7 +251,7 @@ def place_of(reader: Any, doc_id: str) -> tuple[Any, int]:
 
 
 def _postings() -> Any:
-    return java_class("org.apache.lucene.index.PostingsEnum")
+    return get_java_class("org.apache.lucene.index.PostingsEnum")
 
 
 def _terms(iterator: Any) -> Iterator[Any]:

@@ -28,7 +28,7 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 DIGEST = "lexvl/sources.sha256"
 
 
-def source_digest() -> str:
+def compute_source_digest() -> str:
     """SHA-256 (hex) of all sources and their names."""
     whole = sha256()
     for source in sorted(OUR_JAR.parent.glob("*.java")):
@@ -52,7 +52,7 @@ def build_jar(jar: Path = OUR_JAR, javac: str = "javac") -> None:
         written = jar.with_name(jar.name + ".part")
         with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as archive:
             members = {path.relative_to(folder).as_posix(): path.read_bytes() for path in Path(folder).rglob("*.class")}
-            for name, content in sorted({**members, DIGEST: f"{source_digest()}\n".encode()}.items()):
+            for name, content in sorted({**members, DIGEST: f"{compute_source_digest()}\n".encode()}.items()):
                 archive.writestr(zipfile.ZipInfo(name, EPOCH), content)
         written.replace(jar)
 

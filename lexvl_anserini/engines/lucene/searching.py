@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lexvl_anserini.engines.jvm import attend, java_errors, our_class
+from lexvl_anserini.engines.jvm import attend, get_our_class, raise_java_errors
 from lexvl_anserini.engines.lucene.fields import CONTENTS
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, count_bits_over
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
@@ -87,7 +87,7 @@ class BatchSearcher:
         # Batches grow, so that the first lists are returned early.
         step = 1
         while batch := list(islice(stream, step)):
-            for part in _limited(batch):
+            for part in _split_batch(batch):
                 yield from self._lists(part, min(hits, self.documents), threads, allowed, best)
             step = min(2 * step, size)
 
@@ -101,7 +101,7 @@ class BatchSearcher:
             if quick < SCORE_LIMIT:
                 return quick
         form = self.resident() or self.lucene()
-        most = sum(w * m for w, m in zip(vector.values(), form.max_impacts(list(vector)), strict=True))
+        most = sum(w * m for w, m in zip(vector.values(), form.find_max_impacts(list(vector)), strict=True))
         if most < SCORE_LIMIT:
             return most
         # The greatest impacts of postings can be of deleted documents; the first hits of single terms are of others.
@@ -160,7 +160,7 @@ class LucenePostings:
     name = "lucene"
 
     def __init__(self, reader: Any):
-        self.static = our_class("ImpactSearcher")  # static methods, which threads may call at once
+        self.static = get_our_class("ImpactSearcher")  # static methods, which threads may call at once
         self.java = self.static(reader, CONTENTS)
         self.numbers: dict[str, int] = {}
         self.lock = Lock()
@@ -172,25 +172,25 @@ class LucenePostings:
             self._know(chain.from_iterable(batch.vectors))
             terms = chain.from_iterable(batch.vectors)
             numbers = np.fromiter(map(self.numbers.__getitem__, terms), "<i4", len(batch.weights))
-            with java_errors("the index cannot be searched"):
+            with raise_java_errors("the index cannot be searched"):
                 arrays = (batch.ends[1:].astype("<i4"), numbers, batch.weights.astype("<f4"))
                 raw = self.static.search(self.java, *map(bytes, arrays), hits, threads).tostring()
-        return list(_hit_lists(raw, batch.query_ids))
+        return list(_read_lists(raw, batch.query_ids))
 
-    def max_impacts(self, terms: Sequence[str]) -> list[int]:
+    def find_max_impacts(self, terms: Sequence[str]) -> list[int]:
         """The greatest impact of each of these terms, from all its postings."""
         attend()
         with self.lock:
             self._know(terms)
             numbers = np.array([self.numbers[term] for term in terms], dtype="<i4")
-            with java_errors("the index cannot be searched"):
+            with raise_java_errors("the index cannot be searched"):
                 raw = self.static.maxImpacts(self.java, numbers.tobytes()).tostring()
         impacts: list[int] = np.frombuffer(raw, "<i4").tolist()
         return impacts
 
     def bounds(self, batch: QueryBatch) -> np.ndarray:
         """An upper bound of the score of any document for each query, float64 [queries]."""
-        return batch.bounds(self.max_impacts)
+        return batch.bounds(self.find_max_impacts)
 
     def _know(self, terms: Iterable[str]) -> None:
         """Numbers the terms; looks new ones up in the index."""
@@ -201,14 +201,14 @@ class LucenePostings:
         new = [term for term in distinct if term not in self.numbers]
         if not new:
             return
-        with java_errors("the index cannot be searched"):
+        with raise_java_errors("the index cannot be searched"):
             # No indexed term contains a zero byte, which ends a term in this call.
             names = [term.encode("utf-8", "surrogatepass") for term in new]
             self.static.know(self.java, b"".join((b"\x01" if b"\0" in name else name) + b"\0" for name in names))
         self.numbers.update(zip(new, range(len(self.numbers), len(self.numbers) + len(new)), strict=True))
 
 
-def _limited(batch: list[ImpactQuery]) -> Iterator[list[ImpactQuery]]:
+def _split_batch(batch: list[ImpactQuery]) -> Iterator[list[ImpactQuery]]:
     """A batch in pieces of at most `BATCH_TERMS` terms; a query is never split."""
     part: list[ImpactQuery] = []
     terms = 0
@@ -221,7 +221,7 @@ def _limited(batch: list[ImpactQuery]) -> Iterator[list[ImpactQuery]]:
     yield part
 
 
-def _hit_lists(raw: bytes, query_ids: Iterable[str]) -> Iterator[RankedList]:
+def _read_lists(raw: bytes, query_ids: Iterable[str]) -> Iterator[RankedList]:
     """Ranked lists from Java's bytes: per query int32 hits, int32 bytes, float32 scores, ids one a line."""
     at = 0
     for query_id in query_ids:

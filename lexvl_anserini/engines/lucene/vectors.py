@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, opened_reader
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, get_reader
 from lexvl_anserini.engines.resident.packing import Lists, exported
 from lexvl_anserini.ground.errors import ArtefactError
 
@@ -41,10 +41,10 @@ def read_vectors(index: Path) -> IndexVectors:
     if not any(index.glob("segments_*")):
         raise ArtefactError(f"{index}: no Lucene index; build it with python -m lexvl_anserini.index")
     jvm.start()
-    with opened_reader(index) as reader:
+    with get_reader(index) as reader:
         holders: dict[int, str] = {}
         for chunk in exported(reader, ID):
-            names = np.array(names_of(chunk), object).repeat(np.diff(chunk.ends, prepend=0)).tolist()
+            names = np.array(read_names(chunk), object).repeat(np.diff(chunk.ends, prepend=0)).tolist()
             holders |= {number: name.decode() for number, name in zip(chunk.documents.tolist(), names, strict=True)}
         ids = sorted(holders.values())
         place = {doc_id: number for number, doc_id in enumerate(ids)}
@@ -55,7 +55,7 @@ def read_vectors(index: Path) -> IndexVectors:
         for chunk in exported(reader, CONTENTS):
             counts = np.diff(chunk.ends, prepend=0)
             columns.append(np.arange(len(terms), len(terms) + len(counts), dtype=np.int32).repeat(counts))
-            terms += [name.decode() for name in names_of(chunk)]
+            terms += [name.decode() for name in read_names(chunk)]
             documents.append(rows[chunk.documents])
             impacts.append(chunk.impacts.astype(np.int64))
     if len(ids) < len(holders) or any((numbers < 0).any() for numbers in documents):
@@ -66,7 +66,7 @@ def read_vectors(index: Path) -> IndexVectors:
     return IndexVectors(ids, terms, sparse.csr_matrix((values, places), shape=(len(ids), len(terms))))
 
 
-def names_of(chunk: Lists) -> list[bytes]:
+def read_names(chunk: Lists) -> list[bytes]:
     """The terms of some posting lists."""
     names, ends = chunk.names.tobytes(), np.cumsum(chunk.lengths).tolist()
     return [names[start:end] for start, end in pairwise([0, *ends])]

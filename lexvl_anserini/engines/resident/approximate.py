@@ -27,9 +27,9 @@ import numpy as np
 from lexvl_anserini.engines.approximation import PREPARE
 from lexvl_anserini.engines.compiling import kernel
 from lexvl_anserini.engines.index_folder import APPROXIMATE
-from lexvl_anserini.engines.jvm import Exclusive, our_class
-from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, opened_reader
-from lexvl_anserini.engines.lucene.versions import commit_id
+from lexvl_anserini.engines.jvm import Exclusive, get_our_class
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, get_reader
+from lexvl_anserini.engines.lucene.versions import read_commit_id
 from lexvl_anserini.engines.resident.grouping import DocumentVectors, Summaries, group, spans, summaries
 from lexvl_anserini.engines.resident.kernels import NONE, Queries, Space, search, select
 from lexvl_anserini.engines.resident.layout import WIDTHS, Sections, Writer, open_sections
@@ -39,11 +39,11 @@ from lexvl_anserini.engines.resident.packing import (
     Lists,
     continued,
     exported,
+    make_slot_writer,
     put_lists,
-    slot_writer,
     write_ids,
 )
-from lexvl_anserini.engines.resident.searching import ALL_DOCUMENTS, Hits, ResidentPostings, hits_of
+from lexvl_anserini.engines.resident.searching import ALL_DOCUMENTS, Hits, ResidentPostings, sort_hits
 from lexvl_anserini.ground.errors import ArtefactError
 
 REMEDY = f"write it again with {PREPARE}"
@@ -69,24 +69,24 @@ class TermList(NamedTuple):
 
 def write_approximate(index: Path) -> None:
     """Writes the file of a Lucene index; what had its name is lost."""
-    with opened_reader(index) as reader:
+    with get_reader(index) as reader:
         documents = int(Exclusive(reader).maxDoc())
         vectors, terms = read_vectors(reader, documents)
         members, groups = group(vectors, len(terms.greatest))
         if not len(members):
             raise ArtefactError(f"{index}: no document has a term; nothing to search approximately")
         path, number = index / APPROXIMATE, len(groups) - 1
-        ids = Exclusive(our_class("IdCoder")(documents))
+        ids = Exclusive(get_our_class("IdCoder")(documents))
         ids.export(reader, ID, ALL_SEGMENTS)
-        with slot_writer(path, number, int(terms.greatest.max())) as slots:
-            for lists in lists_of(summaries(vectors, members, groups, terms.greatest), terms):
+        with make_slot_writer(path, number, int(terms.greatest.max())) as slots:
+            for lists in list_groups(summaries(vectors, members, groups, terms.greatest), terms):
                 put_lists(slots, lists)
             with path.open("ab") as out:
                 writer, facts = continued(out, slots, number)
                 writer.section("rank", np.arange(number, dtype="<u4"))
                 facts |= write_ids(writer, ids, "ranks")
                 write_vectors(writer, vectors, members, groups)
-                writer.finish({"commit": commit_id(index) or "", **facts})
+                writer.finish({"commit": read_commit_id(index) or "", **facts})
 
 
 def read_vectors(reader: Any, documents: int) -> tuple[DocumentVectors, TermList]:
@@ -122,7 +122,7 @@ def place(lists: Lists, first: int, free: Any, vectors: DocumentVectors) -> None
             at += 1
 
 
-def lists_of(of_groups: Summaries, terms: TermList) -> Iterator[Lists]:
+def list_groups(of_groups: Summaries, terms: TermList) -> Iterator[Lists]:
     """The summaries as posting lists; every term has one."""
     ends = np.cumsum(np.bincount(of_groups.terms, minlength=len(terms.greatest)))
     named = np.cumsum(terms.lengths, dtype=np.int64)
@@ -242,7 +242,7 @@ class ApproximatePostings(ResidentPostings):
         self.weights.append(weights)
         with self.counting:
             self.scored += scored
-        return hits_of(keys[:, : int(counts.max())], counts)
+        return sort_hits(keys[:, : int(counts.max())], counts)
 
     def _groups(self, hits: int) -> int:
         """The number of groups that a query can visit."""

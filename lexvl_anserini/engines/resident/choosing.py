@@ -27,10 +27,10 @@ from threading import RLock
 import numpy as np
 
 from lexvl_anserini.engines.compiled import is_compiled, mark_compiled
-from lexvl_anserini.engines.index_folder import RESIDENT, RESIDENT_NAME, ResidentEntry, read_report, resident_paths
-from lexvl_anserini.engines.jvm import quarter_of_memory
-from lexvl_anserini.engines.lucene.versions import LIVE_NAME, commit_id, read_live
-from lexvl_anserini.engines.resident.joined import PostingLists, joined
+from lexvl_anserini.engines.index_folder import RESIDENT, RESIDENT_NAME, ResidentEntry, list_resident_paths, read_report
+from lexvl_anserini.engines.jvm import measure_quarter_memory
+from lexvl_anserini.engines.lucene.versions import LIVE_NAME, read_commit_id, read_live
+from lexvl_anserini.engines.resident.joined import PostingLists, join_parts
 from lexvl_anserini.engines.resident.layout import REMEDY, FileContents, Sections, open_sections, read_contents
 from lexvl_anserini.engines.resident.plain import PlainPostings
 from lexvl_anserini.engines.verifying import Verification
@@ -53,7 +53,7 @@ SLOW_S = 2.0
 PACKAGE = Path(__file__).parent
 
 
-def choice() -> str:
+def read_choice() -> str:
     """The user's choice."""
     value = os.environ.get(VARIABLE) or AUTO
     if value not in CHOICES:
@@ -61,22 +61,22 @@ def choice() -> str:
     return value
 
 
-def resident_files(index: Path) -> dict[str, FileContents]:
+def read_resident_files(index: Path) -> dict[str, FileContents]:
     """What the files of an index's resident postings hold, in the order of documents; empty without all of them."""
-    report, commit = read_report(index), commit_id(index)
+    report, commit = read_report(index), read_commit_id(index)
     files = report.resident_files or [ResidentEntry(file=RESIDENT, commit=commit or "")]
     if report.resident_files and report.commit != commit:
         return {}
     contents_of = {}
     for file in files:
         contents = read_contents(index, file.file) if RESIDENT_NAME.fullmatch(file.file) else None
-        if contents is None or contents.commit != file.commit or not _marks_are_read(index, file.live, contents):
+        if contents is None or contents.commit != file.commit or not _check_marks(index, file.live, contents):
             return {}
         contents_of[file.file] = contents
     return contents_of
 
 
-def _marks_are_read(index: Path, live: str, contents: FileContents) -> bool:
+def _check_marks(index: Path, live: str, contents: FileContents) -> bool:
     """Returns True for a file that marks deleted documents in a form that this version reads, or none."""
     if not live:
         return True
@@ -86,24 +86,24 @@ def _marks_are_read(index: Path, live: str, contents: FileContents) -> bool:
         return read_live(file, contents.documents) is not None
 
 
-def usable(index: Path) -> dict[str, FileContents]:
-    """As `resident_files`; empty too if they are not to be used."""
-    chosen = choice()
+def find_usable_files(index: Path) -> dict[str, FileContents]:
+    """As `read_resident_files`; empty too if they are not to be used."""
+    chosen = read_choice()
     if chosen == NEVER:
         return {}
-    files = resident_files(index)
+    files = read_resident_files(index)
     if not files:
         if chosen == ALWAYS:
-            what = "an older" if resident_paths(index) else "no"
+            what = "an older" if list_resident_paths(index) else "no"
             raise ArtefactError(f"{index}: {VARIABLE} is {ALWAYS}, and the index has {what} {RESIDENT}; {REMEDY}")
         return {}
     needed = sum((index / name).stat().st_size for name in files)
-    return files if chosen == ALWAYS or needed <= 2 * quarter_of_memory() else {}
+    return files if chosen == ALWAYS or needed <= 2 * measure_quarter_memory() else {}
 
 
 def lacks_kernels(index: Path) -> bool:
     """Returns True if searches of an index would use the kernels, and these are not compiled yet."""
-    files = usable(index).values()
+    files = find_usable_files(index).values()
     compiled = all(is_compiled(PACKAGE, str(contents.width)) for contents in files)
     return sum(contents.postings for contents in files) > SMALL and not compiled
 
@@ -118,7 +118,7 @@ class Resident:
     """
 
     def __init__(self, index: Path, names: Mapping[str, str], verification: Verification):
-        self._index, self._verification, self._always = index, verification, choice() == ALWAYS
+        self._index, self._verification, self._always = index, verification, read_choice() == ALWAYS
         # Opened now, so that they stay these files if another process replaces the index.
         with ExitStack() as opening:
             self._files = {name: opening.enter_context((index / name).open("rb")) for name in names}
@@ -187,7 +187,7 @@ class Resident:
         ):
             self._load()
         elif postings <= MEDIUM:
-            self._postings = joined(self.parts, self._live)
+            self._postings = join_parts(self.parts, self._live)
         else:
             self._of_lucene = True
 
@@ -208,7 +208,7 @@ class Resident:
         for part, of_file in zip(parts, sections, strict=True):
             part.warm()
             mark_compiled(PACKAGE, str(of_file.contents.width))
-        self._postings, self._of_lucene = joined(parts, self._live), False
+        self._postings, self._of_lucene = join_parts(parts, self._live), False
         seconds = time.perf_counter() - started
         level = logging.INFO if seconds > SLOW_S else logging.DEBUG
         log.log(level, "%s: resident postings ready after %.1f s", self._index, seconds)

@@ -14,7 +14,7 @@ import numpy as np
 from lexvl_anserini.engines.resident.layout import BLOCK
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.query_vectors import QueryBatch
-from lexvl_anserini.runs.order import RankedList, group_by_documents, merged, ranked
+from lexvl_anserini.runs.order import RankedList, group_by_documents, merge_lists, rank_hits
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.resident.plain import PlainPostings
@@ -36,7 +36,7 @@ class PostingLists(Protocol):
     ) -> list[RankedList]:
         """One ranked list per query; as `searching.ResidentPostings.lists`."""
 
-    def max_impacts(self, terms: Sequence[str]) -> list[int]:
+    def find_max_impacts(self, terms: Sequence[str]) -> list[int]:
         """The greatest impact of each term; 0 for one without postings."""
 
     def bounds(self, batch: QueryBatch) -> np.ndarray:
@@ -93,19 +93,19 @@ class JoinedPostings:
             ]
             some = QueryBatch([ImpactQuery(batch.query_ids[n], batch.vectors[n]) for n in reached])
             for number, more in zip(reached, of_part(place, some) if reached else (), strict=True):
-                ranked_lists[number] = (best_of_passages if best else merged)([ranked_lists[number], more], hits)
+                ranked_lists[number] = (best_of_passages if best else merge_lists)([ranked_lists[number], more], hits)
         return ranked_lists
 
-    def max_impacts(self, terms: Sequence[str]) -> list[int]:
+    def find_max_impacts(self, terms: Sequence[str]) -> list[int]:
         """The greatest impact of each term; 0 for one without postings."""
-        return [max(impacts) for impacts in zip(*(part.max_impacts(terms) for part in self.parts), strict=True)]
+        return [max(impacts) for impacts in zip(*(part.find_max_impacts(terms) for part in self.parts), strict=True)]
 
     def bounds(self, batch: QueryBatch) -> np.ndarray:
         """An upper bound of the score of any document for each query, float64 [queries]."""
-        return batch.bounds(self.max_impacts)
+        return batch.bounds(self.find_max_impacts)
 
 
-def joined(
+def join_parts(
     parts: Sequence[PlainPostings] | Sequence[ResidentPostings], live: Sequence[np.ndarray | None]
 ) -> PostingLists:
     """The postings of all files; those of one file without deleted documents as they are."""
@@ -118,4 +118,4 @@ def best_of_passages(lists: Sequence[RankedList], hits: int) -> RankedList:
     for listed in lists:
         for document, score in listed.pairs():
             scores[document] = max(score, scores.get(document, 0))
-    return ranked(lists[0].query_id, scores.items(), hits)
+    return rank_hits(lists[0].query_id, scores.items(), hits)

@@ -202,7 +202,7 @@ def check_sections(sections: Sections, path: Path) -> None:
     whole = whole and bool((block.astype(np.int64) * BLOCK < documents).all()) and len(arrays["rank"]) == documents
     whole = whole and bool((arrays["kind"] <= NUMBERS).all()) and len(arrays["terms"]) >= len(slots) - 1
     if whole and total:
-        whole = int(slot_places(sections)[-1] + _slot_sizes(sections)[-1]) == len(arrays["octets"])
+        whole = int(place_slots(sections)[-1] + _measure_slots(sections)[-1]) == len(arrays["octets"])
     rank, ends = arrays["rank"], arrays["id_ends"]
     whole = whole and len(ends) == -(-contents.ids // GROUP) and bool((np.diff(ends, prepend=0) >= 0).all())
     whole = whole and (int(ends[-1]) if len(ends) else 0) == len(arrays["ids"])
@@ -211,15 +211,15 @@ def check_sections(sections: Sections, path: Path) -> None:
         raise ArtefactError(f"{path}: damaged, its sections do not fit each other; {REMEDY}")
 
 
-def term_numbers(sections: Sections) -> dict[str, int]:
+def number_terms(sections: Sections) -> dict[str, int]:
     """The number of each term."""
     names = bytes(sections.arrays["terms"]).decode("utf-8", "replace").split("\0")
     return {term: number for number, term in enumerate(names[: len(sections.arrays["slots"]) - 1])}
 
 
-def slot_places(sections: Sections) -> np.ndarray:
+def place_slots(sections: Sections) -> np.ndarray:
     """The first byte of each slot, int64 [S]."""
-    sizes = _slot_sizes(sections)
+    sizes = _measure_slots(sections)
     places = np.cumsum(sizes) - sizes
     # Each column begins at such a multiple, so what is padded before it depends on what follows the column before.
     columns, padding = sections.arrays["kind"] == COLUMN, np.zeros_like(places)
@@ -227,7 +227,7 @@ def slot_places(sections: Sections) -> np.ndarray:
     return places + np.cumsum(padding)
 
 
-def _slot_sizes(sections: Sections) -> np.ndarray:
+def _measure_slots(sections: Sections) -> np.ndarray:
     """The number of bytes of each slot without those before a column, int64 [S]."""
     arrays, width, documents = sections.arrays, sections.contents.width, sections.contents.documents
     block, kind, entries = arrays["block"].astype(np.int64), arrays["kind"], arrays["counts"].astype(np.int64) + 1

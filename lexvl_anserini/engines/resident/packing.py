@@ -16,10 +16,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.engines.index_folder import RESIDENT, resident_paths
-from lexvl_anserini.engines.jvm import Exclusive, attend, java_errors, our_class
-from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, Segment, opened_reader, whole_index
-from lexvl_anserini.engines.lucene.versions import commit_id
+from lexvl_anserini.engines.index_folder import RESIDENT, list_resident_paths
+from lexvl_anserini.engines.jvm import Exclusive, attend, get_our_class, raise_java_errors
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, Segment, get_reader, open_whole_index
+from lexvl_anserini.engines.lucene.versions import read_commit_id
 from lexvl_anserini.engines.resident.layout import TYPES, WIDTHS, Writer, open_sections, read_contents
 
 # Postings that one call of Java returns, 8 bytes each.
@@ -66,7 +66,7 @@ def write_files(
         # Two segments that another index gave can be one but for what is deleted.
         if segment.state in there and there[segment.state] not in names.values():
             names[place] = there[segment.state]
-    for path in resident_paths(index):
+    for path in list_resident_paths(index):
         if path.name not in names.values():
             path.unlink()
     if len(segments) == 1 and not names and not segments[0].deleted:
@@ -81,21 +81,21 @@ def write_files(
     files = [{"file": name, "commit": of_file.commit} for name, of_file in contents if of_file]
     for file, segment in zip(files, segments, strict=True):
         file |= {"live": segment.live} if segment.deleted else {}
-    return [] if files == [{"file": RESIDENT, "commit": commit_id(index)}] else files
+    return [] if files == [{"file": RESIDENT, "commit": read_commit_id(index)}] else files
 
 
 def write_resident(index: Path, max_impact: int, name: str = RESIDENT, segment: int = ALL_SEGMENTS) -> None:
     """Writes the file of a Lucene index, without what is deleted, or of a whole segment; what had its name is lost."""
     path = index / name
-    with whole_index(index) as whole:
+    with open_whole_index(index) as whole:
         segments = whole.segments()
     documents = sum(part.documents for part in (segments if segment < 0 else [segments[segment]]))
-    with opened_reader(index) as reader, java_errors(f"{path}: cannot be written"):
-        ids = Exclusive(our_class("IdCoder")(documents))
+    with get_reader(index) as reader, raise_java_errors(f"{path}: cannot be written"):
+        ids = Exclusive(get_our_class("IdCoder")(documents))
         ids.export(reader, ID, segment)
         # Older shards do not name their greatest impact.
         while True:
-            with slot_writer(path, documents, max_impact) as slots:
+            with make_slot_writer(path, documents, max_impact) as slots:
                 slots.export(reader, CONTENTS, segment)
                 most = finish_resident(path, slots, ids, documents)
             if most <= max_impact:
@@ -104,10 +104,10 @@ def write_resident(index: Path, max_impact: int, name: str = RESIDENT, segment: 
 
 
 @contextmanager
-def slot_writer(path: Path, documents: int, max_impact: int) -> Iterator[Exclusive]:
+def make_slot_writer(path: Path, documents: int, max_impact: int) -> Iterator[Exclusive]:
     """Yields a Java object that writes slots to a file, for impacts as wide as this one."""
     width = next(width for width in WIDTHS if max_impact < 1 << 8 * width)
-    slots = Exclusive(our_class("SlotWriter")(str(path.absolute()), documents, width))
+    slots = Exclusive(get_our_class("SlotWriter")(str(path.absolute()), documents, width))
     try:
         yield slots
     finally:
@@ -122,7 +122,7 @@ def finish_resident(path: Path, slots: Exclusive, ids: Exclusive, documents: int
     with path.open("ab") as out:
         writer, of_slots = continued(out, slots, documents)
         facts = {**of_slots, **write_ids(writer, ids)}
-        writer.finish({"commit": commit_id(path.parent) or "", **facts})
+        writer.finish({"commit": read_commit_id(path.parent) or "", **facts})
     if facts["postings"] >= MANY_POSTINGS:
         from lexvl_anserini.engines.resident.searching import ResidentPostings
 
@@ -180,8 +180,8 @@ def _numbers(java: Any) -> list[int]:
 
 def exported(reader: Any, field: str, segment: int = ALL_SEGMENTS) -> Iterator[Lists]:
     """The posting lists of a field in the order of its terms, some terms at a time; of a segment by its own numbers."""
-    static = our_class("PostingsExport")
-    with java_errors("the index cannot be read"):
+    static = get_our_class("PostingsExport")
+    with raise_java_errors("the index cannot be read"):
         export = static(reader, field, segment)
         for raw in _ahead(lambda: static.next(export, CHUNK).tostring()):
             terms, postings, size = np.frombuffer(raw, "<i4", 3).tolist()

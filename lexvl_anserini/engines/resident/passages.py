@@ -36,7 +36,7 @@ class Grouped(NamedTuple):
         return np.concatenate([[0], np.cumsum(np.where(self.sizes > best, best, 0))])
 
 
-def grouped(postings: Postings, front: np.ndarray, id_ends: np.ndarray, longest_id: int, ids: int) -> Grouped:
+def group_passages(postings: Postings, front: np.ndarray, id_ends: np.ndarray, longest_id: int, ids: int) -> Grouped:
     """Groups passages by their ids; the order of passages is not that of documents: `a!#0`, `a#0`, but `a`, `a!`.
 
     Args:

@@ -20,8 +20,8 @@ from lexvl_anserini.engines.resident.layout import (
     REMEDY,
     WIDTHS,
     Sections,
-    slot_places,
-    term_numbers,
+    number_terms,
+    place_slots,
 )
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery
@@ -53,8 +53,8 @@ class PlainPostings:
         self.arrays, self.contents = sections.arrays, sections.contents
         self.documents = sections.contents.documents
         self.slots = self.arrays["slots"].astype(np.int64)
-        self.places = slot_places(sections)
-        self.numbers = term_numbers(sections)
+        self.places = place_slots(sections)
+        self.numbers = number_terms(sections)
 
     def lists(
         self,
@@ -75,14 +75,14 @@ class PlainPostings:
         pairs = zip(batch.query_ids, batch.vectors, strict=True)
         return [self._list(query_id, vector, hits, allowed) for query_id, vector in pairs]
 
-    def max_impacts(self, terms: Sequence[str]) -> list[int]:
+    def find_max_impacts(self, terms: Sequence[str]) -> list[int]:
         """The greatest impact of each term; 0 for one without postings."""
         spans = (self._span(term) for term in terms)
         return [int(self.arrays["most"][first:last].max(initial=0)) for first, last in spans]
 
     def bounds(self, batch: QueryBatch) -> np.ndarray:
         """An upper bound of the score of any document for each query, float64 [queries]."""
-        return batch.bounds(self.max_impacts)
+        return batch.bounds(self.find_max_impacts)
 
     def impacts(self, number: int, terms: Iterable[str]) -> dict[str, int]:
         """The impact of the document of a number for each of `terms` that it has, in their order."""

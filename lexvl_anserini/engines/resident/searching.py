@@ -29,10 +29,10 @@ from lexvl_anserini.engines.resident.layout import (
     REMEDY,
     WIDTHS,
     Sections,
-    slot_places,
-    term_numbers,
+    number_terms,
+    place_slots,
 )
-from lexvl_anserini.engines.resident.passages import STOP, Grouped, grouped
+from lexvl_anserini.engines.resident.passages import STOP, Grouped, group_passages
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery, TermWeights, Vocabulary
 from lexvl_anserini.queries.query_vectors import QueryBatch, together
@@ -64,7 +64,7 @@ class ResidentPostings:
         arrays, contents = sections.arrays, sections.contents
         octets, width = arrays["octets"], np.dtype(WIDTHS[contents.width])
         starts, kind, slots = arrays["slots"].astype(np.int64), arrays["kind"], np.empty(len(arrays["kind"]), SLOT)
-        slots["place"] = slot_places(sections)
+        slots["place"] = place_slots(sections)
         slots["column"] = np.where(kind == COLUMN, slots["place"] // width.itemsize, -kind.astype(np.int64))
         slots["most"], slots["count"], slots["block"] = arrays["most"], arrays["counts"], arrays["block"]
         self.postings = Postings(
@@ -77,7 +77,7 @@ class ResidentPostings:
         )
         self.ids, self.id_ends, self.longest_id = arrays["ids"], arrays["id_ends"], contents.longest_id
         self.ids_there, self.documents = contents.ids, contents.documents
-        self.numbers = term_numbers(sections)
+        self.numbers = number_terms(sections)
         # The number of a term that the index does not have, behind those of its terms.
         self.absent = len(starts) - 1
         # Per term its greatest impact.
@@ -90,7 +90,7 @@ class ResidentPostings:
     @cached_property
     def passages(self) -> Grouped:
         """The postings as those of passages."""
-        return grouped(self.postings, self.ids, self.id_ends, self.longest_id, self.ids_there)
+        return group_passages(self.postings, self.ids, self.id_ends, self.longest_id, self.ids_there)
 
     def warm(self) -> None:
         """Loads or compiles the kernels, which their first call does."""
@@ -115,7 +115,7 @@ class ResidentPostings:
         allowed = ALL_DOCUMENTS if allowed is None else allowed
         ranked_lists: list[Any] = [None] * len(batch)
         passages = self.passages if best else None
-        steps = iter([*steps_of(len(batch), threads)])
+        steps = iter([*split_steps(len(batch), threads)])
 
         def work() -> None:
             for first, last in steps:
@@ -131,7 +131,7 @@ class ResidentPostings:
                     done.result()
         return ranked_lists
 
-    def max_impacts(self, terms: Sequence[str]) -> list[int]:
+    def find_max_impacts(self, terms: Sequence[str]) -> list[int]:
         """The greatest impact of each term; 0 for one without postings."""
         impacts: list[int] = self.most[self._look_up(terms)].tolist()
         return impacts
@@ -165,7 +165,7 @@ class ResidentPostings:
         """Ids and scores of the lists of some queries, by this thread alone; most of it without Python's lock."""
         space = self._space(hits, most_terms, len(passages.sizes) if passages and best == 1 else 0)
         if passages and best > 1:
-            places, scores, counts = sums_of(passages, terms, best, allowed, hits, space)
+            places, scores, counts = sum_passages(passages, terms, best, allowed, hits, space)
         else:
             places, scores, counts = self._maxima(passages, terms, allowed, hits, space)
         self.spaces.append(space)
@@ -185,7 +185,7 @@ class ResidentPostings:
         queries, postings = len(terms.ends) - 1, (passages or self).postings
         keys, counts = np.zeros((queries, hits), np.int64), np.zeros(queries, np.int64)
         most = search(postings, terms, allowed, hits, space, keys, counts)
-        return hits_of(keys[:, :most], counts)
+        return sort_hits(keys[:, :most], counts)
 
     def _space(self, hits: int, terms: int, documents: int) -> Space:
         """One thread's arrays, those of an earlier call if they are large enough."""
@@ -193,13 +193,13 @@ class ResidentPostings:
             space = self.spaces.pop()
         except IndexError:
             space = None
-        if space is not None and space_fits(space, hits, terms, documents):
+        if space is not None and check_space(space, hits, terms, documents):
             return space
         keys, seen = np.empty(max(4 * hits, LEAST_KEYS), np.int64), np.full(documents, -1, np.int32)
         return Space(np.empty(BLOCK, np.int32), keys, np.empty(terms, TERM), seen)
 
 
-def space_fits(space: Space, hits: int, terms: int, documents: int) -> bool:
+def check_space(space: Space, hits: int, terms: int, documents: int) -> bool:
     """Whether arrays are large enough, and made for the same number of documents in passages."""
     return len(space.terms) >= terms and len(space.keys) >= 2 * hits and len(space.seen) == documents
 
@@ -209,7 +209,7 @@ def space_fits(space: Space, hits: int, terms: int, documents: int) -> bool:
 Hits = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def hits_of(keys: np.ndarray, counts: np.ndarray) -> Hits:
+def sort_hits(keys: np.ndarray, counts: np.ndarray) -> Hits:
     """The hits of queries by their keys, int64 [queries, n], in any order; each has `counts` of them."""
     # Keys of hits are greater than 0, which fills the rows.
     keys.sort(axis=1)
@@ -217,7 +217,7 @@ def hits_of(keys: np.ndarray, counts: np.ndarray) -> Hits:
     return RANKS - (best & RANKS), (best >> 32).astype(np.float64), counts
 
 
-def sums_of(passages: Grouped, terms: Queries, best: int, allowed: np.ndarray, hits: int, space: Space) -> Hits:
+def sum_passages(passages: Grouped, terms: Queries, best: int, allowed: np.ndarray, hits: int, space: Space) -> Hits:
     """The hits of some queries by the sums of their best passages."""
     queries, ends = len(terms.ends) - 1, passages.ends(best)
     places, scores = np.zeros((queries, hits), np.int64), np.zeros((queries, hits))
@@ -232,7 +232,7 @@ def sums_of(passages: Grouped, terms: Queries, best: int, allowed: np.ndarray, h
     return places, scores, counts
 
 
-def steps_of(queries: int, threads: int) -> Iterator[tuple[int, int]]:
+def split_steps(queries: int, threads: int) -> Iterator[tuple[int, int]]:
     """The spans of queries that threads take one after the other; shorter to the end, so that all end together."""
     first = 0
     while first < queries:

@@ -15,7 +15,7 @@ from lexvl_anserini.ground.records import Document, ImpactQuery, Topic
 from lexvl_anserini.ground.typed import MOST, check_count
 from lexvl_anserini.queries.clauses import All, Ids, Impacts, TreeQuery
 from lexvl_anserini.queries.query_vectors import encode_queries
-from lexvl_anserini.runs.order import RankedList, ranked
+from lexvl_anserini.runs.order import RankedList, rank_hits
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.search import Search
 from lexvl_anserini.searching.searcher import Index, Searcher
@@ -62,7 +62,7 @@ class IndexedCorpus:
                 raise UsageError(f"topic {topic.query_id!r}: no candidates among those of {len(candidates)} topics")
             scores = dict.fromkeys(candidates[topic.query_id], 0.0)
             scores |= {doc_id: score for doc_id, score in self._score(topic, list(scores)) if doc_id in scores}
-            yield ranked(topic.query_id, scores.items(), hits)
+            yield rank_hits(topic.query_id, scores.items(), hits)
 
     def _score(self, topic: Topic, candidates: Sequence[str]) -> Iterable[tuple[str, float]]:
         if not candidates:

@@ -36,7 +36,7 @@ class LexVLRetriever(BaseRetriever):
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun
     ) -> list[LangChainDocument]:
         hits = self._searcher.search(query, self.k)
-        self._searcher.verified()
+        self._searcher.verify()
         texts = read_texts(hits, self._searcher.index, self.data_dir)
         return [
             LangChainDocument(id=doc_id, page_content=texts[doc_id], metadata={"score": score})

@@ -50,7 +50,7 @@ class PyTerrierRetriever(pt.Transformer):
         for hits in self.searcher.lists(check_texts(queries), self.hits):
             scores = strict_scores(hits.scores.tolist())
             rows += zip(repeat(hits.query_id), hits.doc_ids, scores, count(), strict=False)
-        self.searcher.verified()
+        self.searcher.verify()
         ranking = pd.DataFrame(rows, columns=["qid", "docno", "score", "rank"])
         return topics.merge(ranking, on="qid", how="inner")
 

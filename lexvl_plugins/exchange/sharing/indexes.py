@@ -29,8 +29,8 @@ from lexvl_anserini.encoders.checkpoints.find import (
     read_hub_file,
     remove_blob,
 )
-from lexvl_anserini.engines.index_folder import REPORT, folder_bytes, index_manifest, read_report, report_digest
-from lexvl_anserini.engines.opening import open_index, verified
+from lexvl_anserini.engines.index_folder import REPORT, index_manifest, measure_folder, read_report, report_digest
+from lexvl_anserini.engines.opening import open_index, open_verified
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.files import new_folder
 from lexvl_anserini.ground.manifest import PLACES, EncoderRef, Manifest
@@ -102,7 +102,7 @@ def check_index(index: Path) -> Manifest:
         raise ArtefactError(f"{index}: its documents are in a store ({report.engine}), not in this folder")
     if report.digest and report_digest(report, manifest) != report.digest:
         raise ArtefactError(f"{index}: manifest and {REPORT} are not of one index; build the index again")
-    with verified(open_index(index, manifest)) as engine:
+    with open_verified(open_index(index, manifest)) as engine:
         engine.prepare()
     return manifest
 
@@ -224,7 +224,7 @@ def build_card(index: Path, manifest: Manifest, licence: str, measures: Sequence
         "Documents": f"{manifest.counts.documents:,}",
         "Postings": f"{report.postings:,}" if report.postings else "none",
         "Engine": f"{report.engine}" + (f", Lucene {report.lucene}" if report.lucene else ""),
-        "Bytes of the engine": f"{folder_bytes(index):,}",
+        "Bytes of the engine": f"{measure_folder(index):,}",
         "Texts of documents": "stored" if report.options.get("store_text") else "not stored",
         "Metadata of documents": "stored" if report.fields else "not stored",
         "Licence of the documents": licence,

@@ -18,7 +18,7 @@ from sentence_transformers.base.modules import InputModule
 
 from lexvl_anserini.data.pictures.images import list_image_suffixes
 from lexvl_anserini.encoders.encoder import Encoder, LexicalSide, as_lexical, reads_images
-from lexvl_anserini.encoders.loading import load_encoder_of, load_saved
+from lexvl_anserini.encoders.loading import load_encoder_from, load_saved
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.exchange.sharing.saving import write_encoder
 
@@ -56,7 +56,7 @@ class LexicalModule(InputModule):
         """The encoder, on the device of the SparseEncoder; loaded again where that changed."""
         place = str(self.place.device)
         if self._model.device not in (None, place):
-            self._model = load_encoder_of(self._model.identity(), device=place)
+            self._model = load_encoder_from(self._model.identity(), device=place)
         return self._model
 
     @property

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import orjson
 
 from lexvl_anserini.data.checks import check_id
-from lexvl_anserini.data.corpora.captioned import Caption, CaptionedImage, viewed
+from lexvl_anserini.data.corpora.captioned import Caption, CaptionedImage, view_dataset
 from lexvl_anserini.data.dataset import Dataset, choose_direction
 from lexvl_anserini.data.lines import HIDDEN, LeftOut
 from lexvl_anserini.data.pictures.archives import Archive, open_archive
@@ -65,7 +65,7 @@ def load_webdataset(ref: CorpusRef) -> Dataset:
             "recipe set data.held_out, or data.validation to null"
         )
     shards, direction = find_shards(ref.name), choose_direction(ref, OFFERED, OFFERED[0])
-    return viewed(replace(ref, direction=direction), partial(_list_images, ref, shards), lambda: str)
+    return view_dataset(replace(ref, direction=direction), partial(_list_images, ref, shards), lambda: str)
 
 
 def find_shards(name: str) -> dict[str, Path]:

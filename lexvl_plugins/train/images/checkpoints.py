@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints import swin_layout
-from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, name_in_file, stored
+from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, name_in_file, read_stored
 from lexvl_anserini.encoders.checkpoints.find import (
     Checkpoint,
     find_checkpoint,
@@ -330,8 +330,8 @@ def save_run(pair: TowerPair, recipe: Recipe, model: ModelSettings, folder: Path
     state = {
         CODEBOOK: codebook.rows,
         "logit_scale": -pair.log_temperature.reshape(1),
-        **stored(texts.network.state_dict(), of_texts),
-        **stored(images.network.model.state_dict(), of_images),
+        **read_stored(texts.network.state_dict(), of_texts),
+        **read_stored(images.network.model.state_dict(), of_images),
         **{f"{QUERY_MAPS['text']}{key}": value for key, value in texts.head.state_dict().items()},
         **{f"{QUERY_MAPS['image']}{key}": value for key, value in images.head.state_dict().items()},
     }

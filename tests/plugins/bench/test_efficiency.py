@@ -17,7 +17,7 @@ from shard_folders import write_shards
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.engines.approximation import mean_recall
+from lexvl_anserini.engines.approximation import compute_mean_recall
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.registry import import_home
@@ -420,8 +420,8 @@ def expect_exact_hits(shards, suffix, queries):
     hits = baselines.find_exact(str(shards), str(queries), [2, 10])
     # Scores 10, 6, 6: of two hits the last scores 6, and of ten only three are there.
     assert hits == {"2": [(2, 6), (0, 1)], "10": [(3, 6), (0, 1)]}
-    assert mean_recall(hits["2"], [np.array([10, 6]), np.array([])]) == 1.0
-    assert mean_recall(hits["10"], [np.array([10, 0, 6]), np.array([])]) == pytest.approx(2 / 3)
+    assert compute_mean_recall(hits["2"], [np.array([10, 6]), np.array([])]) == 1.0
+    assert compute_mean_recall(hits["10"], [np.array([10, 0, 6]), np.array([])]) == pytest.approx(2 / 3)
     assert baselines.count_documents(shards) == ({"a": 3, "b": 2}, 4)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shard_folders import write_shards
 
 from lexvl_anserini.engines.index_folder import index_manifest, read_report
-from lexvl_anserini.engines.opening import open_impact_index, verified
+from lexvl_anserini.engines.opening import open_impact_index, open_verified
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
@@ -70,7 +70,7 @@ def test_lists_are_those_of_one_index(indexes, vector, hits, threads):
     queries = [ImpactQuery("q1", vector), ImpactQuery("q2", {"ash": 1})]
     found = []
     for index in indexes:
-        with verified(engine(index)) as opened:
+        with open_verified(engine(index)) as opened:
             found.append(list(opened.search(queries, hits, threads)))
     assert found[0] == found[1]
 
@@ -79,7 +79,7 @@ def test_documents_whose_passages_are_in_several_partitions(tmp_path):
     passages = [("a#0", 3), ("b#0", 2), ("a!#0", 3), ("b#1", 2), ("c", 1), ("a#1", 1)]
     sources = split([(name, {"ash": impact}) for name, impact in passages], tmp_path, [2, 4])
     index = build_index(sources, tmp_path / "three", engine="partitions").path
-    with verified(engine(index)) as opened:
+    with open_verified(engine(index)) as opened:
         for best, expected in ((1, [("a", 3), ("a!", 3), ("b", 2), ("c", 1)]), (2, [("a", 4), ("b", 4), ("a!", 3)])):
             [documents] = opened.search_passages([ImpactQuery("q", {"ash": 1})], best, len(expected))
             assert list(documents.pairs()) == expected
@@ -87,7 +87,7 @@ def test_documents_whose_passages_are_in_several_partitions(tmp_path):
 
 def test_ties_across_partitions_and_the_cut(indexes):
     """Four documents score 3; two of them are in the first partition, in the order z, é."""
-    with verified(engine(indexes[1])) as opened:
+    with open_verified(engine(indexes[1])) as opened:
         [found] = opened.search([ImpactQuery("q", {"ash": 1})], 3)
         assert [(d.doc_id, d.rank, d.score) for d in found] == [("a", 1, 3.0), ("d1", 2, 3.0), ("z", 3, 3.0)]
 
@@ -100,7 +100,7 @@ def test_trees_vectors_impacts_and_bounds_are_those_of_one_index(indexes):
     ]
     answers = []
     for index in indexes:
-        with verified(engine(index)) as opened:
+        with open_verified(engine(index)) as opened:
             lists = [opened.search_tree("q", tree, 5) for tree in trees]
             bounds = [opened.bound(v) for v in ({"ash": 2}, {"ash": SCORE_LIMIT, "dog": 2, "bay": 1}, {"elm": 1})]
             impacts = [opened.impacts(doc, ["dog", "ash", "elm"]) for doc, _ in DOCUMENTS]
@@ -113,7 +113,7 @@ def test_trees_vectors_impacts_and_bounds_are_those_of_one_index(indexes):
 
 def test_what_partitions_are_not(indexes, tmp_path):
     """They have no BM25, are built from shards alone, and are what a cluster searches."""
-    with verified(engine(indexes[1])) as opened, pytest.raises(UsageError, match="statistics of the whole"):
+    with open_verified(engine(indexes[1])) as opened, pytest.raises(UsageError, match="statistics of the whole"):
         opened.search_tree("q", All((Term("ash"), Not(Text("sea")))), 3)
     sources = split(DOCUMENTS, tmp_path, [2])
     with pytest.raises(UsageError, match="text"):
@@ -145,7 +145,7 @@ def test_a_missing_or_swapped_partition_is_named_and_built_again(tmp_path):
     """The partitions that are right stay as they are; the same command builds the others."""
     sources = split(DOCUMENTS, tmp_path, [3, 4])
     index = build_index(sources, tmp_path / "i", engine="partitions").path
-    with verified(engine(index)) as opened:
+    with open_verified(engine(index)) as opened:
         expected = list(opened.search([ImpactQuery("q", {"ash": 1, "bay": 2})], 9))
     kept = (index / "partition-00000/index.json").stat().st_ino
     shutil.rmtree(index / "partition-00001")
@@ -157,7 +157,7 @@ def test_a_missing_or_swapped_partition_is_named_and_built_again(tmp_path):
     with pytest.raises(ArtefactError, match=r"partition-00001: this is partition 2; run the command that built"):
         engine(index)
     build_index(sources, tmp_path / "i", engine="partitions")
-    with verified(engine(index)) as opened:
+    with open_verified(engine(index)) as opened:
         assert list(opened.search([ImpactQuery("q", {"ash": 1, "bay": 2})], 9)) == expected
     assert (index / "partition-00000/index.json").stat().st_ino == kept
     assert not (tmp_path / "i.lexvl.room").exists()
@@ -202,7 +202,7 @@ def test_another_request_needs_overwrite(tmp_path):
         build_index(sources, tmp_path / "i", engine="partitions", term_vectors=True)
     build_index(sources, tmp_path / "i", engine="partitions", term_vectors=True, overwrite=True)
     assert read_report(tmp_path / "i").options["term_vectors"]
-    with verified(engine(tmp_path / "i")) as opened:
+    with open_verified(engine(tmp_path / "i")) as opened:
         assert opened.vector("a") == {"ash": 3, "dog": 9}
 
 
@@ -237,7 +237,7 @@ def test_batches_keep_the_order_of_queries(indexes):
 
     answers = []
     for index in indexes:
-        with verified(engine(index)) as opened:
+        with open_verified(engine(index)) as opened:
             answers.append(list(opened.search(queries(), 3)))
     assert answers[0] == answers[1] and [d[0].query_id for d in answers[1][:4]] == ["q0", "q1", "q2", "q3"]
 

@@ -64,7 +64,7 @@ def indexed(folder, name, **runner):
 
 
 def searched(folder, name, **runner):
-    topics, run = str(folder / "topics.tsv"), str(folder / name / "run.trec")
+    topics, run = str(folder / "topics.tsv"), folder / name / "run.trec"
     search(index=str(folder / name / "index"), topics=topics, output=run, hits=50, overwrite=True, **runner)
 
 

@@ -206,7 +206,7 @@ def line(tmp_path, golden):
         encode(**given, shard_size=4, plan=f"{home}/plan.json", parts=PARTS)
         encode(**given, shard_size=4, plan=f"{home}/plan.json", output=f"{home}/shards", **runner)
         index(shards=[f"{home}/shards"], engine="partitions", index=f"{home}/index", threads=1, **runner)
-        search(index=f"{home}/index", topics=str(tmp_path / "topics.tsv"), output=str(output), **runner)
+        search(index=f"{home}/index", topics=str(tmp_path / "topics.tsv"), output=output, **runner)
         return output.read_bytes()
 
     run.given, run.home = given, tmp_path
@@ -236,10 +236,10 @@ def test_shards_of_storage_make_any_index(line, memory):
     url, _ = memory
     line(url)
     index(shards=[f"{url}/shards"], index=f"{url}/one", threads=1)
-    search(index=f"{url}/one", topics=str(line.home / "topics.tsv"), output=str(line.home / "one.trec"))
+    search(index=f"{url}/one", topics=str(line.home / "topics.tsv"), output=line.home / "one.trec")
     encode(**line.given, output=f"{url}/whole")
     index(shards=[f"{url}/whole"], index=str(line.home / "whole"), threads=1)
-    search(index=str(line.home / "whole"), topics=str(line.home / "topics.tsv"), output=str(line.home / "two.trec"))
+    search(index=str(line.home / "whole"), topics=str(line.home / "topics.tsv"), output=line.home / "two.trec")
     assert (line.home / "one.trec").read_bytes() == (line.home / "two.trec").read_bytes()
 
 
@@ -254,7 +254,7 @@ def test_a_part_that_is_missing_or_half_published(line, memory):
     storage.discard(place(f"{url}/index"))
     system.rm_file(f"{url}/index/partition-00002/{LISTING}")
     with pytest.raises(ArtefactError, match="partition-00002: nothing finished there"):
-        search(index=f"{url}/index", topics=str(line.home / "topics.tsv"), output=str(line.home / "no.trec"))
+        search(index=f"{url}/index", topics=str(line.home / "topics.tsv"), output=line.home / "no.trec")
     with pytest.raises(ArtefactError, match="nothing finished there"):
         search(index=f"{url}/none", query="ash")
 

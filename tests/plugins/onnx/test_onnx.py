@@ -20,7 +20,7 @@ from tiny_encoders import BERT, PUBLISHED, SPARSE, close, made_dense, made_twin
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encode import command as encode_command
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
+from lexvl_anserini.encoders.loading import load_encoder, load_encoder_from
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, mark_kept, mark_kept_rows
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, MissingExtra, UnknownName, UsageError
 from lexvl_anserini.ground.files import compute_sha256
@@ -198,11 +198,11 @@ def test_an_index_of_torch_is_searched_by_its_export(exported):
     """And the reverse: the digest is that of the checkpoint. Other options and other checkpoints are refused."""
     model, folder = exported("drawings")
     onnx = {"runtime": "onnx"}
-    graphs = load_encoder_of(model.identity(), str(folder), settings=onnx)
+    graphs = load_encoder_from(model.identity(), str(folder), settings=onnx)
     assert graphs.options["runtime"] == "onnx"
-    back = load_encoder_of(graphs.identity(), "demo-vdr", device="cpu", settings={"runtime": "torch"})
+    back = load_encoder_from(graphs.identity(), "demo-vdr", device="cpu", settings={"runtime": "torch"})
     assert back.query.__class__.__name__ == "TextTower"
-    again = load_encoder_of(graphs.identity())
+    again = load_encoder_from(graphs.identity())
     assert again.options["runtime"] == "onnx" and again.checkpoint == str(folder.resolve())
     model, folder = exported("sum, top k")
     for change, settings, error, message in (
@@ -211,7 +211,7 @@ def test_an_index_of_torch_is_searched_by_its_export(exported):
         ({"checkpoint_digest": "0" * 64}, onnx, ArtefactError, "has digest"),
     ):
         with pytest.raises(error, match=message):
-            load_encoder_of(EncoderRef({**model.identity(), **change}), str(folder), settings=settings)
+            load_encoder_from(EncoderRef({**model.identity(), **change}), str(folder), settings=settings)
 
 
 def edit(folder: Path, **values) -> None:
@@ -340,7 +340,7 @@ def test_encode_notes_the_runtime(exported, golden, tmp_path):
     assert manifest.encoder.options == {**model.options, "runtime": "onnx"}
     assert manifest.encoder.checkpoint_digest == model.checkpoint_digest
     assert "onnxruntime" in manifest.versions
-    assert load_encoder_of(manifest.encoder).options["runtime"] == "onnx"
+    assert load_encoder_from(manifest.encoder).options["runtime"] == "onnx"
     settings = [f"--set={key}={value}" for key, value in model.options.items()]
     with pytest.raises(ArtefactError, match=r"another request \(encoder"):
         invoked(encode_command, *call, "--checkpoint", golden / BERT, *settings)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image, ImageDraw, ImageFont
 
-from lexvl_anserini.data.pictures.archives import PageReference, file_of, page_of
+from lexvl_anserini.data.pictures.archives import PageReference, find_file, find_page
 from lexvl_anserini.ground.errors import DataError
 from lexvl_plugins.pages import pdf
 from lexvl_plugins.pages.ocr import MOST_LINES, sort_lines
@@ -57,13 +57,13 @@ def texts(page):
     ],
 )
 def test_a_page_is_named_by_its_file_and_number(reference, expected):
-    assert page_of(reference) == expected
+    assert find_page(reference) == expected
     if expected:
-        assert str(page_of(reference)) == reference
+        assert str(find_page(reference)) == reference
 
 
 def test_a_page_of_a_member_is_in_the_archive():
-    assert [str(file_of(name)) for name in ("y.tar::b.tif#2", "y.tar::b.tif", "b.tif#2", "b.tif")] == [
+    assert [str(find_file(name)) for name in ("y.tar::b.tif#2", "y.tar::b.tif", "b.tif#2", "b.tif")] == [
         *("y.tar", "y.tar", "b.tif", "b.tif")
     ]
 

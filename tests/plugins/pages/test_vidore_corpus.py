@@ -12,7 +12,7 @@ from PIL import Image
 from lexvl_anserini.data.checks import check_corpus
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.digests import FileDigests
-from lexvl_anserini.data.pictures.archives import file_of
+from lexvl_anserini.data.pictures.archives import find_file
 from lexvl_anserini.data.pictures.images import open_image, read_images
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Qrel
@@ -73,7 +73,7 @@ def test_pages_queries_and_judgements(folder):
     assert list(data.qrels())[2:] == [Qrel("2", "1", 2), Qrel("2", "4", 1)]
     assert (data.direction, data.split, data.remove_query) == ("text-to-image", "test", False)
     assert check_corpus(data.documents, "esg").images == 5
-    assert file_of(documents[4].image) == folder / "corpus/test-00001-of-00002.parquet"
+    assert find_file(documents[4].image) == folder / "corpus/test-00001-of-00002.parquet"
     with FileDigests(folder.parent / "digests") as digests:
         first, second, other = (digests.of(documents[n].image) for n in (0, 1, 4))
     assert first == second != other

@@ -25,8 +25,8 @@ from scipy import sparse
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.images import FAIL, open_image
-from lexvl_anserini.encoders.encoder import Encoder, read_document, read_image_of, read_topic
-from lexvl_anserini.encoders.loading import load_encoder_of
+from lexvl_anserini.encoders.encoder import Encoder, read_document, read_topic, read_topic_image
+from lexvl_anserini.encoders.loading import load_encoder_from
 from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.records import Vocabulary
 from lexvl_anserini.searching.building import build_index
@@ -90,8 +90,8 @@ class ColourMeans:
     """The mean colour of a picture, dense."""
 
     kind = "dense"
-    read = staticmethod(read_image_of)
-    read_topic = staticmethod(read_image_of)
+    read = staticmethod(read_topic_image)
+    read_topic = staticmethod(read_topic_image)
 
     def vectors(self, inputs, batch_size=32, progress=silent, on_error=FAIL):
         """float32 [n, 3]."""
@@ -103,9 +103,9 @@ DENSE = Encoder("sentence", "dense", query=DenseWords(), document=ColourMeans())
 
 
 def load(ref: Any, *arguments: Any, **options: Any) -> Encoder:
-    """In place of `load_encoder_of`."""
+    """In place of `load_encoder_from`."""
     toys = {model.name: model for model in (LEXICAL, DENSE)}
-    return toys[ref.name] if ref.name in toys else load_encoder_of(ref, *arguments, **options)
+    return toys[ref.name] if ref.name in toys else load_encoder_from(ref, *arguments, **options)
 
 
 def paint(folder: Path, pictures: Mapping[str, Any] = PICTURES) -> None:

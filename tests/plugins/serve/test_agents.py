@@ -22,7 +22,7 @@ from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult
 
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.searching import searcher
+from lexvl_anserini.searching import query_encoder
 from lexvl_plugins.serve import agents, limits
 from lexvl_plugins.serve.mcp import command
 from lexvl_plugins.serve.server import ApiKeys
@@ -36,7 +36,7 @@ def colours(tmp_path_factory) -> Iterator[Any]:
     """A lexical index and its dense twin, served over HTTP."""
     folder = tmp_path_factory.mktemp("agents")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(searcher, "load_encoder_of", load)
+        patched.setattr(query_encoder, "load_encoder_of", load)
         lexical = index_pictures(folder / "pictures", folder / "colours")
         dense = index_pictures(folder / "pictures", folder / "twin", DENSE)
         with running(lexical, dense, examples=("red",), make=agents.build_tools_app) as client:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shard_folders import write_text_shards
 
-from lexvl_anserini.engines.analysis import word_analysis
+from lexvl_anserini.engines.analysis import load_word_analysis
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.fields import join_fields
 from lexvl_plugins.serve.answering import Service
@@ -17,7 +17,7 @@ from lexvl_plugins.serve.messages import ProductsQuestion, Question
 def test_each_product_names_its_field(tmp_path: Path) -> None:
     write_text_shards(tmp_path / "text", [("d1", "red boat"), ("d2", "sea")])
     write_text_shards(tmp_path / "title", [("d1", "boat"), ("d2", "boats and seas")])
-    join_fields({name: tmp_path / name for name in ("text", "title")}, tmp_path / "both", word_analysis)
+    join_fields({name: tmp_path / name for name in ("text", "title")}, tmp_path / "both", load_word_analysis)
     build_index(tmp_path / "both", tmp_path / "served")
     shelf = Shelf(name_indexes([tmp_path / "served"], [], "cpu", None))
     try:

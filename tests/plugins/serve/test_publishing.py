@@ -280,7 +280,7 @@ def test_a_least_score_is_that_of_the_engine(drawn, page) -> None:
         every = [[hit.doc_id, hit.score] for hit in searcher.search("a red picture", 8)]
         counts = []
         for text in ("60%", "90%", f"{every[1][1]:.0f}"):
-            cut = [[hit.doc_id, hit.score] for hit in searcher.search("a red picture", 8, cut=parse_cut(text))]
+            cut = [[hit.doc_id, hit.score] for hit in searcher.search("a red picture", 8, min_score=parse_cut(text))]
             counts.append(len(cut))
             assert page.evaluate(search, text) == [cut or every, not cut], text
     assert counts[0] > counts[1] and page.evaluate(search, "999999999") == [every, True]

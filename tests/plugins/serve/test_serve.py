@@ -12,9 +12,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from lexvl_anserini.engines.opening import target_of
+from lexvl_anserini.engines.opening import resolve_target
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.searching import searcher
+from lexvl_anserini.searching import query_encoder
 from lexvl_anserini.searching.building import build_index
 from lexvl_plugins.serve.indexes import name_indexes
 from lexvl_plugins.serve.serve import command
@@ -26,7 +26,7 @@ invoke = partial(invoked, command)
 
 @pytest.fixture
 def toy(monkeypatch) -> None:
-    monkeypatch.setattr(searcher, "load_encoder_of", load)
+    monkeypatch.setattr(query_encoder, "load_encoder_of", load)
 
 
 def test_check_answers_one_query_and_ends(toy, tmp_path) -> None:
@@ -58,7 +58,7 @@ def test_an_index_in_a_store_is_served_beside_a_folder(toy, tmp_path, monkeypatc
     monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "data"))
     folder = index_pictures(tmp_path / "pictures", tmp_path / "colours")
     url = f"qdrant+file:{tmp_path}/stores/colours"
-    target = target_of(url, None, {})
+    target = resolve_target(url, None, {})
     build_index(tmp_path / "colours-shards", target.folder, engine=target.engine, options=target.options)
     with running(folder, url) as client:
 

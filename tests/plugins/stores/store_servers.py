@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from lexvl_anserini.engines.opening import engine_class
+from lexvl_anserini.engines.opening import get_engine
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_plugins.stores.qdrant import QdrantEngine
 from lexvl_plugins.stores.store import ImpactStore, StoreRow, Trouble, parse_url
@@ -139,7 +139,7 @@ def embedded(kind: str, package: Any, folder: Path) -> Iterator[UrlOf]:
 def opened(url: str) -> Iterator[ImpactStore]:
     """The store of an index, open."""
     place = parse_url(url)
-    store = engine_class(place.engine).store_class(place)(place)  # type: ignore[attr-defined]
+    store = get_engine(place.engine).store_class(place)(place)  # type: ignore[attr-defined]
     try:
         store.open()
         yield store

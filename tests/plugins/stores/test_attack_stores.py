@@ -25,7 +25,7 @@ from memory_engine import exact_lists
 from rounds import Rounds
 from shard_folders import write_shards
 
-from lexvl_anserini.engines.opening import engine_class, index_path
+from lexvl_anserini.engines.opening import get_engine, index_path
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import build_index
@@ -93,7 +93,7 @@ class Calls:
     def of(self, url: str) -> Iterator[None]:
         """Counts within the block."""
         place = parse_url(url)
-        store = engine_class(place.engine).store_class(place)  # type: ignore[attr-defined]
+        store = get_engine(place.engine).store_class(place)  # type: ignore[attr-defined]
 
         def hold(owner: Any, client: Any) -> None:
             owner.__dict__["client held"] = client

@@ -20,7 +20,7 @@ from shard_folders import Documents, write_shards
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.engines.opening import index_path, open_impact_index, target_of
+from lexvl_anserini.engines.opening import index_path, open_impact_index, resolve_target
 from lexvl_anserini.explain import command as explain_command
 from lexvl_anserini.ground.errors import ArtefactError, DataError, StoreError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
@@ -40,13 +40,11 @@ from lexvl_anserini.queries.clauses import (
     TreeQuery,
     Unscored,
 )
-from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.runs.order import rank_hits
 from lexvl_anserini.search import command as search_command
 from lexvl_anserini.searching.building import append_index, build_index
-from lexvl_anserini.searching.search import Search
-from lexvl_anserini.searching.searcher import search_index
+from lexvl_anserini.searching.searcher import Searcher, search_index
 from lexvl_anserini.shards.reading import read_vocabulary
-from lexvl_plugins.serve.agents import explain
 from lexvl_plugins.stores import folder as notes
 from tests.invoking import invoked
 from tests.plugins.stores.store_servers import (
@@ -165,7 +163,7 @@ TREES: list[Clause] = [
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: type(tree).__name__)
 def test_trees_are_exact(url: str, tree: Clause, hits: int) -> None:
     [found] = search_index(url, [TreeQuery("q", tree)], hits)
-    assert found == ranked("q", ORACLE.ranked(tree, hits))
+    assert found == rank_hits("q", ORACLE.ranked(tree, hits))
 
 
 @pytest.mark.parametrize(
@@ -207,15 +205,16 @@ def test_vectors_and_bounds(url: str) -> None:
 
 def test_refined_and_explained(url: str, shards: Path, tmp_path: Path) -> None:
     build_index(shards, tmp_path / "lucene", term_vectors=True)
-    for refinement in (
-        Search(query_terms=2, where=Unscored(Term("t2"))),
-        Search(first_terms=2, candidates=20),
-        Search(feedback=3, feedback_terms=5),
+    for settings in (
+        {"query_terms": 2, "where": Unscored(Term("t2"))},
+        {"first_terms": 2, "candidates": 20},
+        {"feedback": 3, "feedback_terms": 5},
     ):
-        lists = [list(search_index(one, QUERIES[:5], 9, refinement=refinement)) for one in (url, tmp_path / "lucene")]
+        lists = [list(search_index(one, QUERIES[:5], 9, **settings)) for one in (url, tmp_path / "lucene")]
         assert lists[0] == lists[1] and lists[0][0]
-    assert explain(url, QUERIES[2]) == explain(tmp_path / "lucene", QUERIES[2])
-    assert explain(url, QUERIES[0], ["d0"]) == explain(tmp_path / "lucene", QUERIES[0], ["d0"])
+    for query, doc_ids in ((QUERIES[2], None), (QUERIES[0], ["d0"])):
+        one, other = (Searcher(where).explain(query, doc_ids) for where in (url, tmp_path / "lucene"))
+        assert one == other
 
 
 def test_threads_share_an_open_index(url: str, shards: Path) -> None:
@@ -431,4 +430,4 @@ def test_the_engine_is_that_of_the_url(url_of: UrlOf, shards: Path) -> None:
         build_index(shards, shards.parent / "index", engine=name)
     with pytest.raises(UsageError, match="allow_inexact=maybe: expected true or false"):
         build_index(shards, where, options={"allow_inexact": "maybe"})
-    assert target_of(where, name, {}).engine == name
+    assert resolve_target(where, name, {}).engine == name

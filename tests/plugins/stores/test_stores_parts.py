@@ -22,7 +22,7 @@ from lexvl_anserini.ground.errors import ArtefactError, MissingExtra, StoreError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.runs.order import rank_hits
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.searcher import search_index
 from lexvl_plugins.exchange.sharing.indexes import check_index
@@ -226,10 +226,10 @@ def test_queries_in_parts_are_exact(
     store = filled(documents)
     store.most_terms, store.ordered = size, ordered  # type: ignore[misc]
     exact = ((doc_id, multiply(query, vector)) for doc_id, vector in documents.items())
-    expected = ranked("q", ((doc_id, score) for doc_id, score in exact if score), hits)
+    expected = rank_hits("q", ((doc_id, score) for doc_id, score in exact if score), hits)
     dims = sorted(query)
     weights = [query[dim] for dim in dims]
-    assert ranked("q", fetch_best(store, dims, weights, hits), hits) == expected
+    assert rank_hits("q", fetch_best(store, dims, weights, hits), hits) == expected
     fetched = fetch_top(store, dims, weights, hits)
     assert all(multiply(query, documents[doc_id]) == score for doc_id, score in fetched.hits)
 
@@ -239,7 +239,7 @@ def test_a_tie_that_no_part_of_a_query_shows() -> None:
     heavy = {f"y{number}": {1: 2} for number in range(32)} | {f"z{number}": {2: 2} for number in range(32)}
     store = filled({**heavy, "a": {1: 1}, "b": {2: 1}, "c": {1: 1, 2: 1}})
     store.most_terms, store.ordered = 1, True  # type: ignore[misc]
-    assert ranked("q", fetch_best(store, [1, 2], [1, 1], 1), 1)[0].doc_id == "c"
+    assert rank_hits("q", fetch_best(store, [1, 2], [1, 1], 1), 1)[0].doc_id == "c"
 
 
 def test_hits_are_fetched_until_the_cut_is_certain() -> None:
@@ -328,7 +328,7 @@ def test_opensearch_splits_long_queries(tmp_path: Path) -> None:
     with serving("opensearch", tmp_path) as url_of:
         build_index(tmp_path / "shards", url_of("demo"))
         [found] = search_index(url_of("demo"), [query], 25)
-    assert found == ranked("q", exact, 25)
+    assert found == rank_hits("q", exact, 25)
 
 
 class BusyClient:
