@@ -73,8 +73,7 @@ def load_stair(
         text_encoder_free: texts are binary bags of their own tokens, without prompt and without network (appendix E.2).
         text_mask: own keeps only a text's own tokens (equation 8); default own for checkpoints of stage 1, else none.
         mask_specials: [CLS] and [SEP] count as own tokens; default the checkpoint's (false).
-        padding: max_length pads texts to that length, and the maximum includes padding; default the checkpoint's
-            (none).
+        padding: max_length pads texts, and the maximum includes padding; default the checkpoint's (none).
         prompt: put before each text; default the checkpoint's ("a photo of ", as in zero-shot retrieval).
         normalise: divide by the L2 norm, so that scores are cosines (equation 2).
         topk: dimensions kept per document; default all positive ones.
