@@ -63,14 +63,10 @@ BackboneConfig = Annotated[
     str | None,
     typer.Option("--backbone-config", help="Take the backbone's configuration from this folder or hub id."),
 ]
-MovedCheckpoint = Annotated[
-    str | None, typer.Option("--checkpoint", help="Where the encoder's checkpoint is now, if it was moved.")
-]
 ShardsManifest = Annotated[
     Path | None,
     typer.Option("--manifest", help="manifest.json of the shards, for an index that stock Pyserini built."),
 ]
-MovedTokenizer = Annotated[str | None, typer.Option("--tokenizer", help="Where its tokenizer is now, if it was moved.")]
 
 
 def encoder_names() -> list[str]:

@@ -17,8 +17,6 @@ from lexvl_anserini.cli import (
     BatchSize,
     DataDir,
     Device,
-    MovedCheckpoint,
-    MovedTokenizer,
     Overwrite,
     Settings,
     Style,
@@ -27,6 +25,7 @@ from lexvl_anserini.cli import (
 from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.runs.trec import ensure_run, read_lists, write_run
+from lexvl_anserini.searching.query_encoder import MovedCheckpoint, MovedTokenizer
 from lexvl_anserini.searching.rescoring import (
     DEPTH,
     expect_run_manifest,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
-from lexvl_anserini.cli import Device as DeviceOption
-from lexvl_anserini.cli import MovedCheckpoint, MovedTokenizer
+import typer
+
 from lexvl_anserini.data.lines import log_once
 from lexvl_anserini.encoders.cards import remark_on
 from lexvl_anserini.encoders.encoder import Encoder
@@ -19,6 +19,11 @@ from lexvl_anserini.engines.analysis import load_word_analysis
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import FIELDS, EncoderRef, FieldEntry, Manifest
 from lexvl_anserini.ground.quantise import Quantiser
+
+MovedCheckpoint = Annotated[
+    str | None, typer.Option("--checkpoint", help="Where the encoder's checkpoint is now, if it was moved.")
+]
+MovedTokenizer = Annotated[str | None, typer.Option("--tokenizer", help="Where its tokenizer is now, if it was moved.")]
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class EncoderChanges:
 
     checkpoint: MovedCheckpoint = None
     tokenizer: MovedTokenizer = None
-    device: DeviceOption = "auto"
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self, manifest: Manifest) -> Encoder:

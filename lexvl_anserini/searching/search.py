@@ -81,14 +81,26 @@ def parse_cut(text: str) -> Cut:
     return Cut(value, number.endswith("%"))
 
 
-def read_terms(path: str) -> frozenset[str]:
+class TermList(frozenset[str]):
+    """The terms of a file.
+
+    Attributes:
+        source: name and digest of the file, `terms.txt@0123456789ab`.
+    """
+
+    source = ""
+
+
+def read_terms(path: str) -> TermList:
     """Reads a list of terms, one a line."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        raw = Path(path).read_bytes()
+        lines = raw.decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as a list of terms ({error})") from error
-    if not (terms := frozenset(map(str.strip, lines)) - {""}):
+    if not (terms := TermList(filter(None, map(str.strip, lines)))):
         raise DataError(f"{path}: no term in it; expected one a line")
+    terms.source = f"{Path(path).name}@{sha256(raw).hexdigest()[:NAMED]}"
     return terms
 
 
@@ -239,7 +251,9 @@ class Search:
 
 
 def describe_terms(terms: frozenset[str]) -> str:
-    """The number of listed terms and a digest, for a run's manifest."""
+    """Returns what a run's manifest says of listed terms: their file, else their number and a digest."""
+    if isinstance(terms, TermList):
+        return terms.source
     lines = "\n".join(sorted(terms))
     return f"{len(terms)}@{sha256(lines.encode()).hexdigest()[:NAMED]}"
 

@@ -35,6 +35,7 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import new_folder, write_json
 from lexvl_anserini.ground.manifest import expect_lexical
 from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.searching.query_encoder import MovedCheckpoint
 from lexvl_plugins.serve import site_data
 from lexvl_plugins.serve.answering import describe_index
 from lexvl_plugins.serve.documents import LOSSLESS, UNKNOWN, ShownDocument, scale
@@ -245,7 +246,7 @@ def command(
     name: Annotated[str | None, typer.Option(help="Title of the page; default that of the index.")] = None,
     publication: Publication = Publication(),
     settings: cli.Settings = None,
-    checkpoint: cli.MovedCheckpoint = None,
+    checkpoint: MovedCheckpoint = None,
     data_dir: cli.DataDir = None,
     device: cli.Device = "auto",
     overwrite: cli.Overwrite = False,

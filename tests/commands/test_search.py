@@ -393,7 +393,7 @@ def test_a_refined_run_is_another_making(index: Path, beir: Path, tmp_path: Path
     manifest = read_run_manifest(run)
     assert manifest is not None
     options = manifest.encoder["options"]
-    assert options["forbid"] == ["cat"] and options["without_terms"].startswith("1@")
+    assert options["forbid"] == ["cat"] and options["without_terms"].startswith("terms.txt@")
     with pytest.raises(ArtefactError, match=r"a run of another request \(encoder.options.without_terms: .*\)"):
         invoke(*arguments)
 
