@@ -14,7 +14,6 @@ from lexvl_plugins.pages import reading
 from lexvl_plugins.pages.answers import EDGE, INK, cut_snippet, draw_frames, match_words
 from lexvl_plugins.pages.page import Box, Word
 from lexvl_plugins.pages.pages import command
-from lexvl_plugins.serve.agents import explain
 from tests.plugins.pages.pdf_files import locked_pdf, pdf_of, words_at
 
 pytestmark = pytest.mark.skipif(
@@ -108,7 +107,7 @@ def test_terms_of_pictures_are_a_second_field_whose_products_count_too(papers, c
     index = Path("lexvl-pages/my papers/index")
     with Searcher(index) as searcher:
         hit = searcher.search("a red boat")[0]
-    [explained] = explain(index, "a red boat", hits=1)
+        [explained] = searcher.explain("a red boat", hits=1)
     assert {term.field for term in explained.terms} == {"text", "image"}
     assert sum(term.product for term in explained.terms) == explained.score == hit.score
 
