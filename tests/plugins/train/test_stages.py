@@ -158,6 +158,15 @@ def test_every_stage_keeps_a_checkpoint(trained: Path, corpus: str, networks: di
     assert about["validation"]["step"] == 4
 
 
+def test_the_state_of_the_stage_before_is_used_where_the_newest_is_damaged(
+    trained: Path, corpus: str, networks: dict[str, str], tmp_path: Path
+) -> None:
+    recipe = recipe_of(corpus, networks)
+    train(recipe, tmp_path, device="cpu", stop_after=6)  # states of 6 and of 4 steps, the end of stage one
+    next((tmp_path / "state").glob("*.safetensors")).write_bytes(b"")
+    assert same_weights(train(recipe, tmp_path, device="cpu"), trained)
+
+
 def test_dense_twins_teach(corpus: str, networks: dict[str, str], tmp_path: Path) -> None:
     folder = train(recipe_of(corpus, networks, "dense-crossmodal"), tmp_path / "dense", device="cpu")
     model = load_encoder("dense-crossmodal", str(folder), device="cpu")
