@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from declared import ROOT, packages
 from import_graph import GRAPH, chain_heights
+from line_files import list_files
 
 from lexvl_anserini.cli import COMMANDS
 
@@ -38,7 +39,7 @@ VERBS = frozenset(
     )
 )
 PARTICIPLE = re.compile(
-    r"([a-z]+ed|built|chosen|sent|kept|drawn|taken|found|shown|known|written|made|told|spelt|left|given|held)(_|$)"
+    r"^([a-z]+ed|built|chosen|sent|kept|drawn|taken|found|shown|known|written|made|told|spelt|left|given|held)(_|$)"
 )
 OF = re.compile(r"(^|_)of(_|$)")
 
@@ -92,6 +93,7 @@ COUNTS = {
     "commands": lambda: len(COMMANDS.core),
     "options": count_options,
     "required": lambda: len(packages()),
+    "line": lambda: len(list_files()),
     "tests": lambda: count_lines([path for path in sources("tests") if "plugins" not in path.parts]),
     "of": lambda: share(function_names(), OF),
     "participles": lambda: share(function_names(), PARTICIPLE),

@@ -103,7 +103,9 @@ def test_the_encoder_of_the_guide_loads(golden: Path, monkeypatch: pytest.Monkey
 def test_tables_and_constants_in_the_guide_exist() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     sources = [
-        path for folder in ("lexvl_anserini", "lexvl_plugins", "eval", "tools", "tests") for path in (ROOT / folder).rglob("*.py")
+        path
+        for folder in ("lexvl_anserini", "lexvl_plugins", "eval", "tools", "tests")
+        for path in (ROOT / folder).rglob("*.py")
     ]
     defined = {
         name
