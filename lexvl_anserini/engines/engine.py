@@ -126,7 +126,7 @@ class Engine(Protocol):
         progress: Progress = silent,
         options: Any = None,
     ) -> BuiltIndex:
-        """Builds `index` from the folder `shards`, whole or not at all (see `index_folder.new_index`).
+        """Builds `index` from the folder `shards`, whole or not at all (see `index_folder.write_index`).
 
         index.json has at least the engine's name (a row of `registry.ENGINES`) and the numbers of documents, empty
         documents, postings and bytes.

@@ -138,7 +138,7 @@ class RankedList(Sequence[ScoredDoc]):
 def rank_hits(query_id: str, scored: Iterable[tuple[str, float]], hits: int | None = None) -> RankedList:
     """The ranked list of (doc_id, score) pairs, cut at `hits`; ranks count from 1.
 
-    >>> ranked("q", [("b", 2.0), ("c", 3.0), ("a", 2.0)]).doc_ids
+    >>> rank_hits("q", [("b", 2.0), ("c", 3.0), ("a", 2.0)]).doc_ids
     ['c', 'a', 'b']
     """
     return in_order(query_id, sorted(scored, key=lambda pair: (-pair[1], pair[0]))[:hits])
@@ -149,7 +149,7 @@ def merge_lists(lists: Sequence[RankedList], hits: int) -> RankedList:
 
     Impact scores need no statistics of a collection, so this is the list of one index of all documents.
 
-    >>> merged([ranked("q", [("a", 2.0), ("c", 1.0)]), ranked("q", [("b", 1.0)])], 2).doc_ids
+    >>> merge_lists([rank_hits("q", [("a", 2.0), ("c", 1.0)]), rank_hits("q", [("b", 1.0)])], 2).doc_ids
     ['a', 'b']
     """
     import numpy as np
@@ -224,7 +224,7 @@ def read_best(passages: str | None) -> int:
     Raises:
         UsageError: another text.
 
-    >>> [best_of(passages) for passages in (None, "max", "sum:3")]
+    >>> [read_best(passages) for passages in (None, "max", "sum:3")]
     [0, 1, 3]
     """
     if passages is None:

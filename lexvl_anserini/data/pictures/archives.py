@@ -248,7 +248,7 @@ class PageReference(NamedTuple):
 def find_page(reference: str) -> PageReference | None:
     """The page that a reference names; None for a whole file.
 
-    >>> page_of("scans/a.tif#3")
+    >>> find_page("scans/a.tif#3")
     PageReference(file='scans/a.tif', page=3)
     """
     match = _PAGE.fullmatch(reference)
