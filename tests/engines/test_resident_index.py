@@ -108,31 +108,39 @@ def appended(folder: Path, documents: Any) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("small", "medium", "compiled", "served", "form"),
+    ("small", "large", "compiled", "served", "first", "later"),
     [
-        (400, 400, False, "resident", PlainPostings),
-        (400, 400, True, "resident", PlainPostings),
-        (0, 400, True, "resident", ResidentPostings),
-        (0, 400, False, "resident", PlainPostings),
-        (0, 0, False, "lucene", type(None)),
+        (True, True, False, "resident", PlainPostings, PlainPostings),
+        (True, True, True, "resident", PlainPostings, PlainPostings),
+        (False, True, True, "resident", PlainPostings, ResidentPostings),
+        (False, True, False, "resident", PlainPostings, PlainPostings),
+        (False, False, False, "lucene", type(None), type(None)),
     ],
 )
-def test_size_and_compiled_kernels_decide_which_code_answers(
-    index: Path, monkeypatch: pytest.MonkeyPatch, small: int, medium: int, compiled: bool, served: str, form: type
+def test_size_compiled_kernels_and_queries_decide_which_code_answers(
+    index: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    small: bool,
+    large: bool,
+    compiled: bool,
+    served: str,
+    first: type,
+    later: type,
 ) -> None:
-    """Not the queries before: all answers of one opening come from one form, until `prepare`."""
+    """An index within `SMALL` or not, and within `LARGE` or not; never the time of answers."""
     postings = choosing.read_resident_files(index)[RESIDENT].postings
-    for name, size in (("SMALL", small), ("MEDIUM", medium)):
-        monkeypatch.setattr(choosing, name, size and postings)
+    monkeypatch.setattr(choosing, "SMALL", postings if small else 0)
+    monkeypatch.setattr(choosing, "LARGE", postings if large else 0)
     monkeypatch.setattr(choosing, "is_compiled", lambda *package: compiled)
     assert choosing.lacks_kernels(index) is (not small and not compiled)
     expected = lists(index, "lucene", monkeypatch)
     monkeypatch.setenv(choosing.VARIABLE, "auto")
     engine = opened(index)
     try:
-        assert [*engine.search(MANY_QUERIES, 1000), *engine.search(MANY_QUERIES[:1], 1000)] == [*expected, expected[0]]
-        assert type(engine.batches.resident()) is form
-        assert engine.served() == {served: len(MANY_QUERIES) + 1}
+        assert type(engine.batches.resident()) is first
+        assert list(engine.search(MANY_QUERIES, 1000)) == expected
+        assert type(engine.batches.resident()) is later
+        assert engine.served() == {served: len(MANY_QUERIES)}
         engine.prepare()
         assert type(engine.batches.resident()) is (PlainPostings if small else ResidentPostings)
         assert list(engine.search(MANY_QUERIES, 1000)) == expected

@@ -162,7 +162,7 @@ class LuceneSearch(ImpactEngine):
             self.settings[recall, hits] = choose_setting(self.report, self.path, recall, hits).reach
         reach = self.settings[recall, hits]
 
-        def ready() -> ApproximatePostings:
+        def ready(_: int) -> ApproximatePostings:
             with self.filtering:
                 if self.closed:
                     raise ArtefactError(f"{self.path}: the index is closed; open it again")

@@ -44,7 +44,8 @@ class BatchSearcher:
         lucene: returns Lucene's postings.
         documents: how many the index has.
         max_impact: the greatest impact of all, if known.
-        serving: returns the resident postings, None where Lucene's answer; itself None for an index without them.
+        serving: receives the number of queries that were answered, and returns the resident postings, or None where
+            Lucene's answer; itself None for an index without them.
 
     served  the number of queries that each form has answered
     """
@@ -54,13 +55,13 @@ class BatchSearcher:
         lucene: Callable[[], LucenePostings],
         documents: int,
         max_impact: int | None,
-        serving: Callable[[], PostingLists | None] | None = None,
+        serving: Callable[[int], PostingLists | None] | None = None,
     ):
         self.lucene, self.documents, self.max_impact, self.serving = lucene, documents, max_impact, serving
         self.served: Counter[str] = Counter()
         self._counting = Lock()
 
-    def over(self, serving: Callable[[], PostingLists]) -> BatchSearcher:
+    def over(self, serving: Callable[[int], PostingLists]) -> BatchSearcher:
         """The same over other resident postings, which serve at once; counts with this one."""
         other = copy(self)
         other.serving = serving
@@ -110,7 +111,7 @@ class BatchSearcher:
 
     def resident(self) -> PostingLists | None:
         """Returns the resident postings; None where Lucene's answer."""
-        return self.serving() if self.serving else None
+        return self.serving(sum(self.served.values())) if self.serving else None
 
     def _lists(
         self, batch: list[ImpactQuery], hits: int, threads: int, allowed: np.ndarray | None, best: int

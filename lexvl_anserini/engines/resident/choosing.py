@@ -1,16 +1,17 @@
-"""Which code reads the resident postings of an index: by the user's choice, the memory, the index's size, and whether
-the kernels are compiled.
+"""Which code reads the resident postings of an index: by the user's choice, the memory, the index's size, whether the
+kernels are compiled, and the number of queries; never by the time that answers took.
 
 `LEXVL_POSTINGS` chooses: `auto` (default), `resident` for the kernels, `lucene` for Lucene's postings. With `auto`:
 
-    more than half of the memory       Lucene's postings
-    at most `SMALL` postings           numpy, which answers before the kernels would be loaded
-    the kernels are compiled           the kernels
-    at most `MEDIUM` postings          numpy
-    more                               Lucene's postings
+    more than half of the memory                       Lucene's postings
+    at most `SMALL` postings                           numpy
+    the kernels are compiled, and there are more than
+    `FEW` queries or more than `MEDIUM` postings       the kernels
+    at most `LARGE` postings                           numpy
+    more                                               Lucene's postings
 
-`python -m lexvl_anserini.index` compiles the kernels for an index that uses them, once per machine; so does `prepare`.
-All of them give the same lists.
+`python -m lexvl_anserini.index` compiles the kernels for an index that can use them, once per machine; so does
+`prepare`. All of them give the same lists.
 """
 
 from __future__ import annotations
@@ -41,11 +42,15 @@ log = logging.getLogger(__name__)
 VARIABLE = "LEXVL_POSTINGS"
 AUTO, ALWAYS, NEVER = CHOICES = ("auto", "resident", "lucene")
 
-# Postings up to which numpy answers some hundred queries in the time that the kernels take to load, half a second.
-SMALL = 200_000
+# Postings that numpy reads in a millisecond.
+SMALL = 10_000
+
+# Loading the kernels takes half a second: longer than numpy takes for so few queries on an index of `MEDIUM` postings.
+FEW = 8
+MEDIUM = 1_000_000
 
 # Postings up to which numpy answers a query in some ten milliseconds, as Lucene does.
-MEDIUM = 20_000_000
+LARGE = 20_000_000
 
 # Compiling the kernels takes longer.
 SLOW_S = 2.0
@@ -128,8 +133,7 @@ class Resident:
         self._reading, self._closed = RLock(), False
         self._opened: list[Sections] | None = None
         self._live: list[np.ndarray | None] = []
-        self._postings: PostingLists | None = None
-        self._ask_lucene = False
+        self._kernels: PostingLists | None = None
 
     @cached_property
     def parts(self) -> list[PlainPostings]:
@@ -169,46 +173,55 @@ class Resident:
                 return part.impacts(document, terms)
         raise DataError(f"no document {doc_id!r} in the index")
 
-    def serve(self) -> PostingLists | None:
-        """Returns what answers, the same at every call until `compile`; None for Lucene's postings."""
+    def serve(self, queries: int = 0) -> PostingLists | None:
+        """Returns what answers the next queries; None for Lucene's postings.
+
+        Args:
+            queries: how many the engine has answered.
+        """
         self._refuse_closed()
         with self._reading:
-            if self._postings is None and not self._ask_lucene:
-                self._choose()
-            return self._postings
+            if self._kernels is None and self._want_kernels(queries):
+                self._load()
+            if self._kernels is not None:
+                return self._kernels
+            return self._numpy if self._count_postings() <= LARGE else None
 
-    def _choose(self) -> None:
-        sections = self._sections()
-        postings = sum(part.contents.postings for part in sections)
-        if (
-            self._always
-            or postings > SMALL
-            and all(is_compiled(PACKAGE, str(part.contents.width)) for part in sections)
-        ):
-            self._load()
-        elif postings <= MEDIUM:
-            self._postings = join_parts(self.parts, self._live)
-        else:
-            self._ask_lucene = True
+    def _want_kernels(self, queries: int) -> bool:
+        """Returns whether the kernels answer from now on."""
+        postings = self._count_postings()
+        many = queries >= FEW or postings > MEDIUM
+        return self._always or postings > SMALL and many and self._are_compiled()
+
+    def _count_postings(self) -> int:
+        return sum(part.contents.postings for part in self._sections())
+
+    def _are_compiled(self) -> bool:
+        return all(is_compiled(PACKAGE, str(part.contents.width)) for part in self._sections())
+
+    @cached_property
+    def _numpy(self) -> PostingLists:
+        """The postings as numpy reads them."""
+        return join_parts(self.parts, self._live)
 
     def compile(self) -> None:
         """Loads the kernels of an index that is not small; compiles them where this machine has none yet."""
         self._refuse_closed()
         with self._reading:
-            if sum(part.contents.postings for part in self._sections()) > SMALL:
+            if self._kernels is None and self._count_postings() > SMALL:
                 self._load()
 
     def _load(self) -> None:
         from lexvl_anserini.engines.resident.searching import ResidentPostings
 
         started, sections = time.perf_counter(), self._sections()
-        if not all(is_compiled(PACKAGE, str(part.contents.width)) for part in sections):
+        if not self._are_compiled():
             log.info("%s: compiling the kernels, once on this machine", self._index)
         parts = [ResidentPostings(part) for part in sections]
         for part, of_file in zip(parts, sections, strict=True):
             part.warm()
             mark_compiled(PACKAGE, str(of_file.contents.width))
-        self._postings, self._ask_lucene = join_parts(parts, self._live), False
+        self._kernels = join_parts(parts, self._live)
         seconds = time.perf_counter() - started
         level = logging.INFO if seconds > SLOW_S else logging.DEBUG
         log.log(level, "%s: resident postings ready after %.1f s", self._index, seconds)
@@ -219,8 +232,9 @@ class Resident:
             self._closed = True
             self._closing.close()
             # The mapped files stay open as long as something refers to these.
-            self._postings = self._opened = None
-            self.__dict__.pop("parts", None)
+            self._kernels = self._opened = None
+            for name in ("parts", "_numpy"):
+                self.__dict__.pop(name, None)
 
     def _refuse_closed(self) -> None:
         if self._closed:
