@@ -111,11 +111,7 @@ def load_dataset(
 
     Args:
         name: `demo`, `beir/<name>`, `beir:<path>`, `folder:<path>`, `coco`, `flickr30k`, `flickr8k`,
-    <<<<<<< HEAD
-            `irds:<id>`, `karpathy:<json>[,<images>]`, or one of a plug-in; a split may follow a name
-    =======
             `irds:<id>`, `karpathy:<json>[,<images>]`, or a corpus of a plug-in; a split may follow a name
-    >>>>>>> house
             or a folder in BEIR's layout: `beir/scifact/train`, `beir:<path>/train`.
         split: of topics and judgements (and of documents where the corpus itself is split); default `test`.
         data_dir: folder of the datasets; default $LEXVL_DATA, else ~/.cache/lexvl.
@@ -159,7 +155,7 @@ def load_reference(ref: CorpusRef) -> Dataset:
     dataset: Dataset = import_home(row.home)(ref)
     if ref.passages is None:
         return dataset
-    documents = prepare_splitting(dataset.documents, ref.passages, ref.name)
+    documents = partial(split_documents, dataset.documents, PassageRule.parse(ref.passages), ref.name)
     return replace(dataset, documents=documents, passages=ref.passages, placed=None)
 
 
@@ -173,12 +169,7 @@ def choose_split(ref: CorpusRef, split_in_name: str | None) -> str | None:
 
 
 def choose_direction(ref: CorpusRef, offered: Sequence[str], default: str) -> str:
-    """The direction of the reference, or the default.
-
-    Raises:
-        UnknownName: no direction of that name.
-        UsageError: one that the dataset does not have.
-    """
+    """The direction of the reference, or the default."""
     if ref.direction is None:
         return default
     if ref.direction not in DIRECTIONS:
@@ -211,11 +202,7 @@ class PassageRule(NamedTuple):
 
     @classmethod
     def parse(cls, rule: str) -> PassageRule:
-        """The rule `WORDS` or `WORDS:STRIDE`; a stride of WORDS is the default.
-
-        Raises:
-            UsageError: something else, or a stride that leaves words out.
-        """
+        """The rule `WORDS` or `WORDS:STRIDE`; a stride of WORDS is the default."""
         numbers = rule.split(":") if re.fullmatch(r"[0-9]{1,10}(:[0-9]{1,10})?", rule) else ["0"]
         words, stride = int(numbers[0]), int(numbers[-1])
         if not 1 <= stride <= words <= MOST:
@@ -241,11 +228,7 @@ class PassageRule(NamedTuple):
 
 
 def split_documents(documents: Callable[[], Iterator[Document]], rule: PassageRule, name: str) -> Iterator[Document]:
-    """The passages of all documents, each with its document's title and metadata; one of a document with an image.
-
-    Raises:
-        DataError: an id has a `#`, so that its passages would count as those of another document.
-    """
+    """The passages of all documents, each with its document's title and metadata; one of a document with an image."""
     count = passages = 0
     for count, document in enumerate(documents(), start=1):
         if get_document_id(f"{document.doc_id}{DELIMITER}") != document.doc_id:
@@ -259,10 +242,3 @@ def split_documents(documents: Callable[[], Iterator[Document]], rule: PassageRu
             passages += 1
             yield document._replace(doc_id=f"{document.doc_id}{DELIMITER}{number}", text=text)
     log_once(f"{name}: {count:,} documents in {passages:,} passages", logging.INFO)
-
-
-def prepare_splitting(
-    documents: Callable[[], Iterator[Document]], rule: str, name: str
-) -> Callable[[], Iterator[Document]]:
-    """What starts a stream of passages; `rule` as of `PassageRule.parse`, which raises here."""
-    return partial(split_documents, documents, PassageRule.parse(rule), name)

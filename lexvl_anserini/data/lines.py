@@ -1,10 +1,6 @@
-"""Lines of a text file with their numbers: plain, gzip or Zstandard, UTF-8, one at a time.
+"""Lines of a text file with their numbers: plain, gzip or Zstandard, UTF-8, one at a time; lists of words.
 
-Entries of folders and archives: the state of a file, by which a change is seen, and what a corpus leaves out.
-
-What is left out is counted and named by reason, and logged in one line a reason.
-
-Lists of words, one file a list.
+Also the state of a file, by which a change is seen, and what a corpus leaves out, which is logged in a line a reason.
 """
 
 from __future__ import annotations
@@ -99,7 +95,12 @@ def read_lines(path: Path) -> Iterator[Line]:
             f"{path} after line {number}: damaged gzip file ({problem}); fetch or compress it again"
         ) from problem
     except OSError as problem:
-        raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
+        raise describe_unreadable(path, problem) from problem
+
+
+def describe_unreadable(path: Path | str, problem: Exception) -> DataError:
+    """The error about a file that the system cannot read."""
+    return DataError(f"{path}: cannot be read ({getattr(problem, 'strerror', None) or problem})")
 
 
 def read_placed_lines(path: Path, place: LinePlace = LinePlace()) -> Iterator[tuple[LinePlace, Line]]:
@@ -115,7 +116,7 @@ def read_placed_lines(path: Path, place: LinePlace = LinePlace()) -> Iterator[tu
                 if data.strip():
                     yield here, Line(path, number, data)
     except OSError as problem:
-        raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
+        raise describe_unreadable(path, problem) from problem
 
 
 def decode(line: Line) -> str:
@@ -132,12 +133,8 @@ def decode(line: Line) -> str:
 def parse_object(line: Line) -> dict[str, Any]:
     r"""The line as one JSON object.
 
-    A lone surrogate (`"\ud83d"`, half of a character outside the basic plane, left by tools that cut texts by
-    UTF-16 units) becomes U+FFFD: no tokenizer, index or UTF-8 file can hold it, and one broken emoji is no reason to
-    refuse a whole corpus.
-
-    Raises:
-        DataError: not UTF-8, not JSON, or not an object.
+    A lone surrogate (`"\ud83d"`, left by tools that cut texts by UTF-16 units) becomes U+FFFD, which a tokenizer, an
+    index and a UTF-8 file can hold.
     """
     try:
         record = orjson.loads(line.data)
@@ -157,11 +154,7 @@ def parse_object(line: Line) -> dict[str, Any]:
 
 
 def get_string(record: dict[str, Any], key: str, where: str) -> str | None:
-    """A string of the record; None where the key is absent.
-
-    Raises:
-        DataError: the value is null or not a string.
-    """
+    """A string of the record; None where the key is absent."""
     if key not in record:
         return None
     value = record[key]
@@ -182,10 +175,8 @@ def whole_characters(value: Any) -> Any:
 
 
 def _describe_type(value: Any) -> str:
-    if value is None:
-        return "null"
     names = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
-    return names[type(value)]
+    return names.get(type(value), "null")
 
 
 log = logging.getLogger(__name__)
@@ -223,7 +214,7 @@ def read_file_state(path: Path) -> FileState:
     try:
         status = path.stat()
     except (OSError, ValueError) as problem:  # a ValueError for a name with U+0000
-        raise DataError(f"{path}: cannot be read ({getattr(problem, 'strerror', None) or problem})") from problem
+        raise describe_unreadable(path, problem) from problem
     return FileState.read_status(status)
 
 

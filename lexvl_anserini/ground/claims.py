@@ -105,14 +105,6 @@ def claim(
     the same request                 -           DONE, or RESUME if it is not finished
     another request                  True        FRESH
     another request                  False       ArtefactError
-
-    Args:
-        what: what the output holds, for the error: "a run", "shards".
-        earlier: the request that made what is there.
-        finished: what is there is complete.
-
-    Raises:
-        ArtefactError: the output of another request is there and must not be replaced.
     """
     if earlier is None:
         return Claim.FRESH

@@ -21,7 +21,6 @@ from typing import Any
 # Characters of another library's message that an error line keeps.
 LONGEST_REASON = 200
 
-
 # Words of other libraries' messages that advise to run code or to lift a limit, and what the message says instead.
 ADVICE = {
     "weights_only": "more than plain data, which could run code",

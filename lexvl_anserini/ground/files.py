@@ -23,17 +23,11 @@ from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 
 # Errors of an output that is not writable for other reasons than space: permissions, or another file of that name.
 UNWRITABLE = frozenset(
-    {
-        errno.EACCES,
-        errno.EPERM,
-        errno.EROFS,
-        errno.EIO,
-        errno.EEXIST,
-        errno.ENOTDIR,
-        errno.EISDIR,
-        errno.ENAMETOOLONG,
-        errno.ELOOP,
-    }
+    (
+        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EEXIST),
+        *(errno.ENOTDIR, errno.EISDIR),
+        *(errno.ENAMETOOLONG, errno.ELOOP),
+    )
 )
 
 # Errors of writing that libraries in other languages quote: Java by their text, Rust by their number.
@@ -52,11 +46,8 @@ RENAME_EXCHANGE = 2
 def disk_errors(path: Path, needed: int | None = None) -> Iterator[None]:
     """Turns the system's error about a full disk or an unwritable path into an ArtefactError of one line.
 
-    Libraries that are not written in Python raise errors of their own classes, which quote the system's.
-
-    Args:
-        path: what is written; the message names it, or the other file that the system's error names.
-        needed: bytes that it takes, if they are known.
+    Libraries that are not written in Python raise errors of their own classes, which quote the system's. The message
+    names `path`, or the other file that the system's error names, and the bytes that are `needed`, if they are known.
     """
     try:
         yield
@@ -116,7 +107,7 @@ def sync_path(path: Path) -> None:
 
 
 def sync_to(out: IO[bytes]) -> None:
-    """Flushes a file to the disk itself."""
+    """Flushes an open file to the disk itself."""
     out.flush()
     os.fsync(out.fileno())
 
@@ -153,11 +144,7 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def exclusive(folder: Path, wait: bool = False) -> Iterator[None]:
-    """Makes a folder if there is none, and locks it until the block or the process ends, even by a kill.
-
-    Args:
-        wait: wait for another process that has the lock, instead of raising an ArtefactError.
-    """
+    """Makes a folder if there is none, and locks it until the block or the process ends, even by a kill."""
     with disk_errors(folder):
         make_folder(folder)
     handle = os.open(folder, os.O_RDONLY)
@@ -407,11 +394,7 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path, what: str, error: type[LexvlError] = ArtefactError) -> dict[str, Any]:
-    """Reads one JSON object.
-
-    Raises:
-        error: the file is absent, unreadable, not JSON or not an object.
-    """
+    """Reads one JSON object."""
     try:
         if path.exists() and not path.is_file():  # a pipe or a device may have no end
             raise error(f"{path}: no {what} (not a regular file)")

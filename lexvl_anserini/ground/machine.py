@@ -113,9 +113,6 @@ def check_model_libraries() -> None:
     """Checks torch and transformers before they are imported; one without metadata passes.
 
     The first call in a process names those that are newer than the tested versions.
-
-    Raises:
-        InstallationError: one of them is not installed, or in a version that this package does not work with.
     """
     from packaging.version import Version
 

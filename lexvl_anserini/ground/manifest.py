@@ -262,7 +262,6 @@ class ManifestFile:
     optional: ClassVar[frozenset[str]]
 
     def __post_init__(self) -> None:
-        """Gives plain values of a JSON file the types of their fields."""
         record: type = type(self)
         for name, (kind, _) in list_keys(record).items():
             object.__setattr__(self, name, convert(getattr(self, name), kind))
@@ -273,11 +272,7 @@ class ManifestFile:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], where: str = "manifest") -> Self:
-        """Checks the fields, their types and the format.
-
-        Raises:
-            ArtefactError: a field is missing, unknown or of another type, or the format is of another version.
-        """
+        """Checks the fields, their types and the format."""
         known = {entry.name: entry for entry in fields(cls)}
         missing, unknown = known.keys() - cls.optional - data.keys(), data.keys() - known.keys()
         if missing or unknown or data["format"] != known["format"].default:
@@ -321,12 +316,7 @@ class Manifest(ManifestFile):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], where: str = "manifest") -> Self:
-        """Checks the names of the shards besides, and refuses what 0.3.0 is the last version to read.
-
-        Raises:
-            ArtefactError: a shard is no file in `docs/`, a key is `GONE`, or the manifest is not as `ManifestFile`
-                expects.
-        """
+        """Checks the names of the shards besides, and refuses what 0.3.0 is the last version to read."""
         manifest = super().from_json(data, where)
         encoders = [manifest.encoder, *(field.encoder for field in manifest.encoder.fields)]
         corpora = [manifest.corpus, *manifest.corpus.parts]
@@ -399,11 +389,7 @@ def write_manifest(folder: Path, manifest: Manifest, name: str = MANIFEST) -> No
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of finished shards or of an index.
-
-    Raises:
-        ArtefactError: no such folder, unfinished, or not written by encode or index.
-    """
+    """The manifest of finished shards or of an index."""
     if not folder.is_dir():
         raise ArtefactError(f"{folder}: no such folder; encode a corpus first")
     path = folder / MANIFEST

@@ -26,7 +26,6 @@ Progress = Callable[[int], None]
 # Seconds between two lines of the log.
 LOG_EVERY_S = 10.0
 
-
 # Steps that last, in all threads, and the lock of their line.
 _steps: list[str] = []
 _line = Lock()

@@ -167,9 +167,6 @@ class Quantiser:
             query_bits: of query weights; lowered per query where a score could reach 2^24.
             scale: impacts per unit of weight, for `fixed`.
             percentile: for `calibrated`; below 100 clips outliers for a finer scale.
-
-        Raises:
-            UsageError: the values do not fit.
         """
         if scale is not None and scheme != "fixed":
             raise UsageError(f"a scale is for the quantiser 'fixed'; {scheme!r} has its own")
@@ -218,9 +215,6 @@ class Quantiser:
 
         With `peak`, a query whose score could reach 2^24 against documents of `max_impact` gets fewer bits. Default of
         `max_impact`: the largest impact of the document side; 1 if that is unbounded.
-
-        Raises:
-            LexvlError: a score could reach 2^24 even with 1 bit, or the scheme has fixed bits.
         """
         side = self.query
         most = max_impact or self.document.largest or 1
@@ -245,11 +239,7 @@ class Quantiser:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Quantiser:
-        """From the manifest.
-
-        Raises:
-            ArtefactError: the entry is not a quantiser of this version.
-        """
+        """From the manifest."""
         try:
             return cls(SideQuantiser(**data["document"]), SideQuantiser(**data["query"]))
         except (KeyError, TypeError, UsageError) as error:
@@ -299,11 +289,7 @@ def ones(weights: Matrix) -> Quantised:
 
 
 def quantised(weights: Matrix, scale: Any, largest: int | None) -> Quantised:
-    """round(weight * scale), half to even, clipped to `largest`, zeros dropped.
-
-    Raises:
-        TooLargeImpact: an impact would reach 2^24.
-    """
+    """round(weight * scale), half to even, clipped to `largest`, zeros dropped."""
     rounded = np.rint(weights.data.astype(np.float64) * scale)
     clipped = 0
     if largest is not None:
@@ -319,11 +305,7 @@ def quantised(weights: Matrix, scale: Any, largest: int | None) -> Quantised:
 
 
 def bounded(result: Quantised, max_impact: int) -> Quantised:
-    """`result`, after checking that no score can reach 2^24.
-
-    Raises:
-        LexvlError: the sum of a query's weights times `max_impact` reaches it; proposes bits.
-    """
+    """`result`, after checking that no score can reach 2^24."""
     sums = sum_rows(result.impacts)
     if len(sums) and (worst := int(sums.max()) * max_impact) >= SCORE_LIMIT:
         raise LexvlError(

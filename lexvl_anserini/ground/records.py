@@ -41,11 +41,7 @@ def count_bits_over(score: float) -> int:
 class Document(NamedTuple):
     """One item of a corpus: a text, an image, or both.
 
-    <<<<<<< HEAD
     `image` is a path or `archive.tar::member`, of a page `scan.tif#3`; in a corpus of embeddings `table.parquet::id`,
-    =======
-    `image` is a path or `archive.tar::member`, of a page `file.tif#3`; in a corpus of embeddings `table.parquet::id`,
-    >>>>>>> house
     the place of a vector. `problem` is a reason why the document cannot be read: it is never encoded, but skipped or
     an error, as a picture that cannot be read.
     """
@@ -175,11 +171,7 @@ def get_field(term: str, fields: Collection[str]) -> str:
 
 
 class Vocabulary(Sequence[str]):
-    """The terms of a model's output dimensions, in order.
-
-    Raises:
-        ArtefactError: two dimensions have the same term, or a term cannot be indexed.
-    """
+    """The terms of a model's output dimensions, in order."""
 
     def __init__(self, terms: Iterable[str], where: str = "vocabulary"):
         self.terms: tuple[str, ...] = tuple(terms)

@@ -40,11 +40,7 @@ class Registry(Mapping[str, Row]):
 
     @cached_property
     def plugins(self) -> Mapping[str, Row]:
-        """The rows of installed plug-ins; an entry point of a package whose files are gone adds none.
-
-        Raises:
-            UsageError: a plug-in has a name of the core or of another plug-in.
-        """
+        """The rows of installed plug-ins; an entry point of a package whose files are gone adds none."""
         from importlib.metadata import entry_points  # with thirty modules of mail and sockets
 
         rows: dict[str, Row] = {}

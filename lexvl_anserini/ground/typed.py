@@ -85,16 +85,7 @@ def convert(value: Any, kind: Any) -> Any:
 
 
 def check(data: Mapping[str, Any], record: type, where: str, remedy: str) -> None:
-    """Checks the keys of a JSON object and the types of their values, at any depth.
-
-    Args:
-        record: a dataclass or an `Entry`.
-        where: the file, for the error.
-        remedy: what to do, for the error.
-
-    Raises:
-        ArtefactError: a key is missing, or a value has another type.
-    """
+    """Checks the keys of a JSON object and the types of their values, at any depth, by a dataclass or an `Entry`."""
     for place, value, expected in _find_problems(data, record, ""):
         raise ArtefactError(f"{where}: {place} is {value}, expected {expected}; {remedy}")
 
@@ -205,9 +196,6 @@ EXPECTED = {
 def plain(problem: Mapping[str, Any], known: Iterable[str] = ()) -> str:
     """What is wrong with a value, in our words: an entry of pydantic's `ValidationError.errors()` without its place.
 
-    Args:
-        known: keys that might have been meant by an unknown one.
-
     >>> plain({"type": "int_parsing", "input": "x", "loc": ("steps",), "msg": "..."})
     '"x", expected an integer'
     >>> plain({"type": "extra_forbidden", "input": 1, "loc": ("stpes",), "msg": "..."}, ["seed", "steps"])
@@ -218,9 +206,8 @@ def plain(problem: Mapping[str, Any], known: Iterable[str] = ()) -> str:
         near = get_close_matches(str(key), list(known), n=1, cutoff=0.5)
         return f"unknown key; did you mean {near[0]!r}?" if near else "unknown key"
     if kind in EXPECTED:
-        value = (
-            str(problem["input"]) if kind == "finite_number" else show_value(problem["input"])
-        )  # JSON has no infinity
+        shown = problem["input"]
+        value = str(shown) if kind == "finite_number" else show_value(shown)  # JSON has no infinity
         return f"{value}, expected {EXPECTED[kind].format(**context)}"
     sentences = {
         "missing": "is missing",

@@ -196,13 +196,9 @@ def fold(
     negated: Callable[[Not, Result], Result],
     scaled: Callable[[Boost | Unscored, Result], Result],
 ) -> Result:
-    """A value of a tree, computed from its leaves up.
+    """A value of a tree, computed from its leaves up: each function makes a clause's value from those below it.
 
-    Args:
-        leaf: the value of a clause without clauses in it.
-        all_of: that of an `All`, from the values of its clauses and of its optional clauses.
-        any_of: that of an `AnyOf`, from the values of its clauses.
-        negated, scaled: that of a `Not`, and of a `Boost` or an `Unscored`, from the value of its clause.
+    `all_of` gets the values of the clauses and of the optional ones; `scaled` is for `Boost` and `Unscored`.
     """
 
     def value(below: Clause) -> Result:
@@ -232,12 +228,7 @@ def replace_leaves(clause: Clause, leaf: Callable[[Clause], Clause]) -> Clause:
 
 
 def check_tree(clause: Clause) -> None:
-    """Refuses a tree that no engine could search or score.
-
-    Raises:
-        UsageError: clauses are nested more than `MAX_DEPTH` deep, the factors on a path multiply to 2^24 or more, or a
-            text has half a character (a lone surrogate), which no file can hold.
-    """
+    """Refuses a tree that no engine could search or score."""
     waiting = [(clause, 1, 1.0)]
     while waiting:
         node, depth, factor = waiting.pop()
@@ -293,9 +284,6 @@ def bound(clause: Clause, bound_of_vector: Callable[[Mapping[str, float]], float
     """An upper bound of what impacts add to a document's score in this tree; BM25 is not counted.
 
     It is the bound of the encoded query with the tree's terms and weights, those of a repeated term added up.
-
-    Args:
-        bound_of_vector: the same for the dot product with a vector.
     """
     total: dict[str, float] = {}
     for term, weight in list_scored_terms(clause):

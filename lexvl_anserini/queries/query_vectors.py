@@ -1,7 +1,5 @@
 """Topics -> encoded queries: a topic's vector, quantised for the index; in memory, or as a file of encoded queries.
 
-Encoded queries of a batch as columns, with weights that are checked for all of them at once.
-
 Pseudo-relevance feedback: a query moves towards its own best documents, by Rocchio over impacts, by RM3 with BM25.
 
 Rocchio: q' = alpha q/|q| + beta mean(d/|d|), where the mean keeps only its largest terms; the weights of q' are then
@@ -154,10 +152,8 @@ def encode_topics(
 ) -> dict[str, Any]:
     """Writes encoded topics with their texts to one file, and beside it a manifest with their encoder and origin.
 
-    Stock Pyserini finds the vector of a text by the text.
-
-    Only the query side of the quantiser is used. A name in .gz or .zst is compressed. With the manifest of an index,
-    whose encoder the model is, the queries are those of a search of this index.
+    Stock Pyserini finds the vector of a text by the text. Only the query side of the quantiser is used. With the
+    manifest of an index, whose encoder the model is, the queries are those of a search of this index.
     """
     expect_lexical(f"encoder {model.name!r}", model.kind, "only lexical queries are written as terms")
     if index is None:
@@ -256,13 +252,7 @@ NO_WEIGHTS = np.zeros(0, np.int64)
 class QueryBatch:
     """Queries that an engine answers together; the terms of query q are numbers ends[q] to ends[q + 1].
 
-    query_ids  of the topics
-    vectors    term -> weight, as Python's own integers
-    ends       int64 [Q + 1]
-    weights    int64 [ends[Q]], 1 to 2^24 - 1
-
-    Raises:
-        UsageError: a weight is no integer from 1 to 2^24 - 1.
+    Weights are int64 [ends[Q]], and Python's own integers in the vectors.
     """
 
     def __init__(self, queries: Sequence[ImpactQuery]):
@@ -336,8 +326,8 @@ class Feedback:
     Attributes:
         documents: number of best documents, assumed relevant.
         terms: number of terms of their mean that are kept.
-        alpha: shares of the query and of the mean, each of length 1.
-        beta: shares of the query and of the mean, each of length 1.
+        alpha: share of the query, of length 1.
+        beta: share of the mean, of length 1.
     """
 
     documents: int = 10

@@ -86,12 +86,7 @@ class Irregular(Exception):
 
 
 def map_run(path: Path, use: Callable[[Iterable[Hits]], T]) -> T:
-    """What `use` makes of the hits of a run; it gets them a second time if a later line is irregular.
-
-    Args:
-        path: a run of six or three columns, plain, `.gz` or `.zst`, see `read_run`.
-        use: reads hits; each part has all lines of its topics.
-    """
+    """What `use` makes of the hits of a run (see `read_run`); it gets them twice if a later line is irregular."""
     try:
         return use(parse_regular_hits(path))
     except Irregular:

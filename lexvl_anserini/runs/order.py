@@ -4,9 +4,7 @@ The order is score descending, then doc_id ascending by code points. Integer sco
 package breaks ties in this way, and a cut at k hits is well defined. Lucene and Java follow the same rule by sorting on
 the field `id`.
 
-Documents scored by their passages: the best one (MaxP), or the sum of the best (SumP; Dai and Callan 2019).
-
-`data.dataset` says which document a passage belongs to.
+Documents are scored by their passages: the best one (MaxP), or the sum of the best (SumP; Dai and Callan 2019).
 """
 
 from __future__ import annotations
@@ -42,12 +40,9 @@ class RankedList(Sequence[ScoredDoc]):
     no file and no mapping, so it outlives the engine that made it.
 
     Args:
-        query_id: the topic's.
         doc_ids: texts; or bytes, UTF-8 with a line feed after each id, which are decoded when an id is read.
         scores: float64 [n].
         ranks: int [n]; default 1 to n.
-
-    query_id, scores, ranks  as given
     """
 
     __slots__ = ("_doc_ids", "query_id", "ranks", "scores")
@@ -60,11 +55,7 @@ class RankedList(Sequence[ScoredDoc]):
 
     @classmethod
     def of(cls, documents: Iterable[ScoredDoc]) -> RankedList:
-        """The columns of one query's documents, in the given order, with their ranks.
-
-        Raises:
-            UsageError: documents of several queries.
-        """
+        """The columns of one query's documents, in the given order, with their ranks."""
         if isinstance(documents, cls):
             return documents
         import numpy as np
@@ -138,7 +129,7 @@ class RankedList(Sequence[ScoredDoc]):
 def rank_hits(query_id: str, scored: Iterable[tuple[str, float]], hits: int | None = None) -> RankedList:
     """The ranked list of (doc_id, score) pairs, cut at `hits`; ranks count from 1.
 
-    >>> ranked("q", [("b", 2.0), ("c", 3.0), ("a", 2.0)]).doc_ids
+    >>> rank_hits("q", [("b", 2.0), ("c", 3.0), ("a", 2.0)]).doc_ids
     ['c', 'a', 'b']
     """
     return in_order(query_id, sorted(scored, key=lambda pair: (-pair[1], pair[0]))[:hits])
@@ -149,7 +140,7 @@ def merge_lists(lists: Sequence[RankedList], hits: int) -> RankedList:
 
     Impact scores need no statistics of a collection, so this is the list of one index of all documents.
 
-    >>> merged([ranked("q", [("a", 2.0), ("c", 1.0)]), ranked("q", [("b", 1.0)])], 2).doc_ids
+    >>> merge_lists([rank_hits("q", [("a", 2.0), ("c", 1.0)]), rank_hits("q", [("b", 1.0)])], 2).doc_ids
     ['a', 'b']
     """
     import numpy as np
@@ -185,9 +176,6 @@ def select_top_positions(scores: np.ndarray, hits: int) -> np.ndarray:
 def as_frame(rankings: Iterable[ScoredDoc] | Iterable[Iterable[ScoredDoc]]) -> DataFrame:
     """A list, or several, with the columns query_id, doc_id, rank (from 1) and score; one line per document.
 
-    Raises:
-        UsageError: something else than scored documents.
-
     >>> as_frame([[ScoredDoc("q", "d1", 1, 3.0)], []]).values.tolist()
     [['q', 'd1', 1, 3.0]]
     """
@@ -221,10 +209,7 @@ SearchPassages = Callable[[Sequence[Any], int], Iterable[RankedList]]
 def read_best(passages: str | None) -> int:
     """How many passages make a document's score: of `max` 1, of `sum:N` N, of `sum` all; 0 for None.
 
-    Raises:
-        UsageError: another text.
-
-    >>> [best_of(passages) for passages in (None, "max", "sum:3")]
+    >>> [read_best(passages) for passages in (None, "max", "sum:3")]
     [0, 1, 3]
     """
     if passages is None:
@@ -240,10 +225,7 @@ def read_best(passages: str | None) -> int:
 def group_by_documents(search: SearchPassages, queries: Iterable[Any], hits: int, best: int) -> Iterator[RankedList]:
     """The `hits` best documents of each query, by the sum of their `best` best passages; exact over any search.
 
-    Passages are searched deeper until no deeper one can change the list.
-
-    Args:
-        search: its lists have the order of `runs.order`; one shorter than its depth has all passages.
+    Passages are searched deeper until no deeper one can change the list; a list shorter than its depth has all of them.
     """
     for piece in make_batches(queries, PIECE):
         lists: list[Any] = [None] * len(piece)
@@ -277,11 +259,7 @@ def score_by_passages(search: SearchPassages, query: Any, doc_ids: Collection[st
 
 
 def settled(passages: RankedList, hits: int, best: int, complete: bool) -> RankedList | None:
-    """The documents of a ranked list of passages; None where passages below its end could change them.
-
-    Args:
-        complete: whether there are no passages below.
-    """
+    """The documents of a ranked list of passages, `complete` or not; None where passages below could change them."""
     sums: dict[str, float] = {}
     counts: dict[str, int] = {}
     for passage_id, score in passages.pairs():

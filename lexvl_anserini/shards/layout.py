@@ -74,11 +74,7 @@ class Part(NamedTuple):
     of: int = 1
 
     def span(self, documents: int) -> tuple[int, int]:
-        """The position of its first document in the corpus, and its number of documents.
-
-        Raises:
-            UsageError: no such part, or more parts than documents.
-        """
+        """The position of its first document in the corpus, and its number of documents."""
         if not 0 <= self.number < self.of:
             raise UsageError(f"shard id {self.number} of {self.of}: expected 0 to {self.of - 1}")
         if self.of > documents:
@@ -212,13 +208,8 @@ def write_shards(
 ) -> Manifest:
     """Writes impact shards, their vocabulary and their manifest into a new folder.
 
-    Args:
-        request: the manifest without shards and counts.
-        shards: writes them into `docs/`, one after the other.
-        kept: counts that the shards do not know; they are read when all are written.
-
-    Returns:
-        The manifest.
+    The request is the manifest without shards and counts. `shards` writes them into `docs/`, one after the other;
+    `kept` are counts that they do not know, which are read when all are written.
     """
     (folder / "docs").mkdir()
     records = tuple(shards)

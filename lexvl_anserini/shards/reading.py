@@ -1,8 +1,6 @@
 """Reads the shards of an encoded corpus for engines, and checks them against their manifest.
 
 Stock Anserini drops what it cannot read and returns 0; here every document, posting and byte is counted.
-
-The stored vectors of some documents: what `encode` wrote, instead of encoding the documents again.
 """
 
 from __future__ import annotations
@@ -59,17 +57,8 @@ class DenseBatch(NamedTuple):
 class Columns(NamedTuple):
     """Documents as columns of little-endian bytes, which one call passes to Java.
 
-    A column of texts is followed by its ends (int32): text i is the bytes ends[i - 1] (or 0) to ends[i].
-
-    Attributes:
-        ids: UTF-8.
-        id_ends: UTF-8.
-        ends: int32 [n]: where each document's postings end.
-        dims: int32 [postings].
-        impacts: int32 [postings].
-        contents: UTF-8, or None.
-        content_ends: UTF-8, or None.
-    metadata, metadata_ends one JSON object a document, or None
+    A column of texts is followed by its ends (int32): text i is the bytes ends[i - 1] (or 0) to ends[i]. The postings
+    of each document end at `ends`; dimensions and impacts are int32, metadata one JSON object a document.
     """
 
     ids: bytes
@@ -90,11 +79,7 @@ def check_distinct(seen: SeenIds, again: Callable[[], Iterator[str]]) -> None:
 
 
 def check_shards(shards: Path, manifest: Manifest) -> Iterator[tuple[Path, ShardRecord]]:
-    """Yields each shard's file and its entry in the manifest, after comparing its checksum.
-
-    Raises:
-        ArtefactError: a shard is missing or differs from the manifest, or `docs/` holds a file that is no shard.
-    """
+    """Yields each shard's file and its entry in the manifest, after comparing its checksum."""
     listed = {shards / entry["name"] for entry in manifest.shards}
     for stray in sorted(set((shards / "docs").glob("*")) - listed):
         raise ArtefactError(f"{stray}: not a shard of {shards / 'manifest.json'}; remove it or encode again")
@@ -119,11 +104,7 @@ def expect_counts(where: str, counts: Mapping[str, int], expected: Mapping[str, 
 
 
 def read_vocabulary(folder: Path, manifest: Manifest) -> Vocabulary:
-    """The terms of the manifest's dimensions, from `vocab.txt` in `folder`.
-
-    Raises:
-        ArtefactError: the file is missing or is another vocabulary than the manifest's.
-    """
+    """The terms of the manifest's dimensions, from `vocab.txt` in `folder`."""
     path = folder / VOCABULARY
     if not path.is_file():
         raise ArtefactError(f"{path}: missing; it names the terms of the dimensions, run the encode command again")
@@ -156,7 +137,7 @@ def read_counted_impacts(path: Path, entry: Mapping[str, Any], vocabulary: Vocab
 
 def read_shard(path: Path, vocabulary: Vocabulary) -> Iterator[ImpactDocument]:
     """Streams the documents of one impact shard."""
-    yield from (_read_parquet_impacts if path.suffix == ".parquet" else _read_json_impacts)(path, vocabulary)
+    return (_read_parquet_impacts if path.suffix == ".parquet" else _read_json_impacts)(path, vocabulary)
 
 
 def shard_pieces(path: Path) -> Iterator[bytes | Columns]:
@@ -424,16 +405,7 @@ def read_stored_vectors(shards: Path, rows: Mapping[str, int]) -> Any:
     """The vectors of some documents: float32 [n, D] of dense shards, CSR [n, V] float64 of impacts.
 
     A dense vector is the encoder's own. An impact is divided by the scale of the shards: it differs from the encoder's
-    weight by half a step of the quantiser at most, or by what was clipped.
-
-    Args:
-        shards: a folder that `encode` wrote.
-        rows: doc_id -> row of the result, 0 to n - 1.
-
-    Raises:
-        UsageError: shards of texts, or of impacts that have no common scale.
-        DataError: a document is not in the shards.
-        ArtefactError: the shards are unfinished or damaged.
+    weight by half a step of the quantiser at most, or by what was clipped. `rows` has the row of each document's id.
     """
     manifest = read_manifest(shards)
     if manifest.kind == "text":

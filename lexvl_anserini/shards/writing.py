@@ -153,9 +153,6 @@ class UnfinishedShards:
         """Encodes the shards that are not recorded as done, or whose pictures, vectors or metadata changed since.
 
         What was encoded is digested after it was encoded, so that a change between the two reads is seen.
-
-        Raises:
-            ArtefactError: the documents differ from those that were checked; all shards are removed.
         """
         if self.plan.shards:
             log.info("%s: resuming after %d finished shards", self.output, len(self.plan.shards))
@@ -209,11 +206,7 @@ class UnfinishedShards:
         return tuple(self.records[name] for name in sorted(self.records))
 
     def finish(self) -> Manifest:
-        """Sums the counts and writes the manifest.
-
-        Raises:
-            DataError: no document can be read.
-        """
+        """Sums the counts and writes the manifest."""
         shards = self._list_records()
         counts = sum_counts(shards)
         assert counts.documents + counts.skipped == self.plan.documents, "documents out are not documents in"

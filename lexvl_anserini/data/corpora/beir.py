@@ -35,7 +35,7 @@ from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.files import disk_errors, name_part, publish, sole_writer
 from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.records import NO_METADATA, Document, Qrel, Topic
+from lexvl_anserini.ground.records import NO_METADATA, Document, Topic
 
 DEFAULT_SPLIT = "test"
 # BEIR reports MS MARCO on its dev queries; its `test` split has the 43 topics of TREC DL 2019.
@@ -73,9 +73,8 @@ def load_beir_folder(folder: Path, ref: CorpusRef) -> Dataset:
     """
     corpus = find_corpus_file(folder)
     if corpus is None:
-        raise DataError(
-            f"{folder}: {_describe_absence(folder)}; expected corpus.jsonl, queries.jsonl, qrels/<split>.tsv"
-        )
+        absence = "no corpus.jsonl in it" if folder.is_dir() else "no such folder"
+        raise DataError(f"{folder}: {absence}; expected corpus.jsonl, queries.jsonl, qrels/<split>.tsv")
     default = DEFAULT_SPLITS.get(ref.name.removeprefix("beir/"), DEFAULT_SPLIT)
     if ref.split not in (None, default):
         find_qrels(folder, ref.split)
@@ -84,7 +83,7 @@ def load_beir_folder(folder: Path, ref: CorpusRef) -> Dataset:
         replace(ref, split=split),
         documents=partial(read_corpus, corpus, ref.escape_ids),
         topics=partial(_read_judged_topics, folder, split, ref.escape_ids),
-        qrels=partial(_read_split_qrels, folder, split, ref.escape_ids),
+        qrels=lambda: read_qrels(find_qrels(folder, split), ref.escape_ids),
         remove_query=is_beir(folder, ref.name),
     )
     if corpus.suffix in PACKED:
@@ -163,7 +162,9 @@ def _parse_metadata(record: dict[str, Any]) -> Any:
 def _read_judged_topics(folder: Path, split: str, escape_ids: bool) -> Iterator[Topic]:
     """The queries that occur in the split's judgements, in the order of `queries.jsonl`."""
     judgements = find_qrels(folder, split)
-    queries = _find_queries(folder)
+    queries = _find_packed(folder / "queries.jsonl")
+    if queries is None:
+        raise DataError(f'{folder / "queries.jsonl"}: no queries; a line is {{"_id": ..., "text": ...}}')
     missing = {qrel.query_id for qrel in read_qrels(judgements, escape_ids)}
     for topic in read_topics(queries, escape_ids):
         if topic.query_id in missing:
@@ -172,16 +173,6 @@ def _read_judged_topics(folder: Path, split: str, escape_ids: bool) -> Iterator[
     if missing:
         some = ", ".join(map(repr, sorted(missing)[:NAMED]))
         raise DataError(f"{queries}: no text for {len(missing)} of the queries judged in {judgements}: {some}")
-
-
-def _read_split_qrels(folder: Path, split: str, escape_ids: bool) -> Iterator[Qrel]:
-    return read_qrels(find_qrels(folder, split), escape_ids)
-
-
-def _find_queries(folder: Path) -> Path:
-    if path := _find_packed(folder / "queries.jsonl"):
-        return path
-    raise DataError(f'{folder / "queries.jsonl"}: no queries; a line is {{"_id": ..., "text": ...}}')
 
 
 def _find_packed(plain: Path) -> Path | None:
@@ -218,10 +209,6 @@ def _list_local_names(data_dir: str | None) -> Iterator[str]:
             yield from (folder.name for folder in parent.iterdir() if find_corpus_file(folder))
 
 
-def _describe_absence(folder: Path) -> str:
-    return "no corpus.jsonl in it" if folder.is_dir() else "no such folder"
-
-
 log = logging.getLogger(__name__)
 
 _PLAIN = (
@@ -256,10 +243,6 @@ def fetch_beir(name: str, root: Path) -> Path:
     """Fetches a BEIR dataset into `root/beir` and returns its folder `root/beir/<name>`.
 
     The folder gets its name only after the archive's checksum is verified and every file is unpacked.
-
-    Raises:
-        DataError: the download fails or the archive is damaged; says which files to put where by hand.
-        ArtefactError: the disk is full or the data folder cannot be written.
     """
     target = root / "beir" / name.split("/")[0]
     if target.is_dir() and any(target.iterdir()):
@@ -272,9 +255,17 @@ def fetch_beir(name: str, root: Path) -> Path:
         try:
             _fetch_archive(url, md5, archive)
             _unpack(archive, unpacked.parent)
-            _put_in_place(unpacked, target)
+            if not unpacked.is_dir():
+                raise _NotFetchedError(f"no folder {unpacked.name!r} in the archive")
         except _NotFetchedError as problem:
-            raise DataError(_describe_by_hand(name, url, target, root / "beir" / name, problem)) from problem
+            raise DataError(
+                f"beir/{name} is not in the data folder and could not be fetched ({problem}); missing: "
+                f"{root / 'beir' / name}/corpus.jsonl, queries.jsonl, qrels/<split>.tsv; fetch {url} elsewhere and "
+                f"unpack it as {target}, or name the folder that holds it with --data-dir or $LEXVL_DATA"
+            ) from problem
+        # The files must be on the disk before the name that calls them finished.
+        os.sync()
+        publish(unpacked, target)
     return root / "beir" / name
 
 
@@ -322,20 +313,3 @@ def _unpack(archive: Path, folder: Path) -> None:
         if isinstance(problem, OSError) and problem.errno not in (None, errno.EINVAL):
             raise
         raise _NotFetchedError(f"not a zip archive that can be unpacked ({problem})") from problem
-
-
-def _put_in_place(unpacked: Path, target: Path) -> None:
-    if not unpacked.is_dir():
-        raise _NotFetchedError(f"no folder {unpacked.name!r} in the archive")
-    # The files must be on the disk before the name that calls them finished.
-    os.sync()
-    publish(unpacked, target)
-
-
-def _describe_by_hand(name: str, url: str, target: Path, folder: Path, problem: Exception) -> str:
-    return (
-        f"beir/{name} is not in the data folder and could not be fetched ({problem}); "
-        f"missing: {folder}/corpus.jsonl, queries.jsonl, qrels/<split>.tsv; "
-        f"fetch {url} elsewhere and unpack it as {target}, "
-        "or name the folder that holds it with --data-dir or $LEXVL_DATA"
-    )

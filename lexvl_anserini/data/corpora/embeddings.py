@@ -20,7 +20,6 @@ from lexvl_anserini.data.checks import check_id, unescape_id
 from lexvl_anserini.data.corpora.captioned import (
     DEFAULT_DIRECTION,
     DEFAULT_SPLIT,
-    CaptionedImage,
     read_captioned_images,
     view_dataset,
 )
@@ -96,10 +95,17 @@ def load_embeddings(ref: CorpusRef) -> Dataset:
     split = ref.split or DEFAULT_SPLIT
     images = read_captioned_images(tables.folder / CAPTIONS, split, ref.escape_ids)
     ref = replace(ref, split=split, direction=direction)
-    dataset = view_dataset(ref, partial(_index_by_id, images), lambda: partial(tables.refer, IMAGES))
-    return replace(
-        dataset, documents=partial(_build_documents, tables, dataset), topics=partial(_build_topics, tables, dataset)
-    )
+    by_id = [image._replace(file=image.image_id) for image in images]
+    dataset = view_dataset(ref, lambda: by_id, lambda: partial(tables.refer, IMAGES))
+
+    # A caption has its text already; add the reference of its vector.
+    def documents() -> Iterator[Document]:
+        return (d._replace(image=d.image or tables.refer(TEXTS, d.doc_id)) for d in dataset.documents())
+
+    def topics() -> Iterator[Topic]:
+        return (t._replace(image=t.image or tables.refer(TEXTS, t.query_id)) for t in dataset.topics())
+
+    return replace(dataset, documents=documents, topics=topics)
 
 
 def find_image_reference(ref: CorpusRef, image_id: str) -> str:
@@ -112,22 +118,6 @@ def _open_tables(ref: CorpusRef) -> Tables:
     if not where:
         raise UsageError(f"{ref.name!r} names no folder; expected embeddings:<folder or hub id>[,<features>]")
     return Tables(_find_folder(where), features, ref.escape_ids)
-
-
-def _build_documents(tables: Tables, dataset: Dataset) -> Iterator[Document]:
-    for document in dataset.documents():
-        # A caption has its text already; add the reference of its vector.
-        yield document._replace(image=document.image or tables.refer(TEXTS, document.doc_id))
-
-
-def _build_topics(tables: Tables, dataset: Dataset) -> Iterator[Topic]:
-    for topic in dataset.topics():
-        yield topic._replace(image=topic.image or tables.refer(TEXTS, topic.query_id))
-
-
-def _index_by_id(images: Sequence[CaptionedImage]) -> Iterator[CaptionedImage]:
-    """The images with their ids in the place of their files."""
-    return (image._replace(file=image.image_id) for image in images)
 
 
 def _list_rows(tables: Tables, kind: str) -> Iterator[Document]:
@@ -160,9 +150,6 @@ def _find_folder(where: str) -> Path:
         ) from error
 
 
-# --- the vectors ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class EmbeddingTable:
     """A table in memory: the row of each id, and the vectors float32 [n, D]."""
@@ -173,12 +160,7 @@ class EmbeddingTable:
 
 
 def read_embeddings(references: Sequence[str]) -> np.ndarray:
-    """The vectors, float32 [n, D], of `table.parquet::id` references.
-
-    Raises:
-        DataError: another kind of reference, an unreadable table, ids that the table lacks (names the first five), or
-            tables of different widths.
-    """
+    """The vectors, float32 [n, D], of `table.parquet::id` references."""
     import numpy as np
 
     by_table: dict[Path, list[tuple[int, str]]] = {}

@@ -17,7 +17,7 @@ from typing import NamedTuple, NoReturn
 from lexvl_anserini.data.checks import check_id
 from lexvl_anserini.data.corpora.beir import find_corpus_file, load_beir_folder, split_folder
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, choose_direction, choose_split
-from lexvl_anserini.data.lines import HIDDEN, LeftOut, log_once
+from lexvl_anserini.data.lines import HIDDEN, LeftOut, describe_unreadable, log_once
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, list_image_suffixes
 from lexvl_anserini.ground.errors import DataError, UsageError
@@ -54,11 +54,10 @@ def load_folder(ref: CorpusRef) -> Dataset:
     if ref.split is not None:
         raise DataError(f"{where}: split {ref.split!r} of a plain folder; only BEIR's layout has splits")
     direction = choose_direction(ref, DIRECTIONS, "text-to-image" if _is_image(first) else "text-to-text")
-    return Dataset.of(
+    return _build_dataset(
         replace(ref, direction=direction),
-        documents=partial(read_files, files, ref.escape_ids, direction == "text-to-image"),
-        topics=partial(nothing, where, "topics"),
-        qrels=partial(nothing, where, "judgements"),
+        where,
+        partial(read_files, files, ref.escape_ids, direction == "text-to-image"),
     )
 
 
@@ -66,12 +65,12 @@ def load_pictures(ref: CorpusRef) -> Dataset:
     """Loads the images of `folder:<path>` alone: texts are their captions, others are left out as other files are."""
     files = list_corpus_files(find_place(ref), _find_captions)
     _find_first(files, _is_image, "no picture in it; expected .jpg, .png, ...")
-    return Dataset.of(
-        replace(ref, direction="text-to-image"),
-        documents=partial(read_files, files, ref.escape_ids, texts=False),
-        topics=partial(nothing, files.where, "topics"),
-        qrels=partial(nothing, files.where, "judgements"),
-    )
+    ref = replace(ref, direction="text-to-image")
+    return _build_dataset(ref, files.where, partial(read_files, files, ref.escape_ids, texts=False))
+
+
+def _build_dataset(ref: CorpusRef, where: Path, documents: Callable[[], Iterator[Document]]) -> Dataset:
+    return Dataset.of(ref, documents, partial(nothing, where, "topics"), partial(nothing, where, "judgements"))
 
 
 def read_files(
@@ -116,9 +115,6 @@ def _find_first(files: Files, fits: Callable[[str], bool], problem: str) -> str:
     return first
 
 
-# --- what they are --------------------------------------------------------------------------------------------------
-
-
 def _is_image(name: str) -> bool:
     return get_suffix(name) in list_image_suffixes()
 
@@ -144,7 +140,7 @@ def _read_text(files: Files, name: str) -> str:
         where = files.refer(name)
         raise DataError(f"{where}: not valid UTF-8 (byte {problem.start + 1}); convert the file to UTF-8") from problem
     except OSError as problem:
-        raise DataError(f"{files.refer(name)}: cannot be read ({problem.strerror or problem})") from problem
+        raise describe_unreadable(files.refer(name), problem) from problem
 
 
 # Kinds of skipped files that the log names.
@@ -180,16 +176,8 @@ class Files(NamedTuple):
 Belonging = Callable[[Iterable[str]], frozenset[str]]
 
 
-def _list_nothing(names: Iterable[str]) -> frozenset[str]:
-    return frozenset()
-
-
-def list_corpus_files(where: Path, belonging: Belonging = _list_nothing) -> Files:
-    """The files below a folder or in a tar.
-
-    Raises:
-        DataError: no such folder or tar.
-    """
+def list_corpus_files(where: Path, belonging: Belonging = lambda names: frozenset()) -> Files:
+    """The files below a folder or in a tar."""
     if where.is_dir():
         return Files(
             where,
@@ -229,7 +217,7 @@ def _walk_names(folder: Path, belonging: Belonging, left_out: LeftOut, prefix: s
     try:
         entries = sorted(os.scandir(folder), key=_split_path)
     except OSError as problem:
-        raise DataError(f"{folder}: cannot be read ({problem.strerror})") from problem
+        raise describe_unreadable(folder, problem) from problem
     kinds = [_kind(entry) for entry in entries]
     others = belonging(entry.name for entry, kind in zip(entries, kinds, strict=True) if kind == FILE)
     for entry, kind in zip(entries, kinds, strict=True):

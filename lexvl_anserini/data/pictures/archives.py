@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from lexvl_anserini.data.lines import FileState, LeftOut, printable, read_file_state
+from lexvl_anserini.data.lines import FileState, LeftOut, describe_unreadable, printable, read_file_state
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.machine import expand_path
 
@@ -69,9 +69,7 @@ class Archive:
         try:
             data = os.pread(self._handle, place.size, place.offset)
         except OSError as problem:
-            raise DataError(
-                f"{self.path}: member {member!r} cannot be read ({problem.strerror or problem})"
-            ) from problem
+            raise describe_unreadable(f"{self.path}: member {member!r}", problem) from problem
         if len(data) != place.size:
             raise DataError(f"{self.path}: member {member!r} has {len(data)} bytes, expected {place.size}")
         return data
@@ -83,23 +81,16 @@ class Archive:
 
 def open_archive(path: Path) -> Archive:
     """The archive, indexed on the first call and again only if the file has changed."""
-    return _index_once(path.absolute(), read_file_state(path))
+    return index_archive(path.absolute(), read_file_state(path))
 
 
 @lru_cache(maxsize=16)
-def _index_once(path: Path, state: FileState) -> Archive:
-    return index_archive(path, state)
-
-
 def index_archive(path: Path, state: FileState) -> Archive:
-    """The archive, indexed now."""
+    """The archive of a file in a state."""
     left_out = LeftOut()
     members = _place_files(_iter_members(path, state.size), left_out)
     left_out.log(str(path))
     return Archive(path, members)
-
-
-# --- from members to files ------------------------------------------------------------------------------------------
 
 
 def _place_files(members: Iterable[tarfile.TarInfo], left_out: LeftOut) -> dict[str, Place]:
@@ -123,8 +114,10 @@ def _place_files(members: Iterable[tarfile.TarInfo], left_out: LeftOut) -> dict[
             files[name] = place
         elif member.islnk() or member.issym():
             links[name] = _resolve_link(name, member)
+        elif member.isreg():
+            left_out.add("a sparse file", name)
         else:
-            left_out.add(_describe_kind(member), name)
+            left_out.add("a pipe or a device" if member.type in _SPECIAL else "a member of an unknown kind", name)
     return files | _resolve_links(links, files, left_out)
 
 
@@ -160,15 +153,6 @@ def _resolve_link(name: str, link: tarfile.TarInfo) -> str:
     return _normalise_name(path) or _OUTSIDE
 
 
-def _describe_kind(member: tarfile.TarInfo) -> str:
-    if member.isreg():
-        return "a sparse file"
-    return "a pipe or a device" if member.type in _SPECIAL else "a member of an unknown kind"
-
-
-# --- the members, and the end of the archive ------------------------------------------------------------------------
-
-
 def _iter_members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
     """Every member, in order."""
     end, last = 0, "none"
@@ -196,7 +180,7 @@ def _iter_members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
             f"{path}: not an uncompressed tar archive, or a damaged one ({problem}); unpack a compressed one"
         ) from problem
     except OSError as problem:
-        raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
+        raise describe_unreadable(path, problem) from problem
     _check_end(path, end, last)
 
 
@@ -248,7 +232,7 @@ class PageReference(NamedTuple):
 def find_page(reference: str) -> PageReference | None:
     """The page that a reference names; None for a whole file.
 
-    >>> page_of("scans/a.tif#3")
+    >>> find_page("scans/a.tif#3")
     PageReference(file='scans/a.tif', page=3)
     """
     match = _PAGE.fullmatch(reference)

@@ -127,14 +127,8 @@ FAIL = OnError("fail")
 def open_image(reference: Reference, max_pixels: int = MAX_PIXELS) -> Image:
     """Decodes an image to an upright PIL image, mode RGB.
 
-    Args:
-    <<<<<<< HEAD
-        reference: a path, `archive.tar::member`, `table.parquet::row`, a page (`a.tif#3`), or a PIL image (which is
-    =======
-        reference: a path, `archive.tar::member`, `table.parquet::row`, a page (`scan.tif#3`), or a PIL image (which is
-    >>>>>>> house
-            not changed).
-        max_pixels: width times height above which an image raises an error; pages are rendered to a size of their own.
+    A reference is a path, `archive.tar::member`, `table.parquet::row`, a page (`scan.tif#3`), or a PIL image (which is
+    not changed). An image of more than `max_pixels` raises an error; pages are rendered to a size of their own.
     """
     import PIL.Image
 
@@ -173,11 +167,7 @@ def read_images(
 ) -> Generator[ReadImage, None, None]:
     """Decodes images in threads, at most `AHEAD` per worker ahead of the consumer, in order; memory does not grow.
 
-    Args:
-        references: paths, `archive.tar::member`, PIL images; read when they are needed.
-        workers: threads, which end with the iterator; default one per usable core.
-        on_error: raises at the first unreadable image, or skips and lists it.
-        prepare: called in the workers, for instance to resize into an array; its errors are raised.
+    The threads, by default one per usable core, end with the iterator; they call `prepare`, whose errors are raised.
     """
     workers = workers or count_usable_cores()
     waiting: deque[tuple[int, Reference, Future[Any]]] = deque()
@@ -223,11 +213,7 @@ def count_usable_cores() -> int:
 
 
 def open_source(where: str) -> BinaryIO:
-    """Opens an image's file, its member of an archive (`archive.tar::member`) or its row of a table, as bytes.
-
-    Raises:
-        DataError: it does not exist, cannot be read, or is a pipe or a device, which has no end or waits for a writer.
-    """
+    """Opens an image's file, its member of an archive (`archive.tar::member`) or its row of a table, as bytes."""
     if match := MEMBER.fullmatch(where):
         return io.BytesIO(open_archive(expand_path(match["archive"])).read(match["member"]))
     if match := CELL.fullmatch(where):
