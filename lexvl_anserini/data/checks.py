@@ -99,20 +99,12 @@ _ESCAPED = re.compile(r"[\s%\x00-\x1f\x7f-\x9f]")
 
 
 def escape_id(raw: str) -> str:
-    """Percent-encodes white space, control characters and `%`; other characters stay readable.
-
-    >>> escape_id("Geneva Durben")
-    'Geneva%20Durben'
-    """
+    """Percent-encodes white space, control characters and `%`; other characters stay readable."""
     return _ESCAPED.sub(lambda match: quote(match[0], safe=""), raw)
 
 
 def unescape_id(escaped: str) -> str:
-    """Undoes `escape_id`.
-
-    >>> unescape_id("Geneva%20Durben")
-    'Geneva Durben'
-    """
+    """Undoes `escape_id`."""
     return unquote(escaped, errors="strict")
 
 

@@ -185,11 +185,7 @@ WORD = re.compile(r"\S+")
 
 
 def get_document_id(passage_id: str) -> str:
-    """The id of a passage's document.
-
-    >>> [get_document_id(passage_id) for passage_id in ("d1#0", "d1", "d#2#3", "#4")]
-    ['d1', 'd1', 'd', '#4']
-    """
+    """The id of a passage's document."""
     end = passage_id.find(DELIMITER, 1)
     return passage_id if end < 0 else passage_id[:end]
 
@@ -212,11 +208,7 @@ class PassageRule(NamedTuple):
         return cls(words, stride)
 
     def texts(self, text: str) -> Iterator[str]:
-        """The passages of a text, as they are in it; an empty text is one.
-
-        >>> list(PassageRule(3, 2).texts("a b  c d e"))
-        ['a b  c', 'c d e']
-        """
+        """The passages of a text, as they are in it; an empty text is one."""
         spans = [match.span() for match in WORD.finditer(text)]
         if len(spans) <= self.words:
             yield text

@@ -115,7 +115,6 @@ class Known(NamedTuple):
 
 
 def _place_file(path: Path) -> _Source:
-    """A file, and no member of an archive."""
     return _Source(path, place=(-1, -1))
 
 

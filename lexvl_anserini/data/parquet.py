@@ -157,7 +157,6 @@ def read_picture(path: Path, row: int) -> bytes:
 
 @lru_cache(maxsize=64)
 def _list_starts(path: Path, state: FileState) -> Sequence[int]:
-    """The first row of each group, and the number of rows."""
     with _open_table(path) as file:
         groups = range(file.metadata.num_row_groups)
         return list(accumulate((file.metadata.row_group(group).num_rows for group in groups), initial=0))

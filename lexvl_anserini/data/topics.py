@@ -70,10 +70,8 @@ def read_topics(path: Path, escape_ids: bool = False) -> Iterator[Topic]:
 def read_qrels(path: Path, escape_ids: bool = False) -> Iterator[Qrel]:
     """Streams the judgements of a file: BEIR's TSV with or without header, or TREC's columns.
 
-    TREC's are four (query-id, 0, corpus-id, score), or five: judgements of a sample (query-id, 0, corpus-id, stratum,
-    score), and the prels of the Million Query track (query-id, corpus-id, score, method, probability). All lines have
-    as many columns as the first: a line that is cut off may look like one of three. Ids may contain white space only
-    where tabs separate the columns.
+    TREC's are four, or five: see `_choose_layout`. All lines have as many columns as the first: a line that is cut off
+    may look like one of three. Ids may contain white space only where tabs separate the columns.
     """
     layout, width = None, 0
     for line in read_lines(path):

@@ -44,11 +44,7 @@ class Claim(Enum):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two requests compared entry by entry; true if they are the same.
-
-    Attributes:
-        differing: name of an entry -> its value in this command's request, and in the one that made the output.
-    """
+    """Two requests; true if they are the same, else the entries that differ: requested value, then the output's."""
 
     differing: Mapping[str, tuple[Any, Any]]
 
@@ -74,7 +70,6 @@ def _list_differences(name: str, request: Any, earlier: Any) -> Iterator[tuple[s
 
 
 def _show_apart(earlier: Any, request: Any) -> tuple[str, str]:
-    """Two values as JSON, cut so that they show where they differ."""
     first, second = (show_value(value, sys.maxsize) for value in (earlier, request))
     begin = len(commonprefix([first, second])) - BEFORE
     if begin > 0 and max(len(first), len(second)) > SHOWN:

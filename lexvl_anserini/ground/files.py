@@ -245,7 +245,6 @@ def _hold_lock(part: Path, path: Path, folder: bool) -> int:
 
 
 def _has_name(path: Path, handle: int) -> bool:
-    """True if `path` is the name of an open file or folder."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(handle))
     except FileNotFoundError:
@@ -254,11 +253,7 @@ def _has_name(path: Path, handle: int) -> bool:
 
 @contextmanager
 def is_same_file(path: Path) -> Iterator[None]:
-    """Checks that what the block reads beside a file belongs to it.
-
-    Raises:
-        ArtefactError: another process replaced or removed the file meanwhile.
-    """
+    """Raises ArtefactError if another process replaced or removed a file while the block read what is beside it."""
     before = path.stat()
     yield
     if not path.exists() or not os.path.samestat(before, path.stat()):
@@ -266,7 +261,6 @@ def is_same_file(path: Path) -> Iterator[None]:
 
 
 def _remove(path: Path) -> None:
-    """Deletes a file or a folder, as far as that is possible."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     elif path.exists():
@@ -275,7 +269,6 @@ def _remove(path: Path) -> None:
 
 
 def _clear(part: Path) -> None:
-    """Empties a folder that a killed process left: an unfinished folder of this kind is not resumed."""
     for entry in part.iterdir():
         if entry.is_dir():
             shutil.rmtree(entry)
@@ -331,7 +324,6 @@ def clear_remains(path: Path) -> None:
 
 
 def _name_old(folder: Path) -> Path:
-    """The name of an older folder while a newer one takes its place, where names cannot be swapped."""
     return folder.with_name(folder.name + OLD)
 
 

@@ -93,7 +93,6 @@ def waiting(step: str) -> Iterator[None]:
 
 
 def _draw(change: Callable[[str], None], step: str) -> None:
-    """Changes the steps and draws their line."""
     with _line:
         change(step)
         sys.stderr.write(f"{CLEAR}{', '.join(_steps)}{' ...' * bool(_steps)}{BACK}")

@@ -100,12 +100,11 @@ class Quantised(NamedTuple):
     """Integer vectors, and the postings that quantising changed.
 
     Attributes:
-        impacts: CSR [n, V] int64 >= 1, of the type of the weights.
         clipped: postings cut to the largest impact.
         dropped: postings rounded to 0.
     """
 
-    impacts: Any
+    impacts: Any  # CSR [n, V] int64 >= 1, of the type of the weights
     clipped: int
     dropped: int
 
@@ -126,10 +125,7 @@ class Quantised(NamedTuple):
 
 
 class TooLargeImpact(LexvlError):
-    """An impact that Lucene's sums could not hold exactly, or a weight that is no number from 0 on.
-
-    row, dimension  its place
-    """
+    """An impact that Lucene's sums could not hold exactly, or a weight that is no number from 0 on, with its place."""
 
     def __init__(self, impact: float, row: int, dimension: int):
         reason = f"an impact of {impact:.0f} reaches 2^24; lower the scale or give bits to clip"

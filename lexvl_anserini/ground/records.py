@@ -217,13 +217,7 @@ class Vocabulary(Sequence[str]):
 
 
 class TermWeights(Mapping[str, int]):
-    """Term -> weight of a lexical vector, as columns; the terms are looked up when somebody reads one.
-
-    Args:
-        vocabulary: of the model.
-        dimensions: int [n], each once.
-        weights: int64 [n].
-    """
+    """Term -> weight of a lexical vector, as columns [n] of integers; a term is looked up when somebody reads one."""
 
     def __init__(self, vocabulary: Vocabulary, dimensions: np.ndarray, weights: np.ndarray):
         self.vocabulary, self.dimensions, self.weights = vocabulary, dimensions, weights

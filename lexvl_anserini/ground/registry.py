@@ -27,13 +27,7 @@ Row = TypeVar("Row")
 
 
 class Registry(Mapping[str, Row]):
-    """Rows by name: those of the core, and those of plug-ins, which add rows and replace none.
-
-    Args:
-        kind: what a row is, for errors: "encoder".
-        group: of the entry points: "lexvl.encoders".
-        core: the rows of the core.
-    """
+    """Rows by name: those of the core, and those of plug-ins, which add rows and replace none."""
 
     def __init__(self, kind: str, group: str, core: Mapping[str, Row]):
         self.kind, self.group, self.core = kind, group, core
@@ -77,13 +71,7 @@ class Registry(Mapping[str, Row]):
 
 
 class CommandRow(NamedTuple):
-    """A command of `lexvl`.
-
-    Attributes:
-        module: has the function `command`.
-        group: the title of its section in the help.
-        summary: its line there, at most 60 characters.
-    """
+    """A command of `lexvl`: the module of its `command`, the title of its section in the help, and its line there."""
 
     module: str
     group: str

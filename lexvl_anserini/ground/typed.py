@@ -194,13 +194,7 @@ EXPECTED = {
 
 
 def plain(problem: Mapping[str, Any], known: Iterable[str] = ()) -> str:
-    """What is wrong with a value, in our words: an entry of pydantic's `ValidationError.errors()` without its place.
-
-    >>> plain({"type": "int_parsing", "input": "x", "loc": ("steps",), "msg": "..."})
-    '"x", expected an integer'
-    >>> plain({"type": "extra_forbidden", "input": 1, "loc": ("stpes",), "msg": "..."}, ["seed", "steps"])
-    "unknown key; did you mean 'steps'?"
-    """
+    """What is wrong with a value, in our words: an entry of pydantic's `ValidationError.errors()` without its place."""
     kind, context, key = problem["type"], problem.get("ctx", {}), problem["loc"][-1] if problem["loc"] else ""
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         near = get_close_matches(str(key), list(known), n=1, cutoff=0.5)

@@ -355,7 +355,6 @@ def _sum_weights(clause: Clause, factor: int = 1) -> list[tuple[str, int]]:
 
 
 def _is_sum(clause: Clause) -> bool:
-    """True if a clause can add to a score."""
     if isinstance(clause, All | AnyOf | Boost):
         return any(map(_is_sum, clause.children()))
     return isinstance(clause, Impacts | Term | Text)

@@ -57,9 +57,7 @@ class TopicSource:
         stream: starts a stream of topics that are to be encoded, or of encoded queries.
         label: as the user named them.
         judged: the dataset of their judgements; None for a file of no known dataset.
-        remove_query: the dataset's rule.
         sha256: of a file.
-        encoded: True if they are vectors already.
     """
 
     stream: Callable[[], Iterator[Query]]
@@ -233,7 +231,6 @@ def find_vocabulary_file(index: Path, manifest: Path | None) -> Path | None:
 
 
 def _has_vectors(path: Path) -> bool:
-    """True if the first line is an encoded query."""
     if get_plain_suffix(path) != ".jsonl":
         return False
     first = next(read_lines(path), None)
@@ -241,7 +238,6 @@ def _has_vectors(path: Path) -> bool:
 
 
 def _parse_query(row: dict[str, Any], where: str) -> ImpactQuery:
-    """One encoded query."""
     query_id, vector = row.get("id"), row.get("vector")
     if not isinstance(query_id, str) or query_id.split() != [query_id]:
         raise DataError(f"{where}: id {query_id!r}, expected a text without white space")

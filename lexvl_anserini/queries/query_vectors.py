@@ -57,10 +57,7 @@ PIECE = 1024
 def encode_queries(
     model: Encoder, topics: Iterable[Topic], manifest: Manifest, batch_size: int = 32
 ) -> Iterator[Query]:
-    """Topics -> queries for an engine of the model's kind, in order, with flat memory.
-
-    Lexical queries are quantised by the manifest's quantiser, bounded by the largest impact in the manifest's counts.
-    """
+    """Topics -> queries for an engine of the model's kind, in order, in flat memory, quantised as the manifest says."""
     from lexvl_anserini.ground.quantise import Quantiser
 
     quantiser = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else Quantiser()
@@ -130,10 +127,7 @@ def encode_fields(
 
 
 def halve_weights(vector: dict[str, int], max_impact: int) -> dict[str, int]:
-    """The weights divided by the least power of two with which no score can reach 2^24; rounded, without zeros.
-
-    All fields are divided alike, so that their balance stays.
-    """
+    """The weights of all fields, divided by the least power of two with which no score can reach 2^24, rounded."""
     within, divisor = vector, 1
     while sum(within.values()) * max_impact >= SCORE_LIMIT:
         divisor *= 2
@@ -215,12 +209,8 @@ def describe_request(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_topics(
-    topics: TopicSource,
-    encode: Callable[[Iterable[Topic]], Iterable[Query]],
-    output: Path,
-    request: Mapping[str, Any],
+    topics: TopicSource, encode: Callable[[Iterable[Topic]], Iterable[Query]], output: Path, request: Mapping[str, Any]
 ) -> int:
-    """Encodes and writes the topics and their manifest; returns their number."""
     stream, again = tee(cast(Iterator[Topic], topics.stream()))
     queries = encode(stream)
     texts = (topic.text or "" for topic in again)
@@ -300,13 +290,10 @@ def together(arrays: Sequence[np.ndarray], none: np.ndarray) -> np.ndarray:
 
 
 def _read_weights(vector: Mapping[str, int]) -> np.ndarray:
-    if isinstance(vector, TermWeights):
-        return vector.weights
-    return np.fromiter(vector.values(), np.int64, len(vector))
+    return vector.weights if isinstance(vector, TermWeights) else np.fromiter(vector.values(), np.int64, len(vector))
 
 
 def _convert_weights(query_id: str, vector: Mapping[str, int]) -> Mapping[str, int]:
-    """The weights as Python's own integers."""
     try:
         return Impacts(vector).vector
     except UsageError as error:
@@ -321,13 +308,9 @@ VectorOf = Callable[[str], Mapping[str, int]]
 
 @dataclass(frozen=True)
 class Feedback:
-    """How a query is expanded.
+    """How a query is expanded: by the best documents, of whose mean so many terms are kept.
 
-    Attributes:
-        documents: number of best documents, assumed relevant.
-        terms: number of terms of their mean that are kept.
-        alpha: share of the query, of length 1.
-        beta: share of the mean, of length 1.
+    Alpha is the share of the query, beta that of the mean, each of length 1.
     """
 
     documents: int = 10
@@ -354,11 +337,6 @@ class RM3:
 
     d has its `terms` most frequent terms of 2 to 20 characters, each in at most a tenth of all documents (of English
     letters and digits, if the analyser is English), and r its `terms` largest.
-
-    Attributes:
-        documents: number of best documents, assumed relevant.
-        terms: number of terms that are kept.
-        weight: share of the query, from 0 to 1.
     """
 
     documents: int = 10
@@ -406,10 +384,7 @@ def integers(weights: Mapping[str, float], bound: Callable[[Mapping[str, float]]
 
 
 class ShardVectors:
-    """The vectors of all documents of shards, or of a collection of parts: a function from id to vector.
-
-    They are in memory, eight bytes a posting.
-    """
+    """The vectors of all documents of shards, or of parts: a function from id to vector; 8 bytes a posting."""
 
     def __init__(self, shards: Path, index: Manifest):
         from lexvl_anserini.shards.manifests import combine_manifests, list_part_folders

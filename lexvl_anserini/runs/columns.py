@@ -67,11 +67,6 @@ class Hits(NamedTuple):
         ids: list[str] = _take_rows(self.doc_ids, lines).to_pylist()
         return ids
 
-    def without_last_topic(self) -> Hits:
-        """The hits of all topics but the last."""
-        lines = int(self.starts[-2])
-        return Hits(self.query_ids[:-1], self.starts[:-1], *(column[:lines] for column in self[2:]))
-
     def select_queries(self) -> np.ndarray:
         """The lines whose doc_id is their query_id, in order."""
         topics = self.topics()
@@ -150,7 +145,6 @@ def build_text_array(texts: Sequence[str]) -> pyarrow.Array:
 
 
 def _take_rows(texts: pyarrow.Array, places: np.ndarray) -> pyarrow.Array:
-    """The texts at some places."""
     import pyarrow
 
     places = np.ascontiguousarray(places, np.int64)
@@ -184,8 +178,9 @@ def _iter_whole_topics(source: BinaryIO) -> Iterator[Hits]:
         form = form or _match_form(whole)
         hits = _parse(whole, *form)
         if len(hits.query_ids) > 1:
-            yield hits.without_last_topic()
-            last_lines = int(hits.starts[-1] - hits.starts[-2])
+            lines = int(hits.starts[-2])
+            yield Hits(hits.query_ids[:-1], hits.starts[:-1], *(column[:lines] for column in hits[2:]))
+            last_lines = int(hits.starts[-1]) - lines
             pending = pending[len(whole.rsplit(b"\n", last_lines + 1)[0]) + 1 :]
     if pending:
         yield _parse(pending.removesuffix(b"\n") + b"\n", *(form or _match_form(pending)))
@@ -199,7 +194,6 @@ def _match_form(lines: bytes) -> tuple[bytes, int]:
 
 
 def _parse(lines: bytes, delimiter: bytes, width: int) -> Hits:
-    """Whole lines as columns."""
     import pyarrow
     from pyarrow import compute, csv
 

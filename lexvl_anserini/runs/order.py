@@ -39,10 +39,8 @@ class RankedList(Sequence[ScoredDoc]):
     It equals a list of the same scored documents, a slice of it is a ranked list, and `list(hits)` is a list. It holds
     no file and no mapping, so it outlives the engine that made it.
 
-    Args:
-        doc_ids: texts; or bytes, UTF-8 with a line feed after each id, which are decoded when an id is read.
-        scores: float64 [n].
-        ranks: int [n]; default 1 to n.
+    Ids may be bytes, UTF-8 with a line feed after each, which are decoded when an id is read. Ranks are 1 to n by
+    default.
     """
 
     __slots__ = ("_doc_ids", "query_id", "ranks", "scores")
@@ -127,11 +125,7 @@ class RankedList(Sequence[ScoredDoc]):
 
 
 def rank_hits(query_id: str, scored: Iterable[tuple[str, float]], hits: int | None = None) -> RankedList:
-    """The ranked list of (doc_id, score) pairs, cut at `hits`; ranks count from 1.
-
-    >>> rank_hits("q", [("b", 2.0), ("c", 3.0), ("a", 2.0)]).doc_ids
-    ['c', 'a', 'b']
-    """
+    """The ranked list of (doc_id, score) pairs, cut at `hits`; ranks count from 1."""
     return in_order(query_id, sorted(scored, key=lambda pair: (-pair[1], pair[0]))[:hits])
 
 
@@ -139,9 +133,6 @@ def merge_lists(lists: Sequence[RankedList], hits: int) -> RankedList:
     """The best `hits` of several ranked lists of one query, each at least as long or complete.
 
     Impact scores need no statistics of a collection, so this is the list of one index of all documents.
-
-    >>> merge_lists([rank_hits("q", [("a", 2.0), ("c", 1.0)]), rank_hits("q", [("b", 1.0)])], 2).doc_ids
-    ['a', 'b']
     """
     import numpy as np
 
@@ -174,11 +165,7 @@ def select_top_positions(scores: np.ndarray, hits: int) -> np.ndarray:
 
 
 def as_frame(rankings: Iterable[ScoredDoc] | Iterable[Iterable[ScoredDoc]]) -> DataFrame:
-    """A list, or several, with the columns query_id, doc_id, rank (from 1) and score; one line per document.
-
-    >>> as_frame([[ScoredDoc("q", "d1", 1, 3.0)], []]).values.tolist()
-    [['q', 'd1', 1, 3.0]]
-    """
+    """A list, or several, with the columns query_id, doc_id, rank (from 1) and score; one line per document."""
     from pandas import DataFrame
 
     check_type("rankings", rankings, Iterable, LISTS)
@@ -207,11 +194,7 @@ SearchPassages = Callable[[Sequence[Any], int], Iterable[RankedList]]
 
 
 def read_best(passages: str | None) -> int:
-    """How many passages make a document's score: of `max` 1, of `sum:N` N, of `sum` all; 0 for None.
-
-    >>> [read_best(passages) for passages in (None, "max", "sum:3")]
-    [0, 1, 3]
-    """
+    """How many passages make a document's score: of `max` 1, of `sum:N` N, of `sum` all; 0 for None."""
     if passages is None:
         return 0
     kind, colon, number = str(passages).partition(":")

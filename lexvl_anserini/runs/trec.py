@@ -92,7 +92,6 @@ def read_run(path: Path, unscored: bool = False) -> Iterator[ScoredDoc]:
 def _check_fields(
     path: Path, parse: Callable[[bytes, str], ScoredDoc], distinct_ranks: bool = False
 ) -> Iterator[ScoredDoc]:
-    """The lines of a run, each document once for a topic."""
     seen: dict[str, set[str | int]] = {}
     for number, line in enumerate(_read_lines(path), start=1):
         if line.strip():
@@ -136,11 +135,7 @@ def sort_by_rank(documents: Iterable[ScoredDoc]) -> RankedList:
 
 
 def strict_scores(scores: Sequence[float]) -> list[float]:
-    """Scores in rank order, lowered by the least amount that makes them fall strictly, also as float32.
-
-    >>> strict_scores([3.0, 3.0, 2.0])
-    [3.0, 2.9999998, 2.0]
-    """
+    """Scores in rank order, lowered by the least amount that makes them fall strictly, also as float32."""
     import numpy as np
 
     strict: list[float] = []
@@ -199,7 +194,6 @@ def _read_lines(path: Path) -> Iterator[bytes]:
 
 
 def _parse(line: bytes, where: str) -> ScoredDoc:
-    """One line of a TREC run; columns are separated by ASCII white space, as in trec_eval."""
     columns = line.split()
     if len(columns) != 6:
         hint = HINTS.get(len(columns), "")
@@ -220,7 +214,6 @@ def _parse(line: bytes, where: str) -> ScoredDoc:
 
 
 def _parse_unscored(line: bytes, where: str) -> ScoredDoc:
-    """One line of an MS MARCO run."""
     columns = line.split()
     if len(columns) != 3:
         raise DataError(f"{where}: {len(columns)} columns, expected 3 as in the first line (query-id, doc-id, rank)")
@@ -260,7 +253,6 @@ def _refuse_unwritable(path: Path, hits: RankedList, tag: str) -> None:
 
 
 def _format_lines(hits: RankedList, manifest: RunManifest, tag: str) -> str:
-    """The lines of a list in the format of the run."""
     if manifest.output_format == "msmarco":
         start = f"{hits.query_id}\t"
         return "".join([f"{start}{doc_id}\t{rank}\n" for doc_id, rank in zip(hits.doc_ids, hits.ranks, strict=True)])

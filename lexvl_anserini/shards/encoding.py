@@ -198,7 +198,6 @@ class CoveredDigest:
 
 
 def _format_metadata(document: Document) -> str:
-    """A document's metadata as the shards store it."""
     try:
         return orjson.dumps(dict(document.metadata)).decode()
     except (TypeError, ValueError, RecursionError) as problem:

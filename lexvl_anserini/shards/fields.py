@@ -121,11 +121,7 @@ def compute_own_weight(quantiser: Quantiser | None) -> int:
 
 
 def join_fields(
-    fields: Mapping[str, Path],
-    output: Path,
-    analysis: Analysis,
-    overwrite: bool = False,
-    progress: Progress = silent,
+    fields: Mapping[str, Path], output: Path, analysis: Analysis, overwrite: bool = False, progress: Progress = silent
 ) -> Manifest:
     """Writes the shards of several fields as one folder of shards, whole or not at all.
 
@@ -214,7 +210,6 @@ def _quantise_texts(
 def _read_documents(
     folder: Path, manifest: Manifest, vectors: Callable[[Path, ShardRecord], Iterable[ImpactDocument]]
 ) -> Iterator[FieldDocument]:
-    """The documents of a folder of shards with what is stored beside their vectors."""
     for path, entry in check_shards(folder, manifest):
         contents = read_contents(path) if manifest.layout.get("contents") else repeat("")
         metadata = read_metadata(path) if manifest.may_have_metadata else repeat(NO_METADATA)

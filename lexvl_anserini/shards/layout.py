@@ -63,12 +63,7 @@ class Layout:
 
 
 class Part(NamedTuple):
-    """One of several equal parts of a corpus, encoded separately and merged when indexed.
-
-    Attributes:
-        number: counts from 0.
-        of: number of parts.
-    """
+    """One of several equal parts of a corpus, counted from 0, encoded separately and merged when indexed."""
 
     number: int = 0
     of: int = 1
@@ -81,6 +76,11 @@ class Part(NamedTuple):
             raise UsageError(f"{self.of} parts of a corpus of {documents} documents: expected at most {documents}")
         first = documents * self.number // self.of
         return first, documents * (self.number + 1) // self.of - first
+
+    def describe(self, documents: int) -> dict[str, int]:
+        """The manifest's entry; `documents` and `digest` beside it describe the whole corpus."""
+        first, count = self.span(documents)
+        return {"id": self.number, "num": self.of, "first": first, "documents": count}
 
 
 class SkippedDocument(NamedTuple):
@@ -96,10 +96,8 @@ class Shard(NamedTuple):
 
     Attributes:
         vectors: CSR [n, V] int64 (impact), float32 [n, D] (dense), None (text).
-        clipped: number of postings that quantising cut to the largest impact.
-        dropped: number of weights that quantising rounded to 0.
+        clipped, dropped: numbers of postings that quantising changed.
         skipped: documents that the shard lacks.
-        metadata: of each document.
     """
 
     ids: Sequence[str]

@@ -81,19 +81,13 @@ def request_shards(
             **({} if dataset.passages is None else {"passages": dataset.passages}),
             documents=summary.documents,
             digest=summary.digest,
-            **({} if part is None else {"part": describe_part(part, summary.documents)}),
+            **({} if part is None else {"part": part.describe(summary.documents)}),
             **({} if summary.contents is None else {"contents": summary.contents}),
         ),
         counts=Counts(),
         layout=layout.to_json(),
         versions={**list_versions(VERSIONED), **describe_circumstances(model, batch_size)},
     )
-
-
-def describe_part(part: Part, documents: int) -> dict[str, int]:
-    """The manifest's entry of a part; `documents` and `digest` beside it describe the whole corpus."""
-    first, count = part.span(documents)
-    return {"id": part.number, "num": part.of, "first": first, "documents": count}
 
 
 def describe_circumstances(model: Encoder, batch_size: int) -> dict[str, str]:
@@ -235,7 +229,6 @@ def check_same_meaning(first: Manifest, other: Manifest, where: Path) -> None:
 
 
 def _describe_scale(manifest: Manifest) -> str:
-    """How to encode a corpus with the scale of another."""
     sides = Quantiser.from_json(manifest.quantiser)
     options = [f"--quantiser fixed --scale {sides.document.scale!r}"]
     options += [f"--bits {sides.document.bits}"] if sides.document.bits else []

@@ -41,9 +41,7 @@ class Pruning:
     Attributes:
         only_terms: terms that documents may have; None allows all.
         without_terms: terms that they may not have.
-        least_impact: smaller impacts go.
-        document_terms: that many largest impacts per document.
-        term_documents: that many largest impacts per term.
+        document_terms, term_documents: that many largest impacts per document, and per term.
     """
 
     only_terms: frozenset[str] | None = None

@@ -228,7 +228,6 @@ def _kind(value: Any) -> str:
 
 
 def _check_id(doc_id: Any, where: str) -> str:
-    """The id of a document."""
     if not isinstance(doc_id, str) or not doc_id or doc_id.split() != [doc_id] or not fits_index(doc_id):
         raise ArtefactError(
             f"{where}: document id {shown(doc_id)}, expected a text without white space, of at most "
@@ -238,7 +237,6 @@ def _check_id(doc_id: Any, where: str) -> str:
 
 
 def _read_json_rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yields each JSON object of a shard and its place, for errors."""
     with _open_shard(path) as lines:
         for number, line in enumerate(lines, start=1):
             where = f"{path} line {number}"
@@ -257,7 +255,6 @@ def _parse_rows(data: bytes | str, where: str) -> Any:
 
 @contextmanager
 def _open_shard(path: Path) -> Iterator[BinaryIO]:
-    """The bytes of a shard of JSON lines, plain or gzip."""
     try:
         with open_packed(path) as source:
             yield source
@@ -324,7 +321,6 @@ def _read_parquet_impacts(path: Path, vocabulary: Vocabulary) -> Iterator[Impact
 
 
 def _read_postings(batch: Any, where: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The lengths of a batch's vectors, their dimensions and their impacts."""
     import numpy as np
 
     columns = [batch.column(name) for name in ("term", "impact")]
@@ -344,7 +340,6 @@ def _convert_numbers(array: Any) -> np.ndarray:
 
 
 def _describe_no_impact(where: str, doc_id: Any, term: str, impact: Any) -> ArtefactError:
-    """The error about a value that is no impact, or one that has no exact score."""
     remedy = "encode with fewer bits" if isinstance(impact, int) and impact > MAX_IMPACT else "encode again"
     return ArtefactError(
         f"{where}: document {doc_id!r}, impact {impact} of term {term!r}, expected an integer from 1 to "
@@ -353,7 +348,6 @@ def _describe_no_impact(where: str, doc_id: Any, term: str, impact: Any) -> Arte
 
 
 def _parse_object(metadata: Any, where: str) -> Mapping[str, Any]:
-    """A document's metadata."""
     if isinstance(metadata, str):
         metadata = _parse_rows(metadata, where)
     if isinstance(metadata, list) and all(isinstance(pair, tuple) for pair in metadata):
@@ -364,7 +358,6 @@ def _parse_object(metadata: Any, where: str) -> Mapping[str, Any]:
 
 
 def _columns(path: Path) -> Iterator[Columns]:
-    """Batches of a parquet shard."""
     import numpy as np
 
     documents = 0
@@ -393,7 +386,6 @@ def _decode_utf8(values: list[Any], where: str) -> tuple[bytes, bytes]:
 
 
 def _format_json(value: Any, where: str) -> bytes:
-    """Metadata as a JSON object without null values."""
     pairs = _parse_object(value, where)
     try:
         return orjson.dumps({key: item for key, item in pairs.items() if item is not None})
@@ -450,7 +442,6 @@ def _read_lexical(shards: Path, manifest: Manifest, rows: Mapping[str, int]) -> 
 
 
 def _check_all(shards: Path, rows: Mapping[str, int], places: Sequence[int]) -> None:
-    """Raises DataError if a document was not found."""
     if len(places) < len(rows):
         present = set(places)
         missing = [doc_id for doc_id, row in rows.items() if row not in present]

@@ -26,15 +26,8 @@ from lexvl_anserini.data.pictures.images import OnError
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.claims import Claim, report_finished
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.files import (
-    atomic_write,
-    compute_sha256,
-    disk_errors,
-    exclusive,
-    make_folder,
-    publish,
-)
-from lexvl_anserini.ground.manifest import UNFINISHED, Manifest, QuantiserEntry, ShardRecord, write_manifest
+from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, exclusive, make_folder, publish
+from lexvl_anserini.ground.manifest import UNFINISHED, Manifest, ShardRecord, write_manifest
 from lexvl_anserini.ground.progress import Progress, make_batches, silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import VOCABULARY
@@ -88,8 +81,7 @@ def write_impacts(
         progress: called with the number of documents just done.
         on_error: for images that cannot be read: "fail", or "skip" (skipped, counted, listed in skipped.jsonl).
         part: encode only this part of the corpus. All parts use the scale from the sample of the whole corpus, so that
-            they can be merged. A part of a plan (`doors.cluster.plans.plan_corpus`) reads its own documents alone; its
-            shards and manifest are the same.
+            they can be merged. A part of a plan reads its own documents alone; its shards and manifest are the same.
 
     Returns:
         The manifest; its counts of documents and of skipped ones sum to the documents of the corpus or part.
@@ -116,7 +108,9 @@ def write_impacts(
                 progress(request.documents)
                 return plan
             if plan is None or plan.corpus.contents not in (None, request.corpus.contents):
-                scale = find_quantiser(request, reading, model, batch_size, policy)
+                scale = request.quantiser  # empty for shards without impacts
+                if scale:
+                    scale = reading.calibrated(Quantiser.from_json(scale), model, batch_size, policy).to_json()
                 plan = replace(request, quantiser=scale, shards=select_valid(output, plan, scale, overwrite))
                 write_manifest(output, plan, UNFINISHED)
             shards = UnfinishedShards(output, plan, model, layout, covered)
@@ -124,23 +118,9 @@ def write_impacts(
             return shards.finish()
 
 
-def find_quantiser(
-    request: Manifest, reading: CorpusReading, model: Encoder, batch_size: int, on_error: OnError
-) -> QuantiserEntry:
-    """The quantiser of the request with the scale of the corpus; empty for shards without impacts."""
-    if not request.quantiser:
-        return request.quantiser
-    return reading.calibrated(Quantiser.from_json(request.quantiser), model, batch_size, on_error).to_json()
-
-
 @dataclass
 class UnfinishedShards:
-    """A folder of shards that is being written.
-
-    Attributes:
-        plan: the manifest but for counts and shards.
-        records: of the finished shards by name.
-    """
+    """A folder of shards that is being written: its plan, and the records of finished shards by name."""
 
     output: Path
     plan: Manifest
@@ -166,7 +146,7 @@ class UnfinishedShards:
         for number, batch in enumerate(make_batches(documents, self.layout.shard_size)):
             name = self.layout.name(number)
             shard = None
-            if name in done and self._has_contents(name, batch):
+            if name in done and self.records[name].contents in (None, CoveredDigest(self.covered).add(batch)):
                 progress(len(batch))
             else:
                 shard = encode_shard(batch, self.model, quantiser, batch_size, progress, on_error)
@@ -179,9 +159,6 @@ class UnfinishedShards:
                 f"{self.output}: the corpus changed while it was read; all shards are removed, run the same command "
                 "again"
             )
-
-    def _has_contents(self, name: str, batch: list[Any]) -> bool:
-        return self.records[name].contents in (None, CoveredDigest(self.covered).add(batch))
 
     def add(self, name: str, shard: Shard, contents: str | None) -> None:
         """Writes a shard under a temporary name, records it in the plan, then gives it its name."""
@@ -202,7 +179,6 @@ class UnfinishedShards:
             publish(part, self.output / name)
 
     def _list_records(self) -> tuple[ShardRecord, ...]:
-        """The finished shards in the order of their names."""
         return tuple(self.records[name] for name in sorted(self.records))
 
     def finish(self) -> Manifest:

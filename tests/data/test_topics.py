@@ -51,11 +51,6 @@ def test_bad_topics_are_told_with_file_and_line(tmp_path, name, content, message
         list(read_topics(written(tmp_path, name, content)))
 
 
-def test_absent_file(tmp_path):
-    with pytest.raises(DataError, match="absent.tsv: cannot be read"):
-        list(read_topics(tmp_path / "absent.tsv"))
-
-
 def test_truncated_gzip(tmp_path):
     path = tmp_path / "t.tsv.gz"
     path.write_bytes(gzip.compress(b"q1\ta\n" * 1000)[:30])
@@ -100,13 +95,6 @@ def test_qrels_in_each_layout(tmp_path, name, content):
 def test_bad_qrels_are_told_with_file_and_line(tmp_path, content, message):
     with pytest.raises(DataError, match=message):
         list(read_qrels(written(tmp_path, "q.tsv", content)))
-
-
-def test_escaping_is_the_same_in_topics_and_qrels(tmp_path):
-    topics = written(tmp_path, "t.tsv", "q 100%\ttext\n")
-    qrels = written(tmp_path, "q.tsv", "q 100%\td\u00a01\t1\n")
-    assert next(read_topics(topics, escape_ids=True)).query_id == "q%20100%25"
-    assert next(read_qrels(qrels, escape_ids=True)) == Qrel("q%20100%25", "d%C2%A01", 1)
 
 
 @given(st.text(st.characters(exclude_categories=("Cs",)), min_size=1))

@@ -178,11 +178,3 @@ def test_strict_scores_give_every_evaluator_our_order(tmp_path: Path) -> None:
         values[strict] = pytrec_eval.RelevanceEvaluator({"q": {"a": 1}}, {"recip_rank"}).evaluate(scores)["q"]
     assert values[False]["recip_rank"] == pytest.approx(1 / 3)
     assert values[True]["recip_rank"] == 1
-
-
-def test_damaged_manifest(tmp_path: Path) -> None:
-    run = tmp_path / "x.trec"
-    write_run(run, LISTS, MANIFEST)
-    name_manifest(run).write_text("{}")
-    with pytest.raises(ArtefactError, match="not a run's manifest of this version"):
-        read_run_manifest(run)

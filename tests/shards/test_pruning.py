@@ -103,10 +103,7 @@ def test_numbers_that_make_no_sense() -> None:
         Pruning(document_terms=0)
 
 
-@given(
-    st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(1, 4)), max_size=8),
-    st.integers(1, 4),
-)
+@given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(1, 4)), max_size=8), st.integers(1, 4))
 def test_a_term_keeps_its_largest_impacts(vectors: list[dict[str, int]], count: int) -> None:
     cuts = compute_cuts(vectors, Pruning(term_documents=count))
     assert cuts is not None

@@ -64,9 +64,6 @@ def test_texts_have_no_vectors(tmp_path: Path) -> None:
         read_stored_vectors(tmp_path, {"a": 0})
 
 
-# ---- a lexical and a dense encoder of one corpus, with their runs
-
-
 @pytest.fixture(scope="module")
 def line(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`splade` and `sentence` each: shards, and `NAME.trec`, over eight texts."""

@@ -98,14 +98,6 @@ def test_skipping_reads_and_encodes_each_picture_once(tmp_path, pictured, name, 
     assert rows_of(tmp_path / "out") == rows_of(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("name", ["bag-of-tokens", "splade"])
-def test_texts_have_nothing_to_skip(tmp_path, load, name):
-    model = load(name, "splade/ckpt_bert")
-    encode(tmp_path / "fail", model=model)
-    encode(tmp_path / "skip", model=model, on_error="skip")
-    assert tree(tmp_path / "fail") == tree(tmp_path / "skip")
-
-
 def test_a_failed_run_is_resumed_by_skipping(tmp_path, pictured, encoded):
     order = [*pictured[10:17], pictured[28], *pictured[:10], *pictured[17:28]]  # the first shard is in order
     encode(tmp_path / "fresh", order, PICTURES, on_error="skip")

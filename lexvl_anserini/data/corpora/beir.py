@@ -67,7 +67,6 @@ def load_beir(ref: CorpusRef) -> Dataset:
 def load_beir_folder(folder: Path, ref: CorpusRef) -> Dataset:
     """A dataset in BEIR's layout under the name of the reference.
 
-    In BEIR's own datasets a document whose id is the topic's does not count; a folder is such a dataset by its name.
     Only the corpus has to be there; topics and qrels are looked for when they are read, so that a bare corpus can be
     encoded. Another split than the default is looked for at once.
     """
@@ -94,8 +93,7 @@ def load_beir_folder(folder: Path, ref: CorpusRef) -> Dataset:
 def is_beir(folder: Path, name: str) -> bool:
     """Whether a folder that is read under a name is a dataset of BEIR, by either: `beir/scifact`, `beir:DATA/scifact`.
 
-    BEIR's own evaluation drops, in every dataset, documents whose id is the topic's (`ignore_identical_ids`). In
-    folders of one's own, equal ids may mean nothing: topics and documents that are both counted from 1.
+    BEIR's own evaluation drops documents whose id is the topic's; elsewhere, equal ids may mean nothing.
     """
     parts = folder.absolute().parts
     names = {"/".join(parts[-1:]), "/".join(parts[-2:])}
@@ -282,7 +280,6 @@ class _NotFetchedError(Exception):
 
 
 def _fetch_archive(url: str, md5: str, path: Path) -> None:
-    """Downloads an archive and compares it with its MD5."""
     import pooch
 
     path.parent.mkdir(parents=True, exist_ok=True)

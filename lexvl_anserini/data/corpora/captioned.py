@@ -44,10 +44,7 @@ DEFAULT_SPLIT = "test"
 DEFAULT_DIRECTION = "text-to-image"
 
 # Requested split -> splits of the file.
-MERGED: Mapping[str, frozenset[str]] = {
-    "train": frozenset({"train", "restval"}),
-    "train-only": frozenset({"train"}),
-}
+MERGED: Mapping[str, frozenset[str]] = {"train": frozenset({"train", "restval"}), "train-only": frozenset({"train"})}
 
 
 class KnownImages(NamedTuple):
@@ -65,12 +62,10 @@ KNOWN: Mapping[str, KnownImages] = {
         "val2014 only)",
     ),
     "flickr30k": KnownImages(
-        ("flickr30k-images", "flickr30k_images"),
-        "the Flickr30k images (University of Illinois, by its request form)",
+        ("flickr30k-images", "flickr30k_images"), "the Flickr30k images (University of Illinois, by its request form)"
     ),
     "flickr8k": KnownImages(
-        ("Flicker8k_Dataset", "Flickr8k_Dataset"),
-        "the Flickr8k images (University of Illinois, Flickr8k_Dataset.zip)",
+        ("Flicker8k_Dataset", "Flickr8k_Dataset"), "the Flickr8k images (University of Illinois, Flickr8k_Dataset.zip)"
     ),
 }
 

@@ -17,12 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lexvl_anserini.data.checks import check_id, unescape_id
-from lexvl_anserini.data.corpora.captioned import (
-    DEFAULT_DIRECTION,
-    DEFAULT_SPLIT,
-    read_captioned_images,
-    view_dataset,
-)
+from lexvl_anserini.data.corpora.captioned import DEFAULT_DIRECTION, DEFAULT_SPLIT, read_captioned_images, view_dataset
 from lexvl_anserini.data.dataset import Dataset, choose_direction
 from lexvl_anserini.data.lines import FileState, read_file_state, some
 from lexvl_anserini.data.parquet import Failure, raise_parquet_errors, read_batches
@@ -49,10 +44,8 @@ TABLES_HELD = 2
 class Tables:
     """The files of a corpus of embeddings.
 
-    Attributes:
-        folder: holds the tables and, for captions and judgements, dataset_meta.json.
-        features: what the tables' names end in: "" or, for instance, `before_proj_blip`.
-        escaped: ids of documents and topics are percent-encoded, those in the tables are not.
+    The tables' names end in the features, "" or, for instance, `before_proj_blip`. Ids of documents and topics may be
+    escaped, those in the tables are not.
     """
 
     folder: Path

@@ -34,11 +34,8 @@ def load_folder(ref: CorpusRef) -> Dataset:
     A folder with a `corpus.jsonl` is read in BEIR's layout; `/<split>` may follow its path. Otherwise every image and
     every `.txt` file below it is a document, in the order of their paths. The id of an image is its path, and its
     caption is the text of `<same name>.txt` if that file exists; the id of a text is its path without the suffix.
-    Whatever else there is (hidden files, files of other kinds, HEIC without pillow-heif, links to folders, pipes, ...)
-    is counted and named in the log.
-
-    The default direction is text-to-image if the first file is an image, else (and in BEIR's layout)
-    text-to-text.
+    Whatever else there is (hidden files, files of other kinds, links to folders, ...) is counted and named in the log.
+    The default direction is text-to-image if the first file is an image, else (and in BEIR's layout) text-to-text.
     """
     where, split_in_name = split_folder(find_place(ref))
     if where.is_dir() and find_corpus_file(where):
@@ -46,19 +43,13 @@ def load_folder(ref: CorpusRef) -> Dataset:
         name = f"folder:{where}" if split_in_name else ref.name
         return load_beir_folder(where, replace(ref, name=name, split=split, direction=direction))
     files = list_corpus_files(where, _find_captions)
-    first = _find_first(
-        files,
-        _is_read,
-        f"no corpus.jsonl and no file to read in it; expected images (.jpg, .png, ...) or {TEXT_SUFFIX}",
-    )
+    lacking = f"no corpus.jsonl and no file to read in it; expected images (.jpg, .png, ...) or {TEXT_SUFFIX}"
+    first = _find_first(files, _is_read, lacking)
     if ref.split is not None:
         raise DataError(f"{where}: split {ref.split!r} of a plain folder; only BEIR's layout has splits")
     direction = choose_direction(ref, DIRECTIONS, "text-to-image" if _is_image(first) else "text-to-text")
-    return _build_dataset(
-        replace(ref, direction=direction),
-        where,
-        partial(read_files, files, ref.escape_ids, direction == "text-to-image"),
-    )
+    documents = partial(read_files, files, ref.escape_ids, direction == "text-to-image")
+    return _build_dataset(replace(ref, direction=direction), where, documents)
 
 
 def load_pictures(ref: CorpusRef) -> Dataset:
@@ -106,7 +97,6 @@ def read_files(
 
 
 def _find_first(files: Files, fits: Callable[[str], bool], problem: str) -> str:
-    """The first name that fits."""
     first = next(filter(fits, files.names(LeftOut())), None)
     if first is None:
         heic = sum(get_suffix(name) in HEIC_SUFFIXES for name in files.names(LeftOut()))
@@ -129,7 +119,6 @@ def _list_captions(image: str) -> tuple[str, str]:
 
 
 def _find_captions(names: Iterable[str]) -> frozenset[str]:
-    """The names that captions of the images among the names would have."""
     return frozenset(caption for name in names if _is_image(name) for caption in _list_captions(name))
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
+from weakref import finalize
 
 from lexvl_anserini.data.lines import FileState, LeftOut, describe_unreadable, printable, read_file_state
 from lexvl_anserini.ground.errors import DataError
@@ -55,6 +56,7 @@ class Archive:
         self.path = path
         self.members = members
         self._handle = os.open(path, os.O_RDONLY)
+        finalize(self, os.close, self._handle)
 
     def place(self, member: str) -> Place:
         """Where the bytes of a member are."""
@@ -74,10 +76,6 @@ class Archive:
             raise DataError(f"{self.path}: member {member!r} has {len(data)} bytes, expected {place.size}")
         return data
 
-    def __del__(self) -> None:
-        if handle := getattr(self, "_handle", None):
-            os.close(handle)
-
 
 def open_archive(path: Path) -> Archive:
     """The archive, indexed on the first call and again only if the file has changed."""
@@ -94,7 +92,6 @@ def index_archive(path: Path, state: FileState) -> Archive:
 
 
 def _place_files(members: Iterable[tarfile.TarInfo], left_out: LeftOut) -> dict[str, Place]:
-    """The places of the files and of links to them."""
     files: dict[str, Place] = {}
     links: dict[str, str] = {}
     for member in members:
@@ -154,7 +151,6 @@ def _resolve_link(name: str, link: tarfile.TarInfo) -> str:
 
 
 def _iter_members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
-    """Every member, in order."""
     end, last = 0, "none"
     try:
         with tarfile.open(path, "r:") as archive:
@@ -185,7 +181,6 @@ def _iter_members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
 
 
 def _check_end(path: Path, end: int, last: str) -> None:
-    """Checks that the archive ends after its last member."""
     with open(path, "rb") as source:
         source.seek(end)
         blocks = source.read(_END)
@@ -230,11 +225,7 @@ class PageReference(NamedTuple):
 
 
 def find_page(reference: str) -> PageReference | None:
-    """The page that a reference names; None for a whole file.
-
-    >>> find_page("scans/a.tif#3")
-    PageReference(file='scans/a.tif', page=3)
-    """
+    """The page that a reference names; None for a whole file."""
     match = _PAGE.fullmatch(reference)
     return PageReference(match["file"], int(match["page"])) if match else None
 

@@ -242,7 +242,6 @@ def _drop_warnings() -> None:
 
 @cache
 def _register_heic() -> None:
-    """Makes Pillow open HEIC if pillow-heif is installed."""
     try:
         from pillow_heif import register_heif_opener
     except ImportError:
@@ -252,7 +251,6 @@ def _register_heic() -> None:
 
 @cache
 def _list_formats() -> tuple[str, ...]:
-    """Those of `FORMATS` that this Pillow opens."""
     import PIL.Image
 
     PIL.Image.init()
