@@ -19,9 +19,7 @@ import numpy as np
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.records import Document
 
-# Ids named in an error: enough to see a pattern, few enough for one line.
-NAMED = 5
-
+NAMED = 5  # ids named in an error: enough to see a pattern, few enough for one line
 Documents = Callable[[], Iterator[Document]]
 
 
@@ -85,15 +83,9 @@ def pack_field(value: str | None) -> bytes:
     return b"+" + len(data).to_bytes(8, "little") + data
 
 
-# The longest term of a Lucene index, in bytes of UTF-8.
-MAX_ID_BYTES = 32_766
-
-# Characters of an id in an error.
-SHOWN = 80
-
-# Integers from here on are no ids; Python refuses to write those of some thousand digits.
-_DIGITS = 10**1000
-
+MAX_ID_BYTES = 32_766  # the longest term of a Lucene index, in bytes of UTF-8
+SHOWN = 80  # characters of an id in an error
+_DIGITS = 10**1000  # integers from here on are no ids; Python refuses to write those of some thousand digits
 _REFUSED = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
 _ESCAPED = re.compile(r"[\s%\x00-\x1f\x7f-\x9f]")
 

@@ -26,8 +26,7 @@ from lexvl_anserini.ground.records import Document, Qrel, TeacherScore, Topic
 from lexvl_anserini.ground.registry import CORPORA, import_home
 from lexvl_anserini.ground.typed import MOST, check_type
 
-# What topics and documents are: the query side first.
-DIRECTIONS = ("text-to-text", "text-to-image", "image-to-text")
+DIRECTIONS = ("text-to-text", "text-to-image", "image-to-text")  # what topics and documents are: the query side first
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,6 @@ def choose_direction(ref: CorpusRef, offered: Sequence[str], default: str) -> st
 
 
 DELIMITER = "#"
-
 WORD = re.compile(r"\S+")
 
 

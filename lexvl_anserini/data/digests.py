@@ -26,11 +26,8 @@ from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.machine import expand_path
 
 MEMORY = "digests.sqlite3"
-
-# A file that changed less than this time ago can change again without a trace in its times.
-RACY_NS = 2 * 10**9
-# New digests that wait to be written together.
-WAITING = 1000
+RACY_NS = 2 * 10**9  # a file that changed less than this time ago can change again without a trace in its times
+WAITING = 1000  # new digests that wait to be written together
 
 
 class FileDigests:
@@ -135,9 +132,7 @@ def _make_key(source: _Source, state: FileState) -> bytes:
     return blake2b(repr((where, *state)).encode(), digest_size=16).digest()
 
 
-# Seconds to wait for another process that is writing.
-PATIENCE_S = 1.0
-
+PATIENCE_S = 1.0  # seconds to wait for another process that is writing
 _CHECK_BYTES = 8
 
 

@@ -25,13 +25,8 @@ from lexvl_anserini.ground.errors import DataError
 
 BOM = b"\xef\xbb\xbf"
 REPLACEMENT = "\ufffd"
-
-# Suffixes of compressed files.
-PACKED = (".gz", ".zst")
-
-# What reading a damaged gzip file raises.
-DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
-
+PACKED = (".gz", ".zst")  # suffixes of compressed files
+DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)  # what reading a damaged gzip file raises
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -181,11 +176,8 @@ def _describe_type(value: Any) -> str:
 
 log = logging.getLogger(__name__)
 
-# Names in a line.
-NAMED = 5
-
-# A reason that users expect: the line is for information. All other lines are warnings.
-HIDDEN = "hidden"
+NAMED = 5  # names in a line
+HIDDEN = "hidden"  # a reason that users expect: its line is for information, all others are warnings
 
 
 class FileState(NamedTuple):

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
 ROWS = 4096
-# Characters of a message of Arrow, which may have several lines.
-SHOWN = 200
+SHOWN = 200  # characters of a message of Arrow, which may have several lines
 
 
 class Failure(NamedTuple):
@@ -109,7 +108,6 @@ def is_numbers(kind: Any) -> bool:
 GROUPS_HELD = 2
 
 DAMAGED = Failure(remedy="no Parquet table, or a damaged one; fetch it again")
-
 _LOCK = Lock()
 
 

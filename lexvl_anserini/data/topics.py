@@ -26,8 +26,7 @@ TOPIC_FORMATS = ".tsv or .txt (query_id, tab, text) or .jsonl (BEIR queries), ea
 # Suffixes of files that a user may name as topics; no dataset's name ends in one.
 _FILE_SUFFIXES = frozenset({".csv", ".json", ".jsonl", ".tsv", ".txt", *PACKED})
 
-# Larger relevances overflow in tools that measure.
-_INTEGER = re.compile(r"[+-]?0*[0-9]{1,9}")
+_INTEGER = re.compile(r"[+-]?0*[0-9]{1,9}")  # larger relevances overflow in tools that measure
 _PROBABILITY = re.compile(r"0?\.[0-9]+(e-?[0-9]+)?|1\.0*|1", re.IGNORECASE)
 _QRELS_HEADER = ("query-id", "corpus-id", "score")
 _EXPECTED = (

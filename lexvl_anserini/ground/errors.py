@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-# Characters of another library's message that an error line keeps.
-LONGEST_REASON = 200
+LONGEST_REASON = 200  # characters of another library's message that an error line keeps
 
 # Words of other libraries' messages that advise to run code or to lift a limit, and what the message says instead.
 ADVICE = {
@@ -26,8 +25,7 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
 
 
-# Characters of a message: a damaged file may hold an id or a key of any length.
-LONGEST = 1500
+LONGEST = 1500  # characters of a message: a damaged file may hold an id or a key of any length
 
 
 class LexvlError(Exception):

@@ -37,9 +37,8 @@ QUOTED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 # there is the user's, an `INDEX.old` or `RUN.part` too.
 PART, OLD, ROOM = ".lexvl.part", ".lexvl.old", ".lexvl.room"
 
-# Arguments of Linux's renameat2: paths are relative to the working directory; swap the two names.
-AT_FDCWD = -100
-RENAME_EXCHANGE = 2
+AT_FDCWD = -100  # an argument of Linux's renameat2: paths are relative to the working directory
+RENAME_EXCHANGE = 2  # another: swap the two names
 
 
 @contextmanager

@@ -143,8 +143,7 @@ def find_lucene(jar: Path) -> str | None:
     return match[1] if match else None
 
 
-# The folder of caches below a home folder.
-CACHE = Path(".cache/lexvl")
+CACHE = Path(".cache/lexvl")  # the folder of caches below a home folder
 
 
 def find_home_folder() -> Path:

@@ -25,15 +25,9 @@ from lexvl_anserini.ground.typed import Entry, check, convert, list_keys
 # The file of a `Manifest`, and the file that holds the same while the shards are not complete.
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished.json"
-
-# The name of the encoder of vectors that were imported without one.
-NO_ENCODER = "none"
-
-# The name of the encoder of an index of several fields, whose encoders the entry `fields` has.
-FIELDS = "fields"
-
-# A shard is a file in `docs/`, wherever the folder came from.
-SHARD_NAME = re.compile(r"docs/[^/\0]+")
+NO_ENCODER = "none"  # the name of the encoder of vectors that were imported without one
+FIELDS = "fields"  # the name of the encoder of an index of several fields, whose encoders the entry `fields` has
+SHARD_NAME = re.compile(r"docs/[^/\0]+")  # a shard is a file in `docs/`, wherever the folder came from
 
 # Keys of a corpus, and options of an encoder, that 0.3.0 is the last version to read, and what they say.
 GONE = {"exif": "EXIF metadata", "languages": "queries in other languages", "taught": "taught words"}
@@ -374,8 +368,7 @@ def read_manifest(folder: Path) -> Manifest:
     return Manifest.from_json(read_json(path, "manifest"), str(path))
 
 
-# Digits of a digest behind a name: they separate two files or indexes of one name.
-NAMED = 12
+NAMED = 12  # digits of a digest behind a name: they separate two files or indexes of one name
 INDEX_DIGESTS = re.compile(rf"(@[0-9a-f]{{{NAMED}}})?(\+[0-9a-f]{{{NAMED}}})?$")
 
 

@@ -20,15 +20,10 @@ from typing import TypeVar
 log = logging.getLogger("lexvl_anserini")
 
 Item = TypeVar("Item")
-
 Progress = Callable[[int], None]
-
-# Seconds between two lines of the log.
-LOG_EVERY_S = 10.0
-
-# Steps that last, in all threads, and the lock of their line.
-_steps: list[str] = []
-_line = Lock()
+LOG_EVERY_S = 10.0  # seconds between two lines of the log
+_steps: list[str] = []  # steps that last, in all threads
+_line = Lock()  # of the line that names them
 
 # Terminal codes: clear the line; go back to its begin, so that the next output overwrites it.
 CLEAR, BACK = "\x1b[2K", "\r"

@@ -27,9 +27,7 @@ from lexvl_anserini.ground.manifest import VocabularyEntry
 if TYPE_CHECKING:
     import numpy as np
 
-# Lucene sums scores in 32-bit floats, which represent every integer up to this one.
-SCORE_LIMIT = 1 << 24
-
+SCORE_LIMIT = 1 << 24  # Lucene sums scores in 32-bit floats, which represent every integer up to this one
 NO_METADATA: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -136,14 +134,9 @@ class Measurement(NamedTuple):
     ties: str = ""
 
 
-# The file beside shards or an index that holds their terms.
-VOCABULARY = "vocab.txt"
-
-# Lucene accepts no terms above 32,766 bytes.
-MAX_TERM_BYTES = 32_766
-
-# White space, and control characters.
-NOT_INDEXED = re.compile(r"[\s\x00-\x1f\x7f]")
+VOCABULARY = "vocab.txt"  # the file beside shards or an index that holds their terms
+MAX_TERM_BYTES = 32_766  # Lucene accepts no terms above 32,766 bytes
+NOT_INDEXED = re.compile(r"[\s\x00-\x1f\x7f]")  # white space, and control characters
 
 
 def check_term(term: str, where: str) -> None:

@@ -151,11 +151,8 @@ ENGINES: Registry[EngineRow] = Registry(
 )
 # Which engine indexes shards of a kind unless the user names another.
 DEFAULT_ENGINES: Mapping[str, str] = {"dense": "faiss", "impact": "lucene", "text": "bm25"}
-# Engines of 0.3.0, the last version that reads their indexes.
-GONE_ENGINES = frozenset({"milvus", "pgvector"})
-
-# A runtime other than torch is an option of the encoder in manifests: `--set runtime=NAME`.
-TORCH = "torch"
+GONE_ENGINES = frozenset({"milvus", "pgvector"})  # engines of 0.3.0, the last version that reads their indexes
+TORCH = "torch"  # a runtime other than torch is an option of the encoder in manifests: `--set runtime=NAME`
 RUNTIMES: Registry[RuntimeRow] = Registry(
     "runtime", "lexvl.runtimes", {TORCH: RuntimeRow("lexvl_anserini.encoders.loading:load_by_torch", None)}
 )

@@ -32,14 +32,9 @@ from lexvl_anserini.ground.errors import ArtefactError, UsageError
 # JSON's name of each type.
 NAMES = {str: "a text", bool: "true or false", int: "an integer", float: "a number", NoneType: "null"}
 
-# The largest int of Java and numpy.
-MOST = 2**31 - 1
-
-# More threads than any machine has processors.
-MOST_THREADS = 1024
-
-# Characters of a value in an error.
-SHOWN = 60
+MOST = 2**31 - 1  # the largest int of Java and numpy
+MOST_THREADS = 1024  # more threads than any machine has processors
+SHOWN = 60  # characters of a value in an error
 
 
 class Entry(dict[str, Any]):

@@ -33,14 +33,9 @@ from typing import NamedTuple, TypeVar
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.records import SCORE_LIMIT, DenseQuery, ImpactQuery, Topic
 
-# Clauses within each other: engines compile and search a tree recursively.
-MAX_DEPTH = 100
-
-# A value of a metadata field; text is converted to the field's type.
-Value = str | int | float | date
-
-# What `fold` computes.
-Result = TypeVar("Result")
+MAX_DEPTH = 100  # clauses within each other: engines compile and search a tree recursively
+Value = str | int | float | date  # a value of a metadata field; text is converted to the field's type
+Result = TypeVar("Result")  # what `fold` computes
 
 
 class Clause:

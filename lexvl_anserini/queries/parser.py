@@ -44,11 +44,8 @@ TOKEN = re.compile(
 # `2019..2021`, with an end at least; ends are numbers or dates.
 SPAN = re.compile(r"(?=.*\d)(?P<low>-?\d+(?:[.-]\d+)*)?\.\.(?P<high>-?\d+(?:[.-]\d+)*)?")
 
-# Brackets and NOTs within each other: each takes the parser some calls of functions.
-MAX_NESTING = 50
-
-# The length of an expression in errors.
-SHOWN_CHARACTERS = 120
+MAX_NESTING = 50  # brackets and NOTs within each other: each takes the parser some calls of functions
+SHOWN_CHARACTERS = 120  # the length of an expression in errors
 
 
 class Token(NamedTuple):

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The id of a query that the user types.
-TYPED = "query"
+TYPED = "query"  # the id of a query that the user types
 
 
 class Origin(Entry):

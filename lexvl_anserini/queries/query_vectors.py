@@ -50,8 +50,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Topics encoded at once: enough to sort by length, few enough for flat memory.
-PIECE = 1024
+PIECE = 1024  # topics encoded at once: enough to sort by length, few enough for flat memory
 
 
 def encode_queries(
@@ -325,8 +324,7 @@ class Feedback:
             raise UsageError(f"feedback with alpha {self.alpha} and beta {self.beta}: expected >= 0, one of them above")
 
 
-# Anserini's RM3 reads no further document of the first list.
-MOST_RM3_DOCUMENTS = 50
+MOST_RM3_DOCUMENTS = 50  # Anserini's RM3 reads no further document of the first list
 
 
 @dataclass(frozen=True)

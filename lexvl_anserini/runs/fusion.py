@@ -34,11 +34,8 @@ from lexvl_anserini.runs.trec import DEFAULT_HITS, read_lists, sort_by_rank
 
 log = logging.getLogger(__name__)
 
-# The constant of the published RRF (Cormack et al., SIGIR 2009).
-RRF_K = 60
-
-# Weights, and scores of runs, are far below; their squares and sums must stay numbers.
-LARGEST = 1e30
+RRF_K = 60  # the constant of the published RRF (Cormack et al., SIGIR 2009)
+LARGEST = 1e30  # weights, and scores of runs, are far below; their squares and sums must stay numbers
 
 # What runs must agree in to be fused; the fused run has the same.
 SHARED = ("topics", "topics_sha256", "dataset", "split", "data_dir", "remove_query")

@@ -25,12 +25,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 Item = TypeVar("Item")
-
-# What `as_frame` reads.
-LISTS = "a list of scored documents, or several"
-
-# NamedTuple's own constructor without its Python frame.
-_scored = partial(tuple.__new__, ScoredDoc)
+LISTS = "a list of scored documents, or several"  # what `as_frame` reads
+_scored = partial(tuple.__new__, ScoredDoc)  # NamedTuple's own constructor without its Python frame
 
 
 class RankedList(Sequence[ScoredDoc]):
@@ -178,16 +174,11 @@ def as_frame(rankings: Iterable[ScoredDoc] | Iterable[Iterable[ScoredDoc]]) -> D
     return DataFrame(rows, columns=list(ScoredDoc._fields))
 
 
-# Queries whose documents are searched together, and the passages that they hold at most.
-PIECE = 256
-HELD = 1 << 20
-
-# Passages of the first search for each hit, and how many times as many the next search has.
-FIRST = 2
-DEEPER = 4
-
-# Passages of the first search for those of some documents.
-LOOKED_AT = 1000
+PIECE = 256  # queries whose documents are searched together
+HELD = 1 << 20  # the passages that they hold at most
+FIRST = 2  # passages of the first search for each hit
+DEEPER = 4  # how many times as many the next search has
+LOOKED_AT = 1000  # passages of the first search for those of some documents
 
 # Ranked lists of passages, of some queries at a depth.
 SearchPassages = Callable[[Sequence[Any], int], Iterable[RankedList]]

@@ -29,8 +29,7 @@ HINTS = {
     4: "; judgements have four: are --run and --qrels swapped?",
 }
 
-# The largest rank in a line of a run.
-LARGEST_RANK = 2**31 - 1
+LARGEST_RANK = 2**31 - 1  # the largest rank in a line of a run
 
 # Between two equal scores a strict run keeps at least the spacing of float32 at this magnitude, so that scores
 # around zero do not end in denormal numbers.

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
 
 
-# Number of documents that calibrate the quantiser: few, because they are encoded twice.
-CALIBRATION_SAMPLE = 256
+CALIBRATION_SAMPLE = 256  # number of documents that calibrate the quantiser: few, because they are encoded twice
 CALIBRATION_SEED = 20240307
 
 
@@ -144,8 +143,7 @@ def calibrate(
 # Documents of the first read that stay in memory for the sample and for a part's digest: about 20 MB of passages.
 HELD = 16_384
 
-# In the place of the digest of a picture that cannot be read.
-UNREADABLE = "unreadable"
+UNREADABLE = "unreadable"  # in the place of the digest of a picture that cannot be read
 
 
 @dataclass(frozen=True)

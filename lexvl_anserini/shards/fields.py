@@ -62,17 +62,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The words of a text, for settings of BM25.
-Analysis = Callable[[BM25Settings], Callable[[str], Iterable[str]]]
+Analysis = Callable[[BM25Settings], Callable[[str], Iterable[str]]]  # the words of a text, for settings of BM25
 
 # Expressions write a term as `name:term`; these names are of ids and metadata.
 NAME = re.compile(r"(?!(?:id|meta)$)[A-Za-z][A-Za-z0-9_-]*")
 
-# The query weight to which each field's own is brought: the largest of 8 bits.
-LARGEST = 255
-
-# Documents of a field of texts that are quantised at once.
-PIECE = 4096
+LARGEST = 255  # the query weight to which each field's own is brought: the largest of 8 bits
+PIECE = 4096  # documents of a field of texts that are quantised at once
 
 
 class FieldDocument(NamedTuple):

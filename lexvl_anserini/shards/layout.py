@@ -18,11 +18,8 @@ from lexvl_anserini.ground.manifest import Counts, LayoutEntry, Manifest, ShardR
 from lexvl_anserini.ground.records import VOCABULARY, Vocabulary
 from lexvl_anserini.ground.typed import check_count
 
-# Documents per shard: the most that a killed command encodes again, and the most in memory at once.
-SHARD_SIZE = 4096
-
-# Counts of a manifest that add up.
-SUMMED = ("documents", "skipped", "empty", "postings", "clipped", "dropped")
+SHARD_SIZE = 4096  # documents per shard: the most that a killed command encodes again, and the most in memory at once
+SUMMED = ("documents", "skipped", "empty", "postings", "clipped", "dropped")  # counts of a manifest that add up
 
 
 @dataclass(frozen=True)

@@ -49,9 +49,7 @@ log = logging.getLogger(__name__)
 VERSIONED = ("lexvl-anserini", "numpy", "sentence-transformers", "tokenizers", "torch", "transformers")
 
 SKIPPED = "skipped.jsonl"
-
-# What the second digest of a corpus covers, in words.
-CONTENTS = "pictures, vectors or metadata"
+CONTENTS = "pictures, vectors or metadata"  # what the second digest of a corpus covers, in words
 
 
 def request_shards(

@@ -29,9 +29,7 @@ from lexvl_anserini.shards.reading import check_shards, read_counted_impacts, re
 log = logging.getLogger(__name__)
 
 Vector = Mapping[str, int]
-
-# Counts that pruning changes.
-PRUNED = ("documents", "empty", "postings", "max_impact")
+PRUNED = ("documents", "empty", "postings", "max_impact")  # counts that pruning changes
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,8 @@ MAX_IMPACT = SCORE_LIMIT - 1
 # Columns that every shard has, and the types that are read.
 _TYPES = {"id": is_text, "term": is_integers, "impact": is_integers, "emb": is_numbers}
 
-# Columns that shards may have besides ids and impacts.
-OPTIONAL = ("contents", "metadata")
-
-# Bytes of JSON lines that one call passes to Java.
-PIECE_BYTES = 4 << 20
+OPTIONAL = ("contents", "metadata")  # columns that shards may have besides ids and impacts
+PIECE_BYTES = 4 << 20  # bytes of JSON lines that one call passes to Java
 
 
 class TextDocument(NamedTuple):

@@ -41,9 +41,7 @@ DEFAULT_SPLIT = "test"
 # BEIR reports MS MARCO on its dev queries; its `test` split has the 43 topics of TREC DL 2019.
 DEFAULT_SPLITS = {"msmarco": "dev"}
 
-# Missing topics named in an error.
-NAMED = 5
-
+NAMED = 5  # missing topics named in an error
 _OWN_KEYS = frozenset({"_id", "title", "text", "image", "metadata"})
 
 
@@ -226,15 +224,10 @@ BEIR_ARCHIVES: Mapping[str, str] = {
     "webis-touche2020": "webis-touche2020/v2",
 }
 
-# The texts in an archive may be so many times larger than it.
-MOST_UNPACKED = 50
-
-# Until the server answers: a machine without network learns so in seconds.
-TIMEOUT_S = 10
-# Between two pieces of an archive.
-SILENCE_S = 60
-# Bytes of a download that are written at once.
-CHUNK = 1 << 20
+MOST_UNPACKED = 50  # the texts in an archive may be so many times larger than it
+TIMEOUT_S = 10  # until the server answers: a machine without network learns so in seconds
+SILENCE_S = 60  # between two pieces of an archive
+CHUNK = 1 << 20  # bytes of a download that are written at once
 
 
 def fetch_beir(name: str, root: Path) -> Path:

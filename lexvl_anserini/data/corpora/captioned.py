@@ -284,12 +284,10 @@ class ViewItem(NamedTuple):
     file: str | None = None
 
 
-# The images, from the start at each call.
-Images = Callable[[], Iterable[CaptionedImage]]
+Images = Callable[[], Iterable[CaptionedImage]]  # the images, from the start at each call
 # Makes ready what is needed to read images, and returns how a file is referred to.
 Opened = Callable[[], Callable[[str], str]]
-# The documents or the topics of an image.
-Items = Callable[[CaptionedImage], list[ViewItem]]
+Items = Callable[[CaptionedImage], list[ViewItem]]  # the documents or the topics of an image
 
 
 class View(NamedTuple):

@@ -31,13 +31,9 @@ if TYPE_CHECKING:
 
 IMAGES, TEXTS, CAPTIONS = "img_embs", "text_embs", "dataset_meta.json"
 OFFERED = ("text-to-image", "image-to-text")
-
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-# A reference to a vector.
-REFERENCE = re.compile(r"(?P<table>.+?\.parquet)::(?P<id>.+)", re.DOTALL)
-
-# Tables held in memory at once, at 4 bytes a number: captions and images of one corpus.
-TABLES_HELD = 2
+REFERENCE = re.compile(r"(?P<table>.+?\.parquet)::(?P<id>.+)", re.DOTALL)  # a reference to a vector
+TABLES_HELD = 2  # tables held in memory at once, at 4 bytes a number: captions and images of one corpus
 
 
 @dataclass(frozen=True)

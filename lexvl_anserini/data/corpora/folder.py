@@ -132,11 +132,8 @@ def _read_text(files: Files, name: str) -> str:
         raise describe_unreadable(files.refer(name), problem) from problem
 
 
-# Kinds of skipped files that the log names.
-NAMED = 5
-
-# What an entry of a folder is, besides kinds that are left out.
-FILE, FOLDER = "a file", "a folder"
+NAMED = 5  # kinds of skipped files that the log names
+FILE, FOLDER = "a file", "a folder"  # what an entry of a folder is, besides kinds that are left out
 
 # What a plain folder lacks: the option of commands that take it from a file.
 REMEDIES = {"topics": "--topics (query_id, tab, text)", "judgements": "--qrels"}

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Ids named in an error.
-NAMED = 8
+NAMED = 8  # ids named in an error
 
 # What ir_datasets calls the parts of a dataset, and our words for them.
 PARTS = {"docs": "documents", "queries": "topics", "qrels": "judgements"}

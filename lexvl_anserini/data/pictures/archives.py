@@ -29,13 +29,9 @@ _BROKEN = (
     *(RecursionError, MemoryError),
 )
 
-# A tar ends with two blocks of zeros.
-_END = 2 * tarfile.BLOCKSIZE
+_END = 2 * tarfile.BLOCKSIZE  # a tar ends with two blocks of zeros
 _PIECE = 1 << 20
-
-# The target of a link that leads out of the archive; no file has this name.
-_OUTSIDE = ""
-
+_OUTSIDE = ""  # the target of a link that leads out of the archive; no file has this name
 _SPECIAL = (tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE)
 
 
@@ -204,8 +200,7 @@ def _check_end(path: Path, end: int, last: str) -> None:
             at += len(piece)
 
 
-# A member of an archive.
-MEMBER = re.compile(r"(?P<archive>.+?\.tar)::(?P<member>.+)", re.IGNORECASE | re.DOTALL)
+MEMBER = re.compile(r"(?P<archive>.+?\.tar)::(?P<member>.+)", re.IGNORECASE | re.DOTALL)  # a member of an archive
 
 # A row of a table, from 0.
 CELL = re.compile(r"(?P<table>.+?\.parquet)::(?P<row>[0-9]{1,12})", re.IGNORECASE | re.DOTALL)

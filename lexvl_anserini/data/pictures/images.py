@@ -43,15 +43,9 @@ if TYPE_CHECKING:
 # An image with more pixels raises an error before it is decoded: it would take 3 bytes per pixel.
 MAX_PIXELS = 80_000_000
 
-# Decoded images that wait for the consumer, per worker.
-AHEAD = 2
-
-# The policies for images that cannot be read, see `OnError`.
-ON_ERROR = ("fail", "skip")
-
-# The EXIF tag of the orientation.
-_ORIENTATION = 0x0112
-
+AHEAD = 2  # decoded images that wait for the consumer, per worker
+ON_ERROR = ("fail", "skip")  # the policies for images that cannot be read, see `OnError`
+_ORIENTATION = 0x0112  # the EXIF tag of the orientation
 _NUMBER = re.compile(r"\d+")
 
 # Pillow's names of the formats that are read, the frequent ones first; TGA is last, because it has no signature.
@@ -120,8 +114,7 @@ class OnError:
         self.skipped.append(Skipped(position, str(reference), str(problem)))
 
 
-# The policy where none is given. All callers share it: it raises, and lists nothing.
-FAIL = OnError("fail")
+FAIL = OnError("fail")  # the policy where none is given; all callers share it: it raises, and lists nothing
 
 
 def open_image(reference: Reference, max_pixels: int = MAX_PIXELS) -> Image:
