@@ -55,13 +55,10 @@ def check_corpus(
     if not len(seen):
         raise DataError(f"{where}: no document in it")
     if repeated := seen.find_repeated(lambda: (document.doc_id for document in documents())):
-        named = "; ".join(
-            f"{doc_id!r} at {', '.join(map(str, positions))}" for doc_id, positions in list(repeated.items())[:NAMED]
-        )
+        named = "; ".join(f"{doc_id!r} at {str(places)[1:-1]}" for doc_id, places in list(repeated.items())[:NAMED])
         more = f" and {len(repeated) - NAMED} more" if len(repeated) > NAMED else ""
-        raise DataError(
-            f"{where}: ids that occur more than once (documents counted from 1): {named}{more}; ids must be distinct"
-        )
+        problem = f"ids that occur more than once (documents counted from 1): {named}{more}"
+        raise DataError(f"{where}: {problem}; ids must be distinct")
     return CorpusSummary(len(seen), digest.hexdigest(), images)
 
 

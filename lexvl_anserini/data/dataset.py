@@ -80,10 +80,7 @@ class Dataset:
 
 
 def begun(dataset: Dataset) -> Dataset:
-    """The dataset with its first read begun, so that documents that cannot be read fail here.
-
-    The first call of `documents` continues that read; each other call starts a new stream.
-    """
+    """The dataset with its first read begun, which `documents` continues once: what cannot be read fails here."""
     stream = dataset.documents()
     started = [chain(list(islice(stream, 1)), stream)]
 

@@ -252,7 +252,7 @@ FUNCTION_WORDS = Path(__file__).parents[1] / "assets" / "words" / "function-word
 
 
 def load_function_words() -> frozenset[str]:
-    """Words that name nothing in an image: articles, pronouns, prepositions, conjunctions, auxiliaries and so on."""
+    """Words that name nothing in an image: articles, pronouns, prepositions and so on."""
     return read_words(FUNCTION_WORDS)
 
 

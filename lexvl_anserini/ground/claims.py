@@ -79,10 +79,8 @@ def _show_apart(earlier: Any, request: Any) -> tuple[str, str]:
 
 def compare_requests(request: Mapping[str, Any], earlier: Mapping[str, Any]) -> Comparison:
     """Compares a request with the one that made an output; the result is true if they are the same."""
-    names = {**request, **earlier}
-    return Comparison(
-        {name: (request.get(name), earlier.get(name)) for name in names if request.get(name) != earlier.get(name)}
-    )
+    pairs = {name: (request.get(name), earlier.get(name)) for name in {**request, **earlier}}
+    return Comparison({name: pair for name, pair in pairs.items() if pair[0] != pair[1]})
 
 
 def claim(

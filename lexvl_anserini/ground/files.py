@@ -59,9 +59,8 @@ def disk_errors(path: Path, needed: int | None = None) -> Iterator[None]:
         number = _get_system_number(error)
         if number in (errno.ENOSPC, errno.EDQUOT):
             room = f" ({needed:,} bytes needed)" if needed else ""
-            raise ArtefactError(
-                f"{where}: the disk is full{room}; free some space and run the same command again"
-            ) from error
+            remedy = "free some space and run the same command again"
+            raise ArtefactError(f"{where}: the disk is full{room}; {remedy}") from error
         if number == errno.EFBIG:
             raise ArtefactError(f"{where}: larger than this disk or `ulimit -f` allows a file to be") from error
         if number in QUOTED or isinstance(error, OSError) and number in UNWRITABLE and where == path:
@@ -90,10 +89,7 @@ def _is_inside(named: str | bytes | int, path: Path) -> bool:
     if isinstance(named, int):
         return True
     file, target = Path(os.fsdecode(named)).absolute(), path.absolute()
-    return (
-        any(path_of_target in (file, *file.parents) for path_of_target in (target, name_part(target)))
-        or file in target.parents
-    )
+    return file in target.parents or not {target, name_part(target)}.isdisjoint((file, *file.parents))
 
 
 def sync_path(path: Path) -> None:

@@ -188,8 +188,7 @@ def check_writable(folder: Path) -> bool:
 def make_private_folder() -> Path:
     """A temporary folder of this user alone, the same one in each process; logs one line that names what to set.
 
-    Where another user made the folder of its name, it is one of this process alone, and where nothing can be written, a
-    path at which no folder can be.
+    Where another user made it, it is one of this process alone; where nothing can be written, none can be there.
     """
     name = f"lexvl-{os.geteuid()}"
     try:

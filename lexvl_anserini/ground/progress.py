@@ -1,8 +1,5 @@
 """Long steps: their batches, the callback that they call with the number of items just finished, and a bar behind it.
 
-with progress_bar("encode", len(documents)) as advance:
-write_impacts(dataset, model, folder, progress=advance)
-
 A step without items, such as a start of Java, has a line on a terminal while it lasts.
 """
 

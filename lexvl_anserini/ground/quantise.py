@@ -128,19 +128,15 @@ class TooLargeImpact(LexvlError):
     """An impact that Lucene's sums could not hold exactly, or a weight that is no number from 0 on, with its place."""
 
     def __init__(self, impact: float, row: int, dimension: int):
-        reason = f"an impact of {impact:.0f} reaches 2^24; lower the scale or give bits to clip"
-        super().__init__(
-            reason if impact > 0 else f"an impact of {impact:.0f}, expected 0 or more; the model is broken"
-        )
+        reason = " reaches 2^24; lower the scale or give bits to clip"
+        reason = reason if impact > 0 else ", expected 0 or more; the model is broken"
+        super().__init__(f"an impact of {impact:.0f}{reason}")
         self.row, self.dimension = row, dimension
 
 
 @dataclass(frozen=True)
 class Quantiser:
-    """Both sides of an impact index.
-
-    Default: documents calibrated to 8 bits; each query scaled so that its largest weight becomes 255.
-    """
+    """Both sides; by default documents are calibrated to 8 bits, and the largest weight of each query becomes 255."""
 
     document: SideQuantiser = SideQuantiser("calibrated", 8)
     query: SideQuantiser = SideQuantiser("peak", 8)
@@ -199,9 +195,8 @@ class Quantiser:
         if side.scheme == "binary":
             return ones(weights)
         if side.scheme == "peak":
-            return quantised(
-                weights, expand_rows(weights, compute_peak_scales(weights, side.largest or 1)), side.largest
-            )
+            scales = expand_rows(weights, compute_peak_scales(weights, side.largest or 1))
+            return quantised(weights, scales, side.largest)
         if side.scale is None:
             raise LexvlError("the quantiser is not calibrated; call calibrate with a sample of document vectors")
         return quantised(weights, side.scale, side.largest)
@@ -260,12 +255,8 @@ def replace_values(matrix: Matrix, values: np.ndarray) -> Any:
     """A matrix of the same type with these values of its entries; those of 0 are left out."""
     present = values != 0
     indptr = np.concatenate([[0], np.cumsum(present)])[matrix.indptr].astype(matrix.indptr.dtype)
-    data, indices = values[present], matrix.indices[present]
-    return (
-        CsrRows(data, indices, indptr, matrix.shape)
-        if isinstance(matrix, CsrRows)
-        else type(matrix)((data, indices, indptr), shape=matrix.shape)
-    )
+    arrays = values[present], matrix.indices[present], indptr
+    return CsrRows(*arrays, matrix.shape) if isinstance(matrix, CsrRows) else type(matrix)(arrays, shape=matrix.shape)
 
 
 def compute_peak_scales(weights: Matrix, largest: Any) -> np.ndarray:

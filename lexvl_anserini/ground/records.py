@@ -244,6 +244,5 @@ class TermWeights(Mapping[str, int]):
     def __repr__(self) -> str:
         return repr(self._by_term)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Another process has another vocabulary.
+    def __reduce__(self) -> tuple[Any, ...]:  # another process has another vocabulary
         return dict, (self._by_term,)

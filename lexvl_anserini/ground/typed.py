@@ -38,13 +38,9 @@ SHOWN = 60  # characters of a value in an error
 
 
 class Entry(dict[str, Any]):
-    """A JSON object whose typed keys are its attributes; it keeps all other keys, and the order of all.
+    """A JSON object whose typed keys are its attributes; it keeps all other keys, and the order of all."""
 
-    Attributes:
-        defaults: of the typed keys by name; MISSING for a key that must be there.
-    """
-
-    defaults: ClassVar[dict[str, Any]] = {}
+    defaults: ClassVar[dict[str, Any]] = {}  # MISSING for a key that must be there
 
     def __init_subclass__(cls) -> None:
         cls.defaults = cls.defaults | {name: vars(cls).get(name, MISSING) for name in cls.__annotations__}

@@ -244,10 +244,8 @@ def _parse_query(row: dict[str, Any], where: str) -> ImpactQuery:
         raise DataError(f"{where}: vector {str(vector)[:40]!r}, expected an object of term and weight")
     for term, weight in vector.items():
         if type(weight) is not int or not 1 <= weight < SCORE_LIMIT:
-            raise DataError(
-                f"{where}: weight {str(weight)[:40]} of term {term!r}, expected an integer from 1 to "
-                f"{SCORE_LIMIT - 1:,}"
-            )
+            expected = f"expected an integer from 1 to {SCORE_LIMIT - 1:,}"
+            raise DataError(f"{where}: weight {str(weight)[:40]} of term {term!r}, {expected}")
     return ImpactQuery(query_id, vector)
 
 

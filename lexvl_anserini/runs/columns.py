@@ -255,5 +255,4 @@ def _check_hits(hits: Hits, scored: bool) -> None:
 
 def distinct(numbers: np.ndarray) -> bool:
     """Returns True if no number is there twice."""
-    ordered = np.sort(numbers)
-    return not (ordered[1:] == ordered[:-1]).any()
+    return len(np.unique(numbers)) == len(numbers)

@@ -161,7 +161,6 @@ def build_fused_manifest(runs: Sequence[Path], fusion: Fusion, hits: int) -> Run
         shared[name] = next(iter(values), None)
     if not known:
         shared = {**dict.fromkeys(SHARED, ""), "data_dir": None, "remove_query": False}
-    # The digest separates two runs of one name.
     named = [f"{path.name}@{compute_sha256(path)[:NAMED]}" for path in runs]
     first = next(iter(known.values()), None)
     return RunManifest(

@@ -3,9 +3,8 @@
 A corpus is read twice: the first read is checked, digested and sampled, the second is encoded. They are compared, so
 that a corpus that changes meanwhile gives no shards.
 
-The digest of ids, titles, texts and names of pictures (`data.checks`) does not see that a picture was replaced by
-another of its name. `CoveredDigest` does: it has what is encoded besides texts, which is a picture or vector, and the
-metadata that the shards store. A corpus of texts without stored metadata has none.
+The digest of `data.checks` does not see that a picture was replaced by another of its name. `CoveredDigest` does: it
+has what is encoded besides texts, a picture or vector, and the metadata that the shards store.
 """
 
 from __future__ import annotations
@@ -294,11 +293,6 @@ class WholeCorpus:
 
     def _start_again(self) -> Iterator[Document]:
         return iter(self._held) if self._held else self.dataset.documents()
-
-
-def choose_reading(dataset: Dataset, part: Part | PartOfPlan | None) -> CorpusReading:
-    """The documents of a part, or of the whole corpus."""
-    return WholeCorpus(dataset, part) if part is None or isinstance(part, Part) else part(dataset)
 
 
 def digested(documents: Iterable[Document], digest: Digest) -> Iterator[Document]:

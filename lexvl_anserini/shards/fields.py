@@ -124,10 +124,7 @@ def join_fields(
     Documents have the order of the first field; those that it lacks follow in the order of the next, and stay in memory
     until then, as do documents of another order than the first field's.
 
-    Args:
-        fields: folders of shards by the names of their fields, impacts or texts.
-        output: a new folder, or a finished one of the same fields, which stays as it is.
-        analysis: gives the function that splits texts into words, for fields of texts.
+    `analysis` gives the function that splits texts into words, for fields of texts.
     """
     if not fields:
         raise UsageError("no field; name one with its shards, for example text=impacts/pages.bm25")

@@ -37,7 +37,7 @@ from lexvl_anserini.shards.encoding import (
     Covered,
     CoveredDigest,
     PartOfPlan,
-    choose_reading,
+    WholeCorpus,
     encode_shard,
 )
 from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream, sum_counts
@@ -78,13 +78,10 @@ def write_impacts(
         quantiser: for lexical models; the default calibrates documents to 8 bits and gives queries up to 8 bits.
         batch_size: texts per forward pass; never crosses a shard.
         overwrite: replace shards of another request.
-        progress: called with the number of documents just done.
         on_error: for images that cannot be read: "fail", or "skip" (skipped, counted, listed in skipped.jsonl).
         part: encode only this part of the corpus. All parts use the scale from the sample of the whole corpus, so that
             they can be merged. A part of a plan reads its own documents alone; its shards and manifest are the same.
 
-    Returns:
-        The manifest; its counts of documents and of skipped ones sum to the documents of the corpus or part.
 
     Raises:
         UsageError: another `on_error`, or no such part.
@@ -92,7 +89,8 @@ def write_impacts(
         ArtefactError: the output holds something else, the disk is full, or the corpus changed meanwhile.
     """
     check_arguments(dataset, model, output, batch_size)
-    output, policy, reading = Path(output), OnError(on_error), choose_reading(dataset, part)
+    output, policy = Path(output), OnError(on_error)
+    reading = WholeCorpus(dataset, part) if part is None or isinstance(part, Part) else part(dataset)
     layout = (layout or Layout()).fit_kind(model.kind)
     with FileDigests() as files:
         covered = Covered(model.document, layout.metadata, files)

@@ -118,11 +118,6 @@ def test_other_modes(mode, colour, expected):
     assert pixels(Image.new(mode, (1, 1), colour)).tolist() == [[list(expected)]]
 
 
-def test_cmyk_jpeg(tmp_path):
-    path = saved(tmp_path, Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "a.jpg", quality=95)
-    assert np.abs(pixels(path)[8, 8].astype(int) - RED).max() < 12
-
-
 def test_sixteen_bits_keep_the_upper_eight(tmp_path):
     values = np.array([[0, 255, 256, 0x8000, 0xFFFF]], np.uint16)
     for name in ("a.png", "a.tiff"):

@@ -110,10 +110,7 @@ def test_escaped_ids_fit_a_run_and_can_be_undone(raw):
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (1.5, "id 1.5 is not a string"),
-        (True, "id True is not a string"),
-        (None, "id None is not a string"),
-        (["a"], "is not a string"),
+        *((raw, "is not a string") for raw in (1.5, True, None, ["a"])),
         ("  ", "empty id"),
         ("a\x00b", r"control character U\+0000"),
         ("a\x85b", "white space"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shard_folders import publish_shards, write_shards
 
-from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.prune import command
 from lexvl_anserini.searching.building import build_index
@@ -96,11 +96,6 @@ def test_finished_and_other_outputs(tmp_path: Path) -> None:
         {"without_terms"},
         {"least_impact"},
     ]
-
-
-def test_numbers_that_make_no_sense() -> None:
-    with pytest.raises(UsageError, match="expected at least 1"):
-        Pruning(document_terms=0)
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(1, 4)), max_size=8), st.integers(1, 4))

@@ -135,7 +135,7 @@ def test_which_shards_are_a_runs(line: Path, tmp_path: Path) -> None:
         changed = replace(about, encoder={**about.encoder, "options": options})
         manifest = read_json(line / "splade/manifest.json", "manifest")
         other = tmp_path / option
-        (other).mkdir()
+        other.mkdir()
         manifest["encoder"]["options"][option] = 4
         write_json(other / "manifest.json", manifest)
         if fits:

@@ -35,7 +35,7 @@ from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.files import disk_errors, name_part, publish, sole_writer
 from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.records import NO_METADATA, Document, Topic
+from lexvl_anserini.ground.records import NO_METADATA, Document, Qrel, Topic
 
 DEFAULT_SPLIT = "test"
 # BEIR reports MS MARCO on its dev queries; its `test` split has the 43 topics of TREC DL 2019.
@@ -80,7 +80,7 @@ def load_beir_folder(folder: Path, ref: CorpusRef) -> Dataset:
         replace(ref, split=split),
         documents=partial(read_corpus, corpus, ref.escape_ids),
         topics=partial(_read_judged_topics, folder, split, ref.escape_ids),
-        qrels=lambda: read_qrels(find_qrels(folder, split), ref.escape_ids),
+        qrels=partial(_read_split_qrels, folder, split, ref.escape_ids),
         remove_query=is_beir(folder, ref.name),
     )
     if corpus.suffix in PACKED:
@@ -169,6 +169,10 @@ def _read_judged_topics(folder: Path, split: str, escape_ids: bool) -> Iterator[
     if missing:
         some = ", ".join(map(repr, sorted(missing)[:NAMED]))
         raise DataError(f"{queries}: no text for {len(missing)} of the queries judged in {judgements}: {some}")
+
+
+def _read_split_qrels(folder: Path, split: str, escape_ids: bool) -> Iterator[Qrel]:
+    return read_qrels(find_qrels(folder, split), escape_ids)
 
 
 def _find_packed(plain: Path) -> Path | None:

@@ -181,11 +181,9 @@ def references(
 ) -> dict[str, str]:
     """File name -> path or `archive.tar::member`, for every file.
 
-    Each source is searched: a folder and the folders directly in it, or all of an archive. The file `val2014/x.jpg` is
-    a file `x.jpg` in a folder `val2014`. Because users often put all images into one folder, a file `x.jpg` elsewhere
-    matches too, unless its folder is another part of the corpus, or the corpus or the source has several `x.jpg`.
-
-    The first source that has a file provides it. `folders` are further ones of the corpus than those in `files`.
+    The first source that has a file provides it: a folder and the folders in it, or all of an archive. The file
+    `val2014/x.jpg` is a file `x.jpg` in a folder `val2014`. Because users often put all images into one folder, a file
+    `x.jpg` elsewhere matches too, unless its folder is another part of the corpus, or one of them has several `x.jpg`.
     """
     parts = {*folders, *(_get_last(file.rpartition("/")[0]) for file in files)} - {""}
     names_of_files = Counter(map(_get_last, files))
@@ -312,15 +310,10 @@ def take_first_captions(image: CaptionedImage) -> list[ViewItem]:
     return [ViewItem(image.image_id, " ".join(caption.text for caption in image.captions[:DOCUMENT_CAPTIONS]))]
 
 
-def take_next_caption(image: CaptionedImage) -> list[ViewItem]:
-    """The caption after the first ones, if there is one."""
-    return take_captions(image)[DOCUMENT_CAPTIONS : DOCUMENT_CAPTIONS + 1]
-
-
 VIEWS: Mapping[str, View] = {
     "text-to-image": View(take_image, take_captions),
     "image-to-text": View(take_captions, take_image),
-    "text-to-text": View(take_first_captions, take_next_caption),
+    "text-to-text": View(take_first_captions, lambda image: take_captions(image)[DOCUMENT_CAPTIONS:][:1]),
 }
 
 

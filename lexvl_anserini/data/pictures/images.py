@@ -223,10 +223,7 @@ def open_source(where: str) -> BinaryIO:
 
 @cache
 def _drop_warnings() -> None:
-    """Silences Pillow's warnings about large images, which have another limit, and about details of damaged ones.
-
-    What cannot be decoded raises; the user's own filters take precedence.
-    """
+    """Silences Pillow's warnings about large and damaged images; the user's own filters take precedence."""
     import PIL.Image
 
     warnings.filterwarnings("ignore", category=PIL.Image.DecompressionBombWarning, append=True)
