@@ -77,8 +77,7 @@ def write_impacts(
             missing or incomplete shards are encoded again).
         quantiser: for lexical models; the default calibrates documents to 8 bits and gives queries up to 8 bits.
         batch_size: texts per forward pass; never crosses a shard.
-        overwrite: replace shards of another request.
-        on_error: for images that cannot be read: "fail", or "skip" (skipped, counted, listed in skipped.jsonl).
+        on_error: for images that cannot be read: "fail", or "skip" (counted, listed in skipped.jsonl).
         part: encode only this part of the corpus. All parts use the scale from the sample of the whole corpus, so that
             they can be merged. A part of a plan reads its own documents alone; its shards and manifest are the same.
 

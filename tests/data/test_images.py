@@ -90,19 +90,14 @@ def test_exif_data_that_cannot_be_read_says_nothing(tmp_path):
     assert pixels(path).shape == (2, 4, 3)
 
 
-def test_alpha_is_dropped(tmp_path):
+def test_alpha_and_a_transparent_colour_are_dropped(tmp_path):
     image = Image.new("RGBA", (2, 1), (255, 0, 0, 255))
     image.putpixel((1, 0), (0, 0, 255, 0))
-    path = saved(tmp_path, image)
-    assert pixels(path).tolist() == [[list(RED), list(BLUE)]]
-
-
-def test_palette_with_a_transparent_colour(tmp_path):
-    image = Image.new("P", (2, 1), 0)
-    image.putpalette([255, 0, 0, 0, 0, 255])
-    image.putpixel((1, 0), 1)
-    path = saved(tmp_path, image, transparency=1)
-    assert pixels(path).tolist() == [[list(RED), list(BLUE)]]
+    palette = Image.new("P", (2, 1), 0)
+    palette.putpalette([255, 0, 0, 0, 0, 255])
+    palette.putpixel((1, 0), 1)
+    for path in (saved(tmp_path, image), saved(tmp_path, palette, "b.png", transparency=1)):
+        assert pixels(path).tolist() == [[list(RED), list(BLUE)]]
 
 
 @pytest.mark.parametrize(

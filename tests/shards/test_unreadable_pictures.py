@@ -56,7 +56,6 @@ def pictured(tmp_path):
 
 
 def readable(documents):
-    """Those whose pictures are in order."""
     return [document for number, document in enumerate(documents) if number not in BROKEN]
 
 
