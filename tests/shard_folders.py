@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 from brute_force import Doc
 
 from lexvl_anserini.ground.files import compute_sha256, write_json
-from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.records import Vocabulary
+from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
 Documents = Sequence[tuple[str, Any]]
 NUMBERS = pa.list_(pa.uint32())
@@ -23,6 +24,12 @@ NUMBERS = pa.list_(pa.uint32())
 
 def jsonl(rows: Iterable[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def read_all(folder: Path) -> dict[str, dict[str, int]]:
+    """The vectors of a folder of impact shards by id."""
+    manifest = read_manifest(folder)
+    return {d.doc_id: dict(d.vector) for d in read_impacts(folder, manifest, read_vocabulary(folder, manifest))}
 
 
 def publish_shards(

@@ -26,8 +26,7 @@ from lexvl_anserini.ground.records import Document, Qrel, TeacherScore, Topic
 from lexvl_anserini.ground.registry import CORPORA, import_home
 from lexvl_anserini.ground.typed import MOST, check_type
 
-# What topics and documents are: the query side first.
-DIRECTIONS = ("text-to-text", "text-to-image", "image-to-text")
+DIRECTIONS = ("text-to-text", "text-to-image", "image-to-text")  # what topics and documents are: the query side first
 
 
 @dataclass(frozen=True)
@@ -81,10 +80,7 @@ class Dataset:
 
 
 def begun(dataset: Dataset) -> Dataset:
-    """The dataset with its first read begun, so that documents that cannot be read fail here.
-
-    The first call of `documents` continues that read; each other call starts a new stream.
-    """
+    """The dataset with its first read begun, which `documents` continues once: what cannot be read fails here."""
     stream = dataset.documents()
     started = [chain(list(islice(stream, 1)), stream)]
 
@@ -111,11 +107,7 @@ def load_dataset(
 
     Args:
         name: `demo`, `beir/<name>`, `beir:<path>`, `folder:<path>`, `coco`, `flickr30k`, `flickr8k`,
-    <<<<<<< HEAD
-            `irds:<id>`, `karpathy:<json>[,<images>]`, or one of a plug-in; a split may follow a name
-    =======
             `irds:<id>`, `karpathy:<json>[,<images>]`, or a corpus of a plug-in; a split may follow a name
-    >>>>>>> house
             or a folder in BEIR's layout: `beir/scifact/train`, `beir:<path>/train`.
         split: of topics and judgements (and of documents where the corpus itself is split); default `test`.
         data_dir: folder of the datasets; default $LEXVL_DATA, else ~/.cache/lexvl.
@@ -159,7 +151,7 @@ def load_reference(ref: CorpusRef) -> Dataset:
     dataset: Dataset = import_home(row.home)(ref)
     if ref.passages is None:
         return dataset
-    documents = prepare_splitting(dataset.documents, ref.passages, ref.name)
+    documents = partial(split_documents, dataset.documents, PassageRule.parse(ref.passages), ref.name)
     return replace(dataset, documents=documents, passages=ref.passages, placed=None)
 
 
@@ -173,12 +165,7 @@ def choose_split(ref: CorpusRef, split_in_name: str | None) -> str | None:
 
 
 def choose_direction(ref: CorpusRef, offered: Sequence[str], default: str) -> str:
-    """The direction of the reference, or the default.
-
-    Raises:
-        UnknownName: no direction of that name.
-        UsageError: one that the dataset does not have.
-    """
+    """The direction of the reference, or the default."""
     if ref.direction is None:
         return default
     if ref.direction not in DIRECTIONS:
@@ -189,16 +176,11 @@ def choose_direction(ref: CorpusRef, offered: Sequence[str], default: str) -> st
 
 
 DELIMITER = "#"
-
 WORD = re.compile(r"\S+")
 
 
 def get_document_id(passage_id: str) -> str:
-    """The id of a passage's document.
-
-    >>> [get_document_id(passage_id) for passage_id in ("d1#0", "d1", "d#2#3", "#4")]
-    ['d1', 'd1', 'd', '#4']
-    """
+    """The id of a passage's document."""
     end = passage_id.find(DELIMITER, 1)
     return passage_id if end < 0 else passage_id[:end]
 
@@ -211,11 +193,7 @@ class PassageRule(NamedTuple):
 
     @classmethod
     def parse(cls, rule: str) -> PassageRule:
-        """The rule `WORDS` or `WORDS:STRIDE`; a stride of WORDS is the default.
-
-        Raises:
-            UsageError: something else, or a stride that leaves words out.
-        """
+        """The rule `WORDS` or `WORDS:STRIDE`; a stride of WORDS is the default."""
         numbers = rule.split(":") if re.fullmatch(r"[0-9]{1,10}(:[0-9]{1,10})?", rule) else ["0"]
         words, stride = int(numbers[0]), int(numbers[-1])
         if not 1 <= stride <= words <= MOST:
@@ -225,11 +203,7 @@ class PassageRule(NamedTuple):
         return cls(words, stride)
 
     def texts(self, text: str) -> Iterator[str]:
-        """The passages of a text, as they are in it; an empty text is one.
-
-        >>> list(PassageRule(3, 2).texts("a b  c d e"))
-        ['a b  c', 'c d e']
-        """
+        """The passages of a text, as they are in it; an empty text is one."""
         spans = [match.span() for match in WORD.finditer(text)]
         if len(spans) <= self.words:
             yield text
@@ -241,11 +215,7 @@ class PassageRule(NamedTuple):
 
 
 def split_documents(documents: Callable[[], Iterator[Document]], rule: PassageRule, name: str) -> Iterator[Document]:
-    """The passages of all documents, each with its document's title and metadata; one of a document with an image.
-
-    Raises:
-        DataError: an id has a `#`, so that its passages would count as those of another document.
-    """
+    """The passages of all documents, each with its document's title and metadata; one of a document with an image."""
     count = passages = 0
     for count, document in enumerate(documents(), start=1):
         if get_document_id(f"{document.doc_id}{DELIMITER}") != document.doc_id:
@@ -259,10 +229,3 @@ def split_documents(documents: Callable[[], Iterator[Document]], rule: PassageRu
             passages += 1
             yield document._replace(doc_id=f"{document.doc_id}{DELIMITER}{number}", text=text)
     log_once(f"{name}: {count:,} documents in {passages:,} passages", logging.INFO)
-
-
-def prepare_splitting(
-    documents: Callable[[], Iterator[Document]], rule: str, name: str
-) -> Callable[[], Iterator[Document]]:
-    """What starts a stream of passages; `rule` as of `PassageRule.parse`, which raises here."""
-    return partial(split_documents, documents, PassageRule.parse(rule), name)

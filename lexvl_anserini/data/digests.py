@@ -4,10 +4,8 @@ A digest is found again by the place of the bytes and by all that the file syste
 inode. A file that changed within the last two seconds is not remembered, because another change could leave its time as
 it is (git calls this racy).
 
-What was computed from the bytes of files, remembered between commands in one SQLite file outside every artefact.
-
-The file may be missing, damaged, locked or read-only, and may be deleted at any time: then everything is computed
-again.
+The memory is one SQLite file outside every artefact. It may be missing, damaged, locked or read-only, and may be
+deleted at any time: then everything is computed again.
 """
 
 from __future__ import annotations
@@ -28,18 +26,12 @@ from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.machine import expand_path
 
 MEMORY = "digests.sqlite3"
-
-# A file that changed less than this time ago can change again without a trace in its times.
-RACY_NS = 2 * 10**9
-# New digests that wait to be written together.
-WAITING = 1000
+RACY_NS = 2 * 10**9  # a file that changed less than this time ago can change again without a trace in its times
+WAITING = 1000  # new digests that wait to be written together
 
 
 class FileDigests:
-    """The digests of references, with a memory; a context that writes what is new to the memory when it ends.
-
-    read_bytes  how many bytes were read so far
-    """
+    """The digests of references, with a memory; a context that writes what is new to the memory when it ends."""
 
     def __init__(self, memory: Path | None = None):
         self.read_bytes = 0
@@ -54,10 +46,7 @@ class FileDigests:
         self._memory.close()
 
     def of(self, reference: str) -> str | None:
-        """SHA-256 (hex) of the bytes of a picture's file, of a member, or of the table of an embedding.
-
-        None if they cannot be read.
-        """
+        """SHA-256 (hex) of the bytes of a picture's file, a member or an embedding's table; None if unreadable."""
         try:
             source = _find_source(reference)
             digest = self._get_digest(source, lambda: read_file_state(source.path), lambda: self._read(source))
@@ -123,7 +112,6 @@ class Known(NamedTuple):
 
 
 def _place_file(path: Path) -> _Source:
-    """A file, and no member of an archive."""
     return _Source(path, place=(-1, -1))
 
 
@@ -144,19 +132,14 @@ def _make_key(source: _Source, state: FileState) -> bytes:
     return blake2b(repr((where, *state)).encode(), digest_size=16).digest()
 
 
-# Seconds to wait for another process that is writing.
-PATIENCE_S = 1.0
-
+PATIENCE_S = 1.0  # seconds to wait for another process that is writing
 _CHECK_BYTES = 8
 
 
 class Memory:
     """Values (bytes) by keys (bytes), each stored with a check of key and value; for one thread at a time.
 
-    Args:
-        path: the file.
-        table: of the values in the file.
-        waiting: new values that wait to be written together; `close` writes the rest.
+    So many new values as `waiting` says wait to be written together; `close` writes the rest.
     """
 
     def __init__(self, path: Path, table: str, waiting: int):

@@ -1,10 +1,6 @@
-"""Lines of a text file with their numbers: plain, gzip or Zstandard, UTF-8, one at a time.
+"""Lines of a text file with their numbers: plain, gzip or Zstandard, UTF-8, one at a time; lists of words.
 
-Entries of folders and archives: the state of a file, by which a change is seen, and what a corpus leaves out.
-
-What is left out is counted and named by reason, and logged in one line a reason.
-
-Lists of words, one file a list.
+Also the state of a file, by which a change is seen, and what a corpus leaves out, which is logged in a line a reason.
 """
 
 from __future__ import annotations
@@ -29,13 +25,8 @@ from lexvl_anserini.ground.errors import DataError
 
 BOM = b"\xef\xbb\xbf"
 REPLACEMENT = "\ufffd"
-
-# Suffixes of compressed files.
-PACKED = (".gz", ".zst")
-
-# What reading a damaged gzip file raises.
-DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
-
+PACKED = (".gz", ".zst")  # suffixes of compressed files
+DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)  # what reading a damaged gzip file raises
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -99,7 +90,12 @@ def read_lines(path: Path) -> Iterator[Line]:
             f"{path} after line {number}: damaged gzip file ({problem}); fetch or compress it again"
         ) from problem
     except OSError as problem:
-        raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
+        raise describe_unreadable(path, problem) from problem
+
+
+def describe_unreadable(path: Path | str, problem: Exception) -> DataError:
+    """The error about a file that the system cannot read."""
+    return DataError(f"{path}: cannot be read ({getattr(problem, 'strerror', None) or problem})")
 
 
 def read_placed_lines(path: Path, place: LinePlace = LinePlace()) -> Iterator[tuple[LinePlace, Line]]:
@@ -115,7 +111,7 @@ def read_placed_lines(path: Path, place: LinePlace = LinePlace()) -> Iterator[tu
                 if data.strip():
                     yield here, Line(path, number, data)
     except OSError as problem:
-        raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
+        raise describe_unreadable(path, problem) from problem
 
 
 def decode(line: Line) -> str:
@@ -132,12 +128,8 @@ def decode(line: Line) -> str:
 def parse_object(line: Line) -> dict[str, Any]:
     r"""The line as one JSON object.
 
-    A lone surrogate (`"\ud83d"`, half of a character outside the basic plane, left by tools that cut texts by
-    UTF-16 units) becomes U+FFFD: no tokenizer, index or UTF-8 file can hold it, and one broken emoji is no reason to
-    refuse a whole corpus.
-
-    Raises:
-        DataError: not UTF-8, not JSON, or not an object.
+    A lone surrogate (`"\ud83d"`, left by tools that cut texts by UTF-16 units) becomes U+FFFD, which a tokenizer, an
+    index and a UTF-8 file can hold.
     """
     try:
         record = orjson.loads(line.data)
@@ -157,11 +149,7 @@ def parse_object(line: Line) -> dict[str, Any]:
 
 
 def get_string(record: dict[str, Any], key: str, where: str) -> str | None:
-    """A string of the record; None where the key is absent.
-
-    Raises:
-        DataError: the value is null or not a string.
-    """
+    """A string of the record; None where the key is absent."""
     if key not in record:
         return None
     value = record[key]
@@ -182,19 +170,14 @@ def whole_characters(value: Any) -> Any:
 
 
 def _describe_type(value: Any) -> str:
-    if value is None:
-        return "null"
     names = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
-    return names[type(value)]
+    return names.get(type(value), "null")
 
 
 log = logging.getLogger(__name__)
 
-# Names in a line.
-NAMED = 5
-
-# A reason that users expect: the line is for information. All other lines are warnings.
-HIDDEN = "hidden"
+NAMED = 5  # names in a line
+HIDDEN = "hidden"  # a reason that users expect: its line is for information, all others are warnings
 
 
 class FileState(NamedTuple):
@@ -223,7 +206,7 @@ def read_file_state(path: Path) -> FileState:
     try:
         status = path.stat()
     except (OSError, ValueError) as problem:  # a ValueError for a name with U+0000
-        raise DataError(f"{path}: cannot be read ({getattr(problem, 'strerror', None) or problem})") from problem
+        raise describe_unreadable(path, problem) from problem
     return FileState.read_status(status)
 
 
@@ -269,7 +252,7 @@ FUNCTION_WORDS = Path(__file__).parents[1] / "assets" / "words" / "function-word
 
 
 def load_function_words() -> frozenset[str]:
-    """Words that name nothing in an image: articles, pronouns, prepositions, conjunctions, auxiliaries and so on."""
+    """Words that name nothing in an image: articles, pronouns, prepositions and so on."""
     return read_words(FUNCTION_WORDS)
 
 

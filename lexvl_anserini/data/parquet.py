@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
 ROWS = 4096
-# Characters of a message of Arrow, which may have several lines.
-SHOWN = 200
+SHOWN = 200  # characters of a message of Arrow, which may have several lines
 
 
 class Failure(NamedTuple):
@@ -41,13 +40,7 @@ def read_batches(
 ) -> Iterator[Any]:
     """Record batches of named columns, and of those optional columns that exist; their offsets and texts are valid.
 
-    Args:
-        columns: names, and whether a type is one that the caller reads.
-        optional: names of columns of any type.
-        failure: what is raised.
-
-    Raises:
-        LexvlError: the file cannot be read, is damaged, or lacks a column of a fitting type.
+    A name comes with a function that says whether the caller reads a type; optional columns are of any type.
     """
     from pyarrow import parquet
 
@@ -115,16 +108,11 @@ def is_numbers(kind: Any) -> bool:
 GROUPS_HELD = 2
 
 DAMAGED = Failure(remedy="no Parquet table, or a damaged one; fetch it again")
-
 _LOCK = Lock()
 
 
 def read_schema(path: Path) -> Schema:
-    """The columns of a table.
-
-    Raises:
-        DataError: it cannot be read, or is no Parquet.
-    """
+    """The columns of a table."""
     with _open_table(path) as file:
         return file.schema_arrow
 
@@ -141,24 +129,17 @@ def find_picture_column(schema: Schema) -> str | None:
     """The name of the column with pictures: bytes, or a struct with `bytes`, as the hub's image columns; else None."""
     from pyarrow import types
 
-    def is_bytes(kind: Any) -> bool:
-        return bool(types.is_binary(kind) or types.is_large_binary(kind))
-
     for field in schema:
         kind = field.type
         if types.is_struct(kind) and (place := kind.get_field_index("bytes")) >= 0:
             kind = kind.field(place).type
-        if is_bytes(kind) and field.name.startswith("image"):
+        if (types.is_binary(kind) or types.is_large_binary(kind)) and field.name.startswith("image"):
             return str(field.name)
     return None
 
 
 def read_picture(path: Path, row: int) -> bytes:
-    """The bytes of the picture in a row. Memory: the pictures of at most `GROUPS_HELD` row groups.
-
-    Raises:
-        DataError: no such table, row or picture, or a damaged table.
-    """
+    """The bytes of the picture in a row. Memory: the pictures of at most `GROUPS_HELD` row groups."""
     state = read_file_state(path)
     starts = _list_starts(path, state)
     if not 0 <= row < starts[-1]:
@@ -174,7 +155,6 @@ def read_picture(path: Path, row: int) -> bytes:
 
 @lru_cache(maxsize=64)
 def _list_starts(path: Path, state: FileState) -> Sequence[int]:
-    """The first row of each group, and the number of rows."""
     with _open_table(path) as file:
         groups = range(file.metadata.num_row_groups)
         return list(accumulate((file.metadata.row_group(group).num_rows for group in groups), initial=0))

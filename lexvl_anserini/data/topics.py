@@ -26,8 +26,7 @@ TOPIC_FORMATS = ".tsv or .txt (query_id, tab, text) or .jsonl (BEIR queries), ea
 # Suffixes of files that a user may name as topics; no dataset's name ends in one.
 _FILE_SUFFIXES = frozenset({".csv", ".json", ".jsonl", ".tsv", ".txt", *PACKED})
 
-# Larger relevances overflow in tools that measure.
-_INTEGER = re.compile(r"[+-]?0*[0-9]{1,9}")
+_INTEGER = re.compile(r"[+-]?0*[0-9]{1,9}")  # larger relevances overflow in tools that measure
 _PROBABILITY = re.compile(r"0?\.[0-9]+(e-?[0-9]+)?|1\.0*|1", re.IGNORECASE)
 _QRELS_HEADER = ("query-id", "corpus-id", "score")
 _EXPECTED = (
@@ -37,11 +36,7 @@ _EXPECTED = (
 
 
 def is_topics_file(name: str) -> bool:
-    """Whether the name of topics is a file instead of a dataset.
-
-    Raises:
-        DataError: the name has the suffix of a file, and the file does not exist.
-    """
+    """Whether the name of topics is a file instead of a dataset."""
     if Path(name).is_file():
         return True
     if Path(name).suffix in _FILE_SUFFIXES:
@@ -50,18 +45,16 @@ def is_topics_file(name: str) -> bool:
 
 
 def read_topics(path: Path, escape_ids: bool = False) -> Iterator[Topic]:
-    """Streams the topics of a file, in its order: TSV `query_id<TAB>text`, or BEIR's `queries.jsonl`.
-
-    Raises:
-        DataError: unknown suffix, a malformed line, an id given twice, or no topic at all.
-    """
-    parsers = {".jsonl": _parse_json_topic, ".tsv": _parse_tsv_topic, ".txt": _parse_tsv_topic}
+    """Streams the topics of a file, in its order: TSV `query_id<TAB>text`, or BEIR's `queries.jsonl`."""
     suffix = get_plain_suffix(path)
-    if suffix not in parsers:
+    if suffix not in (".jsonl", ".tsv", ".txt"):
         raise DataError(f"{path}: unknown format of topics {suffix!r}; expected {TOPIC_FORMATS}")
     first_line: dict[str, int] = {}
     for line in read_lines(path):
-        topic = parsers[suffix](line, escape_ids)
+        if suffix == ".jsonl":
+            topic = Topic(*parse_fields(parse_object(line), line, escape_ids))
+        else:
+            topic = _parse_tsv_topic(line, escape_ids)
         if topic.query_id in first_line:
             raise DataError(
                 f"{line.where}: query id {topic.query_id!r} is on line {first_line[topic.query_id]} already; "
@@ -76,18 +69,13 @@ def read_topics(path: Path, escape_ids: bool = False) -> Iterator[Topic]:
 def read_qrels(path: Path, escape_ids: bool = False) -> Iterator[Qrel]:
     """Streams the judgements of a file: BEIR's TSV with or without header, or TREC's columns.
 
-    TREC's are four (query-id, 0, corpus-id, score), or five: judgements of a sample (query-id, 0, corpus-id, stratum,
-    score), and the prels of the Million Query track (query-id, corpus-id, score, method, probability). All lines have
-    as many columns as the first: a line that is cut off may look like one of three. Ids may contain white space only
-    where tabs separate the columns.
-
-    Raises:
-        DataError: a malformed line, a relevance that is no integer, or no judgement at all.
+    TREC's are four, or five: see `_choose_layout`. All lines have as many columns as the first: a line that is cut off
+    may look like one of three. Ids may contain white space only where tabs separate the columns.
     """
     layout, width = None, 0
     for line in read_lines(path):
         columns = _split_columns(decode(line), escape_ids)
-        if line.number == 1 and _is_header(columns):
+        if line.number == 1 and tuple(name.strip().lower().replace("_", "-") for name in columns) == _QRELS_HEADER:
             continue
         if layout is None:
             layout, width = _choose_layout(columns, line.where), len(columns)
@@ -96,11 +84,6 @@ def read_qrels(path: Path, escape_ids: bool = False) -> Iterator[Qrel]:
         yield _parse_qrel(columns, layout, line.where, escape_ids)
     if layout is None:
         raise DataError(f"{path}: no judgement in it; expected lines of query-id, corpus-id, score")
-
-
-def _parse_json_topic(line: Line, escape_ids: bool) -> Topic:
-    query_id, text, image = parse_fields(parse_object(line), line, escape_ids)
-    return Topic(query_id, text, image)
 
 
 def parse_fields(record: dict[str, Any], line: Line, escape_ids: bool) -> tuple[str, str | None, str | None]:
@@ -133,10 +116,6 @@ def _split_columns(text: str, escape_ids: bool) -> list[str]:
     by_tab = [column.strip() for column in by_tab]
     mixed = not _INTEGER.fullmatch(by_tab[-1]) and bool(by_any) and bool(_INTEGER.fullmatch(by_any[-1]))
     return by_any if len(by_tab) == 1 or mixed else by_tab
-
-
-def _is_header(columns: list[str]) -> bool:
-    return tuple(column.strip().lower().replace("_", "-") for column in columns) == _QRELS_HEADER
 
 
 def _choose_layout(columns: list[str], where: str) -> tuple[int, int, int]:

@@ -32,11 +32,7 @@ class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[mi
 
 
 def read_yaml(path: Path, expected: Any) -> Any:
-    """The content of a YAML file as a value of a type: a NamedTuple has its fields as keys.
-
-    Raises:
-        DataError: the file is not YAML, or does not fit the type; names the keys that lead to each mistake.
-    """
+    """The content of a YAML file as a value of a type: a NamedTuple has its fields as keys."""
     try:
         with path.open("rb") as file:
             content = yaml.load(file, Loader=_Loader)

@@ -44,11 +44,7 @@ class Claim(Enum):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two requests compared entry by entry; true if they are the same.
-
-    Attributes:
-        differing: name of an entry -> its value in this command's request, and in the one that made the output.
-    """
+    """Two requests; true if they are the same, else the entries that differ: requested value, then the output's."""
 
     differing: Mapping[str, tuple[Any, Any]]
 
@@ -74,7 +70,6 @@ def _list_differences(name: str, request: Any, earlier: Any) -> Iterator[tuple[s
 
 
 def _show_apart(earlier: Any, request: Any) -> tuple[str, str]:
-    """Two values as JSON, cut so that they show where they differ."""
     first, second = (show_value(value, sys.maxsize) for value in (earlier, request))
     begin = len(commonprefix([first, second])) - BEFORE
     if begin > 0 and max(len(first), len(second)) > SHOWN:
@@ -84,10 +79,8 @@ def _show_apart(earlier: Any, request: Any) -> tuple[str, str]:
 
 def compare_requests(request: Mapping[str, Any], earlier: Mapping[str, Any]) -> Comparison:
     """Compares a request with the one that made an output; the result is true if they are the same."""
-    names = {**request, **earlier}
-    return Comparison(
-        {name: (request.get(name), earlier.get(name)) for name in names if request.get(name) != earlier.get(name)}
-    )
+    pairs = {name: (request.get(name), earlier.get(name)) for name in {**request, **earlier}}
+    return Comparison({name: pair for name, pair in pairs.items() if pair[0] != pair[1]})
 
 
 def claim(
@@ -105,14 +98,6 @@ def claim(
     the same request                 -           DONE, or RESUME if it is not finished
     another request                  True        FRESH
     another request                  False       ArtefactError
-
-    Args:
-        what: what the output holds, for the error: "a run", "shards".
-        earlier: the request that made what is there.
-        finished: what is there is complete.
-
-    Raises:
-        ArtefactError: the output of another request is there and must not be replaced.
     """
     if earlier is None:
         return Claim.FRESH

@@ -23,17 +23,11 @@ from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 
 # Errors of an output that is not writable for other reasons than space: permissions, or another file of that name.
 UNWRITABLE = frozenset(
-    {
-        errno.EACCES,
-        errno.EPERM,
-        errno.EROFS,
-        errno.EIO,
-        errno.EEXIST,
-        errno.ENOTDIR,
-        errno.EISDIR,
-        errno.ENAMETOOLONG,
-        errno.ELOOP,
-    }
+    (
+        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EEXIST),
+        *(errno.ENOTDIR, errno.EISDIR),
+        *(errno.ENAMETOOLONG, errno.ELOOP),
+    )
 )
 
 # Errors of writing that libraries in other languages quote: Java by their text, Rust by their number.
@@ -43,20 +37,16 @@ QUOTED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 # there is the user's, an `INDEX.old` or `RUN.part` too.
 PART, OLD, ROOM = ".lexvl.part", ".lexvl.old", ".lexvl.room"
 
-# Arguments of Linux's renameat2: paths are relative to the working directory; swap the two names.
-AT_FDCWD = -100
-RENAME_EXCHANGE = 2
+AT_FDCWD = -100  # an argument of Linux's renameat2: paths are relative to the working directory
+RENAME_EXCHANGE = 2  # another: swap the two names
 
 
 @contextmanager
 def disk_errors(path: Path, needed: int | None = None) -> Iterator[None]:
     """Turns the system's error about a full disk or an unwritable path into an ArtefactError of one line.
 
-    Libraries that are not written in Python raise errors of their own classes, which quote the system's.
-
-    Args:
-        path: what is written; the message names it, or the other file that the system's error names.
-        needed: bytes that it takes, if they are known.
+    Libraries that are not written in Python raise errors of their own classes, which quote the system's. The message
+    names `path`, or the other file that the system's error names, and the bytes that are `needed`, if they are known.
     """
     try:
         yield
@@ -69,9 +59,8 @@ def disk_errors(path: Path, needed: int | None = None) -> Iterator[None]:
         number = _get_system_number(error)
         if number in (errno.ENOSPC, errno.EDQUOT):
             room = f" ({needed:,} bytes needed)" if needed else ""
-            raise ArtefactError(
-                f"{where}: the disk is full{room}; free some space and run the same command again"
-            ) from error
+            remedy = "free some space and run the same command again"
+            raise ArtefactError(f"{where}: the disk is full{room}; {remedy}") from error
         if number == errno.EFBIG:
             raise ArtefactError(f"{where}: larger than this disk or `ulimit -f` allows a file to be") from error
         if number in QUOTED or isinstance(error, OSError) and number in UNWRITABLE and where == path:
@@ -100,10 +89,7 @@ def _is_inside(named: str | bytes | int, path: Path) -> bool:
     if isinstance(named, int):
         return True
     file, target = Path(os.fsdecode(named)).absolute(), path.absolute()
-    return (
-        any(path_of_target in (file, *file.parents) for path_of_target in (target, name_part(target)))
-        or file in target.parents
-    )
+    return file in target.parents or not {target, name_part(target)}.isdisjoint((file, *file.parents))
 
 
 def sync_path(path: Path) -> None:
@@ -116,7 +102,7 @@ def sync_path(path: Path) -> None:
 
 
 def sync_to(out: IO[bytes]) -> None:
-    """Flushes a file to the disk itself."""
+    """Flushes an open file to the disk itself."""
     out.flush()
     os.fsync(out.fileno())
 
@@ -153,11 +139,7 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def exclusive(folder: Path, wait: bool = False) -> Iterator[None]:
-    """Makes a folder if there is none, and locks it until the block or the process ends, even by a kill.
-
-    Args:
-        wait: wait for another process that has the lock, instead of raising an ArtefactError.
-    """
+    """Makes a folder if there is none, and locks it until the block or the process ends, even by a kill."""
     with disk_errors(folder):
         make_folder(folder)
     handle = os.open(folder, os.O_RDONLY)
@@ -258,7 +240,6 @@ def _hold_lock(part: Path, path: Path, folder: bool) -> int:
 
 
 def _has_name(path: Path, handle: int) -> bool:
-    """True if `path` is the name of an open file or folder."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(handle))
     except FileNotFoundError:
@@ -267,11 +248,7 @@ def _has_name(path: Path, handle: int) -> bool:
 
 @contextmanager
 def is_same_file(path: Path) -> Iterator[None]:
-    """Checks that what the block reads beside a file belongs to it.
-
-    Raises:
-        ArtefactError: another process replaced or removed the file meanwhile.
-    """
+    """Raises ArtefactError if another process replaced or removed a file while the block read what is beside it."""
     before = path.stat()
     yield
     if not path.exists() or not os.path.samestat(before, path.stat()):
@@ -279,7 +256,6 @@ def is_same_file(path: Path) -> Iterator[None]:
 
 
 def _remove(path: Path) -> None:
-    """Deletes a file or a folder, as far as that is possible."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     elif path.exists():
@@ -288,7 +264,6 @@ def _remove(path: Path) -> None:
 
 
 def _clear(part: Path) -> None:
-    """Empties a folder that a killed process left: an unfinished folder of this kind is not resumed."""
     for entry in part.iterdir():
         if entry.is_dir():
             shutil.rmtree(entry)
@@ -344,7 +319,6 @@ def clear_remains(path: Path) -> None:
 
 
 def _name_old(folder: Path) -> Path:
-    """The name of an older folder while a newer one takes its place, where names cannot be swapped."""
     return folder.with_name(folder.name + OLD)
 
 
@@ -407,11 +381,7 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path, what: str, error: type[LexvlError] = ArtefactError) -> dict[str, Any]:
-    """Reads one JSON object.
-
-    Raises:
-        error: the file is absent, unreadable, not JSON or not an object.
-    """
+    """Reads one JSON object."""
     try:
         if path.exists() and not path.is_file():  # a pipe or a device may have no end
             raise error(f"{path}: no {what} (not a regular file)")

@@ -113,9 +113,6 @@ def check_model_libraries() -> None:
     """Checks torch and transformers before they are imported; one without metadata passes.
 
     The first call in a process names those that are newer than the tested versions.
-
-    Raises:
-        InstallationError: one of them is not installed, or in a version that this package does not work with.
     """
     from packaging.version import Version
 
@@ -146,8 +143,7 @@ def find_lucene(jar: Path) -> str | None:
     return match[1] if match else None
 
 
-# The folder of caches below a home folder.
-CACHE = Path(".cache/lexvl")
+CACHE = Path(".cache/lexvl")  # the folder of caches below a home folder
 
 
 def find_home_folder() -> Path:
@@ -192,8 +188,7 @@ def check_writable(folder: Path) -> bool:
 def make_private_folder() -> Path:
     """A temporary folder of this user alone, the same one in each process; logs one line that names what to set.
 
-    Where another user made the folder of its name, it is one of this process alone, and where nothing can be written, a
-    path at which no folder can be.
+    Where another user made it, it is one of this process alone; where nothing can be written, none can be there.
     """
     name = f"lexvl-{os.geteuid()}"
     try:

@@ -4,10 +4,8 @@
     RUN.manifest.json        of a run: a `RunManifest`
     QUERIES.manifest.json    of encoded queries, see `queries.query_vectors`
 
-A manifest has entries (`EncoderRef`, `EncodedCorpus`, `Counts`) with typed fields. An entry keeps the keys of the file
-in their order, so that an entry that is read and written again has the same bytes.
-
-`Manifest.request` is what decides the bytes of an artefact, which `claims` compares with the request of a command.
+A manifest has entries with typed fields. An entry keeps the keys of the file in their order, so that an entry that is
+read and written again has the same bytes.
 """
 
 from __future__ import annotations
@@ -27,15 +25,9 @@ from lexvl_anserini.ground.typed import Entry, check, convert, list_keys
 # The file of a `Manifest`, and the file that holds the same while the shards are not complete.
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished.json"
-
-# The name of the encoder of vectors that were imported without one.
-NO_ENCODER = "none"
-
-# The name of the encoder of an index of several fields, whose encoders the entry `fields` has.
-FIELDS = "fields"
-
-# A shard is a file in `docs/`, wherever the folder came from.
-SHARD_NAME = re.compile(r"docs/[^/\0]+")
+NO_ENCODER = "none"  # the name of the encoder of vectors that were imported without one
+FIELDS = "fields"  # the name of the encoder of an index of several fields, whose encoders the entry `fields` has
+SHARD_NAME = re.compile(r"docs/[^/\0]+")  # a shard is a file in `docs/`, wherever the folder came from
 
 # Keys of a corpus, and options of an encoder, that 0.3.0 is the last version to read, and what they say.
 GONE = {"exif": "EXIF metadata", "languages": "queries in other languages", "taught": "taught words"}
@@ -134,12 +126,7 @@ class VocabularyEntry(Entry):
 
 
 class FieldEntry(Entry):
-    """A field of an index of several: what its terms, `name:term`, and their impacts mean.
-
-    Attributes:
-        kind: of the shards that it came from: "impact", or "text" for BM25.
-        encoder: of those shards.
-    """
+    """A field of an index of several, from shards of kind "impact", or "text" for BM25; its terms are `name:term`."""
 
     name: str
     kind: str
@@ -199,16 +186,11 @@ class Counts(Entry):
     """What shards, an index or a run hold. An entry of a manifest; a count that does not apply is absent there.
 
     Attributes:
-        documents: with a vector or a text.
         skipped: documents that were left out, because their image cannot be read.
         empty: documents without a posting or without text.
-        postings: pairs of document and term.
         clipped: postings whose impact was cut to the largest one.
         dropped: weights whose impact is 0.
         max_impact: the largest impact; None if it is not known.
-        topics: of a run.
-        topics_without_hits: topics for which no document was found.
-        lines: of a run.
     """
 
     documents: int = 0
@@ -224,11 +206,7 @@ class Counts(Entry):
 
 
 class ShardRecord(Counts):
-    """One shard in a manifest; its name is a path inside the folder.
-
-    Attributes:
-        contents: digest of its own documents as in `EncodedCorpus`, noted while the shards are unfinished.
-    """
+    """One shard in a manifest, by its path in the folder; `contents` is noted while the shards are unfinished."""
 
     name: str
     documents: int
@@ -249,20 +227,13 @@ class LayoutEntry(Entry):
 
 @dataclass(frozen=True)
 class ManifestFile:
-    """What both kinds of manifests share: they are read from JSON and written to it.
-
-    Attributes:
-        title: what the file is, for errors.
-        remedies: what to do about a manifest of another version, and about a value of another type.
-        optional: fields that a file may lack.
-    """
+    """What both kinds of manifests share: they are read from JSON and written to it."""
 
     title: ClassVar[str]
-    remedies: ClassVar[tuple[str, str]]
-    optional: ClassVar[frozenset[str]]
+    remedies: ClassVar[tuple[str, str]]  # about another version, about a value of another type
+    optional: ClassVar[frozenset[str]]  # fields that a file may lack
 
     def __post_init__(self) -> None:
-        """Gives plain values of a JSON file the types of their fields."""
         record: type = type(self)
         for name, (kind, _) in list_keys(record).items():
             object.__setattr__(self, name, convert(getattr(self, name), kind))
@@ -273,11 +244,7 @@ class ManifestFile:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], where: str = "manifest") -> Self:
-        """Checks the fields, their types and the format.
-
-        Raises:
-            ArtefactError: a field is missing, unknown or of another type, or the format is of another version.
-        """
+        """Checks the fields, their types and the format."""
         known = {entry.name: entry for entry in fields(cls)}
         missing, unknown = known.keys() - cls.optional - data.keys(), data.keys() - known.keys()
         if missing or unknown or data["format"] != known["format"].default:
@@ -297,11 +264,7 @@ class Manifest(ManifestFile):
         kind: "impact" | "dense" | "text": what the shards hold, hence which engines can index them.
         encoder: enough to load the query side again.
         corpus: the dataset, and the digests of its documents.
-        counts: documents, empty (documents without a posting), postings, clipped, dropped.
-        quantiser: `Quantiser.to_json()`; empty unless kind is "impact".
-        vocabulary: size and digest; empty unless kind is "impact".
-        layout: format and size of the shards.
-        shards: per shard: name, documents, empty, postings, clipped, dropped, bytes, sha256.
+        quantiser, vocabulary: empty unless kind is "impact".
         versions: of what decides the bytes (lexvl_anserini, torch, transformers, ...).
     """
 
@@ -321,12 +284,7 @@ class Manifest(ManifestFile):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], where: str = "manifest") -> Self:
-        """Checks the names of the shards besides, and refuses what 0.3.0 is the last version to read.
-
-        Raises:
-            ArtefactError: a shard is no file in `docs/`, a key is `GONE`, or the manifest is not as `ManifestFile`
-                expects.
-        """
+        """Checks the names of the shards besides, and refuses what 0.3.0 is the last version to read."""
         manifest = super().from_json(data, where)
         encoders = [manifest.encoder, *(field.encoder for field in manifest.encoder.fields)]
         corpora = [manifest.corpus, *manifest.corpus.parts]
@@ -399,11 +357,7 @@ def write_manifest(folder: Path, manifest: Manifest, name: str = MANIFEST) -> No
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of finished shards or of an index.
-
-    Raises:
-        ArtefactError: no such folder, unfinished, or not written by encode or index.
-    """
+    """The manifest of finished shards or of an index."""
     if not folder.is_dir():
         raise ArtefactError(f"{folder}: no such folder; encode a corpus first")
     path = folder / MANIFEST
@@ -414,8 +368,7 @@ def read_manifest(folder: Path) -> Manifest:
     return Manifest.from_json(read_json(path, "manifest"), str(path))
 
 
-# Digits of a digest behind a name: they separate two files or indexes of one name.
-NAMED = 12
+NAMED = 12  # digits of a digest behind a name: they separate two files or indexes of one name
 INDEX_DIGESTS = re.compile(rf"(@[0-9a-f]{{{NAMED}}})?(\+[0-9a-f]{{{NAMED}}})?$")
 
 
@@ -426,16 +379,12 @@ class RunManifest(ManifestFile):
     Attributes:
         topics: as the user named them: `beir/scifact`, or the name of a topics file.
         dataset: where the qrels are; empty if the topics came from a file of no known dataset.
-        split: of the dataset, empty likewise.
         data_dir: the folder of that dataset, None for the default.
-        corpus: the corpus of the index.
-        encoder: of the index, with what the command changed.
-        quantiser: likewise.
+        encoder, quantiser: of the index, with what the command changed.
         index: the name of its folder, "@" and the first digits of a digest of what it held, and of a run that was
             scored again "+" and those of the SHA-256 of that run; older manifests have the name alone.
         topics_sha256: of a topics or queries file, or of a dataset's topics; empty for the latter in older manifests.
             If the file names pictures: its own, "+", and one that has their bytes, which older manifests lack.
-        counts: topics, topics_without_hits, lines.
         efficiency: figures of the search that made it, for tables (ms_per_query, index_bytes, ...).
         sha256: of the run's file as it was written; empty in manifests of 0.2.0 and before.
         left_out: lists without the document whose id is the topic's, by `remove_query`; None in manifests of 0.2.0 and

@@ -1,8 +1,5 @@
 """Long steps: their batches, the callback that they call with the number of items just finished, and a bar behind it.
 
-with progress_bar("encode", len(documents)) as advance:
-write_impacts(dataset, model, folder, progress=advance)
-
 A step without items, such as a start of Java, has a line on a terminal while it lasts.
 """
 
@@ -20,16 +17,10 @@ from typing import TypeVar
 log = logging.getLogger("lexvl_anserini")
 
 Item = TypeVar("Item")
-
 Progress = Callable[[int], None]
-
-# Seconds between two lines of the log.
-LOG_EVERY_S = 10.0
-
-
-# Steps that last, in all threads, and the lock of their line.
-_steps: list[str] = []
-_line = Lock()
+LOG_EVERY_S = 10.0  # seconds between two lines of the log
+_steps: list[str] = []  # steps that last, in all threads
+_line = Lock()  # of the line that names them
 
 # Terminal codes: clear the line; go back to its begin, so that the next output overwrites it.
 CLEAR, BACK = "\x1b[2K", "\r"
@@ -94,7 +85,6 @@ def waiting(step: str) -> Iterator[None]:
 
 
 def _draw(change: Callable[[str], None], step: str) -> None:
-    """Changes the steps and draws their line."""
     with _line:
         change(step)
         sys.stderr.write(f"{CLEAR}{', '.join(_steps)}{' ...' * bool(_steps)}{BACK}")

@@ -100,12 +100,11 @@ class Quantised(NamedTuple):
     """Integer vectors, and the postings that quantising changed.
 
     Attributes:
-        impacts: CSR [n, V] int64 >= 1, of the type of the weights.
         clipped: postings cut to the largest impact.
         dropped: postings rounded to 0.
     """
 
-    impacts: Any
+    impacts: Any  # CSR [n, V] int64 >= 1, of the type of the weights
     clipped: int
     dropped: int
 
@@ -126,25 +125,18 @@ class Quantised(NamedTuple):
 
 
 class TooLargeImpact(LexvlError):
-    """An impact that Lucene's sums could not hold exactly, or a weight that is no number from 0 on.
-
-    row, dimension  its place
-    """
+    """An impact that Lucene's sums could not hold exactly, or a weight that is no number from 0 on, with its place."""
 
     def __init__(self, impact: float, row: int, dimension: int):
-        reason = f"an impact of {impact:.0f} reaches 2^24; lower the scale or give bits to clip"
-        super().__init__(
-            reason if impact > 0 else f"an impact of {impact:.0f}, expected 0 or more; the model is broken"
-        )
+        reason = " reaches 2^24; lower the scale or give bits to clip"
+        reason = reason if impact > 0 else ", expected 0 or more; the model is broken"
+        super().__init__(f"an impact of {impact:.0f}{reason}")
         self.row, self.dimension = row, dimension
 
 
 @dataclass(frozen=True)
 class Quantiser:
-    """Both sides of an impact index.
-
-    Default: documents calibrated to 8 bits; each query scaled so that its largest weight becomes 255.
-    """
+    """Both sides; by default documents are calibrated to 8 bits, and the largest weight of each query becomes 255."""
 
     document: SideQuantiser = SideQuantiser("calibrated", 8)
     query: SideQuantiser = SideQuantiser("peak", 8)
@@ -167,9 +159,6 @@ class Quantiser:
             query_bits: of query weights; lowered per query where a score could reach 2^24.
             scale: impacts per unit of weight, for `fixed`.
             percentile: for `calibrated`; below 100 clips outliers for a finer scale.
-
-        Raises:
-            UsageError: the values do not fit.
         """
         if scale is not None and scheme != "fixed":
             raise UsageError(f"a scale is for the quantiser 'fixed'; {scheme!r} has its own")
@@ -206,9 +195,8 @@ class Quantiser:
         if side.scheme == "binary":
             return ones(weights)
         if side.scheme == "peak":
-            return quantised(
-                weights, expand_rows(weights, compute_peak_scales(weights, side.largest or 1)), side.largest
-            )
+            scales = expand_rows(weights, compute_peak_scales(weights, side.largest or 1))
+            return quantised(weights, scales, side.largest)
         if side.scale is None:
             raise LexvlError("the quantiser is not calibrated; call calibrate with a sample of document vectors")
         return quantised(weights, side.scale, side.largest)
@@ -218,9 +206,6 @@ class Quantiser:
 
         With `peak`, a query whose score could reach 2^24 against documents of `max_impact` gets fewer bits. Default of
         `max_impact`: the largest impact of the document side; 1 if that is unbounded.
-
-        Raises:
-            LexvlError: a score could reach 2^24 even with 1 bit, or the scheme has fixed bits.
         """
         side = self.query
         most = max_impact or self.document.largest or 1
@@ -245,11 +230,7 @@ class Quantiser:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Quantiser:
-        """From the manifest.
-
-        Raises:
-            ArtefactError: the entry is not a quantiser of this version.
-        """
+        """From the manifest."""
         try:
             return cls(SideQuantiser(**data["document"]), SideQuantiser(**data["query"]))
         except (KeyError, TypeError, UsageError) as error:
@@ -274,12 +255,8 @@ def replace_values(matrix: Matrix, values: np.ndarray) -> Any:
     """A matrix of the same type with these values of its entries; those of 0 are left out."""
     present = values != 0
     indptr = np.concatenate([[0], np.cumsum(present)])[matrix.indptr].astype(matrix.indptr.dtype)
-    data, indices = values[present], matrix.indices[present]
-    return (
-        CsrRows(data, indices, indptr, matrix.shape)
-        if isinstance(matrix, CsrRows)
-        else type(matrix)((data, indices, indptr), shape=matrix.shape)
-    )
+    arrays = values[present], matrix.indices[present], indptr
+    return CsrRows(*arrays, matrix.shape) if isinstance(matrix, CsrRows) else type(matrix)(arrays, shape=matrix.shape)
 
 
 def compute_peak_scales(weights: Matrix, largest: Any) -> np.ndarray:
@@ -299,11 +276,7 @@ def ones(weights: Matrix) -> Quantised:
 
 
 def quantised(weights: Matrix, scale: Any, largest: int | None) -> Quantised:
-    """round(weight * scale), half to even, clipped to `largest`, zeros dropped.
-
-    Raises:
-        TooLargeImpact: an impact would reach 2^24.
-    """
+    """round(weight * scale), half to even, clipped to `largest`, zeros dropped."""
     rounded = np.rint(weights.data.astype(np.float64) * scale)
     clipped = 0
     if largest is not None:
@@ -319,11 +292,7 @@ def quantised(weights: Matrix, scale: Any, largest: int | None) -> Quantised:
 
 
 def bounded(result: Quantised, max_impact: int) -> Quantised:
-    """`result`, after checking that no score can reach 2^24.
-
-    Raises:
-        LexvlError: the sum of a query's weights times `max_impact` reaches it; proposes bits.
-    """
+    """`result`, after checking that no score can reach 2^24."""
     sums = sum_rows(result.impacts)
     if len(sums) and (worst := int(sums.max()) * max_impact) >= SCORE_LIMIT:
         raise LexvlError(

@@ -27,9 +27,7 @@ from lexvl_anserini.ground.manifest import VocabularyEntry
 if TYPE_CHECKING:
     import numpy as np
 
-# Lucene sums scores in 32-bit floats, which represent every integer up to this one.
-SCORE_LIMIT = 1 << 24
-
+SCORE_LIMIT = 1 << 24  # Lucene sums scores in 32-bit floats, which represent every integer up to this one
 NO_METADATA: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -41,11 +39,7 @@ def count_bits_over(score: float) -> int:
 class Document(NamedTuple):
     """One item of a corpus: a text, an image, or both.
 
-    <<<<<<< HEAD
     `image` is a path or `archive.tar::member`, of a page `scan.tif#3`; in a corpus of embeddings `table.parquet::id`,
-    =======
-    `image` is a path or `archive.tar::member`, of a page `file.tif#3`; in a corpus of embeddings `table.parquet::id`,
-    >>>>>>> house
     the place of a vector. `problem` is a reason why the document cannot be read: it is never encoded, but skipped or
     an error, as a picture that cannot be read.
     """
@@ -140,14 +134,9 @@ class Measurement(NamedTuple):
     ties: str = ""
 
 
-# The file beside shards or an index that holds their terms.
-VOCABULARY = "vocab.txt"
-
-# Lucene accepts no terms above 32,766 bytes.
-MAX_TERM_BYTES = 32_766
-
-# White space, and control characters.
-NOT_INDEXED = re.compile(r"[\s\x00-\x1f\x7f]")
+VOCABULARY = "vocab.txt"  # the file beside shards or an index that holds their terms
+MAX_TERM_BYTES = 32_766  # Lucene accepts no terms above 32,766 bytes
+NOT_INDEXED = re.compile(r"[\s\x00-\x1f\x7f]")  # white space, and control characters
 
 
 def check_term(term: str, where: str) -> None:
@@ -175,11 +164,7 @@ def get_field(term: str, fields: Collection[str]) -> str:
 
 
 class Vocabulary(Sequence[str]):
-    """The terms of a model's output dimensions, in order.
-
-    Raises:
-        ArtefactError: two dimensions have the same term, or a term cannot be indexed.
-    """
+    """The terms of a model's output dimensions, in order."""
 
     def __init__(self, terms: Iterable[str], where: str = "vocabulary"):
         self.terms: tuple[str, ...] = tuple(terms)
@@ -225,13 +210,7 @@ class Vocabulary(Sequence[str]):
 
 
 class TermWeights(Mapping[str, int]):
-    """Term -> weight of a lexical vector, as columns; the terms are looked up when somebody reads one.
-
-    Args:
-        vocabulary: of the model.
-        dimensions: int [n], each once.
-        weights: int64 [n].
-    """
+    """Term -> weight of a lexical vector, as columns [n] of integers; a term is looked up when somebody reads one."""
 
     def __init__(self, vocabulary: Vocabulary, dimensions: np.ndarray, weights: np.ndarray):
         self.vocabulary, self.dimensions, self.weights = vocabulary, dimensions, weights
@@ -265,6 +244,5 @@ class TermWeights(Mapping[str, int]):
     def __repr__(self) -> str:
         return repr(self._by_term)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Another process has another vocabulary.
+    def __reduce__(self) -> tuple[Any, ...]:  # another process has another vocabulary
         return dict, (self._by_term,)

@@ -27,24 +27,14 @@ Row = TypeVar("Row")
 
 
 class Registry(Mapping[str, Row]):
-    """Rows by name: those of the core, and those of plug-ins, which add rows and replace none.
-
-    Args:
-        kind: what a row is, for errors: "encoder".
-        group: of the entry points: "lexvl.encoders".
-        core: the rows of the core.
-    """
+    """Rows by name: those of the core, and those of plug-ins, which add rows and replace none."""
 
     def __init__(self, kind: str, group: str, core: Mapping[str, Row]):
         self.kind, self.group, self.core = kind, group, core
 
     @cached_property
     def plugins(self) -> Mapping[str, Row]:
-        """The rows of installed plug-ins; an entry point of a package whose files are gone adds none.
-
-        Raises:
-            UsageError: a plug-in has a name of the core or of another plug-in.
-        """
+        """The rows of installed plug-ins; an entry point of a package whose files are gone adds none."""
         from importlib.metadata import entry_points  # with thirty modules of mail and sockets
 
         rows: dict[str, Row] = {}
@@ -81,13 +71,7 @@ class Registry(Mapping[str, Row]):
 
 
 class CommandRow(NamedTuple):
-    """A command of `lexvl`.
-
-    Attributes:
-        module: has the function `command`.
-        group: the title of its section in the help.
-        summary: its line there, at most 60 characters.
-    """
+    """A command of `lexvl`: the module of its `command`, the title of its section in the help, and its line there."""
 
     module: str
     group: str
@@ -167,11 +151,8 @@ ENGINES: Registry[EngineRow] = Registry(
 )
 # Which engine indexes shards of a kind unless the user names another.
 DEFAULT_ENGINES: Mapping[str, str] = {"dense": "faiss", "impact": "lucene", "text": "bm25"}
-# Engines of 0.3.0, the last version that reads their indexes.
-GONE_ENGINES = frozenset({"milvus", "pgvector"})
-
-# A runtime other than torch is an option of the encoder in manifests: `--set runtime=NAME`.
-TORCH = "torch"
+GONE_ENGINES = frozenset({"milvus", "pgvector"})  # engines of 0.3.0, the last version that reads their indexes
+TORCH = "torch"  # a runtime other than torch is an option of the encoder in manifests: `--set runtime=NAME`
 RUNTIMES: Registry[RuntimeRow] = Registry(
     "runtime", "lexvl.runtimes", {TORCH: RuntimeRow("lexvl_anserini.encoders.loading:load_by_torch", None)}
 )

@@ -32,24 +32,15 @@ from lexvl_anserini.ground.errors import ArtefactError, UsageError
 # JSON's name of each type.
 NAMES = {str: "a text", bool: "true or false", int: "an integer", float: "a number", NoneType: "null"}
 
-# The largest int of Java and numpy.
-MOST = 2**31 - 1
-
-# More threads than any machine has processors.
-MOST_THREADS = 1024
-
-# Characters of a value in an error.
-SHOWN = 60
+MOST = 2**31 - 1  # the largest int of Java and numpy
+MOST_THREADS = 1024  # more threads than any machine has processors
+SHOWN = 60  # characters of a value in an error
 
 
 class Entry(dict[str, Any]):
-    """A JSON object whose typed keys are its attributes; it keeps all other keys, and the order of all.
+    """A JSON object whose typed keys are its attributes; it keeps all other keys, and the order of all."""
 
-    Attributes:
-        defaults: of the typed keys by name; MISSING for a key that must be there.
-    """
-
-    defaults: ClassVar[dict[str, Any]] = {}
+    defaults: ClassVar[dict[str, Any]] = {}  # MISSING for a key that must be there
 
     def __init_subclass__(cls) -> None:
         cls.defaults = cls.defaults | {name: vars(cls).get(name, MISSING) for name in cls.__annotations__}
@@ -85,16 +76,7 @@ def convert(value: Any, kind: Any) -> Any:
 
 
 def check(data: Mapping[str, Any], record: type, where: str, remedy: str) -> None:
-    """Checks the keys of a JSON object and the types of their values, at any depth.
-
-    Args:
-        record: a dataclass or an `Entry`.
-        where: the file, for the error.
-        remedy: what to do, for the error.
-
-    Raises:
-        ArtefactError: a key is missing, or a value has another type.
-    """
+    """Checks the keys of a JSON object and the types of their values, at any depth, by a dataclass or an `Entry`."""
     for place, value, expected in _find_problems(data, record, ""):
         raise ArtefactError(f"{where}: {place} is {value}, expected {expected}; {remedy}")
 
@@ -203,24 +185,14 @@ EXPECTED = {
 
 
 def plain(problem: Mapping[str, Any], known: Iterable[str] = ()) -> str:
-    """What is wrong with a value, in our words: an entry of pydantic's `ValidationError.errors()` without its place.
-
-    Args:
-        known: keys that might have been meant by an unknown one.
-
-    >>> plain({"type": "int_parsing", "input": "x", "loc": ("steps",), "msg": "..."})
-    '"x", expected an integer'
-    >>> plain({"type": "extra_forbidden", "input": 1, "loc": ("stpes",), "msg": "..."}, ["seed", "steps"])
-    "unknown key; did you mean 'steps'?"
-    """
+    """What is wrong with a value, in our words: an entry of pydantic's `ValidationError.errors()` without its place."""
     kind, context, key = problem["type"], problem.get("ctx", {}), problem["loc"][-1] if problem["loc"] else ""
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         near = get_close_matches(str(key), list(known), n=1, cutoff=0.5)
         return f"unknown key; did you mean {near[0]!r}?" if near else "unknown key"
     if kind in EXPECTED:
-        value = (
-            str(problem["input"]) if kind == "finite_number" else show_value(problem["input"])
-        )  # JSON has no infinity
+        shown = problem["input"]
+        value = str(shown) if kind == "finite_number" else show_value(shown)  # JSON has no infinity
         return f"{value}, expected {EXPECTED[kind].format(**context)}"
     sentences = {
         "missing": "is missing",

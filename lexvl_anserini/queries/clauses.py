@@ -33,14 +33,9 @@ from typing import NamedTuple, TypeVar
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.records import SCORE_LIMIT, DenseQuery, ImpactQuery, Topic
 
-# Clauses within each other: engines compile and search a tree recursively.
-MAX_DEPTH = 100
-
-# A value of a metadata field; text is converted to the field's type.
-Value = str | int | float | date
-
-# What `fold` computes.
-Result = TypeVar("Result")
+MAX_DEPTH = 100  # clauses within each other: engines compile and search a tree recursively
+Value = str | int | float | date  # a value of a metadata field; text is converted to the field's type
+Result = TypeVar("Result")  # what `fold` computes
 
 
 class Clause:
@@ -196,13 +191,9 @@ def fold(
     negated: Callable[[Not, Result], Result],
     scaled: Callable[[Boost | Unscored, Result], Result],
 ) -> Result:
-    """A value of a tree, computed from its leaves up.
+    """A value of a tree, computed from its leaves up: each function makes a clause's value from those below it.
 
-    Args:
-        leaf: the value of a clause without clauses in it.
-        all_of: that of an `All`, from the values of its clauses and of its optional clauses.
-        any_of: that of an `AnyOf`, from the values of its clauses.
-        negated, scaled: that of a `Not`, and of a `Boost` or an `Unscored`, from the value of its clause.
+    `all_of` gets the values of the clauses and of the optional ones; `scaled` is for `Boost` and `Unscored`.
     """
 
     def value(below: Clause) -> Result:
@@ -232,12 +223,7 @@ def replace_leaves(clause: Clause, leaf: Callable[[Clause], Clause]) -> Clause:
 
 
 def check_tree(clause: Clause) -> None:
-    """Refuses a tree that no engine could search or score.
-
-    Raises:
-        UsageError: clauses are nested more than `MAX_DEPTH` deep, the factors on a path multiply to 2^24 or more, or a
-            text has half a character (a lone surrogate), which no file can hold.
-    """
+    """Refuses a tree that no engine could search or score."""
     waiting = [(clause, 1, 1.0)]
     while waiting:
         node, depth, factor = waiting.pop()
@@ -293,9 +279,6 @@ def bound(clause: Clause, bound_of_vector: Callable[[Mapping[str, float]], float
     """An upper bound of what impacts add to a document's score in this tree; BM25 is not counted.
 
     It is the bound of the encoded query with the tree's terms and weights, those of a repeated term added up.
-
-    Args:
-        bound_of_vector: the same for the dot product with a vector.
     """
     total: dict[str, float] = {}
     for term, weight in list_scored_terms(clause):
@@ -367,7 +350,6 @@ def _sum_weights(clause: Clause, factor: int = 1) -> list[tuple[str, int]]:
 
 
 def _is_sum(clause: Clause) -> bool:
-    """True if a clause can add to a score."""
     if isinstance(clause, All | AnyOf | Boost):
         return any(map(_is_sum, clause.children()))
     return isinstance(clause, Impacts | Term | Text)

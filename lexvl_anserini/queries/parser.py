@@ -24,19 +24,7 @@ from typing import NamedTuple
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import mark_field
-from lexvl_anserini.queries.clauses import (
-    All,
-    AnyOf,
-    Boost,
-    Clause,
-    Equals,
-    Ids,
-    Not,
-    Range,
-    Term,
-    Text,
-    check_tree,
-)
+from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Clause, Equals, Ids, Not, Range, Term, Text, check_tree
 
 QUOTED = r'"(?:[^"\\]|\\.)*"'
 # A word ends at white space and brackets; a ^ and a number at its end are its weight.
@@ -56,11 +44,8 @@ TOKEN = re.compile(
 # `2019..2021`, with an end at least; ends are numbers or dates.
 SPAN = re.compile(r"(?=.*\d)(?P<low>-?\d+(?:[.-]\d+)*)?\.\.(?P<high>-?\d+(?:[.-]\d+)*)?")
 
-# Brackets and NOTs within each other: each takes the parser some calls of functions.
-MAX_NESTING = 50
-
-# The length of an expression in errors.
-SHOWN_CHARACTERS = 120
+MAX_NESTING = 50  # brackets and NOTs within each other: each takes the parser some calls of functions
+SHOWN_CHARACTERS = 120  # the length of an expression in errors
 
 
 class Token(NamedTuple):
@@ -73,7 +58,10 @@ class Token(NamedTuple):
 
 def parse(expression: str, fields: Collection[str] = ()) -> Clause:
     """The tree of an expression, for an index of these fields, whose terms are `field:term`."""
-    clause = _Parser(expression, fields).parse_whole()
+    parser = _Parser(expression, fields)
+    clause = parser.parse_side_by_side()
+    if parser.place < len(parser.tokens):
+        raise parser.describe_malformed("no bracket is open here")
     check_tree(clause)
     return clause
 
@@ -106,12 +94,6 @@ class _Parser:
         self.expression, self.tokens, self.place = expression, read_tokens(expression), 0
         self.fields = fields
         self.nesting = 0
-
-    def parse_whole(self) -> Clause:
-        clause = self.parse_side_by_side()
-        if self.place < len(self.tokens):
-            raise self.describe_malformed("no bracket is open here")
-        return clause
 
     def parse_side_by_side(self) -> Clause:
         required, forbidden, optional = [], [], []

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The id of a query that the user types.
-TYPED = "query"
+TYPED = "query"  # the id of a query that the user types
 
 
 class Origin(Entry):
@@ -57,9 +56,7 @@ class TopicSource:
         stream: starts a stream of topics that are to be encoded, or of encoded queries.
         label: as the user named them.
         judged: the dataset of their judgements; None for a file of no known dataset.
-        remove_query: the dataset's rule.
         sha256: of a file.
-        encoded: True if they are vectors already.
     """
 
     stream: Callable[[], Iterator[Query]]
@@ -108,15 +105,7 @@ class TopicSource:
 def read_queries(path: Path, index: Path, manifest: Manifest, vocabulary: Path | None = None) -> Iterator[ImpactQuery]:
     """Streams encoded queries `{"id", "contents", "vector": {term: weight}}`, as `encode --topics` writes them.
 
-    Args:
-        path: JSON lines, compressed if the name ends in .gz or .zst; a `<path>.manifest.json` beside it is compared.
-        index: the index to search, for errors.
-        manifest: of the index.
-        vocabulary: `vocab.txt` of the index; without it, unknown terms are not found.
-
-    Raises:
-        DataError: a line is malformed, an id occurs twice, or there is no query.
-        ArtefactError: the vocabulary or the quantiser is not the index's.
+    The manifest beside them is compared with the index's; without `vocab.txt` of the index, terms are not checked.
     """
     if manifest.kind != "impact":
         raise UsageError(f"{path}: encoded lexical queries, but {index} is {manifest.kind}")
@@ -124,16 +113,14 @@ def read_queries(path: Path, index: Path, manifest: Manifest, vocabulary: Path |
     known = set(read_known_terms(vocabulary, manifest)) if vocabulary else None
     seen: set[str] = set()
     for line in read_lines(path):
-        where = line.where
-        query = _parse_query(parse_object(line), where)
+        query = _parse_query(parse_object(line), line.where)
         if query.query_id in seen:
-            raise DataError(f"{where}: query id {query.query_id!r} a second time; ids must be distinct")
+            raise DataError(f"{line.where}: query id {query.query_id!r} a second time; ids must be distinct")
         seen.add(query.query_id)
         if known is not None and not query.vector.keys() <= known:
             strange = next(term for term in query.vector if term not in known)
-            raise ArtefactError(
-                f"{where}: term {strange!r} is not in the vocabulary of {index}; another encoder's query?"
-            )
+            problem = f"term {strange!r} is not in the vocabulary of {index}; another encoder's query?"
+            raise ArtefactError(f"{line.where}: {problem}")
         yield query
     if not seen:
         raise DataError(f"{path}: no query in it")
@@ -185,12 +172,7 @@ def load_topics(ref: CorpusRef) -> TopicSource:
 
 
 def build_typed_topic(text: str | None, image: str | None) -> Topic:
-    """The topic that the user types: a text or the path of an image.
-
-    Raises:
-        UsageError: neither or both are given, or the text is empty.
-        DataError: there is no such image.
-    """
+    """The topic that the user types: a text or the path of an image."""
     if (text is None) == (image is None) or (text is not None and not text.strip()):
         raise UsageError("give a text that is not empty with --query, or an image with --query-image")
     if image is not None and not Path(image.partition("::")[0]).is_file():
@@ -248,7 +230,6 @@ def find_vocabulary_file(index: Path, manifest: Path | None) -> Path | None:
 
 
 def _has_vectors(path: Path) -> bool:
-    """True if the first line is an encoded query."""
     if get_plain_suffix(path) != ".jsonl":
         return False
     first = next(read_lines(path), None)
@@ -256,7 +237,6 @@ def _has_vectors(path: Path) -> bool:
 
 
 def _parse_query(row: dict[str, Any], where: str) -> ImpactQuery:
-    """One encoded query."""
     query_id, vector = row.get("id"), row.get("vector")
     if not isinstance(query_id, str) or query_id.split() != [query_id]:
         raise DataError(f"{where}: id {query_id!r}, expected a text without white space")
@@ -264,10 +244,8 @@ def _parse_query(row: dict[str, Any], where: str) -> ImpactQuery:
         raise DataError(f"{where}: vector {str(vector)[:40]!r}, expected an object of term and weight")
     for term, weight in vector.items():
         if type(weight) is not int or not 1 <= weight < SCORE_LIMIT:
-            raise DataError(
-                f"{where}: weight {str(weight)[:40]} of term {term!r}, expected an integer from 1 to "
-                f"{SCORE_LIMIT - 1:,}"
-            )
+            expected = f"expected an integer from 1 to {SCORE_LIMIT - 1:,}"
+            raise DataError(f"{where}: weight {str(weight)[:40]} of term {term!r}, {expected}")
     return ImpactQuery(query_id, vector)
 
 

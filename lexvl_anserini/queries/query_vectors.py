@@ -1,7 +1,5 @@
 """Topics -> encoded queries: a topic's vector, quantised for the index; in memory, or as a file of encoded queries.
 
-Encoded queries of a batch as columns, with weights that are checked for all of them at once.
-
 Pseudo-relevance feedback: a query moves towards its own best documents, by Rocchio over impacts, by RM3 with BM25.
 
 Rocchio: q' = alpha q/|q| + beta mean(d/|d|), where the mean keeps only its largest terms; the weights of q' are then
@@ -52,17 +50,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Topics encoded at once: enough to sort by length, few enough for flat memory.
-PIECE = 1024
+PIECE = 1024  # topics encoded at once: enough to sort by length, few enough for flat memory
 
 
 def encode_queries(
     model: Encoder, topics: Iterable[Topic], manifest: Manifest, batch_size: int = 32
 ) -> Iterator[Query]:
-    """Topics -> queries for an engine of the model's kind, in order, with flat memory.
-
-    Lexical queries are quantised by the manifest's quantiser, bounded by the largest impact in the manifest's counts.
-    """
+    """Topics -> queries for an engine of the model's kind, in order, in flat memory, quantised as the manifest says."""
     from lexvl_anserini.ground.quantise import Quantiser
 
     quantiser = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else Quantiser()
@@ -132,10 +126,7 @@ def encode_fields(
 
 
 def halve_weights(vector: dict[str, int], max_impact: int) -> dict[str, int]:
-    """The weights divided by the least power of two with which no score can reach 2^24; rounded, without zeros.
-
-    All fields are divided alike, so that their balance stays.
-    """
+    """The weights of all fields, divided by the least power of two with which no score can reach 2^24, rounded."""
     within, divisor = vector, 1
     while sum(within.values()) * max_impact >= SCORE_LIMIT:
         divisor *= 2
@@ -154,10 +145,8 @@ def encode_topics(
 ) -> dict[str, Any]:
     """Writes encoded topics with their texts to one file, and beside it a manifest with their encoder and origin.
 
-    Stock Pyserini finds the vector of a text by the text.
-
-    Only the query side of the quantiser is used. A name in .gz or .zst is compressed. With the manifest of an index,
-    whose encoder the model is, the queries are those of a search of this index.
+    Stock Pyserini finds the vector of a text by the text. Only the query side of the quantiser is used. With the
+    manifest of an index, whose encoder the model is, the queries are those of a search of this index.
     """
     expect_lexical(f"encoder {model.name!r}", model.kind, "only lexical queries are written as terms")
     if index is None:
@@ -219,12 +208,8 @@ def describe_request(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_topics(
-    topics: TopicSource,
-    encode: Callable[[Iterable[Topic]], Iterable[Query]],
-    output: Path,
-    request: Mapping[str, Any],
+    topics: TopicSource, encode: Callable[[Iterable[Topic]], Iterable[Query]], output: Path, request: Mapping[str, Any]
 ) -> int:
-    """Encodes and writes the topics and their manifest; returns their number."""
     stream, again = tee(cast(Iterator[Topic], topics.stream()))
     queries = encode(stream)
     texts = (topic.text or "" for topic in again)
@@ -256,13 +241,7 @@ NO_WEIGHTS = np.zeros(0, np.int64)
 class QueryBatch:
     """Queries that an engine answers together; the terms of query q are numbers ends[q] to ends[q + 1].
 
-    query_ids  of the topics
-    vectors    term -> weight, as Python's own integers
-    ends       int64 [Q + 1]
-    weights    int64 [ends[Q]], 1 to 2^24 - 1
-
-    Raises:
-        UsageError: a weight is no integer from 1 to 2^24 - 1.
+    Weights are int64 [ends[Q]], and Python's own integers in the vectors.
     """
 
     def __init__(self, queries: Sequence[ImpactQuery]):
@@ -310,13 +289,10 @@ def together(arrays: Sequence[np.ndarray], none: np.ndarray) -> np.ndarray:
 
 
 def _read_weights(vector: Mapping[str, int]) -> np.ndarray:
-    if isinstance(vector, TermWeights):
-        return vector.weights
-    return np.fromiter(vector.values(), np.int64, len(vector))
+    return vector.weights if isinstance(vector, TermWeights) else np.fromiter(vector.values(), np.int64, len(vector))
 
 
 def _convert_weights(query_id: str, vector: Mapping[str, int]) -> Mapping[str, int]:
-    """The weights as Python's own integers."""
     try:
         return Impacts(vector).vector
     except UsageError as error:
@@ -331,13 +307,9 @@ VectorOf = Callable[[str], Mapping[str, int]]
 
 @dataclass(frozen=True)
 class Feedback:
-    """How a query is expanded.
+    """How a query is expanded: by the best documents, of whose mean so many terms are kept.
 
-    Attributes:
-        documents: number of best documents, assumed relevant.
-        terms: number of terms of their mean that are kept.
-        alpha: shares of the query and of the mean, each of length 1.
-        beta: shares of the query and of the mean, each of length 1.
+    Alpha is the share of the query, beta that of the mean, each of length 1.
     """
 
     documents: int = 10
@@ -352,8 +324,7 @@ class Feedback:
             raise UsageError(f"feedback with alpha {self.alpha} and beta {self.beta}: expected >= 0, one of them above")
 
 
-# Anserini's RM3 reads no further document of the first list.
-MOST_RM3_DOCUMENTS = 50
+MOST_RM3_DOCUMENTS = 50  # Anserini's RM3 reads no further document of the first list
 
 
 @dataclass(frozen=True)
@@ -364,11 +335,6 @@ class RM3:
 
     d has its `terms` most frequent terms of 2 to 20 characters, each in at most a tenth of all documents (of English
     letters and digits, if the analyser is English), and r its `terms` largest.
-
-    Attributes:
-        documents: number of best documents, assumed relevant.
-        terms: number of terms that are kept.
-        weight: share of the query, from 0 to 1.
     """
 
     documents: int = 10
@@ -416,10 +382,7 @@ def integers(weights: Mapping[str, float], bound: Callable[[Mapping[str, float]]
 
 
 class ShardVectors:
-    """The vectors of all documents of shards, or of a collection of parts: a function from id to vector.
-
-    They are in memory, eight bytes a posting.
-    """
+    """The vectors of all documents of shards, or of parts: a function from id to vector; 8 bytes a posting."""
 
     def __init__(self, shards: Path, index: Manifest):
         from lexvl_anserini.shards.manifests import combine_manifests, list_part_folders

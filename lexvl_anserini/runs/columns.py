@@ -67,11 +67,6 @@ class Hits(NamedTuple):
         ids: list[str] = _take_rows(self.doc_ids, lines).to_pylist()
         return ids
 
-    def without_last_topic(self) -> Hits:
-        """The hits of all topics but the last."""
-        lines = int(self.starts[-2])
-        return Hits(self.query_ids[:-1], self.starts[:-1], *(column[:lines] for column in self[2:]))
-
     def select_queries(self) -> np.ndarray:
         """The lines whose doc_id is their query_id, in order."""
         topics = self.topics()
@@ -86,12 +81,7 @@ class Irregular(Exception):
 
 
 def map_run(path: Path, use: Callable[[Iterable[Hits]], T]) -> T:
-    """What `use` makes of the hits of a run; it gets them a second time if a later line is irregular.
-
-    Args:
-        path: a run of six or three columns, plain, `.gz` or `.zst`, see `read_run`.
-        use: reads hits; each part has all lines of its topics.
-    """
+    """What `use` makes of the hits of a run (see `read_run`); it gets them twice if a later line is irregular."""
     try:
         return use(parse_regular_hits(path))
     except Irregular:
@@ -155,7 +145,6 @@ def build_text_array(texts: Sequence[str]) -> pyarrow.Array:
 
 
 def _take_rows(texts: pyarrow.Array, places: np.ndarray) -> pyarrow.Array:
-    """The texts at some places."""
     import pyarrow
 
     places = np.ascontiguousarray(places, np.int64)
@@ -189,8 +178,9 @@ def _iter_whole_topics(source: BinaryIO) -> Iterator[Hits]:
         form = form or _match_form(whole)
         hits = _parse(whole, *form)
         if len(hits.query_ids) > 1:
-            yield hits.without_last_topic()
-            last_lines = int(hits.starts[-1] - hits.starts[-2])
+            lines = int(hits.starts[-2])
+            yield Hits(hits.query_ids[:-1], hits.starts[:-1], *(column[:lines] for column in hits[2:]))
+            last_lines = int(hits.starts[-1]) - lines
             pending = pending[len(whole.rsplit(b"\n", last_lines + 1)[0]) + 1 :]
     if pending:
         yield _parse(pending.removesuffix(b"\n") + b"\n", *(form or _match_form(pending)))
@@ -204,7 +194,6 @@ def _match_form(lines: bytes) -> tuple[bytes, int]:
 
 
 def _parse(lines: bytes, delimiter: bytes, width: int) -> Hits:
-    """Whole lines as columns."""
     import pyarrow
     from pyarrow import compute, csv
 
@@ -266,5 +255,4 @@ def _check_hits(hits: Hits, scored: bool) -> None:
 
 def distinct(numbers: np.ndarray) -> bool:
     """Returns True if no number is there twice."""
-    ordered = np.sort(numbers)
-    return not (ordered[1:] == ordered[:-1]).any()
+    return len(np.unique(numbers)) == len(numbers)

@@ -34,11 +34,8 @@ from lexvl_anserini.runs.trec import DEFAULT_HITS, read_lists, sort_by_rank
 
 log = logging.getLogger(__name__)
 
-# The constant of the published RRF (Cormack et al., SIGIR 2009).
-RRF_K = 60
-
-# Weights, and scores of runs, are far below; their squares and sums must stay numbers.
-LARGEST = 1e30
+RRF_K = 60  # the constant of the published RRF (Cormack et al., SIGIR 2009)
+LARGEST = 1e30  # weights, and scores of runs, are far below; their squares and sums must stay numbers
 
 # What runs must agree in to be fused; the fused run has the same.
 SHARED = ("topics", "topics_sha256", "dataset", "split", "data_dir", "remove_query")
@@ -50,11 +47,6 @@ def normalise_min_max(scores: np.ndarray) -> np.ndarray:
     return (scores - low) / (high - low) if high > low else scores * 0 + 1
 
 
-def keep_scores(scores: np.ndarray) -> np.ndarray:
-    """Scores as they are."""
-    return scores
-
-
 def normalise_deviation(scores: np.ndarray) -> np.ndarray:
     """Scores [n] as standard deviations above the list's mean; 0 where all are equal."""
     distances = scores - fsum(scores) / len(scores)
@@ -64,7 +56,7 @@ def normalise_deviation(scores: np.ndarray) -> np.ndarray:
 
 NORMALISATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "min-max": normalise_min_max,
-    "none": keep_scores,
+    "none": lambda scores: scores,
     "z-score": normalise_deviation,
 }
 
@@ -78,10 +70,6 @@ class Fusion:
         weights: one a run; empty for equal ones (rrf: 1 each; interpolation: their mean).
         k: of rrf.
         normalisation: of interpolation, a row of `NORMALISATIONS`.
-
-    Raises:
-        UnknownName: no such method or normalisation.
-        UsageError: k or a weight is negative.
     """
 
     method: str = "rrf"
@@ -158,12 +146,7 @@ def fuse_rankings(
 
 
 def build_fused_manifest(runs: Sequence[Path], fusion: Fusion, hits: int) -> RunManifest:
-    """The manifest of a fused run: topics and judgements as in the runs, and the runs by name and digest.
-
-    Raises:
-        DataError: there is no such run.
-        UsageError: the runs answer different topics.
-    """
+    """The manifest of a fused run: topics and judgements as in the runs, and the runs by name and digest."""
     if absent := next((path for path in runs if not path.is_file()), None):
         raise DataError(f"{absent}: no such run; write one with python -m lexvl_anserini.search")
     known: Mapping[Path, RunManifest] = {path: manifest for path in runs if (manifest := read_run_manifest(path))}
@@ -178,7 +161,6 @@ def build_fused_manifest(runs: Sequence[Path], fusion: Fusion, hits: int) -> Run
         shared[name] = next(iter(values), None)
     if not known:
         shared = {**dict.fromkeys(SHARED, ""), "data_dir": None, "remove_query": False}
-    # The digest separates two runs of one name.
     named = [f"{path.name}@{compute_sha256(path)[:NAMED]}" for path in runs]
     first = next(iter(known.values()), None)
     return RunManifest(

@@ -4,9 +4,7 @@ The order is score descending, then doc_id ascending by code points. Integer sco
 package breaks ties in this way, and a cut at k hits is well defined. Lucene and Java follow the same rule by sorting on
 the field `id`.
 
-Documents scored by their passages: the best one (MaxP), or the sum of the best (SumP; Dai and Callan 2019).
-
-`data.dataset` says which document a passage belongs to.
+Documents are scored by their passages: the best one (MaxP), or the sum of the best (SumP; Dai and Callan 2019).
 """
 
 from __future__ import annotations
@@ -27,12 +25,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 Item = TypeVar("Item")
-
-# What `as_frame` reads.
-LISTS = "a list of scored documents, or several"
-
-# NamedTuple's own constructor without its Python frame.
-_scored = partial(tuple.__new__, ScoredDoc)
+LISTS = "a list of scored documents, or several"  # what `as_frame` reads
+_scored = partial(tuple.__new__, ScoredDoc)  # NamedTuple's own constructor without its Python frame
 
 
 class RankedList(Sequence[ScoredDoc]):
@@ -41,13 +35,8 @@ class RankedList(Sequence[ScoredDoc]):
     It equals a list of the same scored documents, a slice of it is a ranked list, and `list(hits)` is a list. It holds
     no file and no mapping, so it outlives the engine that made it.
 
-    Args:
-        query_id: the topic's.
-        doc_ids: texts; or bytes, UTF-8 with a line feed after each id, which are decoded when an id is read.
-        scores: float64 [n].
-        ranks: int [n]; default 1 to n.
-
-    query_id, scores, ranks  as given
+    Ids may be bytes, UTF-8 with a line feed after each, which are decoded when an id is read. Ranks are 1 to n by
+    default.
     """
 
     __slots__ = ("_doc_ids", "query_id", "ranks", "scores")
@@ -60,11 +49,7 @@ class RankedList(Sequence[ScoredDoc]):
 
     @classmethod
     def of(cls, documents: Iterable[ScoredDoc]) -> RankedList:
-        """The columns of one query's documents, in the given order, with their ranks.
-
-        Raises:
-            UsageError: documents of several queries.
-        """
+        """The columns of one query's documents, in the given order, with their ranks."""
         if isinstance(documents, cls):
             return documents
         import numpy as np
@@ -136,11 +121,7 @@ class RankedList(Sequence[ScoredDoc]):
 
 
 def rank_hits(query_id: str, scored: Iterable[tuple[str, float]], hits: int | None = None) -> RankedList:
-    """The ranked list of (doc_id, score) pairs, cut at `hits`; ranks count from 1.
-
-    >>> rank_hits("q", [("b", 2.0), ("c", 3.0), ("a", 2.0)]).doc_ids
-    ['c', 'a', 'b']
-    """
+    """The ranked list of (doc_id, score) pairs, cut at `hits`; ranks count from 1."""
     return in_order(query_id, sorted(scored, key=lambda pair: (-pair[1], pair[0]))[:hits])
 
 
@@ -148,9 +129,6 @@ def merge_lists(lists: Sequence[RankedList], hits: int) -> RankedList:
     """The best `hits` of several ranked lists of one query, each at least as long or complete.
 
     Impact scores need no statistics of a collection, so this is the list of one index of all documents.
-
-    >>> merge_lists([rank_hits("q", [("a", 2.0), ("c", 1.0)]), rank_hits("q", [("b", 1.0)])], 2).doc_ids
-    ['a', 'b']
     """
     import numpy as np
 
@@ -183,14 +161,7 @@ def select_top_positions(scores: np.ndarray, hits: int) -> np.ndarray:
 
 
 def as_frame(rankings: Iterable[ScoredDoc] | Iterable[Iterable[ScoredDoc]]) -> DataFrame:
-    """A list, or several, with the columns query_id, doc_id, rank (from 1) and score; one line per document.
-
-    Raises:
-        UsageError: something else than scored documents.
-
-    >>> as_frame([[ScoredDoc("q", "d1", 1, 3.0)], []]).values.tolist()
-    [['q', 'd1', 1, 3.0]]
-    """
+    """A list, or several, with the columns query_id, doc_id, rank (from 1) and score; one line per document."""
     from pandas import DataFrame
 
     check_type("rankings", rankings, Iterable, LISTS)
@@ -203,30 +174,18 @@ def as_frame(rankings: Iterable[ScoredDoc] | Iterable[Iterable[ScoredDoc]]) -> D
     return DataFrame(rows, columns=list(ScoredDoc._fields))
 
 
-# Queries whose documents are searched together, and the passages that they hold at most.
-PIECE = 256
-HELD = 1 << 20
-
-# Passages of the first search for each hit, and how many times as many the next search has.
-FIRST = 2
-DEEPER = 4
-
-# Passages of the first search for those of some documents.
-LOOKED_AT = 1000
+PIECE = 256  # queries whose documents are searched together
+HELD = 1 << 20  # the passages that they hold at most
+FIRST = 2  # passages of the first search for each hit
+DEEPER = 4  # how many times as many the next search has
+LOOKED_AT = 1000  # passages of the first search for those of some documents
 
 # Ranked lists of passages, of some queries at a depth.
 SearchPassages = Callable[[Sequence[Any], int], Iterable[RankedList]]
 
 
 def read_best(passages: str | None) -> int:
-    """How many passages make a document's score: of `max` 1, of `sum:N` N, of `sum` all; 0 for None.
-
-    Raises:
-        UsageError: another text.
-
-    >>> [read_best(passages) for passages in (None, "max", "sum:3")]
-    [0, 1, 3]
-    """
+    """How many passages make a document's score: of `max` 1, of `sum:N` N, of `sum` all; 0 for None."""
     if passages is None:
         return 0
     kind, colon, number = str(passages).partition(":")
@@ -240,10 +199,7 @@ def read_best(passages: str | None) -> int:
 def group_by_documents(search: SearchPassages, queries: Iterable[Any], hits: int, best: int) -> Iterator[RankedList]:
     """The `hits` best documents of each query, by the sum of their `best` best passages; exact over any search.
 
-    Passages are searched deeper until no deeper one can change the list.
-
-    Args:
-        search: its lists have the order of `runs.order`; one shorter than its depth has all passages.
+    Passages are searched deeper until no deeper one can change the list; a list shorter than its depth has all of them.
     """
     for piece in make_batches(queries, PIECE):
         lists: list[Any] = [None] * len(piece)
@@ -277,11 +233,7 @@ def score_by_passages(search: SearchPassages, query: Any, doc_ids: Collection[st
 
 
 def settled(passages: RankedList, hits: int, best: int, complete: bool) -> RankedList | None:
-    """The documents of a ranked list of passages; None where passages below its end could change them.
-
-    Args:
-        complete: whether there are no passages below.
-    """
+    """The documents of a ranked list of passages, `complete` or not; None where passages below could change them."""
     sums: dict[str, float] = {}
     counts: dict[str, int] = {}
     for passage_id, score in passages.pairs():

@@ -29,8 +29,7 @@ HINTS = {
     4: "; judgements have four: are --run and --qrels swapped?",
 }
 
-# The largest rank in a line of a run.
-LARGEST_RANK = 2**31 - 1
+LARGEST_RANK = 2**31 - 1  # the largest rank in a line of a run
 
 # Between two equal scores a strict run keeps at least the spacing of float32 at this magnitude, so that scores
 # around zero do not end in denormal numbers.
@@ -41,10 +40,6 @@ def is_finished(output: Path, planned: RunManifest, overwrite: bool) -> bool:
     """True if the run is there and the same request made it; False if it may be written.
 
     A run of an older version, which does not say what its index held, is made again.
-
-    Raises:
-        ArtefactError: a run of another or of an unknown request is there, and `overwrite` is false.
-        UsageError: the output is a folder.
     """
     if output.is_dir():
         raise UsageError(f"{output}: a folder; --output names the run's file, for example {output / 'run.trec'}")
@@ -55,11 +50,13 @@ def is_finished(output: Path, planned: RunManifest, overwrite: bool) -> bool:
     if manifest is None:
         raise ArtefactError(f"{output}: exists without {name_manifest(output).name}; --overwrite replaces it")
     request, earlier = planned.request(), manifest.request()
+    older = ""
     if planned.topics_sha256 and not manifest.topics_sha256:
-        log.info("%s: an older version wrote it, without a digest of its topics", output)
-        del request["topics_sha256"], earlier["topics_sha256"]
+        older = "without a digest of its topics"
     elif planned.topics_sha256.startswith(f"{manifest.topics_sha256}+"):
-        log.info("%s: an older version wrote it, whose digest does not cover the pictures of its topics", output)
+        older = "whose digest does not cover the pictures of its topics"
+    if older:
+        log.info("%s: an older version wrote it, %s", output, older)
         del request["topics_sha256"], earlier["topics_sha256"]
     if unknown := manifest.index != planned.index and manifest.index == planned.index_name:
         del request["index"], earlier["index"]
@@ -83,9 +80,8 @@ def ensure_run(output: Path, planned: RunManifest, overwrite: bool, write: Calla
 def read_run(path: Path, unscored: bool = False) -> Iterator[ScoredDoc]:
     """Reads a TREC run (query-id Q0 doc-id rank score tag), plain, `.gz` or `.zst`, in the order of the file.
 
-    Args:
-        unscored: an MS MARCO run (query-id, doc-id, rank) is read too. Each document's score is 1 / rank, as in the
-            conversion that MS MARCO's tools make; no two documents of a topic have the same.
+    With `unscored`, an MS MARCO run (query-id, doc-id, rank) is read too, with the scores 1 / rank, as MS MARCO's own
+    tools convert it; no two documents of a topic have the same rank.
     """
     if unscored and len(next((line for line in _read_lines(path) if line.strip()), b"").split()) == 3:
         return _check_fields(path, _parse_unscored, distinct_ranks=True)
@@ -95,24 +91,19 @@ def read_run(path: Path, unscored: bool = False) -> Iterator[ScoredDoc]:
 def _check_fields(
     path: Path, parse: Callable[[bytes, str], ScoredDoc], distinct_ranks: bool = False
 ) -> Iterator[ScoredDoc]:
-    """The lines of a run, each document once for a topic."""
     seen: dict[str, set[str | int]] = {}
     for number, line in enumerate(_read_lines(path), start=1):
         if line.strip():
-            scored = parse(line, f"{path} line {number}")
+            where = f"{path} line {number}"
+            scored = parse(line, where)
+            again = f"a second time for topic {scored.query_id!r}"
             documents = seen.setdefault(scored.query_id, set())
             if scored.doc_id in documents:
-                raise DataError(
-                    f"{path} line {number}: document {scored.doc_id!r} a second time for topic {scored.query_id!r}, "
-                    "expected once; keep its best line"
-                )
+                raise DataError(f"{where}: document {scored.doc_id!r} {again}, expected once; keep its best line")
             documents.add(scored.doc_id)
             if distinct_ranks:
                 if scored.rank in documents:
-                    raise DataError(
-                        f"{path} line {number}: rank {scored.rank} a second time for topic {scored.query_id!r}; "
-                        "without scores, ranks must be distinct"
-                    )
+                    raise DataError(f"{where}: rank {scored.rank} {again}; without scores, ranks must be distinct")
                 documents.add(scored.rank)
             yield scored
 
@@ -143,11 +134,7 @@ def sort_by_rank(documents: Iterable[ScoredDoc]) -> RankedList:
 
 
 def strict_scores(scores: Sequence[float]) -> list[float]:
-    """Scores in rank order, lowered by the least amount that makes them fall strictly, also as float32.
-
-    >>> strict_scores([3.0, 3.0, 2.0])
-    [3.0, 2.9999998, 2.0]
-    """
+    """Scores in rank order, lowered by the least amount that makes them fall strictly, also as float32."""
     import numpy as np
 
     strict: list[float] = []
@@ -172,17 +159,8 @@ def write_run(
 
     The score is the exact integer, or the shortest decimal that reads as the same float; with
     `manifest.strict_scores` see `strict_scores`. Format `msmarco` is query-id, doc-id, rank. A name in `.gz` or
-    `.zst` is compressed.
-
-    Args:
-        measured: fields of the manifest, taken when all lists are written.
-
-    Returns:
-        The manifest as written, with the counts and the digest of the run.
-
-    Raises:
-        ArtefactError: an id or the tag has white space, a score is not finite, or the file cannot be written.
-        UsageError: an unknown output format.
+    `.zst` is compressed. `measured` gives fields of the manifest when all lists are written; the manifest is returned
+    with the counts and the digest of the run.
     """
     if manifest.output_format not in OUTPUT_FORMATS:
         raise UsageError(f"unknown output format {manifest.output_format!r}; known: {', '.join(OUTPUT_FORMATS)}")
@@ -215,7 +193,6 @@ def _read_lines(path: Path) -> Iterator[bytes]:
 
 
 def _parse(line: bytes, where: str) -> ScoredDoc:
-    """One line of a TREC run; columns are separated by ASCII white space, as in trec_eval."""
     columns = line.split()
     if len(columns) != 6:
         hint = HINTS.get(len(columns), "")
@@ -236,7 +213,6 @@ def _parse(line: bytes, where: str) -> ScoredDoc:
 
 
 def _parse_unscored(line: bytes, where: str) -> ScoredDoc:
-    """One line of an MS MARCO run."""
     columns = line.split()
     if len(columns) != 3:
         raise DataError(f"{where}: {len(columns)} columns, expected 3 as in the first line (query-id, doc-id, rank)")
@@ -276,18 +252,13 @@ def _refuse_unwritable(path: Path, hits: RankedList, tag: str) -> None:
 
 
 def _format_lines(hits: RankedList, manifest: RunManifest, tag: str) -> str:
-    """The lines of a list in the format of the run."""
     if manifest.output_format == "msmarco":
         start = f"{hits.query_id}\t"
         return "".join([f"{start}{doc_id}\t{rank}\n" for doc_id, rank in zip(hits.doc_ids, hits.ranks, strict=True)])
     scores = hits.scores.tolist()
     start, end = f"{hits.query_id} Q0 ", f" {tag}\n"
-    numbered = zip(
-        hits.doc_ids,
-        hits.ranks,
-        map(_format_score, strict_scores(scores) if manifest.strict_scores else scores),
-        strict=True,
-    )
+    written = map(_format_score, strict_scores(scores) if manifest.strict_scores else scores)
+    numbered = zip(hits.doc_ids, hits.ranks, written, strict=True)
     return "".join([f"{start}{doc_id} {rank} {score}{end}" for doc_id, rank, score in numbered])
 
 

@@ -1,16 +1,15 @@
 """Encodes documents into a shard, and the sample of documents that calibrates the quantiser.
 
-The two reads of a corpus: the first checks, digests and samples it, the second is encoded.
+A corpus is read twice: the first read is checked, digested and sampled, the second is encoded. They are compared, so
+that a corpus that changes meanwhile gives no shards.
 
-The second read is compared with the first, so that a corpus that changes meanwhile gives no shards.
-
-The digest of ids, titles, texts and names of pictures (`data.checks`) does not see that a picture was replaced by
-another of its name. `CoveredDigest` does: it has what is encoded besides texts, which is a picture or vector, and the
-metadata that the shards store. A corpus of texts without stored metadata has none.
+The digest of `data.checks` does not see that a picture was replaced by another of its name. `CoveredDigest` does: it
+has what is encoded besides texts, a picture or vector, and the metadata that the shards store.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -39,8 +38,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
 
 
-# Number of documents that calibrate the quantiser: few, because they are encoded twice.
-CALIBRATION_SAMPLE = 256
+CALIBRATION_SAMPLE = 256  # number of documents that calibrate the quantiser: few, because they are encoded twice
 CALIBRATION_SEED = 20240307
 
 
@@ -52,11 +50,7 @@ def encode_shard(
     progress: Progress,
     on_error: OnError = FAIL,
 ) -> Shard:
-    """Encodes and quantises one shard's documents; skips documents that cannot be read if the policy is "skip".
-
-    Raises:
-        LexvlError: an impact would reach 2^24; the message names document and term.
-    """
+    """Encodes and quantises one shard's documents; skips documents that cannot be read if the policy is "skip"."""
     if model.kind == "text":
         read, skipped = filter_problems(documents, on_error.fresh())
         ids, metadata = [d.doc_id for d in read], [d.metadata for d in read]
@@ -131,11 +125,7 @@ def calibrate(
 ) -> Quantiser:
     """The quantiser with its document scale set from a sample of all `count` documents, if its scheme needs one.
 
-    The sample costs one more encoding of at most `CALIBRATION_SAMPLE` documents, whose vectors are thrown away, and
-    reads the documents up to the last one of the sample.
-
-    Raises:
-        DataError: no image of the sample can be read; the message has the `name` of the corpus.
+    At most `CALIBRATION_SAMPLE` documents are encoded once more; they are read up to the last one of the sample.
     """
     if model.kind != "impact":
         return quantiser
@@ -152,19 +142,14 @@ def calibrate(
 # Documents of the first read that stay in memory for the sample and for a part's digest: about 20 MB of passages.
 HELD = 16_384
 
-
-# In the place of the digest of a picture that cannot be read.
-UNREADABLE = "unreadable"
+UNREADABLE = "unreadable"  # in the place of the digest of a picture that cannot be read
 
 
 @dataclass(frozen=True)
 class Covered:
     """What is encoded of the documents besides their texts.
 
-    Attributes:
-        tower: reads the documents.
-        metadata: whether the shards store metadata.
-        files: the digests of pictures and of tables of vectors.
+    The tower reads the documents; `files` has the digests of pictures and of tables of vectors.
     """
 
     tower: Tower
@@ -178,7 +163,7 @@ class Covered:
         return picture, _format_metadata(document) if self.metadata else None
 
     def _find_reference(self, document: Document) -> str | None:
-        """The reference of the picture or vector that the tower reads; None if it reads the text only, or nothing."""
+        """The reference of the picture or vector that the tower reads; None if there is none."""
         if document.image is None or document.problem is not None:
             return None
         reference = self.tower.read(document)
@@ -210,7 +195,6 @@ class CoveredDigest:
 
 
 def _format_metadata(document: Document) -> str:
-    """A document's metadata as the shards store it."""
     try:
         return orjson.dumps(dict(document.metadata)).decode()
     except (TypeError, ValueError, RecursionError) as problem:
@@ -226,27 +210,21 @@ class CorpusReading(Protocol):
     @property
     def part(self) -> Part | None:
         """The part that the call encodes; None for the whole corpus."""
-        ...
 
     def check(self, covered: Covered) -> CorpusSummary:
         """The first read."""
-        ...
 
     def settled(self, request: Manifest, output: Path) -> Manifest:
         """The request with what is known of its scale without reading."""
-        ...
 
     def calibrated(self, quantiser: Quantiser, model: Encoder, batch_size: int, on_error: OnError) -> Quantiser:
         """The quantiser with the scale of the whole corpus."""
-        ...
 
     def documents(self) -> Iterator[Document]:
         """The second read: the documents that the call encodes."""
-        ...
 
     def is_unchanged(self) -> bool:
         """Reads the rest of the second read; whether its documents were those of the first."""
-        ...
 
 
 # Reads a part of a corpus that was read before, by a plan: its own documents alone.
@@ -317,11 +295,6 @@ class WholeCorpus:
         return iter(self._held) if self._held else self.dataset.documents()
 
 
-def choose_reading(dataset: Dataset, part: Part | PartOfPlan | None) -> CorpusReading:
-    """The documents of a part, or of the whole corpus."""
-    return WholeCorpus(dataset, part) if part is None or isinstance(part, Part) else part(dataset)
-
-
 def digested(documents: Iterable[Document], digest: Digest) -> Iterator[Document]:
     """Yields the documents and adds each to the digest, as `check_corpus` does."""
     for document in documents:
@@ -331,5 +304,4 @@ def digested(documents: Iterable[Document], digest: Digest) -> Iterator[Document
 
 def exhaust(documents: Iterable[Document]) -> None:
     """Reads documents to the end, to complete their digest."""
-    for _ in documents:
-        pass
+    deque(documents, maxlen=0)

@@ -62,17 +62,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The words of a text, for settings of BM25.
-Analysis = Callable[[BM25Settings], Callable[[str], Iterable[str]]]
+Analysis = Callable[[BM25Settings], Callable[[str], Iterable[str]]]  # the words of a text, for settings of BM25
 
 # Expressions write a term as `name:term`; these names are of ids and metadata.
 NAME = re.compile(r"(?!(?:id|meta)$)[A-Za-z][A-Za-z0-9_-]*")
 
-# The query weight to which each field's own is brought: the largest of 8 bits.
-LARGEST = 255
-
-# Documents of a field of texts that are quantised at once.
-PIECE = 4096
+LARGEST = 255  # the query weight to which each field's own is brought: the largest of 8 bits
+PIECE = 4096  # documents of a field of texts that are quantised at once
 
 
 class FieldDocument(NamedTuple):
@@ -80,8 +76,8 @@ class FieldDocument(NamedTuple):
 
     doc_id: str
     vector: Mapping[str, int]
-    contents: str = ""
-    metadata: Mapping[str, Any] = NO_METADATA
+    contents: str
+    metadata: Mapping[str, Any]
 
 
 class FieldSource(NamedTuple):
@@ -121,30 +117,14 @@ def compute_own_weight(quantiser: Quantiser | None) -> int:
 
 
 def join_fields(
-    fields: Mapping[str, Path],
-    output: Path,
-    analysis: Analysis,
-    overwrite: bool = False,
-    progress: Progress = silent,
+    fields: Mapping[str, Path], output: Path, analysis: Analysis, overwrite: bool = False, progress: Progress = silent
 ) -> Manifest:
     """Writes the shards of several fields as one folder of shards, whole or not at all.
 
     Documents have the order of the first field; those that it lacks follow in the order of the next, and stay in memory
     until then, as do documents of another order than the first field's.
 
-    Args:
-        fields: folders of shards by the names of their fields, impacts or texts.
-        output: a new folder, or a finished one of the same fields, which stays as it is.
-        analysis: gives the function that splits texts into words, for fields of texts.
-        progress: called with the number of documents just written.
-
-    Returns:
-        The manifest; `layout.fields` has the number of documents of each field.
-
-    Raises:
-        UsageError: a name that no field can have, no field, or shards of vectors or of several fields already.
-        ArtefactError: the output holds something else, an id occurs twice in a field, or two fields have other values
-            of the same metadata for a document.
+    `analysis` gives the function that splits texts into words, for fields of texts.
     """
     if not fields:
         raise UsageError("no field; name one with its shards, for example text=impacts/pages.bm25")
@@ -191,8 +171,7 @@ def open_field(name: str, folder: Path, manifest: Manifest, analysis: Analysis, 
     if manifest.kind == "impact":
         vocabulary = read_vocabulary(folder, manifest)
         quantiser = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else None
-        vectors = partial(read_counted_impacts, vocabulary=vocabulary)
-        documents = _read_documents(folder, manifest, lambda path, entry: vectors(path, entry))
+        documents = _read_documents(folder, manifest, partial(read_counted_impacts, vocabulary=vocabulary))
         add_cut(cut, manifest.counts.clipped, manifest.counts.dropped)
         return FieldSource(name, manifest, quantiser, vocabulary, doc_ids, documents)
     settings = BM25Settings.of(manifest.encoder.options)
@@ -224,7 +203,6 @@ def _quantise_texts(
 def _read_documents(
     folder: Path, manifest: Manifest, vectors: Callable[[Path, ShardRecord], Iterable[ImpactDocument]]
 ) -> Iterator[FieldDocument]:
-    """The documents of a folder of shards with what is stored beside their vectors."""
     for path, entry in check_shards(folder, manifest):
         contents = read_contents(path) if manifest.layout.get("contents") else repeat("")
         metadata = read_metadata(path) if manifest.may_have_metadata else repeat(NO_METADATA)
@@ -329,21 +307,12 @@ def build_request(sources: Sequence[FieldSource], layout: LayoutEntry) -> Manife
     corpora = [source.manifest.corpus for source in sources]
     same = len({(corpus.digest, str(corpus.part)) for corpus in corpora}) == 1
     documents = len(set().union(*(source.doc_ids for source in sources)))
-    encoder = EncoderRef(
-        name=FIELDS,
-        checkpoint=None,
-        checkpoint_digest=None,
-        options={f"{source.name}.weight": compute_own_weight(source.quantiser) for source in sources},
-        fields=[source.entry() for source in sources],
-    )
-    return replace(
-        sources[0].manifest,
-        kind="impact",
-        encoder=encoder,
-        quantiser=QuantiserEntry(),
-        corpus=corpora[0] if same else merge_corpora(corpora, documents),
-        layout=layout,
-    )
+    weights = {f"{source.name}.weight": compute_own_weight(source.quantiser) for source in sources}
+    entries = [source.entry() for source in sources]
+    encoder = EncoderRef(name=FIELDS, checkpoint=None, checkpoint_digest=None, options=weights, fields=entries)
+    corpus = corpora[0] if same else merge_corpora(corpora, documents)
+    whole = replace(sources[0].manifest, kind="impact", encoder=encoder, quantiser=QuantiserEntry())
+    return replace(whole, corpus=corpus, layout=layout)
 
 
 # Documents: the greatest weight of the corpus becomes 255. Queries: their weights are counts already.
@@ -353,14 +322,7 @@ BM25_QUANTISER = Quantiser(SideQuantiser("calibrated", 8), SideQuantiser("fixed"
 def compute_bm25(
     texts: Iterable[str], analyse: Callable[[str], Iterable[str]], k1: float, b: float
 ) -> tuple[sparse.csr_matrix, Vocabulary]:
-    """The weights of all texts, CSR [n, V] float32, and their words, the most frequent first.
-
-    All postings are in memory, 8 bytes each.
-
-    Args:
-        analyse: the words of a text.
-        k1, b: as in `BM25Settings`.
-    """
+    """The weights of all texts, CSR [n, V] float32, and their words, the most frequent first; 8 bytes a posting."""
     from scipy import sparse
 
     numbers: dict[str, int] = {}

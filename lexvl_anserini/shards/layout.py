@@ -18,11 +18,8 @@ from lexvl_anserini.ground.manifest import Counts, LayoutEntry, Manifest, ShardR
 from lexvl_anserini.ground.records import VOCABULARY, Vocabulary
 from lexvl_anserini.ground.typed import check_count
 
-# Documents per shard: the most that a killed command encodes again, and the most in memory at once.
-SHARD_SIZE = 4096
-
-# Counts of a manifest that add up.
-SUMMED = ("documents", "skipped", "empty", "postings", "clipped", "dropped")
+SHARD_SIZE = 4096  # documents per shard: the most that a killed command encodes again, and the most in memory at once
+SUMMED = ("documents", "skipped", "empty", "postings", "clipped", "dropped")  # counts of a manifest that add up
 
 
 @dataclass(frozen=True)
@@ -63,28 +60,24 @@ class Layout:
 
 
 class Part(NamedTuple):
-    """One of several equal parts of a corpus, encoded separately and merged when indexed.
-
-    Attributes:
-        number: counts from 0.
-        of: number of parts.
-    """
+    """One of several equal parts of a corpus, counted from 0, encoded separately and merged when indexed."""
 
     number: int = 0
     of: int = 1
 
     def span(self, documents: int) -> tuple[int, int]:
-        """The position of its first document in the corpus, and its number of documents.
-
-        Raises:
-            UsageError: no such part, or more parts than documents.
-        """
+        """The position of its first document in the corpus, and its number of documents."""
         if not 0 <= self.number < self.of:
             raise UsageError(f"shard id {self.number} of {self.of}: expected 0 to {self.of - 1}")
         if self.of > documents:
             raise UsageError(f"{self.of} parts of a corpus of {documents} documents: expected at most {documents}")
         first = documents * self.number // self.of
         return first, documents * (self.number + 1) // self.of - first
+
+    def describe(self, documents: int) -> dict[str, int]:
+        """The manifest's entry; `documents` and `digest` beside it describe the whole corpus."""
+        first, count = self.span(documents)
+        return {"id": self.number, "num": self.of, "first": first, "documents": count}
 
 
 class SkippedDocument(NamedTuple):
@@ -100,10 +93,8 @@ class Shard(NamedTuple):
 
     Attributes:
         vectors: CSR [n, V] int64 (impact), float32 [n, D] (dense), None (text).
-        clipped: number of postings that quantising cut to the largest impact.
-        dropped: number of weights that quantising rounded to 0.
+        clipped, dropped: numbers of postings that quantising changed.
         skipped: documents that the shard lacks.
-        metadata: of each document.
     """
 
     ids: Sequence[str]
@@ -212,13 +203,8 @@ def write_shards(
 ) -> Manifest:
     """Writes impact shards, their vocabulary and their manifest into a new folder.
 
-    Args:
-        request: the manifest without shards and counts.
-        shards: writes them into `docs/`, one after the other.
-        kept: counts that the shards do not know; they are read when all are written.
-
-    Returns:
-        The manifest.
+    The request is the manifest without shards and counts. `shards` writes them into `docs/`, one after the other;
+    `kept` are counts that they do not know, which are read when all are written.
     """
     (folder / "docs").mkdir()
     records = tuple(shards)

@@ -49,9 +49,7 @@ log = logging.getLogger(__name__)
 VERSIONED = ("lexvl-anserini", "numpy", "sentence-transformers", "tokenizers", "torch", "transformers")
 
 SKIPPED = "skipped.jsonl"
-
-# What the second digest of a corpus covers, in words.
-CONTENTS = "pictures, vectors or metadata"
+CONTENTS = "pictures, vectors or metadata"  # what the second digest of a corpus covers, in words
 
 
 def request_shards(
@@ -63,11 +61,7 @@ def request_shards(
     batch_size: int,
     part: Part | None = None,
 ) -> Manifest:
-    """The manifest before anything is encoded: without shards and counts, and perhaps without the scale of impacts.
-
-    Raises:
-        ArtefactError: the towers of the encoder have different vocabularies.
-    """
+    """The manifest before anything is encoded: without shards and counts, and perhaps without the scale of impacts."""
     vocabulary = model.vocabulary if model.kind == "impact" else None
     if vocabulary is not None and as_lexical(model.query).vocabulary.digest != vocabulary.digest:
         raise ArtefactError(f"encoder {model.name!r}: query and document towers have different vocabularies")
@@ -85,19 +79,13 @@ def request_shards(
             **({} if dataset.passages is None else {"passages": dataset.passages}),
             documents=summary.documents,
             digest=summary.digest,
-            **({} if part is None else describe_part(part, summary.documents)),
+            **({} if part is None else {"part": part.describe(summary.documents)}),
             **({} if summary.contents is None else {"contents": summary.contents}),
         ),
         counts=Counts(),
         layout=layout.to_json(),
         versions={**list_versions(VERSIONED), **describe_circumstances(model, batch_size)},
     )
-
-
-def describe_part(part: Part, documents: int) -> dict[str, Any]:
-    """The manifest's entry of a part; `documents` and `digest` beside it describe the whole corpus."""
-    first, count = part.span(documents)
-    return {"part": {"id": part.number, "num": part.of, "first": first, "documents": count}}
 
 
 def describe_circumstances(model: Encoder, batch_size: int) -> dict[str, str]:
@@ -111,14 +99,7 @@ def describe_circumstances(model: Encoder, batch_size: int) -> dict[str, str]:
 def claim_on_shards(
     output: Path, request: Manifest, overwrite: bool, on_error: str = "fail"
 ) -> tuple[Claim, Manifest | None]:
-    """What to do with a folder; the shards of another request are removed, if they may be.
-
-    Returns:
-        The claim, and the manifest of finished shards or the plan of unfinished ones; None if the folder is empty now.
-
-    Raises:
-        ArtefactError: the folder holds shards of another request and `overwrite` is False, or something else.
-    """
+    """What to do with a folder, and the manifest or plan there; removes the shards of another request if it may."""
     names = {path.name for path in output.iterdir()}
     state = next((name for name in (MANIFEST, UNFINISHED) if name in names), None)
     if state is None:
@@ -160,22 +141,15 @@ def comparable(
             earlier[CONTENTS] = requested[CONTENTS]  # compared shard by shard, when the shards are filled
     if on_error == "fail" and (without := sum(shard.get("skipped", 0) for shard in manifest.shards)):
         requested["skipped"] = "no document"
-        earlier["skipped"] = (
-            f"{without} documents whose images cannot be read, see {SKIPPED}; --on-error skip accepts it"
-        )
+        accepting = f"see {SKIPPED}; --on-error skip accepts it"
+        earlier["skipped"] = f"{without} documents whose images cannot be read, {accepting}"
     return requested, earlier
 
 
 def select_valid(
     output: Path, unfinished: Manifest | None, quantiser: QuantiserEntry, overwrite: bool
 ) -> tuple[ShardRecord, ...]:
-    """The shards of an unfinished folder that still count although pictures, vectors or metadata changed since then.
-
-    Those whose own documents changed are encoded again later. None counts if the scale of the impacts changed.
-
-    Raises:
-        ArtefactError: the scale changed, and `overwrite` is False.
-    """
+    """The shards of an unfinished folder that still count: all, or none if the scale of the impacts changed."""
     if unfinished is None or not unfinished.shards:
         return ()
     if unfinished.quantiser == quantiser:
@@ -219,9 +193,6 @@ def is_recorded(output: Path, shard: ShardRecord) -> bool:
     return False
 
 
-# Missing parts that a warning names.
-NAMED = 5
-
 # Keys of a corpus that distinguish it from another.
 IDENTITY = ("name", "split", "direction", "documents", "digest", "contents", "part")
 
@@ -232,11 +203,7 @@ def name_part_folder(part: Part) -> str:
 
 
 def list_part_folders(folder: Path) -> list[Path]:
-    """The folders of shards in a folder: of all parts of a corpus, else the folder itself.
-
-    Raises:
-        ArtefactError: parts are missing or unfinished.
-    """
+    """The folders of shards in a folder: of all parts of a corpus, else the folder itself."""
     parts = sorted(folder.glob("part-*-of-*"))
     if not parts or (folder / MANIFEST).exists():
         return [folder]
@@ -252,11 +219,7 @@ def source_digest(manifest: Manifest) -> str:
 
 
 def check_same_meaning(first: Manifest, other: Manifest, where: Path) -> None:
-    """Checks that the impacts of two corpora mean the same.
-
-    Raises:
-        ArtefactError: kind, encoder, vocabulary or quantiser differ; the message names what differs.
-    """
+    """Checks that the impacts of two corpora mean the same."""
     same = compare_requests(first.meaning(), other.meaning())
     if not same:
         hint = _describe_scale(first) if list(same.differing) == ["quantiser"] else ""
@@ -264,9 +227,6 @@ def check_same_meaning(first: Manifest, other: Manifest, where: Path) -> None:
 
 
 def _describe_scale(manifest: Manifest) -> str:
-    """How to encode a corpus with the scale of another."""
-    from lexvl_anserini.ground.quantise import Quantiser  # it loads scipy, which `index --help` does without
-
     sides = Quantiser.from_json(manifest.quantiser)
     options = [f"--quantiser fixed --scale {sides.document.scale!r}"]
     options += [f"--bits {sides.document.bits}"] if sides.document.bits else []
@@ -301,13 +261,12 @@ def merge_corpora(corpora: Sequence[EncodedCorpus], documents: int) -> EncodedCo
     parts = [part for corpus in corpora for part in corpus.parts or (corpus,)]
     missing = find_missing_parts(parts)
     if missing == [] and len(parts) == parts[0]["part"]["num"]:
-        return EncodedCorpus(
-            {**base, "documents": parts[0].documents, "digest": parts[0].digest, **merge_contents(parts)}
-        )
+        whole = {"documents": parts[0].documents, "digest": parts[0].digest}
+        return EncodedCorpus({**base, **whole, **merge_contents(parts)})
     if missing:
         log.warning(
             "parts %s of %d of %s are not among these folders; the index lacks their documents",
-            ", ".join(map(str, missing[:NAMED])) + (", ..." if len(missing) > NAMED else ""),
+            ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else ""),
             parts[0]["part"]["num"],
             parts[0].name,
         )

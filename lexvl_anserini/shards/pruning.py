@@ -29,9 +29,7 @@ from lexvl_anserini.shards.reading import check_shards, read_counted_impacts, re
 log = logging.getLogger(__name__)
 
 Vector = Mapping[str, int]
-
-# Counts that pruning changes.
-PRUNED = ("documents", "empty", "postings", "max_impact")
+PRUNED = ("documents", "empty", "postings", "max_impact")  # counts that pruning changes
 
 
 @dataclass(frozen=True)
@@ -41,12 +39,7 @@ class Pruning:
     Attributes:
         only_terms: terms that documents may have; None allows all.
         without_terms: terms that they may not have.
-        least_impact: smaller impacts go.
-        document_terms: that many largest impacts per document.
-        term_documents: that many largest impacts per term.
-
-    Raises:
-        UsageError: a number below 1.
+        document_terms, term_documents: that many largest impacts per document, and per term.
     """
 
     only_terms: frozenset[str] | None = None
@@ -67,22 +60,23 @@ class Pruning:
 
     def to_json(self) -> dict[str, Any]:
         """For the manifest: numbers, and lists of terms by their digests."""
-        lists = {"only_terms": self.only_terms, "without_terms": self.without_terms}
-        digests = {
-            name: sha256("\n".join(sorted(terms)).encode()).hexdigest() for name, terms in lists.items() if terms
+        values: dict[str, Any] = {
+            "only_terms": _digest_terms(self.only_terms),
+            "without_terms": _digest_terms(self.without_terms),
+            "least_impact": self.least_impact if self.least_impact > 1 else None,
+            "document_terms": self.document_terms,
+            "term_documents": self.term_documents,
         }
-        numbers = {"document_terms": self.document_terms, "term_documents": self.term_documents}
-        least = {"least_impact": self.least_impact} if self.least_impact > 1 else {}
-        return {**digests, **least, **{name: number for name, number in numbers.items() if number is not None}}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def _digest_terms(terms: frozenset[str] | None) -> str | None:
+    return sha256("\n".join(sorted(terms)).encode()).hexdigest() if terms else None
 
 
 @dataclass(frozen=True)
 class TermCuts:
-    """Which impacts are among the largest of their terms.
-
-    Attributes:
-        cuts: per term that loses postings, the least impact that is kept, and how many of that impact are.
-    """
+    """Per term that loses postings, the least impact that is kept, and how many of that impact are."""
 
     cuts: dict[str, tuple[int, int]]
 
@@ -121,11 +115,7 @@ def compute_cuts(vectors: Iterable[Vector], pruning: Pruning) -> TermCuts | None
 def prune_shards(
     shards: Path, output: Path, pruning: Pruning, overwrite: bool = False, progress: Progress = silent
 ) -> Manifest:
-    """Writes shards with fewer postings: the same documents, formats, texts and metadata; all of them or none.
-
-    Returns:
-        The manifest of the new shards; `layout.pruning` says what was done.
-    """
+    """Writes shards with fewer postings: the same documents, formats, texts and metadata; all of them or none."""
     manifest = read_manifest(shards)
     expect_lexical(shards, manifest.kind, "only impacts are pruned")
     done = [*manifest.layout.get("pruning", ()), pruning.to_json()]

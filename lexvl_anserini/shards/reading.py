@@ -1,8 +1,6 @@
 """Reads the shards of an encoded corpus for engines, and checks them against their manifest.
 
 Stock Anserini drops what it cannot read and returns 0; here every document, posting and byte is counted.
-
-The stored vectors of some documents: what `encode` wrote, instead of encoding the documents again.
 """
 
 from __future__ import annotations
@@ -35,11 +33,8 @@ MAX_IMPACT = SCORE_LIMIT - 1
 # Columns that every shard has, and the types that are read.
 _TYPES = {"id": is_text, "term": is_integers, "impact": is_integers, "emb": is_numbers}
 
-# Columns that shards may have besides ids and impacts.
-OPTIONAL = ("contents", "metadata")
-
-# Bytes of JSON lines that one call passes to Java.
-PIECE_BYTES = 4 << 20
+OPTIONAL = ("contents", "metadata")  # columns that shards may have besides ids and impacts
+PIECE_BYTES = 4 << 20  # bytes of JSON lines that one call passes to Java
 
 
 class TextDocument(NamedTuple):
@@ -59,17 +54,8 @@ class DenseBatch(NamedTuple):
 class Columns(NamedTuple):
     """Documents as columns of little-endian bytes, which one call passes to Java.
 
-    A column of texts is followed by its ends (int32): text i is the bytes ends[i - 1] (or 0) to ends[i].
-
-    Attributes:
-        ids: UTF-8.
-        id_ends: UTF-8.
-        ends: int32 [n]: where each document's postings end.
-        dims: int32 [postings].
-        impacts: int32 [postings].
-        contents: UTF-8, or None.
-        content_ends: UTF-8, or None.
-    metadata, metadata_ends one JSON object a document, or None
+    A column of texts is followed by its ends (int32): text i is the bytes ends[i - 1] (or 0) to ends[i]. The postings
+    of each document end at `ends`; dimensions and impacts are int32, metadata one JSON object a document.
     """
 
     ids: bytes
@@ -90,11 +76,7 @@ def check_distinct(seen: SeenIds, again: Callable[[], Iterator[str]]) -> None:
 
 
 def check_shards(shards: Path, manifest: Manifest) -> Iterator[tuple[Path, ShardRecord]]:
-    """Yields each shard's file and its entry in the manifest, after comparing its checksum.
-
-    Raises:
-        ArtefactError: a shard is missing or differs from the manifest, or `docs/` holds a file that is no shard.
-    """
+    """Yields each shard's file and its entry in the manifest, after comparing its checksum."""
     listed = {shards / entry["name"] for entry in manifest.shards}
     for stray in sorted(set((shards / "docs").glob("*")) - listed):
         raise ArtefactError(f"{stray}: not a shard of {shards / 'manifest.json'}; remove it or encode again")
@@ -119,11 +101,7 @@ def expect_counts(where: str, counts: Mapping[str, int], expected: Mapping[str, 
 
 
 def read_vocabulary(folder: Path, manifest: Manifest) -> Vocabulary:
-    """The terms of the manifest's dimensions, from `vocab.txt` in `folder`.
-
-    Raises:
-        ArtefactError: the file is missing or is another vocabulary than the manifest's.
-    """
+    """The terms of the manifest's dimensions, from `vocab.txt` in `folder`."""
     path = folder / VOCABULARY
     if not path.is_file():
         raise ArtefactError(f"{path}: missing; it names the terms of the dimensions, run the encode command again")
@@ -156,7 +134,7 @@ def read_counted_impacts(path: Path, entry: Mapping[str, Any], vocabulary: Vocab
 
 def read_shard(path: Path, vocabulary: Vocabulary) -> Iterator[ImpactDocument]:
     """Streams the documents of one impact shard."""
-    yield from (_read_parquet_impacts if path.suffix == ".parquet" else _read_json_impacts)(path, vocabulary)
+    return (_read_parquet_impacts if path.suffix == ".parquet" else _read_json_impacts)(path, vocabulary)
 
 
 def shard_pieces(path: Path) -> Iterator[bytes | Columns]:
@@ -247,7 +225,6 @@ def _kind(value: Any) -> str:
 
 
 def _check_id(doc_id: Any, where: str) -> str:
-    """The id of a document."""
     if not isinstance(doc_id, str) or not doc_id or doc_id.split() != [doc_id] or not fits_index(doc_id):
         raise ArtefactError(
             f"{where}: document id {shown(doc_id)}, expected a text without white space, of at most "
@@ -257,7 +234,6 @@ def _check_id(doc_id: Any, where: str) -> str:
 
 
 def _read_json_rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yields each JSON object of a shard and its place, for errors."""
     with _open_shard(path) as lines:
         for number, line in enumerate(lines, start=1):
             where = f"{path} line {number}"
@@ -276,7 +252,6 @@ def _parse_rows(data: bytes | str, where: str) -> Any:
 
 @contextmanager
 def _open_shard(path: Path) -> Iterator[BinaryIO]:
-    """The bytes of a shard of JSON lines, plain or gzip."""
     try:
         with open_packed(path) as source:
             yield source
@@ -343,7 +318,6 @@ def _read_parquet_impacts(path: Path, vocabulary: Vocabulary) -> Iterator[Impact
 
 
 def _read_postings(batch: Any, where: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The lengths of a batch's vectors, their dimensions and their impacts."""
     import numpy as np
 
     columns = [batch.column(name) for name in ("term", "impact")]
@@ -363,7 +337,6 @@ def _convert_numbers(array: Any) -> np.ndarray:
 
 
 def _describe_no_impact(where: str, doc_id: Any, term: str, impact: Any) -> ArtefactError:
-    """The error about a value that is no impact, or one that has no exact score."""
     remedy = "encode with fewer bits" if isinstance(impact, int) and impact > MAX_IMPACT else "encode again"
     return ArtefactError(
         f"{where}: document {doc_id!r}, impact {impact} of term {term!r}, expected an integer from 1 to "
@@ -372,7 +345,6 @@ def _describe_no_impact(where: str, doc_id: Any, term: str, impact: Any) -> Arte
 
 
 def _parse_object(metadata: Any, where: str) -> Mapping[str, Any]:
-    """A document's metadata."""
     if isinstance(metadata, str):
         metadata = _parse_rows(metadata, where)
     if isinstance(metadata, list) and all(isinstance(pair, tuple) for pair in metadata):
@@ -383,7 +355,6 @@ def _parse_object(metadata: Any, where: str) -> Mapping[str, Any]:
 
 
 def _columns(path: Path) -> Iterator[Columns]:
-    """Batches of a parquet shard."""
     import numpy as np
 
     documents = 0
@@ -412,7 +383,6 @@ def _decode_utf8(values: list[Any], where: str) -> tuple[bytes, bytes]:
 
 
 def _format_json(value: Any, where: str) -> bytes:
-    """Metadata as a JSON object without null values."""
     pairs = _parse_object(value, where)
     try:
         return orjson.dumps({key: item for key, item in pairs.items() if item is not None})
@@ -424,16 +394,7 @@ def read_stored_vectors(shards: Path, rows: Mapping[str, int]) -> Any:
     """The vectors of some documents: float32 [n, D] of dense shards, CSR [n, V] float64 of impacts.
 
     A dense vector is the encoder's own. An impact is divided by the scale of the shards: it differs from the encoder's
-    weight by half a step of the quantiser at most, or by what was clipped.
-
-    Args:
-        shards: a folder that `encode` wrote.
-        rows: doc_id -> row of the result, 0 to n - 1.
-
-    Raises:
-        UsageError: shards of texts, or of impacts that have no common scale.
-        DataError: a document is not in the shards.
-        ArtefactError: the shards are unfinished or damaged.
+    weight by half a step of the quantiser at most, or by what was clipped. `rows` has the row of each document's id.
     """
     manifest = read_manifest(shards)
     if manifest.kind == "text":
@@ -478,7 +439,6 @@ def _read_lexical(shards: Path, manifest: Manifest, rows: Mapping[str, int]) -> 
 
 
 def _check_all(shards: Path, rows: Mapping[str, int], places: Sequence[int]) -> None:
-    """Raises DataError if a document was not found."""
     if len(places) < len(rows):
         present = set(places)
         missing = [doc_id for doc_id, row in rows.items() if row not in present]

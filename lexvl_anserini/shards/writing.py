@@ -26,15 +26,8 @@ from lexvl_anserini.data.pictures.images import OnError
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.claims import Claim, report_finished
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.files import (
-    atomic_write,
-    compute_sha256,
-    disk_errors,
-    exclusive,
-    make_folder,
-    publish,
-)
-from lexvl_anserini.ground.manifest import UNFINISHED, Manifest, QuantiserEntry, ShardRecord, write_manifest
+from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, exclusive, make_folder, publish
+from lexvl_anserini.ground.manifest import UNFINISHED, Manifest, ShardRecord, write_manifest
 from lexvl_anserini.ground.progress import Progress, make_batches, silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import VOCABULARY
@@ -44,7 +37,7 @@ from lexvl_anserini.shards.encoding import (
     Covered,
     CoveredDigest,
     PartOfPlan,
-    choose_reading,
+    WholeCorpus,
     encode_shard,
 )
 from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream, sum_counts
@@ -84,15 +77,10 @@ def write_impacts(
             missing or incomplete shards are encoded again).
         quantiser: for lexical models; the default calibrates documents to 8 bits and gives queries up to 8 bits.
         batch_size: texts per forward pass; never crosses a shard.
-        overwrite: replace shards of another request.
-        progress: called with the number of documents just done.
-        on_error: for images that cannot be read: "fail", or "skip" (skipped, counted, listed in skipped.jsonl).
+        on_error: for images that cannot be read: "fail", or "skip" (counted, listed in skipped.jsonl).
         part: encode only this part of the corpus. All parts use the scale from the sample of the whole corpus, so that
-            they can be merged. A part of a plan (`doors.cluster.plans.plan_corpus`) reads its own documents alone; its
-            shards and manifest are the same.
+            they can be merged. A part of a plan reads its own documents alone; its shards and manifest are the same.
 
-    Returns:
-        The manifest; its counts of documents and of skipped ones sum to the documents of the corpus or part.
 
     Raises:
         UsageError: another `on_error`, or no such part.
@@ -100,7 +88,8 @@ def write_impacts(
         ArtefactError: the output holds something else, the disk is full, or the corpus changed meanwhile.
     """
     check_arguments(dataset, model, output, batch_size)
-    output, policy, reading = Path(output), OnError(on_error), choose_reading(dataset, part)
+    output, policy = Path(output), OnError(on_error)
+    reading = WholeCorpus(dataset, part) if part is None or isinstance(part, Part) else part(dataset)
     layout = (layout or Layout()).fit_kind(model.kind)
     with FileDigests() as files:
         covered = Covered(model.document, layout.metadata, files)
@@ -116,7 +105,9 @@ def write_impacts(
                 progress(request.documents)
                 return plan
             if plan is None or plan.corpus.contents not in (None, request.corpus.contents):
-                scale = find_quantiser(request, reading, model, batch_size, policy)
+                scale = request.quantiser  # empty for shards without impacts
+                if scale:
+                    scale = reading.calibrated(Quantiser.from_json(scale), model, batch_size, policy).to_json()
                 plan = replace(request, quantiser=scale, shards=select_valid(output, plan, scale, overwrite))
                 write_manifest(output, plan, UNFINISHED)
             shards = UnfinishedShards(output, plan, model, layout, covered)
@@ -124,23 +115,9 @@ def write_impacts(
             return shards.finish()
 
 
-def find_quantiser(
-    request: Manifest, reading: CorpusReading, model: Encoder, batch_size: int, on_error: OnError
-) -> QuantiserEntry:
-    """The quantiser of the request with the scale of the corpus; empty for shards without impacts."""
-    if not request.quantiser:
-        return request.quantiser
-    return reading.calibrated(Quantiser.from_json(request.quantiser), model, batch_size, on_error).to_json()
-
-
 @dataclass
 class UnfinishedShards:
-    """A folder of shards that is being written.
-
-    Attributes:
-        plan: the manifest but for counts and shards.
-        records: of the finished shards by name.
-    """
+    """A folder of shards that is being written: its plan, and the records of finished shards by name."""
 
     output: Path
     plan: Manifest
@@ -153,9 +130,6 @@ class UnfinishedShards:
         """Encodes the shards that are not recorded as done, or whose pictures, vectors or metadata changed since.
 
         What was encoded is digested after it was encoded, so that a change between the two reads is seen.
-
-        Raises:
-            ArtefactError: the documents differ from those that were checked; all shards are removed.
         """
         if self.plan.shards:
             log.info("%s: resuming after %d finished shards", self.output, len(self.plan.shards))
@@ -169,7 +143,7 @@ class UnfinishedShards:
         for number, batch in enumerate(make_batches(documents, self.layout.shard_size)):
             name = self.layout.name(number)
             shard = None
-            if name in done and self._has_contents(name, batch):
+            if name in done and self.records[name].contents in (None, CoveredDigest(self.covered).add(batch)):
                 progress(len(batch))
             else:
                 shard = encode_shard(batch, self.model, quantiser, batch_size, progress, on_error)
@@ -182,9 +156,6 @@ class UnfinishedShards:
                 f"{self.output}: the corpus changed while it was read; all shards are removed, run the same command "
                 "again"
             )
-
-    def _has_contents(self, name: str, batch: list[Any]) -> bool:
-        return self.records[name].contents in (None, CoveredDigest(self.covered).add(batch))
 
     def add(self, name: str, shard: Shard, contents: str | None) -> None:
         """Writes a shard under a temporary name, records it in the plan, then gives it its name."""
@@ -205,15 +176,10 @@ class UnfinishedShards:
             publish(part, self.output / name)
 
     def _list_records(self) -> tuple[ShardRecord, ...]:
-        """The finished shards in the order of their names."""
         return tuple(self.records[name] for name in sorted(self.records))
 
     def finish(self) -> Manifest:
-        """Sums the counts and writes the manifest.
-
-        Raises:
-            DataError: no document can be read.
-        """
+        """Sums the counts and writes the manifest."""
         shards = self._list_records()
         counts = sum_counts(shards)
         assert counts.documents + counts.skipped == self.plan.documents, "documents out are not documents in"

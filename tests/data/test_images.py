@@ -12,7 +12,6 @@ import pytest
 from corpus_folders import tar_of
 from PIL import Image, features
 
-from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.data.pictures.images import (
     AHEAD,
@@ -52,9 +51,6 @@ def left_red_right_blue():
     return image
 
 
-# --- kinds of references --------------------------------------------------------------------------------------------
-
-
 def test_a_path_a_string_a_pil_image_and_a_member_are_the_same_picture(tmp_path):
     image = left_red_right_blue()
     path = saved(tmp_path, image)
@@ -73,9 +69,6 @@ def test_a_pil_image_is_not_changed():
     plain = Image.new("RGB", (1, 1), RED)
     open_image(plain).putpixel((0, 0), BLUE)
     assert plain.getpixel((0, 0)) == RED
-
-
-# --- modes ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -97,19 +90,14 @@ def test_exif_data_that_cannot_be_read_says_nothing(tmp_path):
     assert pixels(path).shape == (2, 4, 3)
 
 
-def test_alpha_is_dropped(tmp_path):
+def test_alpha_and_a_transparent_colour_are_dropped(tmp_path):
     image = Image.new("RGBA", (2, 1), (255, 0, 0, 255))
     image.putpixel((1, 0), (0, 0, 255, 0))
-    path = saved(tmp_path, image)
-    assert pixels(path).tolist() == [[list(RED), list(BLUE)]]
-
-
-def test_palette_with_a_transparent_colour(tmp_path):
-    image = Image.new("P", (2, 1), 0)
-    image.putpalette([255, 0, 0, 0, 0, 255])
-    image.putpixel((1, 0), 1)
-    path = saved(tmp_path, image, transparency=1)
-    assert pixels(path).tolist() == [[list(RED), list(BLUE)]]
+    palette = Image.new("P", (2, 1), 0)
+    palette.putpalette([255, 0, 0, 0, 0, 255])
+    palette.putpixel((1, 0), 1)
+    for path in (saved(tmp_path, image), saved(tmp_path, palette, "b.png", transparency=1)):
+        assert pixels(path).tolist() == [[list(RED), list(BLUE)]]
 
 
 @pytest.mark.parametrize(
@@ -123,11 +111,6 @@ def test_palette_with_a_transparent_colour(tmp_path):
 )
 def test_other_modes(mode, colour, expected):
     assert pixels(Image.new(mode, (1, 1), colour)).tolist() == [[list(expected)]]
-
-
-def test_cmyk_jpeg(tmp_path):
-    path = saved(tmp_path, Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "a.jpg", quality=95)
-    assert np.abs(pixels(path)[8, 8].astype(int) - RED).max() < 12
 
 
 def test_sixteen_bits_keep_the_upper_eight(tmp_path):
@@ -153,9 +136,6 @@ def test_an_animation_shows_its_first_frame(tmp_path):
     frames = [Image.new("RGB", (3, 3), colour) for colour in (RED, BLUE)]
     path = saved(tmp_path, frames[0], "a.gif", save_all=True, append_images=frames[1:])
     assert pixels(path)[1, 1].tolist() == list(RED)
-
-
-# --- what is wrong with files ---------------------------------------------------------------------------------------
 
 
 def png_header(width, height):
@@ -264,9 +244,6 @@ def test_what_pillow_does_not_implement_is_told_or_skipped(tmp_path, kind):
     assert list(read_images([tmp_path / "odd"], on_error=policy)) == [] and len(policy.skipped) == 1
 
 
-# --- archives -------------------------------------------------------------------------------------------------------
-
-
 def test_members_are_read_from_their_offsets_by_many_threads(tmp_path):
     members = {f"m{number}": bytes([number]) * (1 + 700 * number) for number in range(60)}
     archive = open_archive(tar_of(tmp_path / "a.tar", members))
@@ -310,9 +287,6 @@ def test_what_can_be_wrong_with_archives(tmp_path, reference, message):
     tar_of(tmp_path / "packed.tar", {"a.png": picture}, "w:gz")
     with pytest.raises(DataError, match=message):
         open_image(f"{tmp_path}/{reference}")
-
-
-# --- many -----------------------------------------------------------------------------------------------------------
 
 
 def grey(value):
@@ -382,15 +356,6 @@ def test_errors_of_prepare_and_of_the_references_are_the_callers():
         seen.extend(iter(read_images(references(), on_error=OnError("skip"))))
     reader = read_images(references())
     assert [next(reader).position, next(reader).position] == [0, 1]
-
-
-@pytest.mark.shared
-@pytest.mark.skipif(not (SHARED / "flickr8k").is_dir(), reason="no shared evaluation data beside the checkout")
-def test_photos_out_of_a_tar():
-    references = [document.image for document in load_dataset("flickr8k", "val", str(SHARED)).documents()]
-    images = list(read_images(references, workers=2, prepare=np.asarray))
-    assert {image.value.shape for image in images} == {(128, 128, 3)}
-    assert len(images) == 1000
 
 
 def test_cores_where_the_system_has_no_affinity(monkeypatch):

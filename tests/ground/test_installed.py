@@ -46,9 +46,6 @@ def distribution(folder: Path, name: str, version: str, *lines: str) -> None:
     )
 
 
-# ---- Python
-
-
 def test_the_package_is_imported_by_the_pythons_of_setup_cfg_only() -> None:
     code = (
         "import sys\n"
@@ -79,9 +76,6 @@ def test_an_unsupported_python_gets_one_sentence(module: str) -> None:
 @pytest.mark.parametrize("name", ["setup.py", "lexvl_anserini/__init__.py"])
 def test_older_pythons_can_parse_the_refusal(name: str) -> None:
     ast.parse((ROOT / name).read_text(encoding="utf-8"), feature_version=(3, 7))
-
-
-# ---- model libraries
 
 
 def test_a_torch_of_another_version_is_refused_before_it_is_imported(tmp_path: Path) -> None:
@@ -145,9 +139,6 @@ def test_the_tested_versions_are_the_newest_of_the_constraints() -> None:
     for library, tested in MODEL_LIBRARIES.items():
         pins = [re.search(f"^{library}==(.+)$", text, re.MULTILINE) for text in files]
         assert Version(tested).release == max(Version(pin[1]) for pin in pins if pin).release[:2]
-
-
-# ---- Lucene
 
 
 def test_lucene_of_a_jar(tmp_path: Path) -> None:

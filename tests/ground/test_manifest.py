@@ -19,10 +19,7 @@ FIELD = {"name": "image", "kind": "impact", "encoder": TAUGHT}
         ({"corpus": {"exif": "basic"}}, "EXIF metadata ('exif')"),
         ({"corpus": {"parts": [{}, {"exif": "gps"}]}}, "EXIF metadata ('exif')"),
         ({"encoder": TAUGHT}, "taught words ('taught')"),
-        (
-            {"encoder": {"name": "fields", "fields": [FIELD]}},
-            "taught words ('taught')",
-        ),
+        ({"encoder": {"name": "fields", "fields": [FIELD]}}, "taught words ('taught')"),
         ({"encoder": {"name": "vdr", "options": {"languages": True}}}, "queries in other languages ('languages')"),
     ],
 )

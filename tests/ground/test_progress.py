@@ -101,7 +101,7 @@ def test_no_library_module_prints():
         for call in calls(path)
         if isinstance(call.func, ast.Name) and call.func.id == "print"
     ]
-    assert len(library_modules()) > 150 and found == []
+    assert len(library_modules()) > 100 and found == []
 
 
 def test_all_log_lines_have_one_name():

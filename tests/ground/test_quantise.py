@@ -31,9 +31,6 @@ def fixed(scale, bits=8):
     return Quantiser(document=SideQuantiser("fixed", bits, scale), query=SideQuantiser("fixed", bits, scale))
 
 
-# ---- by hand
-
-
 def test_round_clip_and_drop():
     found = fixed(100).documents(csr([0.004, 0.5, 2.55, 2.56, 9.0], [], [0.0049]))
     assert found.impacts.toarray().tolist() == [[0, 50, 255, 255, 255], [0] * 5, [0] * 5]
@@ -81,14 +78,6 @@ def test_calibrated_by_percentile_clips_what_lies_above():
 def test_calibrated_with_nothing_to_see():
     for sample in (csr([], []), sparse.csr_matrix((0, 5), dtype=np.float32)):
         assert Quantiser().calibrate(sample).document.scale == 1
-
-
-def test_a_binary_side_leaves_the_other_as_it_was():
-    assert Quantiser().for_towers(True, False).document == Quantiser().document
-    assert Quantiser().for_towers(False, True).query == Quantiser().query
-
-
-# ---- properties
 
 
 @quickly
@@ -155,18 +144,10 @@ def test_only_the_queries_that_need_it_lose_bits():
     assert Quantiser().queries(csr([1.0] * 768)).impacts.max() == 63  # as many terms as VDR keeps
 
 
-# ---- bounds
-
-
 @pytest.mark.parametrize(
     "quantise,rows,most,message",
     [
-        (
-            fixed(1, 16).queries,
-            [[1.0], [32768.0, 32768.0]],
-            256,
-            "less on either",
-        ),
+        (fixed(1, 16).queries, [[1.0], [32768.0, 32768.0]], 256, "less on either"),
         (Quantiser().for_towers(True, False).queries, [[1.0] * 5], SCORE_LIMIT // 5 + 1, r"2\^24"),
         (NAVER.documents, [[167772.16]], None, r"reaches 2\^24; lower the scale or give bits"),
         (Quantiser().documents, [[1.0]], None, "not calibrated"),
@@ -185,25 +166,12 @@ def test_weights_that_are_none_are_refused(weight):
     assert (caught.value.row, caught.value.dimension) == (1, 1)
 
 
-# ---- what is refused
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"scheme": "linear"},
-        {"scheme": "fixed"},
-        {"scheme": "fixed", "scale": 0},
-        {"scheme": "fixed", "scale": -1.0},
-        {"scheme": "fixed", "scale": float("nan")},
-        {"scheme": "fixed", "scale": float("inf")},
-        {"scheme": "calibrated", "scale": 100.0},
-        {"scheme": "naver", "scale": 50.0},
-        {"bits": 0},
-        {"bits": 17},
-        {"query_bits": 0},
-        {"percentile": 0},
-        {"percentile": 100.5},
+        *({"scheme": "fixed", "scale": scale} for scale in (None, 0, -1.0, float("nan"), float("inf"))),
+        *({"scheme": scheme, "scale": 100.0} for scheme in ("calibrated", "naver", "linear")),
+        *({"bits": 0}, {"bits": 17}, {"query_bits": 0}, {"percentile": 0}, {"percentile": 100.5}, {"scheme": "linear"}),
     ],
 )
 def test_values_that_do_not_fit(arguments):
@@ -211,9 +179,6 @@ def test_values_that_do_not_fit(arguments):
         Quantiser.named(**arguments)
     with pytest.raises(UsageError, match="needs bits"):
         SideQuantiser("peak", None)
-
-
-# ---- JSON
 
 
 @pytest.mark.parametrize(
@@ -231,22 +196,14 @@ def test_json_round_trip(quantiser):
 
 
 SIDE = {"scheme": "fixed", "bits": 8, "scale": 1.0, "percentile": 100.0}
+OTHERS = [("new", 1), ("scheme", "other"), ("bits", "8"), ("bits", 99), ("scale", "1"), ("scale", None)]
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        {},
-        {"document": SIDE},
-        {"document": SIDE, "query": None},
-        {"document": SIDE, "query": {**SIDE, "new": 1}},
-        {"document": SIDE, "query": {**SIDE, "scheme": "other"}},
-        {"document": SIDE, "query": {**SIDE, "bits": "8"}},
-        {"document": SIDE, "query": {**SIDE, "bits": 99}},
-        {"document": SIDE, "query": {**SIDE, "scale": "1"}},
-        {"document": SIDE, "query": {**SIDE, "scale": None}},
-        [],
-        "naver",
+        *({}, {"document": SIDE}, {"document": SIDE, "query": None}, [], "naver"),
+        *({"document": SIDE, "query": {**SIDE, key: value}} for key, value in OTHERS),
     ],
 )
 def test_json_that_is_no_quantiser(data):

@@ -244,9 +244,7 @@ def test_a_first_argument_of_another_type(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("load_dataset", {"name": "demo", "split": 3}),
-        ("load_dataset", {"name": "demo", "data_dir": 3}),
-        ("load_dataset", {"name": "demo", "direction": 3}),
+        *(("load_dataset", {"name": "demo", option: 3}) for option in ("split", "data_dir", "direction")),
         ("load_encoder", {"name": "bm25", "checkpoint": 3}),
         ("load_encoder", {"name": "bm25", "runtime": None}),
         ("build_index", {"shards": "x", "index": 3}),

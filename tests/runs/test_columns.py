@@ -99,11 +99,6 @@ def test_what_is_no_utf_8(tmp_path: Path):
             read(tmp_path / "run")
 
 
-def test_an_empty_file_has_no_hits(tmp_path: Path):
-    (tmp_path / "run").write_text("")
-    assert read(tmp_path / "run") == []
-
-
 words = st.sampled_from(
     ["q1", "q2", "q3", "a", "b", "é", "1", "2", "3", "0x1", "9.5", "1e3", "-4", "+4", "nan", "\u00a0"]
 )

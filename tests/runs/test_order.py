@@ -26,11 +26,8 @@ def spelt() -> RankedList:
     )
 
 
-def test_pairs_are_ranked():
+def test_pairs_are_ranked_then_cut():
     assert rank_hits("q", IN_ORDER[::-1]) == DOCUMENTS
-
-
-def test_the_cut_comes_after_the_order():
     assert [d.doc_id for d in rank_hits("q", IN_ORDER[::-1], 3)] == ["c", "10", "9"]
     assert rank_hits("q", []) == []
 

@@ -46,11 +46,7 @@ def test_maxima_and_sums_by_hand() -> None:
     assert list(group_by_documents(Collection({}), ["q", "r"], 10, 1)) == [[], []]
 
 
-@given(
-    st.dictionaries(st.sampled_from(NAMES), st.integers(-2, 4)),
-    st.integers(1, 9),
-    st.sampled_from([1, 2, 3, MOST]),
-)
+@given(st.dictionaries(st.sampled_from(NAMES), st.integers(-2, 4)), st.integers(1, 9), st.sampled_from([1, 2, 3, MOST]))
 def test_lists_equal_all_passages_grouped(scores: dict[str, int], hits: int, best: int) -> None:
     [first, second] = group_by_documents(Collection(scores), ["p", "q"], hits, best)
     assert first == rank_hits("p", by_passages(scores, best).items(), hits)
@@ -72,10 +68,6 @@ def test_the_best_passages_of_documents(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(passages, "LOOKED_AT", 2)
     search = Collection({"a#0": 5, "b#0": 4, "b#1": 6, "a#1": 1, "c": 3, "b#2": 5})
     taken = score_by_passages(search, "q", ["a", "b", "z"], 2)
-    assert taken == {
-        "a": ["a#0", "a#1"],
-        "b": ["b#1", "b#2"],
-        "z": [],
-    }
+    assert taken == {"a": ["a#0", "a#1"], "b": ["b#1", "b#2"], "z": []}
     assert search.depths == [2, 8]
     assert score_by_passages(search, "q", ["b"], 1) == {"b": ["b#1"]}

@@ -20,16 +20,6 @@ from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.shards import layout
 from lexvl_anserini.shards import manifests as request
 
-# ---- damage
-
-
-def test_only_what_is_missing_is_encoded(tmp_path, encoded):
-    stopped(tmp_path / "out", after=2)
-    encoded.clear()
-    encode(tmp_path / "out")
-    assert encoded == ["d16", "d24"]
-    assert same_as_fresh(tmp_path / "out")
-
 
 @pytest.mark.parametrize("finished", [False, True])
 @pytest.mark.parametrize("damage", ["cut", "gone"])
@@ -80,9 +70,6 @@ def test_other_versions_do_not_continue_a_folder(tmp_path, monkeypatch):
         encode(tmp_path / "out")
 
 
-# ---- full disks
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 @pytest.mark.parametrize("call", range(8))
 def test_no_space_at_any_write(tmp_path, monkeypatch, number, call):
@@ -130,9 +117,6 @@ def test_a_full_file_system(tmp_path):
         with pytest.raises(ArtefactError, match="the disk is full; free some space"):
             encode(mount / "out", layout=replace(SMALL, contents=True))
         assert not (mount / "out/manifest.json").exists()
-
-
-# ---- kills
 
 
 def finished_shards(output):

@@ -47,9 +47,6 @@ def aged(path, seconds=60):
     os.utime(path, ns=(when, when))
 
 
-# ---- what is noticed
-
-
 def test_replaced_pixels_are_another_request(tmp_path, pictures, caplog):
     caplog.set_level("INFO", "lexvl_anserini")
     encode(tmp_path / "out", documents_of(pictures))
@@ -260,9 +257,6 @@ def test_metadata_that_cannot_be_stored_is_refused_before_anything_is_encoded(tm
         encode(tmp_path / "out", documents, layout=replace(SMALL, metadata=True))
     assert tree(tmp_path / "out") == {}
     encode(tmp_path / "out", documents)
-
-
-# ---- the memory of digests
 
 
 def remembered(memory, paths):

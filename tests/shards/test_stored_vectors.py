@@ -64,9 +64,6 @@ def test_texts_have_no_vectors(tmp_path: Path) -> None:
         read_stored_vectors(tmp_path, {"a": 0})
 
 
-# ---- a lexical and a dense encoder of one corpus, with their runs
-
-
 @pytest.fixture(scope="module")
 def line(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`splade` and `sentence` each: shards, and `NAME.trec`, over eight texts."""
@@ -138,7 +135,7 @@ def test_which_shards_are_a_runs(line: Path, tmp_path: Path) -> None:
         changed = replace(about, encoder={**about.encoder, "options": options})
         manifest = read_json(line / "splade/manifest.json", "manifest")
         other = tmp_path / option
-        (other).mkdir()
+        other.mkdir()
         manifest["encoder"]["options"][option] = 4
         write_json(other / "manifest.json", manifest)
         if fits:

@@ -56,7 +56,6 @@ def pictured(tmp_path):
 
 
 def readable(documents):
-    """Those whose pictures are in order."""
     return [document for number, document in enumerate(documents) if number not in BROKEN]
 
 
@@ -96,14 +95,6 @@ def test_skipping_reads_and_encodes_each_picture_once(tmp_path, pictured, name, 
     manifest = encode(tmp_path / "out", pictured, model, quantiser=fixed, batch_size=1, on_error="skip")
     assert (len(opened), len(forwarded), manifest.counts["skipped"]) == (30, 25, 5)
     assert rows_of(tmp_path / "out") == rows_of(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("name", ["bag-of-tokens", "splade"])
-def test_texts_have_nothing_to_skip(tmp_path, load, name):
-    model = load(name, "splade/ckpt_bert")
-    encode(tmp_path / "fail", model=model)
-    encode(tmp_path / "skip", model=model, on_error="skip")
-    assert tree(tmp_path / "fail") == tree(tmp_path / "skip")
 
 
 def test_a_failed_run_is_resumed_by_skipping(tmp_path, pictured, encoded):

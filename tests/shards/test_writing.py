@@ -28,7 +28,7 @@ from word_towers import (
 
 from lexvl_anserini.ground import files
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
-from lexvl_anserini.ground.manifest import Manifest, read_manifest
+from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import Document, ImpactQuery
 from lexvl_anserini.queries.query_vectors import write_queries
@@ -43,9 +43,6 @@ def expected_vector(document):
     top = max(d.text.split().count(t) for d in DOCUMENTS for t in TERMS)
     counts = {term: document.text.split().count(term) for term in TERMS}
     return {term: round(count * 255 / top) for term, count in counts.items() if count}
-
-
-# ---- contents
 
 
 def test_jsonl(tmp_path):
@@ -181,19 +178,12 @@ def test_queries_file(tmp_path):
     assert [line["contents"] for line in lines(tmp_path / "texts.jsonl")] == ["a tree", ""]
 
 
-# ---- corpora that are refused
-
-
 @pytest.mark.parametrize(
     ("documents", "error", "message"),
     [
         ([], DataError, "no document"),
         ([*DOCUMENTS, DOCUMENTS[3]], DataError, "'d03' at 4, 31"),
-        (
-            [*DOCUMENTS, Document("i", image="i.png")],
-            UsageError,
-            "document 'i' has no text",
-        ),
+        ([*DOCUMENTS, Document("i", image="i.png")], UsageError, "document 'i' has no text"),
     ],
 )
 def test_corpora_that_are_refused(tmp_path, documents, error, message):
@@ -219,9 +209,6 @@ def test_a_corpus_that_changes_meanwhile(tmp_path, changed, part):
     assert tree(tmp_path / "out") == {}
     encode(tmp_path / "out")
     assert same_as_fresh(tmp_path / "out")
-
-
-# ---- what an output may hold
 
 
 def test_finished_is_left_alone(tmp_path, monkeypatch, caplog):
@@ -254,11 +241,6 @@ def test_another_making_is_refused_unless_told(tmp_path, change, told):
     assert same_as_fresh(tmp_path / "out", **change)
 
 
-def test_where_a_part_lies_is_no_difference(tmp_path):
-    encode(tmp_path / "out", model=model_of(options={"tokenizer": "/here", "query_checkpoint": "a/b@1"}))
-    encode(tmp_path / "out", model=model_of(options={"tokenizer": "/there"}))
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -285,13 +267,6 @@ def test_a_file_instead_of_a_folder(tmp_path):
     assert (tmp_path / "out").read_text() == "mine"
 
 
-@pytest.mark.parametrize("change", [{"format": "lexvl/0"}, {"new": 1}])
-def test_manifests_of_other_versions(tmp_path, change):
-    manifest = encode(tmp_path / "out").to_json()
-    with pytest.raises(ArtefactError, match="not a manifest of this version"):
-        Manifest.from_json({**manifest, **change}, "here")
-
-
 def test_reading_what_is_not_finished(tmp_path):
     with pytest.raises(ArtefactError, match="no such folder; encode a corpus first"):
         read_manifest(tmp_path / "none")
@@ -300,9 +275,6 @@ def test_reading_what_is_not_finished(tmp_path):
     (tmp_path / "unfinished.json").write_text("{}")
     with pytest.raises(ArtefactError, match="unfinished; run the same encode command again"):
         read_manifest(tmp_path)
-
-
-# ---- parts
 
 
 @pytest.mark.parametrize("number,of", [(1, 1), (-1, 3), (3, 3), (0, 0), (0, 31)])
@@ -337,9 +309,6 @@ def test_a_part_is_resumed_and_is_no_other_part(tmp_path, encoded):
             encode(tmp_path / "out", part=other)
 
 
-# ---- metadata
-
-
 @pytest.mark.parametrize("shard_format", ["jsonl", "parquet"])
 @pytest.mark.parametrize("model", [model_of(), DENSE, TEXT])
 def test_metadata_is_stored_if_wanted(tmp_path, shard_format, model):
@@ -352,9 +321,6 @@ def test_metadata_is_stored_if_wanted(tmp_path, shard_format, model):
     assert [json.loads(value) if isinstance(value, str) else value for value in stored] == [told, {}]
     assert [row["contents"] for row in rows] == ["ash", "Bay cat"]
     assert "metadata" not in encode(tmp_path / "without", documents, model, Layout(shard_format)).layout
-
-
-# ---- where and how
 
 
 def test_device_and_batch_size_are_noted_where_they_decide(tmp_path):
@@ -378,3 +344,8 @@ def test_an_impact_beyond_2_to_the_24_is_named_before_it_is_written(tmp_path):
     with pytest.raises(LexvlError, match=r"^document 'large', term 'cat': an impact of 18000000 reaches 2\^24"):
         encode(tmp_path / "shards", documents, quantiser=Quantiser(beyond, beyond))
     assert not list((tmp_path / "shards/docs").iterdir())
+
+
+def test_where_a_part_lies_is_no_difference(tmp_path):
+    encode(tmp_path / "out", model=model_of(options={"tokenizer": "/here", "query_checkpoint": "a/b@1"}))
+    encode(tmp_path / "out", model=model_of(options={"tokenizer": "/there"}))

@@ -41,9 +41,7 @@ DEFAULT_SPLIT = "test"
 # BEIR reports MS MARCO on its dev queries; its `test` split has the 43 topics of TREC DL 2019.
 DEFAULT_SPLITS = {"msmarco": "dev"}
 
-# Missing topics named in an error.
-NAMED = 5
-
+NAMED = 5  # missing topics named in an error
 _OWN_KEYS = frozenset({"_id", "title", "text", "image", "metadata"})
 
 
@@ -67,15 +65,13 @@ def load_beir(ref: CorpusRef) -> Dataset:
 def load_beir_folder(folder: Path, ref: CorpusRef) -> Dataset:
     """A dataset in BEIR's layout under the name of the reference.
 
-    In BEIR's own datasets a document whose id is the topic's does not count; a folder is such a dataset by its name.
     Only the corpus has to be there; topics and qrels are looked for when they are read, so that a bare corpus can be
     encoded. Another split than the default is looked for at once.
     """
     corpus = find_corpus_file(folder)
     if corpus is None:
-        raise DataError(
-            f"{folder}: {_describe_absence(folder)}; expected corpus.jsonl, queries.jsonl, qrels/<split>.tsv"
-        )
+        absence = "no corpus.jsonl in it" if folder.is_dir() else "no such folder"
+        raise DataError(f"{folder}: {absence}; expected corpus.jsonl, queries.jsonl, qrels/<split>.tsv")
     default = DEFAULT_SPLITS.get(ref.name.removeprefix("beir/"), DEFAULT_SPLIT)
     if ref.split not in (None, default):
         find_qrels(folder, ref.split)
@@ -95,8 +91,7 @@ def load_beir_folder(folder: Path, ref: CorpusRef) -> Dataset:
 def is_beir(folder: Path, name: str) -> bool:
     """Whether a folder that is read under a name is a dataset of BEIR, by either: `beir/scifact`, `beir:DATA/scifact`.
 
-    BEIR's own evaluation drops, in every dataset, documents whose id is the topic's (`ignore_identical_ids`). In
-    folders of one's own, equal ids may mean nothing: topics and documents that are both counted from 1.
+    BEIR's own evaluation drops documents whose id is the topic's; elsewhere, equal ids may mean nothing.
     """
     parts = folder.absolute().parts
     names = {"/".join(parts[-1:]), "/".join(parts[-2:])}
@@ -163,7 +158,9 @@ def _parse_metadata(record: dict[str, Any]) -> Any:
 def _read_judged_topics(folder: Path, split: str, escape_ids: bool) -> Iterator[Topic]:
     """The queries that occur in the split's judgements, in the order of `queries.jsonl`."""
     judgements = find_qrels(folder, split)
-    queries = _find_queries(folder)
+    queries = _find_packed(folder / "queries.jsonl")
+    if queries is None:
+        raise DataError(f'{folder / "queries.jsonl"}: no queries; a line is {{"_id": ..., "text": ...}}')
     missing = {qrel.query_id for qrel in read_qrels(judgements, escape_ids)}
     for topic in read_topics(queries, escape_ids):
         if topic.query_id in missing:
@@ -176,12 +173,6 @@ def _read_judged_topics(folder: Path, split: str, escape_ids: bool) -> Iterator[
 
 def _read_split_qrels(folder: Path, split: str, escape_ids: bool) -> Iterator[Qrel]:
     return read_qrels(find_qrels(folder, split), escape_ids)
-
-
-def _find_queries(folder: Path) -> Path:
-    if path := _find_packed(folder / "queries.jsonl"):
-        return path
-    raise DataError(f'{folder / "queries.jsonl"}: no queries; a line is {{"_id": ..., "text": ...}}')
 
 
 def _find_packed(plain: Path) -> Path | None:
@@ -218,10 +209,6 @@ def _list_local_names(data_dir: str | None) -> Iterator[str]:
             yield from (folder.name for folder in parent.iterdir() if find_corpus_file(folder))
 
 
-def _describe_absence(folder: Path) -> str:
-    return "no corpus.jsonl in it" if folder.is_dir() else "no such folder"
-
-
 log = logging.getLogger(__name__)
 
 _PLAIN = (
@@ -241,25 +228,16 @@ BEIR_ARCHIVES: Mapping[str, str] = {
     "webis-touche2020": "webis-touche2020/v2",
 }
 
-# The texts in an archive may be so many times larger than it.
-MOST_UNPACKED = 50
-
-# Until the server answers: a machine without network learns so in seconds.
-TIMEOUT_S = 10
-# Between two pieces of an archive.
-SILENCE_S = 60
-# Bytes of a download that are written at once.
-CHUNK = 1 << 20
+MOST_UNPACKED = 50  # the texts in an archive may be so many times larger than it
+TIMEOUT_S = 10  # until the server answers: a machine without network learns so in seconds
+SILENCE_S = 60  # between two pieces of an archive
+CHUNK = 1 << 20  # bytes of a download that are written at once
 
 
 def fetch_beir(name: str, root: Path) -> Path:
     """Fetches a BEIR dataset into `root/beir` and returns its folder `root/beir/<name>`.
 
     The folder gets its name only after the archive's checksum is verified and every file is unpacked.
-
-    Raises:
-        DataError: the download fails or the archive is damaged; says which files to put where by hand.
-        ArtefactError: the disk is full or the data folder cannot be written.
     """
     target = root / "beir" / name.split("/")[0]
     if target.is_dir() and any(target.iterdir()):
@@ -272,9 +250,17 @@ def fetch_beir(name: str, root: Path) -> Path:
         try:
             _fetch_archive(url, md5, archive)
             _unpack(archive, unpacked.parent)
-            _put_in_place(unpacked, target)
+            if not unpacked.is_dir():
+                raise _NotFetchedError(f"no folder {unpacked.name!r} in the archive")
         except _NotFetchedError as problem:
-            raise DataError(_describe_by_hand(name, url, target, root / "beir" / name, problem)) from problem
+            raise DataError(
+                f"beir/{name} is not in the data folder and could not be fetched ({problem}); missing: "
+                f"{root / 'beir' / name}/corpus.jsonl, queries.jsonl, qrels/<split>.tsv; fetch {url} elsewhere and "
+                f"unpack it as {target}, or name the folder that holds it with --data-dir or $LEXVL_DATA"
+            ) from problem
+        # The files must be on the disk before the name that calls them finished.
+        os.sync()
+        publish(unpacked, target)
     return root / "beir" / name
 
 
@@ -291,7 +277,6 @@ class _NotFetchedError(Exception):
 
 
 def _fetch_archive(url: str, md5: str, path: Path) -> None:
-    """Downloads an archive and compares it with its MD5."""
     import pooch
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -322,20 +307,3 @@ def _unpack(archive: Path, folder: Path) -> None:
         if isinstance(problem, OSError) and problem.errno not in (None, errno.EINVAL):
             raise
         raise _NotFetchedError(f"not a zip archive that can be unpacked ({problem})") from problem
-
-
-def _put_in_place(unpacked: Path, target: Path) -> None:
-    if not unpacked.is_dir():
-        raise _NotFetchedError(f"no folder {unpacked.name!r} in the archive")
-    # The files must be on the disk before the name that calls them finished.
-    os.sync()
-    publish(unpacked, target)
-
-
-def _describe_by_hand(name: str, url: str, target: Path, folder: Path, problem: Exception) -> str:
-    return (
-        f"beir/{name} is not in the data folder and could not be fetched ({problem}); "
-        f"missing: {folder}/corpus.jsonl, queries.jsonl, qrels/<split>.tsv; "
-        f"fetch {url} elsewhere and unpack it as {target}, "
-        "or name the folder that holds it with --data-dir or $LEXVL_DATA"
-    )

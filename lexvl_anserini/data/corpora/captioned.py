@@ -1,4 +1,8 @@
-"""Images with captions (COCO, Flickr30k, Flickr8k, any Karpathy file) as corpora, in three directions (see `karpathy`).
+"""Images with captions (COCO, Flickr30k, Flickr8k, any Karpathy file, drawn scenes) as corpora, in three directions.
+
+text-to-image  documents are images, topics are captions; each caption has one relevant image
+image-to-text  documents are captions, topics are images; all captions of an image are relevant
+text-to-text   no images: a document is the first four captions of an image, the topic its fifth
 
 An image's id is its `imgid`, a caption's its `sentid`; the two may collide. Some images of COCO have more than five
 captions: all of them count where captions are topics or documents.
@@ -9,22 +13,10 @@ Files are looked for in this order, where NAME is the corpus and ROOT the data f
     images in ROOT/NAME, then beside the JSON: a folder `images` (or the archive's own name, such as val2014), *.tar
 
 `train` includes the images that COCO's file calls `restval`, as papers do (113,287 images); `train-only` leaves them
-out.
+out. The file of COCO has 144 MB, most of it tokens that are not used: its list is decoded element by element.
 
-Captioned images: read from Karpathy's `dataset_*.json`, and seen in three directions.
-
-text-to-image  documents are images, topics are captions; each caption has one relevant image
-image-to-text  documents are captions, topics are images; all captions of an image are relevant
-text-to-text   no images: a document is the first four captions of an image, the topic its fifth
-
-The file of COCO has 144 MB, most of it tokens that are not used: its list is decoded element by element.
-
-The demo dataset: drawn scenes with five captions each, in the directions of `karpathy`.
-
-The test split, 1,000 scenes, is in the package. `python tools/world draw train val` draws the other splits into the
-data folder (20,000 and 1,000 scenes). The default direction is text to image: a document is an image, a topic is one of
-its captions. Text to text, a document is the first four captions of a scene, a topic is the fifth; exact words often
-miss it, because annotators differ.
+The demo has drawn scenes with five captions each. The test split, 1,000 scenes, is in the package;
+`python tools/world draw train val` draws the others into the data folder (20,000 and 1,000 scenes).
 """
 
 from __future__ import annotations
@@ -41,7 +33,7 @@ from typing import Any, NamedTuple
 
 from lexvl_anserini.data.checks import check_id
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, choose_direction, choose_split, data_root
-from lexvl_anserini.data.lines import FileState, read_file_state, some, whole_characters
+from lexvl_anserini.data.lines import FileState, describe_unreadable, read_file_state, some, whole_characters
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.machine import expand_path
@@ -52,10 +44,7 @@ DEFAULT_SPLIT = "test"
 DEFAULT_DIRECTION = "text-to-image"
 
 # Requested split -> splits of the file.
-MERGED: Mapping[str, frozenset[str]] = {
-    "train": frozenset({"train", "restval"}),
-    "train-only": frozenset({"train"}),
-}
+MERGED: Mapping[str, frozenset[str]] = {"train": frozenset({"train", "restval"}), "train-only": frozenset({"train"})}
 
 
 class KnownImages(NamedTuple):
@@ -73,12 +62,10 @@ KNOWN: Mapping[str, KnownImages] = {
         "val2014 only)",
     ),
     "flickr30k": KnownImages(
-        ("flickr30k-images", "flickr30k_images"),
-        "the Flickr30k images (University of Illinois, by its request form)",
+        ("flickr30k-images", "flickr30k_images"), "the Flickr30k images (University of Illinois, by its request form)"
     ),
     "flickr8k": KnownImages(
-        ("Flicker8k_Dataset", "Flickr8k_Dataset"),
-        "the Flickr8k images (University of Illinois, Flickr8k_Dataset.zip)",
+        ("Flicker8k_Dataset", "Flickr8k_Dataset"), "the Flickr8k images (University of Illinois, Flickr8k_Dataset.zip)"
     ),
 }
 
@@ -95,14 +82,20 @@ def load_captions(ref: CorpusRef) -> Dataset:
     candidates = [root / name, root / "captions", root]
     folder = next((folder for folder in candidates if (folder / f"dataset_{name}.json").is_file()), None)
     if folder is None:
-        raise DataError(_describe_no_captions(name, root))
+        raise DataError(
+            f"{name} is not in the data folder; missing: {root / name}/dataset_{name}.json from {_KARPATHY}; and, "
+            f"unless the direction is text-to-text, {_describe_images(name, root)}; --data-dir or $LEXVL_DATA name "
+            "another data folder"
+        )
     folders = KNOWN[name].folders
     homes = dict.fromkeys((root / name, folder))
     sources = [path for home in homes for path in list_sources(home, ("images", *folders))]
     ref = replace(ref, name=name, split=split)
-    return _build_dataset(
-        ref, folder / f"dataset_{name}.json", sources, folders, lambda: _describe_no_images(name, root)
+    lacking = (
+        f"{name} has its captions but no images; missing: {_describe_images(name, root)}, unpacked or as an "
+        "uncompressed tar; the direction text-to-text needs no images"
     )
+    return _build_dataset(ref, folder / f"dataset_{name}.json", sources, folders, lacking)
 
 
 def load_karpathy(ref: CorpusRef) -> Dataset:
@@ -119,13 +112,15 @@ def load_karpathy(ref: CorpusRef) -> Dataset:
         sources = [named]
     else:
         sources = list_sources(path.parent, ("images",))
-    return _build_dataset(ref, path, sources, (), lambda: _describe_no_images_beside(ref.name, path))
+    lacking = (
+        f"{ref.name}: no images beside {path}; put them into {path.parent / 'images'} or a .tar there, or name them: "
+        f"karpathy:{path},<images folder or tar>"
+    )
+    return _build_dataset(ref, path, sources, (), lacking)
 
 
-def _build_dataset(
-    ref: CorpusRef, path: Path, sources: list[Path], folders: tuple[str, ...], nothing: Callable[[], str]
-) -> Dataset:
-    """The dataset of a file whose images are in the sources; `nothing` gives the error message for no sources."""
+def _build_dataset(ref: CorpusRef, path: Path, sources: list[Path], folders: tuple[str, ...], lacking: str) -> Dataset:
+    """The dataset of a file whose images are in the sources; `lacking` is the error where there are no sources."""
     split = ref.split or DEFAULT_SPLIT
     ref = replace(ref, split=split, direction=choose_direction(ref, DIRECTIONS, DEFAULT_DIRECTION))
     images = read_captioned_images(path, split, ref.escape_ids)
@@ -134,14 +129,11 @@ def _build_dataset(
     def open_files() -> Callable[[str], str]:
         # Only a consumer that reads images needs the files: captions are searched, and runs measured, without them.
         if not sources:
-            raise DataError(nothing())
+            raise DataError(lacking)
         files = [image.file for image in images]
         return references(files, sources, f"{ref.name}/{split}", folders).__getitem__
 
     return view_dataset(ref, lambda: images, open_files)
-
-
-# --- reading --------------------------------------------------------------------------------------------------------
 
 
 def read_captioned_images(path: Path, split: str, escape_ids: bool = False) -> tuple[CaptionedImage, ...]:
@@ -162,31 +154,6 @@ def _refuse_repeated(path: Path, key: str, ids: list[str]) -> None:
     for item_id, count in Counter(ids).items():
         if count > 1:
             raise DataError(f"{path}: {key} {item_id} occurs more than once; ids must be distinct")
-
-
-# --- what is missing ------------------------------------------------------------------------------------------------
-
-
-def _describe_no_captions(corpus: str, root: Path) -> str:
-    return (
-        f"{corpus} is not in the data folder; missing: {root / corpus}/dataset_{corpus}.json from {_KARPATHY}; and, "
-        f"unless the direction is text-to-text, {_describe_images(corpus, root)}; "
-        "--data-dir or $LEXVL_DATA name another data folder"
-    )
-
-
-def _describe_no_images(corpus: str, root: Path) -> str:
-    return (
-        f"{corpus} has its captions but no images; missing: {_describe_images(corpus, root)}, unpacked or as an "
-        "uncompressed tar; the direction text-to-text needs no images"
-    )
-
-
-def _describe_no_images_beside(name: str, path: Path) -> str:
-    return (
-        f"{name}: no images beside {path}; put them into {path.parent / 'images'} or a .tar there, "
-        f"or name them: karpathy:{path},<images folder or tar>"
-    )
 
 
 def _describe_images(corpus: str, root: Path) -> str:
@@ -214,17 +181,9 @@ def references(
 ) -> dict[str, str]:
     """File name -> path or `archive.tar::member`, for every file.
 
-    Each source is searched: a folder and the folders directly in it, or all of an archive. The file `val2014/x.jpg` is
-    a file `x.jpg` in a folder `val2014`. Because users often put all images into one folder, a file `x.jpg` elsewhere
-    matches too, unless its folder is another part of the corpus, or the corpus or the source has several `x.jpg`.
-
-    Args:
-        sources: folders and archives; the first source that has a file provides it.
-        what: the corpus, for the error.
-        folders: further folders of the corpus, besides those in the names of `files`.
-
-    Raises:
-        DataError: no source has some of the files; names the first five.
+    The first source that has a file provides it: a folder and the folders in it, or all of an archive. The file
+    `val2014/x.jpg` is a file `x.jpg` in a folder `val2014`. Because users often put all images into one folder, a file
+    `x.jpg` elsewhere matches too, unless its folder is another part of the corpus, or one of them has several `x.jpg`.
     """
     parts = {*folders, *(_get_last(file.rpartition("/")[0]) for file in files)} - {""}
     names_of_files = Counter(map(_get_last, files))
@@ -289,7 +248,7 @@ def _list_files(folder: Path) -> list[str]:
             else:
                 names.append(entry.name)
     except OSError as problem:
-        raise DataError(f"{folder}: cannot be read ({problem.strerror or problem})") from problem
+        raise describe_unreadable(folder, problem) from problem
     return sorted(names)
 
 
@@ -323,12 +282,10 @@ class ViewItem(NamedTuple):
     file: str | None = None
 
 
-# The images, from the start at each call.
-Images = Callable[[], Iterable[CaptionedImage]]
+Images = Callable[[], Iterable[CaptionedImage]]  # the images, from the start at each call
 # Makes ready what is needed to read images, and returns how a file is referred to.
 Opened = Callable[[], Callable[[str], str]]
-# The documents or the topics of an image.
-Items = Callable[[CaptionedImage], list[ViewItem]]
+Items = Callable[[CaptionedImage], list[ViewItem]]  # the documents or the topics of an image
 
 
 class View(NamedTuple):
@@ -353,15 +310,10 @@ def take_first_captions(image: CaptionedImage) -> list[ViewItem]:
     return [ViewItem(image.image_id, " ".join(caption.text for caption in image.captions[:DOCUMENT_CAPTIONS]))]
 
 
-def take_next_caption(image: CaptionedImage) -> list[ViewItem]:
-    """The caption after the first ones, if there is one."""
-    return take_captions(image)[DOCUMENT_CAPTIONS : DOCUMENT_CAPTIONS + 1]
-
-
 VIEWS: Mapping[str, View] = {
     "text-to-image": View(take_image, take_captions),
     "image-to-text": View(take_captions, take_image),
-    "text-to-text": View(take_first_captions, take_next_caption),
+    "text-to-text": View(take_first_captions, lambda image: take_captions(image)[DOCUMENT_CAPTIONS:][:1]),
 }
 
 
@@ -401,21 +353,10 @@ def _qrels(images: Images, view: View) -> Iterator[Qrel]:
                 yield Qrel(topic.item_id, document.item_id, 1)
 
 
-# --- the file -------------------------------------------------------------------------------------------------------
-
-
 def read_karpathy(
     path: Path, splits: frozenset[str] | None = None, escape_ids: bool = False
 ) -> Iterator[CaptionedImage]:
-    """Streams the images of a Karpathy file in file order.
-
-    Args:
-        splits: whose images are wanted; None for all.
-
-    Raises:
-        DataError: not there, malformed, an image without id, split, file name or captions (names which), or no image
-            of the splits (names those there).
-    """
+    """Streams the images of some splits of a Karpathy file, or of all, in file order."""
     there: set[str] = set()
     for number, record in enumerate(_iter_elements(path), start=1):
         where = f"{path} image {number}"
@@ -520,7 +461,7 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as problem:
         raise DataError(f"{path}: not valid UTF-8 (byte {problem.start + 1}); fetch the file again") from problem
     except OSError as problem:
-        raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
+        raise describe_unreadable(path, problem) from problem
 
 
 FOLDER = Path(__file__).parents[2] / "assets" / "demo"

@@ -17,13 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lexvl_anserini.data.checks import check_id, unescape_id
-from lexvl_anserini.data.corpora.captioned import (
-    DEFAULT_DIRECTION,
-    DEFAULT_SPLIT,
-    CaptionedImage,
-    read_captioned_images,
-    view_dataset,
-)
+from lexvl_anserini.data.corpora.captioned import DEFAULT_DIRECTION, DEFAULT_SPLIT, read_captioned_images, view_dataset
 from lexvl_anserini.data.dataset import Dataset, choose_direction
 from lexvl_anserini.data.lines import FileState, read_file_state, some
 from lexvl_anserini.data.parquet import Failure, raise_parquet_errors, read_batches
@@ -37,23 +31,17 @@ if TYPE_CHECKING:
 
 IMAGES, TEXTS, CAPTIONS = "img_embs", "text_embs", "dataset_meta.json"
 OFFERED = ("text-to-image", "image-to-text")
-
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-# A reference to a vector.
-REFERENCE = re.compile(r"(?P<table>.+?\.parquet)::(?P<id>.+)", re.DOTALL)
-
-# Tables held in memory at once, at 4 bytes a number: captions and images of one corpus.
-TABLES_HELD = 2
+REFERENCE = re.compile(r"(?P<table>.+?\.parquet)::(?P<id>.+)", re.DOTALL)  # a reference to a vector
+TABLES_HELD = 2  # tables held in memory at once, at 4 bytes a number: captions and images of one corpus
 
 
 @dataclass(frozen=True)
 class Tables:
     """The files of a corpus of embeddings.
 
-    Attributes:
-        folder: holds the tables and, for captions and judgements, dataset_meta.json.
-        features: what the tables' names end in: "" or, for instance, `before_proj_blip`.
-        escaped: ids of documents and topics are percent-encoded, those in the tables are not.
+    The tables' names end in the features, "" or, for instance, `before_proj_blip`. Ids of documents and topics may be
+    escaped, those in the tables are not.
     """
 
     folder: Path
@@ -96,10 +84,17 @@ def load_embeddings(ref: CorpusRef) -> Dataset:
     split = ref.split or DEFAULT_SPLIT
     images = read_captioned_images(tables.folder / CAPTIONS, split, ref.escape_ids)
     ref = replace(ref, split=split, direction=direction)
-    dataset = view_dataset(ref, partial(_index_by_id, images), lambda: partial(tables.refer, IMAGES))
-    return replace(
-        dataset, documents=partial(_build_documents, tables, dataset), topics=partial(_build_topics, tables, dataset)
-    )
+    by_id = [image._replace(file=image.image_id) for image in images]
+    dataset = view_dataset(ref, lambda: by_id, lambda: partial(tables.refer, IMAGES))
+
+    # A caption has its text already; add the reference of its vector.
+    def documents() -> Iterator[Document]:
+        return (d._replace(image=d.image or tables.refer(TEXTS, d.doc_id)) for d in dataset.documents())
+
+    def topics() -> Iterator[Topic]:
+        return (t._replace(image=t.image or tables.refer(TEXTS, t.query_id)) for t in dataset.topics())
+
+    return replace(dataset, documents=documents, topics=topics)
 
 
 def find_image_reference(ref: CorpusRef, image_id: str) -> str:
@@ -112,22 +107,6 @@ def _open_tables(ref: CorpusRef) -> Tables:
     if not where:
         raise UsageError(f"{ref.name!r} names no folder; expected embeddings:<folder or hub id>[,<features>]")
     return Tables(_find_folder(where), features, ref.escape_ids)
-
-
-def _build_documents(tables: Tables, dataset: Dataset) -> Iterator[Document]:
-    for document in dataset.documents():
-        # A caption has its text already; add the reference of its vector.
-        yield document._replace(image=document.image or tables.refer(TEXTS, document.doc_id))
-
-
-def _build_topics(tables: Tables, dataset: Dataset) -> Iterator[Topic]:
-    for topic in dataset.topics():
-        yield topic._replace(image=topic.image or tables.refer(TEXTS, topic.query_id))
-
-
-def _index_by_id(images: Sequence[CaptionedImage]) -> Iterator[CaptionedImage]:
-    """The images with their ids in the place of their files."""
-    return (image._replace(file=image.image_id) for image in images)
 
 
 def _list_rows(tables: Tables, kind: str) -> Iterator[Document]:
@@ -160,9 +139,6 @@ def _find_folder(where: str) -> Path:
         ) from error
 
 
-# --- the vectors ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class EmbeddingTable:
     """A table in memory: the row of each id, and the vectors float32 [n, D]."""
@@ -173,12 +149,7 @@ class EmbeddingTable:
 
 
 def read_embeddings(references: Sequence[str]) -> np.ndarray:
-    """The vectors, float32 [n, D], of `table.parquet::id` references.
-
-    Raises:
-        DataError: another kind of reference, an unreadable table, ids that the table lacks (names the first five), or
-            tables of different widths.
-    """
+    """The vectors, float32 [n, D], of `table.parquet::id` references."""
     import numpy as np
 
     by_table: dict[Path, list[tuple[int, str]]] = {}

@@ -17,7 +17,7 @@ from typing import NamedTuple, NoReturn
 from lexvl_anserini.data.checks import check_id
 from lexvl_anserini.data.corpora.beir import find_corpus_file, load_beir_folder, split_folder
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, choose_direction, choose_split
-from lexvl_anserini.data.lines import HIDDEN, LeftOut, log_once
+from lexvl_anserini.data.lines import HIDDEN, LeftOut, describe_unreadable, log_once
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, list_image_suffixes
 from lexvl_anserini.ground.errors import DataError, UsageError
@@ -34,11 +34,8 @@ def load_folder(ref: CorpusRef) -> Dataset:
     A folder with a `corpus.jsonl` is read in BEIR's layout; `/<split>` may follow its path. Otherwise every image and
     every `.txt` file below it is a document, in the order of their paths. The id of an image is its path, and its
     caption is the text of `<same name>.txt` if that file exists; the id of a text is its path without the suffix.
-    Whatever else there is (hidden files, files of other kinds, HEIC without pillow-heif, links to folders, pipes, ...)
-    is counted and named in the log.
-
-    The default direction is text-to-image if the first file is an image, else (and in BEIR's layout)
-    text-to-text.
+    Whatever else there is (hidden files, files of other kinds, links to folders, ...) is counted and named in the log.
+    The default direction is text-to-image if the first file is an image, else (and in BEIR's layout) text-to-text.
     """
     where, split_in_name = split_folder(find_place(ref))
     if where.is_dir() and find_corpus_file(where):
@@ -46,32 +43,25 @@ def load_folder(ref: CorpusRef) -> Dataset:
         name = f"folder:{where}" if split_in_name else ref.name
         return load_beir_folder(where, replace(ref, name=name, split=split, direction=direction))
     files = list_corpus_files(where, _find_captions)
-    first = _find_first(
-        files,
-        _is_read,
-        f"no corpus.jsonl and no file to read in it; expected images (.jpg, .png, ...) or {TEXT_SUFFIX}",
-    )
+    lacking = f"no corpus.jsonl and no file to read in it; expected images (.jpg, .png, ...) or {TEXT_SUFFIX}"
+    first = _find_first(files, _is_read, lacking)
     if ref.split is not None:
         raise DataError(f"{where}: split {ref.split!r} of a plain folder; only BEIR's layout has splits")
     direction = choose_direction(ref, DIRECTIONS, "text-to-image" if _is_image(first) else "text-to-text")
-    return Dataset.of(
-        replace(ref, direction=direction),
-        documents=partial(read_files, files, ref.escape_ids, direction == "text-to-image"),
-        topics=partial(nothing, where, "topics"),
-        qrels=partial(nothing, where, "judgements"),
-    )
+    documents = partial(read_files, files, ref.escape_ids, direction == "text-to-image")
+    return _build_dataset(replace(ref, direction=direction), where, documents)
 
 
 def load_pictures(ref: CorpusRef) -> Dataset:
     """Loads the images of `folder:<path>` alone: texts are their captions, others are left out as other files are."""
     files = list_corpus_files(find_place(ref), _find_captions)
     _find_first(files, _is_image, "no picture in it; expected .jpg, .png, ...")
-    return Dataset.of(
-        replace(ref, direction="text-to-image"),
-        documents=partial(read_files, files, ref.escape_ids, texts=False),
-        topics=partial(nothing, files.where, "topics"),
-        qrels=partial(nothing, files.where, "judgements"),
-    )
+    ref = replace(ref, direction="text-to-image")
+    return _build_dataset(ref, files.where, partial(read_files, files, ref.escape_ids, texts=False))
+
+
+def _build_dataset(ref: CorpusRef, where: Path, documents: Callable[[], Iterator[Document]]) -> Dataset:
+    return Dataset.of(ref, documents, partial(nothing, where, "topics"), partial(nothing, where, "judgements"))
 
 
 def read_files(
@@ -107,16 +97,12 @@ def read_files(
 
 
 def _find_first(files: Files, fits: Callable[[str], bool], problem: str) -> str:
-    """The first name that fits."""
     first = next(filter(fits, files.names(LeftOut())), None)
     if first is None:
         heic = sum(get_suffix(name) in HEIC_SUFFIXES for name in files.names(LeftOut()))
         hint = f"; it has HEIC pictures ({heic:,}): {HEIC_REMEDY}" if heic else ""
         raise DataError(f"{files.where}: {problem}{hint}")
     return first
-
-
-# --- what they are --------------------------------------------------------------------------------------------------
 
 
 def _is_image(name: str) -> bool:
@@ -133,7 +119,6 @@ def _list_captions(image: str) -> tuple[str, str]:
 
 
 def _find_captions(names: Iterable[str]) -> frozenset[str]:
-    """The names that captions of the images among the names would have."""
     return frozenset(caption for name in names if _is_image(name) for caption in _list_captions(name))
 
 
@@ -144,14 +129,11 @@ def _read_text(files: Files, name: str) -> str:
         where = files.refer(name)
         raise DataError(f"{where}: not valid UTF-8 (byte {problem.start + 1}); convert the file to UTF-8") from problem
     except OSError as problem:
-        raise DataError(f"{files.refer(name)}: cannot be read ({problem.strerror or problem})") from problem
+        raise describe_unreadable(files.refer(name), problem) from problem
 
 
-# Kinds of skipped files that the log names.
-NAMED = 5
-
-# What an entry of a folder is, besides kinds that are left out.
-FILE, FOLDER = "a file", "a folder"
+NAMED = 5  # kinds of skipped files that the log names
+FILE, FOLDER = "a file", "a folder"  # what an entry of a folder is, besides kinds that are left out
 
 # What a plain folder lacks: the option of commands that take it from a file.
 REMEDIES = {"topics": "--topics (query_id, tab, text)", "judgements": "--qrels"}
@@ -180,16 +162,8 @@ class Files(NamedTuple):
 Belonging = Callable[[Iterable[str]], frozenset[str]]
 
 
-def _list_nothing(names: Iterable[str]) -> frozenset[str]:
-    return frozenset()
-
-
-def list_corpus_files(where: Path, belonging: Belonging = _list_nothing) -> Files:
-    """The files below a folder or in a tar.
-
-    Raises:
-        DataError: no such folder or tar.
-    """
+def list_corpus_files(where: Path, belonging: Belonging = lambda names: frozenset()) -> Files:
+    """The files below a folder or in a tar."""
     if where.is_dir():
         return Files(
             where,
@@ -229,7 +203,7 @@ def _walk_names(folder: Path, belonging: Belonging, left_out: LeftOut, prefix: s
     try:
         entries = sorted(os.scandir(folder), key=_split_path)
     except OSError as problem:
-        raise DataError(f"{folder}: cannot be read ({problem.strerror})") from problem
+        raise describe_unreadable(folder, problem) from problem
     kinds = [_kind(entry) for entry in entries]
     others = belonging(entry.name for entry, kind in zip(entries, kinds, strict=True) if kind == FILE)
     for entry, kind in zip(entries, kinds, strict=True):

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Ids named in an error.
-NAMED = 8
+NAMED = 8  # ids named in an error
 
 # What ir_datasets calls the parts of a dataset, and our words for them.
 PARTS = {"docs": "documents", "queries": "topics", "qrels": "judgements"}
@@ -65,7 +64,7 @@ def _source(dataset_id: str) -> Source:
     """A dataset of ir_datasets, before anything is fetched."""
     if not sys.stderr.isatty():
         os.environ.setdefault("IR_DATASETS_DL_DISABLE_PBAR", "true")
-    home = find_home()
+    home = expand_path(os.environ.get("IR_DATASETS_HOME") or "~/.ir_datasets")
     if not home.exists():
         atexit.register(remove_empty, home)
     import ir_datasets
@@ -77,11 +76,6 @@ def _source(dataset_id: str) -> Source:
         near = [name for name in known if name.split("/")[0] == first] or get_close_matches(dataset_id, known)
         some = _list_some(near) if near else f"{_list_some(known)} (https://ir-datasets.com lists all)"
         raise DataError(f"irds:{dataset_id}: ir_datasets has no such dataset; it has {some}") from problem
-
-
-def find_home() -> Path:
-    """The folder in which ir_datasets keeps files."""
-    return expand_path(os.environ.get("IR_DATASETS_HOME") or "~/.ir_datasets")
 
 
 def remove_empty(home: Path) -> None:
@@ -118,11 +112,8 @@ def _read_documents(source: Source, dataset_id: str, escape_ids: bool) -> Iterat
         title, text, others = None, fields.get("text"), {}
         if isinstance(fields.get("title"), str) and isinstance(text, str):
             title = fields["title"]
-            others = {
-                name: value
-                for name, value in fields.items()
-                if name not in ("doc_id", "title", "text") and isinstance(value, str | int | float)
-            }
+            plain = {name: value for name, value in fields.items() if isinstance(value, str | int | float)}
+            others = {name: value for name, value in plain.items() if name not in ("doc_id", "title", "text")}
         else:
             text = _join_text(record, where)
         yield Document(check_id(record.doc_id, where, escape_ids), title, text, metadata=others or NO_METADATA)
@@ -144,12 +135,10 @@ def _read_qrels(source: Source, dataset_id: str, escape_ids: bool) -> Iterator[Q
 
 
 def _join_text(record: Any, where: str) -> str:
-    """What ir_datasets calls a record's default text."""
     if not hasattr(record, "default_text"):
         raise DataError(f"{where}: no text; its fields are {', '.join(record._fields)}")
     return str(record.default_text())
 
 
 def _list_some(ids: list[str]) -> str:
-    """The first ids, and the number of others."""
     return some([f"irds:{name}" for name in ids], NAMED)

@@ -17,8 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
+from weakref import finalize
 
-from lexvl_anserini.data.lines import FileState, LeftOut, printable, read_file_state
+from lexvl_anserini.data.lines import FileState, LeftOut, describe_unreadable, printable, read_file_state
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.machine import expand_path
 
@@ -28,13 +29,9 @@ _BROKEN = (
     *(RecursionError, MemoryError),
 )
 
-# A tar ends with two blocks of zeros.
-_END = 2 * tarfile.BLOCKSIZE
+_END = 2 * tarfile.BLOCKSIZE  # a tar ends with two blocks of zeros
 _PIECE = 1 << 20
-
-# The target of a link that leads out of the archive; no file has this name.
-_OUTSIDE = ""
-
+_OUTSIDE = ""  # the target of a link that leads out of the archive; no file has this name
 _SPECIAL = (tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE)
 
 
@@ -55,6 +52,7 @@ class Archive:
         self.path = path
         self.members = members
         self._handle = os.open(path, os.O_RDONLY)
+        finalize(self, os.close, self._handle)
 
     def place(self, member: str) -> Place:
         """Where the bytes of a member are."""
@@ -69,41 +67,27 @@ class Archive:
         try:
             data = os.pread(self._handle, place.size, place.offset)
         except OSError as problem:
-            raise DataError(
-                f"{self.path}: member {member!r} cannot be read ({problem.strerror or problem})"
-            ) from problem
+            raise describe_unreadable(f"{self.path}: member {member!r}", problem) from problem
         if len(data) != place.size:
             raise DataError(f"{self.path}: member {member!r} has {len(data)} bytes, expected {place.size}")
         return data
 
-    def __del__(self) -> None:
-        if handle := getattr(self, "_handle", None):
-            os.close(handle)
-
 
 def open_archive(path: Path) -> Archive:
     """The archive, indexed on the first call and again only if the file has changed."""
-    return _index_once(path.absolute(), read_file_state(path))
+    return index_archive(path.absolute(), read_file_state(path))
 
 
 @lru_cache(maxsize=16)
-def _index_once(path: Path, state: FileState) -> Archive:
-    return index_archive(path, state)
-
-
 def index_archive(path: Path, state: FileState) -> Archive:
-    """The archive, indexed now."""
+    """The archive of a file in a state."""
     left_out = LeftOut()
     members = _place_files(_iter_members(path, state.size), left_out)
     left_out.log(str(path))
     return Archive(path, members)
 
 
-# --- from members to files ------------------------------------------------------------------------------------------
-
-
 def _place_files(members: Iterable[tarfile.TarInfo], left_out: LeftOut) -> dict[str, Place]:
-    """The places of the files and of links to them."""
     files: dict[str, Place] = {}
     links: dict[str, str] = {}
     for member in members:
@@ -123,8 +107,10 @@ def _place_files(members: Iterable[tarfile.TarInfo], left_out: LeftOut) -> dict[
             files[name] = place
         elif member.islnk() or member.issym():
             links[name] = _resolve_link(name, member)
+        elif member.isreg():
+            left_out.add("a sparse file", name)
         else:
-            left_out.add(_describe_kind(member), name)
+            left_out.add("a pipe or a device" if member.type in _SPECIAL else "a member of an unknown kind", name)
     return files | _resolve_links(links, files, left_out)
 
 
@@ -160,17 +146,7 @@ def _resolve_link(name: str, link: tarfile.TarInfo) -> str:
     return _normalise_name(path) or _OUTSIDE
 
 
-def _describe_kind(member: tarfile.TarInfo) -> str:
-    if member.isreg():
-        return "a sparse file"
-    return "a pipe or a device" if member.type in _SPECIAL else "a member of an unknown kind"
-
-
-# --- the members, and the end of the archive ------------------------------------------------------------------------
-
-
 def _iter_members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
-    """Every member, in order."""
     end, last = 0, "none"
     try:
         with tarfile.open(path, "r:") as archive:
@@ -196,12 +172,11 @@ def _iter_members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
             f"{path}: not an uncompressed tar archive, or a damaged one ({problem}); unpack a compressed one"
         ) from problem
     except OSError as problem:
-        raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
+        raise describe_unreadable(path, problem) from problem
     _check_end(path, end, last)
 
 
 def _check_end(path: Path, end: int, last: str) -> None:
-    """Checks that the archive ends after its last member."""
     with open(path, "rb") as source:
         source.seek(end)
         blocks = source.read(_END)
@@ -225,8 +200,7 @@ def _check_end(path: Path, end: int, last: str) -> None:
             at += len(piece)
 
 
-# A member of an archive.
-MEMBER = re.compile(r"(?P<archive>.+?\.tar)::(?P<member>.+)", re.IGNORECASE | re.DOTALL)
+MEMBER = re.compile(r"(?P<archive>.+?\.tar)::(?P<member>.+)", re.IGNORECASE | re.DOTALL)  # a member of an archive
 
 # A row of a table, from 0.
 CELL = re.compile(r"(?P<table>.+?\.parquet)::(?P<row>[0-9]{1,12})", re.IGNORECASE | re.DOTALL)
@@ -246,11 +220,7 @@ class PageReference(NamedTuple):
 
 
 def find_page(reference: str) -> PageReference | None:
-    """The page that a reference names; None for a whole file.
-
-    >>> find_page("scans/a.tif#3")
-    PageReference(file='scans/a.tif', page=3)
-    """
+    """The page that a reference names; None for a whole file."""
     match = _PAGE.fullmatch(reference)
     return PageReference(match["file"], int(match["page"])) if match else None
 

@@ -43,15 +43,9 @@ if TYPE_CHECKING:
 # An image with more pixels raises an error before it is decoded: it would take 3 bytes per pixel.
 MAX_PIXELS = 80_000_000
 
-# Decoded images that wait for the consumer, per worker.
-AHEAD = 2
-
-# The policies for images that cannot be read, see `OnError`.
-ON_ERROR = ("fail", "skip")
-
-# The EXIF tag of the orientation.
-_ORIENTATION = 0x0112
-
+AHEAD = 2  # decoded images that wait for the consumer, per worker
+ON_ERROR = ("fail", "skip")  # the policies for images that cannot be read, see `OnError`
+_ORIENTATION = 0x0112  # the EXIF tag of the orientation
 _NUMBER = re.compile(r"\d+")
 
 # Pillow's names of the formats that are read, the frequent ones first; TGA is last, because it has no signature.
@@ -120,21 +114,14 @@ class OnError:
         self.skipped.append(Skipped(position, str(reference), str(problem)))
 
 
-# The policy where none is given. All callers share it: it raises, and lists nothing.
-FAIL = OnError("fail")
+FAIL = OnError("fail")  # the policy where none is given; all callers share it: it raises, and lists nothing
 
 
 def open_image(reference: Reference, max_pixels: int = MAX_PIXELS) -> Image:
     """Decodes an image to an upright PIL image, mode RGB.
 
-    Args:
-    <<<<<<< HEAD
-        reference: a path, `archive.tar::member`, `table.parquet::row`, a page (`a.tif#3`), or a PIL image (which is
-    =======
-        reference: a path, `archive.tar::member`, `table.parquet::row`, a page (`scan.tif#3`), or a PIL image (which is
-    >>>>>>> house
-            not changed).
-        max_pixels: width times height above which an image raises an error; pages are rendered to a size of their own.
+    A reference is a path, `archive.tar::member`, `table.parquet::row`, a page (`scan.tif#3`), or a PIL image (which is
+    not changed). An image of more than `max_pixels` raises an error; pages are rendered to a size of their own.
     """
     import PIL.Image
 
@@ -173,11 +160,7 @@ def read_images(
 ) -> Generator[ReadImage, None, None]:
     """Decodes images in threads, at most `AHEAD` per worker ahead of the consumer, in order; memory does not grow.
 
-    Args:
-        references: paths, `archive.tar::member`, PIL images; read when they are needed.
-        workers: threads, which end with the iterator; default one per usable core.
-        on_error: raises at the first unreadable image, or skips and lists it.
-        prepare: called in the workers, for instance to resize into an array; its errors are raised.
+    The threads, by default one per usable core, end with the iterator; they call `prepare`, whose errors are raised.
     """
     workers = workers or count_usable_cores()
     waiting: deque[tuple[int, Reference, Future[Any]]] = deque()
@@ -223,11 +206,7 @@ def count_usable_cores() -> int:
 
 
 def open_source(where: str) -> BinaryIO:
-    """Opens an image's file, its member of an archive (`archive.tar::member`) or its row of a table, as bytes.
-
-    Raises:
-        DataError: it does not exist, cannot be read, or is a pipe or a device, which has no end or waits for a writer.
-    """
+    """Opens an image's file, its member of an archive (`archive.tar::member`) or its row of a table, as bytes."""
     if match := MEMBER.fullmatch(where):
         return io.BytesIO(open_archive(expand_path(match["archive"])).read(match["member"]))
     if match := CELL.fullmatch(where):
@@ -244,10 +223,7 @@ def open_source(where: str) -> BinaryIO:
 
 @cache
 def _drop_warnings() -> None:
-    """Silences Pillow's warnings about large images, which have another limit, and about details of damaged ones.
-
-    What cannot be decoded raises; the user's own filters take precedence.
-    """
+    """Silences Pillow's warnings about large and damaged images; the user's own filters take precedence."""
     import PIL.Image
 
     warnings.filterwarnings("ignore", category=PIL.Image.DecompressionBombWarning, append=True)
@@ -256,7 +232,6 @@ def _drop_warnings() -> None:
 
 @cache
 def _register_heic() -> None:
-    """Makes Pillow open HEIC if pillow-heif is installed."""
     try:
         from pillow_heif import register_heif_opener
     except ImportError:
@@ -266,7 +241,6 @@ def _register_heic() -> None:
 
 @cache
 def _list_formats() -> tuple[str, ...]:
-    """Those of `FORMATS` that this Pillow opens."""
     import PIL.Image
 
     PIL.Image.init()
