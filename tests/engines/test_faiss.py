@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from shard_folders import Documents, write_dense_shards
 
-from lexvl_anserini.engines.faiss import FaissEngine
-from lexvl_anserini.engines.faiss_layouts import LAYOUTS, Store, core, select_parameters, set_faiss_threads, signs
+from lexvl_anserini.engines.faiss import LAYOUTS, FaissEngine, Store, core, select_parameters, set_faiss_threads, signs
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.records import DenseQuery, ScoredDoc

@@ -11,8 +11,8 @@ from lucene_indexes import DOCUMENTS
 from memory_engine import exact_lists
 from shard_folders import write_shards
 
+from lexvl_anserini.engines.engine import open_index
 from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.engines.opening import open_index
 from lexvl_anserini.engines.pyserini import PyseriniEngine, run_stock
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest

@@ -16,9 +16,8 @@ from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import RESIDENT
 from lexvl_anserini.engines.jvm import Exclusive, get_our_class
 from lexvl_anserini.engines.resident.kernels import EXCLUDED, TERM, Space, find_reached
-from lexvl_anserini.engines.resident.layout import BLOCK, COLUMN, GAPS, NUMBERS, open_sections
+from lexvl_anserini.engines.resident.layout import BLOCK, COLUMN, GAPS, NUMBERS, PlainPostings, open_sections
 from lexvl_anserini.engines.resident.packing import Lists, finish_resident, make_slot_writer, put_lists
-from lexvl_anserini.engines.resident.plain import PlainPostings
 from lexvl_anserini.engines.resident.searching import STEP, ResidentPostings, split_steps
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery, TermWeights, Vocabulary

@@ -24,10 +24,9 @@ from lexvl_anserini.engines.index_folder import (
 )
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import Segment, as_reader, open_whole_index
-from lexvl_anserini.engines.lucene.vectors import read_vectors
 from lexvl_anserini.engines.resident import choosing, layout
-from lexvl_anserini.engines.resident.packing import write_resident
-from lexvl_anserini.engines.resident.plain import PlainPostings
+from lexvl_anserini.engines.resident.layout import PlainPostings
+from lexvl_anserini.engines.resident.packing import read_vectors, write_resident
 from lexvl_anserini.engines.resident.searching import ResidentPostings
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest

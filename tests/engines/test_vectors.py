@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from shard_folders import write_shards
 
-from lexvl_anserini.engines.lucene.vectors import read_vectors
+from lexvl_anserini.engines.resident.packing import read_vectors
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.searching.building import build_index
 

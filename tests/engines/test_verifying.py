@@ -16,8 +16,8 @@ from shard_folders import write_dense_shards, write_shards
 
 from lexvl_anserini.data import digests
 from lexvl_anserini.engines import verifying
+from lexvl_anserini.engines.engine import open_index
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.opening import open_index
 from lexvl_anserini.engines.resident.choosing import NEVER, VARIABLE
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_anserini.ground.manifest import read_manifest

@@ -20,11 +20,10 @@ import numpy as np
 import orjson
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.approximation import choose_setting
-from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
+from lexvl_anserini.engines.approximation import approximate, choose_setting
+from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine, open_verified
 from lexvl_anserini.engines.index_folder import APPROXIMATE, RESIDENT, BuiltIndex, read_report, write_index
 from lexvl_anserini.engines.jvm import Exclusive, call_cast, call_java, get_java_class, get_our_class, raise_java_errors
-from lexvl_anserini.engines.lucene.approximating import approximate
 from lexvl_anserini.engines.lucene.checking import check_index
 from lexvl_anserini.engines.lucene.compile import Compiler
 from lexvl_anserini.engines.lucene.fields import (
@@ -52,7 +51,6 @@ from lexvl_anserini.engines.lucene.writing import (
     read_written_report,
     write_lucene,
 )
-from lexvl_anserini.engines.opening import open_verified
 from lexvl_anserini.engines.resident.choosing import Resident, find_usable_files, lacks_kernels
 from lexvl_anserini.engines.resident.layout import REMEDY, read_contents
 from lexvl_anserini.engines.verifying import Reading, Verification

@@ -11,15 +11,16 @@ the postings, its vector from its term vector, its text from the stored fields.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 
-from lexvl_anserini.encoders.families.bm25 import BM25Settings
+from lexvl_anserini.encoders.families.bm25 import ENGLISH, BM25Settings
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.jvm import Exclusive, call_cast, call_java, get_java_class, get_our_class, raise_java_errors
 from lexvl_anserini.engines.lucene.versions import refuse_newer
@@ -257,3 +258,29 @@ def _postings() -> Any:
 def _terms(iterator: Any) -> Iterator[Any]:
     while (term := iterator.next()) is not None:
         yield term
+
+
+@call_java()
+def make_analyzer(settings: BM25Settings) -> Any:
+    """The Java analyser of some settings."""
+    if settings.language != ENGLISH:
+        return get_java_class("io.anserini.analysis.AnalyzerMap").getLanguageSpecificAnalyzer(settings.language)
+    english = get_java_class("io.anserini.analysis.DefaultEnglishAnalyzer")
+    return english.fromArguments(settings.stemmer, settings.keep_stopwords, None)
+
+
+def load_word_analysis(settings: BM25Settings) -> Callable[[str], list[str]]:
+    """A function that returns the words of a text, in their order and as often as they occur."""
+    jvm.start()
+    analyzer = make_analyzer(settings)
+    with call_java():
+        analyse = get_java_class("io.anserini.analysis.AnalyzerUtils").analyze
+        # One call for all words of a text.
+        as_json = get_java_class("com.fasterxml.jackson.databind.ObjectMapper")().writeValueAsString
+
+    def words(text: str) -> list[str]:
+        with raise_java_errors("Anserini could not analyse a text"), call_java():
+            split: list[str] = orjson.loads(as_json(analyse(analyzer, text)))
+        return split
+
+    return words
