@@ -3,7 +3,7 @@
 A new engine is one class (a subclass of `Engine`; for impacts of `ImpactEngine`; of `ChangingEngine` if its indexes can
 be changed), one row in `registry.ENGINES` and one test. No other module of the project knows the insides of an engine.
 
-Calling the class opens an index: `LuceneEngine(index, manifest)`. `engines/engine.py` finds the class of an index.
+Calling the class opens an index: `LuceneEngine(index, manifest)`; `find_engine` finds the class of an index.
 """
 
 from __future__ import annotations
@@ -35,6 +35,22 @@ class EngineOptions:
         return {}
 
 
+def check_switches(engine: str, values: Mapping[str, Any], names: frozenset[str]) -> Mapping[str, bool]:
+    """Options that are switched on or off, of an engine that has no others."""
+    for name, value in values.items():
+        if name not in names:
+            raise UnknownName(f"option of the engine {engine}", name, names)
+        if not isinstance(value, bool):
+            raise UsageError(f"option {name} of the engine {engine}: {value!r}, expected True or False")
+    return values
+
+
+def read_switches(report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Such options in index.json; empty in one of an older version."""
+    stored: Mapping[str, Any] = report.get("options") or {}
+    return stored
+
+
 class Engine(Protocol):
     """One kind of index: static methods build and change it, an instance is an open index.
 
@@ -48,47 +64,29 @@ class Engine(Protocol):
     reads_shards: ClassVar[bool] = True
 
     def __init__(self, index: Path, manifest: Manifest) -> None:
-        """Opens an index.
-
-        Raises:
-            ArtefactError: no index of this engine, a damaged one, or one with other documents than the manifest's.
-        """
+        """Opens an index; refuses (ArtefactError) a damaged one, or one with other documents than the manifest's."""
 
     @abstractmethod
     def search(self, queries: Iterable[Any], hits: int, threads: int = 1) -> Iterator[RankedList]:
         """One ranked list per query, in the order of the queries; an empty query has an empty list.
 
         A query is an item of `Quantiser.queries` for impacts, a vector for dense indexes, a text for BM25. A list is
-        ordered by score descending, then doc_id ascending (code points), also across the cut at `hits`.
-
-        Raises:
-            UsageError: `hits` is below 1, or a query is malformed.
-            ArtefactError: a score could leave the range in which the engine's arithmetic is exact.
+        ordered by score descending, then doc_id ascending (code points), also across the cut at `hits`. A query whose
+        scores could leave the range in which the engine's arithmetic is exact is refused (ArtefactError).
         """
 
     def prepare(self) -> None:
-        """Opens what any query may need; an engine that opens all of it when it opens an index has nothing to do.
-
-        Raises:
-            ArtefactError: the index changed since it was opened.
-        """
+        """Opens what any query may need, or refuses (ArtefactError) an index that changed since it was opened."""
         return
 
     def search_passages(self, queries: Iterable[Any], best: int, hits: int, threads: int = 1) -> Iterator[RankedList]:
-        """One list per query, as `search`, of documents whose passages the index has (`runs.order`).
-
-        Args:
-            best: a document's score is the sum of so many of its best passages.
-        """
+        """One list per query, as `search`, of documents scored by the sum of so many of their best passages."""
         return group_by_documents(partial(self.search, threads=threads), queries, hits, best)
 
     def verify(self) -> None:
         """Waits until the files that answers came from are compared with their checksums.
 
-        An engine that compares none, or all when it opens an index, has nothing to wait for.
-
-        Raises:
-            ArtefactError: one is damaged; no answer counts.
+        No answer counts if one is damaged (ArtefactError).
         """
         return
 
@@ -102,11 +100,7 @@ class Engine(Protocol):
 
     @staticmethod
     def options(values: Mapping[str, Any]) -> EngineOptions:
-        """Options by name as this engine's typed options; all names are in `option_names`.
-
-        Raises:
-            UsageError: a value that does not fit.
-        """
+        """Options by name as this engine's typed options; all names are in `option_names`."""
         return EngineOptions()
 
     @staticmethod
@@ -139,9 +133,6 @@ class Engine(Protocol):
             threads: of the engine, where it can use more than one.
             progress: called with the number of documents just read.
             options: what `options` returned; None is the default options.
-
-        Raises:
-            ArtefactError: a shard is damaged or malformed, an id occurs twice, or counts in and out differ.
         """
 
     @staticmethod
@@ -151,11 +142,7 @@ class Engine(Protocol):
 
     @staticmethod
     def load_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str] | None:
-        """The texts of documents by id, from an index that stores them; None from one that does not.
-
-        Raises:
-            DataError: the index has no such document.
-        """
+        """The texts of documents by id, from an index that stores them; None from one that does not."""
         return None
 
 
@@ -164,22 +151,12 @@ class ImpactEngine(Engine, Protocol):
 
     @abstractmethod
     def search_tree(self, query_id: str, clause: Clause, hits: int) -> RankedList:
-        """The ranked list of a clause tree.
-
-        Raises:
-            UnknownName: a metadata field that the index does not have.
-            UsageError: a clause or a value that the index cannot search.
-            ArtefactError: as `search`.
-        """
+        """The ranked list of a clause tree; refuses (UsageError) a field or value that the index cannot search."""
 
     def search_where(
         self, queries: Iterable[ImpactQuery], where: Clause, hits: int, threads: int = 1
     ) -> Iterator[RankedList]:
-        """One list per query, as `search`, of the documents that match a condition, which adds no score.
-
-        Raises:
-            UnknownName, UsageError, ArtefactError: as `search_tree`.
-        """
+        """One list per query, as `search`, of the documents that match a condition, which adds no score."""
         for query in queries:
             yield self.search_tree(query.query_id, All((Impacts(query.vector), Unscored(where))), hits)
 
@@ -188,12 +165,7 @@ class ImpactEngine(Engine, Protocol):
     ) -> Iterator[RankedList]:
         """One list per query, as `search`, with its exact scores, of which some hits may be missing.
 
-        Args:
-            recall: the mean share of the hits that the index's measurement promises.
-
-        Raises:
-            UsageError: the engine, or the number of hits, has no approximate search.
-            ArtefactError: the index has no measurement, or none of this recall; and as `search`.
+        `recall` is the mean share of the hits that the index's measurement has to promise.
         """
         raise UsageError("this index has no approximate search, which is for indexes of the engine lucene")
 
@@ -211,20 +183,11 @@ class ImpactEngine(Engine, Protocol):
 
     @abstractmethod
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
-        """The document's impact (>= 1) for each of `terms` that it has, in their order.
-
-        Raises:
-            DataError: the index has no such document.
-        """
+        """The document's impact (>= 1) for each of `terms` that it has, in their order."""
 
     @abstractmethod
     def vector(self, doc_id: str) -> dict[str, int]:
-        """The document's whole vector, term -> impact.
-
-        Raises:
-            DataError: the index has no such document.
-            UsageError: the index stores no vectors.
-        """
+        """The document's whole vector, term -> impact, of an index that stores vectors."""
 
     @abstractmethod
     def bound(self, vector: Mapping[str, float]) -> float:
@@ -241,11 +204,7 @@ class TextEngine(Engine, Protocol):
     def search(
         self, queries: Iterable[Any], hits: int, threads: int = 1, rm3: RM3 | None = None
     ) -> Iterator[RankedList]:
-        """As that of `Engine`; `rm3` expands each query by its best documents.
-
-        Raises:
-            UsageError: the index lacks what the expansion reads.
-        """
+        """As that of `Engine`; `rm3` expands each query by its best documents."""
 
 
 @runtime_checkable
@@ -255,23 +214,14 @@ class ChangingEngine(Protocol):
     @staticmethod
     @abstractmethod
     def source_manifest(folder: Path) -> Manifest:
-        """The manifest of a folder (shards, or an index of this engine) that `merge` and `append` read.
-
-        Raises:
-            ArtefactError: no such folder, or an index that cannot be merged.
-            UsageError: it is of another kind.
-        """
+        """The manifest of a folder (shards, or an index of this engine) that `merge` and `append` read."""
 
     @staticmethod
     @abstractmethod
     def merge(
         sources: Sequence[Path], index: Path, threads: int = 1, progress: Progress = silent, options: Any = None
     ) -> BuiltIndex:
-        """Builds one index of several folders, each of shards or an index of this engine.
-
-        Raises:
-            ArtefactError: they do not go together, or an id occurs in two of them.
-        """
+        """Builds one index of several folders, each of shards or an index of this engine."""
 
     @staticmethod
     @abstractmethod
@@ -283,30 +233,17 @@ class ChangingEngine(Protocol):
         Args:
             sources: folders of shards, or indexes; those that the index holds already are skipped.
             replacing: a new document replaces the one of its id; without, a common id raises.
-
-        Raises:
-            ArtefactError: folders that do not go with the index, or an id that it holds already.
         """
 
     @staticmethod
     @abstractmethod
     def delete(index: Path, doc_ids: Iterable[str]) -> BuiltIndex:
-        """Removes documents by id; the index changes whole or not at all.
-
-        Raises:
-            ArtefactError: an id that is not in the index, or no document would be left.
-        """
+        """Removes documents by id; the index changes whole or not at all."""
 
     @staticmethod
     @abstractmethod
     def keywords(index: Path, key: str) -> dict[str, str]:
-        """The value of a metadata key by document id, for a key whose values are texts without line feeds.
-
-        Documents without the key are absent.
-
-        Raises:
-            ArtefactError: no index, or a damaged one.
-        """
+        """The value of a metadata key by id of the documents that have it, where values are lines of text."""
 
     @staticmethod
     def approximate(index: Path, queries: Sequence[ImpactQuery], source: str) -> BuiltIndex:
@@ -315,30 +252,18 @@ class ChangingEngine(Protocol):
         Args:
             queries: to measure with; documents of the index if there are none.
             source: which queries they are, for index.json.
-
-        Raises:
-            UsageError: the engine has no approximate search.
         """
         raise UsageError(f"{index}: its engine has no approximate search, which is for indexes of lucene")
 
     @staticmethod
     def repair(index: Path) -> bool:
-        """Writes again what an index has beside its documents and lacks, or what is damaged; True if it did.
-
-        Raises:
-            ArtefactError: the documents themselves are damaged.
-        """
+        """Writes again what an index has beside its documents and lacks, or what is damaged; True if it did."""
         return False
 
     @staticmethod
     @abstractmethod
     def check(index: Path, shards: Sequence[Path], progress: Progress = silent) -> dict[str, Any]:
-        """Compares an index with its shards and with its own checksums; returns what was compared.
-
-        Raises:
-            ArtefactError: something differs; the message lists what.
-            UsageError: an index instead of shards, or too few of the shards.
-        """
+        """Compares an index with its shards and its own checksums; returns what was compared, or lists what differs."""
 
 
 OpenEngine = TypeVar("OpenEngine", bound=Engine)

@@ -1,6 +1,15 @@
 """The engine for dense vectors: FAISS stores them in one of several layouts; lists have the total order of all engines.
 
-A flat index is exact and the reference; the others (see `faiss_layouts`) trade recall for memory or time.
+A flat index is exact and the reference; the others trade recall for memory or time:
+
+    flat    every float32; every inner product is computed: exact, the reference
+    hnsw    every float32 and a graph over them; approximate
+    ivfpq   product-quantised residuals in inverted lists, some of which are read; approximate
+    sq8     a byte per dimension; every inner product with the decoded vectors is computed
+    binary  the sign of each dimension; candidates by Hamming distance, then scored against the query's floats
+
+Scores are inner products of the query with the vectors as they are stored (`Store.vectors`): of sq8 and ivfpq
+the decoded ones, of binary +-1/sqrt(D).
 """
 
 from __future__ import annotations
@@ -64,11 +73,11 @@ def set_faiss_threads(number: int) -> Iterator[None]:
 class FaissLayout:
     """One way to store vectors.
 
-    defaults    its parameters; None is chosen from the number of documents and dimensions
-    searching   those that only matter when searching: another value needs no other index
-    empty       (dimensions, parameters) -> a FAISS index without vectors
-    exhaustive  True if searching compares all vectors by their inner products, so that lists are exact
-    training    parameters -> the vectors it learns from, at most; 0 if it learns nothing
+    Attributes:
+        defaults: its parameters; None is chosen from the number of documents and dimensions.
+        searching: those that only matter when searching: another value needs no other index.
+        exhaustive: True if searching compares all vectors by their inner products, so that lists are exact.
+        training: the number of vectors it learns from, at most; 0 if it learns nothing.
     """
 
     defaults: Mapping[str, int | None]
@@ -190,15 +199,6 @@ class Store:
     def __len__(self) -> int:
         return int(self.index.ntotal)
 
-    @property
-    def training_size(self) -> int:
-        """Vectors to learn from, at most; 0 if none are needed."""
-        return self.layout.training(self.parameters)
-
-    def train(self, vectors: np.ndarray) -> None:
-        """Learns from a sample of vectors, float32 [n, D]."""
-        self.index.train(np.ascontiguousarray(vectors))
-
     def add(self, vectors: np.ndarray) -> None:
         """Adds vectors, float32 [n, D]."""
         self.index.add(signs(vectors) if self.name == "binary" else np.ascontiguousarray(vectors))
@@ -224,10 +224,13 @@ class Store:
     def vectors(self, positions: np.ndarray) -> np.ndarray:
         """The vectors as they are kept, float32 [k, D]."""
         if self.name == "binary":
-            bits = np.unpackbits(self._codes()[positions], axis=1)[:, : self.dimensions]
+            codes = faiss.vector_to_array(self.index.xb).reshape(len(self), -1)
+            bits = np.unpackbits(codes[positions], axis=1)[:, : self.dimensions]
             return (bits.astype(np.float32) * 2 - 1) / np.float32(math.sqrt(self.dimensions))
         if self.name == "flat":
-            return self._floats()[positions]
+            # A view of the index's own memory, no copy.
+            floats = faiss.rev_swig_ptr(self.index.get_xb(), len(self) * self.dimensions)
+            return floats.reshape(len(self), self.dimensions)[positions]
         self.map_positions()
         return self.index.reconstruct_batch(np.ascontiguousarray(positions, dtype=np.int64))
 
@@ -240,14 +243,6 @@ class Store:
         """The largest L2 norm of a stored vector; 0 without vectors."""
         blocks = (np.arange(start, min(start + 8192, len(self))) for start in range(0, len(self), 8192))
         return max((float(np.linalg.norm(self.vectors(block), axis=1).max()) for block in blocks), default=0.0)
-
-    def _floats(self) -> np.ndarray:
-        """A view of a flat index's own memory, no copy, [n, D]."""
-        return faiss.rev_swig_ptr(self.index.get_xb(), len(self) * self.dimensions).reshape(len(self), self.dimensions)
-
-    def _codes(self) -> np.ndarray:
-        """A view of a binary index's own memory, uint8 [n, bytes]."""
-        return faiss.vector_to_array(self.index.xb).reshape(len(self), -1)
 
 
 def signs(vectors: np.ndarray) -> np.ndarray:
@@ -272,11 +267,7 @@ TRAINING_SEED = 20240307
 
 @dataclass(frozen=True)
 class FaissOptions(EngineOptions):
-    """How vectors are stored.
-
-    layout      a row of `faiss_layouts.LAYOUTS`
-    parameters  of the layout; the others are chosen for the collection
-    """
+    """How vectors are stored: a row of `LAYOUTS`, and parameters of it; the others are chosen for the collection."""
 
     layout: str = "flat"
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -296,10 +287,6 @@ class FaissEngine(Engine):
 
     Args:
         parameters: of searching (`ef_search`, `nprobe`, `rescore`), instead of those the index was built with.
-
-    Raises:
-        ArtefactError: a file is missing, or the numbers of vectors, ids and documents differ.
-        UsageError: a parameter that the layout has not, or that an index is built with.
     """
 
     option_names = frozenset({LAYOUT, *(name for layout in LAYOUTS.values() for name in layout.defaults)})
@@ -374,8 +361,8 @@ class FaissEngine(Engine):
                     if store is None:
                         width = batch.vectors.shape[1]
                         store = Store.new(name, width, select_parameters(name, options.parameters, width, count))
-                        if store.training_size:
-                            store.train(sample(shards, manifest, store.training_size))
+                        if size := store.layout.training(store.parameters):
+                            store.index.train(np.ascontiguousarray(sample(shards, manifest, size)))
                     store.add(batch.vectors)
                     for doc_id in batch.doc_ids:
                         seen.add(doc_id)

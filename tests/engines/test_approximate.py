@@ -297,7 +297,7 @@ def test_a_failed_measurement_leaves_the_index(index: Path, tmp_path: Path, monk
     write_queries(tmp_path / "q.jsonl", [ImpactQuery("q", {"t1": 1 << 20})])
     with pytest.raises(ArtefactError, match="topic 'q'"):
         approximate_index(index, tmp_path / "q.jsonl")
-    monkeypatch.setattr("lexvl_anserini.engines.approximation.MOST_QUERIES", 2)
+    monkeypatch.setattr("lexvl_anserini.engines.resident.approximate.MOST_QUERIES", 2)
     write_queries(tmp_path / "more.jsonl", queries_of(3))
     with pytest.raises(UsageError, match="^3 queries to measure with, at most 2; give some of them$"):
         approximate_index(index, tmp_path / "more.jsonl")

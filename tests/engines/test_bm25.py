@@ -147,11 +147,7 @@ def test_rm3_by_hand(tmp_path: Path) -> None:
     (dog, dogs), (other, others) = sorted(relevance.items(), key=lambda item: -item[1])[:2]
     assert (dog, other) == ("dog", "bone")
     dogs, bones = 0.25 + 0.75 * dogs / (dogs + others), 0.75 * others / (dogs + others)
-    expected = {
-        "d1": dogs * first,
-        "d2": dogs * second + bones * weight(3, 2, 6),
-        "d3": bones * weight(1, 2, 1),
-    }
+    expected = {"d1": dogs * first, "d2": dogs * second + bones * weight(3, 2, 6), "d3": bones * weight(1, 2, 1)}
     assert {hit.doc_id: hit.score for hit in expanded} == pytest.approx(expected, abs=1e-4)
 
 

@@ -12,13 +12,7 @@ import numpy as np
 import pytest
 
 from lexvl_anserini.engines.compiled import compute_source_digest
-from lexvl_anserini.engines.compiling import (
-    MOST_VERSIONS,
-    CodeFiles,
-    KernelCache,
-    keep_by_content,
-    kernel,
-)
+from lexvl_anserini.engines.compiling import MOST_VERSIONS, CodeFiles, KernelCache, keep_by_content, kernel
 
 ROOT = Path(__file__).parents[2]
 

@@ -210,7 +210,7 @@ def test_automatic_parameters() -> None:
     assert select_parameters("ivfpq", {}, 384, 1_000_000) == {"nlist": 4000, "m": 96, "nbits": 8, "nprobe": 500}
     assert select_parameters("ivfpq", {}, 7, 3) == {"nlist": 1, "m": 1, "nbits": 1, "nprobe": 1}
     store = Store.new("ivfpq", 384, select_parameters("ivfpq", {}, 384, 1_000_000))
-    assert store.training_size == 256 * 4000
+    assert store.layout.training(store.parameters) == 256 * 4000
 
 
 # Encodes before and after an index is built and searched on so many threads, in the main thread and in a pool.

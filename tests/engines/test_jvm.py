@@ -21,8 +21,8 @@ from lexvl_anserini.ground.errors import JavaError
 try:
     jvm.start()
     jvm.start()
-    print("version", jvm.java_class("java.lang.System").getProperty("java.specification.version"))
-    print("clauses", jvm.java_class("org.apache.lucene.search.IndexSearcher").getMaxClauseCount())
+    print("version", jvm.get_java_class("java.lang.System").getProperty("java.specification.version"))
+    print("clauses", jvm.get_java_class("org.apache.lucene.search.IndexSearcher").getMaxClauseCount())
 except JavaError as error:
     print("refused", error)
 print("alive")
@@ -185,7 +185,7 @@ done = threading.Event()
 
 def call():
     jvm.attend()
-    jvm.java_class("java.lang.System").nanoTime()
+    jvm.get_java_class("java.lang.System").nanoTime()
     called.set()
     done.wait()
 
@@ -278,16 +278,16 @@ def test_a_thread_leaves_java_when_it_ends() -> None:
     code = """
 import gc, threading
 def threads():
-    with jvm.java_calls():
-        return int(jvm.java_class("java.lang.Thread").getAllStackTraces().size())
+    with jvm.call_java():
+        return int(jvm.get_java_class("java.lang.Thread").getAllStackTraces().size())
 def call():
-    with jvm.java_calls():
-        jvm.java_class("java.util.HashMap")().put("key", "value")
+    with jvm.call_java():
+        jvm.get_java_class("java.util.HashMap")().put("key", "value")
 def collect():
     gc.collect()  # frees objects of Java in a thread that never called Java
 def dropped():
-    with jvm.java_calls():
-        ring = [jvm.java_class("java.util.HashMap")()]
+    with jvm.call_java():
+        ring = [jvm.get_java_class("java.util.HashMap")()]
     ring.append(ring)
 before = threads()
 for work in (call, collect) * 100:
@@ -295,7 +295,7 @@ for work in (call, collect) * 100:
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-jvm.java_class("java.lang.System").gc()
+jvm.get_java_class("java.lang.System").gc()
 print(threads() - before)
 """
     assert python(f"{START}{code}").stdout.split()[-1] == "0"

@@ -207,7 +207,7 @@ def test_an_error_of_loading_is_not_lost(index: Path, monkeypatch: pytest.Monkey
 def test_too_large_for_the_memory(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = (index / RESIDENT).stat().st_size
     for memory, uses in ((2 * needed + 4, True), (2 * needed - 4, False)):
-        monkeypatch.setattr(choosing, "quarter_of_memory", lambda memory=memory: memory // 4)
+        monkeypatch.setattr(choosing, "measure_quarter_memory", lambda memory=memory: memory // 4)
         assert bool(choosing.find_usable_files(index)) is uses
     monkeypatch.setenv(choosing.VARIABLE, "resident")
     assert choosing.find_usable_files(index)

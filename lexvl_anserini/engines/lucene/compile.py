@@ -44,10 +44,7 @@ YEAR_OR_MONTH = re.compile(r"(\d{4})(?:-(\d\d))?")
 
 
 class Compiled(NamedTuple):
-    """The Lucene query of a clause, and how a conjunction takes it: MUST, FILTER, or for a `Not` MUST_NOT.
-
-    The query of a `Not` is that of the clause below it.
-    """
+    """The Lucene query of a clause (of a `Not` that below it), and its MUST, FILTER or MUST_NOT in a conjunction."""
 
     query: Any
     occur: str
@@ -56,11 +53,7 @@ class Compiled(NamedTuple):
 class Compiler:
     """Compiles clause trees for one index.
 
-    fields  name -> type of every metadata field: keyword, long, double or date; `text` if the index has texts
-
-    Raises (by `query`):
-        UnknownName: a metadata field that the index does not have.
-        UsageError: a value that does not fit its field's type, or texts in an index without them.
+    `fields` has the type of every metadata field: keyword, long, double or date; and `text` if the index has texts.
     """
 
     @call_java()
@@ -77,10 +70,8 @@ class Compiler:
     @call_java()
     def query(self, clause: Clause) -> Any:
         """The Lucene query of a tree."""
-        return call_cast(
-            f"{SEARCH}.Query",
-            self._alone(fold(clause, self._leaf, self._join_all, self._join_any, self._negate, self._scale)),
-        )
+        query = fold(clause, self._leaf, self._join_all, self._join_any, self._negate, self._scale)
+        return call_cast(f"{SEARCH}.Query", self._alone(query))
 
     def _leaf(self, clause: Clause) -> Compiled:
         if isinstance(clause, Impacts | Term):
@@ -97,7 +88,7 @@ class Compiler:
 
     def _join_all(self, required: list[Compiled], optional: list[Compiled]) -> Compiled:
         # With optional clauses only, Lucene would drop documents that match none; the filter keeps them.
-        clauses = [(self._everything(), "FILTER"), *required]
+        clauses = [(self._match("All"), "FILTER"), *required]
         clauses += [(self._alone(child), "SHOULD") for child in optional]
         return Compiled(self._boolean(clauses), "MUST")
 
@@ -115,7 +106,7 @@ class Compiler:
     def _alone(self, compiled: Compiled) -> Any:
         """The query of a clause that is no part of a conjunction."""
         if compiled.occur == "MUST_NOT":
-            return self._boolean([(self._everything(), "FILTER"), compiled])
+            return self._boolean([(self._match("All"), "FILTER"), compiled])
         return compiled.query
 
     def _boolean(self, clauses: Iterable[tuple[Any, str]]) -> Any:
@@ -135,7 +126,7 @@ class Compiler:
         builder = get_java_class("org.apache.lucene.util.QueryBuilder")(make_text_analyzer())
         query = builder.createBooleanQuery(TEXT, clause.string)
         # A text of stop words only has no query.
-        return self._boost(self._nothing() if query is None else query, clause.weight)
+        return self._boost(self._match("No") if query is None else query, clause.weight)
 
     def _boost(self, query: Any, weight: float) -> Any:
         return get_java_class(f"{SEARCH}.BoostQuery")(call_cast(f"{SEARCH}.Query", query), float(weight))
@@ -144,11 +135,8 @@ class Compiler:
         constant = get_java_class(f"{SEARCH}.ConstantScoreQuery")(call_cast(f"{SEARCH}.Query", query))
         return self._boost(constant, 0.0)
 
-    def _everything(self) -> Any:
-        return call_cast(f"{SEARCH}.Query", get_java_class(f"{SEARCH}.MatchAllDocsQuery")())
-
-    def _nothing(self) -> Any:
-        return call_cast(f"{SEARCH}.Query", get_java_class(f"{SEARCH}.MatchNoDocsQuery")())
+    def _match(self, what: str) -> Any:
+        return call_cast(f"{SEARCH}.Query", get_java_class(f"{SEARCH}.Match{what}DocsQuery")())
 
     def _ids(self, doc_ids: Iterable[str]) -> Any:
         packed = [
@@ -172,7 +160,7 @@ class Compiler:
             return ranges.newStringRange(clause.field, low, high, clause.include_low, clause.include_high)
         points = get_java_class(f"org.apache.lucene.document.{'Double' if kind == 'double' else 'Long'}Point")
         ends = double_range(clause) if kind == "double" else long_range(clause, kind)
-        return self._nothing() if ends[0] > ends[1] else points.newRangeQuery(clause.field, *ends)
+        return self._match("No") if ends[0] > ends[1] else points.newRangeQuery(clause.field, *ends)
 
     def _type(self, field: str) -> str:
         if field not in self.fields or field == TEXT:

@@ -20,8 +20,14 @@ import numpy as np
 import orjson
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.approximation import approximate, choose_setting
-from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine, open_verified
+from lexvl_anserini.engines.approximation import choose_setting
+from lexvl_anserini.engines.engine import (
+    ChangingEngine,
+    ImpactEngine,
+    check_switches,
+    open_verified,
+    read_switches,
+)
 from lexvl_anserini.engines.index_folder import APPROXIMATE, RESIDENT, BuiltIndex, read_report, write_index
 from lexvl_anserini.engines.jvm import Exclusive, call_cast, call_java, get_java_class, get_our_class, raise_java_errors
 from lexvl_anserini.engines.lucene.checking import check_index
@@ -54,7 +60,7 @@ from lexvl_anserini.engines.lucene.writing import (
 from lexvl_anserini.engines.resident.choosing import Resident, find_usable_files, lacks_kernels
 from lexvl_anserini.engines.resident.layout import REMEDY, read_contents
 from lexvl_anserini.engines.verifying import Reading, Verification
-from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
+from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
@@ -78,13 +84,9 @@ FILTER_BYTES = 1 << 28
 
 
 class JavaSearch(NamedTuple):
-    """What Java has of an open index.
+    """What Java has of an open index: its `IndexSearcher` with our similarity, the order of hits, our class TreeSearch.
 
-    postings   Lucene's
-    searcher   org.apache.lucene.search.IndexSearcher, with our similarity
-    order      of hits, an org.apache.lucene.search.Sort
-    static     the class TreeSearch
-    json       writes all hits of a query in one call, because a call into Java costs some microseconds
+    `json` writes all hits of a query in one call, because a call into Java costs some microseconds.
     """
 
     postings: LucenePostings
@@ -115,13 +117,12 @@ class LuceneSearch(ImpactEngine):
     """
 
     def __init__(self, index: Path, manifest: Manifest):
-        self.opened = OpenedIndex(index, manifest)
-        self.manifest, self.documents, self.resident = self.opened.manifest, self.opened.documents, self.opened.resident
-        self.path, self.report = index, self.opened.report
-        self.fields = self.report.fields
-        serving = self.resident.serve if self.resident else None
+        self.opened = opened = OpenedIndex(index, manifest)
+        self.manifest, self.documents, self.resident = opened.manifest, opened.documents, opened.resident
+        self.path, self.report = index, opened.report
+        serving, most = self.resident.serve if self.resident else None, self.manifest.counts.max_impact
         # Nothing refers back to this object, so that the end of it is the end of its mapped files.
-        self.batches = BatchSearcher(self.opened.postings, self.documents, self.manifest.counts.max_impact, serving)
+        self.batches = BatchSearcher(lambda: opened.java.postings, self.documents, most, serving)
         # The documents of each condition, the one used last at the end.
         self.filters, self.filtering = dict[str, np.ndarray](), Lock()
         self.approximate_postings: ApproximatePostings | None = None
@@ -134,22 +135,14 @@ class LuceneSearch(ImpactEngine):
         """Lucene's reader of the index."""
         return self.opened.reader
 
-    @property
-    def java(self) -> JavaSearch:
-        """What Java has of the index."""
-        return self.opened.java
-
     def prepare(self) -> None:
         """Opens what any query may need, so that the index stays this one for all of them if it is replaced."""
-        _ = self.java
+        _ = self.opened.java
         if self.resident:
             self.resident.compile()
 
     def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[RankedList]:
-        """One list per query; every term of a query counts, however many or frequent they are.
-
-        `threads` share the queries of a batch.
-        """
+        """One list per query, by all of its terms; `threads` share the queries of a batch."""
         return self._reading(self.batches.search(queries, hits, threads))
 
     def search_approximately(
@@ -188,8 +181,8 @@ class LuceneSearch(ImpactEngine):
     @cached_property
     def compiler(self) -> Compiler:
         """Compiles clause trees, by Java; knows the index's fields."""
-        _ = self.java
-        return Compiler(self.fields)
+        _ = self.opened.java
+        return Compiler(self.report.fields)
 
     def search_where(
         self, queries: Iterable[ImpactQuery], where: Clause, hits: int, threads: int = 1
@@ -237,8 +230,8 @@ class LuceneSearch(ImpactEngine):
             matching = self.filters.pop(name, None)
         if matching is None:
             with self.opened.reading(), raise_java_errors("the condition cannot be searched"):
-                query = call_cast("org.apache.lucene.search.Query", self.compiler.query(condition))
-                bits = np.frombuffer(self.java.static.matching(self.java.searcher, query).tostring(), np.uint8)
+                query, java = self.compiler.query(condition), self.opened.java
+                bits = np.frombuffer(java.static.matching(java.searcher, query).tostring(), np.uint8)
             matching = np.unpackbits(bits, count=self.opened.places, bitorder="little")
         with self.filtering:
             self.filters[name] = matching
@@ -268,8 +261,7 @@ class LuceneSearch(ImpactEngine):
     def top(self, query: Any, hits: int, query_id: str = "query") -> RankedList:
         """The best hits of any `org.apache.lucene.search.Query`: score descending, then doc_id ascending."""
         with raise_java_errors(f"topic {query_id!r} cannot be searched"):
-            cast = call_cast("org.apache.lucene.search.Query", query)
-            java = self.java
+            cast, java = call_cast("org.apache.lucene.search.Query", query), self.opened.java
             top = java.static.top(java.searcher, cast, min(hits, self.documents), java.order)
             with call_java():
                 scored_docs = orjson.loads(java.json.writeValueAsString(top))["scoreDocs"]
@@ -320,19 +312,9 @@ class LuceneEngine(LuceneSearch, ChangingEngine):
     @staticmethod
     def options(values: Mapping[str, Any]) -> IndexOptions:
         """The typed options."""
-        for name, value in values.items():
-            if name not in LuceneEngine.option_names:
-                raise UnknownName("option of the engine lucene", name, LuceneEngine.option_names)
-            if not isinstance(value, bool):
-                raise UsageError(f"option {name} of the engine lucene: {value!r}, expected True or False")
-        return IndexOptions(**values)
+        return IndexOptions(**check_switches("lucene", values, LuceneEngine.option_names))
 
-    @staticmethod
-    def read_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The options in index.json; empty in one of an older version."""
-        stored: Mapping[str, Any] = report.get("options") or {}
-        return stored
-
+    read_options = staticmethod(read_switches)
     source_manifest = staticmethod(read_source_manifest)
     merge = staticmethod(merge)
     append = staticmethod(append)
@@ -342,7 +324,9 @@ class LuceneEngine(LuceneSearch, ChangingEngine):
 
     @staticmethod
     def approximate(index: Path, queries: Sequence[ImpactQuery], source: str) -> BuiltIndex:
-        """Prepares an index for approximate search; see `approximating`."""
+        """Prepares an index for approximate search."""
+        from lexvl_anserini.engines.resident.approximate import approximate
+
         return approximate(index, LuceneEngine, queries, source)
 
     @staticmethod
@@ -384,15 +368,11 @@ class OpenedIndex:
 
     Resident postings of all its documents are opened without Java; Lucene's files then when `reader` is first read.
 
-    Args:
-        index: its folder.
-        manifest: which may have changed since it was read; the attribute is that of the opened state.
-
-    report         the content of index.json
-    documents      their number
-    places         Lucene's number of documents, deleted ones included
-    resident       the resident postings; None where they do not serve
-    verifications  of the files that are open
+    Attributes:
+        manifest: of the opened state; that of the call may be older.
+        places: Lucene's number of documents, deleted ones included.
+        resident: the resident postings; None where they do not serve.
+        verifications: of the files that are open.
     """
 
     def __init__(self, index: Path, manifest: Manifest):
@@ -406,11 +386,8 @@ class OpenedIndex:
                 now = self._open()
             except Exception as error:
                 self.close()
-                if (
-                    last
-                    or _read_folder(index) == self._folder
-                    or not isinstance(error, ArtefactError | FileNotFoundError)
-                ):
+                fatal = not isinstance(error, ArtefactError | FileNotFoundError)
+                if last or fatal or _read_folder(index) == self._folder:
                     raise
             else:
                 # All files belong to one state only if no process replaced the index in between.
@@ -452,11 +429,7 @@ class OpenedIndex:
 
     @property
     def reader(self) -> Any:
-        """Lucene's reader.
-
-        Raises:
-            ArtefactError: another process changed or replaced the index since it was opened.
-        """
+        """Lucene's reader; refuses an index that another process changed or replaced since it was opened."""
         with self._opening:
             if self._closed:
                 raise ArtefactError(f"{self.index}: the index is closed; open it again")
@@ -466,10 +439,8 @@ class OpenedIndex:
                     reader = open_reader(self.index)
                 with ExitStack() as opening:
                     opening.callback(close, reader)
-                    if self.resident and (read_commit_id(self.index), _read_folder(self.index)) != (
-                        self._commit,
-                        self._folder,
-                    ):
+                    state = read_commit_id(self.index), _read_folder(self.index)
+                    if self.resident and state != (self._commit, self._folder):
                         raise ArtefactError(f"{self.index}: changed since it was opened; open it again")
                     self.verifications.append(Verification(self.index, list_commit_files(reader)))
                     opening.pop_all()
@@ -480,10 +451,6 @@ class OpenedIndex:
     def java(self) -> JavaSearch:
         """What Java has of the index."""
         return JavaSearch.of(self.reader)
-
-    def postings(self) -> LucenePostings:
-        """Lucene's postings."""
-        return self.java.postings
 
     def reading(self) -> Reading:
         """Around reading the index."""

@@ -101,10 +101,10 @@ LARGEST_INT = 2**31 - 1
 class Segment(NamedTuple):
     """A segment of Lucene.
 
-    documents  their number, deleted ones included
-    deleted    the number of those that are marked as deleted
-    state      a text that no other content has, whatever of it is deleted
-    live       the file that marks deleted documents; "" without one
+    Attributes:
+        documents: their number, deleted ones included.
+        state: a text that no other content has, whatever of it is deleted.
+        live: the file that marks deleted documents; "" without one.
     """
 
     documents: int
@@ -172,10 +172,7 @@ def open_whole_index(folder: Path) -> Iterator[WholeIndex]:
 
 
 def read_keywords(index: Path, key: str) -> dict[str, str]:
-    """The value of a metadata key by document id, for a key whose values are texts without line feeds.
-
-    Documents without the key are absent.
-    """
+    """The value of a metadata key by id of the documents that have it, where values are lines of text."""
     jvm.start()
     with raise_java_errors(f"{index}: cannot be read"), open_whole_index(index) as whole:
         lines = whole.java.keywords(META + key).tostring().decode().split("\n")[:-1]
@@ -184,10 +181,7 @@ def read_keywords(index: Path, key: str) -> dict[str, str]:
 
 @call_java()
 def read_impacts(reader: Any, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
-    """The document's impact for each of the terms that it has, in their order.
-
-    Each term's postings are entered at the document; nothing is scanned.
-    """
+    """The document's impact for each of the terms that it has, in their order."""
     leaf, number = find_place(reader, doc_id)
     bytes_ref, frequencies = get_java_class("org.apache.lucene.util.BytesRef"), _postings().FREQS
     impacts: dict[str, int] = {}
@@ -220,8 +214,10 @@ def read_vector(reader: Any, doc_id: str) -> dict[str, int]:
                 "this index has no term vectors; build it with --term-vectors, or name the shards (--feedback-shards)"
             )
         return {}
-    iterator = held.iterator()
-    return {str(term.utf8ToString()): int(iterator.totalTermFreq()) for term in _terms(iterator)}
+    iterator, vector = held.iterator(), {}
+    while (term := iterator.next()) is not None:
+        vector[str(term.utf8ToString())] = int(iterator.totalTermFreq())
+    return vector
 
 
 def load_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str]:
@@ -253,11 +249,6 @@ def find_place(reader: Any, doc_id: str) -> tuple[Any, int]:
 
 def _postings() -> Any:
     return get_java_class("org.apache.lucene.index.PostingsEnum")
-
-
-def _terms(iterator: Any) -> Iterator[Any]:
-    while (term := iterator.next()) is not None:
-        yield term
 
 
 @call_java()

@@ -15,7 +15,7 @@ missing from the list.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from pathlib import Path
 from threading import Lock
@@ -24,12 +24,15 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.engines.approximation import PREPARE
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.approximation import MEASURED_HITS, PREPARE, REACHES, compute_mean_recall
 from lexvl_anserini.engines.compiling import kernel
-from lexvl_anserini.engines.index_folder import APPROXIMATE
+from lexvl_anserini.engines.engine import ImpactEngine, open_verified
+from lexvl_anserini.engines.index_folder import APPROXIMATE, BuiltIndex, read_report, write_report
 from lexvl_anserini.engines.jvm import Exclusive, get_our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, get_reader
 from lexvl_anserini.engines.lucene.versions import read_commit_id
+from lexvl_anserini.engines.lucene.writing import read_source_manifest
 from lexvl_anserini.engines.resident.grouping import DocumentVectors, Summaries, group, spans, summaries
 from lexvl_anserini.engines.resident.kernels import NONE, Queries, Space, search, select
 from lexvl_anserini.engines.resident.layout import WIDTHS, Sections, Writer, open_sections
@@ -44,7 +47,12 @@ from lexvl_anserini.engines.resident.packing import (
     write_ids,
 )
 from lexvl_anserini.engines.resident.searching import ALL_DOCUMENTS, Hits, ResidentPostings, sort_hits
-from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.engines.verifying import change_index
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.files import sole_writer
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
+from lexvl_anserini.runs.order import RankedList
 
 REMEDY = f"write it again with {PREPARE}"
 
@@ -166,8 +174,7 @@ def taken(starts: Any, members: Any, numbers: Any) -> Any:
 class Groups(NamedTuple):
     """The documents of groups, for the kernel: those of group g are groups[g]..groups[g + 1] of the vectors.
 
-    groups  int64 [groups + 1]
-    ranks   uint32 [members], a document's place in the order of ids
+    Their `ranks`, uint32 [members], are their places in the order of ids.
     """
 
     groups: np.ndarray
@@ -192,8 +199,7 @@ def check_vectors(sections: Sections, path: Path) -> None:
 class ApproximatePostings(ResidentPostings):
     """The groups and vectors of an open file, ready for queries; threads may call at once.
 
-    reach   the share of the last hit's score that the sum of a group must have to be visited
-    scored  the number of documents that were scored so far
+    A group is visited whose sum has the share `reach` of the last hit's score; `scored` counts documents so far.
     """
 
     name = "approximate"
@@ -310,3 +316,70 @@ def visit(
         for i in range(queries.ends[q], queries.ends[q + 1]):
             weights[queries.terms[i]] = 0
     return scored
+
+
+# Where the user has no queries, some terms of so many documents are queries. Few terms, drawn from all: the heaviest
+# find the document and its like too easily. On mixtures of SPLADE's vectors, 16 terms have the recall of real queries.
+SAMPLED = 200
+QUERY_TERMS = 16
+SEED = 20261125
+
+# The queries of a measurement, at most: their exact lists are in memory.
+MOST_QUERIES = 10_000
+
+
+def approximate(
+    index: Path, opened: Callable[[Path, Manifest], ImpactEngine], queries: Sequence[ImpactQuery], source: str
+) -> BuiltIndex:
+    """Writes the groups and the measurement of an index, which `opened` opens; it changes whole or not at all."""
+    if len(queries) > MOST_QUERIES:
+        raise UsageError(f"{len(queries):,} queries to measure with, at most {MOST_QUERIES:,}; give some of them")
+    jvm.start()
+    manifest = read_source_manifest(index)
+    with sole_writer(index, folder=True), change_index(index) as part:
+        # In a changed index the name is a link to the file of the older one.
+        (part / APPROXIMATE).unlink(missing_ok=True)
+        write_approximate(part)
+        with (part / APPROXIMATE).open("rb") as file:
+            postings = ApproximatePostings(file, part / APPROXIMATE)
+        measuring = list(queries) or sample_queries(postings)
+        with open_verified(opened(part, manifest)) as engine:
+            exact = list(engine.search(measuring, MEASURED_HITS[-1]))
+        settings = list(measure_settings(postings, measuring, exact))
+        facts = {"queries": len(measuring), "source": source if queries else f"documents, {QUERY_TERMS} terms of each"}
+        report = {**read_report(part), "approximate_bytes": (part / APPROXIMATE).stat().st_size}
+        write_report(part, {**report, "approximation": {**facts, "settings": settings}}, manifest)
+    return BuiltIndex(index, manifest)
+
+
+def sample_queries(postings: ApproximatePostings) -> list[ImpactQuery]:
+    """Some terms of documents at equal distances, as queries."""
+    random, members = np.random.default_rng(SEED), len(postings.grouped.ranks)
+    queries = []
+    for number in np.unique(np.linspace(0, members - 1, SAMPLED).astype(int)).tolist():
+        terms = list(postings.vector(number).items())
+        vector = dict(terms[place] for place in random.permutation(len(terms))[:QUERY_TERMS])
+        # Scores of such queries stay below the limit.
+        most = postings.find_max_impacts(list(vector))
+        share = min(1.0, SCORE_LIMIT / 2 / sum(a * b for a, b in zip(vector.values(), most, strict=True)))
+        weights = {term: max(1, int(weight * share)) for term, weight in vector.items()}
+        queries.append(ImpactQuery(f"document {number}", weights))
+    return queries
+
+
+def measure_settings(
+    postings: ApproximatePostings, queries: Sequence[ImpactQuery], exact: Sequence[RankedList]
+) -> Iterator[dict[str, Any]]:
+    """The settings for each length of lists, the fastest first; each finds more than the one before it."""
+    for hits in MEASURED_HITS:
+        ends = [(len(best), best.min(initial=np.inf)) for best in (of_query.scores[:hits] for of_query in exact)]
+        most = 0.0
+        for reach in REACHES:
+            at = postings.at(reach)
+            recall = compute_mean_recall(ends, [of_query.scores for of_query in at.lists(queries, hits, 1)])
+            if recall > most:
+                most, documents = recall, round(at.scored / len(queries), 1)
+                # Rounded down: no setting promises more than it found.
+                yield {"hits": hits, "reach": reach, "recall": int(recall * 10_000) / 10_000, "documents": documents}
+            if recall == 1:
+                break

@@ -76,8 +76,8 @@ class PostingLists(Protocol):
 class JoinedPostings:
     """The postings of several open files, of which each has the documents that follow those of the one before.
 
-    Args:
-        live: of each part which documents are not deleted, uint8 [documents]; None for all.
+    Scores need no statistics of all documents, so the best of all files are the best of the lists of each. `live` are
+    the documents of each part that are not deleted, uint8 [documents]; None for all.
     """
 
     name = "resident"
@@ -219,17 +219,18 @@ def find_usable_files(index: Path) -> dict[str, FileContents]:
 def lacks_kernels(index: Path) -> bool:
     """Returns True if searches of an index would use the kernels, and these are not compiled yet."""
     files = find_usable_files(index).values()
-    compiled = all(is_compiled(PACKAGE, str(contents.width)) for contents in files)
-    return sum(contents.postings for contents in files) > SMALL and not compiled
+    return sum(contents.postings for contents in files) > SMALL and not are_compiled(files)
+
+
+def are_compiled(files: Iterable[FileContents]) -> bool:
+    """Returns True if the kernels are compiled for all these files."""
+    return all(is_compiled(PACKAGE, str(contents.width)) for contents in files)
 
 
 class Resident:
-    """The resident postings of an index.
+    """The resident postings of an index, from whose files nothing is read before they are compared.
 
-    Args:
-        index: one whose resident postings are `usable`.
-        names: of their files, each with that of the file that marks deleted documents, "" without one.
-        verification: of the index's files, these among them: nothing is read from one before it is compared.
+    `names` are those of the files, each with that of the file that marks deleted documents, "" without one.
     """
 
     def __init__(self, index: Path, names: Mapping[str, str], verification: Verification):
@@ -273,11 +274,7 @@ class Resident:
         return live
 
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
-        """Returns the document's impact for each of `terms` that it has, in their order.
-
-        Raises:
-            DataError: no document has this id.
-        """
+        """Returns the document's impact for each of `terms` that it has, in their order."""
         for part, live in zip(self.parts, self._live, strict=True):
             document = part.document(doc_id)
             if document is not None and (live is None or live[document]):
@@ -293,13 +290,9 @@ class Resident:
             return self._postings
 
     def _choose(self) -> None:
-        sections = self._sections()
-        postings = sum(part.contents.postings for part in sections)
-        if (
-            self._always
-            or postings > SMALL
-            and all(is_compiled(PACKAGE, str(part.contents.width)) for part in sections)
-        ):
+        contents = [part.contents for part in self._sections()]
+        postings = sum(part.postings for part in contents)
+        if self._always or postings > SMALL and are_compiled(contents):
             self._load()
         elif postings <= MEDIUM:
             self._postings = join_parts(self.parts, self._live)
@@ -317,7 +310,7 @@ class Resident:
         from lexvl_anserini.engines.resident.searching import ResidentPostings
 
         started, sections = time.perf_counter(), self._sections()
-        if not all(is_compiled(PACKAGE, str(part.contents.width)) for part in sections):
+        if not are_compiled([part.contents for part in sections]):
             log.info("%s: compiling the kernels, once on this machine", self._index)
         parts = [ResidentPostings(part) for part in sections]
         for part, of_file in zip(parts, sections, strict=True):

@@ -61,11 +61,8 @@ def write_files(
 ) -> list[dict[str, Any]]:
     """Writes the files of a Lucene index, one for each of its segments; removes others.
 
-    Args:
-        there: the names of files that are there, by the state of the segment each was written from; they stay.
-
-    Returns:
-        The files for index.json; none where the one file is of the last commit.
+    Files that are there, by the state of the segment each was written from, stay. Returns the files for index.json;
+    none where the one file is of the last commit.
     """
     names: dict[int, str] = {}
     for place, segment in enumerate(segments):
@@ -138,14 +135,9 @@ def finish_resident(path: Path, slots: Exclusive, ids: Exclusive, documents: int
 
 
 def continued(out: BinaryIO, slots: Exclusive, documents: int) -> tuple[Writer, dict[str, int]]:
-    """The writer of the rest of a file that has slots, with their sections; and what the contents say about them.
-
-    Args:
-        out: the file, opened to append.
-    """
+    """The writer of the rest of a file that has slots, with their sections; and what the contents say about them."""
     size, checksum, postings, most, width = _numbers(slots.finish())
     writer = Writer(out, size, checksum)
-    writer.slots_end()
     sections = {name: np.frombuffer(_raw(slots.section(name)), TYPES[name] or WIDTHS[width]) for name in OF_SLOTS}
     for name, numbers in sections.items():
         writer.section(name, numbers)
@@ -154,11 +146,7 @@ def continued(out: BinaryIO, slots: Exclusive, documents: int) -> tuple[Writer, 
 
 
 def write_ids(writer: Writer, ids: Exclusive, section: str = "rank") -> dict[str, int]:
-    """Writes the order of ids; returns what the contents say about them.
-
-    Args:
-        section: the name of the documents' places in this order.
-    """
+    """Writes the order of ids, documents' places in it as `section`; returns what the contents say about them."""
     number, longest = _numbers(ids.finish())
     for name, part in ((section, "rank"), ("ids", "ids"), ("id_ends", "id_ends")):
         writer.section(name, np.frombuffer(_raw(ids.section(part)), TYPES[part]))
@@ -214,12 +202,7 @@ def _ahead(make: Callable[[], bytes]) -> Iterator[bytes]:
 
 
 class IndexVectors(NamedTuple):
-    """The documents of an index.
-
-    ids      in their order, by code points
-    terms    in the order of the index
-    impacts  CSR int64 [documents, terms]
-    """
+    """The documents of an index by the order of their ids, its terms in its order, and impacts: CSR int64."""
 
     ids: list[str]
     terms: list[str]
@@ -227,11 +210,7 @@ class IndexVectors(NamedTuple):
 
 
 def read_vectors(index: Path) -> IndexVectors:
-    """Reads ids and postings of an index once: 16 bytes of memory a posting.
-
-    Raises:
-        ArtefactError: no Lucene index, or one with documents without an id.
-    """
+    """Reads ids and postings of an index once: 16 bytes of memory a posting."""
     from scipy import sparse
 
     if not any(index.glob("segments_*")):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cached_property
 from itertools import islice, pairwise, repeat
 from typing import Any, NamedTuple
@@ -50,9 +51,10 @@ STOP = ord(DELIMITER)
 class Grouped(NamedTuple):
     """Postings whose documents are passages of P documents, in the order of the documents' ids.
 
-    postings  with the place of its document as the rank of each passage; P for deleted passages
-    passage   int64 [P + 1], the rank of one passage of each document; NO_RANK for P
-    sizes     int64 [P + 1], the number of passages of each document
+    Attributes:
+        postings: with the place of its document as the rank of each passage; P for deleted passages.
+        passage: int64 [P + 1], the rank of one passage of each document; NO_RANK for P.
+        sizes: int64 [P + 1], the number of passages of each document.
     """
 
     postings: Postings
@@ -65,12 +67,7 @@ class Grouped(NamedTuple):
 
 
 def group_passages(postings: Postings, front: np.ndarray, id_ends: np.ndarray, longest_id: int, ids: int) -> Grouped:
-    """Groups passages by their ids; the order of passages is not that of documents: `a!#0`, `a#0`, but `a`, `a!`.
-
-    Args:
-        front, id_ends: the ids, as of `kernels.spell`.
-        ids: how many there are.
-    """
+    """Groups passages by their ids; the order of passages is not that of documents: `a!#0`, `a#0`, but `a`, `a!`."""
     names = [name for part in _documents(front, id_ends, longest_id, ids) for name in part]
     places: dict[str, int] = {}
     for name in sorted(names):
@@ -111,8 +108,7 @@ NO_TERM = np.zeros(0, np.int64)
 class ResidentPostings:
     """The postings of an open file, ready for queries; threads may call at once.
 
-    Args:
-        sections: of the file, whose checksum was compared: the kernels trust what it says.
+    Its checksum was compared: the kernels trust what it says.
     """
 
     name = "resident"
@@ -246,19 +242,13 @@ class ResidentPostings:
 
     def _space(self, hits: int, terms: int, documents: int) -> Space:
         """One thread's arrays, those of an earlier call if they are large enough."""
-        try:
+        with suppress(IndexError):
             space = self.spaces.pop()
-        except IndexError:
-            space = None
-        if space is not None and check_space(space, hits, terms, documents):
-            return space
+            # Made for the same number of documents in passages.
+            if len(space.terms) >= terms and len(space.keys) >= 2 * hits and len(space.seen) == documents:
+                return space
         keys, seen = np.empty(max(4 * hits, LEAST_KEYS), np.int64), np.full(documents, -1, np.int32)
         return Space(np.empty(BLOCK, np.int32), keys, np.empty(terms, TERM), seen)
-
-
-def check_space(space: Space, hits: int, terms: int, documents: int) -> bool:
-    """Whether arrays are large enough, and made for the same number of documents in passages."""
-    return len(space.terms) >= terms and len(space.keys) >= 2 * hits and len(space.seen) == documents
 
 
 # The places of the hits of some queries, int64 [queries, n], best first; their scores, float64 [queries, n]; and how
