@@ -1,10 +1,5 @@
 """The facts of Anserini's own end-to-end test of impact vectors (JsonVectorEndToEndTest), through our index."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 from shard_folders import write_shards
 
@@ -28,7 +23,7 @@ IMPACTS = {"1": [("doc2", 8.0)], "2": [("doc1", 1.0)], "3": [("doc1", 4.0), ("do
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("anserini")
     write_shards(folder / "shards", DOCUMENTS)
     build_index(folder / "shards", folder / "index", term_vectors=True)
@@ -36,13 +31,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def engine(folder: Path) -> Any:
+def engine(folder):
     engine = LuceneEngine(folder / "index", read_manifest(folder / "index"))
     yield engine
     engine.close()
 
 
-def test_statistics(folder: Path) -> None:
+def test_statistics(folder):
     """2 documents; 10 terms, 12 postings and 31 tokens; an id counts as a term, a posting and a token."""
     reader = open_reader(folder / "index")
     totals = [0, 0, 0]
@@ -58,11 +53,11 @@ def test_statistics(folder: Path) -> None:
     assert (report["documents"], report["postings"], report["impacts"]) == (2, 10, 29)
 
 
-def test_vectors_come_back(engine: LuceneEngine) -> None:
+def test_vectors_come_back(engine):
     assert {doc_id: read_vector(engine.reader, doc_id) for doc_id, _ in DOCUMENTS} == dict(DOCUMENTS)
 
 
-def test_the_run_by_impacts(engine: LuceneEngine) -> None:
+def test_the_run_by_impacts(engine):
     lists = engine.search([ImpactQuery(query_id, {term: 1}) for query_id, term in TOPICS.items()], 10)
     found = {hits[0].query_id: [(hit.doc_id, hit.score) for hit in hits] for hits in lists}
     assert found == IMPACTS

@@ -1,9 +1,5 @@
 """All vectors of an index, read from its postings."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from shard_folders import write_shards
 
@@ -12,7 +8,7 @@ from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.searching.building import build_index
 
 
-def test_ids_are_in_order_and_a_document_may_be_empty(tmp_path: Path) -> None:
+def test_ids_are_in_order_and_a_document_may_be_empty(tmp_path):
     rows = {"b": {"x": 3, "y": 4}, "a": {"x": 4, "y": 3}, "é1": {"z": 7}, "none": {}}
     write_shards(tmp_path / "shards", list(rows.items()))
     build_index(tmp_path / "shards", tmp_path / "index")
