@@ -55,12 +55,10 @@ class Engine(Protocol):
     """One kind of index: static methods build and change it, an instance is an open index.
 
     An engine implements the abstract methods and its constructor; the other methods fit an engine without options.
-
-    option_names  the names that `options` accepts
-    reads_shards  whether `build` reads the shards in the process that calls it
     """
 
     option_names: ClassVar[frozenset[str]] = frozenset()
+    # Whether `build` reads the shards in the process that calls it.
     reads_shards: ClassVar[bool] = True
 
     def __init__(self, index: Path, manifest: Manifest) -> None:
@@ -84,10 +82,7 @@ class Engine(Protocol):
         return group_by_documents(partial(self.search, threads=threads), queries, hits, best)
 
     def verify(self) -> None:
-        """Waits until the files that answers came from are compared with their checksums.
-
-        No answer counts if one is damaged (ArtefactError).
-        """
+        """Waits until the files that answers came from are compared with their checksums; then the answers count."""
         return
 
     def served(self) -> Mapping[str, int]:
@@ -163,10 +158,7 @@ class ImpactEngine(Engine, Protocol):
     def search_approximately(
         self, queries: Iterable[ImpactQuery], hits: int, recall: float, threads: int = 1
     ) -> Iterator[RankedList]:
-        """One list per query, as `search`, with its exact scores, of which some hits may be missing.
-
-        `recall` is the mean share of the hits that the index's measurement has to promise.
-        """
+        """One list per query, as `search`, of the mean share of the hits that the index's measurement promises."""
         raise UsageError("this index has no approximate search, which is for indexes of the engine lucene")
 
     def search_passages(
@@ -228,11 +220,9 @@ class ChangingEngine(Protocol):
     def append(
         index: Path, sources: Sequence[Path], replacing: bool = False, threads: int = 1, progress: Progress = silent
     ) -> BuiltIndex:
-        """Adds the documents of other folders to an index; it changes whole or not at all.
+        """Adds documents of other shards or indexes, if they are new; the index changes whole or not at all.
 
-        Args:
-            sources: folders of shards, or indexes; those that the index holds already are skipped.
-            replacing: a new document replaces the one of its id; without, a common id raises.
+        With `replacing`, a new document replaces the one of its id; without, a common id raises.
         """
 
     @staticmethod
@@ -247,11 +237,9 @@ class ChangingEngine(Protocol):
 
     @staticmethod
     def approximate(index: Path, queries: Sequence[ImpactQuery], source: str) -> BuiltIndex:
-        """Prepares an index for approximate search and measures its recall; the index changes whole or not at all.
+        """Prepares an index for approximate search, and measures its recall with queries, or with its own documents.
 
-        Args:
-            queries: to measure with; documents of the index if there are none.
-            source: which queries they are, for index.json.
+        The index changes whole or not at all; index.json names the `source` of the queries.
         """
         raise UsageError(f"{index}: its engine has no approximate search, which is for indexes of lucene")
 
@@ -329,7 +317,7 @@ def get_changing_engine(folder: Path, engine: str | None) -> type[ChangingEngine
     return cls
 
 
-# The beginning of the URL of an index: the name of its engine, and a form of URL.
+# The beginning of the URL of an index: its engine, and a form of URL.
 _URL = re.compile(r"([a-z][a-z\d]*)(?:\+\w*)?:")
 
 

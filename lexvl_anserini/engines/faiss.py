@@ -344,10 +344,7 @@ class FaissEngine(Engine):
         progress: Progress = silent,
         options: FaissOptions | None = None,
     ) -> BuiltIndex:
-        """Reads the shards batch by batch; the index itself is held in memory.
-
-        A graph built with more than one thread differs from build to build.
-        """
+        """Reads the shards by batches into memory; a graph of more than one thread differs from build to build."""
         options = options or FaissOptions()
         name = options.layout
         find_layout(name)

@@ -141,10 +141,7 @@ class BuiltIndex:
 
 @contextmanager
 def write_index(index: Path, shards: Path, manifest: Manifest) -> Iterator[Path]:
-    """Yields `INDEX.part` for the engine to fill, then gives it its name; an exception leaves nothing.
-
-    An older index of that name stays until the new one is whole.
-    """
+    """Yields `INDEX.part` for the engine to fill, which then replaces the index; an exception changes nothing."""
     with new_folder(index) as part:
         yield part
         if (shards / VOCABULARY).is_file():

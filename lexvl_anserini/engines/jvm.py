@@ -29,7 +29,7 @@ from lexvl_anserini.ground.files import find_quoted_number
 from lexvl_anserini.ground.machine import find_package
 from lexvl_anserini.ground.progress import waiting
 
-# Our own classes, compiled from the sources beside it (engines/lucene/jar.py).
+# Our own classes, compiled from the sources beside it (tools/build_jar.py).
 OUR_JAR = Path(__file__).parent / "java" / "lexvl.jar"
 
 # Pyserini's jar, which holds Anserini, Lucene and all else.
@@ -272,11 +272,7 @@ class Exclusive:
         self.java = java
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            with call_java():
-                return getattr(self.java, name)(*arguments)
-
-        return call
+        return call_java()(lambda *arguments: getattr(self.java, name)(*arguments))
 
 
 # In a child no thread holds the lock.
@@ -323,10 +319,7 @@ def call_cast(name: str, value: Any) -> Any:
 
 @contextmanager
 def capture_stdout() -> Iterator[Any]:
-    """Keeps what Java code writes to standard output out of ours; yields a function that returns it.
-
-    Only Java's own stream is exchanged: what Python's threads print meanwhile is printed. One thread at a time.
-    """
+    """Keeps what Java writes to standard output, of one thread at a time; yields a function that returns it."""
     with _Started.capture:
         with call_java():
             system, written = get_java_class("java.lang.System"), get_java_class("java.io.ByteArrayOutputStream")()

@@ -53,10 +53,7 @@ class StockPostings(LucenePostings):
         self.searcher = LuceneImpactSearcher(str(index.absolute()), encoder, min_idf=ALL_TERMS)
 
     def lists(self, batch: QueryBatch, hits: int, threads: int) -> list[RankedList]:
-        """One ranked list per query.
-
-        Anserini lowers the later of equal scores by some millionths; the nearest integer is the score.
-        """
+        """One ranked list per query; Anserini lowers equal scores by some millionths, the nearest integer is right."""
         texts = [orjson.dumps({**vector}).decode() for vector in batch.vectors]
         numbers = list(map(str, range(len(batch))))
         with self.lock, raise_java_errors("stock Pyserini could not search"), call_java():

@@ -51,10 +51,7 @@ class Compiled(NamedTuple):
 
 
 class Compiler:
-    """Compiles clause trees for one index.
-
-    `fields` has the type of every metadata field: keyword, long, double or date; and `text` if the index has texts.
-    """
+    """Compiles clause trees for one index, of these types of metadata fields; it has texts if `text` is among them."""
 
     @call_java()
     def __init__(self, fields: Mapping[str, str]):

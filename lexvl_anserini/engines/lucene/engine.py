@@ -84,10 +84,7 @@ FILTER_BYTES = 1 << 28
 
 
 class JavaSearch(NamedTuple):
-    """What Java has of an open index: its `IndexSearcher` with our similarity, the order of hits, our class TreeSearch.
-
-    `json` writes all hits of a query in one call, because a call into Java costs some microseconds.
-    """
+    """What Java has of an open index: postings, `IndexSearcher`, the order of hits, TreeSearch, a writer of JSON."""
 
     postings: LucenePostings
     searcher: Any
@@ -106,6 +103,7 @@ class JavaSearch(NamedTuple):
         order = get_java_class("org.apache.lucene.search.Sort")(sort_field.FIELD_SCORE, by_id)
         # What a static method returns is made in any thread, so its class is known before.
         static, _ = get_our_class("TreeSearch"), get_java_class("org.apache.lucene.search.TopFieldDocs")
+        # All hits of a query are one call, because a call into Java costs some microseconds.
         json = get_java_class("com.fasterxml.jackson.databind.ObjectMapper")()
         return cls(LucenePostings(reader), searcher, order, static, json)
 

@@ -99,17 +99,12 @@ LARGEST_INT = 2**31 - 1
 
 
 class Segment(NamedTuple):
-    """A segment of Lucene.
-
-    Attributes:
-        documents: their number, deleted ones included.
-        state: a text that no other content has, whatever of it is deleted.
-        live: the file that marks deleted documents; "" without one.
-    """
+    """A segment of Lucene; `state` is a text that no other content has, whatever of it is deleted."""
 
     documents: int
     deleted: int
     state: str
+    # The file that marks deleted documents; "" without one.
     live: str
 
 

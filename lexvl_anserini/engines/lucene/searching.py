@@ -21,7 +21,7 @@ from lexvl_anserini.queries.query_vectors import QueryBatch
 from lexvl_anserini.runs.order import RankedList, group_by_documents
 
 if TYPE_CHECKING:
-    from lexvl_anserini.engines.resident.choosing import PostingLists
+    from lexvl_anserini.engines.resident.layout import PostingLists
 
 # Hits that one call returns, about 20 bytes each.
 BATCH_HITS = 1 << 17

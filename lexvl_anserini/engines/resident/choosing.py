@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from lexvl_anserini.engines.resident.layout import (
     REMEDY,
     FileContents,
     PlainPostings,
+    PostingLists,
     Sections,
     open_sections,
     read_contents,
@@ -44,45 +45,20 @@ from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.query_vectors import QueryBatch
-from lexvl_anserini.runs.order import RankedList, group_by_documents, merge_lists, rank_hits
+from lexvl_anserini.runs.order import RankedList, merge_lists, rank_hits
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.resident.layout import PlainPostings
-    from lexvl_anserini.engines.resident.searching import ResidentPostings
 
 
-class PostingLists(Protocol):
-    """What answers queries from resident postings."""
-
-    name: str
-
-    def lists(
-        self,
-        queries: QueryBatch | Sequence[ImpactQuery],
-        hits: int,
-        threads: int,
-        allowed: np.ndarray | None = None,
-        best: int = 0,
-    ) -> list[RankedList]:
-        """One ranked list per query; as `searching.ResidentPostings.lists`."""
-
-    def find_max_impacts(self, terms: Sequence[str]) -> list[int]:
-        """The greatest impact of each term; 0 for one without postings."""
-
-    def bounds(self, batch: QueryBatch) -> np.ndarray:
-        """An upper bound of the score of any document for each query, float64 [queries]."""
-
-
-class JoinedPostings:
+class JoinedPostings(PostingLists):
     """The postings of several open files, of which each has the documents that follow those of the one before.
 
     Scores need no statistics of all documents, so the best of all files are the best of the lists of each. `live` are
     the documents of each part that are not deleted, uint8 [documents]; None for all.
     """
 
-    name = "resident"
-
-    def __init__(self, parts: Sequence[PlainPostings] | Sequence[ResidentPostings], live: Sequence[np.ndarray | None]):
+    def __init__(self, parts: Sequence[PostingLists], live: Sequence[np.ndarray | None]):
         self.parts, self.live = parts, live
         self.ends = np.cumsum([0, *(part.documents for part in parts)]).tolist()
         self.documents = self.ends[-1]
@@ -95,16 +71,13 @@ class JoinedPostings:
         allowed: np.ndarray | None = None,
         best: int = 0,
     ) -> list[RankedList]:
-        """One ranked list per query; as `searching.ResidentPostings.lists`."""
+        """One ranked list per query."""
         batch = QueryBatch.build(queries)
         if len(self.parts) == 1:
             return self.parts[0].lists(batch, hits, threads, self.live[0] if allowed is None else allowed, best)
         if best > 1:
             # The best passages of a document may be in several files.
-            def passages(some: Sequence[ImpactQuery], depth: int) -> list[RankedList]:
-                return self.lists(some, min(depth, self.documents), threads, allowed)
-
-            return list(group_by_documents(passages, map(ImpactQuery, batch.query_ids, batch.vectors), hits, best))
+            return self._group_lists(batch, hits, threads, allowed, best)
 
         def of_part(place: int, some: QueryBatch) -> list[RankedList]:
             documents = slice(self.ends[place], self.ends[place + 1])
@@ -130,14 +103,8 @@ class JoinedPostings:
         """The greatest impact of each term; 0 for one without postings."""
         return [max(impacts) for impacts in zip(*(part.find_max_impacts(terms) for part in self.parts), strict=True)]
 
-    def bounds(self, batch: QueryBatch) -> np.ndarray:
-        """An upper bound of the score of any document for each query, float64 [queries]."""
-        return batch.bounds(self.find_max_impacts)
 
-
-def join_parts(
-    parts: Sequence[PlainPostings] | Sequence[ResidentPostings], live: Sequence[np.ndarray | None]
-) -> PostingLists:
+def join_parts(parts: Sequence[PostingLists], live: Sequence[np.ndarray | None]) -> PostingLists:
     """The postings of all files; those of one file without deleted documents as they are."""
     return parts[0] if len(parts) == 1 and live[0] is None else JoinedPostings(parts, live)
 

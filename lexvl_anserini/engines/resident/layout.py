@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import mmap
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -240,10 +241,49 @@ class Slot(NamedTuple):
     impacts: np.ndarray
 
 
-class PlainPostings:
-    """The postings of an open file by numpy alone, in milliseconds: few queries need no Java and no compiler."""
+class PostingLists(ABC):
+    """What answers queries from resident postings; of this many documents."""
 
     name = "resident"
+    documents: int
+
+    @abstractmethod
+    def lists(
+        self,
+        queries: QueryBatch | Sequence[ImpactQuery],
+        hits: int,
+        threads: int,
+        allowed: np.ndarray | None = None,
+        best: int = 0,
+    ) -> list[RankedList]:
+        """One ranked list per query, whose scores are below 2^24.
+
+        Args:
+            allowed: uint8 [documents], 1 for those that can be hits; None if all can.
+            best: from 1 on, hits are documents whose passages are in the index, scored by the sum of so many of them.
+        """
+
+    @abstractmethod
+    def find_max_impacts(self, terms: Sequence[str]) -> list[int]:
+        """The greatest impact of each term; 0 for one without postings."""
+
+    def bounds(self, batch: QueryBatch) -> np.ndarray:
+        """An upper bound of the score of any document for each query, float64 [queries]."""
+        return batch.bounds(self.find_max_impacts)
+
+    def _group_lists(
+        self, batch: QueryBatch, hits: int, threads: int, allowed: np.ndarray | None, best: int
+    ) -> list[RankedList]:
+        """The lists of documents by their passages, from lists of passages."""
+
+        def passages(some: Sequence[ImpactQuery], depth: int) -> list[RankedList]:
+            return self.lists(some, min(depth, self.documents), threads, allowed)
+
+        return list(group_by_documents(passages, map(ImpactQuery, batch.query_ids, batch.vectors), hits, best))
+
+
+class PlainPostings(PostingLists):
+    """The postings of an open file by numpy alone, in milliseconds: few queries need no Java and no compiler."""
 
     def __init__(self, sections: Sections):
         self.arrays, self.contents = sections.arrays, sections.contents
@@ -260,14 +300,10 @@ class PlainPostings:
         allowed: np.ndarray | None = None,
         best: int = 0,
     ) -> list[RankedList]:
-        """One ranked list per query; as `searching.ResidentPostings.lists`, by this thread alone."""
+        """One ranked list per query, by this thread alone."""
         batch = QueryBatch.build(queries)
         if best:
-
-            def passages(some: Sequence[ImpactQuery], depth: int) -> list[RankedList]:
-                return self.lists(some, min(depth, self.contents.documents), threads, allowed)
-
-            return list(group_by_documents(passages, map(ImpactQuery, batch.query_ids, batch.vectors), hits, best))
+            return self._group_lists(batch, hits, threads, allowed, best)
         pairs = zip(batch.query_ids, batch.vectors, strict=True)
         return [self._list(query_id, vector, hits, allowed) for query_id, vector in pairs]
 
@@ -275,10 +311,6 @@ class PlainPostings:
         """The greatest impact of each term; 0 for one without postings."""
         spans = (self._span(term) for term in terms)
         return [int(self.arrays["most"][first:last].max(initial=0)) for first, last in spans]
-
-    def bounds(self, batch: QueryBatch) -> np.ndarray:
-        """An upper bound of the score of any document for each query, float64 [queries]."""
-        return batch.bounds(self.find_max_impacts)
 
     def impacts(self, number: int, terms: Iterable[str]) -> dict[str, int]:
         """The impact of the document of a number for each of `terms` that it has, in their order."""

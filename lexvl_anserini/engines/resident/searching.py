@@ -32,6 +32,7 @@ from lexvl_anserini.engines.resident.layout import (
     RANKS,
     REMEDY,
     WIDTHS,
+    PostingLists,
     Sections,
     number_terms,
     place_slots,
@@ -100,18 +101,15 @@ LEAST_KEYS = 1024
 
 # Where no filter excludes documents.
 ALL_DOCUMENTS = np.zeros(0, np.uint8)
-
 # What the numbers of no terms are.
 NO_TERM = np.zeros(0, np.int64)
 
 
-class ResidentPostings:
+class ResidentPostings(PostingLists):
     """The postings of an open file, ready for queries; threads may call at once.
 
     Its checksum was compared: the kernels trust what it says.
     """
-
-    name = "resident"
 
     def __init__(self, sections: Sections):
         arrays, contents = sections.arrays, sections.contents
@@ -157,12 +155,7 @@ class ResidentPostings:
         allowed: np.ndarray | None = None,
         best: int = 0,
     ) -> list[RankedList]:
-        """One ranked list per query, whose scores are below 2^24.
-
-        Args:
-            allowed: uint8 [documents], 1 for those that can be hits; None if all can.
-            best: from 1 on, hits are documents whose passages are in the index, scored by the sum of so many of them.
-        """
+        """One ranked list per query; `threads` share them."""
         batch = QueryBatch.build(queries)
         terms, most_terms = self._terms(batch), max(map(len, batch.vectors), default=0)
         allowed = ALL_DOCUMENTS if allowed is None else allowed
