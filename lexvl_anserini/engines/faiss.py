@@ -26,15 +26,8 @@ import faiss
 import numpy as np
 
 from lexvl_anserini.data.checks import SeenIds
+from lexvl_anserini.engines import index_folder
 from lexvl_anserini.engines.engine import Engine, EngineOptions
-from lexvl_anserini.engines.index_folder import (
-    BuiltIndex,
-    measure_folder,
-    read_report,
-    report_digest,
-    write_index,
-    write_report,
-)
 from lexvl_anserini.engines.verifying import compare_digests
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.files import compute_sha256
@@ -292,10 +285,10 @@ class FaissEngine(Engine):
     option_names = frozenset({LAYOUT, *(name for layout in LAYOUTS.values() for name in layout.defaults)})
 
     def __init__(self, index: Path, manifest: Manifest, parameters: Mapping[str, Any] | None = None):
-        report = read_report(index)
+        report = index_folder.read_report(index)
         if not report:
             raise ArtefactError(f"{index}: no index.json, which says how the vectors are stored; index again")
-        if report.digest and report.digest != report_digest(report, manifest):
+        if report.digest and report.digest != index_folder.report_digest(report, manifest):
             raise ArtefactError(f"{index}: index.json and manifest.json are not as they were written; index again")
         compare_digests(index, report.files)
         stored = dict(self.read_options(report))
@@ -343,7 +336,7 @@ class FaissEngine(Engine):
         threads: int = 1,
         progress: Progress = silent,
         options: FaissOptions | None = None,
-    ) -> BuiltIndex:
+    ) -> index_folder.BuiltIndex:
         """Reads the shards by batches into memory; a graph of more than one thread differs from build to build."""
         options = options or FaissOptions()
         name = options.layout
@@ -352,7 +345,7 @@ class FaissEngine(Engine):
         store: Store | None = None
         seen = SeenIds()
         documents = 0
-        with write_index(index, shards, manifest) as part, set_faiss_threads(threads):
+        with index_folder.write_index(index, shards, manifest) as part, set_faiss_threads(threads):
             with open(part / IDS_FILE, "w", encoding="utf-8") as ids:
                 for batch in read_vectors(shards, manifest):
                     if store is None:
@@ -373,10 +366,10 @@ class FaissEngine(Engine):
             store.write(part / INDEX_FILE)
             report: dict[str, Any] = {"engine": "faiss", "documents": documents, "empty": 0, "postings": 0}
             stored = {"layout": name, **store.parameters}
-            report |= {"dimensions": store.dimensions, LAYOUT: stored, "bytes": measure_folder(part)}
+            report |= {"dimensions": store.dimensions, LAYOUT: stored, "bytes": index_folder.measure_folder(part)}
             report |= {"files": {file: compute_sha256(part / file) for file in (INDEX_FILE, IDS_FILE)}}
-            write_report(part, report, manifest)
-        return BuiltIndex(index, manifest)
+            index_folder.write_report(part, report, manifest)
+        return index_folder.BuiltIndex(index, manifest)
 
     def search(self, queries: Iterable[DenseQuery], hits: int, threads: int = 1) -> Iterator[RankedList]:
         """One list per query, in batches on `threads` threads."""

@@ -33,19 +33,10 @@ from lexvl_anserini.engines.jvm import Exclusive, get_our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, get_reader
 from lexvl_anserini.engines.lucene.versions import read_commit_id
 from lexvl_anserini.engines.lucene.writing import read_source_manifest
+from lexvl_anserini.engines.resident import packing
 from lexvl_anserini.engines.resident.grouping import DocumentVectors, Summaries, group, spans, summaries
 from lexvl_anserini.engines.resident.kernels import NONE, Queries, Space, search, select
 from lexvl_anserini.engines.resident.layout import WIDTHS, Sections, Writer, open_sections
-from lexvl_anserini.engines.resident.packing import (
-    ALL_SEGMENTS,
-    CHUNK,
-    Lists,
-    continued,
-    exported,
-    make_slot_writer,
-    put_lists,
-    write_ids,
-)
 from lexvl_anserini.engines.resident.searching import ALL_DOCUMENTS, Hits, ResidentPostings, sort_hits
 from lexvl_anserini.engines.verifying import change_index
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
@@ -85,14 +76,14 @@ def write_approximate(index: Path) -> None:
             raise ArtefactError(f"{index}: no document has a term; nothing to search approximately")
         path, number = index / APPROXIMATE, len(groups) - 1
         ids = Exclusive(get_our_class("IdCoder")(documents))
-        ids.export(reader, ID, ALL_SEGMENTS)
-        with make_slot_writer(path, number, int(terms.greatest.max())) as slots:
+        ids.export(reader, ID, packing.ALL_SEGMENTS)
+        with packing.make_slot_writer(path, number, int(terms.greatest.max())) as slots:
             for lists in list_groups(summaries(vectors, members, groups, terms.greatest), terms):
-                put_lists(slots, lists)
+                packing.put_lists(slots, lists)
             with path.open("ab") as out:
-                writer, facts = continued(out, slots, number)
+                writer, facts = packing.continued(out, slots, number)
                 writer.section("rank", np.arange(number, dtype="<u4"))
-                facts |= write_ids(writer, ids, "ranks")
+                facts |= packing.write_ids(writer, ids, "ranks")
                 write_vectors(writer, vectors, members, groups)
                 writer.finish({"commit": read_commit_id(index) or "", **facts})
 
@@ -101,7 +92,7 @@ def read_vectors(reader: Any, documents: int) -> tuple[DocumentVectors, TermList
     """The vectors of all documents, and their terms in the order of their names; memory is 3 to 8 bytes a posting."""
     counts = np.zeros(documents, np.int64)
     chunks = [TermList(np.empty(0, "<i4"), np.empty(0, "<i4"), np.empty(0, "<u1"))]
-    for lists in exported(reader, CONTENTS):
+    for lists in packing.exported(reader, CONTENTS):
         counts += np.bincount(lists.documents, minlength=documents)
         greatest = np.maximum.reduceat(lists.impacts, np.concatenate([[0], lists.ends[:-1]]))
         chunks.append(TermList(greatest, lists.lengths, lists.names))
@@ -111,14 +102,14 @@ def read_vectors(reader: Any, documents: int) -> tuple[DocumentVectors, TermList
     type_name = "<u2" if len(terms.greatest) <= NARROW_TERMS else "<u4"
     vectors = DocumentVectors(starts, np.empty(starts[-1], type_name), np.empty(starts[-1], WIDTHS[width]))
     free, first = starts[:-1].copy(), 0
-    for lists in exported(reader, CONTENTS):
+    for lists in packing.exported(reader, CONTENTS):
         place(lists, first, free, vectors)
         first += len(lists.ends)
     return vectors, terms
 
 
 @kernel
-def place(lists: Lists, first: int, free: Any, vectors: DocumentVectors) -> None:
+def place(lists: packing.Lists, first: int, free: Any, vectors: DocumentVectors) -> None:
     """Writes the postings of terms, numbered from `first` on, into the vectors; `free` is the next place of each."""
     at = 0
     for term in range(len(lists.ends)):
@@ -130,17 +121,17 @@ def place(lists: Lists, first: int, free: Any, vectors: DocumentVectors) -> None
             at += 1
 
 
-def list_groups(of_groups: Summaries, terms: TermList) -> Iterator[Lists]:
+def list_groups(of_groups: Summaries, terms: TermList) -> Iterator[packing.Lists]:
     """The summaries as posting lists; every term has one."""
     ends = np.cumsum(np.bincount(of_groups.terms, minlength=len(terms.greatest)))
     named = np.cumsum(terms.lengths, dtype=np.int64)
     first = 0
     while first < len(ends):
         start = int(ends[first - 1]) if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, start + CHUNK, side="right")))
+        last = max(first + 1, int(np.searchsorted(ends, start + packing.CHUNK, side="right")))
         postings, names = slice(start, ends[last - 1]), slice(named[first - 1] if first else 0, named[last - 1])
         impacts, lengths = of_groups.impacts[postings], terms.lengths[first:last]
-        yield Lists(ends[first:last] - start, of_groups.groups[postings], impacts, lengths, terms.names[names])
+        yield packing.Lists(ends[first:last] - start, of_groups.groups[postings], impacts, lengths, terms.names[names])
         first = last
 
 

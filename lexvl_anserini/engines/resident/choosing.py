@@ -34,6 +34,7 @@ from lexvl_anserini.engines.lucene.versions import LIVE_NAME, read_commit_id, re
 from lexvl_anserini.engines.resident.layout import (
     BLOCK,
     REMEDY,
+    AnyQueries,
     FileContents,
     PlainPostings,
     PostingLists,
@@ -64,12 +65,7 @@ class JoinedPostings(PostingLists):
         self.documents = self.ends[-1]
 
     def lists(
-        self,
-        queries: QueryBatch | Sequence[ImpactQuery],
-        hits: int,
-        threads: int,
-        allowed: np.ndarray | None = None,
-        best: int = 0,
+        self, queries: AnyQueries, hits: int, threads: int, allowed: np.ndarray | None = None, best: int = 0
     ) -> list[RankedList]:
         """One ranked list per query."""
         batch = QueryBatch.build(queries)

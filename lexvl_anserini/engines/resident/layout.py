@@ -241,6 +241,9 @@ class Slot(NamedTuple):
     impacts: np.ndarray
 
 
+AnyQueries = QueryBatch | Sequence[ImpactQuery]
+
+
 class PostingLists(ABC):
     """What answers queries from resident postings; of this many documents."""
 
@@ -249,12 +252,7 @@ class PostingLists(ABC):
 
     @abstractmethod
     def lists(
-        self,
-        queries: QueryBatch | Sequence[ImpactQuery],
-        hits: int,
-        threads: int,
-        allowed: np.ndarray | None = None,
-        best: int = 0,
+        self, queries: AnyQueries, hits: int, threads: int, allowed: np.ndarray | None = None, best: int = 0
     ) -> list[RankedList]:
         """One ranked list per query, whose scores are below 2^24.
 
@@ -293,12 +291,7 @@ class PlainPostings(PostingLists):
         self.numbers = number_terms(sections)
 
     def lists(
-        self,
-        queries: QueryBatch | Sequence[ImpactQuery],
-        hits: int,
-        threads: int,
-        allowed: np.ndarray | None = None,
-        best: int = 0,
+        self, queries: AnyQueries, hits: int, threads: int, allowed: np.ndarray | None = None, best: int = 0
     ) -> list[RankedList]:
         """One ranked list per query, by this thread alone."""
         batch = QueryBatch.build(queries)

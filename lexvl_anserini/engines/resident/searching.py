@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from lexvl_anserini.data.dataset import DELIMITER
+from lexvl_anserini.engines.resident import layout
 from lexvl_anserini.engines.resident.kernels import (
     SLOT,
     TERM,
@@ -24,18 +25,6 @@ from lexvl_anserini.engines.resident.kernels import (
     search,
     spell,
     spell_lists,
-)
-from lexvl_anserini.engines.resident.layout import (
-    BLOCK,
-    COLUMN,
-    NO_RANK,
-    RANKS,
-    REMEDY,
-    WIDTHS,
-    PostingLists,
-    Sections,
-    number_terms,
-    place_slots,
 )
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery, TermWeights, Vocabulary
@@ -74,10 +63,10 @@ def group_passages(postings: Postings, front: np.ndarray, id_ends: np.ndarray, l
     for name in sorted(names):
         places.setdefault(name, len(places))
     of_ranks = np.fromiter(map(places.__getitem__, names), np.uint32, ids)
-    passage = np.full(len(places) + 1, NO_RANK, np.int64)
+    passage = np.full(len(places) + 1, layout.NO_RANK, np.int64)
     passage[of_ranks] = np.arange(ids)
     rank = np.full(len(postings.rank), len(places), np.uint32)
-    there = postings.rank != NO_RANK
+    there = postings.rank != layout.NO_RANK
     rank[there] = of_ranks[postings.rank[there]]
     return Grouped(postings._replace(rank=rank), passage, np.bincount(rank, minlength=len(places) + 1))
 
@@ -89,7 +78,7 @@ def _documents(front: np.ndarray, id_ends: np.ndarray, longest_id: int, ids: int
     for start in range(0, ids, step):
         size = spell(front, id_ends, np.arange(start, min(start + step, ids)), STOP, spelt)
         if size < 0:
-            raise ArtefactError(f"resident postings are damaged, an id cannot be read; {REMEDY}")
+            raise ArtefactError(f"resident postings are damaged, an id cannot be read; {layout.REMEDY}")
         yield spelt[:size].tobytes().decode().split("\n")[:-1]
 
 
@@ -105,18 +94,18 @@ ALL_DOCUMENTS = np.zeros(0, np.uint8)
 NO_TERM = np.zeros(0, np.int64)
 
 
-class ResidentPostings(PostingLists):
+class ResidentPostings(layout.PostingLists):
     """The postings of an open file, ready for queries; threads may call at once.
 
     Its checksum was compared: the kernels trust what it says.
     """
 
-    def __init__(self, sections: Sections):
+    def __init__(self, sections: layout.Sections):
         arrays, contents = sections.arrays, sections.contents
-        octets, width = arrays["octets"], np.dtype(WIDTHS[contents.width])
+        octets, width = arrays["octets"], np.dtype(layout.WIDTHS[contents.width])
         starts, kind, slots = arrays["slots"].astype(np.int64), arrays["kind"], np.empty(len(arrays["kind"]), SLOT)
-        slots["place"] = place_slots(sections)
-        slots["column"] = np.where(kind == COLUMN, slots["place"] // width.itemsize, -kind.astype(np.int64))
+        slots["place"] = layout.place_slots(sections)
+        slots["column"] = np.where(kind == layout.COLUMN, slots["place"] // width.itemsize, -kind.astype(np.int64))
         slots["most"], slots["count"], slots["block"] = arrays["most"], arrays["counts"], arrays["block"]
         self.postings = Postings(
             starts=np.append(starts, starts[-1]),
@@ -128,7 +117,7 @@ class ResidentPostings(PostingLists):
         )
         self.ids, self.id_ends, self.longest_id = arrays["ids"], arrays["id_ends"], contents.longest_id
         self.ids_there, self.documents = contents.ids, contents.documents
-        self.numbers = number_terms(sections)
+        self.numbers = layout.number_terms(sections)
         # The number of a term that the index does not have, behind those of its terms.
         self.absent = len(starts) - 1
         # Per term its greatest impact.
@@ -148,12 +137,7 @@ class ResidentPostings(PostingLists):
         self.lists([ImpactQuery("", dict.fromkeys(islice(self.numbers, 1), 1))], 1, 1)
 
     def lists(
-        self,
-        queries: QueryBatch | Sequence[ImpactQuery],
-        hits: int,
-        threads: int,
-        allowed: np.ndarray | None = None,
-        best: int = 0,
+        self, queries: layout.AnyQueries, hits: int, threads: int, allowed: np.ndarray | None = None, best: int = 0
     ) -> list[RankedList]:
         """One ranked list per query; `threads` share them."""
         batch = QueryBatch.build(queries)
@@ -220,7 +204,7 @@ class ResidentPostings(PostingLists):
         ends = np.zeros(len(counts) + 1, np.int64)
         spelt = np.empty(scores.size * (self.longest_id + 1), np.uint8)
         if not spell_lists(self.ids, self.id_ends, ranks, counts, stop, spelt, ends):
-            raise ArtefactError(f"resident postings are damaged, an id cannot be read; {REMEDY}")
+            raise ArtefactError(f"resident postings are damaged, an id cannot be read; {layout.REMEDY}")
         ids, bounds = spelt[: ends[-1]].tobytes(), ends.tolist()
         # Copies, so that a list that is kept does not keep those of other queries.
         of_lists = [row[:size].copy() for row, size in zip(scores, counts.tolist(), strict=True)]
@@ -241,7 +225,7 @@ class ResidentPostings(PostingLists):
             if len(space.terms) >= terms and len(space.keys) >= 2 * hits and len(space.seen) == documents:
                 return space
         keys, seen = np.empty(max(4 * hits, LEAST_KEYS), np.int64), np.full(documents, -1, np.int32)
-        return Space(np.empty(BLOCK, np.int32), keys, np.empty(terms, TERM), seen)
+        return Space(np.empty(layout.BLOCK, np.int32), keys, np.empty(terms, TERM), seen)
 
 
 # The places of the hits of some queries, int64 [queries, n], best first; their scores, float64 [queries, n]; and how
@@ -254,7 +238,7 @@ def sort_hits(keys: np.ndarray, counts: np.ndarray) -> Hits:
     # Keys of hits are greater than 0, which fills the rows.
     keys.sort(axis=1)
     best = keys[:, ::-1]
-    return RANKS - (best & RANKS), (best >> 32).astype(np.float64), counts
+    return layout.RANKS - (best & layout.RANKS), (best >> 32).astype(np.float64), counts
 
 
 def sum_passages(passages: Grouped, terms: Queries, best: int, allowed: np.ndarray, hits: int, space: Space) -> Hits:
