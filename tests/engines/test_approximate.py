@@ -335,16 +335,8 @@ def test_a_run_names_the_measured_recall(built, tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         assert describe_run(tmp_path / "run.trec").system == f"toy (approximate={noted})"
     assert f"run.trec: approximate search, recall {noted}" in caplog.text
-    for wrong, line in (
-        (["--approximate", "1.2"], "approximate 1.2: expected a recall above 0 and below 1, such as 0.99"),
-        (["--approximate", "0"], "approximate 0.0: expected a recall above 0 and below 1, such as 0.99"),
-        (["--approximate", "0.9", "--require", "t1"], "approximate search excludes where"),
-        (["--approximate", "0.9", "--hits", "5000"], "measured for up to 1,000 hits, not for 5,000"),
-    ):
-        with pytest.raises(UsageError, match=line):
-            invoked(search, *arguments, *wrong)
-    with pytest.raises(UsageError, match="topic 'query' is a query tree; .* approximate search need an encoded query"):
-        invoked(search, "--index", index, "--match", "t1", "--approximate", "0.9")
+    with pytest.raises(UsageError, match="approximate 0.0: expected a recall above 0 and below 1"):
+        invoked(search, *arguments, "--approximate", "0")
 
 
 def test_the_command_prepares_and_prints_what_it_measured(built, tmp_path):

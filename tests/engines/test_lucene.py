@@ -1,4 +1,5 @@
 import re
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,8 +12,9 @@ from memory_engine import exact_lists
 from shard_folders import write_shards
 
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report
-from lexvl_anserini.engines.jvm import read_lucene_version
+from lexvl_anserini.engines.jvm import get_java_class, read_lucene_version
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, as_reader
 from lexvl_anserini.engines.lucene.versions import format_version, read_commit_id
 from lexvl_anserini.engines.lucene.writing import find_value_type
 from lexvl_anserini.engines.resident.packing import write_resident
@@ -296,3 +298,29 @@ def test_types_of_metadata(value, found):
 def test_metadata_that_no_field_holds(value, message):
     with pytest.raises(ArtefactError, match=message):
         find_value_type("key", value)
+
+
+def test_the_facts_of_anserinis_own_end_to_end_test(tmp_path):
+    """JsonVectorEndToEndTest: 2 documents; 10 terms, 12 postings, 31 tokens; an id is a term, a posting and a token."""
+    rows = {
+        "doc1": {"f1": 1, "f2": 2, "f3": 1, "f4": 4, "f5": 1},
+        "doc2": {"f4": 3, "f5": 1, "f9": 2, "f22": 6, "f35": 8},
+    }
+    write_shards(tmp_path / "shards", list(rows.items()))
+    index = build_index(tmp_path / "shards", tmp_path / "index", term_vectors=True).path
+    report = read_report(index)
+    assert (report["documents"], report["postings"], report["impacts"]) == (2, 10, 29)
+    with closing(LuceneEngine(index, read_manifest(index))) as engine:
+        assert int(engine.reader.numDocs()) == 2
+        totals = [0, 0, 0]
+        for field in (CONTENTS, ID):
+            terms = get_java_class("org.apache.lucene.index.MultiTerms").getTerms(as_reader(engine.reader), field)
+            # Frequencies are not kept of ids: as many as postings.
+            tokens = terms.getSumTotalTermFreq() if field == CONTENTS else terms.getSumDocFreq()
+            for place, count in enumerate((terms.size(), terms.getSumDocFreq(), tokens)):
+                totals[place] += int(count)
+        assert totals == [10, 12, 31]
+        assert {doc_id: engine.vector(doc_id) for doc_id in rows} == rows
+        # The order of its reference run, by BM25, is that of impacts.
+        for term, expected in (("f35", [("doc2", 8)]), ("f3", [("doc1", 1)]), ("f4", [("doc1", 4), ("doc2", 3)])):
+            assert ranked(engine, {term: 1}) == expected

@@ -39,11 +39,6 @@ def indexes(tmp_path, shards):
     return tmp_path / "memory", tmp_path / "lucene"
 
 
-def test_the_index_names_its_engine(indexes):
-    names = [json.loads((index / "index.json").read_bytes())["engine"] for index in indexes]
-    assert names == ["memory", "lucene"]
-
-
 @pytest.mark.parametrize(
     "search",
     [

@@ -460,3 +460,14 @@ def test_a_search_notes_which_postings_served(index, tmp_path, monkeypatch):
         cost = SearchCost()
         assert len(list(search_index(index, MANY_QUERIES, 10, cost=cost, threads=2))) == len(MANY_QUERIES)
         assert cost.compute_figures(read_manifest(index), index)[f"queries_from_{form}"] == len(MANY_QUERIES)
+
+
+def test_ids_are_in_order_and_a_document_may_be_empty(tmp_path):
+    rows = {"b": {"x": 3, "y": 4}, "a": {"x": 4, "y": 3}, "é1": {"z": 7}, "none": {}}
+    write_shards(tmp_path / "shards", list(rows.items()))
+    build_index(tmp_path / "shards", tmp_path / "index")
+    vectors = read_vectors(tmp_path / "index")
+    assert vectors.ids == ["a", "b", "none", "é1"] and vectors.terms == ["x", "y", "z"]
+    assert vectors.impacts.toarray().tolist() == [[4, 3, 0], [3, 4, 0], [0, 0, 0], [0, 0, 7]]
+    with pytest.raises(ArtefactError, match="no Lucene index"):
+        read_vectors(tmp_path / "shards")

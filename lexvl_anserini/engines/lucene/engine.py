@@ -164,12 +164,7 @@ class LuceneSearch(ImpactEngine):
         yield from self._reading(self.batches.search(stream, hits, threads, self._matching(where)))
 
     def search_passages(
-        self,
-        queries: Iterable[ImpactQuery],
-        best: int,
-        hits: int,
-        threads: int = 1,
-        where: Clause | None = None,
+        self, queries: Iterable[ImpactQuery], best: int, hits: int, threads: int = 1, where: Clause | None = None
     ) -> Iterator[RankedList]:
         """One list of documents per query; of resident postings, each passage is scored once."""
         if where is None:
