@@ -24,7 +24,7 @@ from lexvl_anserini.engines.jvm import call_java, capture_stdout, get_java_class
 from lexvl_anserini.engines.lucene.fields import close, get_reader, list_commit_files, make_analyzer, open_whole_index
 from lexvl_anserini.engines.lucene.versions import format_version, read_commit_id, refuse_newer
 from lexvl_anserini.engines.lucene.writing import find_manifest, read_written_report
-from lexvl_anserini.engines.verifying import Verification
+from lexvl_anserini.engines.verifying import Reading, Verification
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
@@ -168,7 +168,7 @@ class BM25Engine(TextEngine):
         for topic in batch:
             if topic.text is None:
                 raise UsageError(f"topic {topic.query_id!r} has no text; BM25 searches texts only")
-        reading, failing = self.verification.reading(), raise_java_errors("Anserini could not search")
+        reading, failing = Reading([self.verification]), raise_java_errors("Anserini could not search")
         # `capture_stdout` lets one thread in at a time.
         with reading, capture_stdout() as printed, failing, call_java(), self._expanding(rm3):
             # Anserini merges topics of one id; positions are distinct.

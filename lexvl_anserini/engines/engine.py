@@ -47,8 +47,7 @@ def check_switches(engine: str, values: Mapping[str, Any], names: frozenset[str]
 
 def read_switches(report: Mapping[str, Any]) -> Mapping[str, Any]:
     """Such options in index.json; empty in one of an older version."""
-    stored: Mapping[str, Any] = report.get("options") or {}
-    return stored
+    return report.get("options") or {}
 
 
 class Engine(Protocol):
@@ -271,8 +270,7 @@ def choose_engine(kind: str, requested: str | None = None) -> str:
 
 def get_engine(name: str) -> type[Engine]:
     """The class of a registered engine."""
-    cls: type[Engine] = import_home(ENGINES[name].home)
-    return cls
+    return import_home(ENGINES[name].home)
 
 
 def find_engine(index: Path, kind: str) -> type[Engine]:
@@ -347,12 +345,10 @@ def index_name(index: str | Path) -> str:
 def index_path(index: Path | str) -> Path:
     """The folder of an index; of a URL, the local folder that has what its engine says of it."""
     urls = find_urls(index)
-    folder: Path = urls.copied(index) if urls else Path(index)
-    return folder
+    return urls.copied(index) if urls else Path(index)
 
 
 def resolve_target(index: Path | str, engine: str | None, options: Mapping[str, Any]) -> Target:
     """Where an index is to be written; the local folder of a URL has what is there, or is absent."""
     urls = find_urls(index)
-    target: Target = urls.target(index, engine, options) if urls else Target(Path(index), engine, dict(options))
-    return target
+    return urls.target(index, engine, options) if urls else Target(Path(index), engine, dict(options))

@@ -81,10 +81,6 @@ class Verification:
         self._stopped.set()
         self._thread.join()
 
-    def reading(self) -> Reading:
-        """Around reading the files."""
-        return Reading([self])
-
     def _compare(self) -> None:
         try:
             # A small index is compared each time: the memory would save less than it costs.

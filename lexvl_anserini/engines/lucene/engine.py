@@ -220,7 +220,8 @@ class LuceneSearch(ImpactEngine):
 
     def verify(self) -> None:
         """Waits until all files that were opened are compared with their checksums."""
-        self.opened.verify()
+        for verification in self.opened.verifications:
+            verification.wait()
 
     def close(self) -> None:
         """Closes the files."""
@@ -426,11 +427,6 @@ class OpenedIndex:
     def reading(self) -> Reading:
         """Around reading the index."""
         return Reading(self.verifications)
-
-    def verify(self) -> None:
-        """Waits until all files that were opened are compared with their checksums."""
-        for verification in self.verifications:
-            verification.wait()
 
     def close(self) -> None:
         """Closes the files; waits for another thread that opens Lucene's."""

@@ -135,8 +135,7 @@ class WholeIndex:
 
     def duplicate(self) -> str | None:
         """An id that two documents have; None if each has its own."""
-        twice = self.java.duplicate()
-        return None if twice is None else str(twice)
+        return self.java.duplicate()
 
     def refuse_duplicates(self) -> None:
         """Raises ArtefactError if two documents have one id."""
@@ -145,8 +144,7 @@ class WholeIndex:
 
     def common(self, other: Any) -> str | None:
         """An id that a document of another reader has too; None if there is none."""
-        common = self.java.common(other)
-        return None if common is None else str(common)
+        return self.java.common(other)
 
     def missing(self, doc_ids: Iterable[str]) -> list[str]:
         """Those of the ids that no document has, in their order."""

@@ -178,8 +178,7 @@ class LucenePostings:
             numbers = np.array([self.numbers[term] for term in terms], dtype="<i4")
             with raise_java_errors("the index cannot be searched"):
                 raw = self.static.maxImpacts(self.java, numbers.tobytes()).tostring()
-        impacts: list[int] = np.frombuffer(raw, "<i4").tolist()
-        return impacts
+        return np.frombuffer(raw, "<i4").tolist()
 
     def bounds(self, batch: QueryBatch) -> np.ndarray:
         """An upper bound of the score of any document for each query, float64 [queries]."""

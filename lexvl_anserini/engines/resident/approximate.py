@@ -82,7 +82,7 @@ def write_approximate(index: Path) -> None:
                 packing.put_lists(slots, lists)
             with path.open("ab") as out:
                 writer, facts = packing.continued(out, slots, number)
-                writer.section("rank", np.arange(number, dtype="<u4"))
+                writer.section("rank", [np.arange(number, dtype="<u4")])
                 facts |= packing.write_ids(writer, ids, "ranks")
                 write_vectors(writer, vectors, members, groups)
                 writer.finish({"commit": read_commit_id(index) or "", **facts})
@@ -138,13 +138,13 @@ def list_groups(of_groups: Summaries, terms: TermList) -> Iterator[packing.Lists
 def write_vectors(writer: Writer, vectors: DocumentVectors, members: np.ndarray, groups: np.ndarray) -> None:
     """Writes the members of groups and their vectors."""
     lengths = np.diff(vectors.starts)[members]
-    writer.section("members", members.astype("<u4"))
-    writer.section("groups", groups)
-    writer.section("starts", np.concatenate([[0], np.cumsum(lengths)]).astype("<i8"))
+    writer.section("members", [members.astype("<u4")])
+    writer.section("groups", [groups])
+    writer.section("starts", [np.concatenate([[0], np.cumsum(lengths)]).astype("<i8")])
     each = np.arange(len(members) + 1)
     for name, numbers in (("vector_terms", vectors.terms), ("vector_impacts", vectors.impacts)):
         chunks = (taken(vectors.starts, members[first:last], numbers) for first, last in spans(lengths, each))
-        writer.get_section(name, chunks)
+        writer.section(name, chunks)
 
 
 @kernel

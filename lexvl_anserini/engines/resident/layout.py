@@ -122,12 +122,8 @@ class Writer:
         self._checksum = zlib.crc32(raw, self._checksum)
         self._size += len(raw)
 
-    def section(self, name: str, numbers: np.ndarray) -> None:
-        """Appends a section, contiguous and of its type."""
-        self.get_section(name, [numbers])
-
-    def get_section(self, name: str, chunks: Iterable[np.ndarray]) -> None:
-        """Appends a section from its parts."""
+    def section(self, name: str, chunks: Iterable[np.ndarray]) -> None:
+        """Appends a section from its parts, each contiguous and of its type."""
         self.write(bytes(-self._size % ALIGNMENT))
         start = self._size
         for numbers in chunks:

@@ -138,9 +138,9 @@ def continued(out: BinaryIO, slots: Exclusive, documents: int) -> tuple[Writer, 
     """The writer of the rest of a file that has slots, with their sections; and what the contents say about them."""
     size, checksum, postings, most, width = _numbers(slots.finish())
     writer = Writer(out, size, checksum)
-    sections = {name: np.frombuffer(_raw(slots.section(name)), TYPES[name] or WIDTHS[width]) for name in OF_SLOTS}
+    sections = {name: np.frombuffer(slots.section(name).tostring(), TYPES[name] or WIDTHS[width]) for name in OF_SLOTS}
     for name, numbers in sections.items():
-        writer.section(name, numbers)
+        writer.section(name, [numbers])
     facts = {"documents": documents, "width": width, "postings": postings, "max_impact": most}
     return writer, facts
 
@@ -149,7 +149,7 @@ def write_ids(writer: Writer, ids: Exclusive, section: str = "rank") -> dict[str
     """Writes the order of ids, documents' places in it as `section`; returns what the contents say about them."""
     number, longest = _numbers(ids.finish())
     for name, part in ((section, "rank"), ("ids", "ids"), ("id_ends", "id_ends")):
-        writer.section(name, np.frombuffer(_raw(ids.section(part)), TYPES[part]))
+        writer.section(name, [np.frombuffer(ids.section(part).tostring(), TYPES[part])])
     return {"ids": number, "longest_id": longest}
 
 
@@ -160,16 +160,9 @@ def put_lists(sink: Exclusive, lists: Lists) -> None:
     sink.lists(*(column.astype("<i4").tobytes() for column in columns), lists.names.tobytes())
 
 
-def _raw(java: Any) -> bytes:
-    """The bytes of a Java array."""
-    raw: bytes = java.tostring()
-    return raw
-
-
 def _numbers(java: Any) -> list[int]:
     """The int64 of a Java array of bytes."""
-    numbers: list[int] = np.frombuffer(_raw(java), "<i8").tolist()
-    return numbers
+    return np.frombuffer(java.tostring(), "<i8").tolist()
 
 
 def exported(reader: Any, field: str, segment: int = ALL_SEGMENTS) -> Iterator[Lists]:

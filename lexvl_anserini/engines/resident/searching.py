@@ -163,8 +163,7 @@ class ResidentPostings(layout.PostingLists):
 
     def find_max_impacts(self, terms: Sequence[str]) -> list[int]:
         """The greatest impact of each term; 0 for one without postings."""
-        impacts: list[int] = self.most[self._look_up(terms)].tolist()
-        return impacts
+        return self.most[self._look_up(terms)].tolist()
 
     def bounds(self, batch: QueryBatch) -> np.ndarray:
         """An upper bound of the score of any document for each query, float64 [queries]."""
