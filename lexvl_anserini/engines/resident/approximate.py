@@ -58,7 +58,7 @@ LEAST_GROUPS = 400
 GROUPS_PER_HIT = 4
 
 
-class TermList(NamedTuple):
+class AllTerms(NamedTuple):
     """All terms: the greatest impact of each, int32; the lengths of their names, int32; the names, uint8."""
 
     greatest: np.ndarray
@@ -88,15 +88,15 @@ def write_approximate(index: Path) -> None:
                 writer.finish({"commit": read_commit_id(index) or "", **facts})
 
 
-def read_vectors(reader: Any, documents: int) -> tuple[DocumentVectors, TermList]:
+def read_vectors(reader: Any, documents: int) -> tuple[DocumentVectors, AllTerms]:
     """The vectors of all documents, and their terms in the order of their names; memory is 3 to 8 bytes a posting."""
     counts = np.zeros(documents, np.int64)
-    chunks = [TermList(np.empty(0, "<i4"), np.empty(0, "<i4"), np.empty(0, "<u1"))]
+    chunks = [AllTerms(np.empty(0, "<i4"), np.empty(0, "<i4"), np.empty(0, "<u1"))]
     for lists in packing.exported(reader, CONTENTS):
         counts += np.bincount(lists.documents, minlength=documents)
         greatest = np.maximum.reduceat(lists.impacts, np.concatenate([[0], lists.ends[:-1]]))
-        chunks.append(TermList(greatest, lists.lengths, lists.names))
-    terms = TermList(*map(np.concatenate, zip(*chunks, strict=True)))
+        chunks.append(AllTerms(greatest, lists.lengths, lists.names))
+    terms = AllTerms(*map(np.concatenate, zip(*chunks, strict=True)))
     width = next(width for width in WIDTHS if int(terms.greatest.max(initial=0)) < 1 << 8 * width)
     starts = np.concatenate([[0], np.cumsum(counts)])
     type_name = "<u2" if len(terms.greatest) <= NARROW_TERMS else "<u4"
@@ -121,7 +121,7 @@ def place(lists: packing.Lists, first: int, free: Any, vectors: DocumentVectors)
             at += 1
 
 
-def list_groups(of_groups: Summaries, terms: TermList) -> Iterator[packing.Lists]:
+def list_groups(of_groups: Summaries, terms: AllTerms) -> Iterator[packing.Lists]:
     """The summaries as posting lists; every term has one."""
     ends = np.cumsum(np.bincount(of_groups.terms, minlength=len(terms.greatest)))
     named = np.cumsum(terms.lengths, dtype=np.int64)
