@@ -57,7 +57,7 @@ class SourceEntry(Entry):
 
 
 class StoredEntry(Entry):
-    """How a FAISS index stores its vectors, see `faiss_layouts`; its other keys are parameters."""
+    """How a FAISS index stores its vectors, see `engines/faiss.py`; its other keys are parameters."""
 
     layout: str
 
