@@ -14,8 +14,8 @@ import typer
 
 from lexvl_anserini.cli import DataDir, Device, Style, Verbose, print_rows, run
 from lexvl_anserini.encoders.loading import load_encoder_from
+from lexvl_anserini.engines.engine import index_path
 from lexvl_anserini.engines.index_folder import index_manifest
-from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import expect_lexical, read_run_manifest
 from lexvl_anserini.searching.searcher import Index

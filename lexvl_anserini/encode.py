@@ -348,8 +348,8 @@ def command(
 
 def encode_for_index(work: Work) -> dict[str, Any]:
     """Encodes topics as a search of an index does, and returns the rows of the command."""
+    from lexvl_anserini.engines.engine import index_path
     from lexvl_anserini.engines.index_folder import index_manifest
-    from lexvl_anserini.engines.opening import index_path
     from lexvl_anserini.queries.query_source import find_topic_source
     from lexvl_anserini.searching.query_encoder import EncoderChanges
 

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from lexvl_anserini import cli
+from lexvl_anserini.engines.engine import find_engine, find_urls
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report
-from lexvl_anserini.engines.opening import find_engine, find_urls
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import FIELDS, Manifest
 from lexvl_anserini.searching.building import (
@@ -175,7 +175,7 @@ def command(
 
 def join_shards(fields: Sequence[str], shards: Sequence[str], overwrite: bool, with_others: bool) -> Path:
     """Writes the shards of several fields as one folder of shards; returns it."""
-    from lexvl_anserini.engines.analysis import load_word_analysis
+    from lexvl_anserini.engines.lucene.fields import load_word_analysis
     from lexvl_anserini.shards.fields import join_fields
 
     if len(shards) > 1 or with_others:

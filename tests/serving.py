@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.engines.opening import open_impact_index
+from lexvl_anserini.engines.engine import open_impact_index
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.queries.clauses import All, Impacts, Not, Term
 from lexvl_anserini.queries.query_vectors import encode_queries

@@ -124,7 +124,7 @@ class OpenIndex:
     """An open index that answers refined queries."""
 
     def __init__(self, shards: Path, folder: Path, vector_of: VectorOf | None = None):
-        from lexvl_anserini.engines.opening import open_impact_index
+        from lexvl_anserini.engines.engine import open_impact_index
         from lexvl_anserini.searching.building import build_index
 
         built = build_index(shards, folder)

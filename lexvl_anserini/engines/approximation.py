@@ -19,18 +19,14 @@ REACHES = (1.1, 1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
 
 PREPARE = "python -m lexvl_anserini.index --approximate --index INDEX"
 
-
 # The exact hits of a query: their number, and the score of the last.
 Exact = tuple[int, float]
 
 
 def compute_mean_recall(exact: Sequence[Exact], scores: Sequence[np.ndarray]) -> float:
-    """Mean over queries of the share of the exact hits whose places are taken by documents of their scores.
+    """Mean over queries of the share of the exact hits whose places are taken by documents of their true `scores`.
 
     Documents with the score of the last exact hit are as good as it. A query without hits does not count.
-
-    Args:
-        scores: the true scores of each query's hits, distinct documents.
     """
     shares = [
         min(1.0, np.count_nonzero(of_query >= least) / count)
@@ -47,12 +43,7 @@ def check_recall(recall: float) -> None:
 
 
 def choose_setting(report: IndexReport, index: Path, recall: float, hits: int) -> SettingEntry:
-    """The measured setting that scores the fewest documents for this recall.
-
-    Raises:
-        UsageError: the index is of another engine, or lists of so many hits are not measured.
-        ArtefactError: nothing is measured, or no setting has this recall.
-    """
+    """The measured setting that scores the fewest documents for this recall."""
     if report.engine != "lucene":
         raise UsageError(f"{index}: an index of the engine {report.engine}; approximate search is for those of lucene")
     settings = [SettingEntry(entry) for entry in report.approximation.get("settings", ())]

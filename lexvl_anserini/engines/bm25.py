@@ -18,15 +18,14 @@ import orjson
 from lexvl_anserini.data.checks import SeenIds
 from lexvl_anserini.encoders.families.bm25 import ENGLISH, BM25Settings
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.analysis import make_analyzer
-from lexvl_anserini.engines.engine import EngineOptions, TextEngine
+from lexvl_anserini.engines.engine import EngineOptions, TextEngine, check_switches, read_switches
 from lexvl_anserini.engines.index_folder import BuiltIndex, measure_folder, read_report, write_index, write_report
 from lexvl_anserini.engines.jvm import call_java, capture_stdout, get_java_class, raise_java_errors, read_lucene_version
-from lexvl_anserini.engines.lucene.fields import close, get_reader, list_commit_files, open_whole_index
+from lexvl_anserini.engines.lucene.fields import close, get_reader, list_commit_files, make_analyzer, open_whole_index
 from lexvl_anserini.engines.lucene.versions import format_version, read_commit_id, refuse_newer
 from lexvl_anserini.engines.lucene.writing import find_manifest, read_written_report
-from lexvl_anserini.engines.verifying import Verification
-from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
+from lexvl_anserini.engines.verifying import Reading, Verification
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Topic
@@ -113,12 +112,8 @@ class BM25Engine(TextEngine):
                     f"{index}: Anserini indexed {held['documents']} of {counts['documents']} documents, of which "
                     f"{counts['empty']} are empty ({complaint})"
                 )
-            report = {
-                "engine": "bm25",
-                "lucene": format_version(read_lucene_version()),
-                **counts,
-                "postings": held["postings"],
-            }
+            report = {"engine": "bm25", "lucene": format_version(read_lucene_version()), **counts}
+            report |= {"postings": held["postings"]}
             report |= {"options": options.to_json()} if options.to_json() else {}
             report |= {"bytes": measure_folder(part), "commit": read_commit_id(part)}
             write_report(part, report, manifest)
@@ -127,18 +122,9 @@ class BM25Engine(TextEngine):
     @staticmethod
     def options(values: Mapping[str, Any]) -> BM25Options:
         """The typed options."""
-        for name, value in values.items():
-            if name not in BM25Engine.option_names:
-                raise UnknownName("option of the engine bm25", name, BM25Engine.option_names)
-            if not isinstance(value, bool):
-                raise UsageError(f"option {name} of the engine bm25: {value!r}, expected True or False")
-        return BM25Options(**values)
+        return BM25Options(**check_switches("bm25", values, BM25Engine.option_names))
 
-    @staticmethod
-    def read_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The options in index.json; empty at the default."""
-        stored: Mapping[str, Any] = report.get("options") or {}
-        return stored
+    read_options = staticmethod(read_switches)
 
     def search(
         self, queries: Iterable[Topic], hits: int, threads: int = 1, rm3: RM3 | None = None
@@ -182,15 +168,13 @@ class BM25Engine(TextEngine):
         for topic in batch:
             if topic.text is None:
                 raise UsageError(f"topic {topic.query_id!r} has no text; BM25 searches texts only")
-        reading, failing = self.verification.reading(), raise_java_errors("Anserini could not search")
+        reading, failing = Reading([self.verification]), raise_java_errors("Anserini could not search")
         # `capture_stdout` lets one thread in at a time.
         with reading, capture_stdout() as printed, failing, call_java(), self._expanding(rm3):
             # Anserini merges topics of one id; positions are distinct.
-            texts = java_list(str(topic.text) for topic in batch)
-            numbers = java_list(map(str, range(len(batch))))
-            lists = orjson.loads(
-                self.json.writeValueAsString(self.searcher.batch_search(texts, numbers, hits, threads))
-            )
+            texts, numbers = java_list(str(topic.text) for topic in batch), java_list(map(str, range(len(batch))))
+            answer = self.searcher.batch_search(texts, numbers, hits, threads)
+            lists = orjson.loads(self.json.writeValueAsString(answer))
             lost = next((topic for number, topic in enumerate(batch) if str(number) not in lists), None)
             if lost is not None:
                 raise ArtefactError(f"Anserini lost topic {lost.query_id!r}: {printed()[-300:]}")

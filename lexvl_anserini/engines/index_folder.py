@@ -38,13 +38,11 @@ RESIDENT_NAME = re.compile(r"resident(-[1-9][0-9]*)?\.bin")
 # And its documents in groups, where approximate search was prepared.
 APPROXIMATE = "approximate.bin"
 
-
 # What a build reads of a folder of shards, or of an index, before it reads documents.
 HEADS = (MANIFEST, REPORT, VOCABULARY)
 
 # In the folder of a partition of an index: which collection it belongs to.
 PARTITION = "partition.json"
-
 
 # Numbers of the files of an index that change when it is replaced.
 IndexState = tuple[int, int, int]
@@ -59,19 +57,13 @@ class SourceEntry(Entry):
 
 
 class StoredEntry(Entry):
-    """How a FAISS index stores its vectors, see `faiss_layouts`; its other keys are parameters."""
+    """How a FAISS index stores its vectors, see `engines/faiss.py`; its other keys are parameters."""
 
     layout: str
 
 
 class SettingEntry(Entry):
-    """A measured setting of approximate search, see `approximation`.
-
-    hits       the length of the lists
-    reach      see `engines/resident/approximate.py`
-    recall     the mean share of the exact lists that it finds
-    documents  the mean number that it scores
-    """
+    """A measured setting of approximate search: `recall` of lists of `hits`, for so many scored documents a query."""
 
     hits: int
     reach: float
@@ -90,9 +82,7 @@ class ApproximationEntry(Entry):
 class ResidentEntry(Entry):
     """One of several files of resident postings, of the documents that follow those of the file before.
 
-    file    its name
-    commit  id of Lucene's commit that it was written from
-    live    Lucene's file that marks those of its documents that are deleted; empty without one
+    It was written from Lucene's `commit`; `live` is Lucene's file that marks its deleted documents, empty without one.
     """
 
     file: str
@@ -151,10 +141,7 @@ class BuiltIndex:
 
 @contextmanager
 def write_index(index: Path, shards: Path, manifest: Manifest) -> Iterator[Path]:
-    """Yields `INDEX.part` for the engine to fill, then gives it its name; an exception leaves nothing.
-
-    An older index of that name stays until the new one is whole.
-    """
+    """Yields `INDEX.part` for the engine to fill, which then replaces the index; an exception changes nothing."""
     with new_folder(index) as part:
         yield part
         if (shards / VOCABULARY).is_file():
@@ -216,11 +203,7 @@ def measure_folder(index: Path) -> int:
 
 
 def index_manifest(index: Path, manifest: Path | None = None) -> Manifest:
-    """The manifest of an index, or of the shards a stock index was built from.
-
-    Raises:
-        ArtefactError: there is no such index, or no manifest; or it is a partition of an index, or of a newer Lucene.
-    """
+    """The manifest of an index, or of the shards a stock index was built from."""
     try:
         present = index.is_dir()
     except OSError:  # a name that no file system takes

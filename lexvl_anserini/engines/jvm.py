@@ -29,7 +29,7 @@ from lexvl_anserini.ground.files import find_quoted_number
 from lexvl_anserini.ground.machine import find_package
 from lexvl_anserini.ground.progress import waiting
 
-# Our own classes, compiled from the sources beside it (engines/lucene/jar.py).
+# Our own classes, compiled from the sources beside it (tools/build_jar.py).
 OUR_JAR = Path(__file__).parent / "java" / "lexvl.jar"
 
 # Pyserini's jar, which holds Anserini, Lucene and all else.
@@ -44,8 +44,7 @@ YOUNG_BYTES = 64 << 20
 # Bits of the units of `-Xmx`.
 SHIFTS = {"k": 10, "m": 20, "g": 30}
 
-# $LEXVL_JAVA_OPTIONS of a process that only indexes, if the user sets none: the second compiler costs as much as it
-# gains there, also in long runs; searching gains a quarter by it.
+# $LEXVL_JAVA_OPTIONS of a process that only indexes, if the user sets none: the second compiler gains only searches.
 INDEXING_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # Queries have as many clauses as terms; Lucene's default is 1,024, our vocabularies are larger.
@@ -79,7 +78,7 @@ VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 
 
 class Runtime(NamedTuple):
-    """A Java runtime: its home folder, its major version, and why it was chosen."""
+    """A Java runtime, and why it was chosen."""
 
     home: Path
     version: int
@@ -158,7 +157,7 @@ def measure_quarter_memory() -> int:
 
 
 def check_options(runtime: Runtime, options: list[str]) -> None:
-    """Tries the options on a child process, because a machine that cannot start ends the process that starts it."""
+    """Tries the options on a child process."""
     try:
         child = _run_java(runtime.home, *options)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -176,10 +175,7 @@ def _run_java(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def start() -> None:
-    """Starts the virtual machine with Pyserini's jar, once; a second call does nothing.
-
-    A machine that another library started (Pyserini imported first) is used if it fits.
-    """
+    """Starts the virtual machine with Pyserini's jar, once; one that another library started is used if it fits."""
     if _Started.pid is None:
         with _Started.lock:
             if _Started.pid is None:
@@ -276,19 +272,11 @@ class Exclusive:
         self.java = java
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            with call_java():
-                return getattr(self.java, name)(*arguments)
-
-        return call
+        return call_java()(lambda *arguments: getattr(self.java, name)(*arguments))
 
 
-def _after_fork() -> None:
-    """In a child no thread holds the lock."""
-    _Started.lock = RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+# In a child no thread holds the lock.
+os.register_at_fork(after_in_child=lambda: setattr(_Started, "lock", RLock()))
 
 
 @cache
@@ -331,10 +319,7 @@ def call_cast(name: str, value: Any) -> Any:
 
 @contextmanager
 def capture_stdout() -> Iterator[Any]:
-    """Keeps what Java code writes to standard output out of ours; yields a function that returns it.
-
-    Only Java's own stream is exchanged: what Python's threads print meanwhile is printed. One thread at a time.
-    """
+    """Keeps what Java writes to standard output, of one thread at a time; yields a function that returns it."""
     with _Started.capture:
         with call_java():
             system, written = get_java_class("java.lang.System"), get_java_class("java.io.ByteArrayOutputStream")()
@@ -354,11 +339,9 @@ def capture_stdout() -> Iterator[Any]:
 
 @contextmanager
 def raise_java_errors(what: str) -> Iterator[None]:
-    """Turns an exception of Java into one readable line that starts with `what`; starts the machine.
+    """Turns an exception of Java into an ArtefactError of one line that starts with `what`; starts the machine.
 
-    Raises:
-        ArtefactError: Java threw.
-        OSError: Java threw because of a full or unwritable disk; `files.disk_errors` explains it.
+    That of a full or unwritable disk becomes an OSError, which `files.disk_errors` explains.
     """
     start()
     from jnius import JavaException
@@ -417,10 +400,8 @@ def set_environment(**values: str | None) -> Iterator[None]:
 
     def put(settings: Mapping[str, str | None]) -> None:
         for name, value in settings.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+            os.environ.pop(name, None)
+            os.environ.update({} if value is None else {name: value})
 
     put(values)
     try:
@@ -444,22 +425,21 @@ def _add_to_class_path(jar: Path, name: str) -> None:
 
 def _check_running() -> None:
     """Checks that the machine in this process is new enough and holds an Anserini that we work with."""
-    remedy = START_FIRST
     try:
         version = str(get_java_class("java.lang.System").getProperty("java.specification.version"))
     except Exception as error:  # pyjnius raises its own and plain exceptions
-        raise JavaError(f"the Java machine of this process does not answer ({error}); {remedy}") from error
+        raise JavaError(f"the Java machine of this process does not answer ({error}); {START_FIRST}") from error
     if version.startswith("1.") or int(version) < MINIMUM_VERSION:
         raise JavaError(
-            f"a Java {version} machine runs in this process already, expected >= {MINIMUM_VERSION}; {remedy}, or set "
-            "JAVA_HOME to a newer one"
+            f"a Java {version} machine runs in this process already, expected >= {MINIMUM_VERSION}; {START_FIRST}, or "
+            "set JAVA_HOME to a newer one"
         )
     try:
         get_java_class("org.apache.lucene.search.IndexSearcher")
     except Exception as error:
         said = str(error).splitlines()[0]
         raise JavaError(
-            f"a Java machine runs in this process already, without Pyserini's jar ({said}); {remedy}"
+            f"a Java machine runs in this process already, without Pyserini's jar ({said}); {START_FIRST}"
         ) from error
     if read_lucene_version()[0] not in LUCENE_LINES:
         running, lines = ".".join(map(str, read_lucene_version())), " and ".join(map(str, LUCENE_LINES))

@@ -15,7 +15,7 @@ from functools import cached_property
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import orjson
@@ -39,15 +39,6 @@ from lexvl_anserini.shards.reading import expect_counts, read_impacts, read_voca
 ALL_TERMS = -1
 
 
-class GivenVectors:
-    """The query encoder of `LuceneImpactSearcher`: a query is its vector as JSON."""
-
-    def encode(self, text: str, **_: Any) -> dict[str, int]:
-        """The vector that a text holds."""
-        vector: dict[str, int] = orjson.loads(text)
-        return vector
-
-
 class StockPostings(LucenePostings):
     """Lucene's postings as stock's `batch_search` reads them; threads of a batch are Anserini's."""
 
@@ -57,13 +48,12 @@ class StockPostings(LucenePostings):
         super().__init__(reader)
         from pyserini.search.lucene import LuceneImpactSearcher
 
-        self.searcher = LuceneImpactSearcher(str(index.absolute()), GivenVectors(), min_idf=ALL_TERMS)
+        # A query is its vector as JSON.
+        encoder = SimpleNamespace(encode=lambda text, **_: orjson.loads(text))
+        self.searcher = LuceneImpactSearcher(str(index.absolute()), encoder, min_idf=ALL_TERMS)
 
     def lists(self, batch: QueryBatch, hits: int, threads: int) -> list[RankedList]:
-        """One ranked list per query.
-
-        Anserini lowers the later of equal scores by some millionths; the nearest integer is the score.
-        """
+        """One ranked list per query; Anserini lowers equal scores by some millionths, the nearest integer is right."""
         texts = [orjson.dumps({**vector}).decode() for vector in batch.vectors]
         numbers = list(map(str, range(len(batch))))
         with self.lock, raise_java_errors("stock Pyserini could not search"), call_java():
@@ -110,10 +100,8 @@ class PyseriniEngine(LuceneSearch):
         prepare()
         with write_index(index, shards, manifest) as part:
             complaint = run_stock(shards, part, threads)
-            with (
-                raise_java_errors(f"{index}: stock Pyserini wrote no index ({complaint})"),
-                open_whole_index(part) as whole,
-            ):
+            failing = raise_java_errors(f"{index}: stock Pyserini wrote no index ({complaint})")
+            with failing, open_whole_index(part) as whole:
                 written = whole.counts()
             expected = {**counts, "documents": counts["documents"] - counts["empty"], "empty": 0}
             expect_counts(f"{index} after stock Pyserini ({complaint})", written, expected)
@@ -207,11 +195,10 @@ class Catalogues(ModuleType):
 def prepare() -> None:
     """Makes `import pyserini.search.lucene` work in this process; call it before the import.
 
-    It starts Java as our own engine does, because Pyserini's start ends the process on a runtime without the module
-    jdk.incubator.vector; the heap is Java's own default, a quarter of the memory, unless $LEXVL_JAVA_HEAP is set. It
-    puts that Java first on $PATH, for the `java` that Pyserini's trec_eval calls. It sets $OPENAI_API_KEY, if it is
-    unset, to a word that is no key: Pyserini 1.6 creates a client of OpenAI when it is imported. The catalogues of
-    indexes that Pyserini 2.4 downloads when it is imported are downloaded when one is looked up: folders need none.
+    It starts Java as our own engine does, with Java's own default heap unless $LEXVL_JAVA_HEAP is set. It puts that
+    Java first on $PATH, for the `java` that Pyserini's trec_eval calls. It sets $OPENAI_API_KEY, if it is unset, to a
+    word that is no key: Pyserini 1.6 creates a client of OpenAI when it is imported. The catalogues of indexes that
+    Pyserini 2.4 downloads when it is imported are downloaded when one is looked up.
     """
     os.environ.setdefault("OPENAI_API_KEY", "none")
     quarter = f"{jvm.measure_quarter_memory() >> 20}m"

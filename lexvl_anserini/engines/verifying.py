@@ -39,13 +39,9 @@ class Verification:
     """Compares files with the checksums at their ends; the comparison begins at once and is made once.
 
     Args:
-        index: for errors.
         names: of Lucene's files in the index, and of other files with such an end. Those of a large index are opened
             here, so that they stay those of this moment if another process replaces the index.
         remedies: what to do about a damaged file, by name, other than to build the index again.
-
-    Raises:
-        ArtefactError: a file cannot be opened, or one of a small index is damaged.
     """
 
     def __init__(self, index: Path, names: Iterable[str], remedies: Mapping[str, str] = MappingProxyType({})):
@@ -84,10 +80,6 @@ class Verification:
         """Ends a comparison that still runs."""
         self._stopped.set()
         self._thread.join()
-
-    def reading(self) -> Reading:
-        """Around reading the files."""
-        return Reading([self])
 
     def _compare(self) -> None:
         try:
@@ -145,11 +137,7 @@ def _links_remembered(index: Path) -> Iterator[None]:
 
 
 class Reading:
-    """Around reading files: where a damaged one makes that fail, the error is about the file.
-
-    Args:
-        verifications: of the files, and of those that are opened meanwhile.
-    """
+    """Around reading files: where a damaged one makes that fail, the error is about the file."""
 
     def __init__(self, verifications: Sequence[Verification]):
         self.verifications = verifications

@@ -99,8 +99,8 @@ class EngineRow(NamedTuple):
     Attributes:
         home: "module:class".
         kinds: of shards that it indexes.
-        urls: for an engine whose indexes have URLs that begin with its name: "module:object" with the methods of
-            `engines.opening.Urls`.
+        urls: for an engine whose indexes have URLs that begin with its name: "module:object" with the methods
+            `copied` and `target` (`engines.engine.find_urls`).
     """
 
     home: str

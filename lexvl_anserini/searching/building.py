@@ -8,9 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.data.pictures.images import count_usable_cores
-from lexvl_anserini.engines.engine import ChangingEngine, EngineOptions
+from lexvl_anserini.engines.engine import (
+    ChangingEngine,
+    EngineOptions,
+    choose_engine,
+    find_engine,
+    get_changing_engine,
+    get_engine,
+    resolve_target,
+)
 from lexvl_anserini.engines.index_folder import REPORT, is_index, read_report
-from lexvl_anserini.engines.opening import choose_engine, find_engine, get_changing_engine, get_engine, resolve_target
 from lexvl_anserini.ground.claims import Claim, claim, report_finished
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import clear_remains, sole_writer

@@ -13,9 +13,9 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.data.dataset import load_reference
+from lexvl_anserini.engines.engine import find_engine
 from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
 from lexvl_anserini.engines.lucene.versions import read_commit_id
-from lexvl_anserini.engines.opening import find_engine
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.machine import list_versions
 from lexvl_anserini.ground.manifest import NAMED, Manifest, RunManifest

@@ -15,7 +15,7 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.encoders.loading import load_encoder_from
 from lexvl_anserini.encoders.parts.fields import FieldsTower, QueryField, read_weight, split_field_options
-from lexvl_anserini.engines.analysis import load_word_analysis
+from lexvl_anserini.engines.lucene.fields import load_word_analysis
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import FIELDS, EncoderRef, FieldEntry, Manifest
 from lexvl_anserini.ground.quantise import Quantiser

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.encoders.parts.fields import FieldsTower
+from lexvl_anserini.engines.engine import index_path, open_index
 from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, is_index, read_index_state, read_report
-from lexvl_anserini.engines.opening import index_path, open_index
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest, expect_lexical
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic

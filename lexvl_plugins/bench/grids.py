@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from lexvl_anserini.cli import parse_settings
+from lexvl_anserini.engines.engine import index_path
 from lexvl_anserini.engines.index_folder import index_manifest
-from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import EncoderRef
 from lexvl_anserini.queries.query_vectors import RM3, Feedback

@@ -172,7 +172,7 @@ def measure_opening(index: Path, queries: Path) -> dict[str, Any]:
 
 def open_ours(index: str, queries: str) -> dict[str, float]:
     """What the child does: opens an index as `search` does, searches it for one query, and opens it again."""
-    from lexvl_anserini.engines.opening import open_index
+    from lexvl_anserini.engines.engine import open_index
 
     jvm.start()
     [query, *_] = read_queries(queries)

@@ -176,8 +176,8 @@ def answer(shards: str, index: str, topics: str | None, count: int, tokens: int 
     import torch
     from lexvl_eval.measures.flops import count_sparsity
 
+    from lexvl_anserini.engines.engine import open_index
     from lexvl_anserini.engines.index_folder import index_manifest
-    from lexvl_anserini.engines.opening import open_index
     from lexvl_anserini.ground.records import ImpactQuery
     from lexvl_anserini.queries.query_source import find_topic_source, find_vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries

@@ -145,8 +145,8 @@ def index_ours(shards: str, index: str, threads: int, cores: int | None = None) 
 
 def open_ours(index: str, resident: bool) -> Any:
     """Our engine; one form of the postings serves from the first query on: no round mixes the two."""
+    from lexvl_anserini.engines.engine import open_index
     from lexvl_anserini.engines.index_folder import RESIDENT, index_manifest
-    from lexvl_anserini.engines.opening import open_index
 
     path = Path(index)
     os.environ["LEXVL_POSTINGS"] = "resident" if resident and (path / RESIDENT).is_file() else "lucene"

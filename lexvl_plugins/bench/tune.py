@@ -29,8 +29,8 @@ from lexvl_eval.report.render import FOUR_DECIMALS, MISSING, Column, Table, chec
 from lexvl_eval.report.tables import split_names
 
 from lexvl_anserini.cli import DataDir, Verbose, expand_options, run
+from lexvl_anserini.engines.engine import index_path
 from lexvl_anserini.engines.index_folder import index_manifest
-from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.manifest import CorpusRef

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lexvl_anserini import index
-from lexvl_anserini.engines.opening import find_urls
+from lexvl_anserini.engines.engine import find_urls
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.cluster.options import RunnerOptions, extend, print_urls
 from lexvl_plugins.cluster.parts import fetch_shards

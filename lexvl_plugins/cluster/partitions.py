@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
+from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine, open_impact_index
 from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.writing import IndexOptions
-from lexvl_anserini.engines.opening import open_impact_index
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent

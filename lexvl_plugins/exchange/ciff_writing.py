@@ -18,8 +18,7 @@ from lexvl_anserini.engines.compiling import kernel
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import Exclusive, raise_java_errors
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, get_reader, open_whole_index
-from lexvl_anserini.engines.lucene.vectors import read_names
-from lexvl_anserini.engines.resident.packing import Lists, exported
+from lexvl_anserini.engines.resident.packing import Lists, exported, read_names
 from lexvl_anserini.ground.claims import refuse_existing
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write, open_gzip

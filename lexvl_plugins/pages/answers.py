@@ -22,7 +22,7 @@ from lexvl_eval.report.strips import Cell, Item, Strip
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.engines.analysis import load_word_analysis
+from lexvl_anserini.engines.lucene.fields import load_word_analysis
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.searcher import Index

@@ -17,8 +17,8 @@ from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.encoder import OtherModality, Tower
 from lexvl_anserini.encoders.loading import load_encoder_from
 from lexvl_anserini.encoders.parts.fields import split_field_options
+from lexvl_anserini.engines.engine import find_urls, index_name, index_path
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_index_state, read_report
-from lexvl_anserini.engines.opening import find_urls, index_name, index_path
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import FieldEntry, Manifest, expect_lexical
 from lexvl_anserini.ground.records import Document, mark_field

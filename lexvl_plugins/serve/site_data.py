@@ -14,7 +14,7 @@ import numpy as np
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.tokens import list_token_strings
-from lexvl_anserini.engines.lucene.vectors import read_vectors
+from lexvl_anserini.engines.resident.packing import read_vectors
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.quantise import CsrRows, Quantiser
 from lexvl_plugins.serve.answering import measure_region

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from lexvl_anserini.data.dataset import data_root
+from lexvl_anserini.engines.engine import Target, get_engine
 from lexvl_anserini.engines.index_folder import REPORT
-from lexvl_anserini.engines.opening import Target, get_engine
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write, format_json, new_folder
 from lexvl_anserini.ground.manifest import MANIFEST

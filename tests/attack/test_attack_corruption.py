@@ -105,7 +105,7 @@ def sounds(tmp_path_factory: pytest.TempPathFactory) -> list[Sound]:
 
 def _texts(index: Path, topics: list[Topic]) -> Iterator[list[Any]]:
     """BM25 without loading its encoder, which only passes texts on."""
-    from lexvl_anserini.engines.opening import open_index, open_verified
+    from lexvl_anserini.engines.engine import open_index, open_verified
     from lexvl_anserini.ground.manifest import read_manifest
 
     with open_verified(open_index(index, read_manifest(index))) as engine:

@@ -1,6 +1,6 @@
 """Stock Pyserini beside us: its modules start in a process that `prepare` made ready, on both lines, without network.
 
-Rankings are compared in tests/engines/test_lucene.py and test_anserini.py.
+Rankings are compared in tests/engines/test_lucene.py.
 """
 
 from __future__ import annotations

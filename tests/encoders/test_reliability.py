@@ -200,7 +200,7 @@ def test_an_adapter_is_not_followed(planted):
 def test_names_in_data_are_rows_of_tables(name):
     """A manifest names its encoder and an index its engine; neither is imported by that name."""
     from lexvl_anserini.encoders.loading import load_encoder_from
-    from lexvl_anserini.engines.opening import get_engine
+    from lexvl_anserini.engines.engine import get_engine
     from lexvl_anserini.ground.manifest import EncoderRef
 
     with pytest.raises(UnknownName, match="unknown encoder"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from shard_folders import Documents, write_dense_shards, write_shards
 
-from lexvl_anserini.engines.opening import open_impact_index, open_verified
+from lexvl_anserini.engines.engine import open_impact_index, open_verified
 from lexvl_anserini.engines.resident.choosing import VARIABLE
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import read_manifest

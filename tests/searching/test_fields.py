@@ -18,7 +18,7 @@ from word_towers import TERMS, WordTower, corpus
 from lexvl_anserini.encode import command as encode_command
 from lexvl_anserini.encoders.loading import load_encoder, load_encoder_from
 from lexvl_anserini.encoders.parts.fields import FieldsTower, QueryField
-from lexvl_anserini.engines.analysis import load_word_analysis
+from lexvl_anserini.engines.lucene.fields import load_word_analysis
 from lexvl_anserini.explain import command as explain_command
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest

@@ -97,7 +97,7 @@ import multiprocessing, sys
 from pathlib import Path
 from lexvl_anserini.searching.searcher import Searcher, search_index
 from lexvl_anserini.engines.index_folder import index_manifest
-from lexvl_anserini.engines.opening import open_impact_index
+from lexvl_anserini.engines.engine import open_impact_index
 from lexvl_anserini.ground.errors import JavaError
 from lexvl_anserini.queries.clauses import Impacts
 from lexvl_anserini.searching.shared_terms import explain_documents

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -63,9 +64,14 @@ def check_index(index: Path, shards: Sequence[Path], opened: Open, progress: Pro
             problems.append(f"document id {twice!r} occurs twice")
         _check_counts(index, whole, manifest, problems)
     sources = [(folder, read_impact_manifest(folder)) for folder in shards]
-    for folder, source in sources:
-        _check_source(index, manifest, folder, source, problems)
     noted = [entry["shards"] for entry in list_sources(index, manifest)]
+    for folder, source in sources:
+        same = compare_requests(manifest.meaning(), source.meaning())
+        if not same:
+            problems.append(f"{folder} is of another {', '.join(same.differing)}")
+        elif source_digest(source) not in noted:
+            problems.append(f"{folder} holds other shards than the index was built from")
+        _check_vocabulary(folder, source, problems)
     if not problems:
         _check_resident(index)
         # In the order in which the index received them, whatever the order of the arguments.
@@ -122,17 +128,6 @@ def _check_resident(index: Path) -> None:
         raise ArtefactError(f"{groups}: damaged, or missing; write it again with {PREPARE}")
 
 
-def _check_source(index: Path, manifest: Manifest, folder: Path, source: Manifest, problems: list[str]) -> None:
-    """Checks that the index was built from these shards."""
-    same = compare_requests(manifest.meaning(), source.meaning())
-    known = {entry["shards"] for entry in list_sources(index, manifest)}
-    if not same:
-        problems.append(f"{folder} is of another {', '.join(same.differing)}")
-    elif source_digest(source) not in known:
-        problems.append(f"{folder} holds other shards than the index was built from")
-    _check_vocabulary(folder, source, problems)
-
-
 def _check_documents(
     index: Path,
     manifest: Manifest,
@@ -175,11 +170,8 @@ def _check_documents(
     for form in (ALWAYS, NEVER) if read_resident_files(index) else (NEVER,):
         with set_environment(**{VARIABLE: form}):
             engine = opened(index, manifest)
-        try:
-            problems += _differing_postings(engine, sample)
-            problems += _differing_scores(engine, sample)
-        finally:
-            engine.close()
+        with closing(engine):
+            problems += [*_differing_postings(engine, sample), *_differing_scores(engine, sample)]
     return {"ids": seen, "sampled_documents": len(sample), "sampled_queries": min(QUERIES, len(sample))}
 
 

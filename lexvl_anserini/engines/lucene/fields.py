@@ -11,15 +11,16 @@ the postings, its vector from its term vector, its text from the stored fields.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 
-from lexvl_anserini.encoders.families.bm25 import BM25Settings
+from lexvl_anserini.encoders.families.bm25 import ENGLISH, BM25Settings
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.jvm import Exclusive, call_cast, call_java, get_java_class, get_our_class, raise_java_errors
 from lexvl_anserini.engines.lucene.versions import refuse_newer
@@ -98,17 +99,12 @@ LARGEST_INT = 2**31 - 1
 
 
 class Segment(NamedTuple):
-    """A segment of Lucene.
-
-    documents  their number, deleted ones included
-    deleted    the number of those that are marked as deleted
-    state      a text that no other content has, whatever of it is deleted
-    live       the file that marks deleted documents; "" without one
-    """
+    """A segment of Lucene; `state` is a text that no other content has, whatever of it is deleted."""
 
     documents: int
     deleted: int
     state: str
+    # The file that marks deleted documents; "" without one.
     live: str
 
 
@@ -139,8 +135,7 @@ class WholeIndex:
 
     def duplicate(self) -> str | None:
         """An id that two documents have; None if each has its own."""
-        twice = self.java.duplicate()
-        return None if twice is None else str(twice)
+        return self.java.duplicate()
 
     def refuse_duplicates(self) -> None:
         """Raises ArtefactError if two documents have one id."""
@@ -149,8 +144,7 @@ class WholeIndex:
 
     def common(self, other: Any) -> str | None:
         """An id that a document of another reader has too; None if there is none."""
-        common = self.java.common(other)
-        return None if common is None else str(common)
+        return self.java.common(other)
 
     def missing(self, doc_ids: Iterable[str]) -> list[str]:
         """Those of the ids that no document has, in their order."""
@@ -171,10 +165,7 @@ def open_whole_index(folder: Path) -> Iterator[WholeIndex]:
 
 
 def read_keywords(index: Path, key: str) -> dict[str, str]:
-    """The value of a metadata key by document id, for a key whose values are texts without line feeds.
-
-    Documents without the key are absent.
-    """
+    """The value of a metadata key by id of the documents that have it, where values are lines of text."""
     jvm.start()
     with raise_java_errors(f"{index}: cannot be read"), open_whole_index(index) as whole:
         lines = whole.java.keywords(META + key).tostring().decode().split("\n")[:-1]
@@ -183,10 +174,7 @@ def read_keywords(index: Path, key: str) -> dict[str, str]:
 
 @call_java()
 def read_impacts(reader: Any, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
-    """The document's impact for each of the terms that it has, in their order.
-
-    Each term's postings are entered at the document; nothing is scanned.
-    """
+    """The document's impact for each of the terms that it has, in their order."""
     leaf, number = find_place(reader, doc_id)
     bytes_ref, frequencies = get_java_class("org.apache.lucene.util.BytesRef"), _postings().FREQS
     impacts: dict[str, int] = {}
@@ -219,8 +207,10 @@ def read_vector(reader: Any, doc_id: str) -> dict[str, int]:
                 "this index has no term vectors; build it with --term-vectors, or name the shards (--feedback-shards)"
             )
         return {}
-    iterator = held.iterator()
-    return {str(term.utf8ToString()): int(iterator.totalTermFreq()) for term in _terms(iterator)}
+    iterator, vector = held.iterator(), {}
+    while (term := iterator.next()) is not None:
+        vector[str(term.utf8ToString())] = int(iterator.totalTermFreq())
+    return vector
 
 
 def load_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str]:
@@ -254,6 +244,27 @@ def _postings() -> Any:
     return get_java_class("org.apache.lucene.index.PostingsEnum")
 
 
-def _terms(iterator: Any) -> Iterator[Any]:
-    while (term := iterator.next()) is not None:
-        yield term
+@call_java()
+def make_analyzer(settings: BM25Settings) -> Any:
+    """The Java analyser of some settings."""
+    if settings.language != ENGLISH:
+        return get_java_class("io.anserini.analysis.AnalyzerMap").getLanguageSpecificAnalyzer(settings.language)
+    english = get_java_class("io.anserini.analysis.DefaultEnglishAnalyzer")
+    return english.fromArguments(settings.stemmer, settings.keep_stopwords, None)
+
+
+def load_word_analysis(settings: BM25Settings) -> Callable[[str], list[str]]:
+    """A function that returns the words of a text, in their order and as often as they occur."""
+    jvm.start()
+    analyzer = make_analyzer(settings)
+    with call_java():
+        analyse = get_java_class("io.anserini.analysis.AnalyzerUtils").analyze
+        # One call for all words of a text.
+        as_json = get_java_class("com.fasterxml.jackson.databind.ObjectMapper")().writeValueAsString
+
+    def words(text: str) -> list[str]:
+        with raise_java_errors("Anserini could not analyse a text"), call_java():
+            split: list[str] = orjson.loads(as_json(analyse(analyzer, text)))
+        return split
+
+    return words

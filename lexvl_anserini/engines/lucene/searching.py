@@ -21,7 +21,7 @@ from lexvl_anserini.queries.query_vectors import QueryBatch
 from lexvl_anserini.runs.order import RankedList, group_by_documents
 
 if TYPE_CHECKING:
-    from lexvl_anserini.engines.resident.joined import PostingLists
+    from lexvl_anserini.engines.resident.layout import PostingLists
 
 # Hits that one call returns, about 20 bytes each.
 BATCH_HITS = 1 << 17
@@ -40,14 +40,12 @@ HEADER = Struct("<ii")
 class BatchSearcher:
     """Computes dot products with the documents of an open index; all forms of its postings give the same lists.
 
-    Args:
+    Attributes:
         lucene: returns Lucene's postings.
-        documents: how many the index has.
         max_impact: the greatest impact of all, if known.
         serving: receives the number of queries that were answered, and returns the resident postings, or None where
             Lucene's answer; itself None for an index without them.
-
-    served  the number of queries that each form has answered
+        served: the number of queries that each form has answered.
     """
 
     def __init__(
@@ -77,9 +75,7 @@ class BatchSearcher:
     ) -> Iterator[RankedList]:
         """One list per query, in their order; memory does not grow with their number.
 
-        Args:
-            allowed: uint8 [documents], 1 for those that can be hits, of an index with resident postings; None for all.
-            best: from 1 on, hits are documents, scored by the sum of so many passages.
+        `allowed` and `best` are as of `ResidentPostings.lists`; only resident postings have a filter.
         """
         check_count("hits", hits)
         check_count("threads", threads, most=MOST_THREADS)
@@ -119,24 +115,21 @@ class BatchSearcher:
         checked = QueryBatch(batch)
         self._refuse_inexact(checked)
         resident = self.resident()
-        if resident is None:
-            assert allowed is None, "Lucene's postings have no filter"
-            form, lists = self.lucene().name, self._ask_lucene(batch, checked, hits, threads, best)
-        else:
-            form, lists = resident.name, resident.lists(checked, hits, threads, allowed, best)
-        self.count(form, len(batch))
-        return lists
-
-    def _ask_lucene(
-        self, batch: list[ImpactQuery], checked: QueryBatch, hits: int, threads: int, best: int
-    ) -> list[RankedList]:
-        if not best:
-            return self.lucene().lists(checked, hits, threads)
 
         def passages(some: Sequence[ImpactQuery], depth: int) -> list[RankedList]:
             return self.lucene().lists(QueryBatch(some), min(depth, self.documents), threads)
 
-        return list(group_by_documents(passages, batch, hits, best))
+        if resident is not None:
+            lists = resident.lists(checked, hits, threads, allowed, best)
+        else:
+            assert allowed is None, "Lucene's postings have no filter"
+            lists = (
+                list(group_by_documents(passages, batch, hits, best))
+                if best
+                else self.lucene().lists(checked, hits, threads)
+            )
+        self.count((resident or self.lucene()).name, len(batch))
+        return lists
 
     def _refuse_inexact(self, batch: QueryBatch) -> None:
         """Refuses (ArtefactError) a query whose score could reach 2^24."""
@@ -186,8 +179,7 @@ class LucenePostings:
             numbers = np.array([self.numbers[term] for term in terms], dtype="<i4")
             with raise_java_errors("the index cannot be searched"):
                 raw = self.static.maxImpacts(self.java, numbers.tobytes()).tostring()
-        impacts: list[int] = np.frombuffer(raw, "<i4").tolist()
-        return impacts
+        return np.frombuffer(raw, "<i4").tolist()
 
     def bounds(self, batch: QueryBatch) -> np.ndarray:
         """An upper bound of the score of any document for each query, float64 [queries]."""

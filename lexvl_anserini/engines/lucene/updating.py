@@ -74,7 +74,7 @@ def merge(
         with _updater(index, part, created, options) as updater:
             for source, of_source in zip(sources, manifests, strict=True):
                 with _as_index(source, of_source, part, created, options, threads, progress) as (folder, has):
-                    fields = _join_manifests(fields, has, source)
+                    fields = _join_fields(fields, has, source)
                     updater.add(str(folder.absolute()))
             updater.finish(True)
         with open_whole_index(part) as whole:
@@ -91,9 +91,7 @@ def append(
 ) -> BuiltIndex:
     """Adds the documents of other folders (shards, or indexes) to an index; skips folders that it holds already.
 
-    Args:
-        replacing: a new document replaces the one of its id; without, a common id raises. Shards that the index holds
-            already restore their documents that were deleted or replaced.
+    With `replacing`, shards that the index holds already restore their documents that were deleted or replaced.
     """
     jvm.start()
     read_source_manifest(index)  # refuses what cannot be searched exactly
@@ -122,7 +120,7 @@ def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: in
             with _updater(index, part, created, options) as updater:
                 for source, of_source in zip(new, manifests, strict=True):
                     with _as_index(source, of_source, part, created, options, threads, progress) as (folder, has):
-                        fields = _join_manifests(fields, has, source)
+                        fields = _join_fields(fields, has, source)
                         if replacing:
                             updater.deleteThoseOf(str(folder.absolute()))
                         else:
@@ -248,10 +246,7 @@ def _is_whole(resident: Path) -> bool:
 
 @contextmanager
 def _updater(index: Path, part: Path, created: int, options: IndexOptions) -> Iterator[Any]:
-    """Yields the Java updater of `part`, the new folder of an index; an exception discards its changes.
-
-    `created` is the major version of Lucene that counts as the creator of the index.
-    """
+    """Yields the Java updater of `part`, the new folder of an index; an exception discards its changes."""
     settings = (str(part.absolute()), make_similarity(), created, not options.text)
     with refuse_newer(index):
         updater = Exclusive(get_our_class("IndexUpdater")(*settings))
@@ -271,9 +266,8 @@ def _as_index(
         report = read_report(source)
         # Resident postings are written for the whole, whatever its parts have.
         if replace(IndexOptions(**report.options), resident=options.resident) != options:
-            raise ArtefactError(
-                f"{source}: built with {report['options']}, expected {options.to_json()}; build it again"
-            )
+            expected = options.to_json()
+            raise ArtefactError(f"{source}: built with {report['options']}, expected {expected}; build it again")
         with refuse_newer(source):
             yield source, report.fields
         progress(manifest.counts.documents)
@@ -290,8 +284,7 @@ def _as_index(
     rmtree(folder)
 
 
-def _join_manifests(fields: Mapping[str, str], more: Mapping[str, str], source: Path) -> dict[str, str]:
-    """The fields of both."""
+def _join_fields(fields: Mapping[str, str], more: Mapping[str, str], source: Path) -> dict[str, str]:
     for name, kind in more.items():
         if fields.get(name, kind) != kind:
             raise ArtefactError(f"{source}: {name} is {kind}, in the others {fields[name]}; give it one type")

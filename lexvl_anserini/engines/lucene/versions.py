@@ -44,11 +44,7 @@ LINE_OF_PYSERINI = {"1": 9}
 
 
 class IndexVersion(NamedTuple):
-    """Versions of Lucene.
-
-    written  (major, minor, bug fix) of the last change of the index
-    created  major version that created the index
-    """
+    """The version of Lucene that last wrote an index, and the major one that created it."""
 
     written: tuple[int, int, int]
     created: int
@@ -95,9 +91,6 @@ def refuse_newer_line(index: Path) -> None:
     """Refuses, without Java, an index of a later major version of Lucene than Pyserini's jar has.
 
     Some indexes of a later minor version can be read; `refuse_newer` refuses the others when Java opens them.
-
-    Raises:
-        ArtefactError: the index is of a later major version.
     """
     version = read_version(index)
     if version is None or version.written[0] <= min(LUCENE_LINES):
@@ -114,11 +107,7 @@ def refuse_newer_line(index: Path) -> None:
 
 @contextmanager
 def refuse_newer(index: Path) -> Iterator[None]:
-    """Explains why an index cannot be opened if a newer Lucene wrote it.
-
-    Raises:
-        ArtefactError: Java threw, and the index is of a later version than this process runs.
-    """
+    """Explains why an index cannot be opened if a newer Lucene wrote it."""
     from jnius import JavaException
 
     try:

@@ -53,14 +53,7 @@ from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress
 from lexvl_anserini.ground.records import SCORE_LIMIT, Vocabulary
 from lexvl_anserini.shards.manifests import source_digest
-from lexvl_anserini.shards.reading import (
-    Columns,
-    check_shards,
-    expect_counts,
-    read_metadata,
-    read_shard,
-    shard_pieces,
-)
+from lexvl_anserini.shards.reading import Columns, check_shards, expect_counts, read_metadata, read_shard, shard_pieces
 
 # The counts of every shard that Java returns, in its order.
 COUNTED = ("documents", "empty", "postings")
@@ -68,13 +61,13 @@ COUNTED = ("documents", "empty", "postings")
 
 @dataclass(frozen=True)
 class IndexOptions(EngineOptions):
-    """The options of a Lucene index: what it holds besides ids and impacts.
+    """What a Lucene index holds besides ids and impacts.
 
-    text          the documents' texts, analysed, for BM25
-    store_text    the texts as they are, to show them
-    term_vectors  each document's vector, to read it back (feedback)
-    metadata      one field for each key of the documents' metadata
-    resident      the postings once more, in the form that is searched fastest (`engines/resident`), if there are many
+    Attributes:
+        text: the documents' texts, analysed, for BM25.
+        store_text: the texts as they are, to show them.
+        term_vectors: each document's vector, to read it back (feedback).
+        resident: the postings once more, in the form that is searched fastest (`engines/resident`).
     """
 
     text: bool = False
@@ -107,12 +100,8 @@ def write_lucene(
     types = read_metadata_types(shards, manifest) if options.metadata else {}
     entries, numbered = [], enumerate(check_shards(shards, manifest))
     resident = folder / RESIDENT if options.resident else None
-    settings = (
-        make_java_map(types),
-        created or read_lucene_version()[0],
-        threads,
-        resident and str(resident.absolute()),
-    )
+    creator, file = created or read_lucene_version()[0], resident and str(resident.absolute())
+    settings = (make_java_map(types), creator, threads, file)
     with _writer(folder, len(manifest.shards), vocabulary, options, settings) as writer:
         done = 0
         for number, (path, entry) in numbered:
@@ -144,11 +133,7 @@ def write_lucene(
 def _writer(
     folder: Path, shards: int, vocabulary: Vocabulary, options: IndexOptions, settings: tuple[Any, ...]
 ) -> Iterator[Any]:
-    """Yields the Java writer; an exception releases the folder, so that no lock remains in this process.
-
-    `settings` are the types of the metadata as a Java map, the creating version of Lucene, the number of threads, and
-    the file of resident postings or None.
-    """
+    """Yields the Java writer; an exception releases the folder, so that no lock remains in this process."""
     terms = [term.encode() for term in vocabulary.terms]
     ends = np.cumsum([len(term) for term in terms], dtype="<i4").tobytes()
     arguments = (str(folder.absolute()), make_similarity(), make_text_analyzer(), b"".join(terms), ends, shards)
@@ -250,12 +235,7 @@ CHANGES = "changes"
 
 
 def read_impact_manifest(folder: Path) -> Manifest:
-    """The manifest of impact shards, or of their index.
-
-    Raises:
-        ArtefactError: no such folder, unfinished, or an index of an older version.
-        UsageError: it is of another kind.
-    """
+    """The manifest of impact shards, or of their index."""
     manifest = read_manifest(folder)
     if manifest.kind != "impact":
         raise UsageError(f"{folder}: {manifest.kind}; only impact indexes are merged and changed; build it again")
@@ -305,16 +285,9 @@ def finish_index(
 
         files = write_files(part, segments, counts["max_impact"], there)
         counts = {**counts, "resident_bytes": measure_resident(part), **({"resident_files": files} if files else {})}
-    version = format_version(read_lucene_version())
-    report = {
-        "engine": "lucene",
-        "lucene": version,
-        **counts,
-        "options": options.to_json(),
-        "sources": sources,
-        "changed": changed,
-        **({CHANGES: list(changes)} if changes else {}),
-    }
+    report = {"engine": "lucene", "lucene": format_version(read_lucene_version()), **counts}
+    report |= {"options": options.to_json(), "sources": sources, "changed": changed}
+    report |= {CHANGES: list(changes)} if changes else {}
     report |= {"longest_lists": whole.longest_lists(), "bytes": measure_folder(part), "commit": read_commit_id(part)}
     write_report(part, report, manifest)
 

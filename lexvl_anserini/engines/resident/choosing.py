@@ -19,11 +19,12 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from threading import RLock
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,11 +32,88 @@ from lexvl_anserini.engines.compiled import is_compiled, mark_compiled
 from lexvl_anserini.engines.index_folder import RESIDENT, RESIDENT_NAME, ResidentEntry, list_resident_paths, read_report
 from lexvl_anserini.engines.jvm import measure_quarter_memory
 from lexvl_anserini.engines.lucene.versions import LIVE_NAME, read_commit_id, read_live
-from lexvl_anserini.engines.resident.joined import PostingLists, join_parts
-from lexvl_anserini.engines.resident.layout import REMEDY, FileContents, Sections, open_sections, read_contents
-from lexvl_anserini.engines.resident.plain import PlainPostings
+from lexvl_anserini.engines.resident.layout import (
+    BLOCK,
+    REMEDY,
+    AnyQueries,
+    FileContents,
+    PlainPostings,
+    PostingLists,
+    Sections,
+    open_sections,
+    read_contents,
+)
 from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.queries.query_vectors import QueryBatch
+from lexvl_anserini.runs.order import RankedList, merge_lists, rank_hits
+
+if TYPE_CHECKING:
+    from lexvl_anserini.engines.resident.layout import PlainPostings
+
+
+class JoinedPostings(PostingLists):
+    """The postings of several open files, of which each has the documents that follow those of the one before.
+
+    Scores need no statistics of all documents, so the best of all files are the best of the lists of each. `live` are
+    the documents of each part that are not deleted, uint8 [documents]; None for all.
+    """
+
+    def __init__(self, parts: Sequence[PostingLists], live: Sequence[np.ndarray | None]):
+        self.parts, self.live = parts, live
+        self.ends = np.cumsum([0, *(part.documents for part in parts)]).tolist()
+        self.documents = self.ends[-1]
+
+    def lists(
+        self, queries: AnyQueries, hits: int, threads: int, allowed: np.ndarray | None = None, best: int = 0
+    ) -> list[RankedList]:
+        """One ranked list per query."""
+        batch = QueryBatch.build(queries)
+        if len(self.parts) == 1:
+            return self.parts[0].lists(batch, hits, threads, self.live[0] if allowed is None else allowed, best)
+        if best > 1:
+            # The best passages of a document may be in several files.
+            return self._group_lists(batch, hits, threads, allowed, best)
+
+        def of_part(place: int, some: QueryBatch) -> list[RankedList]:
+            documents = slice(self.ends[place], self.ends[place + 1])
+            # No deleted document is allowed.
+            mask = self.live[place] if allowed is None else allowed[documents]
+            size = documents.stop - documents.start
+            # Threads cost more than few documents.
+            return self.parts[place].lists(some, min(hits, size), threads if size > BLOCK else 1, mask, best)
+
+        ranked_lists = of_part(0, batch)
+        for place in range(1, len(self.parts)):
+            # Few documents seldom reach a list of the best of many.
+            bounds = self.parts[place].bounds(batch).tolist()
+            reached = [
+                n for n, so_far in enumerate(ranked_lists) if len(so_far) < hits or bounds[n] >= so_far.scores[-1]
+            ]
+            some = QueryBatch([ImpactQuery(batch.query_ids[n], batch.vectors[n]) for n in reached])
+            for number, more in zip(reached, of_part(place, some) if reached else (), strict=True):
+                ranked_lists[number] = (best_of_passages if best else merge_lists)([ranked_lists[number], more], hits)
+        return ranked_lists
+
+    def find_max_impacts(self, terms: Sequence[str]) -> list[int]:
+        """The greatest impact of each term; 0 for one without postings."""
+        return [max(impacts) for impacts in zip(*(part.find_max_impacts(terms) for part in self.parts), strict=True)]
+
+
+def join_parts(parts: Sequence[PostingLists], live: Sequence[np.ndarray | None]) -> PostingLists:
+    """The postings of all files; those of one file without deleted documents as they are."""
+    return parts[0] if len(parts) == 1 and live[0] is None else JoinedPostings(parts, live)
+
+
+def best_of_passages(lists: Sequence[RankedList], hits: int) -> RankedList:
+    """The documents of several lists, each scored by the best of its passages: a list has its own best ones."""
+    scores: dict[str, float] = {}
+    for listed in lists:
+        for document, score in listed.pairs():
+            scores[document] = max(score, scores.get(document, 0))
+    return rank_hits(lists[0].query_id, scores.items(), hits)
+
 
 log = logging.getLogger(__name__)
 
@@ -109,17 +187,18 @@ def find_usable_files(index: Path) -> dict[str, FileContents]:
 def lacks_kernels(index: Path) -> bool:
     """Returns True if searches of an index would use the kernels, and these are not compiled yet."""
     files = find_usable_files(index).values()
-    compiled = all(is_compiled(PACKAGE, str(contents.width)) for contents in files)
-    return sum(contents.postings for contents in files) > SMALL and not compiled
+    return sum(contents.postings for contents in files) > SMALL and not are_compiled(files)
+
+
+def are_compiled(files: Iterable[FileContents]) -> bool:
+    """Returns True if the kernels are compiled for all these files."""
+    return all(is_compiled(PACKAGE, str(contents.width)) for contents in files)
 
 
 class Resident:
-    """The resident postings of an index.
+    """The resident postings of an index, from whose files nothing is read before they are compared.
 
-    Args:
-        index: one whose resident postings are `usable`.
-        names: of their files, each with that of the file that marks deleted documents, "" without one.
-        verification: of the index's files, these among them: nothing is read from one before it is compared.
+    `names` are those of the files, each with that of the file that marks deleted documents, "" without one.
     """
 
     def __init__(self, index: Path, names: Mapping[str, str], verification: Verification):
@@ -162,11 +241,7 @@ class Resident:
         return live
 
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
-        """Returns the document's impact for each of `terms` that it has, in their order.
-
-        Raises:
-            DataError: no document has this id.
-        """
+        """Returns the document's impact for each of `terms` that it has, in their order."""
         for part, live in zip(self.parts, self._live, strict=True):
             document = part.document(doc_id)
             if document is not None and (live is None or live[document]):
@@ -197,7 +272,7 @@ class Resident:
         return sum(part.contents.postings for part in self._sections())
 
     def _are_compiled(self) -> bool:
-        return all(is_compiled(PACKAGE, str(part.contents.width)) for part in self._sections())
+        return are_compiled(part.contents for part in self._sections())
 
     @cached_property
     def _numpy(self) -> PostingLists:

@@ -29,8 +29,8 @@ from lexvl_anserini.encoders.checkpoints.find import (
     read_hub_file,
     remove_blob,
 )
+from lexvl_anserini.engines.engine import open_index, open_verified
 from lexvl_anserini.engines.index_folder import REPORT, index_manifest, measure_folder, read_report, report_digest
-from lexvl_anserini.engines.opening import open_index, open_verified
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.files import new_folder
 from lexvl_anserini.ground.manifest import PLACES, EncoderRef, Manifest

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shard_folders import write_shards
 
+from lexvl_anserini.engines.engine import open_impact_index, open_verified
 from lexvl_anserini.engines.index_folder import index_manifest, read_report
-from lexvl_anserini.engines.opening import open_impact_index, open_verified
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery

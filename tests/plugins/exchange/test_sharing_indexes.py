@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lexvl_anserini.engines.index_folder import index_manifest, read_report, write_report
-from lexvl_anserini.engines.lucene.vectors import read_vectors
+from lexvl_anserini.engines.resident.packing import read_vectors
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.search import command as search

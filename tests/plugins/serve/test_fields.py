@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shard_folders import write_text_shards
 
-from lexvl_anserini.engines.analysis import load_word_analysis
+from lexvl_anserini.engines.lucene.fields import load_word_analysis
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.fields import join_fields
 from lexvl_plugins.serve.answering import Service

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from lexvl_anserini.engines.opening import resolve_target
+from lexvl_anserini.engines.engine import resolve_target
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.searching import query_encoder
 from lexvl_anserini.searching.building import build_index

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from lexvl_anserini.engines.opening import get_engine
+from lexvl_anserini.engines.engine import get_engine
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_plugins.stores.qdrant import QdrantEngine
 from lexvl_plugins.stores.store import ImpactStore, StoreRow, Trouble, parse_url

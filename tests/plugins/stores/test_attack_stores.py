@@ -25,7 +25,7 @@ from memory_engine import exact_lists
 from rounds import Rounds
 from shard_folders import write_shards
 
-from lexvl_anserini.engines.opening import get_engine, index_path
+from lexvl_anserini.engines.engine import get_engine, index_path
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import build_index

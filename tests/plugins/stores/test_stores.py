@@ -20,7 +20,7 @@ from shard_folders import Documents, write_shards
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.engines.opening import index_path, open_impact_index, resolve_target
+from lexvl_anserini.engines.engine import index_path, open_impact_index, resolve_target
 from lexvl_anserini.explain import command as explain_command
 from lexvl_anserini.ground.errors import ArtefactError, DataError, StoreError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest

@@ -1,8 +1,8 @@
 """Builds the project's Java library, through which Python writes and searches Lucene, from its sources.
 
-`python -m lexvl_anserini.engines.lucene.jar` compiles engines/java/*.java with `javac --release 17` against the Lucene
+`python tools/build_jar.py` compiles lexvl_anserini/engines/java/*.java with `javac --release 17` against the Lucene
 classes in Pyserini's jar (nothing else of it: Anserini's own classes are of a later release) and writes
-engines/java/lexvl.jar, byte for byte the same from the same sources. The classes refer only to what Lucene 9 and 10
+lexvl.jar beside them, byte for byte the same from the same sources. The classes refer only to what Lucene 9 and 10
 both have, so one jar serves both lines; a file in it holds the digest of its sources.
 """
 
