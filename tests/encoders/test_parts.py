@@ -16,10 +16,10 @@ from hypothesis.extra import numpy as arrays
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts import pooling
-from lexvl_anserini.encoders.parts.bags import BagTower
-from lexvl_anserini.encoders.parts.batches import ENOUGH_TOKENS, MOST_PADDING, sort_by_length
+from lexvl_anserini.encoders.parts.batches import ENOUGH_TOKENS, MOST_PADDING, BagTower, sort_by_length
 from lexvl_anserini.encoders.parts.pooling import (
     Head,
+    LiLsr,
     Projector,
     elu1p,
     log1p_log1p_relu,
@@ -30,7 +30,6 @@ from lexvl_anserini.encoders.parts.pooling import (
     softplus,
 )
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, keep_own, keep_positive, mark_kept, mark_top
-from lexvl_anserini.encoders.parts.tables import LiLsr
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     find_first_word_id,

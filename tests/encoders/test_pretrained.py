@@ -16,13 +16,15 @@ from torch import nn
 
 from lexvl_anserini.encoders.families.vdr_crossmodal import ClassLogits, add_class_words, read_class_words
 from lexvl_anserini.encoders.parts.images import image_backbones
-from lexvl_anserini.encoders.parts.images.efficientnet import (
+from lexvl_anserini.encoders.parts.images.image_backbones import (
+    PUBLISHED,
     VARIANTS,
+    Classifier,
     EfficientNetLite,
     SameConv,
     convert_published_names,
+    load_image_backbone,
 )
-from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, Classifier, load_image_backbone
 from lexvl_anserini.encoders.parts.pooling import Head
 from lexvl_anserini.encoders.parts.pretrained import CellsOf, Standard, add_changes, all_cells, cells, windows
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra

@@ -21,7 +21,7 @@ from lexvl_anserini.cli import make_app
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.stair import OwnTokenTower, save_stair
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.bags import BagTower
+from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.images.grounding import localise
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, place_on_grid
 from lexvl_anserini.encoders.parts.images.vision import ImageTower

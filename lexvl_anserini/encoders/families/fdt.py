@@ -18,20 +18,21 @@ from lexvl_anserini.encoders.checkpoints.clip_layout import (
     ClipShape,
     build_open_clip,
     build_open_texts,
+    build_swin,
     find_merges,
+    is_swin,
     run_config,
     run_entry,
 )
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.swin_layout import build_swin, is_swin
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_contents, take_below
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, make_crop
 from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchStates
-from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, is_pair, read_pair
 from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, compute_decay, pool_max
+from lexvl_anserini.encoders.parts.pretrained import IMAGE, TEXT, is_pair, read_pair
 from lexvl_anserini.encoders.parts.sparsify import keep_positive, mark_top
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.encoders.parts.towers import (
@@ -243,7 +244,7 @@ def load_fdt(
 
     A training run's folder (config.json and `checkpoints/`), or one of its files `ckpt_<iteration>.pth.tar`.
 
-    Pairs over pretrained networks (`parts/network_pair.py`) load too.
+    Pairs over pretrained networks (`parts/pretrained.py`) load too.
 
     Args:
         source: `tokenizer` may name a folder that has the merges.

@@ -15,11 +15,11 @@ from lexvl_anserini.encoders.checkpoints.weights import build, load_strictly, re
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import quietly
-from lexvl_anserini.encoders.parts.bags import BagTower
+from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
-from lexvl_anserini.encoders.parts.network_pair import TEXT, NetworkPair, build_token_heads, is_pair, read_pair
 from lexvl_anserini.encoders.parts.pooling import Backbone, Head, log1p_relu, pool_max
+from lexvl_anserini.encoders.parts.pretrained import TEXT, NetworkPair, build_token_heads, is_pair, read_pair
 from lexvl_anserini.encoders.parts.sparsify import keep_top
 from lexvl_anserini.encoders.parts.stair_network import Stair, StairConfig
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, load_tokenizer, make_all_columns

@@ -23,7 +23,7 @@ from lexvl_anserini.encoders.parts.backbones import (
     read_position_limit,
     take_hidden_states,
 )
-from lexvl_anserini.encoders.parts.bags import BagTower
+from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.pooling import Head, Pooling, elu1p, log1p_relu, make_top_mean, pool_max
 from lexvl_anserini.encoders.parts.pretrained import load_pretrained_bert, load_states_head, load_vocabulary_rows
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, keep_own, keep_positive

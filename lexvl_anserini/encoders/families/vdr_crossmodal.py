@@ -28,7 +28,7 @@ from lexvl_anserini.encoders.checkpoints.weights import build, complain, load_st
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.vdr import SIDES, TOPK, choose_sparsifier, load_bert_side
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.bags import BagTower
+from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.images.image_backbones import Classifier, ImageBackbone
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchTransformer

@@ -44,8 +44,7 @@ from lexvl_anserini.encoders.parts.backbones import (
     read_position_limit,
 )
 from lexvl_anserini.encoders.parts.batches import PassageReader, read_passage, sort_by_length
-from lexvl_anserini.encoders.parts.pooling import Head, elu1p, log1p_relu, pool_max
-from lexvl_anserini.encoders.parts.tables import Constant, LiLsr, idf
+from lexvl_anserini.encoders.parts.pooling import Constant, Head, LiLsr, elu1p, idf, log1p_relu, pool_max
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,

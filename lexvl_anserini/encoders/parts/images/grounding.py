@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.parts.bags import BagTower
+from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.images.pixels import Box
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.encoders.parts.tokens import list_token_names
