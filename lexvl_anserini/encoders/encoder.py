@@ -195,9 +195,7 @@ def _read_item(tower: InputReader, item: Any) -> Any:
         check_text("a text", item)
         # Path.exists raises for a long text.
         if reads_images(tower) and not exists(item.partition("::")[0]):  # noqa: PTH110
-            raise UsageError(
-                f"{item!r:.80} is no file, and this side of the encoder reads images; expected the path of a picture"
-            )
+            raise UsageError(f"{item!r:.80} is no file, and this side of the encoder reads images; expected its path")
         return item
     if not reads_images(tower):
         raise UsageError(f"{_describe(item)}, but this side of the encoder reads texts only; expected a text")
@@ -244,9 +242,8 @@ def as_tensor(vectors: Vectors) -> Tensor:
 def read_document(document: Document, joiner: str = " ") -> str:
     """Title and text of a document, joined."""
     if document.title is None and document.text is None:
-        raise OtherModality(
-            f"document {document.doc_id!r} has no text, not even a caption; this side of the encoder reads texts only"
-        )
+        what = f"document {document.doc_id!r} has no text, not even a caption"
+        raise OtherModality(f"{what}; this side of the encoder reads texts only")
     return joiner.join(part for part in (document.title, document.text) if part)
 
 
@@ -261,10 +258,8 @@ def read_topic_image(item: Document | Topic) -> str:
     """The image reference of a document or topic."""
     if item.image is None:
         what, name = ("document", item.doc_id) if isinstance(item, Document) else ("topic", item.query_id)
-        raise OtherModality(
-            f"{what} {name!r} has no image; this side of the encoder reads images only, so leave texts out; "
-            "--corpus pictures:FOLDER has the pictures of a folder alone"
-        )
+        remedy = "so leave texts out; --corpus pictures:FOLDER has the pictures of a folder alone"
+        raise OtherModality(f"{what} {name!r} has no image; this side of the encoder reads images only, {remedy}")
     return item.image
 
 
@@ -296,14 +291,9 @@ class Encoder:
     Names of sentence-transformers work too: `encode_query`, `encode_document`, `decode`.
 
     Attributes:
-        name: of its card.
-        kind: of both towers.
         query: the tower of queries in the chosen direction.
-        document: the tower of documents.
         checkpoint: what it was loaded from: a folder, or a hub id with its revision.
         checkpoint_digest: of all files that it was loaded from.
-        options: that it was loaded with.
-        device: that it computes on.
     """
 
     name: str
@@ -323,10 +313,8 @@ class Encoder:
 
     def identity(self) -> EncoderRef:
         """The manifest's `encoder` entry."""
-        digest = self.checkpoint_digest
-        return EncoderRef(
-            name=self.name, checkpoint=self.checkpoint, checkpoint_digest=digest, options=dict(self.options)
-        )
+        facts = {"checkpoint": self.checkpoint, "checkpoint_digest": self.checkpoint_digest}
+        return EncoderRef(name=self.name, **facts, options=dict(self.options))
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -414,9 +402,7 @@ class Encoder:
     def as_pyserini(self, manifest: Manifest | None = None, batch_size: int = 32) -> StockQueryEncoder:
         """A query encoder for stock Pyserini: `LuceneImpactSearcher(INDEX, model.as_pyserini(manifest), min_idf=-1)`.
 
-        Args:
-            manifest: of the shards or the index (`index.manifest`): its quantiser, and its bound on scores; without
-                one, queries are quantised to 8 bits.
+        The manifest (`index.manifest`) has the quantiser and the bound on scores; without it, queries have 8 bits.
         """
         from lexvl_anserini.ground.quantise import Quantiser
 
@@ -447,13 +433,8 @@ class Encoder:
 class StockQueryEncoder:
     """Queries to `{term: integer weight}` for stock Pyserini's `LuceneImpactSearcher`, quantised as in our own search.
 
-    Stock drops terms that all documents have, unless its searcher has `min_idf=-1`.
-
-    Attributes:
-        tower: of queries.
-        quantiser: of the index.
-        max_impact: the largest impact of a document in the index, for the bound on scores; None if unknown.
-        batch_size: queries per forward pass.
+    Stock drops terms that all documents have, unless its searcher has `min_idf=-1`. `max_impact` is the largest impact
+    of a document in the index, for the bound on scores; None if unknown.
     """
 
     tower: LexicalSide

@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lexvl_anserini.data.pictures.images import open_image
-from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, ClipShape, convert_names, is_open_layout
+from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, ClipShape, convert_names
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.families import clip
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.clip_bpe import END, START, ClipBpe, clean
-from lexvl_anserini.encoders.parts.images.pixels import Crop, compute_offset, read_preprocessor
+from lexvl_anserini.encoders.parts.images.pixels import Crop, read_preprocessor
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 
 LAYOUTS = ("legacy_v4", "legacy_v5", "eos_v4", "eos_v5")
@@ -93,19 +93,10 @@ def test_a_checkpoint_without_tokenizer(folder):
 
 @pytest.mark.shared
 def test_other_checkpoints_are_refused(folder):
-    bert = folder.parent / "splade" / "ckpt_bert"
     with pytest.raises(CheckpointError, match="a bert model, expected clip"):
-        load(bert)
-    with pytest.raises(CheckpointError, match="no modules.json"):
-        load_encoder("sentence", str(folder / "ckpt_eos_v4"), device="cpu")
+        load(folder.parent / "splade" / "ckpt_bert")
     with pytest.raises(UsageError, match="config.json has its own"):
         load(folder / "ckpt_eos_v4", activation="gelu")
-
-
-def test_the_offset_of_a_crop():
-    """Three pixels over: transformers cuts one off on the left, torchvision two; five over: two and two."""
-    assert [compute_offset(35, 32, floor) for floor in (True, False)] == [1, 2]
-    assert [compute_offset(37, 32, floor) for floor in (True, False)] == [2, 2]
 
 
 def test_preprocessors(tmp_path):
@@ -231,19 +222,9 @@ def test_declip_layout_is_the_references_own_features(shared, tmp_path):
         load(fdt / "checkpoints/ckpt_37800.pth.tar")
 
 
-def test_keys_that_are_of_no_tower_keep_their_names():
-    weights = {"visual.attnpool.x": torch.zeros(1), "mlp.fc1.weight": torch.zeros(1), "logit_scale": torch.zeros(1)}
-    assert set(convert_names(weights, "x")) == {
-        "visual.attnpool.x".removeprefix("visual."),
-        "mlp.fc1.weight",
-        "logit_scale",
-    }
-    assert not is_open_layout(weights)
+def test_shapes_of_configurations():
     with pytest.raises(CheckpointError, match=r"in_proj_weight \[4, 2\], expected three"):
         convert_names({"visual.transformer.resblocks.0.attn.in_proj_weight": torch.zeros(4, 2)}, "x")
-
-
-def test_shapes_of_configurations():
     assert ClipShape.from_run({}) == ClipShape()
     assert ClipShape.from_run({"model": {"kwargs": {"clip": {"text_encode": {"transformer_heads": 4}}}}}) == ClipShape(
         None, 4

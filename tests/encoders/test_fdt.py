@@ -248,13 +248,6 @@ def test_a_temperature_must_be_had():
 
 
 @pytest.mark.shared
-def test_a_file_is_a_checkpoint_too(folder, about):
-    whole, file = load(folder), load(folder / RUN)
-    captions = about["captions"]
-    assert (whole.query.weights(captions) != file.query.weights(captions)).nnz == 0
-
-
-@pytest.mark.shared
 def test_refusals(folder, tmp_path):
     for options, message in (
         ({"dimensions": 8}, "dimensions is for dense vectors"),

@@ -126,7 +126,6 @@ def test_a_changed_letter_in_the_cache(hub, true_digest, name, offline, monkeypa
 def test_a_cache_of_other_files_becomes_that_of_the_listing(hub, true_digest, tmp_path):
     """Another program followed a lying mirror: links to other blobs, a link out of the cache, a file without link."""
     folder = find_checkpoint("tiny/splade").folder
-    (tmp_path / "repository/config.json").read_bytes()
     (folder / "config.json").unlink()
     (folder / "config.json").symlink_to(tmp_path / "repository/vocab.txt")
     (folder / "vocab.txt").unlink()

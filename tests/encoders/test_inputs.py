@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from shard_folders import write_shards
 
-from lexvl_anserini.encoders.encoder import Encoder, OtherModality, as_tensor, collect_inputs
+from lexvl_anserini.encoders.encoder import Encoder, OtherModality, as_tensor
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Document, ImpactQuery, ScoredDoc, Topic
 from lexvl_anserini.queries.clauses import Term, TreeQuery
@@ -95,11 +95,6 @@ def test_what_cannot_be_encoded_is_one_line(given, message):
     with pytest.raises(UsageError) as caught:
         MODEL.encode_query(given)
     assert str(caught.value).startswith(message)
-
-
-def test_documents_of_the_other_modality_are_refused():
-    with pytest.raises(OtherModality):
-        collect_inputs(MODEL.document, Document("d", text="aab"))
 
 
 def test_one_text_to_a_lexical_encoder_is_one_row(load):

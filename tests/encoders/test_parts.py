@@ -13,8 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts import pooling
 from lexvl_anserini.encoders.parts.batches import ENOUGH_TOKENS, MOST_PADDING, BagTower, sort_by_length
 from lexvl_anserini.encoders.parts.pooling import (
@@ -38,7 +36,7 @@ from lexvl_anserini.encoders.parts.tokens import (
     make_columns_without,
 )
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower
-from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
+from lexvl_anserini.ground.errors import CheckpointError, LexvlError
 
 quickly = settings(derandomize=True)
 
@@ -239,13 +237,6 @@ def test_vocabulary_must_fit_the_head(tokenizer):
     tower = toy_tower(tokenizer)
     with pytest.raises(CheckpointError, match="2000 dimensions, the vocabulary 1999"):
         TextTower(tower.composition, tower.reader, make_columns_from(tokenizer, 1))
-
-
-def test_a_text_encoder_has_no_vectors():
-    model = load_encoder("bm25")
-    assert isinstance(model, Encoder) and model.kind == "text"
-    with pytest.raises(UsageError, match="bm25 has no vectors"):
-        model.encode_query(["a"])
 
 
 # ---- readers and columns

@@ -13,7 +13,7 @@ import torch
 import transformers
 from PIL import Image
 from safetensors.torch import load_file
-from tiny_encoders import close
+from tiny_encoders import close, made_lexlip
 from torch import nn
 from typer.testing import CliRunner
 
@@ -109,15 +109,8 @@ def test_towers_give_the_equations(oracle):
     close(text_tower(oracle).pooled(inputs, padding), oracle["enc_txt"])
     close(text_tower(oracle).pooled(inputs, None), oracle["enc_txt_without_pad_masking"])
     close(image_tower(oracle).pooled((torch.zeros(5),), None), oracle["enc_img"])
-
-
-@pytest.mark.shared
-@torch.inference_mode()
-def test_cosines(oracle):
-    inputs, padding = text_inputs(oracle)
     images = image_tower(oracle, normalise=True).pooled((torch.zeros(5),), None)
-    texts = text_tower(oracle, normalise=True).pooled(inputs, padding)
-    close(images @ texts.T, oracle["sim_cos"])
+    close(images @ text_tower(oracle, normalise=True).pooled(inputs, padding).T, oracle["sim_cos"])
 
 
 @pytest.mark.shared
@@ -203,6 +196,8 @@ def test_saved_and_loaded(folder, tokenizer, images, tmp_path):
         logits = model.image_head(model.image(pixels)) @ model.embeddings.T + model.image_head.bias
         image = log1p_relu(logits.amax(1))
     close(encoder.query.dense_weights(["a dog"]), text / text.norm())
+    unprompted = load(folder, prompt="").query.dense_weights(["a photo of a dog"])
+    close(unprompted, encoder.query.dense_weights(["a dog"]), 0, 0)
     close(encoder.document.dense_weights(images[:1]), image / image.norm())
     plain = load(folder, normalise=False)
     close(plain.query.dense_weights(["a dog"]), text)
@@ -274,11 +269,6 @@ def test_stage_one_is_masked_by_default(tokenizer, tmp_path):
         assert not isinstance(load(tmp_path).query, OwnTokenTower)
 
 
-def test_prompt(folder):
-    plain, prompted = load(folder, prompt=""), load(folder)
-    close(plain.query.dense_weights(["a photo of a dog"]), prompted.query.dense_weights(["a dog"]), 0, 0)
-
-
 def test_padding_takes_part_if_asked(folder):
     shorter = load(folder, padding="max_length", text_max_length=8, normalise=False).query.dense_weights(["a dog"])
     without = load(folder, normalise=False, text_max_length=8).query.dense_weights(["a dog"])
@@ -313,12 +303,6 @@ def test_shapes(tokenizer, images, tmp_path, image, bridge):
     assert weights.shape == (3, 2000) and (weights.data > 0).all() and weights.nnz
 
 
-def test_half_precision_weights(tokenizer, tmp_path):
-    save_stair(made().half(), tokenizer, tmp_path)
-    weights = load(tmp_path).query.weights(["a dog"])
-    assert weights.dtype == np.float32 and np.isfinite(weights.data).all()
-
-
 def edited(folder: Path, target: Path, **changes) -> Path:
     for path in folder.iterdir():
         (target / path.name).write_bytes(path.read_bytes())
@@ -343,6 +327,20 @@ def edited(folder: Path, target: Path, **changes) -> Path:
 def test_configurations_that_do_not_fit(folder, tmp_path, changes, message):
     with pytest.raises(CheckpointError, match=message):
         load(edited(folder, tmp_path, **changes))
+
+
+# ---- LexLIP, the other lexical pair over networks
+
+
+def test_captions_of_lexlip_are_cut_and_another_checkpoint_is_refused(golden, tmp_path):
+    folder = made_lexlip(golden, tmp_path)
+    for options, length in (({}, 40), ({"text_max_length": 12}, 12)):
+        model = load_encoder("lexlip", str(folder), device="cpu", **options)
+        assert len(model.query.reader(["dog " * 100])[0]) == length
+    about = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(about.replace("lexlip_text", "stair_text"))
+    with pytest.raises(CheckpointError, match="encoder_q is of type 'stair_text', expected 'lexlip_text'"):
+        load_encoder("lexlip", str(folder), device="cpu")
 
 
 # ---- localisation

@@ -31,6 +31,7 @@ HEAD_WIDTH = 64
 
 # OpenAI's merges, in all these repositories.
 MERGES = "bpe_simple_vocab_16e6.txt.gz"
+NO_MERGES = f"no BPE merges ({MERGES}); name the file with --set merges=FILE, or its folder with --tokenizer"
 
 # Keys of OpenAI's files that are not weights, and the mask, which the model computes itself.
 IGNORED = (r"(.*\.)?attn_mask", "input_resolution", "context_length", "vocab_size")
@@ -155,10 +156,8 @@ def _block_in_file(key: str) -> str:
 class ClipShape:
     """Facts of a network that the shapes of its weights do not give.
 
-    Attributes:
-        vision_heads: of attention; None for widths of 64 each.
-        text_heads: of attention; None for widths of 64 each.
-        activation: quick_gelu (OpenAI, DeCLIP) or gelu (most of open_clip's).
+    No number of heads means widths of 64 each; the activation is quick_gelu (OpenAI, DeCLIP) or gelu (most of
+    open_clip's).
     """
 
     vision_heads: int | None = None
@@ -231,9 +230,8 @@ def list_missing(where: str, name_in_file: Callable[[str], str]) -> Iterator[Non
     try:
         yield
     except KeyError as error:
-        raise CheckpointError(
-            f"{where}: the weights do not fit the model; missing: {name_in_file(error.args[0])}"
-        ) from error
+        missing = name_in_file(error.args[0])
+        raise CheckpointError(f"{where}: the weights do not fit the model; missing: {missing}") from error
 
 
 def measure_vision(weights: Mapping[str, Tensor], shape: ClipShape, where: str) -> dict[str, Any]:
@@ -396,13 +394,7 @@ def convert_swin_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def build_swin_config(weights: Mapping[str, Tensor], entry: Mapping[str, Any], where: str) -> Any:
-    """Transformers' configuration for weights with the authors' names.
-
-    Args:
-        weights: of the image tower, with their buffers if they have them.
-        entry: of the configuration of the run, with `input_resolution` and `window_size` where weights have no buffers.
-        where: names the file in errors.
-    """
+    """Transformers' configuration for weights with the authors' names; `entry` is used where they have no buffers."""
     import transformers
 
     blocks = [match for key in weights if (match := re.match(r"layers\.(\d+)\.blocks\.(\d+)\.attn\.", key))]
@@ -414,9 +406,8 @@ def build_swin_config(weights: Mapping[str, Tensor], entry: Mapping[str, Any], w
         hidden = weights["layers.0.blocks.0.mlp.fc1.weight"].shape[0]
         classes = weights["head.weight"].shape[0]
     except KeyError as error:
-        raise CheckpointError(
-            f"{where}: the weights do not fit a Swin transformer V2; missing: visual.{error.args[0]}"
-        ) from error
+        missing = f"visual.{error.args[0]}"
+        raise CheckpointError(f"{where}: the weights do not fit a Swin transformer V2; missing: {missing}") from error
     window = (weights[FIRST].shape[1] + 1) // 2 if FIRST in weights else entry.get("window_size") or WINDOW
     resolution = entry.get("input_resolution") or RESOLUTION
     if SHIFTED in weights:

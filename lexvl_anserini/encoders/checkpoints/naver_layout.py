@@ -117,21 +117,16 @@ def read_tar(tar: Path, backbone_config: str | None, tokenizer: str | None) -> R
     """A run from the tensors of its model.tar."""
     weights = read_weights(tar)
     sides = {side: take_below(weights, prefix) for side, prefix in PREFIXES.items()}
-    complain(
-        str(tar),
-        missing=[] if sides["document"] else [f"{PREFIXES['document']}*"],
-        unexpected=[key for key in weights if not key.startswith(tuple(PREFIXES.values()))],
-        misshaped=[],
-    )
+    missing = [] if sides["document"] else [f"{PREFIXES['document']}*"]
+    complain(str(tar), missing, [key for key in weights if not key.startswith(tuple(PREFIXES.values()))], ())
     run = next((folder for folder in (tar.parent, tar.parent.parent) if (folder / "config.yaml").is_file()), None)
     settings = read_yaml(run / "config.yaml") if run else {}
     trained_from = settings.get("init_dict") or {}
     configs = partial(find_companion, tar, fits=is_configured, option="--backbone-config")
     config = configs(named=backbone_config, near=[tar.parent], trained_from=trained_from.get("model_type_or_dir"))
     if config is None:
-        raise CheckpointError(
-            f"{tar}: no configuration in it or beside it; name that of its backbone with --backbone-config"
-        )
+        remedy = "name that of its backbone with --backbone-config"
+        raise CheckpointError(f"{tar}: no configuration in it or beside it; {remedy}")
     tokens_of = (settings.get("config") or {}).get("tokenizer_type") or trained_from.get("model_type_or_dir")
     tokens = find_companion(tar, tokenizer, [tar.parent, config], has_tokenizer, tokens_of, "--tokenizer") or tar.parent
     document = SideFiles(config, tokens, sides["document"])
@@ -165,9 +160,8 @@ def find_companion(
     try:
         return find_checkpoint(trained_from, weights=False).folder
     except CheckpointError as error:
-        raise CheckpointError(
-            f"{tar}: config.yaml trained from {trained_from}: {error}; or name it with {option}"
-        ) from error
+        what = f"config.yaml trained from {trained_from}: {error}"
+        raise CheckpointError(f"{tar}: {what}; or name it with {option}") from error
 
 
 def read_recipe(run: Path | None) -> SpladeRecipe:

@@ -111,10 +111,8 @@ def check_types(types: Iterable[Any], path: Path) -> None:
     for kind in types:
         in_package = isinstance(kind, str) and re.fullmatch(r"sentence_transformers(\.\w+)+", kind)
         if not in_package or get_class_name(kind) not in (*MODULES, *OLDER_MODULES):
-            raise CheckpointError(
-                f"{path}: a module {kind!r:.80}, expected one of sentence_transformers ({', '.join(MODULES)}); code of "
-                "a checkpoint is never run"
-            )
+            known = f"one of sentence_transformers ({', '.join(MODULES)})"
+            raise CheckpointError(f"{path}: a module {kind!r:.80}, expected {known}; code of a checkpoint is never run")
 
 
 def check_arguments(description: Mapping[str, Any], path: Path) -> None:

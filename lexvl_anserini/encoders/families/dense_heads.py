@@ -115,12 +115,7 @@ def read_head_config(checkpoint: Checkpoint) -> dict[str, Any]:
 class JointHead(nn.Module):
     """The weights of a checkpoint, by their names there.
 
-    Attributes:
-        hidden: width of [CLS].
-        size: of the dense vectors.
-        width: of the features before the vocabulary.
-        vocabulary: dimensions of the lexical vectors.
-        untied: the head is DistilBERT's, with its bias and the epsilon of its LayerNorm (`weight_tying: false`).
+    An untied head is DistilBERT's, with its bias and the epsilon of its LayerNorm (`weight_tying: false`).
     """
 
     def __init__(self, hidden: int, size: int, width: int, vocabulary: int, untied: bool):

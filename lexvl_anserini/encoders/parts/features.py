@@ -30,6 +30,7 @@ from lexvl_anserini.encoders.parts.tokens import (
     load_tokenizer,
     make_all_columns,
     make_term_columns,
+    refuse_size,
 )
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, Items, LexicalTower, Texts
 from lexvl_anserini.ground.errors import CheckpointError, DataError, UsageError
@@ -123,10 +124,8 @@ class Stored(Items):
         for start in range(0, len(inputs), batch_size):
             vectors = read_stored_vectors(inputs[start : start + batch_size])
             if vectors.shape[1:] != (self.width,):
-                raise DataError(
-                    f"{_get_vector(inputs[start])!s:.80}: vectors of {vectors.shape[1:]} numbers, this head reads "
-                    f"{self.width} ({self.tables})"
-                )
+                name, reads = f"{_get_vector(inputs[start])!s:.80}", f"{self.width} ({self.tables})"
+                raise DataError(f"{name}: vectors of {vectors.shape[1:]} numbers, this head reads {reads}")
             positions = np.arange(start, start + len(vectors), dtype=np.int64)
             yield Batch(positions, (torch.from_numpy(vectors).to(self.device),))
 
@@ -148,10 +147,8 @@ def _get_vector(item: Any) -> Any:
 
 def _place(what: str, name: str, image: str | None) -> str:
     if image is None:
-        raise UsageError(
-            f"{what} {name!r} has no embedding; those of embeddings:<folder> have one, and texts and images "
-            "are encoded with --set backbone_checkpoint=..."
-        )
+        encoded = "texts and images are encoded with --set backbone_checkpoint=..."
+        raise UsageError(f"{what} {name!r} has no embedding; those of embeddings:<folder> have one, and {encoded}")
     return image
 
 
@@ -250,18 +247,12 @@ def load_own_tokenizer(source: Source, checkpoint: Checkpoint, size: int, defaul
 def check_fitting(tokenizer: Any, size: int, where: str) -> Any:
     """The tokenizer, after checking that it has `size` tokens, or all but BLIP's two."""
     if len(tokenizer) not in (size, size - len(BLIP_TOKENS)):
-        raise CheckpointError(
-            f"{where}: the tokenizer has {len(tokenizer)} tokens, the model {size}; "
-            "name the model's own with --tokenizer"
-        )
+        refuse_size(where, len(tokenizer), size)
     return tokenizer
 
 
 def make_head_columns(tokenizer: Any, size: int, specials: bool) -> TokenColumns:
-    """One dimension per token, and for [DEC] and [ENC] if the head has them.
-
-    With `specials`, [CLS] and [SEP] count as a text's own tokens; padding never does.
-    """
+    """One dimension per token, and for [DEC] and [ENC] if the head has them; see `make_all_columns`."""
     return make_all_columns(tokenizer, specials, BLIP_TOKENS[: size - len(tokenizer)])
 
 
@@ -295,21 +286,11 @@ class HeadTower(LexicalTower):
         """The batches of the features, embedded."""
         masks = self.composition.sparsifier.needs_own
         for batch in self.features.items.batches(inputs, batch_size, on_error):
-            own = self.columns.own(self.words(self._texts(inputs, batch.positions))) if masks else None
+            texts = [inputs[position] for position in batch.positions] if masks else []
+            if others := [type(text).__name__ for text in texts if not isinstance(text, str)]:
+                raise UsageError(f"a {others[0]} has no tokens to mask a vector by; give Embedded(text, it)")
+            own = self.columns.own(self.words([str(text) for text in texts])) if masks else None
             yield Batch(batch.positions, (self.features.embed(batch),), None, own)
-
-    @staticmethod
-    def _texts(inputs: Sequence[Any], positions: np.ndarray) -> list[str]:
-        texts = [inputs[position] for position in positions]
-        for text in texts:
-            if not isinstance(text, str):
-                raise UsageError(f"a {type(text).__name__} has no tokens to mask a vector by; give Embedded(text, it)")
-        return [str(text) for text in texts]
-
-
-def add_position(vectors: Tensor) -> Tensor:
-    """Vectors [B, D] as the states of texts or images with a single position, [B, 1, D]."""
-    return vectors[:, None, :]
 
 
 def build_head_tower(
@@ -318,7 +299,7 @@ def build_head_tower(
     """One side: its vectors through a head that has one dimension per token (and may have BLIP's two), or per term."""
     # A masked vector keeps its own tokens, another one every positive weight or the k largest.
     sparsifier = keep_top(topk) if expansion == "expanded" else keep_own()
-    composition = Composition(add_position, head, log1p_relu, pool_max, sparsifier)
+    composition = Composition(lambda vectors: vectors[:, None, :], head, log1p_relu, pool_max, sparsifier)
     tokenizer, terms = inputs.tokenizer, inputs.terms
     if terms is None:
         columns = make_head_columns(tokenizer, head.matrix.shape[0], specials=expansion == "masked")

@@ -32,11 +32,7 @@ def log1p_log1p_relu(logit: Tensor) -> Tensor:
 
 
 def elu1p(logit: Tensor) -> Tensor:
-    """X + 1 for x > 0, exp(x) otherwise (VDR, section 3).
-
-    Positive nearly everywhere; the sparsifier makes vectors sparse. Computed as ELU(x) + 1, as in the
-    reference, so that very negative logits give the same exact zeros.
-    """
+    """X + 1 for x > 0, exp(x) otherwise (VDR, section 3), as ELU(x) + 1: very negative logits give exact zeros."""
     return torch.nn.functional.elu(logit) + 1.0
 
 
@@ -59,13 +55,7 @@ Backbone = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Head:
-    """hidden [B, L, D] -> logit [B, L, V]: a transform, then a projection to the vocabulary.
-
-    Attributes:
-        transform: [B, L, D] -> [B, L, D'].
-        matrix: [V, D'], often the (tied) input embeddings.
-        bias: [V] or None.
-    """
+    """hidden [B, L, D] -> logit [B, L, V]: a transform to [B, L, D'], then `matrix` [V, D'] and `bias` [V]."""
 
     transform: Callable[[Tensor], Tensor]
     matrix: Tensor
@@ -167,15 +157,10 @@ class Projector:
 
 
 class LiLsr(nn.Module):
-    """table_t = activation(<w, E_t + A_t B> + b), over the input embeddings E of a network, which stay as they are.
+    """table_t = activation(<w, E_t + A_t B> + b), over the input embeddings E [T, D] of a network, which stay.
 
-    Li-LSR (Nardini et al., SIGIR 2025) has the activation log(1 + relu) and no A B. V-SPLADE has both as options; its
-    exports have softplus and no A B, and its module has the names of weights that this one has.
-
-    Args:
-        embeddings: E, float32 [T, D]; copied, and no parameter.
-        rank: columns of A and rows of B; 0 for neither.
-        activation: a number -> a weight >= 0.
+    Li-LSR (Nardini et al., SIGIR 2025) has the activation log(1 + relu) and no A B (`rank` 0). V-SPLADE has both as
+    options; its exports have softplus and no A B, and its module has the names of weights that this one has.
     """
 
     def __init__(self, embeddings: Tensor, rank: int = 0, activation: Activation = log1p_relu):
@@ -209,11 +194,6 @@ class Constant(nn.Module):
 
 
 def idf(texts: Sequence[np.ndarray], tokens: int) -> Tensor:
-    """BM25's inverse document frequency, log(1 + (N - n_t + 1/2) / (n_t + 1/2)), float32 [tokens].
-
-    Args:
-        texts: the distinct tokens of each of N texts; n_t of them have token t.
-        tokens: T.
-    """
+    """BM25's log(1 + (N - n_t + 1/2) / (n_t + 1/2)), float32 [tokens]; n_t of the N texts have token t."""
     frequency = np.bincount(np.concatenate([np.empty(0, np.int64), *texts]), minlength=tokens)
     return torch.from_numpy(np.log1p((len(texts) - frequency + 0.5) / (frequency + 0.5)).astype(np.float32))

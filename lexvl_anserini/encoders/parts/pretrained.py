@@ -12,7 +12,7 @@ texts names the file with the terms that are dimensions; with `vocabulary: token
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -126,7 +126,7 @@ def cells(maps: Sequence[Tensor], side: int) -> Tensor:
 def windows(maps: Sequence[Tensor], grid: int) -> Tensor:
     """All positions of the last layer's grid, each averaged with as many around it as a cell of `grid` x `grid` has.
 
-    Training has seen such means only: single positions differ more. [B, side^2, sum of C], row by row.
+    Training has seen such means only. [B, side^2, sum of C], row by row.
     """
     side = maps[-1].shape[2]
     around = -(-side // grid) // 2
@@ -153,25 +153,19 @@ class CellsOf(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Pixels [B, 3, R, R] to cells [B, 1 + grid^2, D]."""
-        pieces = [all_cells(self.layers(piece), self.grid) for piece in self._pieces(pixels)]
-        standardised: Tensor = self.standard(torch.cat(pieces))
-        return standardised
+        return self._pool(pixels, all_cells)
 
     def fine(self, pixels: Tensor) -> Tensor:
         """Pixels [B, 3, R, R] to `windows` [B, P, D]."""
-        pieces = [windows(maps, self.grid) for maps in map(self.layers, self._pieces(pixels))]
-        standardised: Tensor = self.standard(torch.cat(pieces))
-        return standardised
+        return self._pool(pixels, windows)
 
-    def layers(self, pixels: Tensor) -> list[Tensor]:
-        """The maps of the network's layers."""
-        return list_layers(self.network, pixels)
-
-    @staticmethod
-    def _pieces(pixels: Tensor) -> Sequence[Tensor]:
+    def _pool(self, pixels: Tensor, pool: Callable[[Sequence[Tensor], int], Tensor]) -> Tensor:
         # A graph that is exported has no loop over pieces: its runtime reuses its memory.
         whole = pixels.device.type != "cpu" or torch.compiler.is_exporting()
-        return (pixels,) if whole else pixels.split(PIECE)
+        pieces = (pixels,) if whole else pixels.split(PIECE)
+        pooled = torch.cat([pool(list_layers(self.network, piece), self.grid) for piece in pieces])
+        standardised: Tensor = self.standard(pooled)
+        return standardised
 
 
 def list_layers(network: nn.Module, pixels: Tensor) -> list[Tensor]:
@@ -187,11 +181,9 @@ def load_pretrained_image(
 ) -> ImageBackbone:
     """The image network of a side, with the weights that training changed (`own`, keys of the network)."""
     name, digest = read_named_backbone(checkpoint, entry)
-    packaged = name in PUBLISHED
+    place = name if name in PUBLISHED else str(resolve_inside(checkpoint.folder, name, "config.json"))
     with name_needed_extra(checkpoint):
-        backbone = load_image_backbone(
-            name if packaged else str(resolve_inside(checkpoint.folder, name, "config.json"))
-        )
+        backbone = load_image_backbone(place)
     check_digest(checkpoint, name, digest, backbone.digest)
     changed = {**backbone.network.state_dict(), **changes}
     load_strictly(backbone.network, changed, f"{checkpoint.folder}: backbone")
@@ -225,8 +217,7 @@ def load_pretrained_bert(
     """The weights of a side's BERT: those of the network that the entry names, with `own` instead or added."""
     name, digest = read_named_backbone(checkpoint, entry)
     with name_needed_extra(checkpoint):
-        pretrained = find_named_part(checkpoint, name)
-    weights, actual = read_bert_weights(pretrained)
+        weights, actual = read_bert_weights(find_named_part(checkpoint, name))
     check_digest(checkpoint, name, digest, actual)
     return add_changes(weights, changes, str(checkpoint.folder))
 
@@ -258,10 +249,7 @@ def add_changes(weights: Mapping[str, Tensor], changes: Mapping[str, Tensor], wh
 
 @contextmanager
 def name_needed_extra(checkpoint: Checkpoint) -> Iterator[None]:
-    """Names the extra of a packaged checkpoint where the package of one of its networks is missing.
-
-    It installs all networks of the checkpoint.
-    """
+    """Names the extra of a packaged checkpoint, which installs all its networks, where one is missing."""
     try:
         yield
     except MissingExtra:
@@ -274,13 +262,11 @@ def name_needed_extra(checkpoint: Checkpoint) -> Iterator[None]:
 def read_named_backbone(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> tuple[str, str]:
     """The name and the digest of the network that an entry of config.json names."""
     backbone = entry.get("backbone")
-    if not isinstance(backbone, Mapping) or not all(
-        isinstance(backbone.get(key), str) for key in ("checkpoint", "digest")
-    ):
-        raise CheckpointError(
-            f"{checkpoint.folder}/config.json: backbone {backbone!r:.80}, expected checkpoint and digest"
-        )
-    return backbone["checkpoint"], backbone["digest"]
+    name, digest = (backbone.get(key) if isinstance(backbone, Mapping) else None for key in ("checkpoint", "digest"))
+    if not isinstance(name, str) or not isinstance(digest, str):
+        where = f"{checkpoint.folder}/config.json"
+        raise CheckpointError(f"{where}: backbone {backbone!r:.80}, expected checkpoint and digest")
+    return name, digest
 
 
 def find_named_part(checkpoint: Checkpoint, name: str) -> Checkpoint:
@@ -294,9 +280,9 @@ def find_named_part(checkpoint: Checkpoint, name: str) -> Checkpoint:
 def check_digest(checkpoint: Checkpoint, name: str, expected: str, actual: str) -> None:
     """Compares the digest of a network with the one that a checkpoint was trained over."""
     if actual != expected:
+        digests = f"SHA-256 {expected[:16]}, found {actual[:16]}"
         raise CheckpointError(
-            f"{checkpoint.reference}: was trained over {name} with SHA-256 {expected[:16]}, found {actual[:16]}; "
-            f"install the version of that package that the extra of {checkpoint.reference} names"
+            f"{checkpoint.reference}: was trained over {name} with {digests}; install the version that its extra names"
         )
 
 
@@ -314,13 +300,9 @@ def load_vocabulary_rows(
 ) -> tuple[Tensor, Tensor]:
     """The rows of the vocabulary that both sides share, [size, width], and the bias of each term on `side`, [size]."""
     shapes = {"encoder_p.proj": [size, width], f"{side}.bias": [size]}
-    missing = [key for key in shapes if key not in weights]
-    wrong = [
-        f"{key} {list(weights[key].shape)}, expected {shape}"
-        for key, shape in shapes.items()
-        if key in weights and list(weights[key].shape) != shape
-    ]
-    complain(where, missing, (), wrong)
+    actual = {key: list(weights[key].shape) for key in shapes if key in weights}
+    wrong = [f"{key} {shape}, expected {shapes[key]}" for key, shape in actual.items() if shape != shapes[key]]
+    complain(where, shapes.keys() - actual, (), wrong)
     rows, bias = (weights[key].float().to(device) for key in shapes)
     return rows, bias
 
@@ -336,11 +318,9 @@ def load_vector_head(side_weights: Mapping[str, Tensor], before: int, where: str
 
 
 def find_dense_pair(checkpoint: Checkpoint, **of_reference: Any) -> tuple[Checkpoint, Vocabulary] | None:
-    """The dense pair of a checkpoint and its terms; None for a checkpoint of the reference.
+    """The dense pair of a checkpoint of D2S or Joint and its terms; None for a checkpoint of the reference.
 
-    Args:
-        checkpoint: of D2S or Joint.
-        of_reference: options that only a checkpoint of the reference has; None where the user gave none.
+    `of_reference` are options that only a checkpoint of the reference has; None where the user gave none.
     """
     if checkpoint.file is not None or not (checkpoint.folder / "config.json").is_file():
         return None
@@ -370,12 +350,9 @@ class NetworkPair(NamedTuple):
 
     Attributes:
         where: names the checkpoint in errors.
-        config: of the checkpoint.
         text: token ids and attention [B, L] -> states [B, L, D].
         image: pixels [B, 3, R, R] -> standardised cells [B, 1 + grid^2, D'].
         widths: D and D' by side.
-        reader: tokenises texts.
-        pixels: how an image becomes pixels.
         columns: the dimension of each token; None where dimensions are no terms.
         heads: all weights but those of the networks.
     """

