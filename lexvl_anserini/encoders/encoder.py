@@ -102,11 +102,7 @@ class LexicalSide(Tower, Protocol):
     ) -> sparse.csr_matrix:
         """CSR [n, V] float32 after the sparsifier: weights > 0, dimensions ascending.
 
-        Args:
-            inputs: see `Tower`.
-            batch_size: inputs per forward pass.
-            progress: is called with the number of inputs just encoded.
-            on_error: for images that cannot be read; the row of a skipped image is empty.
+        `progress` is called with the number of inputs just encoded; the row of an image that `on_error` skips is empty.
         """
         ...
 
@@ -121,10 +117,7 @@ class DenseSide(Tower, Protocol):
     def vectors(
         self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> np.ndarray:
-        """float32 [n, D]; the inner product of two vectors is the model's own similarity.
-
-        Args: as those of `LexicalSide.weights`; the row of a skipped image is zeros.
-        """
+        """float32 [n, D]; the inner product of two vectors is the model's own similarity; a skipped image has zeros."""
         ...
 
 
@@ -161,11 +154,7 @@ def _encode_given(tower: Tower, argument: Any, batch_size: int, show_progress_ba
 
 
 def collect_inputs(tower: InputReader, argument: Any) -> tuple[list[Any], bool]:
-    """The inputs that a caller's argument gives a tower, and whether it is one item and not a list.
-
-    A text is one item, and so is a path of an image, a PIL image, a `Document` or a `Topic`; any other iterable has
-    several items.
-    """
+    """The inputs that a caller's argument gives a tower, and whether it is one item (`is_item`) and not several."""
     single = is_item(argument)
     if not single and (not isinstance(argument, Iterable) or isinstance(argument, Mapping | bytes | bytearray)):
         raise UsageError(f"{_describe(argument)} is nothing to encode; expected {EXPECTED}")
@@ -177,7 +166,7 @@ def collect_inputs(tower: InputReader, argument: Any) -> tuple[list[Any], bool]:
 
 
 def is_item(value: Any) -> bool:
-    """Whether it is one thing to encode."""
+    """Whether it is one thing to encode: a text, a path of an image, a PIL image, a `Document` or a `Topic`."""
     return isinstance(value, str | PathLike | Document | Topic) or _is_picture(value)
 
 

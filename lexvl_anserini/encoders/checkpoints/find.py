@@ -6,8 +6,7 @@ The names of a folder's files say which belong to a model: weights, configuratio
     CACHE/models--owner--name/snapshots/COMMIT/NAME   a link to it
     CACHE/models--owner--name/refs/REVISION           the commit that the name of a revision meant last
 
-`huggingface_hub.snapshot_download` downloads, and other programs share its cache. Names come from the listing, are
-checked before, and every file is compared with its digest there; a damaged file is removed.
+`huggingface_hub.snapshot_download` downloads; names come from the listing, and every file is compared with its digest.
 """
 
 from __future__ import annotations
@@ -119,7 +118,6 @@ class Checkpoint:
 
     Attributes:
         reference: as the user named it, but a hub id with its revision (`id@sha`) and a folder as an absolute path.
-        folder: where its files are.
         weights: False if only the configuration or the tokenizer is used.
         file: the weight file, if the user named one instead of a folder.
     """
@@ -251,8 +249,8 @@ class Listing(NamedTuple):
 def _find_on_hub(name: str, revision: str | None, weights: bool) -> Checkpoint:
     """Downloads a model from the Hugging Face hub, or takes it from the local cache, and notes the revision.
 
-    The next call continues an interrupted download. Every file is compared with its digest in the hub's listing, or
-    without the hub with the one that its blob in the cache is named by; a damaged file is removed.
+    Every file is compared with its digest in the hub's listing, or without the hub with the one that its blob in the
+    cache is named by; a damaged file is removed.
     """
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 

@@ -98,12 +98,10 @@ _LAYER = re.compile(r"text_encoder\.encoder\.layer\.(\d+)\.")
 
 
 class LoadedItc(NamedTuple):
-    """A model, and how its layout prepares texts and images.
+    """A model of "blip" or "albef", and how its layout prepares texts and images.
 
     Attributes:
-        family: "blip" or "albef".
         published: "transformers" or "lavis": whose preprocessing of captions the model expects.
-        pixels: how its images are resized and normalised.
         tokens: rows of the text embeddings.
         positions: the largest number of tokens of a text.
     """
@@ -275,10 +273,9 @@ def count_text_layers(
 def count_heads(
     where: str, vision_width: int, text_width: int, head_width: int | None, described: Mapping[str, Any]
 ) -> tuple[int, int]:
-    """Attention heads of the vision and of the text encoder.
+    """Attention heads of the vision and of the text encoder, of which a description has the number.
 
-    A description has the number of the text encoder. The vision encoder has as many heads, unless heads of the usual
-    width divide its width.
+    The vision encoder has as many heads, unless heads of the usual width divide its width.
     """
     noted = described.get("num_attention_heads") if head_width is None else None
     text_heads = noted or split_width(where, text_width, head_width or HEAD_WIDTH)

@@ -93,10 +93,7 @@ def read_run(checkpoint: Checkpoint, backbone_config: str | None, tokenizer: str
 
 
 def list_run_folders(main: Path, root: Path, tokenizer: str | None) -> Run | None:
-    """A run of Hugging Face folders; None if it is only one folder.
-
-    model_q/ counts if the user names the run, but not if he names its model/: a digest covers only the named folder.
-    """
+    """A run of Hugging Face folders; None if it is only one folder. Files outside of the named folder do not count."""
     beside = [main / "query", *([root / "model_q"] if main != root else [])]
     other = next((folder for folder in beside if (folder / "config.json").is_file()), None)
     if main == root and other is None:
@@ -122,7 +119,9 @@ def read_tar(tar: Path, backbone_config: str | None, tokenizer: str | None) -> R
     run = next((folder for folder in (tar.parent, tar.parent.parent) if (folder / "config.yaml").is_file()), None)
     settings = read_yaml(run / "config.yaml") if run else {}
     trained_from = settings.get("init_dict") or {}
-    configs = partial(find_companion, tar, fits=is_configured, option="--backbone-config")
+    configs = partial(
+        find_companion, tar, fits=lambda folder: (folder / "config.json").is_file(), option="--backbone-config"
+    )
     config = configs(named=backbone_config, near=[tar.parent], trained_from=trained_from.get("model_type_or_dir"))
     if config is None:
         remedy = "name that of its backbone with --backbone-config"

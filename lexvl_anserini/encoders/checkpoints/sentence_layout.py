@@ -71,17 +71,13 @@ def get_class_name(path: str) -> str:
 
 def check_modules(folder: Path) -> Iterator[SentenceModule]:
     """Checks all that a folder asks sentence-transformers for; returns its models of transformers."""
-    if special := next((path for path in folder.rglob("*") if path.exists() and not is_plain(path)), None):
+    paths = (path for path in folder.rglob("*") if path.exists() and not (path.is_file() or path.is_dir()))
+    if special := next(paths, None):
         raise CheckpointError(f"{special}: neither a file nor a folder; a pipe or a device may have no end")
     parts = read_modules(folder)
-    check_types([part.kind for part in parts], folder / "modules.json")
+    check_types([part.kind for part in parts], folder / MODULES_FILE)
     for part in parts:
         yield from check_part(part)
-
-
-def is_plain(path: Path) -> bool:
-    """True for a file or a folder."""
-    return path.is_file() or path.is_dir()
 
 
 def check_part(part: SentenceModule) -> Iterator[SentenceModule]:

@@ -216,10 +216,7 @@ def read_word_embeddings(checkpoint: Checkpoint) -> Tensor:
 def load_tokenizer_and_features(
     source: Source, checkpoint: Checkpoint, head_of: HeadOf, width: int
 ) -> tuple[Any, TextAndImage]:
-    """The tokenizer of a dense pair, and its texts and images as a head of `width` numbers reads them.
-
-    What `build_projection` gives has unit length, what `build_hidden` gives has not.
-    """
+    """The tokenizer of a dense pair, and its texts and images as a head of `width` numbers reads them."""
     pair_source = replace(source, checkpoint=checkpoint)
     towers = load_dense_towers(pair_source, checkpoint, head_of)
     if wrong := [tower.width for tower in towers if tower.width != width]:
@@ -247,9 +244,8 @@ def load_head_inputs(
 ) -> HeadInputs:
     """What a head (D2S, Joint) of `width` numbers to `dimensions` reads.
 
-    It reads vectors of a dense pair, of a live BLIP or ALBEF, or from `tables`: those of unit length if `projected`,
-    else the states before the last projection. `tokenizer` is a hub id, for a checkpoint that has none. With `masks`,
-    the own tokens of texts mask their vectors.
+    Vectors of a dense pair, of a live BLIP or ALBEF, or from `tables`: of unit length if `projected`, else the states
+    before the last projection. `tokenizer` is a hub id, for a checkpoint that has none; `masks` as `needs_text`.
     """
     if pair := find_dense_pair(checkpoint, **live._asdict()):
         dense, terms = pair

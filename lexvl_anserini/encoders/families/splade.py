@@ -60,12 +60,9 @@ Lexical = Literal["none", "query", "document", "both"]
 
 @dataclass(frozen=True)
 class SpladeSide:
-    """One side of a SPLADE model. `weight` [V] instead of a backbone means inference-free queries.
+    """One side of a model. `weight` [V] instead of a backbone means inference-free queries, which `adds` adds up.
 
-    Attributes:
-        adds: repeated tokens add up in such queries.
-        bag: by default queries are binary bags of their own tokens.
-        lexical: by default only own tokens are kept.
+    With `bag`, queries are by default binary bags of their own tokens; with `lexical`, only own tokens are kept.
     """
 
     tokenizer: Any
@@ -199,10 +196,9 @@ def load_masked_lm_parts(
     lower_case: bool = False,
     **rest: Any,
 ) -> SpladeSide:
-    """Backbone, head and tokenizer of one masked-LM folder.
+    """Backbone, head and tokenizer of one masked-LM folder, or of its configuration and `weights`.
 
-    Without `max_length` the limit is the tokenizer's. `weights` replace the folder's own; with `lower_case` texts
-    are lower-cased before they are tokenised.
+    Without `max_length` the limit is the tokenizer's.
     """
     if weights is None:
         backbone, head, _ = load_language_model(folder, source.device)
@@ -225,9 +221,8 @@ def load_masked_lm_parts(
 def fits(rows: int, tokenizer: Any) -> bool:
     """True if the first rows of a matrix are those of a tokenizer's tokens, and the others are padding.
 
-    Matrices are often padded to a multiple that suits the hardware, by fewer rows than `PADDING_ROWS` and
-    `PADDING_SHARE` permit. With more padding rows than that, or than tokens, the tokenizer is another model's. With
-    gaps between the ids, the last rows would be those of tokens.
+    With more padding than `PADDING_ROWS` and `PADDING_SHARE` permit, or than tokens, the tokenizer is another model's.
+    With gaps between the ids, the last rows would be those of tokens.
     """
     count = len(tokenizer)
     if rows == count:

@@ -187,10 +187,7 @@ def load_untrained_side(source: Source, checkpoint: Checkpoint) -> Side:
 
 
 def read_published_config(checkpoint: Checkpoint) -> dict[str, Any] | None:
-    """config.json, or a config.yaml of 2023 with today's names; None if the folder is not in a published layout.
-
-    In older files the sides may be one level down, and lack newer options.
-    """
+    """config.json, or a config.yaml of 2023 with today's names; None if the folder is not in a published layout."""
     config = checkpoint.config()
     if "encoder_q" not in config:
         inner = [v for v in config.values() if isinstance(v, Mapping) and "encoder_q" in v]
@@ -333,9 +330,9 @@ def read_published_pooling(where: str, entry: Mapping[str, Any]) -> Pooling:
 
 
 def find_companions(source: Source, checkpoint: Checkpoint, model_id: str) -> tuple[Any, Path]:
-    """The backbone's configuration and the folder of its tokenizer.
+    """The configuration of the backbone and the folder of its tokenizer, which published checkpoints lack.
 
-    Published checkpoints have neither: `model_id` is a path relative to the checkpoint or its parent, else a hub id.
+    `model_id` is a path relative to the checkpoint or its parent, else a hub id.
     """
     import transformers
 

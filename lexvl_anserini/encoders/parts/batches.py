@@ -48,8 +48,8 @@ def collate_texts(
 def sort_by_length(lengths: Sequence[int], batch_size: int, on_cpu: bool) -> Iterator[np.ndarray]:
     """Positions of the texts of each batch, int64 [B], the longest first: memory has its peak at the start.
 
-    On a CPU the time is proportional to the number of tokens with padding. There, a batch of `ENOUGH_TOKENS` or more
-    also ends before a text that would be padded by more than `MOST_PADDING`.
+    On a CPU, a batch of `ENOUGH_TOKENS` or more also ends before a text that would be padded by more than
+    `MOST_PADDING`: the time is proportional to the number of tokens with padding.
     """
     order = np.argsort([-length for length in lengths], kind="stable")
     start = 0

@@ -137,12 +137,10 @@ class ClipBpe:
         from tokenizers.models import BPE
         from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
-        model = Tokenizer(
-            BPE(vocab=self.ids, merges=self.merges, end_of_word_suffix="</w>", continuing_subword_prefix="")
-        )
-        model.pre_tokenizer = Sequence(
-            [Split(Regex(PIECES), behavior="removed", invert=True), ByteLevel(add_prefix_space=False, use_regex=False)]
-        )
+        affixes = {"end_of_word_suffix": "</w>", "continuing_subword_prefix": ""}
+        model = Tokenizer(BPE(vocab=self.ids, merges=self.merges, **affixes))
+        pieces = Split(Regex(PIECES), behavior="removed", invert=True)
+        model.pre_tokenizer = Sequence([pieces, ByteLevel(add_prefix_space=False, use_regex=False)])
         model.add_special_tokens([AddedToken(special, normalized=False) for special in self.all_special_tokens])
         return model
 

@@ -65,9 +65,7 @@ class Captions(Texts):
         return super().batches([clean_caption(text) if self.clean else text for text in inputs], batch_size)
 
 
-# expanded  every positive dimension
-# masked    the caption's own tokens with [CLS] and [SEP], as in training without expansion
-# words     the caption's own WordPieces only, as the authors search without expansion
+# Every positive dimension, the caption's own tokens with [CLS] and [SEP], or its own WordPieces only.
 Expansion = Literal["expanded", "masked", "words"]
 
 # The limit of BERT's tokenizers; the limit of the backbone does not cut a mask.
@@ -97,11 +95,8 @@ class Embedded(str):
 class Stored(Items):
     """Vectors from tables, float32 [B, width].
 
-    Attributes:
-        width: of the vectors that the head reads.
-        device: of the vectors.
-        needs_text: items need a text beside the vector, because its own tokens mask the output of the head.
-        tables: the tables that hold such vectors, in words, for errors.
+    With `needs_text`, items need a text beside the vector, because its own tokens mask the output of the head; errors
+    name the `tables` that hold such vectors.
     """
 
     width: int
@@ -196,10 +191,9 @@ def make_caption_items(
     max_length: int = MAX_LENGTH,
     fallback: Any = None,
 ) -> Captions:
-    """The items of a BLIP's or ALBEF's text side.
+    """The items of a BLIP's or ALBEF's text side; `fallback` is a tokenizer for a checkpoint that has none.
 
-    `clean` cleans captions first; None does as the layout's own code (LAVIS yes, transformers no). `fallback` is a
-    tokenizer for a checkpoint that has none.
+    `clean` cleans captions first; None does as the layout's own code (LAVIS yes, transformers no).
     """
     named = source.tokenizer is not None or has_tokenizer(checkpoint.folder)
     if fallback is not None and not named:

@@ -15,14 +15,7 @@ from lexvl_anserini.ground.typed import check_text
 
 @dataclass(frozen=True)
 class QueryField:
-    """A field of the index, as its queries are encoded.
-
-    Attributes:
-        weight: factor of its query weights.
-        tower: encodes its queries; None for BM25.
-        quantiser: of its queries.
-        analyse: the words of a text, for BM25.
-    """
+    """A field of the index, as its queries are encoded: by a tower, or for BM25 by `analyse`, the words of a text."""
 
     name: str
     weight: int

@@ -1,9 +1,7 @@
 """Sparsifiers: which of the positive weights a vector keeps; as data, so that every runtime applies the same rule.
 
 A rule maps weights [B, V] and the mask [B, V] of own tokens (None unless it needs one) to a bool mask [B, V]. Weights
-that are not positive are always dropped. `mark_kept` applies a rule to tensors, `mark_kept_rows` to arrays; this module
-loads no model library. `join_matrix` joins rows, `WeightsOfRows` has what follows from them, and `cut` keeps the first
-dimensions of dense vectors.
+that are not positive are always dropped. This module loads no model library.
 """
 
 from __future__ import annotations
@@ -157,10 +155,7 @@ class WeightsOfRows:
 
 
 def cut(vectors: np.ndarray, dimensions: int | None, normalise: bool) -> np.ndarray:
-    """The first `dimensions` of each vector (None: all), then of unit length if `normalise`; float32 [n, D].
-
-    Models trained with Matryoshka representations keep most of their quality. A vector of zeros stays zeros.
-    """
+    """The first `dimensions` (None: all) of each vector, then of unit length if `normalise`; zeros stay zeros."""
     vectors = vectors[:, :dimensions].astype(np.float32, copy=False)
     if not normalise:
         return np.ascontiguousarray(vectors)

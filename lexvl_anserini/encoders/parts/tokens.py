@@ -100,12 +100,7 @@ class OwnTokens(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenColumns:
-    """The dimension of the vocabulary that each token id has.
-
-    Attributes:
-        vocabulary: the terms, one per dimension.
-        of_token: int64 [|T|]: the dimension of a token id, -1 if it has none.
-    """
+    """The vocabulary, and the dimension there of each token id, int64 [|T|], -1 if it has none."""
 
     vocabulary: Vocabulary
     of_token: np.ndarray
@@ -178,10 +173,7 @@ def make_all_columns(tokenizer: Any, specials: bool = False, further: Sequence[s
 
 
 def is_fast(tokenizer: Any) -> bool:
-    """True for transformers' tokenizers that are written in Rust.
-
-    Their truncation and padding are a state that threads would share, so texts are truncated here instead.
-    """
+    """True for tokenizers in Rust: their truncation and padding are a state of all threads, so texts are cut here."""
     return bool(getattr(tokenizer, "is_fast", False))
 
 
@@ -241,11 +233,9 @@ class TextReader:
     Attributes:
         max_length: tokens kept, with special tokens.
         padding: "none": padding is ignored everywhere. "max_length": texts are padded to max_length, and padding
-            positions count in pooling, as in training and evaluation of the published VDR checkpoints. There is no
-            padding to the longest text of a batch: a vector must not depend on its neighbours.
+            positions count in pooling, as in training and evaluation of the published VDR checkpoints.
         specials: add [CLS] and [SEP].
         limit: the number of positions of the model; None for no limit.
-        prompt: is put before each text.
     """
 
     tokenizer: Any
@@ -323,9 +313,7 @@ def starts(
 ) -> list[str]:
     """The start of each text that has its first `tokens` tokens, or its first `MOST_READ` characters.
 
-    Args:
-        encode: texts -> their `tokenizers.Encoding`, without special tokens and not truncated.
-        start: cuts a text; `start(text, len(text))` is the whole.
+    `encode` gives `tokenizers.Encoding` of texts, without special tokens and not truncated; `start` cuts a text.
     """
     length = FIRST_LENGTH * tokens + MARGIN
     beginnings = [start(text, length) for text in texts]

@@ -50,7 +50,6 @@ class Batch(NamedTuple):
 
     Attributes:
         positions: of its items among the inputs of the tower, int64 [B].
-        inputs: arguments of the backbone.
         masked: bool [B, L], True at positions that pooling ignores; None if it ignores none.
         own: per item the ascending dimensions of its own tokens; None unless the sparsifier needs them.
     """
@@ -215,15 +214,12 @@ class Texts(ReadsTexts, Items):
 
 @dataclass(frozen=True)
 class DenseTower:
-    """One side of a dense encoder.
+    """One side of a dense encoder; a vector depends on its own item only.
 
     Attributes:
-        items: reads documents and topics, builds forward passes.
         embed: one forward pass -> features [B, width].
         normalise: vectors have unit length: their inner product is the cosine.
         dimensions: keep only the first ones, before normalising; None keeps all.
-
-    A vector depends on its own item only.
     """
 
     items: Items

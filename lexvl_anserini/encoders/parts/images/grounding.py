@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.images.pixels import Box
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
+from lexvl_anserini.encoders.parts.pooling import Head
 from lexvl_anserini.encoders.parts.tokens import list_token_names
 from lexvl_anserini.encoders.parts.towers import TextTower
 from lexvl_anserini.ground.errors import UsageError
@@ -47,6 +49,13 @@ def own_terms(model: Encoder, texts: Sequence[str]) -> list[list[int]]:
     return [own.tolist() for own in tower.columns.own(reader(texts))]
 
 
+def compute_logits(head: Head, hidden: Tensor, dims: Sequence[int]) -> Tensor:
+    """Logits [B, L, len(dims)] of some dimensions at each position of hidden states [B, L, D]."""
+    rows = torch.as_tensor(dims, dtype=torch.long, device=head.matrix.device)
+    bias = None if head.bias is None else head.bias[rows]
+    return torch.nn.functional.linear(head.transform(hidden), head.matrix[rows], bias)
+
+
 @torch.inference_mode()
 def compute_patch_logits(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) -> np.ndarray:
     """Logits of some dimensions at each grid cell, float32 [n, rows, columns, len(dims)], row 0 the top of the crop.
@@ -55,13 +64,9 @@ def compute_patch_logits(tower: ImageTower, images: Sequence[Any], dims: Sequenc
     whole grid is used, which shows more.
     """
     backbone = getattr(tower.composition.backbone, "fine", tower.composition.backbone)
-    head = tower.composition.head
-    rows = torch.as_tensor(dims, dtype=torch.long, device=tower.device)
-    matrix, bias = head.matrix[rows], None if head.bias is None else head.bias[rows]
     maps: list[np.ndarray] = []
     for batch in tower.batches(images, batch_size=8):
-        features = head.transform(backbone(*batch.inputs))  # [B, N, D']
-        logits = torch.nn.functional.linear(features, matrix, bias)  # [B, N, len(dims)]
+        logits = compute_logits(tower.composition.head, backbone(*batch.inputs), dims)  # [B, N, len(dims)]
         maps.append(tower.cells(logits, batch).cpu().numpy())
     if len({piece.shape[1:] for piece in maps}) > 1:
         raise UsageError("the maps of these images have different shapes; take the images one at a time")
@@ -79,15 +84,11 @@ def compute_token_logits(model: Encoder, texts: Sequence[str], dims: Sequence[in
     towers = [tower for tower in (model.query, model.document) if isinstance(tower, TextTower)]
     if not towers:
         raise UsageError(f"encoder {model.name!r} has no text side that pools over tokens")
-    tower, head = towers[0], towers[0].composition.head
-    rows = torch.as_tensor(dims, dtype=torch.long, device=tower.device)
-    matrix, bias = head.matrix[rows], None if head.bias is None else head.bias[rows]
-    names = list_token_names(tower.reader.tokenizer)
-    for batch in tower.batches(texts, batch_size=32):
+    composition, names = towers[0].composition, list_token_names(towers[0].reader.tokenizer)
+    for batch in towers[0].batches(texts, batch_size=32):
         input_ids, attention = batch.inputs
-        features = head.transform(tower.composition.backbone(input_ids, attention))  # [B, L, D']
-        logits = torch.nn.functional.linear(features, matrix, bias)[attention > 0].cpu().numpy()  # [tokens, dims]
-        for token, values in zip(input_ids[attention > 0].tolist(), logits, strict=True):
+        logits = compute_logits(composition.head, composition.backbone(input_ids, attention), dims)[attention > 0]
+        for token, values in zip(input_ids[attention > 0].tolist(), logits.cpu().numpy(), strict=True):
             if token in names:
                 yield names[token], values
 
@@ -104,9 +105,6 @@ def localise(
         images: paths, `archive.tar::member` or PIL images; the map covers their centre crop.
         query: a text; the values of several tokens are averaged.
         values: logits, or activations (>= 0, as in the vectors). The paper does not say which.
-
-    Raises:
-        UsageError: no image side, or no token of the query is a term.
     """
     tower, [dims] = image_side(model), own_terms(model, [query])
     if not dims:

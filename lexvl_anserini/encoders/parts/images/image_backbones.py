@@ -246,11 +246,9 @@ class ImageBackbone:
     Attributes:
         reference: a key of `PUBLISHED`, or the folder as an absolute path; empty for a network with random weights.
         network: pixels [B, 3, R, R] -> states [B, P, width], row by row.
-        pixels: how an image becomes its input.
         width: of the states of all its layers together (see `parts/pretrained.py`).
         digest: SHA-256 (hex) of its weights and configuration.
         folder: where its files are; None for a key of `PUBLISHED`.
-        classifier: that it was pretrained with; None if unknown.
     """
 
     reference: str
