@@ -35,7 +35,6 @@ class Card:
         paper: authors, venue and arXiv number; what the encoder is where there is no paper.
         modalities: what its towers read. An encoder with "image" takes the option `direction`.
         checkpoints: published checkpoints that it loads: hub ids, or file names where no hub has them.
-        licence: of the published weights.
         packaged: those of `checkpoints` that are installed as part of a Python package.
         default_checkpoints: the default by the key that a corpus's row has as `checkpoint`.
         without_hub: a checkpoint that needs no hub, and a remark, for the error of a machine without one.
@@ -290,10 +289,7 @@ def remark_on(checkpoint: str | None, corpus: str) -> str | None:
 
 
 def choose_encoder(corpus: str, direction: str, encoder: str | None = None) -> tuple[str, str | None]:
-    """Encoder and checkpoint of a corpus where the user names none, or names only the encoder.
-
-    The checkpoint is None where the encoder's own default is loaded.
-    """
+    """Encoder and checkpoint of a corpus where the user names none, or only the encoder; None is its default."""
     row = CORPORA.get(corpus.partition("/")[0].partition(":")[0])
     key = row.checkpoint if row else ""
     texts = direction == "text-to-text" or (key == "texts" and encoder is None)
@@ -319,10 +315,7 @@ def make_direction_option(encoder: str, direction: str) -> dict[str, str]:
 def make_length_options(
     encoder: str, direction: str, max_length: int | None = None, query_max_length: int | None = None
 ) -> dict[str, int]:
-    """The options of an encoder that limit the tokens per document and per query.
-
-    An encoder with one limit for all texts takes `max_length`; where only queries are texts, `query_max_length` too.
-    """
+    """The options of an encoder that limit the tokens per document and per query."""
     named = {"max_length": max_length, "query_max_length": query_max_length}
     lengths = {key: length for key, length in named.items() if length is not None}
     card = CARDS[encoder]

@@ -57,10 +57,7 @@ class OtherModality(UsageError):
 
 
 class InputReader(Protocol):
-    """The part of a tower that reads documents and topics.
-
-    Both functions raise `OtherModality` for one without the text, or without the image, that the tower reads.
-    """
+    """The part of a tower that reads documents and topics; `OtherModality` where its text or image is missing."""
 
     def read(self, document: Document) -> str:
         """The input that a document gives this tower."""
@@ -422,8 +419,7 @@ class Encoder:
 class StockQueryEncoder:
     """Queries to `{term: integer weight}` for stock Pyserini's `LuceneImpactSearcher`, quantised as in our own search.
 
-    Stock drops terms that all documents have, unless its searcher has `min_idf=-1`. `max_impact` is the largest impact
-    of a document in the index, for the bound on scores; None if unknown.
+    Stock drops terms that all documents have, unless its searcher has `min_idf=-1`.
     """
 
     tower: LexicalSide

@@ -54,10 +54,7 @@ SAVED_KEYS = (("encoder", str, "a text"), ("options", dict, "an object"), ("plac
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """An encoder with its settings, before it is loaded. Commands, searches, saved folders and processes share it.
-
-    The fields are the arguments of `load_encoder`; `options` has the runtime too.
-    """
+    """An encoder before it is loaded: the arguments of `load_encoder`, with the runtime among the options."""
 
     name: str
     checkpoint: str | None = None
@@ -204,10 +201,7 @@ def load_by_torch(spec: EncoderSpec) -> Encoder:
 
 
 def load_when_used(load: Callable[[], T]) -> Callable[[], T]:
-    """The same load, once and under the lock, for a tower whose network is loaded when it is first used.
-
-    What `load` holds, such as the mapped weights of a file, is let go of then.
-    """
+    """The same load, once and under the lock, for a tower whose network is loaded when it is first used."""
     import torch
 
     pending, loaded = [load], list[T]()
@@ -244,8 +238,7 @@ def load_saved(folder: str, device: str = "auto") -> Encoder:
 def read_saved(checkpoint: Checkpoint) -> tuple[EncoderSpec, Checkpoint] | None:
     """The encoder of a saved folder, and the checkpoint of its weights; None if `save_pretrained` did not write it.
 
-    `lexvl.json` has `encoder`, `options`, `places` (folders of its other parts in the checkpoint, or packaged names),
-    and `folder` and `file` of the weights. A folder from the hub names nothing outside of it.
+    `lexvl.json` has `encoder`, `options`, `places` of its other parts, and `folder` and `file` of the weights.
     """
     path = checkpoint.folder / SAVED
     if checkpoint.file is not None or not path.is_file():

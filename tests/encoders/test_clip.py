@@ -327,18 +327,12 @@ def test_a_final_newline_counts_if_the_model_was_made_so(tmp_path):
         ClipBpe(path, size=520)
 
 
-@pytest.mark.parametrize(
-    "content,message",
-    [
+def test_merges_that_are_none(tmp_path):
+    for content, message in (
         (b"#version\na b\nabc\nd e", "line 3: 'abc', expected two symbols"),
         (b"\x1f\x8bno gzip", "cannot be read as BPE merges"),
-    ],
-)
-def test_merges_that_are_none(tmp_path, content, message):
-    (tmp_path / "merges.txt").write_bytes(content)
-    with pytest.raises(CheckpointError, match=message):
-        ClipBpe(tmp_path / "merges.txt")
-
-
-def test_texts_are_cleaned():
+    ):
+        (tmp_path / "merges.txt").write_bytes(content)
+        with pytest.raises(CheckpointError, match=message):
+            ClipBpe(tmp_path / "merges.txt")
     assert clean("  A\t\u00a0Dog \n &amp;lt; CAFÉ ") == "a dog < café"

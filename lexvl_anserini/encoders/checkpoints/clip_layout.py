@@ -74,11 +74,7 @@ def is_declip(weights: Mapping[str, Tensor]) -> bool:
 
 
 def convert_names(weights: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
-    """The weights under transformers' names; other keys than those of the towers stay, for the error of strict loading.
-
-    DeCLIP has its text tower under `encode_text.` and a text projection with a bias. OpenAI has no prefix, and its
-    projection multiplies from the left.
-    """
+    """The weights under transformers' names; keys of no tower stay, for the error of strict loading."""
     text_prefix = "encode_text." if is_declip(weights) else ""
     result: dict[str, Tensor] = {}
     for key, value in weights.items():
@@ -154,11 +150,7 @@ def _block_in_file(key: str) -> str:
 
 @dataclass(frozen=True)
 class ClipShape:
-    """Facts of a network that the shapes of its weights do not give.
-
-    No number of heads means widths of 64 each; the activation is quick_gelu (OpenAI, DeCLIP) or gelu (most of
-    open_clip's).
-    """
+    """Facts that shapes of weights do not give; no number of heads means widths of 64 each."""
 
     vision_heads: int | None = None
     text_heads: int | None = None

@@ -76,10 +76,7 @@ def is_shard_name(name: str) -> bool:
 
 
 def choose_weights(names: Iterable[str]) -> list[str]:
-    """The names of one folder's files that have its model's weights, sorted.
-
-    Safetensors if there are any, else `pytorch_model*.bin`, else other torch files except those of trainers.
-    """
+    """A folder's weight files, sorted: safetensors, else `pytorch_model*.bin`, else torch files but trainers'."""
     paths = sorted(map(PurePosixPath, names), key=str)
     kinds = (
         [path for path in paths if path.match(SAFE_WEIGHTS)],
@@ -90,10 +87,7 @@ def choose_weights(names: Iterable[str]) -> list[str]:
 
 
 def list_model_files(names: Iterable[str], weights: bool = True) -> list[str]:
-    """The names of a folder's files that a model is loaded from, sorted: the same on the hub and in any copy of it.
-
-    `choose_weights` chooses the weights of each folder; in subfolders only the usual names count.
-    """
+    """The names of a folder's files that a model is loaded from, sorted; in subfolders only the usual names count."""
     paths = [path for path in map(PurePosixPath, sorted(set(names))) if not str(path).startswith(".")]
     small = {str(path) for path in paths if any(path.match(pattern) for pattern in SMALL_FILES)}
     small |= {CHAT_TEMPLATE} & {str(path) for path in paths if PROCESSOR in small}
@@ -166,10 +160,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
-    """A packaged name (`minilm`), a local folder, a weight file, or a hub id with an optional `@revision`.
-
-    `weights` is False for only a configuration or a tokenizer, so that no weights are downloaded.
-    """
+    """A packaged name (`minilm`), a local folder, a weight file, or a hub id with an optional `@revision`."""
     if reference in PACKAGED:
         packaged = PACKAGED[reference]
         folder = find_package(packaged.module)
@@ -192,10 +183,7 @@ def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
 
 
 def _find_file(path: Path, weights: bool = True) -> Checkpoint:
-    """A weight file that is a checkpoint by itself, as of Lightning, LAVIS and FDT.
-
-    Without `weights`, any file (a configuration, the merges of a tokenizer).
-    """
+    """A weight file that is a checkpoint by itself (Lightning, LAVIS, FDT); without `weights`, any file."""
     if weights and path.suffix not in WEIGHT_SUFFIXES:
         known = ", ".join(f"*{suffix}" for suffix in WEIGHT_SUFFIXES)
         raise CheckpointError(f"{path}: not a weight file ({known}); name it, or the folder that holds it")
@@ -247,11 +235,7 @@ class Listing(NamedTuple):
 
 
 def _find_on_hub(name: str, revision: str | None, weights: bool) -> Checkpoint:
-    """Downloads a model from the Hugging Face hub, or takes it from the local cache, and notes the revision.
-
-    Every file is compared with its digest in the hub's listing, or without the hub with the one that its blob in the
-    cache is named by; a damaged file is removed.
-    """
+    """Downloads a model from the hub, or takes it from the local cache, and notes the revision; checks every digest."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     where = f"{name}@{revision}" if revision else name
@@ -381,7 +365,6 @@ def remove_blob(path: Path) -> None:
 def remove_others(snapshot: Path, listed: Collection[str], weights: bool) -> None:
     """Removes links that the listing does not have, as another server's listing of the same commit leaves them.
 
-    These are files that a model would be loaded from, and what has the place of a listed file or of its folders.
     Weights in another form than the listed ones are other programs'.
     """
     folders = {folder for name in listed for folder in _folders(name)}

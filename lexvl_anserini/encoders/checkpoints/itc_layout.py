@@ -206,10 +206,7 @@ def read_lavis_shapes(
     fusion_layer: int | None,
     described: Mapping[str, Any],
 ) -> tuple[str, Any, Any]:
-    """Family and configurations, read from the shapes of renamed weights.
-
-    Shapes do not contain the heads, epsilon and activation of the text encoder; `described` does, if it is there.
-    """
+    """Family and configurations, from the shapes of renamed weights and what `described` says of the text encoder."""
     from transformers import BlipTextConfig, BlipVisionConfig
 
     family, read = count_text_layers(where, weights, described.get("fusion_layer"), fusion_layer)
@@ -252,10 +249,7 @@ def read_lavis_shapes(
 def count_text_layers(
     where: str, weights: Mapping[str, Tensor], described: int | None, fusion_layer: int | None
 ) -> tuple[str, int]:
-    """The family, and how many layers of its text encoder ITC uses.
-
-    All text layers of BLIP have cross-attention; those of ALBEF have it from the fusion layer on.
-    """
+    """The family, and how many text layers ITC uses: ALBEF has cross-attention from the fusion layer on."""
     layers = 1 + max((int(match[1]) for key in weights if (match := _LAYER.match(key))), default=-1)
     crossing = sorted({int(match[1]) for key in weights if (match := _CROSS.match(key))})
     if fusion_layer is None and not crossing:
@@ -273,10 +267,7 @@ def count_text_layers(
 def count_heads(
     where: str, vision_width: int, text_width: int, head_width: int | None, described: Mapping[str, Any]
 ) -> tuple[int, int]:
-    """Attention heads of the vision and of the text encoder, of which a description has the number.
-
-    The vision encoder has as many heads, unless heads of the usual width divide its width.
-    """
+    """Attention heads of the vision and of the text encoder; a description has the number of the latter."""
     noted = described.get("num_attention_heads") if head_width is None else None
     text_heads = noted or split_width(where, text_width, head_width or HEAD_WIDTH)
     if noted is None or vision_width % HEAD_WIDTH == 0:

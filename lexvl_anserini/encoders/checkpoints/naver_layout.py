@@ -45,13 +45,7 @@ DEFAULTS: Mapping[str, tuple[str, int | None, int | None, str]] = {
 
 @dataclass(frozen=True)
 class SpladeRecipe:
-    """The settings of a run in its config.yaml; without that file those of SPLADE v2.
-
-    Attributes:
-        doc_only: queries are bags of their own tokens.
-        lexical: sides that keep only their own tokens: none, query, document, both.
-        topk: dimensions kept per document, query_topk per query; None for all.
-    """
+    """The settings of a run in its config.yaml; without that file those of SPLADE v2. None keeps all dimensions."""
 
     pooling: str = "max"
     doc_only: bool = False
@@ -119,9 +113,7 @@ def read_tar(tar: Path, backbone_config: str | None, tokenizer: str | None) -> R
     run = next((folder for folder in (tar.parent, tar.parent.parent) if (folder / "config.yaml").is_file()), None)
     settings = read_yaml(run / "config.yaml") if run else {}
     trained_from = settings.get("init_dict") or {}
-    configs = partial(
-        find_companion, tar, fits=lambda folder: (folder / "config.json").is_file(), option="--backbone-config"
-    )
+    configs = partial(find_companion, tar, fits=is_configured, option="--backbone-config")
     config = configs(named=backbone_config, near=[tar.parent], trained_from=trained_from.get("model_type_or_dir"))
     if config is None:
         remedy = "name that of its backbone with --backbone-config"

@@ -265,12 +265,7 @@ def load_strictly(
     ignored: Iterable[str] = (),
     name_in_file: Callable[[str], str] = str,
 ) -> None:
-    """Loads `weights` into `module`; all keys must fit.
-
-    Args:
-        ignored: patterns of keys (full match) that may be present and that the model does not use.
-        name_in_file: the name in the file of a key of the model, if `weights` were renamed.
-    """
+    """Loads `weights` into `module`; all keys must fit but those that match `ignored` patterns in full."""
     pattern = re.compile("|".join((*IGNORED_KEYS, *ignored)))
     expected = module.state_dict()
     used = {key: value for key, value in weights.items() if key in expected or not pattern.fullmatch(key)}

@@ -161,10 +161,7 @@ def open_pixels(model: Any, preprocess: Mapping[str, Any]) -> Crop:
 
 
 def find_open_clip(source: Source, name: str) -> tuple[Source, str]:
-    """The source with the checkpoint on the hub that a name of the package open_clip means, and the package's merges.
-
-    The package only says which model of the hub has the weights; it downloads nothing.
-    """
+    """The source with the checkpoint on the hub that a name of open_clip means, and the package's merges."""
     if source.checkpoint is not None:
         raise UsageError(f"open_clip={name!r} and a checkpoint exclude each other; give one of them")
     if importlib.util.find_spec("open_clip") is None:

@@ -113,10 +113,7 @@ def read_head_config(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 class JointHead(nn.Module):
-    """The weights of a checkpoint, by their names there.
-
-    An untied head is DistilBERT's, with its bias and the epsilon of its LayerNorm (`weight_tying: false`).
-    """
+    """The weights of a checkpoint, by their names there; an untied head is DistilBERT's, with bias and epsilon."""
 
     def __init__(self, hidden: int, size: int, width: int, vocabulary: int, untied: bool):
         super().__init__()

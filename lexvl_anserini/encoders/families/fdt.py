@@ -366,10 +366,9 @@ def find_weight_file(checkpoint: Checkpoint) -> Path:
 
 
 def read_temperature(config: Mapping[str, Any], extra: Mapping[str, Any], where: str) -> float:
-    """T at the checkpoint's iteration, computed as in the reference's evaluation; weights do not contain it.
+    """T at the checkpoint's iteration, as in the reference's evaluation; weights do not contain it.
 
-    T = max(org_t * sd_T_decay_w ^ (last_iter / sd_T_decay_iter), sd_T_min), with a fraction as exponent. A
-    `temperature` under `fdt` in the configuration, for converted checkpoints, comes first.
+    A `temperature` under `fdt` in the configuration, for converted checkpoints, comes first.
     """
     if (stored := run_entry(config, "fdt").get("temperature")) is not None:
         return float(stored)

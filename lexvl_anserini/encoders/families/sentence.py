@@ -24,10 +24,7 @@ PIECE = 512
 
 
 class SentenceTower(ReadsTexts):
-    """One side of a sentence-transformers model, which the other side may share.
-
-    `lock` is the model's: its tokenizer has a state, so that threads encode one after the other.
-    """
+    """One side of a model, which the other may share: `lock` lets threads encode one after the other."""
 
     kind: ClassVar[Kind] = "dense"
 
@@ -99,11 +96,7 @@ def load_sentence(source: Source, max_length: int | None = None, dimensions: int
 
 
 def refuse_sparse(checkpoint: Checkpoint) -> None:
-    """Checks that a folder is a dense sentence-transformers model.
-
-    Without modules.json sentence-transformers would add mean pooling without a warning, and a sparse model would give
-    plausible wrong vectors.
-    """
+    """Refuses what is no dense model: without modules.json the library would add mean pooling without a warning."""
     folder = checkpoint.folder
     if not (folder / "modules.json").is_file():
         architectures = checkpoint.config().get("architectures") or ["unknown"]

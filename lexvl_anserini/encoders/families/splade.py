@@ -196,10 +196,7 @@ def load_masked_lm_parts(
     lower_case: bool = False,
     **rest: Any,
 ) -> SpladeSide:
-    """Backbone, head and tokenizer of one masked-LM folder, or of its configuration and `weights`.
-
-    Without `max_length` the limit is the tokenizer's.
-    """
+    """Backbone, head and tokenizer of one masked-LM folder, or of its configuration and `weights`."""
     if weights is None:
         backbone, head, _ = load_language_model(folder, source.device)
     else:

@@ -96,10 +96,7 @@ def quietly() -> Iterator[None]:
 
 
 def from_pretrained(auto: Any, folder: Path) -> tuple[nn.Module, Mapping[str, Any]]:
-    """Loads a model by transformers in float32 and eval mode, without code or adapter of the folder: we read its files.
-
-    Returns it and the report of keys that do not fit.
-    """
+    """A model in float32 and eval mode, by no code or adapter of the folder, and the report of keys that do not fit."""
     kind, config, weights = check_model(auto, folder)
     try:
         with quietly():

@@ -131,7 +131,7 @@ class PassageReader:
 def split_room(first: int, second: int, room: int) -> tuple[int, int]:
     """The tokens that each of two parts keeps: the longer one is cut until it is as long as the other, then both.
 
-    >>> longest_first(3, 20, 10), longest_first(20, 30, 11)
+    >>> split_room(3, 20, 10), split_room(20, 30, 11)
     ((3, 7), (5, 6))
     """
     if first + second <= room:
@@ -145,11 +145,7 @@ def split_room(first: int, second: int, room: int) -> tuple[int, int]:
 class BagTower(WeightsOfRows, ReadsTexts):
     """w_j = n_j weight_j over a text's own tokens: no network (SVDR's non-parametric side, inference-free queries).
 
-    Attributes:
-        weight: [V], a table of weights (`tables.py`, or one that is stored); None for ones.
-        normalise: divide by the L2 norm (VDR checkpoints with `norm: true`).
-        topk: keep only the largest weights; None keeps all.
-        adds: n_j is how often token j occurs (Li-LSR, V-SPLADE); else 1 if it occurs (SPLADE-doc, a table of IDF).
+    Without `weight` [V] all weights are 1. With `adds`, n_j is how often token j occurs (Li-LSR, V-SPLADE), else 1.
     """
 
     kind: ClassVar[Kind] = "impact"

@@ -93,11 +93,7 @@ class Embedded(str):
 
 @dataclass(frozen=True)
 class Stored(Items):
-    """Vectors from tables, float32 [B, width].
-
-    With `needs_text`, items need a text beside the vector, because its own tokens mask the output of the head; errors
-    name the `tables` that hold such vectors.
-    """
+    """Vectors from tables, float32 [B, width]; with `needs_text`, own tokens of a text beside them mask the output."""
 
     width: int
     device: torch.device
@@ -191,10 +187,7 @@ def make_caption_items(
     max_length: int = MAX_LENGTH,
     fallback: Any = None,
 ) -> Captions:
-    """The items of a BLIP's or ALBEF's text side; `fallback` is a tokenizer for a checkpoint that has none.
-
-    `clean` cleans captions first; None does as the layout's own code (LAVIS yes, transformers no).
-    """
+    """The items of a BLIP's or ALBEF's text side; `clean` None cleans as the layout's own code does (LAVIS yes)."""
     named = source.tokenizer is not None or has_tokenizer(checkpoint.folder)
     if fallback is not None and not named:
         tokenizer = check_fitting(fallback, loaded.tokens, str(checkpoint.path))
@@ -207,10 +200,9 @@ def make_caption_items(
 def load_live_features(
     source: Source, live: LiveOptions, width: int, tokenizer: Any, projected: bool = True
 ) -> TextAndImage:
-    """Texts and images of a live BLIP or ALBEF as a head of `width` numbers reads them.
+    """Texts and images of a live BLIP or ALBEF as a head of `width` numbers reads them; `tokenizer` is the head's.
 
-    They are the unit-length ITC vectors if `projected`, else the [CLS] states before their projection. `tokenizer`, the
-    head's own, is for a backbone that has none.
+    They are the unit-length ITC vectors if `projected`, else the [CLS] states before their projection.
     """
     assert live.backbone_checkpoint is not None
     checkpoint = find_checkpoint(live.backbone_checkpoint)
@@ -251,11 +243,7 @@ def make_head_columns(tokenizer: Any, size: int, specials: bool) -> TokenColumns
 
 
 class HeadTower(LexicalTower):
-    """Items to lexical vectors through one dense vector each; the composition's backbone is that vector, [B, 1, D].
-
-    Attributes:
-        words: reads the texts whose tokens mask the vector, if the sparsifier needs them.
-    """
+    """Items to lexical vectors through one dense vector each; the tokens of `words` mask it if the sparsifier does."""
 
     def __init__(
         self,

@@ -32,11 +32,7 @@ class QueryField:
 
 @dataclass(frozen=True)
 class FieldsTower:
-    """The fields of an index; its inputs are the input of each field that reads the topic, by name.
-
-    It encodes queries by `queries.query_vectors` only: there is no matrix over all terms, of which BM25 may have
-    millions.
-    """
+    """The fields of an index; its inputs are, by name, those of each field that reads the topic. It has no matrix."""
 
     fields: tuple[QueryField, ...]
     kind: ClassVar[Kind] = "impact"

@@ -80,10 +80,7 @@ def pool_sum(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
 
 
 def pool_top_mean(logits: Tensor, masked: Tensor, activation: Activation, n: int) -> Tensor:
-    """Mean of the n largest activations over positions (VDR's `pooling: mean` with `pooling_topk: n`).
-
-    A text with fewer than n unmasked positions averages over all of them.
-    """
+    """Mean of the n largest activations over unmasked positions, of all if they are fewer (VDR's `pooling: mean`)."""
     logits.view(-1, logits.shape[-1]).index_fill_(0, masked, -torch.inf)
     top = logits.topk(min(n, logits.shape[1]), dim=1).values  # [B, n, C]
     present = torch.isfinite(top)
@@ -159,8 +156,8 @@ class Projector:
 class LiLsr(nn.Module):
     """table_t = activation(<w, E_t + A_t B> + b), over the input embeddings E [T, D] of a network, which stay.
 
-    Li-LSR (Nardini et al., SIGIR 2025) has the activation log(1 + relu) and no A B (`rank` 0). V-SPLADE has both as
-    options; its exports have softplus and no A B, and its module has the names of weights that this one has.
+    Li-LSR (Nardini et al., SIGIR 2025) has log(1 + relu) and no A B (`rank` 0); V-SPLADE, whose names of weights this
+    module has, may have softplus and A B.
     """
 
     def __init__(self, embeddings: Tensor, rank: int = 0, activation: Activation = log1p_relu):

@@ -124,10 +124,7 @@ def cells(maps: Sequence[Tensor], side: int) -> Tensor:
 
 
 def windows(maps: Sequence[Tensor], grid: int) -> Tensor:
-    """All positions of the last layer's grid, each averaged with as many around it as a cell of `grid` x `grid` has.
-
-    Training has seen such means only. [B, side^2, sum of C], row by row.
-    """
+    """Means of a cell's size around all positions of the last layer's grid, as in training: [B, side^2, sum of C]."""
     side = maps[-1].shape[2]
     around = -(-side // grid) // 2
     pooled = cells(maps, side).unflatten(1, (side, side)).permute(0, 3, 1, 2)
@@ -143,8 +140,7 @@ def all_cells(maps: Sequence[Tensor], grid: int) -> Tensor:
 class CellsOf(nn.Module):
     """A network as an image tower reads it: standardised cells; `fine` gives its whole grid, for maps.
 
-    On a CPU it computes `PIECE` images at a time. Larger maps would each be new memory from the system, which takes as
-    long as the convolutions themselves.
+    On a CPU it computes `PIECE` images at a time: larger maps would each be new memory from the system.
     """
 
     def __init__(self, network: nn.Module, grid: int, standard: Standard):
@@ -318,10 +314,7 @@ def load_vector_head(side_weights: Mapping[str, Tensor], before: int, where: str
 
 
 def find_dense_pair(checkpoint: Checkpoint, **of_reference: Any) -> tuple[Checkpoint, Vocabulary] | None:
-    """The dense pair of a checkpoint of D2S or Joint and its terms; None for a checkpoint of the reference.
-
-    `of_reference` are options that only a checkpoint of the reference has; None where the user gave none.
-    """
+    """The dense pair of a checkpoint and its terms; None for one of the reference, which alone has `of_reference`."""
     if checkpoint.file is not None or not (checkpoint.folder / "config.json").is_file():
         return None
     config = checkpoint.config()
@@ -428,10 +421,7 @@ def make_image_backbone(network: PatchTransformer, resolution: int) -> ImageBack
 
 
 def build_token_heads(pair: NetworkPair, device: torch.device) -> tuple[Head, Head]:
-    """The heads of texts and of images: TRANSFORM, the rows of the vocabulary, and the bias of each term.
-
-    The rows are `encoder_p.proj`; a text side that does not share them has `encoder_q.proj`.
-    """
+    """The heads of texts and of images; a text side that does not share the rows `encoder_p.proj` has its own."""
     if pair.columns is None:
         raise CheckpointError(f"{pair.where}/config.json: {TEXT} has no terms")
     text_rows = f"{TEXT}.proj" if f"{TEXT}.proj" in pair.heads else f"{IMAGE}.proj"

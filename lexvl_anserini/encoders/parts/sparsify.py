@@ -84,10 +84,7 @@ def _mark(sparsifier: Sparsifier, top: Any, mask: Any, weights: Any, own: Any) -
 
 
 def mark_top(weights: Tensor, k: int) -> Tensor:
-    """True at the k largest weights of each row; among equals at the boundary the lowest dimensions.
-
-    A k above V counts as V. torch.topk alone would choose arbitrarily among equals.
-    """
+    """True at the k largest weights of each row; among equals at the boundary the lowest dimensions."""
     import torch
 
     k = min(k, weights.shape[1])

@@ -26,13 +26,7 @@ STRICT = {"extra": "forbid"}
 
 @dataclass(frozen=True)
 class TextShape:
-    """The text transformer, by default the paper's (section 4.2).
-
-    Attributes:
-        max_length: tokens per caption, with special tokens.
-        causal: a token attends only to those before it, as in CLIP; not stated in the paper, and off because all states
-            are pooled.
-    """
+    """The text transformer, by default of section 4.2; no text says whether it is causal, and all states are pooled."""
 
     __pydantic_config__ = STRICT
     width: int = 512
@@ -44,13 +38,9 @@ class TextShape:
 
 @dataclass(frozen=True)
 class ImageShape:
-    """The vision transformer, by default the paper's (section 4.2).
+    """The vision transformer, by default of section 4.2, which states neither resolution (CLIP-B/16's) nor class token.
 
-    Attributes:
-        resolution: not stated in the paper; 224 is CLIP-B/16's.
-        class_token: not stated in the paper; CLIP has one. It counts in the maximum, but has no cell in a localisation
-            map.
-        stem: a convolutional stem instead of the patch embedding, as `vision.PatchTransformer` takes it.
+    A class token counts in the maximum, but has no cell in a localisation map.
     """
 
     __pydantic_config__ = STRICT
@@ -165,10 +155,7 @@ class ClassPatchTransformer(PatchTransformer):
 
 
 class TokenHead(nn.Module):
-    """TRANSFORM of equation 4 (fully connected layer, GELU, LayerNorm) and the bias b; e are the text embeddings.
-
-    A bridge follows if states and embeddings have different widths (see `StairConfig.bridge`).
-    """
+    """TRANSFORM of equation 4 (dense, GELU, LayerNorm), a bridge to another width, and the bias b; e are embeddings."""
 
     def __init__(self, width: int, embedding: int, vocab_size: int, bridge: bool, eps: float):
         super().__init__()

@@ -311,10 +311,7 @@ def starts(
     encode: Callable[[list[str]], Sequence[Any]],
     start: Start = lambda text, length: text[:length],
 ) -> list[str]:
-    """The start of each text that has its first `tokens` tokens, or its first `MOST_READ` characters.
-
-    `encode` gives `tokenizers.Encoding` of texts, without special tokens and not truncated; `start` cuts a text.
-    """
+    """The start of each text that has its first `tokens` tokens, or its first `MOST_READ` characters."""
     length = FIRST_LENGTH * tokens + MARGIN
     beginnings = [start(text, length) for text in texts]
     open_ends = [i for i, text in enumerate(texts) if len(text) > length]

@@ -69,10 +69,7 @@ class Items(InputReader, Protocol):
 
 
 class LexicalTower(Items):
-    """Inputs to lexical vectors through a composition; subclasses define `read`, `read_topic` and `batches`.
-
-    A vector depends on its own input only: order, batch size and neighbours change it by float rounding at most.
-    """
+    """Inputs to lexical vectors through a composition; subclasses define `read`, `read_topic` and `batches`."""
 
     kind: ClassVar[Kind] = "impact"
     binary: ClassVar[bool] = False

@@ -58,11 +58,7 @@ def compute_logits(head: Head, hidden: Tensor, dims: Sequence[int]) -> Tensor:
 
 @torch.inference_mode()
 def compute_patch_logits(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) -> np.ndarray:
-    """Logits of some dimensions at each grid cell, float32 [n, rows, columns, len(dims)], row 0 the top of the crop.
-
-    A class token before the patches has no cell and is omitted. Where a tower averages its grid to fewer cells, the
-    whole grid is used, which shows more.
-    """
+    """Logits of some dimensions at each cell of the whole grid, float32 [n, rows, columns, len(dims)], from the top."""
     backbone = getattr(tower.composition.backbone, "fine", tower.composition.backbone)
     maps: list[np.ndarray] = []
     for batch in tower.batches(images, batch_size=8):
@@ -101,9 +97,7 @@ def localise(
     The mean over the distinct own tokens of the query of their values in that cell.
 
     Args:
-        model: an encoder with an image side.
         images: paths, `archive.tar::member` or PIL images; the map covers their centre crop.
-        query: a text; the values of several tokens are averaged.
         values: logits, or activations (>= 0, as in the vectors). The paper does not say which.
     """
     tower, [dims] = image_side(model), own_terms(model, [query])
@@ -116,8 +110,7 @@ def localise(
 def compute_contributions(tower: ImageTower, image: Any, weights: Mapping[str, float]) -> np.ndarray:
     """The sum of weight x activation over the terms of a query in each grid cell of an image, float32 [grid, grid].
 
-    An image has the largest activation of a term over its cells (before it is normalised and quantised), so that the
-    terms of a score can come from different cells; the map shows how much of the query each cell has by itself.
+    The terms of a score can come from different cells; the map shows how much of the query each cell has by itself.
     """
     dims = [tower.vocabulary.dimension[term] for term in weights]
     activations = compute_patch_activations(tower, [image], dims)[0]  # [grid, grid, terms]
@@ -125,13 +118,7 @@ def compute_contributions(tower: ImageTower, image: Any, weights: Mapping[str, f
 
 
 def overlay(image: Image, region: Box, grid: np.ndarray) -> Image:
-    """An image in its colours where a map is strong, fading to pale grey where it is weak or does not reach.
-
-    Args:
-        image: RGB.
-        region: the part of the image that the map covers, in its pixels.
-        grid: [rows, columns], enlarged smoothly; its largest value keeps all colour, its smallest none.
-    """
+    """An image in its colours where the map `grid` of a region is strong, fading to pale grey elsewhere."""
     import PIL.Image
 
     span = float(grid.max() - grid.min())

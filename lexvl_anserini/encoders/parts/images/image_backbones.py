@@ -132,12 +132,7 @@ class Block(nn.Module):
 
 
 class EfficientNetLite(nn.Module):
-    """The network up to its last maps; its output is the state of every grid cell.
-
-    Attributes:
-        name: a key of `VARIANTS`.
-        width: of the states of all `layers` together.
-    """
+    """The network `name` of `VARIANTS` up to its last maps: the state of every grid cell; `width` of all layers."""
 
     def __init__(self, name: str):
         super().__init__()
@@ -291,11 +286,7 @@ def find_published_file(name: str) -> Path:
 
 
 class GridOf(nn.Module):
-    """A model of transformers whose output is the states of grid cells alone, [B, P, D].
-
-    Maps [B, D, H, W] (ConvNeXt, ResNet) become rows of cells. Of a row of states (ViT, Swin, SigLIP), those before the
-    last square number are the class token and registers, which belong to no cell.
-    """
+    """A model of transformers whose output is the states of grid cells alone, [B, P, D], without class token."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -334,10 +325,7 @@ def load_folder(checkpoint: Checkpoint) -> ImageBackbone:
 
 
 def read_squares(folder: Path, config: Any) -> Squares:
-    """How a folder of transformers makes pixels, but without cropping: an image is resized to the whole square.
-
-    Pictures of all shapes are searched by what is anywhere in them, so nothing is cut off.
-    """
+    """How a folder makes pixels, but without cropping: pictures are searched by what is anywhere in them."""
     path, preprocessing = read_preprocessing(folder)
     side = getattr(config, "image_size", None)
     for size in (side, preprocessing.get("crop_size"), preprocessing.get("size")):

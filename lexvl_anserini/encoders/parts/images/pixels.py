@@ -35,20 +35,14 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Pixels:
-    """How an image becomes a square of numbers: shorter side resized bicubically, centre cropped, normalised.
-
-    `resolution` is the side of the square in pixels; mean and std are per channel, of values in 0..1.
-    """
+    """How an image becomes a square: shorter side resized bicubically, centre cropped, normalised."""
 
     resolution: int
     mean: tuple[float, float, float] = CLIP_MEAN
     std: tuple[float, float, float] = CLIP_STD
 
     def crop(self, image: Any) -> np.ndarray:
-        """uint8 [R, R, 3] of an RGB PIL image.
-
-        The long side is rounded down and the crop's offset half to even, as torchvision does.
-        """
+        """uint8 [R, R, 3] of an RGB PIL image, rounded as torchvision does."""
         return centre_crop(image, self.resolution, self.resolution)
 
     def region(self, size: tuple[int, int]) -> Box:
@@ -105,10 +99,7 @@ def compute_offset(length: int, side: int, floor: bool) -> int:
 def read_crop_batches(
     pixels: Pixels, images: Sequence[Any], batch_size: int, on_error: OnError = FAIL
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Positions of the images of each batch, int64 [B], and their crops, uint8 [B, R, R, 3].
-
-    The order is that of `images`; threads decode and crop beside the caller's work. A skipped image is in no batch.
-    """
+    """Positions of the images of each batch, int64 [B], in order, and their crops, uint8 [B, R, R, 3]."""
     crops = read_images(images, on_error=on_error, prepare=pixels.crop)
     while piece := list(islice(crops, batch_size)):
         positions = np.array([image.position for image in piece], dtype=np.int64)
@@ -184,10 +175,9 @@ def make_crop(side: int) -> Crop:
 
 
 def read_preprocessing(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The file in which a transformers folder describes its image preprocessing, and that description.
+    """The file in which a transformers folder describes its images, and that description; empty where there is none.
 
-    The description is empty where there is none. Up to transformers 4.x it has a file of its own; from 5.0 on it may be
-    a part of the description of texts and images together.
+    Up to transformers 4.x it has a file of its own; from 5.0 on it may be a part of another description.
     """
     preprocessor, common = folder / "preprocessor_config.json", folder / "processor_config.json"
     if preprocessor.is_file():
@@ -204,10 +194,7 @@ def describe_squares(resolution: int, preprocessing: Mapping[str, Any]) -> Squar
 
 
 def read_preprocessor(folder: Path, resolution: int) -> Crop:
-    """The crop that a transformers folder describes; without a description, CLIP's at `resolution`.
-
-    Old files give sizes as numbers, newer files as mappings.
-    """
+    """The crop that a transformers folder describes, by numbers or mappings; without one, CLIP's at `resolution`."""
     path, preprocessing = read_preprocessing(folder)
     if not preprocessing:
         return Crop(resolution, floor=True)

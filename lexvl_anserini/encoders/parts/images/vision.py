@@ -65,11 +65,6 @@ class ConvStem(nn.Sequential):
     """Convolutions instead of the patch embedding, so that small transformers learn from few images.
 
     Each stage halves the grid, has its own width, and ends in residual blocks (Xiao et al., NeurIPS 2021).
-
-    Attributes:
-        widths: channels per stage.
-        blocks: residual blocks per stage.
-        width: of the output states.
     """
 
     def __init__(self, widths: Sequence[int], blocks: Sequence[int], width: int):
@@ -133,14 +128,7 @@ class PatchTransformer(nn.Module):
 
 
 class PatchStates(nn.Module):
-    """A network of images: pixels [B, 3, R, R] to states [B, P, D] before its last LayerNorm.
-
-    Attributes:
-        model: transformers' CLIP, whose class token is no patch, or Swinv2ForImageClassification.
-        width: D.
-        resolution: R.
-        grid: the square root of P.
-    """
+    """Pixels [B, 3, R, R] to states [B, P, D] before the last LayerNorm of transformers' CLIP or Swinv2."""
 
     def __init__(self, model: Any):
         super().__init__()
@@ -173,10 +161,7 @@ class Images(ReadsImages):
 
 
 class ImageTower(ReadsImages, LexicalTower):
-    """Images to lexical vectors. Threads decode and crop them beside the forward pass.
-
-    Inputs are paths, `archive.tar::member` or PIL images.
-    """
+    """Images to lexical vectors; inputs are paths, `archive.tar::member` or PIL images."""
 
     def __init__(
         self,
