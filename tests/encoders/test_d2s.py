@@ -130,24 +130,6 @@ def test_the_published_evaluation_from_embeddings(shared, tiny, d2s_corpus):
     assert run == {query: ranked(row, doc_ids) for query, row in zip(query_ids, scores, strict=True)}
 
 
-@pytest.mark.shared
-def test_the_line_from_embeddings(shared, tiny, d2s_corpus, tmp_path):
-    """Encoded, indexed and searched with integers, the order is the reference's wherever scores differ by 2 percent."""
-    from lexvl_anserini.searching.building import build_index
-    from lexvl_anserini.searching.searcher import search_index
-    from lexvl_anserini.shards.writing import write_impacts
-
-    golden = json.loads((shared / "golden/d2s/train_and_eval.json").read_text())["eval_ckpt"]["run"]
-    dataset, model = load_dataset(f"embeddings:{d2s_corpus}"), load_d2s(shared, tiny)
-    manifest = write_impacts(dataset, model, tmp_path / "impacts")
-    assert manifest.counts["documents"] == len(list(dataset.documents())) and not manifest.counts["empty"]
-    index = build_index(tmp_path / "impacts", tmp_path / "index")
-    for hits in search_index(index, dataset.topics(), hits=10, model=model):
-        expected = [golden[hits[0].query_id][hit.doc_id] for hit in hits]
-        assert len(hits) == len(golden[hits[0].query_id])
-        assert all(b <= a * 1.02 for a, b in zip(expected, expected[1:], strict=False))
-
-
 # ---- golden: Joint
 
 
@@ -304,7 +286,7 @@ def test_directions_and_what_is_read(by_hand):
         there.query.weights([np.zeros(2)])
 
 
-def test_vectors_that_do_not_fit_the_head(by_hand, tmp_path):
+def test_vectors_and_tokenizers_that_do_not_fit_the_head(by_hand, tmp_path):
     model = load_by_hand(by_hand)
     with pytest.raises(DataError, match=r"vectors of \(3,\) numbers, this head reads 2"):
         model.query.weights([np.zeros(3)])
@@ -312,6 +294,9 @@ def test_vectors_that_do_not_fit_the_head(by_hand, tmp_path):
         model.document.weights(["picture.jpg"])
     with pytest.raises(DataError, match="vectors of different lengths"):
         model.query.weights([np.zeros(2), np.zeros(3)])
+    shutil.copyfile(by_hand / "pytorch_model.bin", tmp_path / "model.pt")
+    with pytest.raises(CheckpointError, match="distilbert-base-uncased.* as tokenizer"):
+        load_encoder("d2s", str(tmp_path / "model.pt"), device="cpu")
 
 
 SEVEN_TERMS = {"vocab_projector.weight": torch.zeros(7, 2), "vocab_projector.bias": torch.zeros(7)}
@@ -333,12 +318,6 @@ def test_heads_that_are_refused(by_hand, tmp_path, changes, config, message):
     (folder / "config.json").write_text(json.dumps(about | config))
     with pytest.raises(CheckpointError, match=message):
         load_encoder("d2s", str(folder), device="cpu")
-
-
-def test_a_checkpoint_without_tokenizer_and_hub(by_hand, tmp_path):
-    shutil.copyfile(by_hand / "pytorch_model.bin", tmp_path / "model.pt")
-    with pytest.raises(CheckpointError, match="distilbert-base-uncased.* as tokenizer"):
-        load_encoder("d2s", str(tmp_path / "model.pt"), device="cpu")
 
 
 # ---- golden: live features

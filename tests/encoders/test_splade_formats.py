@@ -199,6 +199,8 @@ def test_two_folders(bert, tiny, load, splade, tmp_path, layout):
     assert model.checkpoint_digest != load("splade", "splade/ckpt_bert").checkpoint_digest
     close(model.document.weights(docs), expected["bert_max_doc"])
     close(model.query.weights(queries), expected["separate_query_max"])
+    # The trainer writes a tar too; safetensors need no unpickling.
+    write_tar(main / "model.tar", {"transformer_rep.transformer.x": torch.zeros(1)})
     # The query encoder may share the documents' tokenizer.
     for name in TOKENIZER:
         (tmp_path / layout / name).unlink()
@@ -215,15 +217,6 @@ def test_a_run_has_its_tars_digest(bert, tmp_path):
     state["transformer_rep.transformer.cls.predictions.bias"] += 1
     write_tar(tmp_path / "model/model.tar", state)
     assert load_encoder("splade", str(tmp_path), device="cpu").checkpoint_digest != one
-
-
-def test_weights_of_a_folder_come_before_its_tar(bert, splade, tmp_path):
-    """The trainer writes both, and they are the same; safetensors need no unpickling."""
-    shutil.copytree(bert, tmp_path / "model")
-    write_tar(tmp_path / "model/model.tar", {"transformer_rep.transformer.x": torch.zeros(1)})
-    for name in (tmp_path, tmp_path / "model"):
-        model = load_encoder("splade", str(name), device="cpu")
-        close(model.document.weights(splade[1]), splade[0]["bert_max_doc"])
 
 
 # ---- padded matrices

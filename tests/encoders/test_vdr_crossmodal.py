@@ -77,17 +77,6 @@ def test_pixels_within_one_grey_level(folder, images, arrays):
     assert np.abs(crops.astype(int) - arrays["image_crop_uint8"]).max() <= 1
 
 
-@pytest.mark.parametrize("size", [(61, 97), (97, 61), (1, 1), (224, 224)])
-def test_the_crop_is_the_centre(size):
-    """A picture whose left half is black and right half white keeps its edge in the middle of the crop."""
-    picture = Image.new("RGB", size)
-    picture.paste((255, 255, 255), (size[0] // 2, 0, size[0], size[1]))
-    crop = Pixels(224).crop(picture)
-    assert crop.shape == (224, 224, 3) and crop.dtype == np.uint8
-    if size[0] > 1:
-        assert crop[:, 0].max() == 0 and crop[:, -1].min() == 255
-
-
 @pytest.mark.parametrize("size", [(20, 30_011), (30_011, 33), (16, 20_000)])
 def test_of_a_long_strip_only_the_centre_is_computed(size, monkeypatch):
     monkeypatch.setattr("lexvl_anserini.encoders.parts.images.pixels.MOST_PIXELS", 1 << 14)

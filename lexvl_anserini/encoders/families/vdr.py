@@ -330,7 +330,7 @@ def read_published_pooling(where: str, entry: Mapping[str, Any]) -> Pooling:
 
 
 def find_companions(source: Source, checkpoint: Checkpoint, model_id: str) -> tuple[Any, Path]:
-    """Configuration and tokenizer of a backbone; `model_id` is relative to the checkpoint or its parent, or a hub id."""
+    """A backbone's configuration and tokenizer; `model_id` is relative to the checkpoint or its parent, or a hub id."""
     import transformers
 
     near = [checkpoint.folder, checkpoint.folder / model_id, checkpoint.folder.parent / model_id]
