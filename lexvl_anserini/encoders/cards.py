@@ -19,13 +19,7 @@ Modality = Literal["text", "image"]
 
 
 class Packaged(NamedTuple):
-    """A checkpoint that is installed as part of a Python package.
-
-    Attributes:
-        module: the package.
-        folder: in the package.
-        extra: our extra that installs what it needs; empty if it needs none.
-    """
+    """A checkpoint in a folder of a Python package, and our extra that installs what it needs; empty for none."""
 
     module: str
     folder: str
@@ -41,10 +35,8 @@ class Card:
         paper: authors, venue and arXiv number; what the encoder is where there is no paper.
         modalities: what its towers read. An encoder with "image" takes the option `direction`.
         checkpoints: published checkpoints that it loads: hub ids, or file names where no hub has them.
-        licence: of the published weights; "unknown" where their authors state none.
         packaged: those of `checkpoints` that are installed as part of a Python package.
-        default_checkpoint: loaded where the user names none.
-        default_checkpoints: the same by the key that a corpus's row has as `checkpoint`.
+        default_checkpoints: the default by the key that a corpus's row has as `checkpoint`.
         without_hub: a checkpoint that needs no hub, and a remark, for the error of a machine without one.
         lengths: the options that limit tokens: two names are the limits of documents and of queries, one name is the
             limit of all texts.
@@ -71,6 +63,11 @@ class Card:
     def reads_images(self) -> bool:
         """True if one of its towers reads images."""
         return "image" in self.modalities
+
+
+def list_names(prefix: str, *names: str) -> tuple[str, ...]:
+    """Names with one beginning."""
+    return tuple(prefix + name for name in names)
 
 
 CROSS_MODAL: tuple[Modality, ...] = ("text", "image")
@@ -107,12 +104,8 @@ CARDS: Registry[Card] = Registry(
             paper="Li et al., BLIP, ICML 2022 (arXiv 2201.12086)",
             modalities=CROSS_MODAL,
             checkpoints=(
-                "Salesforce/blip-itm-base-coco",
-                "Salesforce/blip-itm-base-flickr",
-                "Salesforce/blip-itm-large-coco",
-                "Salesforce/blip-itm-large-flickr",
-                "blip_coco_retrieval.pth",
-                "blip_flickr_retrieval.pth",
+                *list_names("Salesforce/blip-itm-", "base-coco", "base-flickr", "large-coco", "large-flickr"),
+                *list_names("blip_", "coco_retrieval.pth", "flickr_retrieval.pth"),
             ),
             licence="BSD-3-Clause",
             lengths=("max_length",),
@@ -127,10 +120,8 @@ CARDS: Registry[Card] = Registry(
             paper="Radford et al., CLIP, ICML 2021 (arXiv 2103.00020)",
             modalities=CROSS_MODAL,
             checkpoints=(
-                "openai/clip-vit-base-patch32",
-                "openai/clip-vit-base-patch16",
-                "openai/clip-vit-large-patch14",
-                "openai/clip-vit-large-patch14-336",
+                *list_names("openai/clip-vit-base-patch", "32", "16"),
+                *list_names("openai/clip-vit-large-patch14", "", "-336"),
             ),
             lengths=("text_max_length",),
         ),
@@ -138,11 +129,9 @@ CARDS: Registry[Card] = Registry(
             loader="lexvl_anserini.encoders.families.dense_heads:load_d2s",
             paper="Nguyen et al., D2S, ECIR 2024 (arXiv 2402.17535)",
             modalities=CROSS_MODAL,
-            checkpoints=(
-                "lsr42/d2s_mscoco-blip-dense_q_reg_0.001_d_reg_0.001",
-                "lsr42/d2s_flickr30k-blip-dense_q_reg_0.001_d_reg_0.001",
-                "lsr42/d2s_mscoco-albef-dense_q_reg_0.001_d_reg_0.001",
-                "lsr42/d2s_flickr30k-albef-dense_q_reg_0.001_d_reg_0.001",
+            checkpoints=tuple(
+                f"lsr42/d2s_{name}-dense_q_reg_0.001_d_reg_0.001"
+                for name in ("mscoco-blip", "flickr30k-blip", "mscoco-albef", "flickr30k-albef")
             ),
             example="--corpus embeddings:lsr42/mscoco-blip-dense "
             "--checkpoint lsr42/d2s_mscoco-blip-dense_q_reg_0.001_d_reg_0.001",
@@ -165,11 +154,10 @@ CARDS: Registry[Card] = Registry(
         "dpr": Card(
             loader="lexvl_anserini.encoders.families.dpr:load_dpr",
             paper="Karpukhin et al., DPR, EMNLP 2020 (arXiv 2004.04906)",
-            checkpoints=(
-                "facebook/dpr-ctx_encoder-single-nq-base",
-                "facebook/dpr-question_encoder-single-nq-base",
-                "facebook/dpr-ctx_encoder-multiset-base",
-                "facebook/dpr-question_encoder-multiset-base",
+            checkpoints=tuple(
+                f"facebook/dpr-{side}_encoder-{data}-base"
+                for data in ("single-nq", "multiset")
+                for side in ("ctx", "question")
             ),
             lengths=TWO_LENGTHS,
             example="--corpus demo --checkpoint facebook/dpr-ctx_encoder-single-nq-base "
@@ -187,11 +175,9 @@ CARDS: Registry[Card] = Registry(
             loader="lexvl_anserini.encoders.families.dense_heads:load_joint",
             paper="Joint sparse-dense optimisation, CIKM 2025 (arXiv 2508.16707)",
             modalities=CROSS_MODAL,
-            checkpoints=(
-                "joint-blip-coco/checkpoint_best.ckpt",
-                "joint-blip-flickr30k/checkpoint_best.ckpt",
-                "joint-albef-coco/checkpoint_best.ckpt",
-                "joint-albef-flickr30k/checkpoint_best.ckpt",
+            checkpoints=tuple(
+                f"joint-{name}/checkpoint_best.ckpt"
+                for name in ("blip-coco", "blip-flickr30k", "albef-coco", "albef-flickr30k")
             ),
             example="--corpus embeddings:FOLDER,before_proj_blip --checkpoint joint-blip-coco/checkpoint_best.ckpt",
         ),
@@ -214,18 +200,11 @@ CARDS: Registry[Card] = Registry(
             paper="Formal et al., SIGIR 2021 and 2022 (arXiv 2107.05720, 2109.10086, 2205.04733); Li-LSR (2505.01452); "
             "SPLADE-Code (2603.22008)",
             checkpoints=(
-                "naver/splade-v3",
-                "naver/splade-v3-distilbert",
-                "naver/splade-v3-lexical",
-                "naver/splade-v3-doc",
-                "naver/splade-cocondenser-ensembledistil",
-                "naver/splade-cocondenser-selfdistil",
-                "naver/splade_v2_max",
-                "naver/splade_v2_distil",
-                "naver/efficient-splade-V-large-doc",
-                "naver/efficient-splade-V-large-query",
-                "naver/efficient-splade-VI-BT-large-doc",
-                "naver/efficient-splade-VI-BT-large-query",
+                *list_names("naver/splade-v3", "", "-distilbert", "-lexical", "-doc"),
+                *list_names("naver/splade-cocondenser-", "ensembledistil", "selfdistil"),
+                *list_names("naver/splade_v2_", "max", "distil"),
+                *list_names("naver/efficient-splade-V-large-", "doc", "query"),
+                *list_names("naver/efficient-splade-VI-BT-large-", "doc", "query"),
             ),
             licence="CC BY-NC-SA 4.0",
             lengths=TWO_LENGTHS,
@@ -304,18 +283,13 @@ DRAWINGS_ONLY: Mapping[str, str] = {"demo-vdr": "photos-vdr", "demo-dense": "pho
 def remark_on(checkpoint: str | None, corpus: str) -> str | None:
     """What a user should know about a checkpoint that meets this corpus; None for nothing."""
     if checkpoint is not None and checkpoint in DRAWINGS_ONLY and corpus.partition("/")[0] != "demo":
-        return (
-            f"{checkpoint} was trained on the drawn images of the demo and finds little among photos; "
-            f"--checkpoint {DRAWINGS_ONLY[checkpoint]} is for photos"
-        )
+        remedy = f"--checkpoint {DRAWINGS_ONLY[checkpoint]} is for photos"
+        return f"{checkpoint} was trained on the drawn images of the demo and finds little among photos; {remedy}"
     return None
 
 
 def choose_encoder(corpus: str, direction: str, encoder: str | None = None) -> tuple[str, str | None]:
-    """Encoder and checkpoint of a corpus where the user names none, or names only the encoder.
-
-    The checkpoint is None where the encoder's own default is loaded.
-    """
+    """Encoder and checkpoint of a corpus where the user names none, or only the encoder; None is its default."""
     row = CORPORA.get(corpus.partition("/")[0].partition(":")[0])
     key = row.checkpoint if row else ""
     texts = direction == "text-to-text" or (key == "texts" and encoder is None)
@@ -341,10 +315,7 @@ def make_direction_option(encoder: str, direction: str) -> dict[str, str]:
 def make_length_options(
     encoder: str, direction: str, max_length: int | None = None, query_max_length: int | None = None
 ) -> dict[str, int]:
-    """The options of an encoder that limit the tokens per document and per query.
-
-    An encoder with one limit for all texts takes `max_length`; where only queries are texts, `query_max_length` too.
-    """
+    """The options of an encoder that limit the tokens per document and per query."""
     named = {"max_length": max_length, "query_max_length": query_max_length}
     lengths = {key: length for key, length in named.items() if length is not None}
     card = CARDS[encoder]

@@ -106,19 +106,10 @@ def format_listing(rows: list[dict[str, Any]]) -> str:
 def format_description(description: dict[str, Any]) -> str:
     """What `describe_encoder` returns as text."""
     heading = "options (--set KEY=VALUE; - is the checkpoint's own, or depends on other options):"
-    return "\n".join(
-        [
-            f"{description['name']}: {description['equation']}",
-            "",
-            *([description["about"], ""] if description["about"] else []),
-            f"reads        {', '.join(description['modalities'])}",
-            f"paper        {description['paper']}",
-            f"licence      {description['licence']}",
-            f"checkpoints  {', '.join(description['checkpoints']) or '-'}",
-            "",
-            heading if description["options"] else "no options",
-            *("  {name}={default}  ({type})  {meaning}".format(**o).rstrip() for o in description["options"]),
-            "",
-            f"Example: {description['example']}",
-        ]
-    )
+    options = ["  {name}={default}  ({type})  {meaning}".format(**o).rstrip() for o in description["options"]]
+    lines = [f"{description['name']}: {description['equation']}", ""]
+    lines += [description["about"], ""] if description["about"] else []
+    lines += [f"reads        {', '.join(description['modalities'])}", f"paper        {description['paper']}"]
+    lines += [f"licence      {description['licence']}", f"checkpoints  {', '.join(description['checkpoints']) or '-'}"]
+    lines += ["", heading if options else "no options", *options, "", f"Example: {description['example']}"]
+    return "\n".join(lines)

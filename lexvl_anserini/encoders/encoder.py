@@ -57,10 +57,7 @@ class OtherModality(UsageError):
 
 
 class InputReader(Protocol):
-    """The part of a tower that reads documents and topics.
-
-    Both functions raise `OtherModality` for one without the text, or without the image, that the tower reads.
-    """
+    """The part of a tower that reads documents and topics; `OtherModality` where its text or image is missing."""
 
     def read(self, document: Document) -> str:
         """The input that a document gives this tower."""
@@ -102,11 +99,7 @@ class LexicalSide(Tower, Protocol):
     ) -> sparse.csr_matrix:
         """CSR [n, V] float32 after the sparsifier: weights > 0, dimensions ascending.
 
-        Args:
-            inputs: see `Tower`.
-            batch_size: inputs per forward pass.
-            progress: is called with the number of inputs just encoded.
-            on_error: for images that cannot be read; the row of a skipped image is empty.
+        `progress` is called with the number of inputs just encoded; the row of an image that `on_error` skips is empty.
         """
         ...
 
@@ -121,10 +114,7 @@ class DenseSide(Tower, Protocol):
     def vectors(
         self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> np.ndarray:
-        """float32 [n, D]; the inner product of two vectors is the model's own similarity.
-
-        Args: as those of `LexicalSide.weights`; the row of a skipped image is zeros.
-        """
+        """float32 [n, D]; the inner product of two vectors is the model's own similarity; a skipped image has zeros."""
         ...
 
 
@@ -161,11 +151,7 @@ def _encode_given(tower: Tower, argument: Any, batch_size: int, show_progress_ba
 
 
 def collect_inputs(tower: InputReader, argument: Any) -> tuple[list[Any], bool]:
-    """The inputs that a caller's argument gives a tower, and whether it is one item and not a list.
-
-    A text is one item, and so is a path of an image, a PIL image, a `Document` or a `Topic`; any other iterable has
-    several items.
-    """
+    """The inputs that a caller's argument gives a tower, and whether it is one item (`is_item`) and not several."""
     single = is_item(argument)
     if not single and (not isinstance(argument, Iterable) or isinstance(argument, Mapping | bytes | bytearray)):
         raise UsageError(f"{_describe(argument)} is nothing to encode; expected {EXPECTED}")
@@ -177,7 +163,7 @@ def collect_inputs(tower: InputReader, argument: Any) -> tuple[list[Any], bool]:
 
 
 def is_item(value: Any) -> bool:
-    """Whether it is one thing to encode."""
+    """Whether it is one thing to encode: a text, a path of an image, a PIL image, a `Document` or a `Topic`."""
     return isinstance(value, str | PathLike | Document | Topic) or _is_picture(value)
 
 
@@ -195,9 +181,7 @@ def _read_item(tower: InputReader, item: Any) -> Any:
         check_text("a text", item)
         # Path.exists raises for a long text.
         if reads_images(tower) and not exists(item.partition("::")[0]):  # noqa: PTH110
-            raise UsageError(
-                f"{item!r:.80} is no file, and this side of the encoder reads images; expected the path of a picture"
-            )
+            raise UsageError(f"{item!r:.80} is no file, and this side of the encoder reads images; expected its path")
         return item
     if not reads_images(tower):
         raise UsageError(f"{_describe(item)}, but this side of the encoder reads texts only; expected a text")
@@ -244,9 +228,8 @@ def as_tensor(vectors: Vectors) -> Tensor:
 def read_document(document: Document, joiner: str = " ") -> str:
     """Title and text of a document, joined."""
     if document.title is None and document.text is None:
-        raise OtherModality(
-            f"document {document.doc_id!r} has no text, not even a caption; this side of the encoder reads texts only"
-        )
+        what = f"document {document.doc_id!r} has no text, not even a caption"
+        raise OtherModality(f"{what}; this side of the encoder reads texts only")
     return joiner.join(part for part in (document.title, document.text) if part)
 
 
@@ -261,10 +244,8 @@ def read_topic_image(item: Document | Topic) -> str:
     """The image reference of a document or topic."""
     if item.image is None:
         what, name = ("document", item.doc_id) if isinstance(item, Document) else ("topic", item.query_id)
-        raise OtherModality(
-            f"{what} {name!r} has no image; this side of the encoder reads images only, so leave texts out; "
-            "--corpus pictures:FOLDER has the pictures of a folder alone"
-        )
+        remedy = "so leave texts out; --corpus pictures:FOLDER has the pictures of a folder alone"
+        raise OtherModality(f"{what} {name!r} has no image; this side of the encoder reads images only, {remedy}")
     return item.image
 
 
@@ -296,14 +277,9 @@ class Encoder:
     Names of sentence-transformers work too: `encode_query`, `encode_document`, `decode`.
 
     Attributes:
-        name: of its card.
-        kind: of both towers.
         query: the tower of queries in the chosen direction.
-        document: the tower of documents.
         checkpoint: what it was loaded from: a folder, or a hub id with its revision.
         checkpoint_digest: of all files that it was loaded from.
-        options: that it was loaded with.
-        device: that it computes on.
     """
 
     name: str
@@ -323,10 +299,8 @@ class Encoder:
 
     def identity(self) -> EncoderRef:
         """The manifest's `encoder` entry."""
-        digest = self.checkpoint_digest
-        return EncoderRef(
-            name=self.name, checkpoint=self.checkpoint, checkpoint_digest=digest, options=dict(self.options)
-        )
+        facts = {"checkpoint": self.checkpoint, "checkpoint_digest": self.checkpoint_digest}
+        return EncoderRef(name=self.name, **facts, options=dict(self.options))
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -414,9 +388,7 @@ class Encoder:
     def as_pyserini(self, manifest: Manifest | None = None, batch_size: int = 32) -> StockQueryEncoder:
         """A query encoder for stock Pyserini: `LuceneImpactSearcher(INDEX, model.as_pyserini(manifest), min_idf=-1)`.
 
-        Args:
-            manifest: of the shards or the index (`index.manifest`): its quantiser, and its bound on scores; without
-                one, queries are quantised to 8 bits.
+        The manifest (`index.manifest`) has the quantiser and the bound on scores; without it, queries have 8 bits.
         """
         from lexvl_anserini.ground.quantise import Quantiser
 
@@ -448,12 +420,6 @@ class StockQueryEncoder:
     """Queries to `{term: integer weight}` for stock Pyserini's `LuceneImpactSearcher`, quantised as in our own search.
 
     Stock drops terms that all documents have, unless its searcher has `min_idf=-1`.
-
-    Attributes:
-        tower: of queries.
-        quantiser: of the index.
-        max_impact: the largest impact of a document in the index, for the bound on scores; None if unknown.
-        batch_size: queries per forward pass.
     """
 
     tower: LexicalSide

@@ -54,17 +54,7 @@ SAVED_KEYS = (("encoder", str, "a text"), ("options", dict, "an object"), ("plac
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """An encoder with its settings, before it is loaded. Commands, searches, saved folders and processes share it.
-
-    Attributes:
-        name: a row of `cards.CARDS`.
-        checkpoint: a folder, a hub id or a packaged name.
-        tokenizer: a folder or hub id of another tokenizer than the checkpoint's.
-        backbone_config: a folder or hub id of another backbone configuration than the checkpoint's.
-        device: auto, cpu, cuda, cuda:1, mps.
-        options: the parameters of the encoder's loader, rows of `registry.WRAPPERS`, and `runtime`, a row of
-            `registry.RUNTIMES`.
-    """
+    """An encoder before it is loaded: the arguments of `load_encoder`, with the runtime among the options."""
 
     name: str
     checkpoint: str | None = None
@@ -90,14 +80,7 @@ class EncoderSpec:
 
 @dataclass(frozen=True)
 class Source:
-    """The files that an encoder is loaded from.
-
-    Attributes:
-        checkpoint: weights and, unless given below, tokenizer and configuration.
-        device: that the model computes on.
-        tokenizer: a folder or hub id of another tokenizer.
-        backbone_config: a folder or hub id of another configuration of the backbone.
-    """
+    """The files that an encoder is loaded from; tokenizer and backbone_config replace the checkpoint's."""
 
     checkpoint: Checkpoint | None
     device: torch.device
@@ -116,10 +99,8 @@ class Source:
     def tokenizer_folder(self, *near: Path, default: str | None = None) -> Path:
         """The folder of the tokenizer: that of the user, else the first of `near` that has one, else `default`.
 
-        Args:
-            near: folders that may hold it, best first; default the checkpoint's.
-            default: packaged name or hub id. Without a default the first of `near` is returned, and `load_tokenizer`
-                says what it lacks.
+        `near` is the checkpoint's folder by default. Without `default` (a packaged name or hub id) the first of `near`
+        is returned, and `load_tokenizer` says what it lacks.
         """
         if self.tokenizer is not None:
             return find_checkpoint(self.tokenizer, weights=False).folder
@@ -132,9 +113,8 @@ class Source:
         try:
             return find_checkpoint(default, weights=False).folder
         except CheckpointError as error:
-            raise CheckpointError(
-                f"{error}; or give a folder that has the tokenizer of {default} as tokenizer"
-            ) from error
+            remedy = f"give a folder that has the tokenizer of {default} as tokenizer"
+            raise CheckpointError(f"{error}; or {remedy}") from error
 
 
 def load_encoder(
@@ -159,30 +139,21 @@ def load_encoder(
         options: of the encoder; the parameters of its loader, and rows of `registry.WRAPPERS`.
 
     Raises:
-        UnknownName: no such encoder or runtime, or it has no such option.
-        UsageError: an option's value does not fit, or a checkpoint is needed and missing.
+        UsageError: no such encoder, option or value, or a checkpoint is needed and missing.
         CheckpointError: the checkpoint is not found, is incomplete, or is of another kind.
-        InstallationError: torch or transformers is missing, or in a version that does not work.
-        MissingExtra: the package of the runtime is not installed.
+        InstallationError: a package is missing (`MissingExtra`), or in a version that does not work.
     """
     check_type("name", name, str, "the name of an encoder, such as 'splade'")
-    return EncoderSpec(
-        name,
-        _check_place("checkpoint", checkpoint),
-        _check_place("tokenizer", tokenizer),
-        _check_place("backbone_config", backbone_config),
-        device,
-        {**options, "runtime": runtime},
-    ).load()
+    named = {"checkpoint": checkpoint, "tokenizer": tokenizer, "backbone_config": backbone_config}
+    places = {argument: _check_place(argument, value) for argument, value in named.items()}
+    return EncoderSpec(name, **places, device=device, options={**options, "runtime": runtime}).load()
 
 
 def _check_place(argument: str, value: str | Path | None) -> str | None:
     """A place as a text; a path must exist, so that no hub is searched for it."""
     check_type(argument, value, str | Path | None, "a folder, a hub id or a packaged name")
     if isinstance(value, Path) and not expand_path(value).exists():
-        raise CheckpointError(
-            f"{argument} {value}: no such file or folder; a hub id or a packaged name is a text, not a Path"
-        )
+        raise CheckpointError(f"{argument} {value}: no such file or folder; a hub id is a text, not a Path")
     return None if value is None else str(value)
 
 
@@ -194,10 +165,8 @@ def load_by_torch(spec: EncoderSpec) -> Encoder:
     named = check_options(spec.name, loader, spec.options)
     checkpoint = _find_or_default(card, spec.checkpoint)
     if checkpoint and (checkpoint.folder / EXPORT).is_file():
-        raise CheckpointError(
-            f"{checkpoint.reference}: an exported encoder; load it with the runtime of its export, or "
-            "name the checkpoint that it was exported from"
-        )
+        remedy = "load it with the runtime of its export, or name the checkpoint that it was exported from"
+        raise CheckpointError(f"{checkpoint.reference}: an exported encoder; {remedy}")
     saved = read_saved(checkpoint) if checkpoint else None
     stored, weights = saved if saved and saved[0].name == spec.name else (EncoderSpec(spec.name), checkpoint)
     # The default direction is noted too, so that naming it gives the same request.
@@ -216,10 +185,10 @@ def load_by_torch(spec: EncoderSpec) -> Encoder:
     except LexvlError:
         raise
     except Exception as error:  # a value of another type than its reader expects raises any error
+        reason = f"cannot be loaded as {spec.name} ({describe_error(error)})"
         raise CheckpointError(
-            f"{spec.checkpoint or card.default_checkpoint}: cannot be loaded as {spec.name} ({describe_error(error)}); "
-            "a configuration, tokenizer or weight file has another content than this encoder reads (--verbose shows "
-            "where)"
+            f"{spec.checkpoint or card.default_checkpoint}: {reason}; a configuration, tokenizer or weight file has "
+            "another content than this encoder reads (--verbose shows where)"
         ) from error
     parts = find_parts({"tokenizer": spec.tokenizer, "backbone_config": spec.backbone_config, **options})
     return replace(
@@ -232,10 +201,7 @@ def load_by_torch(spec: EncoderSpec) -> Encoder:
 
 
 def load_when_used(load: Callable[[], T]) -> Callable[[], T]:
-    """The same load, once and under the lock, for a tower whose network is loaded when it is first used.
-
-    What `load` holds, such as the mapped weights of a file, is let go of then.
-    """
+    """The same load, once and under the lock, for a tower whose network is loaded when it is first used."""
     import torch
 
     pending, loaded = [load], list[T]()
@@ -262,11 +228,7 @@ def _find_or_default(card: Card, reference: str | None) -> Checkpoint | None:
 
 
 def load_saved(folder: str, device: str = "auto") -> Encoder:
-    """Loads a saved encoder; the folder, or model of the hub, names it.
-
-    Raises:
-        CheckpointError: another folder; also as `load_encoder`.
-    """
+    """Loads a saved encoder; the folder, or model of the hub, names it."""
     saved = read_saved(find_checkpoint(folder))
     if saved is None:
         raise CheckpointError(f"{folder}: no {SAVED}, so save_pretrained did not write it; load it with load_encoder")
@@ -276,8 +238,7 @@ def load_saved(folder: str, device: str = "auto") -> Encoder:
 def read_saved(checkpoint: Checkpoint) -> tuple[EncoderSpec, Checkpoint] | None:
     """The encoder of a saved folder, and the checkpoint of its weights; None if `save_pretrained` did not write it.
 
-    `lexvl.json` has `encoder`, `options`, `places` (folders of its other parts in the checkpoint, or packaged names),
-    and `folder` and `file` of the weights. A folder from the hub names nothing outside of it.
+    `lexvl.json` has `encoder`, `options`, `places` of its other parts, and `folder` and `file` of the weights.
     """
     path = checkpoint.folder / SAVED
     if checkpoint.file is not None or not path.is_file():
@@ -285,9 +246,7 @@ def read_saved(checkpoint: Checkpoint) -> tuple[EncoderSpec, Checkpoint] | None:
     where, data = str(path), read_json(path, "saved encoder", CheckpointError)
     for key, kind, expected in SAVED_KEYS:
         if not isinstance(data.setdefault(key, {} if kind is dict else None), kind):
-            raise CheckpointError(
-                f"{where}: {key} is {show_value(data[key])}, expected {expected}; save the encoder again"
-            )
+            raise CheckpointError(f"{where}: {key} is {show_value(data[key])}, expected {expected}; save it again")
     options, places = data["options"], data["places"]
     if named := sorted(set(options) & {"source", *PLACES}):
         raise CheckpointError(f"{where}: {named[0]!r} among the options; save the encoder again")
@@ -321,21 +280,14 @@ def load_encoder_from(
         device: auto, cpu, cuda, ...
         settings: options of the query side that replace those of the manifest, for example `query_topk`.
         vocabulary: digest that the encoder's vocabulary must have (`manifest.vocabulary_digest`); None for no check.
-
-    Raises:
-        ArtefactError: the checkpoint or its vocabulary is not the one that made the artefact.
-        UsageError: the artefact's vectors were imported without an encoder.
     """
     if ref.name == NO_ENCODER:
-        raise UsageError(
-            "these vectors were imported without an encoder, which texts need: search encoded queries or an "
-            "expression, or import them again and name their encoder"
-        )
+        remedy = "search encoded queries or an expression, or import them again and name their encoder"
+        raise UsageError(f"these vectors were imported without an encoder, which texts need: {remedy}")
     if ref.fields:
-        raise UsageError(
-            f"an index of the fields {', '.join(field.name for field in ref.fields)}: documents have vectors of "
-            "several encoders, which search and explain load; do this with the shards of one field"
-        )
+        names = ", ".join(field.name for field in ref.fields)
+        remedy = "search and explain load its encoders; do this with the shards of one field"
+        raise UsageError(f"an index of the fields {names}: documents have vectors of several encoders; {remedy}")
     options = {**ref.options, **(settings or {})}
     if options.get("runtime", TORCH) != TORCH:  # it has all parts in one folder
         options = {key: value for key, value in options.items() if key not in PLACES}
@@ -346,9 +298,9 @@ def load_encoder_from(
     _refuse_other(model, spec, ref)
     digest = model.vocabulary.digest if model.kind == "impact" else None
     if digest and vocabulary and digest != vocabulary:
+        digests = f"has vocabulary {digest[:16]}, the index was made with {vocabulary[:16]}"
         raise ArtefactError(
-            f"encoder {model.name!r} has vocabulary {digest[:16]}, the index was made with {vocabulary[:16]}; encode "
-            "again or name the right checkpoint and tokenizer"
+            f"encoder {model.name!r} {digests}; encode again or name the right checkpoint and tokenizer"
         )
     return model
 
@@ -357,10 +309,8 @@ def _refuse_other(model: Encoder, spec: EncoderSpec, ref: EncoderRef) -> None:
     """Refuses an encoder that did not make the artefact: its checkpoint, or what was exported, is another one."""
     further = sorted(model.options.keys() - {"runtime", *PLACES, *spec.options})
     if further and "runtime" in model.options:
-        raise ArtefactError(
-            f"{model.checkpoint}: was exported with {further[0]}={model.options[further[0]]}, which the index was not "
-            "made with; export again without it"
-        )
+        option = f"{further[0]}={model.options[further[0]]}"
+        raise ArtefactError(f"{model.checkpoint}: was exported with {option}, the index made without; export again")
     digest = model.checkpoint_digest
     if "backbone_checkpoint" in spec.options and "backbone_checkpoint" not in ref.options:
         # The corpus provided vectors; now a backbone that the index does not name encodes texts and images.
@@ -368,10 +318,8 @@ def _refuse_other(model: Encoder, spec: EncoderSpec, ref: EncoderRef) -> None:
         named.pop("backbone_checkpoint")
         digest = combine_digests(find_checkpoint(model.checkpoint) if model.checkpoint else None, find_parts(named))
     if digest != ref.checkpoint_digest:
-        raise ArtefactError(
-            f"checkpoint {model.checkpoint} has digest {str(digest)[:16]}, the index was made with "
-            f"{str(ref.checkpoint_digest)[:16]}; give that checkpoint or encode again"
-        )
+        digests = f"has digest {str(digest)[:16]}, the index was made with {str(ref.checkpoint_digest)[:16]}"
+        raise ArtefactError(f"checkpoint {model.checkpoint} {digests}; give that checkpoint or encode again")
 
 
 def check_options(name: str, load: Callable[..., Encoder], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -401,7 +349,6 @@ def choose_device(device: str) -> torch.device:
         chosen = torch.device(device)
         torch.zeros(1, device=chosen).cpu()  # also raises for `meta`, which computes nothing
     except (RuntimeError, AssertionError, TypeError) as error:
-        raise UsageError(
-            f"device {device!r} cannot be used here ({str(error).splitlines()[0]}); try the device cpu"
-        ) from error
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"device {device!r} cannot be used here ({reason}); try the device cpu") from error
     return chosen

@@ -25,7 +25,7 @@ from lexvl_anserini.encoders.encoder import Encoder, Tower
 from lexvl_anserini.encoders.families.dpr import Passages
 from lexvl_anserini.encoders.families.sentence import SentenceTower
 from lexvl_anserini.encoders.loading import EXPORT
-from lexvl_anserini.encoders.parts.bags import BagTower
+from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, describe_pixels
 from lexvl_anserini.encoders.parts.images.vision import Images, ImageTower
 from lexvl_anserini.encoders.parts.pooling import Activation, Pooling, pool_last, pool_max, pool_sum, pool_top_mean

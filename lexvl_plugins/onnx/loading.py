@@ -29,8 +29,7 @@ import orjson
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.encoder import Encoder, Kind, Tower
 from lexvl_anserini.encoders.loading import EXPORT, EncoderSpec
-from lexvl_anserini.encoders.parts.bags import BagTower
-from lexvl_anserini.encoders.parts.batches import PassageReader
+from lexvl_anserini.encoders.parts.batches import BagTower, PassageReader
 from lexvl_anserini.encoders.parts.images.pixels import build_pixels
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns

@@ -25,10 +25,9 @@ from lexvl_anserini.encoders.checkpoints.weights import build_outline, complain,
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source, load_when_used
 from lexvl_anserini.encoders.parts.backbones import quietly
-from lexvl_anserini.encoders.parts.bags import BagTower
-from lexvl_anserini.encoders.parts.pooling import Activation, Head, log1p_relu, pool_max, softplus
+from lexvl_anserini.encoders.parts.batches import BagTower
+from lexvl_anserini.encoders.parts.pooling import Activation, Head, LiLsr, log1p_relu, pool_max, softplus
 from lexvl_anserini.encoders.parts.sparsify import keep_top
-from lexvl_anserini.encoders.parts.tables import LiLsr
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, list_token_strings, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Composition, in_direction, with_topk
 from lexvl_anserini.ground.errors import CheckpointError, InstallationError, UsageError, describe_error

@@ -22,7 +22,6 @@ from lexvl_anserini.encoders.describing import (
     list_options,
     name_type,
     read_equation,
-    read_meanings,
 )
 from lexvl_anserini.encoders.loading import DEFAULT_DIRECTION, check_options, load_encoder
 from lexvl_anserini.ground.errors import UnknownName
@@ -36,47 +35,21 @@ def test_cards(name):
     assert card.modalities and set(card.modalities) <= {"text", "image"}
     assert len(set(card.checkpoints)) == len(card.checkpoints)
     assert read_equation(name) and "\n" not in read_equation(name)
-
-
-@pytest.mark.parametrize("name", CARDS)
-def test_options_are_those_of_the_loader_and_explained(name):
-    parameters = [p for p in inspect.signature(import_home(CARDS[name].loader)).parameters if p != "source"]
     options = list_options(name)
+    parameters = [p for p in inspect.signature(import_home(card.loader)).parameters if p != "source"]
     assert [option.name for option in options] == parameters
-    assert all(re.fullmatch(r"\w[\w|.-]*", option.type) for option in options), options
-    assert all(option.meaning for option in options), [option.name for option in options if not option.meaning]
-
-
-@pytest.mark.parametrize("name", CARDS)
-def test_facts_about_options_are_those_of_the_loader(name):
-    defaults = {option.name: option.default for option in list_options(name)}
-    assert defaults.get("direction") == (DEFAULT_DIRECTION if CARDS[name].reads_images else None)
+    assert all(option.meaning and re.fullmatch(r"\w[\w|.-]*", option.type) for option in options), options
+    defaults = {option.name: option.default for option in options}
+    assert defaults.get("direction") == (DEFAULT_DIRECTION if card.reads_images else None)
     lengths = ("max_length", "query_max_length", "text_max_length")
-    assert set(CARDS[name].lengths) == {option for option in defaults if option in lengths}
-    assert set(CARDS[name].rerank_options) <= set(defaults)
+    assert set(card.lengths) == {option for option in defaults if option in lengths}
+    assert set(card.rerank_options) <= set(defaults)
 
 
 def test_types_as_users_read_them():
     assert name_type(int) == name_type(int | None) == "int"
     assert name_type(Literal["a", "b"]) == name_type(Literal["a", "b"] | None) == "a|b"
     assert name_type(int | str) == "int|str"
-
-
-def test_meanings_of_arguments():
-    def documented(a, b):
-        """First line.
-
-        Args:
-            a: one line.
-            b: several
-                lines: here.
-
-        Raises:
-            c: no argument.
-        """
-
-    assert read_meanings(documented) == {"a": "one line.", "b": "several lines: here."}
-    assert read_meanings(lambda a: a) == {}
 
 
 def command_line(name: str) -> tuple[dict[str, Any], list[str]]:

@@ -76,10 +76,7 @@ def test_splade_over_a_decoder(folder: Path, tmp_path: Path, pooling: str) -> No
     ("changes", "message"),
     [
         ({"architectures": ["Qwen3Model"]}, "a qwen3 model, which has no masked-LM head"),
-        (
-            {"model_type": "distilbert", "architectures": ["NoForCausalLM"]},
-            "a distilbert model, which has no language-model",
-        ),
+        ({"model_type": "distilbert", "architectures": ["NoForCausalLM"]}, "a distilbert model, which has no language"),
         ({"final_logit_softcapping": 30.0}, "a qwen3 model, which caps its logits"),
     ],
 )

@@ -71,9 +71,8 @@ def test_clip(unpacked):
 def test_dpr(unpacked, golden):
     about = unpacked("dpr")
     for side in ("ctx", "question"):
-        own = {
-            name.removeprefix(f"{side}/"): array for name, array in about.weights.items() if name.startswith(f"{side}/")
-        }
+        named = {name.partition("/"): array for name, array in about.weights.items()}
+        own = {name: array for (start, _, name), array in named.items() if start == side}
         save_file(own, about.folder / side / "model.safetensors")
     tokenizer = str(golden / "common/tokenizer_bert_tiny")
     folders = {"checkpoint": str(about.folder / "ctx"), "query_checkpoint": str(about.folder / "question")}
@@ -131,11 +130,8 @@ def test_joint(unpacked, golden):
     def load(**options: str):
         return load_encoder("joint", str(about.folder / "joint.pt"), tokenizer=tokenizer, device="cpu", **options)
 
-    texts, images, (sparse, dense) = (
-        about.outputs["text_cls"],
-        about.outputs["img_cls"],
-        (load(), load(vectors="dense")),
-    )
+    texts, images = about.outputs["text_cls"], about.outputs["img_cls"]
+    sparse, dense = load(), load(vectors="dense")
     np.testing.assert_allclose(dense.query.vectors(texts, 3), about.outputs["text_dense"], **CLOSE)
     np.testing.assert_allclose(dense.document.vectors(images, 3), about.outputs["img_dense"], **CLOSE)
     found = sparse.query.weights(texts, 3).toarray()[:, KEPT]

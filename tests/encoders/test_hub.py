@@ -93,10 +93,10 @@ def test_a_listing_without_digests(hub, changes):
     assert "no size and digest of vocab.txt" in refused()
 
 
-@pytest.mark.parametrize("answer", [3, [], "x", [3], [{}], [{"rfilename": 3}], {"rfilename": "a.json"}])
-def test_listings_of_another_type(hub, answer):
-    hub.listed = lambda siblings: answer
-    assert refused().startswith("tiny/splade")
+def test_listings_of_another_type(hub):
+    for answer in (3, [], "x", [3], [{}], [{"rfilename": 3}], {"rfilename": "a.json"}):
+        hub.listed = lambda siblings, answer=answer: answer
+        assert refused().startswith("tiny/splade")
 
 
 def test_a_changed_letter_of_a_small_file(hub, true_digest):
@@ -126,7 +126,6 @@ def test_a_changed_letter_in_the_cache(hub, true_digest, name, offline, monkeypa
 def test_a_cache_of_other_files_becomes_that_of_the_listing(hub, true_digest, tmp_path):
     """Another program followed a lying mirror: links to other blobs, a link out of the cache, a file without link."""
     folder = find_checkpoint("tiny/splade").folder
-    (tmp_path / "repository/config.json").read_bytes()
     (folder / "config.json").unlink()
     (folder / "config.json").symlink_to(tmp_path / "repository/vocab.txt")
     (folder / "vocab.txt").unlink()

@@ -113,11 +113,8 @@ def test_names_of_openais_layouts_and_back():
     towers = {"visual.": [*VISION, *inside, *packed], "": [*TEXT, *inside, *packed]}
     for declip in (False, True):
         projections = ["visual.proj", *(["encode_text.text_projection.bias"] if declip else ["text_projection"])]
-        keys = [
-            f"{'encode_text.' if declip and not prefix else prefix}{key}"
-            for prefix, own in towers.items()
-            for key in own
-        ]
+        texts = "encode_text." if declip else ""
+        keys = [f"{prefix or texts}{key}" for prefix, own in towers.items() for key in own]
         for key in (*keys, *projections):
             context = {"encode_text.x": torch.zeros(1)} if declip else {}
             names = set(convert_names({key: torch.zeros(3, 2), **context}, "x")) - set(convert_names(context, "x"))

@@ -13,13 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts import pooling
-from lexvl_anserini.encoders.parts.bags import BagTower
-from lexvl_anserini.encoders.parts.batches import ENOUGH_TOKENS, MOST_PADDING, sort_by_length
+from lexvl_anserini.encoders.parts.batches import ENOUGH_TOKENS, MOST_PADDING, BagTower, sort_by_length
 from lexvl_anserini.encoders.parts.pooling import (
     Head,
+    LiLsr,
     Projector,
     elu1p,
     log1p_log1p_relu,
@@ -30,7 +28,6 @@ from lexvl_anserini.encoders.parts.pooling import (
     softplus,
 )
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, keep_own, keep_positive, mark_kept, mark_top
-from lexvl_anserini.encoders.parts.tables import LiLsr
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     find_first_word_id,
@@ -39,7 +36,7 @@ from lexvl_anserini.encoders.parts.tokens import (
     make_columns_without,
 )
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower
-from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
+from lexvl_anserini.ground.errors import CheckpointError, LexvlError
 
 quickly = settings(derandomize=True)
 
@@ -65,15 +62,11 @@ def top_mask_by_sorting(weights: np.ndarray, k: int) -> np.ndarray:
     return mask
 
 
+SHAPES, FEW = st.tuples(st.integers(1, 4), st.integers(1, 12)), st.sampled_from([0.0, 0.5, 1.0, 1.0, 2.0])
+
+
 @quickly
-@given(
-    weights=arrays.arrays(
-        np.float32,
-        st.tuples(st.integers(1, 4), st.integers(1, 12)),
-        elements=st.sampled_from([0.0, 0.5, 1.0, 1.0, 2.0]),
-    ),
-    k=st.integers(0, 15),
-)
+@given(weights=arrays.arrays(np.float32, SHAPES, elements=FEW), k=st.integers(0, 15))
 def test_top_mask_prefers_the_lowest_dimension_among_equals(weights, k):
     found = mark_top(torch.from_numpy(weights), k).numpy()
     assert (found == top_mask_by_sorting(weights, k)).all()
@@ -139,9 +132,8 @@ def test_projector_equals_the_definition(monkeypatch, buffer_floats, activation,
 @pytest.mark.parametrize("activation", [log1p_relu, elu1p])
 @pytest.mark.parametrize("name", POOLED)
 def test_a_text_without_any_position_has_no_weight(activation, name):
-    found = Projector()(
-        torch.ones(1, 3, 2), torch.ones(1, 3, dtype=torch.bool), torch.ones(5, 2), None, POOLED[name][0], activation
-    )
+    states, masked = torch.ones(1, 3, 2), torch.ones(1, 3, dtype=torch.bool)
+    found = Projector()(states, masked, torch.ones(5, 2), None, POOLED[name][0], activation)
     assert found.tolist() == [[0.0] * 5]
 
 
@@ -173,9 +165,8 @@ def test_terms_beside_those_of_unit_length(tokenizer):
     """Weights 3, 4 and 12: the first two get length 1, and the third is divided by the same 5."""
     tower, hidden = toy_tower(tokenizer), torch.tensor([[[3.0, 4.0, 12.0]]])
     head = Head(torch.nn.Identity(), torch.eye(3))
-    tower.composition = Composition(
-        lambda states: states, head, torch.relu, pool_max, keep_positive(), True, unit_terms=2
-    )
+    parts = (lambda states: states, head, torch.relu, pool_max, keep_positive())
+    tower.composition = Composition(*parts, normalise=True, unit_terms=2)
     torch.testing.assert_close(tower.pooled((hidden,), None), torch.tensor([[0.6, 0.8, 2.4]]))
     tower.composition = replace(tower.composition, unit_terms=None)
     torch.testing.assert_close(tower.pooled((hidden,), None), hidden[:, 0] / 13)
@@ -240,13 +231,6 @@ def test_vocabulary_must_fit_the_head(tokenizer):
     tower = toy_tower(tokenizer)
     with pytest.raises(CheckpointError, match="2000 dimensions, the vocabulary 1999"):
         TextTower(tower.composition, tower.reader, make_columns_from(tokenizer, 1))
-
-
-def test_a_text_encoder_has_no_vectors():
-    model = load_encoder("bm25")
-    assert isinstance(model, Encoder) and model.kind == "text"
-    with pytest.raises(UsageError, match="bm25 has no vectors"):
-        model.encode_query(["a"])
 
 
 # ---- readers and columns

@@ -16,13 +16,15 @@ from torch import nn
 
 from lexvl_anserini.encoders.families.vdr_crossmodal import ClassLogits, add_class_words, read_class_words
 from lexvl_anserini.encoders.parts.images import image_backbones
-from lexvl_anserini.encoders.parts.images.efficientnet import (
+from lexvl_anserini.encoders.parts.images.image_backbones import (
+    PUBLISHED,
     VARIANTS,
+    Classifier,
     EfficientNetLite,
     SameConv,
     convert_published_names,
+    load_image_backbone,
 )
-from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, Classifier, load_image_backbone
 from lexvl_anserini.encoders.parts.pooling import Head
 from lexvl_anserini.encoders.parts.pretrained import CellsOf, Standard, add_changes, all_cells, cells, windows
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra
@@ -188,12 +190,10 @@ def test_class_words_by_hand() -> None:
     words = add_class_words(head, classes, torch.tensor([1, 2, 3]), torch.tensor([10.0, 1.0, 100.0]))
     logits = (words.transform(states) @ words.matrix.T + words.bias)[0, 0]
     torch.testing.assert_close(logits, torch.tensor([7.0, 14 + 1 + 10 * log(3 / 4), 2.0, 3 + 100 * log(1 / 4)]))
-
-
-def test_a_class_word_has_no_less_than_the_least_probability() -> None:
-    classifier = Classifier(torch.tensor([[1.0], [0.0]]), torch.zeros(2))
-    classes = ClassLogits(classifier, Standard(1), [[1]], torch.tensor([True]))
-    assert classes(torch.tensor([[[99.0]]])).item() == pytest.approx(-8)
+    rare = ClassLogits(
+        Classifier(torch.tensor([[1.0], [0.0]]), torch.zeros(2)), Standard(1), [[1]], torch.tensor([True])
+    )
+    assert rare(torch.tensor([[[99.0]]])).item() == pytest.approx(-8), "the least probability"
 
 
 @pytest.mark.parametrize("content", ["{}", "[1]", '{"cat": [1, 9]}', '{"cat": 3}', '{"cat": [true]}'])

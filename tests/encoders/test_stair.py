@@ -12,8 +12,7 @@ import pytest
 import torch
 import transformers
 from PIL import Image
-from safetensors.torch import load_file
-from tiny_encoders import close
+from tiny_encoders import close, made_lexlip
 from torch import nn
 from typer.testing import CliRunner
 
@@ -21,7 +20,7 @@ from lexvl_anserini.cli import make_app
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.stair import OwnTokenTower, save_stair
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.bags import BagTower
+from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.images.grounding import localise
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, place_on_grid
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
@@ -109,15 +108,8 @@ def test_towers_give_the_equations(oracle):
     close(text_tower(oracle).pooled(inputs, padding), oracle["enc_txt"])
     close(text_tower(oracle).pooled(inputs, None), oracle["enc_txt_without_pad_masking"])
     close(image_tower(oracle).pooled((torch.zeros(5),), None), oracle["enc_img"])
-
-
-@pytest.mark.shared
-@torch.inference_mode()
-def test_cosines(oracle):
-    inputs, padding = text_inputs(oracle)
     images = image_tower(oracle, normalise=True).pooled((torch.zeros(5),), None)
-    texts = text_tower(oracle, normalise=True).pooled(inputs, padding)
-    close(images @ texts.T, oracle["sim_cos"])
+    close(images @ text_tower(oracle, normalise=True).pooled(inputs, padding).T, oracle["sim_cos"])
 
 
 @pytest.mark.shared
@@ -130,8 +122,7 @@ def test_texts_masked_to_their_own_tokens(oracle, name, specials):
     expected = oracle[f"enc_txt_masked_{name}"]
     close(plain.pooled(inputs, padding), expected)
     bags = plain.columns.own([row[: n.sum()] for row, n in zip(oracle["txt_ids"], oracle["txt_mask"], strict=True)])
-    for row, dims in enumerate(bags):
-        assert dims.tolist() == np.flatnonzero(oracle[f"bow_mask_{name}"][row]).tolist()
+    assert [dims.tolist() for dims in bags] == [np.flatnonzero(row).tolist() for row in oracle[f"bow_mask_{name}"]]
     norms = np.linalg.norm(expected, axis=1, keepdims=True)
     unit = own_tower(oracle, specials, normalise=True).pooled(inputs, padding)
     close(unit, expected / np.maximum(norms, 1e-12))
@@ -191,6 +182,8 @@ def load(folder: Path, **options) -> Encoder:
 
 def test_saved_and_loaded(folder, tokenizer, images, tmp_path):
     model, encoder = made(), load(folder)
+    matrices = [tower.composition.head.matrix for tower in (encoder.query, encoder.document)]
+    assert matrices[0].data_ptr() == matrices[1].data_ptr(), "the vocabulary is tied"
     assert sorted(path.name for path in folder.iterdir() if "token" not in path.name) == [
         "config.json",
         "model.safetensors",
@@ -203,6 +196,8 @@ def test_saved_and_loaded(folder, tokenizer, images, tmp_path):
         logits = model.image_head(model.image(pixels)) @ model.embeddings.T + model.image_head.bias
         image = log1p_relu(logits.amax(1))
     close(encoder.query.dense_weights(["a dog"]), text / text.norm())
+    unprompted = load(folder, prompt="").query.dense_weights(["a photo of a dog"])
+    close(unprompted, encoder.query.dense_weights(["a dog"]), 0, 0)
     close(encoder.document.dense_weights(images[:1]), image / image.norm())
     plain = load(folder, normalise=False)
     close(plain.query.dense_weights(["a dog"]), text)
@@ -221,15 +216,6 @@ def test_loading_warns_of_nothing(folder, monkeypatch):
     load(folder)
     transformers.utils.logging.set_verbosity(before)
     assert said == []
-
-
-def test_the_vocabulary_is_tied(folder):
-    encoder = load(folder)
-    matrices = [tower.composition.head.matrix for tower in (encoder.query, encoder.document)]
-    assert matrices[0].data_ptr() == matrices[1].data_ptr()
-    assert not any(
-        "embedding" in key for key in load_file(folder / "model.safetensors") if key.startswith("image_head")
-    )
 
 
 def test_parameters_of_the_papers_table():
@@ -266,17 +252,10 @@ def test_masked_to_own_tokens(folder, tokenizer):
 
 
 def test_stage_one_is_masked_by_default(tokenizer, tmp_path):
-    save_stair(made(replace(TINY, stage="1")), tokenizer, tmp_path)
-    assert isinstance(load(tmp_path).query, OwnTokenTower)
-    assert not isinstance(load(tmp_path, text_mask="none").query, OwnTokenTower)
-    for stage in ("2", "3", "single"):
+    for stage in ("1", "2", "3", "single"):
         save_stair(made(replace(TINY, stage=stage)), tokenizer, tmp_path)
-        assert not isinstance(load(tmp_path).query, OwnTokenTower)
-
-
-def test_prompt(folder):
-    plain, prompted = load(folder, prompt=""), load(folder)
-    close(plain.query.dense_weights(["a photo of a dog"]), prompted.query.dense_weights(["a dog"]), 0, 0)
+        assert isinstance(load(tmp_path).query, OwnTokenTower) == (stage == "1")
+        assert not isinstance(load(tmp_path, text_mask="none").query, OwnTokenTower)
 
 
 def test_padding_takes_part_if_asked(folder):
@@ -313,12 +292,6 @@ def test_shapes(tokenizer, images, tmp_path, image, bridge):
     assert weights.shape == (3, 2000) and (weights.data > 0).all() and weights.nnz
 
 
-def test_half_precision_weights(tokenizer, tmp_path):
-    save_stair(made().half(), tokenizer, tmp_path)
-    weights = load(tmp_path).query.weights(["a dog"])
-    assert weights.dtype == np.float32 and np.isfinite(weights.data).all()
-
-
 def edited(folder: Path, target: Path, **changes) -> Path:
     for path in folder.iterdir():
         (target / path.name).write_bytes(path.read_bytes())
@@ -345,6 +318,20 @@ def test_configurations_that_do_not_fit(folder, tmp_path, changes, message):
         load(edited(folder, tmp_path, **changes))
 
 
+# ---- LexLIP, the other lexical pair over networks
+
+
+def test_captions_of_lexlip_are_cut_and_another_checkpoint_is_refused(golden, tmp_path):
+    folder = made_lexlip(golden, tmp_path)
+    for options, length in (({}, 40), ({"text_max_length": 12}, 12)):
+        model = load_encoder("lexlip", str(folder), device="cpu", **options)
+        assert len(model.query.reader(["dog " * 100])[0]) == length
+    about = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(about.replace("lexlip_text", "stair_text"))
+    with pytest.raises(CheckpointError, match="encoder_q is of type 'stair_text', expected 'lexlip_text'"):
+        load_encoder("lexlip", str(folder), device="cpu")
+
+
 # ---- localisation
 
 
@@ -365,14 +352,13 @@ def test_localise(folder, images, tokenizer):
             localise(encoder, images, query)
     close(localise(load(folder, text_encoder_free=True), images, "dog"), maps, 0, 0)
     close(localise(load(folder, direction="image-to-text"), images, "dog"), maps, 0, 0)
-
-
-def test_localise_needs_pictures_and_texts(folder, images):
-    with pytest.raises(UsageError, match="no image side"):
-        localise(load(folder, direction="text-to-text"), images, "dog")
-    tower = load(folder).document
-    with pytest.raises(UsageError, match="reads no texts"):
-        localise(Encoder("pictures", "impact", tower, tower), images, "dog")
+    tower = encoder.document
+    for other, message in (
+        (load(folder, direction="text-to-text"), "no image side"),
+        (Encoder("pictures", "impact", tower, tower), "reads no texts"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            localise(other, images, "dog")
 
 
 def test_localise_command(folder, images, tmp_path):

@@ -174,7 +174,7 @@ def test_idf_weights_of_a_file(tokenizer_of, tmp_path):
     (side / "idf.json").write_text(json.dumps({word: 0.5 + n for n, word in enumerate(words)}))
     (side / "config.json").write_text(json.dumps({"path": "idf.json"}))
     theirs = SparseStaticEmbedding.from_json(str(side / "idf.json"), tokenizer)
-    close(load_static_parts(side, None, "").weight, theirs.weight.detach())
+    close(load_static_parts(side, None).weight, theirs.weight.detach())
 
 
 @pytest.mark.parametrize("seed", SEEDS)

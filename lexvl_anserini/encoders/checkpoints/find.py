@@ -6,8 +6,7 @@ The names of a folder's files say which belong to a model: weights, configuratio
     CACHE/models--owner--name/snapshots/COMMIT/NAME   a link to it
     CACHE/models--owner--name/refs/REVISION           the commit that the name of a revision meant last
 
-`huggingface_hub.snapshot_download` downloads, and other programs share its cache. Names come from the listing, are
-checked before, and every file is compared with its digest there; a damaged file is removed.
+`huggingface_hub.snapshot_download` downloads; names come from the listing, and every file is compared with its digest.
 """
 
 from __future__ import annotations
@@ -77,10 +76,7 @@ def is_shard_name(name: str) -> bool:
 
 
 def choose_weights(names: Iterable[str]) -> list[str]:
-    """The names of one folder's files that have its model's weights, sorted.
-
-    Safetensors if there are any, else `pytorch_model*.bin`, else other torch files except those of trainers.
-    """
+    """A folder's weight files, sorted: safetensors, else `pytorch_model*.bin`, else torch files but trainers'."""
     paths = sorted(map(PurePosixPath, names), key=str)
     kinds = (
         [path for path in paths if path.match(SAFE_WEIGHTS)],
@@ -91,10 +87,7 @@ def choose_weights(names: Iterable[str]) -> list[str]:
 
 
 def list_model_files(names: Iterable[str], weights: bool = True) -> list[str]:
-    """The names of a folder's files that a model is loaded from, sorted: the same on the hub and in any copy of it.
-
-    `choose_weights` chooses the weights of each folder; in subfolders only the usual names count.
-    """
+    """The names of a folder's files that a model is loaded from, sorted; in subfolders only the usual names count."""
     paths = [path for path in map(PurePosixPath, sorted(set(names))) if not str(path).startswith(".")]
     small = {str(path) for path in paths if any(path.match(pattern) for pattern in SMALL_FILES)}
     small |= {CHAT_TEMPLATE} & {str(path) for path in paths if PROCESSOR in small}
@@ -119,7 +112,6 @@ class Checkpoint:
 
     Attributes:
         reference: as the user named it, but a hub id with its revision (`id@sha`) and a folder as an absolute path.
-        folder: where its files are.
         weights: False if only the configuration or the tokenizer is used.
         file: the weight file, if the user named one instead of a folder.
     """
@@ -168,16 +160,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
-    """A packaged name (`minilm`), a local folder, a weight file, or a hub id with an optional `@revision`.
-
-    Args:
-        weights: False for only a configuration or a tokenizer, so that no weights are downloaded.
-
-    Raises:
-        MissingExtra: the package of a packaged checkpoint is not installed.
-        CheckpointError: no such folder, a file that is not a checkpoint by itself, or a failed download; the message
-            says how to name a local folder.
-    """
+    """A packaged name (`minilm`), a local folder, a weight file, or a hub id with an optional `@revision`."""
     if reference in PACKAGED:
         packaged = PACKAGED[reference]
         folder = find_package(packaged.module)
@@ -194,18 +177,13 @@ def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
         raise CheckpointError(f"{reference}: no such folder, and not a hub id either (owner/name, owner/name@revision)")
     # Only a few old models of the hub have no owner, and none has a name like these.
     if "/" not in name and (near := get_close_matches(name, PACKAGED, n=1, cutoff=0.75)):
-        raise CheckpointError(
-            f"{reference}: no such folder and no packaged checkpoint; did you mean {near[0]!r}? A model of the hub is "
-            "owner/name"
-        )
+        what = f"{reference}: no such folder and no packaged checkpoint"
+        raise CheckpointError(f"{what}; did you mean {near[0]!r}? A model of the hub is owner/name")
     return _find_on_hub(name, revision or None, weights)
 
 
 def _find_file(path: Path, weights: bool = True) -> Checkpoint:
-    """A weight file that is a checkpoint by itself, as of Lightning, LAVIS and FDT.
-
-    Without `weights`, any file (a configuration, the merges of a tokenizer).
-    """
+    """A weight file that is a checkpoint by itself (Lightning, LAVIS, FDT); without `weights`, any file."""
     if weights and path.suffix not in WEIGHT_SUFFIXES:
         known = ", ".join(f"*{suffix}" for suffix in WEIGHT_SUFFIXES)
         raise CheckpointError(f"{path}: not a weight file ({known}); name it, or the folder that holds it")
@@ -243,10 +221,9 @@ def _sha256(path: Path, inode: int, size: int, mtime_ns: int) -> str:
 
 
 class HubFile(NamedTuple):
-    """A file in the hub's listing: its name there, its bytes, and their digest (see `KINDS`)."""
+    """A file in the hub's listing, and the digest of its bytes (see `KINDS`)."""
 
     name: str
-    size: int
     digest: str
 
 
@@ -258,11 +235,7 @@ class Listing(NamedTuple):
 
 
 def _find_on_hub(name: str, revision: str | None, weights: bool) -> Checkpoint:
-    """Downloads a model from the Hugging Face hub, or takes it from the local cache, and notes the revision.
-
-    The next call continues an interrupted download. Every file is compared with its digest in the hub's listing, or
-    without the hub with the one that its blob in the cache is named by; a damaged file is removed.
-    """
+    """Downloads a model from the hub, or takes it from the local cache, and notes the revision; checks every digest."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     where = f"{name}@{revision}" if revision else name
@@ -274,25 +247,21 @@ def _find_on_hub(name: str, revision: str | None, weights: bool) -> Checkpoint:
     except LexvlError:
         raise
     except GatedRepoError as error:
-        raise CheckpointError(
-            f"{where}: gated on the hub; accept its terms there and set HF_TOKEN, or {remedy}"
-        ) from error
+        terms = "accept its terms there and set HF_TOKEN"
+        raise CheckpointError(f"{where}: gated on the hub; {terms}, or {remedy}") from error
     except (RepositoryNotFoundError, RevisionNotFoundError) as error:
-        raise CheckpointError(
-            f"{where}: not on the hub (private models need HF_TOKEN), and no such folder here"
-        ) from error
+        what = "not on the hub (private models need HF_TOKEN), and no such folder here"
+        raise CheckpointError(f"{where}: {what}") from error
     except Exception as error:  # any error of the HTTP stack
         reason = describe_error(error)
         log.debug("hub: %s", error)
         folder = find_cached(name, revision)
         if listing is not None and not (folder and all((folder / file.name).is_file() for file in listing.files)):
-            raise CheckpointError(
-                f"{where}: the download broke off ({reason}); run again to continue it, or {remedy}"
-            ) from error
+            what = f"the download broke off ({reason}); run again to continue it, or {remedy}"
+            raise CheckpointError(f"{where}: {what}") from error
         if folder is None or not list_model_files(list_names(folder), weights):
-            raise CheckpointError(
-                f"{where}: cannot be had from the hub ({reason}) nor from its cache; {remedy}"
-            ) from error
+            what = f"cannot be had from the hub ({reason}) nor from its cache; {remedy}"
+            raise CheckpointError(f"{where}: {what}") from error
         log.info("%s: the hub cannot be reached (%s); using its cache", where, reason)
     reference = f"{name}@{folder.name}"
     for file in list_model_files(list_names(folder), weights):
@@ -313,9 +282,7 @@ def _read_listing(name: str, revision: str | None, weights: bool) -> Listing:
         raise CheckpointError(f"{name}@{revision}: the hub answers with another commit, {info.sha}; refused")
     siblings = {sibling.rfilename: sibling for sibling in info.siblings or ()}
     if odd := next((file for file in siblings if list_model_files([file], weights) and not is_safe_name(file)), None):
-        raise CheckpointError(
-            f"{name}: the hub lists the file {odd!r:.80}, which is not a name inside a folder; refused"
-        )
+        raise CheckpointError(f"{name}: the hub lists the file {odd!r:.80}, no name inside a folder; refused")
     names = list_model_files(siblings, weights)
     if inner := next((file for file in names if any(map(set(names).__contains__, _folders(file)))), None):
         raise CheckpointError(f"{name}: the hub lists {inner!r:.80} inside of a file; refused")
@@ -341,11 +308,9 @@ def read_hub_file(model: str, sibling: Any) -> HubFile:
     """One file of the listing."""
     size, digest = (sibling.lfs.size, sibling.lfs.sha256) if sibling.lfs else (sibling.size, sibling.blob_id)
     if not isinstance(size, int) or size < 0 or not isinstance(digest, str) or not DIGEST.fullmatch(digest):
-        raise CheckpointError(
-            f"{model}: the hub's listing has no size and digest of {sibling.rfilename}, so that its bytes cannot be "
-            "checked; download it elsewhere and pass its folder"
-        )
-    return HubFile(sibling.rfilename, size, digest)
+        what = f"the hub's listing has no size and digest of {sibling.rfilename} to check its bytes by"
+        raise CheckpointError(f"{model}: {what}; download it elsewhere and pass its folder")
+    return HubFile(sibling.rfilename, digest)
 
 
 def _get_storage(name: str) -> Path:
@@ -383,9 +348,9 @@ def _check_file(reference: str, snapshot: Path, name: str, expected: str) -> Non
     digest = compute_digest_like(expected, snapshot / name)
     if digest != expected:
         remove_blob(snapshot / name)
+        digests = f"{KINDS[len(expected)]} {digest[:16]}, the hub says {expected[:16]}"
         raise CheckpointError(
-            f"{reference}: {name} arrived damaged ({KINDS[len(expected)]} {digest[:16]}, the hub says "
-            f"{expected[:16]}) and was removed; run again to download it"
+            f"{reference}: {name} arrived damaged ({digests}) and was removed; run again to download it"
         )
 
 
@@ -400,7 +365,6 @@ def remove_blob(path: Path) -> None:
 def remove_others(snapshot: Path, listed: Collection[str], weights: bool) -> None:
     """Removes links that the listing does not have, as another server's listing of the same commit leaves them.
 
-    These are files that a model would be loaded from, and what has the place of a listed file or of its folders.
     Weights in another form than the listed ones are other programs'.
     """
     folders = {folder for name in listed for folder in _folders(name)}

@@ -45,13 +45,7 @@ DEFAULTS: Mapping[str, tuple[str, int | None, int | None, str]] = {
 
 @dataclass(frozen=True)
 class SpladeRecipe:
-    """The settings of a run in its config.yaml; without that file those of SPLADE v2.
-
-    Attributes:
-        doc_only: queries are bags of their own tokens.
-        lexical: sides that keep only their own tokens: none, query, document, both.
-        topk: dimensions kept per document, query_topk per query; None for all.
-    """
+    """The settings of a run in its config.yaml; without that file those of SPLADE v2. None keeps all dimensions."""
 
     pooling: str = "max"
     doc_only: bool = False
@@ -93,10 +87,7 @@ def read_run(checkpoint: Checkpoint, backbone_config: str | None, tokenizer: str
 
 
 def list_run_folders(main: Path, root: Path, tokenizer: str | None) -> Run | None:
-    """A run of Hugging Face folders; None if it is only one folder.
-
-    model_q/ counts if the user names the run, but not if he names its model/: a digest covers only the named folder.
-    """
+    """A run of Hugging Face folders; None if it is only one folder. Files outside of the named folder do not count."""
     beside = [main / "query", *([root / "model_q"] if main != root else [])]
     other = next((folder for folder in beside if (folder / "config.json").is_file()), None)
     if main == root and other is None:
@@ -117,21 +108,16 @@ def read_tar(tar: Path, backbone_config: str | None, tokenizer: str | None) -> R
     """A run from the tensors of its model.tar."""
     weights = read_weights(tar)
     sides = {side: take_below(weights, prefix) for side, prefix in PREFIXES.items()}
-    complain(
-        str(tar),
-        missing=[] if sides["document"] else [f"{PREFIXES['document']}*"],
-        unexpected=[key for key in weights if not key.startswith(tuple(PREFIXES.values()))],
-        misshaped=[],
-    )
+    missing = [] if sides["document"] else [f"{PREFIXES['document']}*"]
+    complain(str(tar), missing, [key for key in weights if not key.startswith(tuple(PREFIXES.values()))], ())
     run = next((folder for folder in (tar.parent, tar.parent.parent) if (folder / "config.yaml").is_file()), None)
     settings = read_yaml(run / "config.yaml") if run else {}
     trained_from = settings.get("init_dict") or {}
     configs = partial(find_companion, tar, fits=is_configured, option="--backbone-config")
     config = configs(named=backbone_config, near=[tar.parent], trained_from=trained_from.get("model_type_or_dir"))
     if config is None:
-        raise CheckpointError(
-            f"{tar}: no configuration in it or beside it; name that of its backbone with --backbone-config"
-        )
+        remedy = "name that of its backbone with --backbone-config"
+        raise CheckpointError(f"{tar}: no configuration in it or beside it; {remedy}")
     tokens_of = (settings.get("config") or {}).get("tokenizer_type") or trained_from.get("model_type_or_dir")
     tokens = find_companion(tar, tokenizer, [tar.parent, config], has_tokenizer, tokens_of, "--tokenizer") or tar.parent
     document = SideFiles(config, tokens, sides["document"])
@@ -165,9 +151,8 @@ def find_companion(
     try:
         return find_checkpoint(trained_from, weights=False).folder
     except CheckpointError as error:
-        raise CheckpointError(
-            f"{tar}: config.yaml trained from {trained_from}: {error}; or name it with {option}"
-        ) from error
+        what = f"config.yaml trained from {trained_from}: {error}"
+        raise CheckpointError(f"{tar}: {what}; or name it with {option}") from error
 
 
 def read_recipe(run: Path | None) -> SpladeRecipe:

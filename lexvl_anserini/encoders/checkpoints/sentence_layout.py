@@ -71,17 +71,13 @@ def get_class_name(path: str) -> str:
 
 def check_modules(folder: Path) -> Iterator[SentenceModule]:
     """Checks all that a folder asks sentence-transformers for; returns its models of transformers."""
-    if special := next((path for path in folder.rglob("*") if path.exists() and not is_plain(path)), None):
+    paths = (path for path in folder.rglob("*") if path.exists() and not (path.is_file() or path.is_dir()))
+    if special := next(paths, None):
         raise CheckpointError(f"{special}: neither a file nor a folder; a pipe or a device may have no end")
     parts = read_modules(folder)
-    check_types([part.kind for part in parts], folder / "modules.json")
+    check_types([part.kind for part in parts], folder / MODULES_FILE)
     for part in parts:
         yield from check_part(part)
-
-
-def is_plain(path: Path) -> bool:
-    """True for a file or a folder."""
-    return path.is_file() or path.is_dir()
 
 
 def check_part(part: SentenceModule) -> Iterator[SentenceModule]:
@@ -111,10 +107,8 @@ def check_types(types: Iterable[Any], path: Path) -> None:
     for kind in types:
         in_package = isinstance(kind, str) and re.fullmatch(r"sentence_transformers(\.\w+)+", kind)
         if not in_package or get_class_name(kind) not in (*MODULES, *OLDER_MODULES):
-            raise CheckpointError(
-                f"{path}: a module {kind!r:.80}, expected one of sentence_transformers ({', '.join(MODULES)}); code of "
-                "a checkpoint is never run"
-            )
+            known = f"one of sentence_transformers ({', '.join(MODULES)})"
+            raise CheckpointError(f"{path}: a module {kind!r:.80}, expected {known}; code of a checkpoint is never run")
 
 
 def check_arguments(description: Mapping[str, Any], path: Path) -> None:

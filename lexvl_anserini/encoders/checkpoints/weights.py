@@ -95,12 +95,7 @@ class MappingStandIn:
 
 
 class Contents(NamedTuple):
-    """The contents of a weight file.
-
-    Attributes:
-        weights: its tensors by name, without the prefixes of wrappers.
-        extra: the plain values beside them (epoch, hyper-parameters, `last_iter`), without optimiser states.
-    """
+    """The tensors of a weight file by name, and the plain values beside them (epoch, hyper-parameters, `last_iter`)."""
 
     weights: dict[str, Tensor]
     extra: dict[str, Any]
@@ -131,9 +126,8 @@ def read_contents(path: Path) -> Contents:
 
 def _choose_shards(folder: Path, names: list[str]) -> list[str]:
     """The weight files of one model: those in its index, else all of `names`."""
-    index = folder / (
-        "model.safetensors.index.json" if names[0].endswith(".safetensors") else "pytorch_model.bin.index.json"
-    )
+    kind = "model.safetensors" if names[0].endswith(".safetensors") else "pytorch_model.bin"
+    index = folder / f"{kind}.index.json"
     if index.is_file():
         shards = read_json(index, "index of shards", CheckpointError).get("weight_map")
         if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
@@ -164,9 +158,8 @@ def _read_file(path: Path) -> Contents:
     _check_tensors(path, weights)
     if not weights:
         keys = ", ".join(map(str, list(data)[:10])) or "nothing"
-        raise CheckpointError(
-            f"{path}: expected a mapping of names to tensors, or one under {', '.join(WRAPPERS)}; found {keys}"
-        )
+        expected = f"a mapping of names to tensors, or one under {', '.join(WRAPPERS)}"
+        raise CheckpointError(f"{path}: expected {expected}; found {keys}")
     return Contents(_drop_prefixes(weights), extra)
 
 
@@ -186,9 +179,8 @@ def _read_pickle(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         match = re.search(r"(?:GLOBAL|global:?|reduce for unrecognized function) +(?:GLOBAL +)?(\S+)", str(error))
         what = f" (it has {match[1]})" if match else ""
-        raise CheckpointError(
-            f"{path}: refused, the file has more than tensors and could run code{what}; use a safetensors file"
-        ) from error
+        refusal = f"refused, the file has more than tensors and could run code{what}"
+        raise CheckpointError(f"{path}: {refusal}; use a safetensors file") from error
     except Exception as error:  # a damaged file may raise any error
         raise CheckpointError(_say_unreadable(path, error)) from error
 
@@ -200,9 +192,8 @@ def _check_unpacked(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         unpacked = sum(part.file_size for part in archive.infolist())
     if unpacked > MOST_UNPACKED * (size := path.stat().st_size):
-        raise CheckpointError(
-            f"{path}: refused, its {size} bytes unpack to {unpacked}; torch.save writes files that are not compressed"
-        )
+        refusal = f"refused, its {size} bytes unpack to {unpacked}"
+        raise CheckpointError(f"{path}: {refusal}; torch.save writes files that are not compressed")
 
 
 def _check_tensors(path: Path, weights: Mapping[str, Tensor]) -> None:
@@ -210,9 +201,8 @@ def _check_tensors(path: Path, weights: Mapping[str, Tensor]) -> None:
     for key, value in weights.items():
         dense = value.layout == torch.strided and value.device.type == "cpu" and not value.is_quantized
         if not dense or value.numel() * value.element_size() > value.untyped_storage().nbytes():
-            raise CheckpointError(
-                f"{path}: {key:.80} {list(value.shape)} repeats numbers or is not dense; save plain tensors"
-            )
+            what = f"{key:.80} {list(value.shape)} repeats numbers or is not dense"
+            raise CheckpointError(f"{path}: {what}; save plain tensors")
 
 
 def _list_foreign(path: Path) -> list[str]:
@@ -275,12 +265,7 @@ def load_strictly(
     ignored: Iterable[str] = (),
     name_in_file: Callable[[str], str] = str,
 ) -> None:
-    """Loads `weights` into `module`; all keys must fit.
-
-    Args:
-        ignored: patterns of keys (full match) that may be present and that the model does not use.
-        name_in_file: the name in the file of a key of the model, if `weights` were renamed.
-    """
+    """Loads `weights` into `module`; all keys must fit but those that match `ignored` patterns in full."""
     pattern = re.compile("|".join((*IGNORED_KEYS, *ignored)))
     expected = module.state_dict()
     used = {key: value for key, value in weights.items() if key in expected or not pattern.fullmatch(key)}
@@ -300,9 +285,8 @@ def load_strictly(
 def complain(where: str, missing: Iterable[str], unexpected: Iterable[str], misshaped: Iterable[str]) -> None:
     """Raises CheckpointError if a list is not empty: its line has ten keys of each list, its notes have all."""
     problems, notes = [], []
-    for what, keys in (("missing", missing), ("unexpected", unexpected), ("mis-shaped", misshaped)):
-        keys = sorted(keys)
-        if keys:
+    for what, listed in (("missing", missing), ("unexpected", unexpected), ("mis-shaped", misshaped)):
+        if keys := sorted(listed):
             more = f" and {len(keys) - 10} more" if len(keys) > 10 else ""
             problems.append(f"{what}: {', '.join(keys[:10])}{more}")
             notes.append(f"{what}: {', '.join(keys)}")
@@ -328,13 +312,7 @@ def check_repeated(config: Mapping[str, Any], where: str) -> None:
 
 
 def build(make: Callable[[], Module], weights: Mapping[str, Tensor], where: str) -> Module:
-    """The network that a configuration describes, after checking without memory that it is about as large as `weights`.
-
-    Args:
-        make: makes the network; it is called twice.
-        weights: that the network will have, maybe with others.
-        where: names the configuration in errors.
-    """
+    """The network that `make` (called twice) makes of a configuration, if it is about as large as `weights`."""
     build_outline(make, weights, where)
     return make()
 
@@ -361,10 +339,8 @@ def _count(weights: Mapping[str, Tensor], where: str) -> Iterator[None]:
         if threading.get_ident() == thread:
             left[what] -= number
             if left[what] < 0:
-                raise CheckpointError(
-                    f"{where}: describes a far larger model than that of its weights ({len(weights)} tensors, "
-                    f"{held} numbers); one of the two is damaged or of another model"
-                )
+                sizes = f"{len(weights)} tensors, {held} numbers"
+                raise CheckpointError(f"{where}: describes a far larger model than that of its weights ({sizes})")
 
     def count_tensor(module: nn.Module, name: str, value: Tensor | None) -> None:
         take("numbers", 0 if value is None else value.numel())

@@ -38,14 +38,11 @@ class BM25Settings:
 
     def __post_init__(self) -> None:
         if not (isfinite(self.k1) and self.k1 >= 0 and 0 <= self.b <= 1):
-            raise UsageError(
-                f"encoder 'bm25': k1={self.k1} and b={self.b}, expected k1 of at least 0 and b from 0 to 1"
-            )
+            expected = "expected k1 of at least 0 and b from 0 to 1"
+            raise UsageError(f"encoder 'bm25': k1={self.k1} and b={self.b}, {expected}")
         if self.language != ENGLISH and self.analysis[1:] != BM25Settings().analysis[1:]:
-            raise UsageError(
-                f"encoder 'bm25': stemmer and keep_stopwords are of English; the analyser of language={self.language} "
-                "has its own stemmer and stop words"
-            )
+            own = f"the analyser of language={self.language} has its own stemmer and stop words"
+            raise UsageError(f"encoder 'bm25': stemmer and keep_stopwords are of English; {own}")
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> BM25Settings:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from lexvl_anserini.encoders.checkpoints.clip_layout import (
     MERGES,
+    NO_MERGES,
     ClipShape,
     build_clip,
     build_open_clip,
@@ -37,8 +38,7 @@ from lexvl_anserini.ground.files import read_json
 OPEN_CLIP = "open_clip_config.json"
 
 
-@dataclass(frozen=True)
-class LoadedClip:
+class LoadedClip(NamedTuple):
     """A CLIP without its towers: transformers' CLIPModel, the tokenizer, and how images become pixels."""
 
     model: Any
@@ -109,13 +109,10 @@ def read_transformers(
     """A transformers folder: config.json (with defaults for missing fields), weights, tokenizer, preprocessing."""
     config: Any = read_config(checkpoint.folder)
     if config.model_type != "clip":
-        raise CheckpointError(
-            f"{checkpoint.folder}: a {config.model_type} model, expected clip or weights in OpenAI's layout"
-        )
+        what = f"a {config.model_type} model, expected clip or weights in OpenAI's layout"
+        raise CheckpointError(f"{checkpoint.folder}: {what}")
     if merges or activation:
-        raise UsageError(
-            "merges and activation are for weights in OpenAI's or DeCLIP's layout; config.json has its own"
-        )
+        raise UsageError("merges and activation are for OpenAI's or DeCLIP's layout; config.json has its own")
     model = build_clip(config, weights, str(checkpoint.folder), source.device)
     tokenizer = load_tokenizer(source.tokenizer_folder(), config.text_config.vocab_size)
     return LoadedClip(model, tokenizer, read_preprocessor(checkpoint.folder, config.vision_config.image_size))
@@ -129,10 +126,8 @@ def read_open_layout(
     config = {} if config_file.is_file() else run_config(checkpoint)
     if config_file.is_file():
         described = read_json(config_file, "open_clip configuration", CheckpointError)
-        shape, preprocess = (
-            ClipShape.from_open_clip(described.get("model_cfg") or {}),
-            described.get("preprocess_cfg") or {},
-        )
+        shape = ClipShape.from_open_clip(described.get("model_cfg") or {})
+        preprocess = described.get("preprocess_cfg") or {}
     else:
         shape, preprocess = ClipShape.from_run(config), {}
     shape = replace(shape, activation=activation or shape.activation)
@@ -153,9 +148,7 @@ def open_tokenizer(
         return ClipBpe(path, specials, size)
     if MASK not in specials and has_tokenizer(folder):
         return load_tokenizer(folder, size)
-    raise CheckpointError(
-        f"{folder}: no BPE merges ({MERGES}); name the file with --set merges=FILE, or its folder with --tokenizer"
-    )
+    raise CheckpointError(f"{folder}: {NO_MERGES}")
 
 
 def open_pixels(model: Any, preprocess: Mapping[str, Any]) -> Crop:
@@ -168,10 +161,7 @@ def open_pixels(model: Any, preprocess: Mapping[str, Any]) -> Crop:
 
 
 def find_open_clip(source: Source, name: str) -> tuple[Source, str]:
-    """The source with the checkpoint on the hub that a name of the package open_clip means, and the package's merges.
-
-    The package only says which model of the hub has the weights; it downloads nothing.
-    """
+    """The source with the checkpoint on the hub that a name of open_clip means, and the package's merges."""
     if source.checkpoint is not None:
         raise UsageError(f"open_clip={name!r} and a checkpoint exclude each other; give one of them")
     if importlib.util.find_spec("open_clip") is None:

@@ -74,17 +74,11 @@ def load_dense_crossmodal(
     checkpoint = source.required("dense-crossmodal")
     text, image = load_dense_towers(source, checkpoint, build_projection, text_max_length)
     if text.width != image.width:
-        raise CheckpointError(
-            f"{checkpoint.folder}: encoder_q.proj gives {text.width} dimensions, encoder_p.proj {image.width}; "
-            "both sides of one model have the same"
-        )
+        widths = f"encoder_q.proj gives {text.width} dimensions, encoder_p.proj {image.width}"
+        raise CheckpointError(f"{checkpoint.folder}: {widths}; both sides of one model have the same")
+    text, image = (replace(tower, dimensions=dimensions) for tower in (text, image))
     query, document = in_direction(direction, text, image)
-    return Encoder(
-        "dense-crossmodal",
-        "dense",
-        query=replace(query, dimensions=dimensions),
-        document=replace(document, dimensions=dimensions),
-    )
+    return Encoder("dense-crossmodal", "dense", query=query, document=document)
 
 
 # What maps the mean state [B, before] of a side to what its tower gives, and the width of that; the arguments are the
@@ -101,9 +95,8 @@ def load_dense_towers(
     config, weights = checkpoint.config(), read_weights(checkpoint.folder)
     text_about = read_entry(checkpoint, config, "encoder_q", (TEXT_TYPE,))
     image_about = read_entry(checkpoint, config, "encoder_p", (IMAGE_TYPE,))
-    complain(
-        str(checkpoint.folder), (), [key for key in weights if not key.startswith(("encoder_q.", "encoder_p."))], ()
-    )
+    stray = [key for key in weights if not key.startswith(("encoder_q.", "encoder_p."))]
+    complain(str(checkpoint.folder), (), stray, ())
     text = load_text_tower(source, checkpoint, text_about, take_below(weights, "encoder_q."), text_max_length, head_of)
     return text, load_image_tower(checkpoint, image_about, take_below(weights, "encoder_p."), source.device, head_of)
 
@@ -176,11 +169,10 @@ def build_projection(
     if "backbone" in entry:
         layers = load_vector_head(side_weights, before, where, device)
         return layers, layers.dimensions
-    matrix = side_weights.get("proj")
+    matrix, expected = side_weights.get("proj"), f"expected [dimensions, {before}]"
     if matrix is None or matrix.dim() != 2:
-        raise CheckpointError(f"{where}.proj is missing or not a matrix, expected [dimensions, width]")
-    expected = f"{where}.proj {list(matrix.shape)}, expected [dimensions, {before}]"
-    complain(where, (), (), [expected] if matrix.shape[1] != before else ())
+        raise CheckpointError(f"{where}.proj is missing or not a matrix, {expected}")
+    complain(where, (), (), [f"{where}.proj {list(matrix.shape)}, {expected}"] if matrix.shape[1] != before else ())
     matrix = matrix.float().to(device)
     return lambda states: states @ matrix.T, len(matrix)
 
@@ -224,10 +216,7 @@ def read_word_embeddings(checkpoint: Checkpoint) -> Tensor:
 def load_tokenizer_and_features(
     source: Source, checkpoint: Checkpoint, head_of: HeadOf, width: int
 ) -> tuple[Any, TextAndImage]:
-    """The tokenizer of a dense pair, and its texts and images as a head of `width` numbers reads them.
-
-    What `build_projection` gives has unit length, what `build_hidden` gives has not.
-    """
+    """The tokenizer of a dense pair, and its texts and images as a head of `width` numbers reads them."""
     pair_source = replace(source, checkpoint=checkpoint)
     towers = load_dense_towers(pair_source, checkpoint, head_of)
     if wrong := [tower.width for tower in towers if tower.width != width]:
@@ -255,9 +244,8 @@ def load_head_inputs(
 ) -> HeadInputs:
     """What a head (D2S, Joint) of `width` numbers to `dimensions` reads.
 
-    It reads vectors of a dense pair, of a live BLIP or ALBEF, or from `tables`: those of unit length if `projected`,
-    else the states before the last projection. `tokenizer` is a hub id, for a checkpoint that has none. With `masks`,
-    the own tokens of texts mask their vectors.
+    Vectors of a dense pair, of a live BLIP or ALBEF, or from `tables`: of unit length if `projected`, else the states
+    before the last projection. `tokenizer` is a hub id, for a checkpoint that has none; `masks` as `needs_text`.
     """
     if pair := find_dense_pair(checkpoint, **live._asdict()):
         dense, terms = pair

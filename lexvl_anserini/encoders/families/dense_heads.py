@@ -113,15 +113,7 @@ def read_head_config(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 class JointHead(nn.Module):
-    """The weights of a checkpoint, by their names there.
-
-    Attributes:
-        hidden: width of [CLS].
-        size: of the dense vectors.
-        width: of the features before the vocabulary.
-        vocabulary: dimensions of the lexical vectors.
-        untied: the head is DistilBERT's, with its bias and the epsilon of its LayerNorm (`weight_tying: false`).
-    """
+    """The weights of a checkpoint, by their names there; an untied head is DistilBERT's, with bias and epsilon."""
 
     def __init__(self, hidden: int, size: int, width: int, vocabulary: int, untied: bool):
         super().__init__()

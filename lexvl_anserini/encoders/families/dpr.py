@@ -68,18 +68,14 @@ def load_dpr(
     """
     context = source.required("dpr")
     if query_checkpoint is None:
-        raise UsageError(
-            "encoder 'dpr' needs two checkpoints: the context encoder as checkpoint, the question encoder as "
-            "query_checkpoint, each a folder or a hub id"
-        )
+        both = "the context encoder as checkpoint, the question encoder as query_checkpoint"
+        raise UsageError(f"encoder 'dpr' needs two checkpoints: {both}, each a folder or a hub id")
     question = find_checkpoint(query_checkpoint)
     query = load_tower(source, question, QUESTION, query_max_length, dimensions)
     document = load_tower(source, context, CONTEXT, max_length, dimensions)
     if query.width != document.width:
-        raise CheckpointError(
-            f"{question.folder}: vectors of {query.width} dimensions, {context.folder} has {document.width}; the two "
-            "encoders of one DPR model have the same"
-        )
+        widths = f"vectors of {query.width} dimensions, {context.folder} has {document.width}"
+        raise CheckpointError(f"{question.folder}: {widths}; the encoders of one DPR model have the same")
     return Encoder("dpr", "dense", query=query, document=document)
 
 
@@ -101,13 +97,10 @@ def load_tower(
     # The two folders may share the tokenizer of the context encoder.
     folder = source.tokenizer_folder(checkpoint.folder, source.required("dpr").folder)
     limit = read_position_limit(config)
-    reader = TextReader(
-        load_tokenizer(folder, config.vocab_size), max_length or min(MAX_LENGTH, limit or MAX_LENGTH), limit=limit
-    )
+    tokenizer, length = load_tokenizer(folder, config.vocab_size), max_length or min(MAX_LENGTH, limit or MAX_LENGTH)
+    items = Passages(PassageReader(TextReader(tokenizer, length, limit=limit)), source.device)
     width = config.projection_dim or config.hidden_size
-    return DenseTower(
-        Passages(PassageReader(reader), source.device), embed, width, normalise=False, dimensions=dimensions
-    )
+    return DenseTower(items, embed, width, normalise=False, dimensions=dimensions)
 
 
 def read_network(checkpoint: Checkpoint, sides: Sequence[str], device: torch.device) -> tuple[Any, nn.Module]:
@@ -121,10 +114,7 @@ def read_network(checkpoint: Checkpoint, sides: Sequence[str], device: torch.dev
     bert = build_bert(config, of_bert, f"{checkpoint.folder}: {side}.bert_model", device)
     projected = config.projection_dim > 0
     projection = nn.Linear(config.hidden_size, config.projection_dim) if projected else nn.Identity()
-    rest = {
-        key.removeprefix("encode_proj."): value
-        for key, value in side_weights.items()
-        if not key.startswith("bert_model.")
-    }
+    others = {key: value for key, value in side_weights.items() if not key.startswith("bert_model.")}
+    rest = {key.removeprefix("encode_proj."): value for key, value in others.items()}
     load_strictly(projection, rest, f"{checkpoint.folder}: {side}.encode_proj")
     return bert, projection.eval().to(device)

@@ -14,24 +14,25 @@ from torch import Tensor, nn
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.clip_layout import (
-    MERGES,
+    NO_MERGES,
     ClipShape,
     build_open_clip,
     build_open_texts,
+    build_swin,
     find_merges,
+    is_swin,
     run_config,
     run_entry,
 )
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.swin_layout import build_swin, is_swin
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_contents, take_below
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, make_crop
 from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchStates
-from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, is_pair, read_pair
 from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, compute_decay, pool_max
+from lexvl_anserini.encoders.parts.pretrained import IMAGE, TEXT, is_pair, read_pair
 from lexvl_anserini.encoders.parts.sparsify import keep_positive, mark_top
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.encoders.parts.towers import (
@@ -83,34 +84,22 @@ def pool_floored_max(logits: Tensor, masked: Tensor, activation: Activation) -> 
     return activation(logits.amax(dim=1))
 
 
-def pool_floored_sum(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
-    """Sum over positions, where a masked one is 0; the linear activation is applied once, after the sum."""
+def pool_floored_mean(logits: Tensor, masked: Tensor, activation: Activation, positions: int = 1) -> Tensor:
+    """Sum over positions, where a masked one is 0, by all `positions` of the model; activations are linear."""
     logits.view(-1, logits.shape[-1]).index_fill_(0, masked, 0.0)
-    return activation(logits.sum(dim=1))
-
-
-def pool_floored_mean(logits: Tensor, masked: Tensor, activation: Activation, positions: int) -> Tensor:
-    """Mean over all `positions` of the model; those that padding would fill are 0."""
-    return pool_floored_sum(logits, masked, activation) / positions
+    return activation(logits.sum(dim=1)) / positions
 
 
 POOLINGS: Mapping[str, Callable[[int], Any]] = {
     "max": lambda positions: pool_floored_max,
-    "sum": lambda positions: pool_floored_sum,
+    "sum": lambda positions: pool_floored_mean,
     "mean": lambda positions: partial(pool_floored_mean, positions=positions),
 }
 
 
 @dataclass(frozen=True)
 class Grounding:
-    """From relevances to weights, and from weights to the vector of the index.
-
-    Attributes:
-        attention: relevances [B, K] -> weights [B, K].
-        topk: keep only the largest weights; None keeps all.
-        threshold: drop weights below this share of a vector's largest.
-        normalise: divide by the L2 norm of the weights that are kept.
-    """
+    """From relevances to weights [B, K], and from weights to the vector of the index; options as of `load_fdt`."""
 
     attention: Callable[[Tensor], Tensor]
     topk: int | None = None
@@ -180,16 +169,7 @@ class FdtImages(Grounded, ImageTower):
 
 @dataclass(frozen=True)
 class FdtModel:
-    """A loaded checkpoint.
-
-    Attributes:
-        states: by modality, the backbone: token or patch states [B, L, D].
-        query_maps: by modality, states [B, L, D] -> [B, L, d].
-        codebook: [K, d], keys and values.
-        attention: of `ATTENTIONS`.
-        pooling: by modality, over positions.
-        temperature: T.
-    """
+    """A loaded checkpoint; backbone, query map and pooling by modality, the codebook [K, d] of keys and values."""
 
     states: Mapping[str, Backbone]
     query_maps: Mapping[str, nn.Module]
@@ -243,7 +223,7 @@ def load_fdt(
 
     A training run's folder (config.json and `checkpoints/`), or one of its files `ckpt_<iteration>.pth.tar`.
 
-    Pairs over pretrained networks (`parts/network_pair.py`) load too.
+    Pairs over pretrained networks (`parts/pretrained.py`) load too.
 
     Args:
         source: `tokenizer` may name a folder that has the merges.
@@ -265,10 +245,8 @@ def load_fdt(
     checkpoint = source.required("fdt")
     read_sides = load_pair_sides if is_pair(checkpoint) else load_run_sides
     model, texts, reader, pixels = read_sides(source, checkpoint, temperature, merges)
-    grounding, columns = (
-        Grounding(ATTENTIONS[model.attention], topk, threshold, normalise),
-        make_codebook_columns(model),
-    )
+    grounding = Grounding(ATTENTIONS[model.attention], topk, threshold, normalise)
+    columns = make_codebook_columns(model)
     sides: dict[str, Any] = {
         "text": texts(grounding, model.composition("text"), reader, columns, source.device),
         "image": FdtImages(grounding, model.composition("image"), pixels, columns, source.device),
@@ -289,10 +267,7 @@ def load_run_sides(source: Source, checkpoint: Checkpoint, temperature: float | 
     model, texts = read_model(checkpoint, config, temperature, source.device)
     path = find_merges(merges, source.tokenizer_folder(), config)
     if path is None:
-        raise CheckpointError(
-            f"{checkpoint.path}: no BPE merges beside it ({MERGES}); name the file with --set merges=FILE, or its "
-            "folder with --tokenizer"
-        )
+        raise CheckpointError(f"{checkpoint.path}: {NO_MERGES}")
     limit, images = texts.max_position_embeddings, model.states["image"]
     assert isinstance(images, PatchStates)
     reader = TextReader(ClipBpe(path, SPECIALS, texts.vocab_size), limit, limit=limit)
@@ -336,15 +311,14 @@ def read_model(
     weights, extra = read_contents(path)
     where = str(path)
     if CODEBOOK not in weights:
-        raise CheckpointError(
-            f"{where}: no codebook ({CODEBOOK}), so not an FDT model; load plain CLIP with --encoder clip"
-        )
+        remedy = "load plain CLIP with --encoder clip"
+        raise CheckpointError(f"{where}: no codebook ({CODEBOOK}), so not an FDT model; {remedy}")
     options = run_entry(config, "fdt")
-    names = {"attention": ("att_func_type", "sparsemax", ATTENTIONS), "pooling": ("pool_type", "max", POOLINGS)}
-    chosen = {name: options.get(key, default) for name, (key, default, _) in names.items()}
-    for name, (key, _, known) in names.items():
-        if chosen[name] not in known:
-            raise CheckpointError(f"{where}: {key} {chosen[name]!r} is not known; expected {', '.join(known)}")
+    attention, pool = options.get("att_func_type", "sparsemax"), options.get("pool_type", "max")
+    named: tuple[tuple[str, Any, Any], ...] = (("att_func_type", attention, ATTENTIONS), ("pool_type", pool, POOLINGS))
+    for key, value, known in named:
+        if value not in known:
+            raise CheckpointError(f"{where}: {key} {value!r} is not known; expected {', '.join(known)}")
     codebook = weights[CODEBOOK].float()  # [K, d]
     plain = {k: v for k, v in weights.items() if not k.startswith(tuple(QUERY_MAPS.values())) and k not in OTHERS}
     texts, images = read_towers(plain, config, where, device)
@@ -359,9 +333,9 @@ def read_model(
     if not degree > 0:
         raise UsageError(f"temperature {degree}: expected a number above 0")
     positions = {"text": about_text.max_position_embeddings, "image": images.grid**2}
-    pooling = {modality: POOLINGS[chosen["pooling"]](count) for modality, count in positions.items()}
+    pooling = {modality: POOLINGS[pool](count) for modality, count in positions.items()}
     states: dict[str, Backbone] = {"text": text_states(texts), "image": images}
-    return FdtModel(states, query_maps, codebook.to(device), chosen["attention"], pooling, degree), about_text
+    return FdtModel(states, query_maps, codebook.to(device), attention, pooling, degree), about_text
 
 
 def read_towers(
@@ -386,26 +360,23 @@ def find_weight_file(checkpoint: Checkpoint) -> Path:
     if not files:
         return checkpoint.folder  # weights under other names
     if len(files) > 1:
-        raise CheckpointError(
-            f"{checkpoint.folder}: several iterations ({', '.join(path.name for path in files)}); name the file"
-        )
+        names = ", ".join(path.name for path in files)
+        raise CheckpointError(f"{checkpoint.folder}: several iterations ({names}); name the file")
     return files[0]
 
 
 def read_temperature(config: Mapping[str, Any], extra: Mapping[str, Any], where: str) -> float:
-    """T at the checkpoint's iteration, computed as in the reference's evaluation; weights do not contain it.
+    """T at the checkpoint's iteration, as in the reference's evaluation; weights do not contain it.
 
-    T = max(org_t * sd_T_decay_w ^ (last_iter / sd_T_decay_iter), sd_T_min), with a fraction as exponent. A
-    `temperature` under `fdt` in the configuration, for converted checkpoints, comes first.
+    A `temperature` under `fdt` in the configuration, for converted checkpoints, comes first.
     """
     if (stored := run_entry(config, "fdt").get("temperature")) is not None:
         return float(stored)
     decay = config.get("t_decay") or {}
     missing = [key for key in DECAY if key not in decay] + ([] if "last_iter" in extra else ["last_iter"])
     if missing:
-        raise CheckpointError(
-            f"{where}: no temperature; t_decay of config.json and the checkpoint lack {', '.join(missing)}; give it "
-            "with --set temperature=T (1000 for the released CC3M run)"
-        )
+        lack = f"t_decay of config.json and the checkpoint lack {', '.join(missing)}"
+        remedy = "give it with --set temperature=T (1000 for the released CC3M run)"
+        raise CheckpointError(f"{where}: no temperature; {lack}; {remedy}")
     periods = extra["last_iter"] / decay["sd_T_decay_iter"]
     return compute_decay(decay["org_t"], decay["sd_T_decay_w"], periods, decay["sd_T_min"])

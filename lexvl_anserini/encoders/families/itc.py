@@ -56,9 +56,8 @@ def load_family(
     checkpoint = source.required(family)
     loaded = load_itc(checkpoint, source.device, resolution, head_width, fusion_layer, source.backbone_config)
     if loaded.family != family:
-        raise CheckpointError(
-            f"{checkpoint.path}: the weights are of {loaded.family.upper()}; load them with --encoder {loaded.family}"
-        )
+        remedy = f"load them with --encoder {loaded.family}"
+        raise CheckpointError(f"{checkpoint.path}: the weights are of {loaded.family.upper()}; {remedy}")
     model = loaded.model
     width = model.text_proj.out_features
 

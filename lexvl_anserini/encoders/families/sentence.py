@@ -10,7 +10,7 @@ import numpy as np
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.sentence_layout import check_modules
+from lexvl_anserini.encoders.checkpoints.sentence_layout import ABOUT_FILE, check_modules
 from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsTexts
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.sparsify import check_dimensions, cut
@@ -24,10 +24,7 @@ PIECE = 512
 
 
 class SentenceTower(ReadsTexts):
-    """One side of a sentence-transformers model, which the other side may share.
-
-    `lock` is the model's: its tokenizer has a state, so that threads encode one after the other.
-    """
+    """One side of a model, which the other may share: `lock` lets threads encode one after the other."""
 
     kind: ClassVar[Kind] = "dense"
 
@@ -43,15 +40,9 @@ class SentenceTower(ReadsTexts):
         pieces = [np.empty((0, self.model.get_embedding_dimension()), dtype=np.float32)]
         for start in range(0, len(inputs), PIECE):
             piece = list(inputs[start : start + PIECE])
+            options = {"batch_size": batch_size, "normalize_embeddings": self.normalise, "show_progress_bar": False}
             with self.lock:
-                encoded = encode(
-                    self.readable(piece),
-                    batch_size=batch_size,
-                    normalize_embeddings=self.normalise,
-                    convert_to_numpy=True,
-                    show_progress_bar=False,
-                )
-            pieces.append(encoded)
+                pieces.append(encode(self.readable(piece), convert_to_numpy=True, **options))
             progress(len(piece))
         return cut(np.concatenate(pieces), self.dimensions, self.normalise and self.dimensions is not None)
 
@@ -81,49 +72,37 @@ def load_sentence(source: Source, max_length: int | None = None, dimensions: int
     # The library reads the files a second time; nothing that it would import, run or allocate is left in them.
     for part in check_modules(checkpoint.folder):
         check_model(transformers.AutoModel, part.folder)
+    options: Any = {"device": str(source.device), "local_files_only": True, "trust_remote_code": False}
     try:
         with quietly():
-            model = SentenceTransformer(
-                str(checkpoint.folder), device=str(source.device), local_files_only=True, trust_remote_code=False
-            )
+            model = SentenceTransformer(str(checkpoint.folder), **options)
             # The width is what a file says; modules that do not fit each other fail only now.
-            shapes = {
-                encode([""], show_progress_bar=False).shape for encode in (model.encode_query, model.encode_document)
-            }
+            encode_empty = (model.encode_query, model.encode_document)
+            shapes = {encode([""], show_progress_bar=False).shape for encode in encode_empty}
     except Exception as error:
-        raise CheckpointError(
-            f"{checkpoint.folder}: cannot be loaded as a dense model ({describe_error(error)})"
-        ) from error
+        what = f"cannot be loaded as a dense model ({describe_error(error)})"
+        raise CheckpointError(f"{checkpoint.folder}: {what}") from error
     if shapes != {(1, width := model.get_embedding_dimension())}:
         raise CheckpointError(f"{checkpoint.folder}: its modules say {width} dimensions, and give {shapes}")
     if max_length is not None:
         model.max_seq_length = max_length
     similarity = model.similarity_fn_name or "cosine"
     if similarity not in ("cosine", "dot"):
-        raise UsageError(
-            f"{checkpoint.folder}: compares by {similarity} distance; only cosine and dot fit an inner product index"
-        )
+        expected = "only cosine and dot fit an inner product index"
+        raise UsageError(f"{checkpoint.folder}: compares by {similarity} distance; {expected}")
     lock, cosine = Lock(), similarity == "cosine"
     query, document = (SentenceTower(model, lock, side, cosine, dimensions) for side in ("query", "document"))
     return Encoder("sentence", "dense", query, document)
 
 
 def refuse_sparse(checkpoint: Checkpoint) -> None:
-    """Checks that a folder is a dense sentence-transformers model.
-
-    Without modules.json sentence-transformers would add mean pooling without a warning, and a sparse model would give
-    plausible wrong vectors.
-    """
+    """Refuses what is no dense model: without modules.json the library would add mean pooling without a warning."""
     folder = checkpoint.folder
     if not (folder / "modules.json").is_file():
         architectures = checkpoint.config().get("architectures") or ["unknown"]
-        raise CheckpointError(
-            f"{folder}: no modules.json, so not a dense sentence-transformers model (architecture {architectures[0]}); "
-            "sparse checkpoints are loaded with --encoder splade or vdr"
-        )
-    description = folder / "config_sentence_transformers.json"
-    if (
-        description.is_file()
-        and read_json(description, "model description", CheckpointError).get("model_type") == "SparseEncoder"
-    ):
+        what = f"no modules.json, so not a dense sentence-transformers model (architecture {architectures[0]})"
+        raise CheckpointError(f"{folder}: {what}; sparse checkpoints are loaded with --encoder splade or vdr")
+    path = folder / ABOUT_FILE
+    description = read_json(path, "model description", CheckpointError) if path.is_file() else {}
+    if description.get("model_type") == "SparseEncoder":
         raise CheckpointError(f"{folder}: a sparse model (SparseEncoder); load it with --encoder splade")

@@ -15,11 +15,11 @@ from lexvl_anserini.encoders.checkpoints.weights import build, load_strictly, re
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import quietly
-from lexvl_anserini.encoders.parts.bags import BagTower
+from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
-from lexvl_anserini.encoders.parts.network_pair import TEXT, NetworkPair, build_token_heads, is_pair, read_pair
 from lexvl_anserini.encoders.parts.pooling import Backbone, Head, log1p_relu, pool_max
+from lexvl_anserini.encoders.parts.pretrained import TEXT, NetworkPair, build_token_heads, is_pair, read_pair
 from lexvl_anserini.encoders.parts.sparsify import keep_top
 from lexvl_anserini.encoders.parts.stair_network import Stair, StairConfig
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, load_tokenizer, make_all_columns
@@ -110,17 +110,10 @@ def load_stair(
 
 
 class LoadedStair(NamedTuple):
-    """A model of either layout.
+    """A model of either layout: states of each encoder, and equation 4 over them.
 
     Attributes:
-        text: states of each encoder.
-        image: states of each encoder.
-        text_head: equation 4 over them.
-        image_head: equation 4 over them.
         reader: of texts, without prompt.
-        prompt: of the checkpoint.
-        columns: the dimension of each token.
-        pixels: how an image becomes pixels.
         masked: texts keep their own tokens alone, as after stage 1.
     """
 
@@ -155,17 +148,11 @@ def load_stair_folder(
     text_head, image_head = (
         Head(head, model.embeddings.detach(), head.bias.detach()) for head in (model.text_head, model.image_head)
     )
-    return LoadedStair(
-        model.text,
-        model.image,
-        text_head,
-        image_head,
-        TextReader(tokenizer, longest, padding or config.padding, limit=limit),
-        config.prompt,
-        make_all_columns(tokenizer, config.mask_specials if mask_specials is None else mask_specials),
-        Pixels(config.image.resolution),
-        config.stage == "1",
-    )
+    reader = TextReader(tokenizer, longest, padding or config.padding, limit=limit)
+    columns = make_all_columns(tokenizer, config.mask_specials if mask_specials is None else mask_specials)
+    texts = (reader, config.prompt, columns)
+    pixels, masked = Pixels(config.image.resolution), config.stage == "1"
+    return LoadedStair(model.text, model.image, text_head, image_head, *texts, pixels, masked)
 
 
 def load_stair_pair(source: Source, pair: NetworkPair) -> LoadedStair:

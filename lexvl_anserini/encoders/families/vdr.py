@@ -23,7 +23,7 @@ from lexvl_anserini.encoders.parts.backbones import (
     read_position_limit,
     take_hidden_states,
 )
-from lexvl_anserini.encoders.parts.bags import BagTower
+from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.pooling import Head, Pooling, elu1p, log1p_relu, make_top_mean, pool_max
 from lexvl_anserini.encoders.parts.pretrained import load_pretrained_bert, load_states_head, load_vocabulary_rows
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, keep_own, keep_positive
@@ -162,9 +162,8 @@ class Side:
 
     def bag(self) -> BagTower:
         """The non-parametric side: same tokenizer, limit and vocabulary, no network."""
-        return BagTower(
-            replace(self.reader, padding="none"), self.columns, joiner=self.joiner, normalise=self.normalise
-        )
+        reader = replace(self.reader, padding="none")
+        return BagTower(reader, self.columns, joiner=self.joiner, normalise=self.normalise)
 
 
 def load_untrained_side(source: Source, checkpoint: Checkpoint) -> Side:
@@ -175,10 +174,8 @@ def load_untrained_side(source: Source, checkpoint: Checkpoint) -> Side:
     limit = read_position_limit(backbone.config)
     embeddings = backbone.get_input_embeddings().weight.detach()[shift:]
     if embeddings.shape[1] != backbone.config.hidden_size:
-        raise CheckpointError(
-            f"{checkpoint.folder}: input embeddings have {embeddings.shape[1]} columns, hidden states "
-            f"{backbone.config.hidden_size}; the tied head needs one width"
-        )
+        widths = f"{embeddings.shape[1]} columns, hidden states {backbone.config.hidden_size}"
+        raise CheckpointError(f"{checkpoint.folder}: input embeddings have {widths}; the tied head needs one width")
     return Side(
         backbone,
         nn.LayerNorm(embeddings.shape[1], eps=HEAD_EPS).to(source.device),
@@ -190,10 +187,7 @@ def load_untrained_side(source: Source, checkpoint: Checkpoint) -> Side:
 
 
 def read_published_config(checkpoint: Checkpoint) -> dict[str, Any] | None:
-    """config.json, or a config.yaml of 2023 with today's names; None if the folder is not in a published layout.
-
-    In older files the sides may be one level down, and lack newer options.
-    """
+    """config.json, or a config.yaml of 2023 with today's names; None if the folder is not in a published layout."""
     config = checkpoint.config()
     if "encoder_q" not in config:
         inner = [v for v in config.values() if isinstance(v, Mapping) and "encoder_q" in v]
@@ -226,34 +220,21 @@ def load_published_sides(
     # In the reference both sides are one object, which reads as many tokens as the longer of the two.
     other = (config.get("encoder_p") or {}).get("max_len") or 0
     shared = replace(side, reader=side.reader.with_max_length(max(side.reader.max_length, other)))
-    return shared, replace_document_topk(shared, checkpoint, config)
-
-
-def replace_document_topk(shared: Side, checkpoint: Checkpoint, config: Mapping[str, Any]) -> Side:
-    """The side of documents of a shared encoder, which `DOCUMENT_TOPK` lets keep another number of dimensions.
-
-    `topk` of encoder_p has no effect in the reference, whose two sides are one object.
-    """
     topk = config.get(DOCUMENT_TOPK)
-    if topk is None:
-        return shared
-    if type(topk) is not int or topk < 1:
+    if topk is not None and (type(topk) is not int or topk < 1):
         raise CheckpointError(f"{checkpoint.path}: {DOCUMENT_TOPK} {topk!r:.80}, expected a number of dimensions")
-    return replace(shared, topk=topk)
+    return shared, shared if topk is None else replace(shared, topk=topk)
 
 
 def join_shared_weights(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights of the shared encoder, which a file may have under the name of either side or of both."""
     query, document = (take_below(weights, f"{side}.") for side in SIDES)
     if query and document:
-        differing = [
-            k for k in {**query, **document} if k not in query or k not in document or not query[k].equal(document[k])
-        ]
+        differing = query.keys() ^ document.keys()
+        differing |= {key for key in query.keys() & document.keys() if not query[key].equal(document[key])}
         if differing:
-            raise CheckpointError(
-                f"{checkpoint.path}: shared_encoder is true, but encoder_q and encoder_p differ in "
-                f"{', '.join(sorted(differing)[:3])}"
-            )
+            what = f"encoder_q and encoder_p differ in {', '.join(sorted(differing)[:3])}"
+            raise CheckpointError(f"{checkpoint.path}: shared_encoder is true, but {what}")
     return query or document
 
 
@@ -269,9 +250,8 @@ def load_published_side(
     where = f"{checkpoint.folder}: {prefix}"
     entry = config.get(prefix) or {}
     if entry.get("type") != "vdr":
-        raise CheckpointError(
-            f"{where} is of type {entry.get('type')!r}; this encoder loads VDR text models (type 'vdr')"
-        )
+        expected = "this encoder loads VDR text models (type 'vdr')"
+        raise CheckpointError(f"{where} is of type {entry.get('type')!r}; {expected}")
     if "shift_vocab_num" not in entry:
         raise CheckpointError(f"{checkpoint.folder}: the configuration of {prefix} lacks shift_vocab_num")
     columns_of = partial(make_columns_from, shift=entry["shift_vocab_num"])
@@ -284,9 +264,8 @@ def load_published_side(
     if head and projection != "tied":
         (matrix,) = head.values()
         if matrix.shape != side.embeddings.shape:
-            raise CheckpointError(
-                f"{where}.proj has shape {list(matrix.shape)}, expected {list(side.embeddings.shape)}"
-            )
+            shapes = f"{list(matrix.shape)}, expected {list(side.embeddings.shape)}"
+            raise CheckpointError(f"{where}.proj has shape {shapes}")
         side = replace(side, embeddings=matrix.float().to(source.device))
     return replace(side, pooling=read_published_pooling(where, entry), normalise=bool(entry.get("norm")))
 
@@ -319,9 +298,8 @@ def load_bert_side(
     norm: nn.Module
     if has_head:
         norm, size = load_states_head(side_weights, width, where, source.device), len(columns.vocabulary)
-        embeddings, bias = load_vocabulary_rows(
-            weights, prefix, size, norm.width, str(checkpoint.folder), source.device
-        )
+        folder = str(checkpoint.folder)
+        embeddings, bias = load_vocabulary_rows(weights, prefix, size, norm.width, folder, source.device)
     else:
         norm, bias = nn.LayerNorm(width, eps=HEAD_EPS).to(source.device), None
         load_strictly(norm, take_below(side_weights, "ln."), f"{where}.ln")
@@ -347,16 +325,12 @@ def read_published_pooling(where: str, entry: Mapping[str, Any]) -> Pooling:
         return pool_max
     if pooling == "mean" and n:
         return make_top_mean(n)
-    raise CheckpointError(
-        f"{where}: pooling {pooling!r} with pooling_topk {n!r} is not known; expected max, or mean with a number"
-    )
+    known = "expected max, or mean with a number"
+    raise CheckpointError(f"{where}: pooling {pooling!r} with pooling_topk {n!r} is not known; {known}")
 
 
 def find_companions(source: Source, checkpoint: Checkpoint, model_id: str) -> tuple[Any, Path]:
-    """The backbone's configuration and the folder of its tokenizer.
-
-    Published checkpoints have neither: `model_id` is a path relative to the checkpoint or its parent, else a hub id.
-    """
+    """A backbone's configuration and tokenizer; `model_id` is relative to the checkpoint or its parent, or a hub id."""
     import transformers
 
     near = [checkpoint.folder, checkpoint.folder / model_id, checkpoint.folder.parent / model_id]

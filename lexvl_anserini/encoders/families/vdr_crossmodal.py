@@ -28,7 +28,7 @@ from lexvl_anserini.encoders.checkpoints.weights import build, complain, load_st
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.vdr import SIDES, TOPK, choose_sparsifier, load_bert_side
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.bags import BagTower
+from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.images.image_backbones import Classifier, ImageBackbone
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchTransformer
@@ -101,9 +101,8 @@ def load_vdr_crossmodal(
         # The reference normalises the output of the network, but not the bag of tokens.
         if mode == "alpha":
             return side.bag()
-        return replace(
-            side, normalise=True, unit_terms=unit_terms(checkpoint, text_about, side.columns.vocabulary)
-        ).tower()
+        count = unit_terms(checkpoint, text_about, side.columns.vocabulary)
+        return replace(side, normalise=True, unit_terms=count).tower()
 
     images: TowerOf = partial(load_image_tower, source, checkpoint, image_about, weights, text.columns)
     query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
@@ -138,9 +137,8 @@ def unit_terms(checkpoint: Checkpoint, entry: Mapping[str, Any], vocabulary: Voc
     """How many terms have unit length together, where class words are beside them; None for all."""
     count, terms = entry.get("unit_terms"), len(vocabulary)
     if count is not None and (type(count) is not int or not 0 < count <= terms):
-        raise CheckpointError(
-            f"{checkpoint.folder}/config.json: unit_terms {count!r:.80}, expected a number from 1 to {terms}"
-        )
+        where = f"{checkpoint.folder}/config.json"
+        raise CheckpointError(f"{where}: unit_terms {count!r:.80}, expected a number from 1 to {terms}")
     return count
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,9 +28,11 @@ from lexvl_anserini.ground.files import read_json
 # Heads that a checkpoint may have and a plain backbone does not use.
 UNUSED_HEADS = re.compile(
     r"(.*\.)?(pooler|cls|lm_head|head|decoder|vocab_transform|vocab_layer_norm|vocab_projector|mlm_head|predictions"
-    r"|generator_predictions|generator_lm_head|discriminator_predictions)\..*"
+    r"|generator_predictions|generator_lm_head|discriminator_predictions)\..*|.*position_ids"
 )
-POSITION_IDS = re.compile(r".*position_ids")
+
+# What lies beside the head of a language model.
+BESIDE_HEAD = re.compile(r"(.*\.)?pooler\..*|.*seq_relationship.*|.*position_ids")
 
 # Architectures that number positions from the padding id on, as fairseq does: so many fewer tokens fit.
 OFFSET_POSITIONS = frozenset(
@@ -94,11 +96,7 @@ def quietly() -> Iterator[None]:
 
 
 def from_pretrained(auto: Any, folder: Path) -> tuple[nn.Module, Mapping[str, Any]]:
-    """Loads a model by transformers in float32 and eval mode; returns it and the report of keys that do not fit.
-
-    We read the files, so that nothing in the folder has a say in how: no other loader of weights, no adapter and its
-    base model, no code.
-    """
+    """A model in float32 and eval mode, by no code or adapter of the folder, and the report of keys that do not fit."""
     kind, config, weights = check_model(auto, folder)
     try:
         with quietly():
@@ -130,9 +128,11 @@ def read_saved_weights(folder: Path) -> Path:
     return folder if file.suffix == ".json" else file
 
 
-def list_misshapen(info: Mapping[str, Any]) -> list[str]:
-    """The weights whose shape is not the configuration's, as `complain` lists them."""
-    return [f"{key} {list(shape)}, expected {list(expected)}" for key, shape, expected in info["mismatched_keys"]]
+def complain_of_report(where: str, info: Mapping[str, Any], missing: Iterable[str], unused: re.Pattern[str]) -> None:
+    """Raises CheckpointError for `missing` keys, keys that are not `unused`, and shapes that do not fit."""
+    unexpected = [key for key in info["unexpected_keys"] if not unused.fullmatch(key)]
+    shapes = [f"{key} {list(shape)}, expected {list(expected)}" for key, shape, expected in info["mismatched_keys"]]
+    complain(where, missing, unexpected, shapes)
 
 
 def take_hidden_states(model: nn.Module) -> Backbone:
@@ -148,12 +148,8 @@ def load_backbone(checkpoint: Checkpoint, device: torch.device) -> tuple[Any, in
     if not hasattr(config, "vocab_size"):
         raise CheckpointError(f"{checkpoint.folder}: a {config.model_type} model, expected an encoder of texts alone")
     model, info = from_pretrained(transformers.AutoModel, checkpoint.folder)
-    complain(
-        str(checkpoint.folder),
-        missing=[k for k in info["missing_keys"] if not re.fullmatch(r"(.*\.)?pooler\..*", k)],
-        unexpected=[k for k in info["unexpected_keys"] if not (UNUSED_HEADS.fullmatch(k) or POSITION_IDS.fullmatch(k))],
-        misshaped=list_misshapen(info),
-    )
+    missing = [key for key in info["missing_keys"] if not re.fullmatch(r"(.*\.)?pooler\..*", key)]
+    complain_of_report(str(checkpoint.folder), info, missing, UNUSED_HEADS)
     return model.to(device), config.vocab_size
 
 
@@ -161,9 +157,8 @@ def build_bert(config: Any, weights: Mapping[str, Tensor], where: str, device: t
     """A BertModel without pooler and with exactly `weights` (keys as in BertModel)."""
     import transformers
 
-    model = build(
-        lambda: transformers.BertModel(config, add_pooling_layer=False), weights, f"{where}: its configuration"
-    )
+    make = partial(transformers.BertModel, config, add_pooling_layer=False)
+    model = build(make, weights, f"{where}: its configuration")
     load_strictly(model, weights, where, ignored=[r"pooler\..*"])
     return model.eval().to(device)
 
@@ -184,22 +179,16 @@ def build_language_model(folder: Path) -> Any:
         kind = "language-model" if causal else "masked-LM"
         raise CheckpointError(f"{folder}: a {config.model_type} model, which has no {kind} head")
     if getattr(config, "final_logit_softcapping", None):
-        raise CheckpointError(
-            f"{folder}: a {config.model_type} model, which caps its logits; only linear heads are read"
-        )
+        raise CheckpointError(f"{folder}: a {config.model_type} model, which caps its logits; no linear head")
     return transformers.AutoModelForCausalLM if causal else transformers.AutoModelForMaskedLM
 
 
 def load_language_model(folder: Path, device: torch.device) -> tuple[Backbone, Head, int]:
     """A masked or causal language model, split before its decoder.
 
-    Works for all architectures that transformers knows as one: a pass-through replaces the decoder, so that the
-    model never computes [B, L, V]. Which tokens see each other is the configuration's: of a causal model the earlier
-    ones, unless it says `is_causal: false`, as SPLADE-Code does.
-
-    Returns:
-        The backbone with the head's transform (of BERT dense, GELU, LayerNorm), the rest of the head (decoder matrix
-        and bias), and the number of tokens.
+    A pass-through replaces the decoder, so that the model never computes [B, L, V]. Which tokens see each other is the
+    configuration's: of a causal model the earlier ones, unless it says `is_causal: false`, as SPLADE-Code does. Returns
+    the backbone with the head's transform, the rest of the head (matrix and bias), and the number of tokens.
     """
     model: Any
     model, info = from_pretrained(build_language_model(folder), folder)
@@ -209,16 +198,7 @@ def load_language_model(folder: Path, device: torch.device) -> tuple[Backbone, H
             f"{folder}: no masked-LM head (missing {', '.join(sorted(missing)[:3])}); a dense or plain backbone "
             "is not a sparse checkpoint: use --encoder sentence for dense vectors or --encoder vdr for the tied head"
         )
-    complain(
-        str(folder),
-        missing=missing,
-        unexpected=[
-            k
-            for k in info["unexpected_keys"]
-            if not (re.fullmatch(r"(.*\.)?pooler\..*|.*seq_relationship.*", k) or POSITION_IDS.fullmatch(k))
-        ],
-        misshaped=list_misshapen(info),
-    )
+    complain_of_report(str(folder), info, missing, BESIDE_HEAD)
     return *split_language_model(model.to(device)), model.config.vocab_size
 
 

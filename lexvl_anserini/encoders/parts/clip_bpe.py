@@ -74,10 +74,7 @@ def normalise_text(text: str) -> str:
 
 
 def clean_start(text: str, length: int) -> str:
-    """About `length` characters of the start of the cleaned text; all of it if the text is not longer.
-
-    ftfy repairs line by line, so whole lines are cleaned, and a longer line in the pieces that ftfy makes of it.
-    """
+    """About `length` characters of the start of the cleaned text, of whole lines; all of it if it is not longer."""
     end = 0
     while end < min(length, len(text)):
         line = text.find("\n", end, end + LONGEST_LINE) + 1
@@ -90,13 +87,10 @@ def clean_start(text: str, length: int) -> str:
 
 
 class ClipBpe:
-    """Texts to token ids, with the interface of a tokenizer that `TextReader` uses.
+    """Texts to token ids, with the interface of a tokenizer that `TextReader` uses; START and END are among `specials`.
 
-    Args:
-        path: the merges file.
-        specials: the symbols after the merges, in order; START and END among them.
-        size: rows of the model's embedding matrix. The references count the empty line after a final newline as one
-            more merge; this class does so if and only if the model has that many rows.
+    The references count the empty line after a final newline as one more merge; this class does so if and only if the
+    model's embedding matrix has that many rows (`size`).
     """
 
     pad_token_id = 0
@@ -137,12 +131,10 @@ class ClipBpe:
         from tokenizers.models import BPE
         from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
-        model = Tokenizer(
-            BPE(vocab=self.ids, merges=self.merges, end_of_word_suffix="</w>", continuing_subword_prefix="")
-        )
-        model.pre_tokenizer = Sequence(
-            [Split(Regex(PIECES), behavior="removed", invert=True), ByteLevel(add_prefix_space=False, use_regex=False)]
-        )
+        affixes = {"end_of_word_suffix": "</w>", "continuing_subword_prefix": ""}
+        model = Tokenizer(BPE(vocab=self.ids, merges=self.merges, **affixes))
+        pieces = Split(Regex(PIECES), behavior="removed", invert=True)
+        model.pre_tokenizer = Sequence([pieces, ByteLevel(add_prefix_space=False, use_regex=False)])
         model.add_special_tokens([AddedToken(special, normalized=False) for special in self.all_special_tokens])
         return model
 

@@ -30,6 +30,7 @@ from lexvl_anserini.encoders.parts.tokens import (
     load_tokenizer,
     make_all_columns,
     make_term_columns,
+    refuse_size,
 )
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, Items, LexicalTower, Texts
 from lexvl_anserini.ground.errors import CheckpointError, DataError, UsageError
@@ -64,9 +65,7 @@ class Captions(Texts):
         return super().batches([clean_caption(text) if self.clean else text for text in inputs], batch_size)
 
 
-# expanded  every positive dimension
-# masked    the caption's own tokens with [CLS] and [SEP], as in training without expansion
-# words     the caption's own WordPieces only, as the authors search without expansion
+# Every positive dimension, the caption's own tokens with [CLS] and [SEP], or its own WordPieces only.
 Expansion = Literal["expanded", "masked", "words"]
 
 # The limit of BERT's tokenizers; the limit of the backbone does not cut a mask.
@@ -94,14 +93,7 @@ class Embedded(str):
 
 @dataclass(frozen=True)
 class Stored(Items):
-    """Vectors from tables, float32 [B, width].
-
-    Attributes:
-        width: of the vectors that the head reads.
-        device: of the vectors.
-        needs_text: items need a text beside the vector, because its own tokens mask the output of the head.
-        tables: the tables that hold such vectors, in words, for errors.
-    """
+    """Vectors from tables, float32 [B, width]; with `needs_text`, own tokens of a text beside them mask the output."""
 
     width: int
     device: torch.device
@@ -123,10 +115,8 @@ class Stored(Items):
         for start in range(0, len(inputs), batch_size):
             vectors = read_stored_vectors(inputs[start : start + batch_size])
             if vectors.shape[1:] != (self.width,):
-                raise DataError(
-                    f"{_get_vector(inputs[start])!s:.80}: vectors of {vectors.shape[1:]} numbers, this head reads "
-                    f"{self.width} ({self.tables})"
-                )
+                name, reads = f"{_get_vector(inputs[start])!s:.80}", f"{self.width} ({self.tables})"
+                raise DataError(f"{name}: vectors of {vectors.shape[1:]} numbers, this head reads {reads}")
             positions = np.arange(start, start + len(vectors), dtype=np.int64)
             yield Batch(positions, (torch.from_numpy(vectors).to(self.device),))
 
@@ -148,10 +138,8 @@ def _get_vector(item: Any) -> Any:
 
 def _place(what: str, name: str, image: str | None) -> str:
     if image is None:
-        raise UsageError(
-            f"{what} {name!r} has no embedding; those of embeddings:<folder> have one, and texts and images "
-            "are encoded with --set backbone_checkpoint=..."
-        )
+        encoded = "texts and images are encoded with --set backbone_checkpoint=..."
+        raise UsageError(f"{what} {name!r} has no embedding; those of embeddings:<folder> have one, and {encoded}")
     return image
 
 
@@ -199,11 +187,7 @@ def make_caption_items(
     max_length: int = MAX_LENGTH,
     fallback: Any = None,
 ) -> Captions:
-    """The items of a BLIP's or ALBEF's text side.
-
-    `clean` cleans captions first; None does as the layout's own code (LAVIS yes, transformers no). `fallback` is a
-    tokenizer for a checkpoint that has none.
-    """
+    """The items of a BLIP's or ALBEF's text side; `clean` None cleans as the layout's own code does (LAVIS yes)."""
     named = source.tokenizer is not None or has_tokenizer(checkpoint.folder)
     if fallback is not None and not named:
         tokenizer = check_fitting(fallback, loaded.tokens, str(checkpoint.path))
@@ -216,10 +200,9 @@ def make_caption_items(
 def load_live_features(
     source: Source, live: LiveOptions, width: int, tokenizer: Any, projected: bool = True
 ) -> TextAndImage:
-    """Texts and images of a live BLIP or ALBEF as a head of `width` numbers reads them.
+    """Texts and images of a live BLIP or ALBEF as a head of `width` numbers reads them; `tokenizer` is the head's.
 
-    They are the unit-length ITC vectors if `projected`, else the [CLS] states before their projection. `tokenizer`, the
-    head's own, is for a backbone that has none.
+    They are the unit-length ITC vectors if `projected`, else the [CLS] states before their projection.
     """
     assert live.backbone_checkpoint is not None
     checkpoint = find_checkpoint(live.backbone_checkpoint)
@@ -250,27 +233,17 @@ def load_own_tokenizer(source: Source, checkpoint: Checkpoint, size: int, defaul
 def check_fitting(tokenizer: Any, size: int, where: str) -> Any:
     """The tokenizer, after checking that it has `size` tokens, or all but BLIP's two."""
     if len(tokenizer) not in (size, size - len(BLIP_TOKENS)):
-        raise CheckpointError(
-            f"{where}: the tokenizer has {len(tokenizer)} tokens, the model {size}; "
-            "name the model's own with --tokenizer"
-        )
+        refuse_size(where, len(tokenizer), size)
     return tokenizer
 
 
 def make_head_columns(tokenizer: Any, size: int, specials: bool) -> TokenColumns:
-    """One dimension per token, and for [DEC] and [ENC] if the head has them.
-
-    With `specials`, [CLS] and [SEP] count as a text's own tokens; padding never does.
-    """
+    """One dimension per token, and for [DEC] and [ENC] if the head has them; see `make_all_columns`."""
     return make_all_columns(tokenizer, specials, BLIP_TOKENS[: size - len(tokenizer)])
 
 
 class HeadTower(LexicalTower):
-    """Items to lexical vectors through one dense vector each; the composition's backbone is that vector, [B, 1, D].
-
-    Attributes:
-        words: reads the texts whose tokens mask the vector, if the sparsifier needs them.
-    """
+    """Items to lexical vectors through one dense vector each; the tokens of `words` mask it if the sparsifier does."""
 
     def __init__(
         self,
@@ -295,21 +268,11 @@ class HeadTower(LexicalTower):
         """The batches of the features, embedded."""
         masks = self.composition.sparsifier.needs_own
         for batch in self.features.items.batches(inputs, batch_size, on_error):
-            own = self.columns.own(self.words(self._texts(inputs, batch.positions))) if masks else None
+            texts = [inputs[position] for position in batch.positions] if masks else []
+            if others := [type(text).__name__ for text in texts if not isinstance(text, str)]:
+                raise UsageError(f"a {others[0]} has no tokens to mask a vector by; give Embedded(text, it)")
+            own = self.columns.own(self.words([str(text) for text in texts])) if masks else None
             yield Batch(batch.positions, (self.features.embed(batch),), None, own)
-
-    @staticmethod
-    def _texts(inputs: Sequence[Any], positions: np.ndarray) -> list[str]:
-        texts = [inputs[position] for position in positions]
-        for text in texts:
-            if not isinstance(text, str):
-                raise UsageError(f"a {type(text).__name__} has no tokens to mask a vector by; give Embedded(text, it)")
-        return [str(text) for text in texts]
-
-
-def add_position(vectors: Tensor) -> Tensor:
-    """Vectors [B, D] as the states of texts or images with a single position, [B, 1, D]."""
-    return vectors[:, None, :]
 
 
 def build_head_tower(
@@ -318,7 +281,7 @@ def build_head_tower(
     """One side: its vectors through a head that has one dimension per token (and may have BLIP's two), or per term."""
     # A masked vector keeps its own tokens, another one every positive weight or the k largest.
     sparsifier = keep_top(topk) if expansion == "expanded" else keep_own()
-    composition = Composition(add_position, head, log1p_relu, pool_max, sparsifier)
+    composition = Composition(lambda vectors: vectors[:, None, :], head, log1p_relu, pool_max, sparsifier)
     tokenizer, terms = inputs.tokenizer, inputs.terms
     if terms is None:
         columns = make_head_columns(tokenizer, head.matrix.shape[0], specials=expansion == "masked")

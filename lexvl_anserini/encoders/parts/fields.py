@@ -15,14 +15,7 @@ from lexvl_anserini.ground.typed import check_text
 
 @dataclass(frozen=True)
 class QueryField:
-    """A field of the index, as its queries are encoded.
-
-    Attributes:
-        weight: factor of its query weights.
-        tower: encodes its queries; None for BM25.
-        quantiser: of its queries.
-        analyse: the words of a text, for BM25.
-    """
+    """A field of the index, as its queries are encoded: by a tower, or for BM25 by `analyse`, the words of a text."""
 
     name: str
     weight: int
@@ -39,11 +32,7 @@ class QueryField:
 
 @dataclass(frozen=True)
 class FieldsTower:
-    """The fields of an index; its inputs are the input of each field that reads the topic, by name.
-
-    It encodes queries by `queries.query_vectors` only: there is no matrix over all terms, of which BM25 may have
-    millions.
-    """
+    """The fields of an index; its inputs are, by name, those of each field that reads the topic. It has no matrix."""
 
     fields: tuple[QueryField, ...]
     kind: ClassVar[Kind] = "impact"

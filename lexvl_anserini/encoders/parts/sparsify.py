@@ -1,9 +1,7 @@
 """Sparsifiers: which of the positive weights a vector keeps; as data, so that every runtime applies the same rule.
 
 A rule maps weights [B, V] and the mask [B, V] of own tokens (None unless it needs one) to a bool mask [B, V]. Weights
-that are not positive are always dropped. `mark_kept` applies a rule to tensors, `mark_kept_rows` to arrays; this module
-loads no model library. `join_matrix` joins rows, `WeightsOfRows` has what follows from them, and `cut` keeps the first
-dimensions of dense vectors.
+that are not positive are always dropped. This module loads no model library.
 """
 
 from __future__ import annotations
@@ -64,29 +62,29 @@ def keep_own() -> Sparsifier:
 
 def mark_kept(weights: Tensor, own: Tensor | None, sparsifier: Sparsifier) -> Tensor:
     """Mask [B, V] of the weights that the sparsifier keeps and that are positive and finite."""
-    mask = (weights > 0) & weights.isfinite()
-    first = weights.shape[1] if sparsifier.first is None else sparsifier.first
-    mask[:, :first] &= _mark_allowed(sparsifier, mark_top, weights[:, :first], own)
-    if first < weights.shape[1]:
-        mask[:, first:] &= _own(own)[:, first:]
-    return mask
+    return _mark(sparsifier, mark_top, (weights > 0) & weights.isfinite(), weights, own)
 
 
 def mark_kept_rows(weights: np.ndarray, own: np.ndarray | None, sparsifier: Sparsifier) -> np.ndarray:
     """As `mark_kept`, of arrays."""
-    mask = (weights > 0) & np.isfinite(weights)
+    mask: np.ndarray = _mark(sparsifier, mark_top_rows, (weights > 0) & np.isfinite(weights), weights, own)
+    return mask
+
+
+def _mark(sparsifier: Sparsifier, top: Any, mask: Any, weights: Any, own: Any) -> Any:
+    """The mask of positive weights without those that the rule drops; `top` marks the k largest of each row."""
+    assert own is not None or not sparsifier.needs_own, "the sparsifier declared needs_own"
     first = weights.shape[1] if sparsifier.first is None else sparsifier.first
-    mask[:, :first] &= _mark_allowed(sparsifier, mark_top_rows, weights[:, :first], own)
+    if sparsifier.topk is not None:
+        allowed = top(weights[:, :first], sparsifier.topk)
+        mask[:, :first] &= allowed | own[:, :first] if sparsifier.own else allowed
     if first < weights.shape[1]:
-        mask[:, first:] &= _own(own)[:, first:]
+        mask[:, first:] &= own[:, first:]
     return mask
 
 
 def mark_top(weights: Tensor, k: int) -> Tensor:
-    """True at the k largest weights of each row; among equals at the boundary the lowest dimensions.
-
-    A k above V counts as V. torch.topk alone would choose arbitrarily among equals.
-    """
+    """True at the k largest weights of each row; among equals at the boundary the lowest dimensions."""
     import torch
 
     k = min(k, weights.shape[1])
@@ -112,20 +110,6 @@ def mark_top_rows(weights: np.ndarray, k: int) -> np.ndarray:
     equal &= equal.cumsum(axis=1) <= room
     mask: np.ndarray = above | equal
     return mask
-
-
-def _mark_allowed(sparsifier: Sparsifier, top: Any, weights: Any, own: Any) -> Any:
-    """What the rule allows among the terms that `topk` applies to; True allows all."""
-    if sparsifier.topk is None:
-        return True
-    if not sparsifier.own:
-        return top(weights, sparsifier.topk)
-    return top(weights, sparsifier.topk) | _own(own)[:, : weights.shape[1]]
-
-
-def _own(own: Any) -> Any:
-    assert own is not None, "the sparsifier declared needs_own"
-    return own
 
 
 def join_rows(dims: Sequence[np.ndarray], values: Sequence[np.ndarray], width: int) -> CsrRows:
@@ -168,10 +152,7 @@ class WeightsOfRows:
 
 
 def cut(vectors: np.ndarray, dimensions: int | None, normalise: bool) -> np.ndarray:
-    """The first `dimensions` of each vector (None: all), then of unit length if `normalise`; float32 [n, D].
-
-    Models trained with Matryoshka representations keep most of their quality. A vector of zeros stays zeros.
-    """
+    """The first `dimensions` (None: all) of each vector, then of unit length if `normalise`; zeros stay zeros."""
     vectors = vectors[:, :dimensions].astype(np.float32, copy=False)
     if not normalise:
         return np.ascontiguousarray(vectors)

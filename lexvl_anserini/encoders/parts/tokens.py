@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
 import numpy as np
 
@@ -32,18 +32,12 @@ UNUSUAL = "a \u2603\U0010fffd"
 
 
 def load_tokenizer(folder: Path, size: int | None = None) -> Any:
-    """Loads a fast tokenizer from a folder and checks that it fits its model.
-
-    Args:
-        folder: has tokenizer.json or the vocabulary file of a Hugging Face tokenizer.
-        size: number of rows of the model's embedding matrix.
-    """
+    """Loads a fast tokenizer from a folder and checks that it has `size` tokens, the rows of its model's embeddings."""
     import transformers
 
     if not has_tokenizer(folder):
-        raise CheckpointError(
-            f"{folder}: no tokenizer ({', '.join(TOKENIZER_FILES[:3])}); name a folder that has one with --tokenizer"
-        )
+        files = ", ".join(TOKENIZER_FILES[:3])
+        raise CheckpointError(f"{folder}: no tokenizer ({files}); name a folder that has one with --tokenizer")
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             str(folder), use_fast=True, local_files_only=True, trust_remote_code=False
@@ -55,30 +49,30 @@ def load_tokenizer(folder: Path, size: int | None = None) -> Any:
     if last >= len(tokenizer):
         raise CheckpointError(f"{folder}: the tokenizer has {len(tokenizer)} tokens, and one of them has the id {last}")
     if size is not None and len(tokenizer) != size:
-        raise CheckpointError(
-            f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model {size}; "
-            "name the model's own with --tokenizer"
-        )
+        refuse_size(folder, len(tokenizer), size)
     return tokenizer
+
+
+def refuse_size(where: Path | str, tokens: int, size: int) -> Never:
+    """Refuses a tokenizer of another size than its model's."""
+    fits = "name the model's own with --tokenizer"
+    raise CheckpointError(f"{where}: the tokenizer has {tokens} tokens, the model {size}; {fits}")
 
 
 def add_lower_casing(tokenizer: Any) -> Any:
     """The tokenizer, changed to lower-case texts first unless it does so already (`do_lower_case` of older folders)."""
     from tokenizers.normalizers import Lowercase, Sequence
 
-    normalizer = tokenizer.backend_tokenizer.normalizer
+    normalizer, lower = tokenizer.backend_tokenizer.normalizer, Lowercase()
     if not (isinstance(normalizer, Lowercase) or getattr(normalizer, "lowercase", False)):
-        tokenizer.backend_tokenizer.normalizer = (
-            Lowercase() if normalizer is None else Sequence([Lowercase(), normalizer])
-        )
+        tokenizer.backend_tokenizer.normalizer = lower if normalizer is None else Sequence([lower, normalizer])
     return tokenizer
 
 
 def list_token_strings(tokenizer: Any) -> list[str]:
     """Token strings in the order of their ids; white space, which ModernBERT has as tokens, is `mark_character`."""
-    return [
-        NOT_INDEXED.sub(mark_character, token) for token in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    ]
+    tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    return [NOT_INDEXED.sub(mark_character, token) for token in tokens]
 
 
 def mark_character(character: re.Match[str]) -> str:
@@ -106,12 +100,7 @@ class OwnTokens(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenColumns:
-    """The dimension of the vocabulary that each token id has.
-
-    Attributes:
-        vocabulary: the terms, one per dimension.
-        of_token: int64 [|T|]: the dimension of a token id, -1 if it has none.
-    """
+    """The vocabulary, and the dimension there of each token id, int64 [|T|], -1 if it has none."""
 
     vocabulary: Vocabulary
     of_token: np.ndarray
@@ -184,10 +173,7 @@ def make_all_columns(tokenizer: Any, specials: bool = False, further: Sequence[s
 
 
 def is_fast(tokenizer: Any) -> bool:
-    """True for transformers' tokenizers that are written in Rust.
-
-    Their truncation and padding are a state that threads would share, so texts are truncated here instead.
-    """
+    """True for tokenizers in Rust: their truncation and padding are a state of all threads, so texts are cut here."""
     return bool(getattr(tokenizer, "is_fast", False))
 
 
@@ -247,11 +233,9 @@ class TextReader:
     Attributes:
         max_length: tokens kept, with special tokens.
         padding: "none": padding is ignored everywhere. "max_length": texts are padded to max_length, and padding
-            positions count in pooling, as in training and evaluation of the published VDR checkpoints. There is no
-            padding to the longest text of a batch: a vector must not depend on its neighbours.
+            positions count in pooling, as in training and evaluation of the published VDR checkpoints.
         specials: add [CLS] and [SEP].
         limit: the number of positions of the model; None for no limit.
-        prompt: is put before each text.
     """
 
     tokenizer: Any
@@ -268,10 +252,8 @@ class TextReader:
         if not least <= self.max_length <= (self.limit or self.max_length):
             most = f" and at most {self.limit}" if self.limit else ""
             raise UsageError(f"max_length {self.max_length}: this model reads at least {least}{most} tokens")
-        if is_fast(self.tokenizer):
-            encode_whole(
-                self.tokenizer, [""]
-            )  # drops the truncation and padding of the folder now, before threads share it
+        if is_fast(self.tokenizer):  # drops the truncation and padding of the folder now, before threads share it
+            encode_whole(self.tokenizer, [""])
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids per text, unpadded, truncated to `max_length`."""
@@ -279,19 +261,13 @@ class TextReader:
             return []
         texts = [self.prompt + text for text in texts]
         if not is_fast(self.tokenizer):  # tokenizers in Python keep nothing from call to call
-            rows: list[list[int]] = self.tokenizer(
-                texts,
-                truncation=True,
-                max_length=self.max_length,
-                add_special_tokens=self.specials,
-                return_attention_mask=False,
-                return_token_type_ids=False,
-            )["input_ids"]
+            limits = {"truncation": True, "max_length": self.max_length, "add_special_tokens": self.specials}
+            parts = {"return_attention_mask": False, "return_token_type_ids": False}
+            rows: list[list[int]] = self.tokenizer(texts, **limits, **parts)["input_ids"]
             return rows
+        room = self.max_length - self.special_tokens
         encodings = encode_whole(self.tokenizer, read_starts(self.tokenizer, texts, self.max_length))
-        rows = [
-            keep_first(self.tokenizer, encoding.ids, self.max_length - self.special_tokens) for encoding in encodings
-        ]
+        rows = [keep_first(self.tokenizer, encoding.ids, room) for encoding in encodings]
         return [place_parts(self.places, [row])[0] for row in rows] if self.special_tokens else rows
 
     @cached_property
@@ -329,30 +305,20 @@ MOST_READ = 1 << 20
 Start = Callable[[str, int], str]
 
 
-def characters(text: str, length: int) -> str:
-    """The first `length` characters."""
-    return text[:length]
-
-
 def starts(
-    texts: Sequence[str], tokens: int, encode: Callable[[list[str]], Sequence[Any]], start: Start = characters
+    texts: Sequence[str],
+    tokens: int,
+    encode: Callable[[list[str]], Sequence[Any]],
+    start: Start = lambda text, length: text[:length],
 ) -> list[str]:
-    """The start of each text that has its first `tokens` tokens, or its first `MOST_READ` characters.
-
-    Args:
-        encode: texts -> their `tokenizers.Encoding`, without special tokens and not truncated.
-        start: cuts a text; `start(text, len(text))` is the whole.
-    """
+    """The start of each text that has its first `tokens` tokens, or its first `MOST_READ` characters."""
     length = FIRST_LENGTH * tokens + MARGIN
     beginnings = [start(text, length) for text in texts]
     open_ends = [i for i, text in enumerate(texts) if len(text) > length]
     while open_ends:
         encodings = encode([beginnings[i] for i in open_ends])
-        open_ends = [
-            i
-            for i, encoding in zip(open_ends, encodings, strict=True)
-            if not is_certain(encoding, beginnings[i], tokens)
-        ]
+        read = zip(open_ends, encodings, strict=True)
+        open_ends = [i for i, encoding in read if not is_certain(encoding, beginnings[i], tokens)]
         if length >= MOST_READ:
             break
         length = min(LONGER * length, MOST_READ)

@@ -50,7 +50,6 @@ class Batch(NamedTuple):
 
     Attributes:
         positions: of its items among the inputs of the tower, int64 [B].
-        inputs: arguments of the backbone.
         masked: bool [B, L], True at positions that pooling ignores; None if it ignores none.
         own: per item the ascending dimensions of its own tokens; None unless the sparsifier needs them.
     """
@@ -70,10 +69,7 @@ class Items(InputReader, Protocol):
 
 
 class LexicalTower(Items):
-    """Inputs to lexical vectors through a composition; subclasses define `read`, `read_topic` and `batches`.
-
-    A vector depends on its own input only: order, batch size and neighbours change it by float rounding at most.
-    """
+    """Inputs to lexical vectors through a composition; subclasses define `read`, `read_topic` and `batches`."""
 
     kind: ClassVar[Kind] = "impact"
     binary: ClassVar[bool] = False
@@ -114,14 +110,8 @@ class LexicalTower(Items):
         composition = self.composition
         hidden = composition.backbone(*inputs)  # [B, L, D]
         features = composition.head.transform(hidden)  # [B, L, D']
-        weights = self.project(
-            features,
-            masked,
-            composition.head.matrix,
-            composition.head.bias,
-            composition.pooling,
-            composition.activation,
-        )  # [B, V]
+        head, pooling, activation = composition.head, composition.pooling, composition.activation
+        weights = self.project(features, masked, head.matrix, head.bias, pooling, activation)  # [B, V]
         if not composition.normalise:
             return weights
         # As in the reference, the norm is clamped at 1e-12.
@@ -221,15 +211,12 @@ class Texts(ReadsTexts, Items):
 
 @dataclass(frozen=True)
 class DenseTower:
-    """One side of a dense encoder.
+    """One side of a dense encoder; a vector depends on its own item only.
 
     Attributes:
-        items: reads documents and topics, builds forward passes.
         embed: one forward pass -> features [B, width].
         normalise: vectors have unit length: their inner product is the cosine.
         dimensions: keep only the first ones, before normalising; None keeps all.
-
-    A vector depends on its own item only.
     """
 
     items: Items

@@ -1,7 +1,7 @@
 """Checkpoints of a pair of texts and images: written in the layout that its encoder loads, and begun with again.
 
 A checkpoint has config.json, model.safetensors and `text/` with the tokenizer and the configuration of the text
-network; over networks, it is that of `encoders/parts/network_pair.py`. A new STAIR has the layout of `save_stair`.
+network; over networks, it is that of `encoders/parts/pretrained.py`. A new STAIR has the layout of `save_stair`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from lexvl_anserini.encoders.cards import PACKAGED
-from lexvl_anserini.encoders.checkpoints import swin_layout
-from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, name_in_file, read_stored
+from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, name_in_file, name_swin_in_file, read_stored
 from lexvl_anserini.encoders.checkpoints.find import (
     Checkpoint,
     find_checkpoint,
@@ -34,10 +33,13 @@ from lexvl_anserini.encoders.families.fdt import CODEBOOK, QUERY_MAPS
 from lexvl_anserini.encoders.families.stair import save_stair
 from lexvl_anserini.encoders.families.vdr_crossmodal import CLASS_SCALE, ClassLogits
 from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, Classifier, load_image_backbone
-from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, TOKENS, list_types
 from lexvl_anserini.encoders.parts.pretrained import (
     ADDED,
+    IMAGE,
+    TEXT,
+    TOKENS,
     check_digest,
+    list_types,
     read_bert_weights,
     read_entry,
     read_named_backbone,
@@ -326,7 +328,7 @@ def save_run(pair: TowerPair, recipe: Recipe, model: ModelSettings, folder: Path
     (texts, images), codebook = sides, sides[1].codebook
     swin = isinstance(model.image, SwinSettings)
     of_texts = partial(name_in_file, declip=True)
-    of_images = (lambda key: f"visual.{swin_layout.name_in_file(key)}") if swin else of_texts
+    of_images = (lambda key: f"visual.{name_swin_in_file(key)}") if swin else of_texts
     state = {
         CODEBOOK: codebook.rows,
         "logit_scale": -pair.log_temperature.reshape(1),

@@ -17,8 +17,7 @@ from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone, load_image_backbone
 from lexvl_anserini.encoders.parts.images.pixels import make_crop
 from lexvl_anserini.encoders.parts.images.vision import PatchStates, PatchTransformer
-from lexvl_anserini.encoders.parts.network_pair import make_image_backbone
-from lexvl_anserini.encoders.parts.pretrained import read_bert_weights
+from lexvl_anserini.encoders.parts.pretrained import make_image_backbone, read_bert_weights
 from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stage, Stair, StairConfig, TextShape
 from lexvl_anserini.encoders.parts.tokens import (
     TokenColumns,

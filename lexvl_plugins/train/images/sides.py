@@ -21,9 +21,9 @@ from lexvl_anserini.encoders.families.fdt import ATTENTIONS, QueryMap
 from lexvl_anserini.encoders.families.vdr import HEAD_EPS as VDR_EPS
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
 from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
-from lexvl_anserini.encoders.parts.network_pair import HEAD_EPS
 from lexvl_anserini.encoders.parts.pooling import Head, compute_decay, elu1p, log1p_relu
 from lexvl_anserini.encoders.parts.pretrained import (
+    HEAD_EPS,
     CellsOf,
     Standard,
     StatesHead,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -19,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, pad
 
-from lexvl_anserini.encoders.checkpoints.weights import complain
 from lexvl_anserini.encoders.encoder import read_document
 from lexvl_anserini.encoders.families.dpr import CONTEXT, QUESTION, read_network
 from lexvl_anserini.encoders.families.sentence import load_sentence
@@ -33,19 +31,18 @@ from lexvl_anserini.encoders.families.vdr import (
 )
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import (
-    POSITION_IDS,
+    BESIDE_HEAD,
     PassThrough,
     build_language_model,
+    complain_of_report,
     from_pretrained,
-    list_misshapen,
     load_backbone,
     quietly,
     read_config,
     read_position_limit,
 )
 from lexvl_anserini.encoders.parts.batches import PassageReader, read_passage, sort_by_length
-from lexvl_anserini.encoders.parts.pooling import Head, elu1p, log1p_relu, pool_max
-from lexvl_anserini.encoders.parts.tables import Constant, LiLsr, idf
+from lexvl_anserini.encoders.parts.pooling import Constant, Head, LiLsr, elu1p, idf, log1p_relu, pool_max
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
@@ -190,13 +187,7 @@ def load_splade_sides(source: Source, max_length: int | None) -> tuple[Trainable
     model: Any
     model, info = from_pretrained(build_language_model(folder), folder)
     head = [key for key in info["missing_keys"] if key.startswith("cls.")]
-    ignored = re.compile(rf"(.*\.)?pooler\..*|.*seq_relationship.*|{POSITION_IDS.pattern}")
-    complain(
-        str(folder),
-        missing=[key for key in info["missing_keys"] if key not in head],
-        unexpected=[key for key in info["unexpected_keys"] if not ignored.fullmatch(key)],
-        misshaped=list_misshapen(info),
-    )
+    complain_of_report(str(folder), info, [key for key in info["missing_keys"] if key not in head], BESIDE_HEAD)
     if head:
         reset_head(model, folder)
     tokenizer = load_tokenizer(source.tokenizer_folder())

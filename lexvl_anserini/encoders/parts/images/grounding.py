@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.parts.bags import BagTower
+from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.images.pixels import Box
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
+from lexvl_anserini.encoders.parts.pooling import Head
 from lexvl_anserini.encoders.parts.tokens import list_token_names
 from lexvl_anserini.encoders.parts.towers import TextTower
 from lexvl_anserini.ground.errors import UsageError
@@ -47,21 +49,20 @@ def own_terms(model: Encoder, texts: Sequence[str]) -> list[list[int]]:
     return [own.tolist() for own in tower.columns.own(reader(texts))]
 
 
+def compute_logits(head: Head, hidden: Tensor, dims: Sequence[int]) -> Tensor:
+    """Logits [B, L, len(dims)] of some dimensions at each position of hidden states [B, L, D]."""
+    rows = torch.as_tensor(dims, dtype=torch.long, device=head.matrix.device)
+    bias = None if head.bias is None else head.bias[rows]
+    return torch.nn.functional.linear(head.transform(hidden), head.matrix[rows], bias)
+
+
 @torch.inference_mode()
 def compute_patch_logits(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) -> np.ndarray:
-    """Logits of some dimensions at each grid cell, float32 [n, rows, columns, len(dims)], row 0 the top of the crop.
-
-    A class token before the patches has no cell and is omitted. Where a tower averages its grid to fewer cells, the
-    whole grid is used, which shows more.
-    """
+    """Logits of some dimensions at each cell of the whole grid, float32 [n, rows, columns, len(dims)], from the top."""
     backbone = getattr(tower.composition.backbone, "fine", tower.composition.backbone)
-    head = tower.composition.head
-    rows = torch.as_tensor(dims, dtype=torch.long, device=tower.device)
-    matrix, bias = head.matrix[rows], None if head.bias is None else head.bias[rows]
     maps: list[np.ndarray] = []
     for batch in tower.batches(images, batch_size=8):
-        features = head.transform(backbone(*batch.inputs))  # [B, N, D']
-        logits = torch.nn.functional.linear(features, matrix, bias)  # [B, N, len(dims)]
+        logits = compute_logits(tower.composition.head, backbone(*batch.inputs), dims)  # [B, N, len(dims)]
         maps.append(tower.cells(logits, batch).cpu().numpy())
     if len({piece.shape[1:] for piece in maps}) > 1:
         raise UsageError("the maps of these images have different shapes; take the images one at a time")
@@ -79,15 +80,11 @@ def compute_token_logits(model: Encoder, texts: Sequence[str], dims: Sequence[in
     towers = [tower for tower in (model.query, model.document) if isinstance(tower, TextTower)]
     if not towers:
         raise UsageError(f"encoder {model.name!r} has no text side that pools over tokens")
-    tower, head = towers[0], towers[0].composition.head
-    rows = torch.as_tensor(dims, dtype=torch.long, device=tower.device)
-    matrix, bias = head.matrix[rows], None if head.bias is None else head.bias[rows]
-    names = list_token_names(tower.reader.tokenizer)
-    for batch in tower.batches(texts, batch_size=32):
+    composition, names = towers[0].composition, list_token_names(towers[0].reader.tokenizer)
+    for batch in towers[0].batches(texts, batch_size=32):
         input_ids, attention = batch.inputs
-        features = head.transform(tower.composition.backbone(input_ids, attention))  # [B, L, D']
-        logits = torch.nn.functional.linear(features, matrix, bias)[attention > 0].cpu().numpy()  # [tokens, dims]
-        for token, values in zip(input_ids[attention > 0].tolist(), logits, strict=True):
+        logits = compute_logits(composition.head, composition.backbone(input_ids, attention), dims)[attention > 0]
+        for token, values in zip(input_ids[attention > 0].tolist(), logits.cpu().numpy(), strict=True):
             if token in names:
                 yield names[token], values
 
@@ -100,13 +97,8 @@ def localise(
     The mean over the distinct own tokens of the query of their values in that cell.
 
     Args:
-        model: an encoder with an image side.
         images: paths, `archive.tar::member` or PIL images; the map covers their centre crop.
-        query: a text; the values of several tokens are averaged.
         values: logits, or activations (>= 0, as in the vectors). The paper does not say which.
-
-    Raises:
-        UsageError: no image side, or no token of the query is a term.
     """
     tower, [dims] = image_side(model), own_terms(model, [query])
     if not dims:
@@ -118,8 +110,7 @@ def localise(
 def compute_contributions(tower: ImageTower, image: Any, weights: Mapping[str, float]) -> np.ndarray:
     """The sum of weight x activation over the terms of a query in each grid cell of an image, float32 [grid, grid].
 
-    An image has the largest activation of a term over its cells (before it is normalised and quantised), so that the
-    terms of a score can come from different cells; the map shows how much of the query each cell has by itself.
+    The terms of a score can come from different cells; the map shows how much of the query each cell has by itself.
     """
     dims = [tower.vocabulary.dimension[term] for term in weights]
     activations = compute_patch_activations(tower, [image], dims)[0]  # [grid, grid, terms]
@@ -127,13 +118,7 @@ def compute_contributions(tower: ImageTower, image: Any, weights: Mapping[str, f
 
 
 def overlay(image: Image, region: Box, grid: np.ndarray) -> Image:
-    """An image in its colours where a map is strong, fading to pale grey where it is weak or does not reach.
-
-    Args:
-        image: RGB.
-        region: the part of the image that the map covers, in its pixels.
-        grid: [rows, columns], enlarged smoothly; its largest value keeps all colour, its smallest none.
-    """
+    """An image in its colours where the map `grid` of a region is strong, fading to pale grey elsewhere."""
     import PIL.Image
 
     span = float(grid.max() - grid.min())

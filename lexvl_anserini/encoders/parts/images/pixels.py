@@ -35,23 +35,14 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Pixels:
-    """How an image becomes a square of numbers: shorter side resized bicubically, centre cropped, normalised.
-
-    Attributes:
-        resolution: side of the square in pixels.
-        mean: per channel, of values in 0..1.
-        std: per channel, of values in 0..1.
-    """
+    """How an image becomes a square: shorter side resized bicubically, centre cropped, normalised."""
 
     resolution: int
     mean: tuple[float, float, float] = CLIP_MEAN
     std: tuple[float, float, float] = CLIP_STD
 
     def crop(self, image: Any) -> np.ndarray:
-        """uint8 [R, R, 3] of an RGB PIL image.
-
-        The long side is rounded down and the crop's offset half to even, as torchvision does.
-        """
+        """uint8 [R, R, 3] of an RGB PIL image, rounded as torchvision does."""
         return centre_crop(image, self.resolution, self.resolution)
 
     def region(self, size: tuple[int, int]) -> Box:
@@ -72,13 +63,7 @@ def centre_crop(image: Any, side: int, shorter: int, resample: int = BICUBIC, fl
 
     The long side is rounded down, as libraries do. A resized image that is smaller than the crop gets a black border.
     Of an image so long that resizing it would fill the memory, only the crop is computed, as Pillow rounds it.
-
-    Args:
-        image: of any size.
-        side: of the crop.
-        shorter: side after resizing.
-        resample: Pillow's number of the filter.
-        floor: round the offset of the crop down, as transformers does; else half to even, as torchvision does.
+    With `floor` the offset of the crop is rounded down, as transformers does; else half to even, as torchvision does.
     """
     size = fit_pixels(image.size, shorter)
     if size[0] * size[1] > MOST_PIXELS and shorter >= side:
@@ -114,10 +99,7 @@ def compute_offset(length: int, side: int, floor: bool) -> int:
 def read_crop_batches(
     pixels: Pixels, images: Sequence[Any], batch_size: int, on_error: OnError = FAIL
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Positions of the images of each batch, int64 [B], and their crops, uint8 [B, R, R, 3].
-
-    The order is that of `images`; threads decode and crop beside the caller's work. A skipped image is in no batch.
-    """
+    """Positions of the images of each batch, int64 [B], in order, and their crops, uint8 [B, R, R, 3]."""
     crops = read_images(images, on_error=on_error, prepare=pixels.crop)
     while piece := list(islice(crops, batch_size)):
         positions = np.array([image.position for image in piece], dtype=np.int64)
@@ -134,13 +116,7 @@ SHORTER = 256 / 224
 
 @dataclass(frozen=True)
 class Crop(Pixels):
-    """`Pixels` with all choices as fields.
-
-    Attributes:
-        shorter: the shorter side after resizing; None resizes it to the side of the crop.
-        resample: Pillow's number of the filter.
-        floor: the crop's offset is rounded down, as transformers does; else half to even, as torchvision does.
-    """
+    """`Pixels` with all choices of `centre_crop` as fields; `shorter` None resizes to the side of the crop."""
 
     shorter: int | None = None
     resample: int = BICUBIC
@@ -157,11 +133,7 @@ class Crop(Pixels):
 
 @dataclass(frozen=True)
 class Squares(Pixels):
-    """Images resized to a square without cropping, whatever their shape (BLIP, ALBEF).
-
-    Attributes:
-        resample: Pillow's number of the filter.
-    """
+    """Images resized to a square without cropping, whatever their shape (BLIP, ALBEF)."""
 
     resample: int = BICUBIC
 
@@ -188,9 +160,8 @@ def describe_pixels(pixels: Pixels) -> dict[str, Any]:
 
 def build_pixels(description: Mapping[str, Any]) -> Pixels:
     """The reverse of `describe_pixels`."""
-    values: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in description.items()
-    }
+    listed = description.items()
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in listed}
     kind = str(values.pop("kind", None))
     try:
         return CROPS[kind](**values)
@@ -204,10 +175,9 @@ def make_crop(side: int) -> Crop:
 
 
 def read_preprocessing(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The file in which a transformers folder describes its image preprocessing, and that description.
+    """The file in which a transformers folder describes its images, and that description; empty where there is none.
 
-    The description is empty where there is none. Up to transformers 4.x it has a file of its own; from 5.0 on it may be
-    a part of the description of texts and images together.
+    Up to transformers 4.x it has a file of its own; from 5.0 on it may be a part of another description.
     """
     preprocessor, common = folder / "preprocessor_config.json", folder / "processor_config.json"
     if preprocessor.is_file():
@@ -217,11 +187,14 @@ def read_preprocessing(folder: Path) -> tuple[Path, dict[str, Any]]:
     return preprocessor, {}
 
 
-def read_preprocessor(folder: Path, resolution: int) -> Crop:
-    """The crop that a transformers folder describes; without a description, CLIP's at `resolution`.
+def describe_squares(resolution: int, preprocessing: Mapping[str, Any]) -> Squares:
+    """Squares with the filter and the statistics of a description."""
+    mean, std = preprocessing.get("image_mean") or CLIP_MEAN, preprocessing.get("image_std") or CLIP_STD
+    return Squares(resolution, tuple(mean), tuple(std), preprocessing.get("resample", BICUBIC))
 
-    Old files give sizes as numbers, newer files as mappings.
-    """
+
+def read_preprocessor(folder: Path, resolution: int) -> Crop:
+    """The crop that a transformers folder describes, by numbers or mappings; without one, CLIP's at `resolution`."""
     path, preprocessing = read_preprocessing(folder)
     if not preprocessing:
         return Crop(resolution, floor=True)
@@ -229,17 +202,15 @@ def read_preprocessor(folder: Path, resolution: int) -> Crop:
     shorter = size.get("shortest_edge") if isinstance(size, Mapping) else size
     cropped = preprocessing.get("crop_size", resolution)
     side = cropped.get("height") if isinstance(cropped, Mapping) else cropped
-    steps = [
-        key for key in ("do_resize", "do_center_crop", "do_rescale", "do_normalize") if preprocessing.get(key) is False
-    ]
+    needed = ("do_resize", "do_center_crop", "do_rescale", "do_normalize")
+    steps = [key for key in needed if preprocessing.get(key) is False]
     if not isinstance(shorter, int) or steps:
         what = f"without {', '.join(steps)}" if steps else f"size {size}"
         raise CheckpointError(f"{path}: {what}; expected the shorter side, a centre crop and normalising, as CLIP")
     if side != resolution:
         raise CheckpointError(f"{path}: crops to {side} pixels, the model reads {resolution}")
-    crop = Crop(resolution, shorter=shorter, resample=preprocessing.get("resample", BICUBIC), floor=True)
-    mean, std = tuple(preprocessing.get("image_mean") or crop.mean), tuple(preprocessing.get("image_std") or crop.std)
-    return Crop(resolution, mean, std, shorter, crop.resample, floor=True)
+    squares = describe_squares(resolution, preprocessing)
+    return Crop(resolution, squares.mean, squares.std, shorter, squares.resample, floor=True)
 
 
 def place_on_grid(states: Tensor) -> Tensor:
