@@ -87,10 +87,6 @@ def train(
         cache: folder of decoded images and of what frozen networks make of images and texts, which runs over the same
             data and networks share; the folder of the run if None, which deletes them at its end.
         keep_every: epoch or stage: the folder of the run keeps a checkpoint of each, `kept/epoch-1` or `kept/stage-1`.
-
-    Raises:
-        ArtefactError: `output` contains the run of another recipe or of other data, other files, or damaged states.
-        UsageError: the recipe and its data do not fit, the device does not exist, or `keep_every` is another word.
     """
     if keep_every not in (None, *PERIODS):
         raise UnknownName("--keep-every", str(keep_every), PERIODS)
@@ -125,12 +121,7 @@ def train(
 
 @dataclass(frozen=True)
 class Training:
-    """The stages of a recipe on one pair.
-
-    Attributes:
-        output: the folder of the run, with the states.
-        own: the folder of this process.
-    """
+    """The stages of a recipe on one pair; `output` is the folder of the run, `own` that of this process."""
 
     recipe: Recipe
     output: Path

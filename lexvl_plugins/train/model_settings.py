@@ -178,11 +178,9 @@ class PretrainedText(Settings):
     """The text side: a pretrained BERT.
 
     Attributes:
-        checkpoint: minilm, a folder or a hub id.
         terms: the dimensions of a lexical pair: words, the whole words of the training captions, which become tokens;
             or tokens, those of its tokenizer as they are.
         least: smallest number of training captions with a word that is a term; function words are none.
-        max_length: tokens read of a text, special tokens included.
         dropout: of the numbers of its states.
     """
 
@@ -197,10 +195,9 @@ class PretrainedImage(Settings):
     """The image side: a pretrained network, of which the head reads the mean state and `grid` x `grid` averaged cells.
 
     Attributes:
-        checkpoint: efficientnet-lite0, -lite1, -lite2, a folder or a hub id.
         dropout: of the numbers of its states.
         class_names: JSON list of the names of the classes that the network was pretrained to tell apart: their words
-            become terms of a lexical pair too; None for no such terms.
+            become terms of a lexical pair too.
         cells: share of the cells that are left out, a regulariser of the maximum over cells.
     """
 
@@ -424,7 +421,6 @@ class TowerSettings(Settings):
     """A tower from a checkpoint: of its own family, or a plain network that gains a new head.
 
     Attributes:
-        checkpoint: minilm, a folder or a hub id.
         max_length: tokens read of a text, special tokens included; None for the checkpoint's own limit.
         dropout: of the network in training; None for the checkpoint's own.
     """

@@ -39,9 +39,6 @@ from lexvl_plugins.train.model_settings import (
 )
 from lexvl_plugins.train.objectives import AUXILIARIES, OBJECTIVES, REGULARISERS, LossRow
 
-# Options of objectives may be tensors where code calls them.
-OPTION_TYPES = ConfigDict(arbitrary_types_allowed=True)
-
 
 class DataSettings(Settings):
     """The items of a run: images with captions, or queries with passages.
@@ -238,7 +235,6 @@ class StageSettings(Settings):
         return (self.teacher,) if isinstance(self.teacher, str) else self.teacher or ()
 
 
-# The keys of a stage, which a recipe of one stage may have itself.
 STAGE_KEYS = tuple(StageSettings.model_fields)
 
 
@@ -288,14 +284,7 @@ class Recipe(Settings):
 
 
 def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> Recipe:
-    """Reads a recipe; `changes` maps dotted keys to values that replace the file's.
-
-    Args:
-        path: of a YAML file, or the name of a recipe of the package.
-
-    Raises:
-        UsageError: the file does not exist or is not YAML; or keys or values are wrong (the error lists all).
-    """
+    """Reads a YAML file or a recipe of the package by its name; `changes` are values by dotted keys."""
     if not path.is_file():
         known = {shipped.stem: shipped for shipped in sorted(find_shipped("recipes").glob("*.yaml"))}
         if str(path) not in known:
@@ -454,7 +443,8 @@ def _check_loss(
     types = get_type_hints(row.function)
     for option, value in loss.options.items():
         try:
-            TypeAdapter(types[option], config=OPTION_TYPES).validate_python(value, strict=True)
+            config = ConfigDict(arbitrary_types_allowed=True)  # options may be tensors where code calls an objective
+            TypeAdapter(types[option], config=config).validate_python(value, strict=True)
         except ValidationError as error:
             raise UsageError(f"{role} {name!r}: option {option}: {plain(error.errors()[0])}") from error
 

@@ -75,14 +75,9 @@ STATE_FILE, DIGESTS = "step.json", "digests.json"
 
 @dataclass
 class TrainingState:
-    """The progress of a run; the accelerator saves weights and optimiser beside it.
+    """The progress of a run, beside the accelerator's weights and optimiser; a score has the step of its validation.
 
-    Attributes:
-        step: number of steps done.
-        losses: of the steps since the last line of the log.
-        seconds: time of all steps, over all processes that worked on the run.
-        parts: the losses by the names of their parts.
-        scores: step and score of each validation.
+    Losses and their parts are those since the last line of the log; the time counts all processes of the run.
     """
 
     step: int = 0
@@ -117,10 +112,7 @@ class TrainingState:
 
 
 def reserve(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bool) -> None:
-    """Reserves a folder for a run: an empty folder, one that already holds this run, or one to overwrite.
-
-    A run without a saved state has cost no time: another run replaces it.
-    """
+    """Reserves a folder for a run: empty, with this run, with one without a saved state, or to overwrite."""
     names, requested = check_entries(output), build_request(recipe, data)
     earlier = None
     if names and not overwrite:

@@ -29,10 +29,9 @@ from lexvl_anserini.ground.files import (
     write_json,
 )
 from lexvl_anserini.ground.machine import list_versions
-from lexvl_plugins.train.common.batches import TrainingBatch
 from lexvl_plugins.train.common.evaluation import StageInputs, find_collapses, measure_batch
 from lexvl_plugins.train.common.learner import Learner, NotFinite, StepRecord
-from lexvl_plugins.train.common.tower_pair import TowerPair
+from lexvl_plugins.train.common.tower_pair import TowerPair, TrainingBatch
 from lexvl_plugins.train.recipe import Recipe, StageSettings
 from lexvl_plugins.train.run_folder import (
     BEST,
@@ -56,15 +55,7 @@ PRINTED = 6
 
 @dataclass
 class Watch:
-    """The reports of one stage.
-
-    Attributes:
-        first: steps before the stage.
-        terms: of the dimensions that search uses.
-        lines: log.jsonl.
-        examples: examples.jsonl.
-        collapsed: what was wrong with the vectors of the last line.
-    """
+    """The reports of one stage, before which `first` steps were done; `collapsed` was wrong with the last vectors."""
 
     recipe: Recipe
     stage: StageSettings
@@ -175,20 +166,13 @@ def keep_best(pair: TowerPair, output: Path, step: int, score: float) -> None:
         publish(part, path)
 
 
-log = logging.getLogger(__name__)
-
 # What may end with a checkpoint of its own: an epoch is as many steps of a stage as pass all training items once.
 PERIODS = EPOCH, STAGE = "epoch", "stage"
 
 
 @dataclass(frozen=True)
 class Saving:
-    """Writes checkpoints into the folder of a run.
-
-    Attributes:
-        material: what the run reads; its `save` writes a pair in the layout of its encoder.
-        keep_every: what ends with a checkpoint of its own; None for the last and the best checkpoint alone.
-    """
+    """Writes checkpoints of what a run reads, the `material`, into its folder, also one for each `keep_every`."""
 
     recipe: Recipe
     output: Path

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from lexvl_plugins.train.common.batches import AnyBatches, ImageBatch, TextBatch
-from lexvl_plugins.train.common.tower_pair import TowerPair, drop_registers, sparsify
+from lexvl_plugins.train.common.tower_pair import AnyBatches, ImageBatch, TextBatch, TowerPair, drop_registers, sparsify
 from lexvl_plugins.train.model_settings import ImagePairSettings, TextPairSettings
 from lexvl_plugins.train.objectives.encoded import Encoded, keep_heaviest
 from lexvl_plugins.train.objectives.regularisers import flops
@@ -27,12 +26,7 @@ COUNT, NAME = 4, 60
 
 
 class Examples(NamedTuple):
-    """A few fixed queries and documents, the same number of each, whose terms show what a lexical pair learns.
-
-    Attributes:
-        queries, documents: as a side reads them.
-        query_names, document_names: a text, or the id of an image.
-    """
+    """A few fixed queries and documents, as many of each, named by a text or id, whose terms a run shows."""
 
     queries: TextBatch
     documents: ImageBatch | TextBatch
@@ -117,10 +111,7 @@ def measure_batch(encoded: Encoded, model: ImagePairSettings | TextPairSettings)
 
 
 def measure_likeness(weights: Tensor, lexical: bool) -> float:
-    """How alike each vector [N, V] is to the next one: the share of common terms among the ten heaviest, or the cosine.
-
-    If vectors have fewer terms, the share is of those of the vector that has more.
-    """
+    """How alike each vector [N, V] is to the next one: the common share of the ten heaviest terms, or the cosine."""
     following = weights.roll(1, dims=0)
     if not lexical:
         return float((normalize(weights, dim=1) * normalize(following, dim=1)).sum(dim=1).mean())
@@ -134,10 +125,7 @@ def measure_likeness(weights: Tensor, lexical: bool) -> float:
 def find_collapses(
     figures: Mapping[str, float], terms: int, model: ImagePairSettings | TextPairSettings, settled: bool
 ) -> dict[str, str]:
-    """What is wrong with the vectors of a batch: lines by side and kind.
-
-    Before warm-up and ramps are over (`settled`), vectors may be dense and alike.
-    """
+    """What is wrong with a batch, by side and kind; until it has `settled`, it may be dense and alike."""
     wrong = {}
     for side, name, limit in zip(("query", "document"), ("queries", "documents"), model.kept, strict=True):
         active, near = figures.get(f"{side}_terms"), figures.get(f"{side}_alike", 0.0)

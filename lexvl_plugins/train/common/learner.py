@@ -14,10 +14,16 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
 from lexvl_anserini.ground.errors import InstallationError, UsageError, describe_error
-from lexvl_plugins.train.common.batches import AnyBatches, Details, TextBatch, TrainingBatch
-from lexvl_plugins.train.common.pieces import Pieces
-from lexvl_plugins.train.common.processes import make_accelerator
-from lexvl_plugins.train.common.tower_pair import DetailedSide, Temperatures, TowerPair
+from lexvl_plugins.train.common.processes import Pieces, make_accelerator
+from lexvl_plugins.train.common.tower_pair import (
+    AnyBatches,
+    DetailedSide,
+    Details,
+    Temperatures,
+    TextBatch,
+    TowerPair,
+    TrainingBatch,
+)
 from lexvl_plugins.train.model_settings import AnyModel
 from lexvl_plugins.train.objectives import AUXILIARIES, OBJECTIVES, REGULARISERS, LossRow
 from lexvl_plugins.train.objectives.encoded import Dense, Encoded, require_bag
@@ -26,14 +32,7 @@ from lexvl_plugins.train.recipe import Optimisation, Recipe, Regulariser, StageS
 
 
 class StepRecord(NamedTuple):
-    """What a step read and computed.
-
-    Attributes:
-        batch: the items.
-        rounds: their vectors.
-        loss: what it minimised.
-        parts: the loss by the names of its parts.
-    """
+    """The items that a step read, their vectors, and the loss that it minimised, with its parts by name."""
 
     batch: TrainingBatch
     rounds: Sequence[Encoded]
@@ -51,11 +50,7 @@ class NotFinite(ArithmeticError):
 
 @dataclass(frozen=True)
 class Learner:
-    """A pair of towers in a stage, and what changes its weights; all prepared by the accelerator.
-
-    Attributes:
-        average: a copy with the average of the weights; None where the stage has none.
-    """
+    """A pair in a stage, and what changes its weights, prepared by the accelerator; `average` has their average."""
 
     accelerator: Any
     pair: TowerPair
@@ -130,12 +125,8 @@ class Learner:
 
 def set_checkpointing(pair: TowerPair, enabled: bool) -> None:
     """Lets the trained networks of transformers compute the states of their layers again for gradients, or not."""
-    networks: list[Any] = [
-        module
-        for module in pair.modules()
-        if getattr(module, "supports_gradient_checkpointing", False)
-        and any(parameter.requires_grad for parameter in module.parameters())
-    ]
+    able: list[Any] = [part for part in pair.modules() if getattr(part, "supports_gradient_checkpointing", False)]
+    networks = [network for network in able if any(weight.requires_grad for weight in network.parameters())]
     if enabled and not networks:
         raise UsageError("optimisation.checkpointing: no network of transformers changes; leave it out")
     for network in networks:
@@ -187,13 +178,7 @@ def compute_details(side: Any, inputs: Any) -> Details:
 
 
 class Loss(NamedTuple):
-    """What a step minimises.
-
-    Attributes:
-        total: scalar.
-        parts: scalars by the names of objectives and regularisers, each as it counts; their sum is the total, but for
-            `running_penalty`.
-    """
+    """What a step minimises, and its parts by name, whose sum it is but for `running_penalty`; all are scalars."""
 
     total: Tensor
     parts: Mapping[str, Tensor]
@@ -261,10 +246,7 @@ def compute_penalty(stage: StageSettings, rounds: Sequence[Encoded], step: int) 
 
 
 def make_average(pair: TowerPair, plan: Optimisation) -> AveragedModel | None:
-    """A copy of a pair whose weights are an exponential average of the pair's; None if the plan has no average.
-
-    The average forgets faster at first: its decay after n steps is at most (1 + n) / (10 + n).
-    """
+    """A copy of a pair with an exponential average of its weights, of decay at most (1 + n) / (10 + n) at step n."""
 
     @torch.no_grad()
     def update(averaged: Any, current: Any, steps: Tensor | int) -> None:

@@ -41,6 +41,7 @@ POSITIVES, HARD_NEGATIVES, NEGATIVES = "positive_ctxs", "hard_negative_ctxs", "n
 PASSAGE_IDS = ("passage_id", "psg_id", "docid")
 # A passage's score by the system that retrieved it.
 SCORE = "score"
+OTHER_TEXT = "{}: {} has another text than before; ids name one {}"
 
 # A passage with its score, and streams of passages and of queries, each of which begins anew.
 Scored = tuple[Document, float | None]
@@ -112,10 +113,7 @@ def make_dataset(ref: CorpusRef, examples: Callable[[], Iterator[Example]]) -> D
                     digests[document.doc_id] = digest
                     yield document
                 elif digests[document.doc_id] != digest:
-                    raise DataError(
-                        f"{example.where}: passage {document.doc_id!r} has another text than before; ids name one "
-                        "passage"
-                    )
+                    raise DataError(OTHER_TEXT.format(example.where, f"passage {document.doc_id!r}", "passage"))
 
     def list_topics() -> Iterator[Topic]:
         texts: dict[str, str] = {}
@@ -124,7 +122,7 @@ def make_dataset(ref: CorpusRef, examples: Callable[[], Iterator[Example]]) -> D
             if query_id not in texts:
                 yield example.query
             elif texts[query_id] != text:
-                raise DataError(f"{example.where}: query {query_id!r} has another text than before; ids name one query")
+                raise DataError(OTHER_TEXT.format(example.where, f"query {query_id!r}", "query"))
             texts[query_id] = text
 
     def list_qrels() -> Iterator[Qrel]:

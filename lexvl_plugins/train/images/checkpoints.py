@@ -47,8 +47,8 @@ from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.records import Vocabulary
-from lexvl_plugins.train.common.batches import TextStore, split_positions
-from lexvl_plugins.train.common.tower_pair import TowerPair, project_max
+from lexvl_plugins.train.common.tower_pair import TextStore, TowerPair, project_max, split_positions
+from lexvl_plugins.train.images.captioned import ImageStore
 from lexvl_plugins.train.images.networks import (
     Networks,
     choose_cells,
@@ -57,7 +57,6 @@ from lexvl_plugins.train.images.networks import (
     make_stair_config,
 )
 from lexvl_plugins.train.images.sides import FdtImage, VdrImageOver, VdrTextOver
-from lexvl_plugins.train.images.stores import ImageStore
 from lexvl_plugins.train.model_settings import (
     BpeTextSettings,
     ImageSettings,
@@ -76,13 +75,9 @@ TRAINING_ONLY = ("log_", "parts.", "encoder_p.codebook.done")
 
 
 class ClassWordWeights(NamedTuple):
-    """What a checkpoint stores of class words.
+    """What a checkpoint stores of class words: the scale a_w of all [W], and biases of images and of texts.
 
-    Attributes:
-        scale: a_w of all of them, [W].
-        moved: what the images' biases of the terms of the captions change by, [V].
-        image_bias: of those that are no terms of the captions, [N].
-        text_bias: of the same in texts, [N].
+    `moved` are the changes of the images' biases of the terms of captions [V]; the biases are of the other words [N].
     """
 
     scale: Tensor
@@ -103,8 +98,7 @@ def save_pair(
 ) -> None:
     """Writes a pair into an empty folder; `networks` and `class_words` are None where it has none.
 
-    A fresh lexical pair keeps only words of its dimensions (see `words`). A pretrained network keeps only what was
-    added or changed, and one that no package installs is copied; a new network is saved whole.
+    A fresh lexical pair keeps words alone, a pretrained network what changed; one that no package installs is copied.
     """
     if isinstance(model.text, BpeTextSettings):
         save_run(pair, recipe, model, folder)
@@ -219,10 +213,7 @@ def copy_network(network: Path, target: Path) -> str:
 
 
 def find_changes(state: Mapping[str, Tensor], networks: Networks) -> dict[str, Tensor]:
-    """The weights of a pretrained pair that its networks do not have, under the names of the checkpoint.
-
-    Rows after those of the pretrained input embeddings have the ending `ADDED`.
-    """
+    """The weights of a pair that its networks lack, by their names in a checkpoint; added embeddings end in `ADDED`."""
     known: dict[str, Tensor] = {}
     if networks.text.checkpoint is not None:
         weights, _ = read_bert_weights(networks.text.checkpoint)
@@ -230,10 +221,9 @@ def find_changes(state: Mapping[str, Tensor], networks: Networks) -> dict[str, T
     if networks.image.reference:
         original = load_image_backbone(networks.image.reference).network.state_dict()
         known |= {f"encoder_p.network.{key}": value for key, value in original.items()}
-    names = {"encoder_q.network.": "encoder_q.bert_model.", "encoder_p.network.": "encoder_p.backbone."}
     saved = {}
     for key, value in state.items():
-        name = next((key.replace(theirs, ours) for theirs, ours in names.items() if key.startswith(theirs)), key)
+        name = next((key.replace(theirs, ours) for ours, theirs in NAMES.items() if key.startswith(theirs)), key)
         before = known.get(key)
         if before is None or not torch.equal(value.cpu()[: len(before)] if value.dim() else value.cpu(), before):
             saved[name] = value
@@ -251,10 +241,9 @@ EMBEDDINGS = "encoder_q.network.embeddings.word_embeddings.weight"
 
 
 def begin_with(pair: TowerPair, reference: str, model: ModelSettings, networks: Networks, tokenizer: Any) -> None:
-    """Gives a pair the weights of a checkpoint that `train` wrote over the same networks.
+    """Gives a pair the weights of a checkpoint that `train` wrote over the same networks, but for its temperatures.
 
-    Terms and added tokens are matched by their text; those that only the pair has keep their first weights, and those
-    that only the checkpoint has are left out, class words among them. Temperatures are no part of a checkpoint.
+    Terms and added tokens are matched by their text; those that only the pair has keep their first weights.
     """
     checkpoint = find_checkpoint(reference)
     config, types = checkpoint.config(), list_types(model.kind)
@@ -276,9 +265,8 @@ def begin_with(pair: TowerPair, reference: str, model: ModelSettings, networks: 
             weights[key] = match_rows(state[key], networks.text.columns.vocabulary.terms, weights[key], known)
         weights.pop(f"encoder_p.{CLASS_SCALE}", None)
     if (added := weights.pop(EMBEDDINGS + ADDED, None)) is not None:
-        weights[EMBEDDINGS] = match_rows(
-            state[EMBEDDINGS], list_tokens(tokenizer), added, find_added_tokens(checkpoint, text, added)
-        )
+        stored = find_added_tokens(checkpoint, text, added)
+        weights[EMBEDDINGS] = match_rows(state[EMBEDDINGS], list_tokens(tokenizer), added, stored)
     load_strictly(pair, {**pair.state_dict(), **weights}, f"start {reference}")
 
 
@@ -286,9 +274,8 @@ def find_terms(checkpoint: Checkpoint, entry: Mapping[str, Any], kind: str) -> t
     """The terms of a lexical pair over networks, but for class words; `entry` is that of its texts."""
     where = f"{checkpoint.folder}/config.json"
     if "terms" in entry:
-        return Vocabulary.read(resolve_inside(checkpoint.folder, entry["terms"], where)).terms[
-            : entry.get("unit_terms")
-        ]
+        terms = Vocabulary.read(resolve_inside(checkpoint.folder, entry["terms"], where)).terms
+        return terms[: entry.get("unit_terms")]
     tokenizer = load_tokenizer(resolve_inside(checkpoint.folder, str(entry.get("model_id")), where))
     return choose_columns(kind, tokenizer).vocabulary.terms
 
@@ -341,9 +328,8 @@ def save_run(pair: TowerPair, recipe: Recipe, model: ModelSettings, folder: Path
     content = find_merges_file(model.text).read_bytes()
     # Without compression, as other texts that belong to a model.
     (folder / MERGES_FILE).write_bytes(gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content)
-    write_json(
-        folder / "config.json", {"model": {"type": "clip_fdt", "kwargs": describe_run(model, codebook.temperature)}}
-    )
+    settings = describe_run(model, codebook.temperature)
+    write_json(folder / "config.json", {"model": {"type": "clip_fdt", "kwargs": settings}})
 
 
 def describe_run(model: ModelSettings, temperature: float) -> dict[str, Any]:
@@ -396,18 +382,10 @@ def weigh(
     words: Mapping[str, list[int]],
     terms: Mapping[str, int],
 ) -> ClassWordWeights:
-    """The weights of class words beside those of a trained pair, from means over the training split.
+    """The weights of class words beside those of a trained pair in eval mode, from means over the training split.
 
     A term of the captions keeps its mean logit. A text has a class word as heavy as the mean term that it contains.
-
-    Args:
-        text: the trained side of the texts, in eval mode.
-        image: the trained side of the images, in eval mode.
-        texts: the training split; of many captions, some at equal distances.
-        images: the training split.
-        classifier: that the images' network was pretrained with.
-        words: the classes of each class word.
-        terms: the dimensions of the terms of the captions.
+    `words` has the classes of each class word, `terms` the dimensions of the terms of the captions.
     """
     known = torch.tensor([word in terms for word in words])
     classes = ClassLogits(classifier, image.standard, list(words.values()), known).to(image.proj.device)

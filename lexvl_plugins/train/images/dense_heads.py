@@ -47,13 +47,19 @@ from lexvl_anserini.encoders.parts.towers import DenseTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.records import Vocabulary
-from lexvl_plugins.train.common.batches import Details, ImageBatch, StateStore, TextBatch, TextStore
 from lexvl_plugins.train.common.evaluation import StageInputs
-from lexvl_plugins.train.common.tower_pair import DetailedSide, TowerPair
-from lexvl_plugins.train.images.captioned import CaptionedImages
+from lexvl_plugins.train.common.tower_pair import (
+    DetailedSide,
+    Details,
+    ImageBatch,
+    StateStore,
+    TextBatch,
+    TextStore,
+    TowerPair,
+)
+from lexvl_plugins.train.images.captioned import CaptionedImages, FeatureStore
 from lexvl_plugins.train.images.checkpoints import TERMS, copy_network
 from lexvl_plugins.train.images.material import make_batches, make_inputs, tokenise
-from lexvl_plugins.train.images.stores import FeatureStore
 from lexvl_plugins.train.model_settings import HeadSettings
 from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.run_folder import write_weights
@@ -74,10 +80,9 @@ class Start(NamedTuple):
 
     Attributes:
         width: numbers of a vector that the head reads.
-        embeddings: of the terms [V, W].
-        bias: of the terms [V]; None for zeros.
+        embeddings, bias: of the terms, [V, W] and [V]; None for a bias of zeros.
         norm: weight and bias [W] of the LayerNorm before the terms; None for ones and zeros.
-        layers: the last layers of texts and images, which Joint trains; None where there are none.
+        layers: the last layers of texts and images, which Joint trains.
     """
 
     width: int
@@ -89,11 +94,7 @@ class Start(NamedTuple):
 
 @dataclass(frozen=True)
 class PairBase:
-    """A trained dense pair, over which a head is trained.
-
-    Attributes:
-        reads: what of it the head reads.
-    """
+    """A trained dense pair, over which a head is trained, and what of it the head reads."""
 
     checkpoint: Checkpoint
     reads: HeadOf
@@ -121,9 +122,8 @@ class PairBase:
 
     def make_features(self, device: torch.device) -> TextAndImage:
         """What the pair computes of texts and images."""
-        return load_tokenizer_and_features(
-            Source(self.checkpoint, device), self.checkpoint, self.reads, self.start.width
-        )[1]
+        source = Source(self.checkpoint, device)
+        return load_tokenizer_and_features(source, self.checkpoint, self.reads, self.start.width)[1]
 
     def write(self, folder: Path) -> Mapping[str, Any]:
         """Writes the terms and, unless it is a packaged one, the pair; returns entries of config.json."""
@@ -143,11 +143,7 @@ BIASES = ("vocab_projector.bias", "cls.predictions.bias", "cls.predictions.decod
 
 @dataclass(frozen=True)
 class VectorBase:
-    """Stored vectors, and the checkpoint with the tokenizer and the first weights of the terms.
-
-    Attributes:
-        checkpoint: a DistilBERT or BERT for D2S; a BLIP or ALBEF, which has the last layers too, for Joint.
-    """
+    """Stored vectors, and a DistilBERT or BERT (D2S), or a BLIP or ALBEF (Joint), with tokenizer and first weights."""
 
     checkpoint: Checkpoint
     tokenizer: Any
@@ -247,8 +243,6 @@ class TrainableJoint(DetailedSide):
 
 
 # By family: its head from its first weights, and what of a dense pair the head reads.
-
-
 DENSE_HEADS: Mapping[str, tuple[Callable[[Start], nn.Module], HeadOf]] = {
     "d2s": (TrainableD2S, build_projection),
     "joint": (TrainableJoint, build_hidden),
@@ -257,13 +251,7 @@ DENSE_HEADS: Mapping[str, tuple[Callable[[Start], nn.Module], HeadOf]] = {
 
 @dataclass(frozen=True)
 class HeadMaterial:
-    """What all stages of a run share.
-
-    Attributes:
-        data: images and captions by role.
-        base: what the head is trained over.
-        captions: tokenised, by role.
-    """
+    """What all stages of a run share: what the head is trained over, and images with captions, tokenised, by role."""
 
     model: HeadSettings
     data: Mapping[str, CaptionedImages]
@@ -295,10 +283,9 @@ class HeadMaterial:
         torch.manual_seed(recipe.seed)
         start = self.base.start
         if self.model.head == "random":
-            make_batches = nn.init.xavier_uniform_(torch.empty_like(start.embeddings))
-            start = start._replace(embeddings=make_batches, bias=None, norm=None)
-        make, _ = DENSE_HEADS[self.model.kind]
-        head = make(start)
+            rows = nn.init.xavier_uniform_(torch.empty_like(start.embeddings))
+            start = start._replace(embeddings=rows, bias=None, norm=None)
+        head = DENSE_HEADS[self.model.kind][0](start)
         return TowerPair(head, head, recipe.stages[0].objective.temperature).to(device)
 
     def make_stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:
@@ -313,9 +300,8 @@ class HeadMaterial:
             captions[role] = replace(self.captions[role], device=device, states=states)
             numbers = self.compute_numbers(sides.image, width, f"images-{role}", data.images, made_of)
             images[role] = FeatureStore(numbers[:, None, None], device)
-        return make_inputs(
-            make_batches(recipe, number, self.data[TRAINING], images, captions), self.data, images, captions
-        )
+        batches = make_batches(recipe, number, self.data[TRAINING], images, captions)
+        return make_inputs(batches, self.data, images, captions)
 
     def compute_numbers(
         self, side: Features, width: int, what: str, inputs: Sequence[str], made_of: Sequence[str]

@@ -15,12 +15,11 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.parts.tokens import list_token_strings
-from lexvl_plugins.train.common.batches import Details, TextBatch, TrainingBatch
-from lexvl_plugins.train.common.tower_pair import TrainingPart
+from lexvl_plugins.train.common.tower_pair import Details, TextBatch, TrainingBatch, TrainingPart
 from lexvl_plugins.train.images.networks import TextNetwork
 from lexvl_plugins.train.images.sides import LexicalText
 from lexvl_plugins.train.objectives.encoded import Keys, Predicted
-from lexvl_plugins.train.objectives.lexlip_losses import (
+from lexvl_plugins.train.objectives.family_losses import (
     DECODER_SHARE,
     ENCODER_SHARE,
     IGNORED,
@@ -35,10 +34,7 @@ DECODER_LAYERS = 2
 
 
 class MaskedWords(TrainingPart):
-    """Predictions of masked words: of the encoder, and of a weak decoder after the bottleneck of text and of image.
-
-    Only words that are terms have labels: the heads have no other dimensions.
-    """
+    """Predictions of masked words that are terms, of the encoder, and of a weak decoder after text and after image."""
 
     dimension: Tensor
     continues: Tensor
@@ -107,8 +103,7 @@ class MaskedWords(TrainingPart):
 class MomentumKeys(TrainingPart):
     """Encoders whose weights follow those of the pair, and queues of their vectors of earlier batches.
 
-    The encoders and the queues begin with the stage: the first as copies, the second empty. (In the reference, the
-    first begin as untrained networks, and the second with noise.)
+    A stage begins with copies and empty queues; the reference, with untrained networks and noise.
     """
 
     queries: Tensor

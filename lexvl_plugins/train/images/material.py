@@ -21,24 +21,34 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_plugins.train.common.batches import AnyBatches, TextStore, add_types, split_positions
 from lexvl_plugins.train.common.evaluation import Examples, StageInputs, choose_examples, shorten
-from lexvl_plugins.train.common.tower_pair import TowerPair, drop_registers
-from lexvl_plugins.train.images.captioned import Batches, CaptionedImages, CaptionTerms, Expansion, Taught
-from lexvl_plugins.train.images.checkpoints import ClassWordWeights, begin_with, save_new_stair, save_pair, weigh
-from lexvl_plugins.train.images.lexlip_parts import make_parts
-from lexvl_plugins.train.images.networks import Networks, load_networks, prepare_tokens
-from lexvl_plugins.train.images.sides import SIDES, ImageOver, TextOver, VdrImageOver, VdrTextOver
-from lexvl_plugins.train.images.stores import (
+from lexvl_plugins.train.common.tower_pair import (
+    AnyBatches,
+    TextStore,
+    TowerPair,
+    add_types,
+    drop_registers,
+    split_positions,
+)
+from lexvl_plugins.train.images.captioned import (
+    Batches,
+    CaptionedImages,
+    CaptionTerms,
+    Expansion,
     FeatureStore,
     ImageStore,
     PixelStore,
+    Taught,
     digest_weights,
     read_features,
     read_normalised,
     read_pixels,
     read_states,
 )
+from lexvl_plugins.train.images.checkpoints import ClassWordWeights, begin_with, save_new_stair, save_pair, weigh
+from lexvl_plugins.train.images.lexlip_parts import make_parts
+from lexvl_plugins.train.images.networks import Networks, load_networks, prepare_tokens
+from lexvl_plugins.train.images.sides import SIDES, ImageOver, TextOver, VdrImageOver, VdrTextOver
 from lexvl_plugins.train.images.stream import StreamedBatches, StreamedImages
 from lexvl_plugins.train.model_settings import ImagePairSettings, ImageSettings, ModelSettings, PretrainedImage
 from lexvl_plugins.train.objectives.encoded import keep_heaviest
@@ -57,14 +67,7 @@ TEACHER = "dense-crossmodal"
 
 @dataclass(frozen=True)
 class Material:
-    """What all stages of a run share.
-
-    Attributes:
-        data: images and captions by role.
-        captions: of the images in memory, tokenised, by role.
-        prepare: how an image becomes pixels.
-        networks: of a pair over networks; None where its checkpoint is whole.
-    """
+    """What all stages of a run share; a pair whose checkpoint is whole has no networks."""
 
     model: ModelSettings
     data: Mapping[str, Images]

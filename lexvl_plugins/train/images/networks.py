@@ -60,13 +60,11 @@ INITIAL_STD = 0.02
 
 
 class TextNetwork(NamedTuple):
-    """A BERT; the tokens of a pretrained one gain the words of the training captions where these are the terms.
+    """A BERT, whose pretrained tokens gain the words of the training captions where these are the terms.
 
     Attributes:
         checkpoint: of the network; None for one with random weights.
-        digest: SHA-256 (hex) of its weights.
-        bert: the network, with a row of its input embeddings for each new token: the mean of its pieces' rows.
-        tokenizer: with the new tokens.
+        bert: has a row of its input embeddings for each new token: the mean of its pieces' rows.
         classes: the classes of each class word; those that are no terms of the captions come first, and are tokens too.
     """
 
@@ -143,10 +141,7 @@ def choose_cells(image: AnyImage) -> PretrainedImage:
 
 
 def load_networks(model: ModelSettings, captions: Texts, folder: Path) -> Networks:
-    """The networks of a model, and the terms of the training captions; writes the tokenizer into a folder.
-
-    Weights of networks without a checkpoint are drawn from the random state of torch.
-    """
+    """The networks of a model, with new weights from the random state of torch; the tokenizer goes into a folder."""
     image = model.image
     if isinstance(model.text, BpeTextSettings):
         assert not isinstance(image, PretrainedImage)
@@ -180,9 +175,8 @@ def make_bert(settings: TextSettings, tokens: int) -> Any:
 def load_bert(settings: PretrainedText) -> Any:
     """The BERT of a checkpoint as it is, without pooler."""
     checkpoint = find_checkpoint(settings.checkpoint)
-    weights, _ = read_bert_weights(checkpoint)
-    where = str(checkpoint.folder)
-    return build_bert(read_config(checkpoint.folder), weights, where, torch.device("cpu"))
+    config, (weights, _) = read_config(checkpoint.folder), read_bert_weights(checkpoint)
+    return build_bert(config, weights, str(checkpoint.folder), torch.device("cpu"))
 
 
 def make_no_columns(tokens: int) -> TokenColumns:
@@ -250,10 +244,7 @@ def find_merges_file(settings: BpeTextSettings) -> Path:
 
 
 def make_clip_texts(settings: BpeTextSettings, tokens: int, joint: int) -> Any:
-    """A CLIPTextModelWithProjection, whose projection to `joint` dimensions has a bias, as DeCLIP's.
-
-    FDT does not use it; a checkpoint of its own networks has all weights of the published ones.
-    """
+    """A CLIPTextModelWithProjection with DeCLIP's biased projection, which checkpoints of FDT have and FDT ignores."""
     import transformers
 
     config = transformers.CLIPTextConfig(

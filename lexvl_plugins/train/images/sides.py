@@ -34,8 +34,7 @@ from lexvl_anserini.encoders.parts.pretrained import (
 )
 from lexvl_anserini.encoders.parts.stair_network import Stair, TokenHead
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
-from lexvl_plugins.train.common.batches import Details, ImageBatch, TextBatch
-from lexvl_plugins.train.common.tower_pair import DetailedSide, compute_logits
+from lexvl_plugins.train.common.tower_pair import DetailedSide, Details, ImageBatch, TextBatch, compute_logits
 from lexvl_plugins.train.images.networks import (
     INITIAL_STD,
     Networks,
@@ -311,12 +310,7 @@ class LexicalImage(DetailedSide, ImageOver):
 
 
 class Codebook(nn.Module):
-    """FDT's codebook: w = attention(max_i <q_map(h_i), C_k> / (sqrt(d) T)).
-
-    Attributes:
-        rows: [K, d], begin as N(0, 1).
-        done: steps of training, from which T follows.
-    """
+    """FDT's codebook [K, d]: w = attention(max_i <q_map(h_i), C_k> / (sqrt(d) T); T follows from the steps done."""
 
     done: Tensor
 
@@ -348,10 +342,7 @@ class Codebook(nn.Module):
 
 
 class FdtText(TextOver):
-    """The weights of `Codebook` over the tokens of a text.
-
-    Padding does not count; with `floors`, it has the relevance 0, as in the published code (the paper has none).
-    """
+    """The weights of `Codebook` over a text; with `floors`, padding has the relevance 0, as in the published code."""
 
     def __init__(self, text: TextNetwork, dropout: float, codebook: Codebook, floors: bool = False):
         super().__init__(text, dropout)

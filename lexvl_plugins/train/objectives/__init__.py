@@ -10,18 +10,24 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from lexvl_plugins.train.objectives.contrastive import caption_gated, fdt, info_nce, naming, stair, svdr, v_splade, vdr
-from lexvl_plugins.train.objectives.joint_losses import d2s, joint
-from lexvl_plugins.train.objectives.lexlip_losses import lexlip, lexlip_momentum, masked_words
-from lexvl_plugins.train.objectives.ranking_losses import (
+from lexvl_plugins.train.objectives.contrastive import (
+    caption_gated,
     distil,
     dpr,
+    fdt,
+    info_nce,
+    naming,
     splade_in_batch,
     splade_kl,
     splade_margin_mse,
     splade_pairwise,
     splade_shared_negatives,
+    stair,
+    svdr,
+    v_splade,
+    vdr,
 )
+from lexvl_plugins.train.objectives.family_losses import d2s, joint, lexlip, lexlip_momentum, masked_words
 from lexvl_plugins.train.objectives.regularisers import anti_zero, flops, l1
 
 

@@ -17,7 +17,7 @@ import torch
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document
-from lexvl_plugins.train.common.batches import TextStore, TrainingBatch
+from lexvl_plugins.train.common.tower_pair import TextStore, TrainingBatch
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,8 @@ class QueriesWithPassages:
 def read_query_passages(dataset: Dataset, others: int = 0, titles: bool = True) -> QueriesWithPassages:
     """The topics of a dataset of texts that have a relevant document, in the order of the dataset.
 
-    Args:
-        dataset: of direction text-to-text; documents of relevance 0 or less are hard negatives of their topic.
-        others: the number of documents without judgement to keep, chosen by the digests of their ids.
-        titles: keep the titles of documents.
+    Documents of relevance 0 or less are hard negatives of their topic; `others` is the number of documents without
+    judgement to keep, chosen by the digests of their ids.
     """
     name = f"{dataset.name}/{dataset.split}"
     relevance: dict[str, dict[str, int]] = {}
@@ -125,27 +123,28 @@ def join(parts: Sequence[QueriesWithPassages]) -> QueriesWithPassages:
     """
     if len(parts) == 1:
         return parts[0]
-    starts = [sum(len(part.passages) for part in parts[:number]) for number in range(len(parts))]
-
-    def moved(part: QueriesWithPassages, start: int) -> QueriesWithPassages:
-        return replace(
-            part,
-            positives=[{start + place: value for place, value in judged.items()} for judged in part.positives],
-            negatives=[[start + place for place in listed] for listed in part.negatives],
-            scores=[{start + place: score for place, score in scored.items()} for scored in part.scores],
-        )
-
-    placed = [moved(part, start) for part, start in zip(parts, starts, strict=True)]
+    starts = np.cumsum([0, *(len(part.passages) for part in parts)]).tolist()
+    placed = list(zip(starts, parts, strict=False))
     return QueriesWithPassages(
-        ids=[f"{number}/{query_id}" for number, part in enumerate(placed) for query_id in part.ids],
-        queries=[text for part in placed for text in part.queries],
-        positives=[judged for part in placed for judged in part.positives],
-        negatives=[listed for part in placed for listed in part.negatives],
-        passages=[
-            p._replace(doc_id=f"{number}/{p.doc_id}") for number, part in enumerate(placed) for p in part.passages
+        ids=[f"{number}/{query_id}" for number, part in enumerate(parts) for query_id in part.ids],
+        queries=[text for part in parts for text in part.queries],
+        positives=[
+            {start + place: value for place, value in judged.items()}
+            for start, part in placed
+            for judged in part.positives
         ],
-        scores=[scored for part in placed for scored in part.scores] if all(part.scores for part in placed) else (),
-        corpora=[number for number, part in enumerate(placed) for _ in part.ids],
+        negatives=[[start + place for place in listed] for start, part in placed for listed in part.negatives],
+        passages=[
+            p._replace(doc_id=f"{number}/{p.doc_id}") for number, part in enumerate(parts) for p in part.passages
+        ],
+        scores=[
+            {start + place: score for place, score in scored.items()}
+            for start, part in placed
+            for scored in part.scores
+        ]
+        if all(part.scores for part in parts)
+        else (),
+        corpora=[number for number, part in enumerate(parts) for _ in part.ids],
     )
 
 

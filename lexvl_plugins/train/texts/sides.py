@@ -55,20 +55,16 @@ from lexvl_anserini.encoders.parts.tokens import (
 )
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Document
-from lexvl_plugins.train.common.batches import TextBatch, Tokenised, add_types
-from lexvl_plugins.train.common.tower_pair import compute_logits
+from lexvl_plugins.train.common.tower_pair import TextBatch, Tokenised, add_types, compute_logits
 from lexvl_plugins.train.model_settings import TableSettings
 
 log = logging.getLogger(__name__)
 
 
 class TrainableText(nn.Module):
-    """A network that reads texts; subclasses define `vectors`.
+    """A network that reads texts; `columns` of a dense side decide the own tokens of a text alone.
 
-    Attributes:
-        reader: tokenises texts.
-        columns: the dimension of each token; of a dense side only the own tokens of a text depend on it.
-        joiner: between the title and the text of a document.
+    The joiner is between the title and the text of a document.
     """
 
     def __init__(self, reader: TextReader, columns: TokenColumns, joiner: str = " "):

@@ -18,6 +18,7 @@ from lexvl_plugins.train.model_settings import CodebookSettings
 from lexvl_plugins.train.objectives.contrastive import (
     caption_gated,
     compute_features,
+    distil,
     fdt,
     info_nce,
     make_contrastive_mask,
@@ -28,7 +29,6 @@ from lexvl_plugins.train.objectives.contrastive import (
     vdr,
 )
 from lexvl_plugins.train.objectives.encoded import Encoded, contrast, keep_heaviest
-from lexvl_plugins.train.objectives.ranking_losses import distil
 from lexvl_plugins.train.objectives.regularisers import flops
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "vdr"

@@ -14,8 +14,7 @@ from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
-from lexvl_plugins.train.common.batches import TextBatch
-from lexvl_plugins.train.common.tower_pair import TowerPair
+from lexvl_plugins.train.common.tower_pair import TextBatch, TowerPair
 from lexvl_plugins.train.images.networks import TextNetwork, load_networks, make_clip_texts
 from lexvl_plugins.train.images.sides import SIDES, Codebook, FdtText
 from lexvl_plugins.train.loop import train

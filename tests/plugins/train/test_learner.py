@@ -13,11 +13,9 @@ from lexvl_plugins.train.common import tower_pair as projection
 from lexvl_plugins.train.common.learner import compute_objective, compute_penalty, group_parameters, make_learning_rate
 from lexvl_plugins.train.common.tower_pair import Temperatures, project_max
 from lexvl_plugins.train.objectives import OBJECTIVES
-from lexvl_plugins.train.objectives.contrastive import caption_gated, fdt, naming, stair, svdr, v_splade
+from lexvl_plugins.train.objectives.contrastive import caption_gated, distil, fdt, naming, stair, svdr, v_splade
 from lexvl_plugins.train.objectives.encoded import Encoded
-from lexvl_plugins.train.objectives.joint_losses import d2s
-from lexvl_plugins.train.objectives.lexlip_losses import lexlip_momentum, masked_words
-from lexvl_plugins.train.objectives.ranking_losses import distil
+from lexvl_plugins.train.objectives.family_losses import d2s, lexlip_momentum, masked_words
 from lexvl_plugins.train.recipe import Optimisation, Recipe, read_recipe
 
 RECIPE = Path(__file__).parents[3] / "runs" / "recipes" / "demo-vdr.yaml"

@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer, make_all_columns
 from lexvl_plugins.train.images.lexlip_parts import MaskedWords
 from lexvl_plugins.train.objectives.encoded import Encoded, Keys, Predicted
-from lexvl_plugins.train.objectives.lexlip_losses import (
+from lexvl_plugins.train.objectives.family_losses import (
     DECODER_SHARE,
     ENCODER_SHARE,
     IGNORED,

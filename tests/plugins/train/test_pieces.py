@@ -10,7 +10,7 @@ import torch
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.train.common.learner import Learner
-from lexvl_plugins.train.common.pieces import Pieces
+from lexvl_plugins.train.common.processes import Pieces
 from lexvl_plugins.train.common.tower_pair import TowerPair
 from lexvl_plugins.train.images.material import Material
 from lexvl_plugins.train.loop import train

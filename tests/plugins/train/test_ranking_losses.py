@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from lexvl_plugins.train.objectives import OBJECTIVES, RANKING_LOSSES
-from lexvl_plugins.train.objectives.encoded import Encoded
-from lexvl_plugins.train.objectives.ranking_losses import (
+from lexvl_plugins.train.objectives.contrastive import (
     distil,
     dpr,
     splade_in_batch,
@@ -20,6 +19,7 @@ from lexvl_plugins.train.objectives.ranking_losses import (
     splade_pairwise,
     splade_shared_negatives,
 )
+from lexvl_plugins.train.objectives.encoded import Encoded
 from lexvl_plugins.train.objectives.regularisers import anti_zero, flops, l1, sum_penalties
 
 

@@ -17,11 +17,10 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.image_backbones import Classifier, load_image_backbone
 from lexvl_anserini.encoders.parts.pretrained import Standard
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
-from lexvl_plugins.train.common.batches import ImageBatch, TextBatch
-from lexvl_plugins.train.images.captioned import Taught
+from lexvl_plugins.train.common.tower_pair import ImageBatch, TextBatch
+from lexvl_plugins.train.images.captioned import Taught, digest_weights
 from lexvl_plugins.train.images.checkpoints import LIKELY, SHARE, match_rows, weigh
 from lexvl_plugins.train.images.sides import VdrImageOver, VdrTextOver
-from lexvl_plugins.train.images.stores import digest_weights
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.recipe import Recipe, check_recipe
 from lexvl_plugins.train.splits import read_splits

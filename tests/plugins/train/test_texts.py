@@ -21,7 +21,7 @@ from lexvl_anserini.encoders.encoder import as_dense, as_lexical
 from lexvl_anserini.encoders.loading import Source, choose_device, load_encoder
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
 from lexvl_anserini.ground.records import Document
-from lexvl_plugins.train.common.batches import TextStore
+from lexvl_plugins.train.common.tower_pair import TextStore
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.model_settings import TEXT_KINDS
 from lexvl_plugins.train.recipe import Recipe, check_recipe, read_recipe

@@ -14,13 +14,19 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.tokens import make_ascii_columns
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_plugins.train.command import describe_plan
-from lexvl_plugins.train.common.batches import ImageBatch, TextStore, add_types
 from lexvl_plugins.train.common.learner import compute_objective, make_learning_rate
-from lexvl_plugins.train.common.tower_pair import Temperatures
-from lexvl_plugins.train.images.captioned import Batches, CaptionTerms, read_captioned
+from lexvl_plugins.train.common.tower_pair import ImageBatch, Temperatures, TextStore, add_types
+from lexvl_plugins.train.images.captioned import (
+    Batches,
+    Cache,
+    CaptionTerms,
+    PixelStore,
+    augment,
+    read_captioned,
+    read_pixels,
+)
 from lexvl_plugins.train.images.material import compute_backward_rates, compute_hit_rates
 from lexvl_plugins.train.images.sides import SIDES
-from lexvl_plugins.train.images.stores import Cache, PixelStore, augment, read_pixels
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.model_settings import ModelSettings
 from lexvl_plugins.train.objectives.encoded import Encoded

@@ -16,8 +16,8 @@ from safetensors.torch import load_model
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.train.common import learner as loss
-from lexvl_plugins.train.common.batches import TextStore
 from lexvl_plugins.train.common.evaluation import find_collapses, measure_batch, measure_likeness
+from lexvl_plugins.train.common.tower_pair import TextStore
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.objectives.encoded import Encoded
 from lexvl_plugins.train.recipe import check_recipe
