@@ -19,6 +19,7 @@ from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.ground.errors import DataError, UnknownName
 from lexvl_anserini.ground.files import disk_errors, make_folder
 from lexvl_anserini.ground.registry import require
+from lexvl_plugins.train import run_folder
 from lexvl_plugins.train.common.learner import Learner, NotFinite
 from lexvl_plugins.train.common.processes import (
     Processes,
@@ -32,20 +33,6 @@ from lexvl_plugins.train.images.dense_heads import HeadMaterial
 from lexvl_plugins.train.images.material import Material
 from lexvl_plugins.train.model_settings import HeadSettings, ImagePairSettings, ModelSettings, TextPairSettings
 from lexvl_plugins.train.recipe import Recipe
-from lexvl_plugins.train.run_folder import (
-    EXAMPLES,
-    LOG,
-    MODEL,
-    STATE,
-    WORDS,
-    TrainingState,
-    check_entries,
-    reserve,
-    resume,
-    rewind,
-    save_state,
-    tidy,
-)
 from lexvl_plugins.train.splits import TRAINING, Sources
 from lexvl_plugins.train.texts.material import TextMaterial
 from lexvl_plugins.train.watching import PERIODS, Saving, Watch
@@ -99,24 +86,24 @@ def train(
         with disk_errors(folder):
             make_folder(folder)
     with processes.open_folder(output) as own, disk_errors(output), keep_random_numbers(chosen):
-        check_entries(own)  # a wrong folder raises here, before the data are read, which may take a minute
+        run_folder.check_entries(own)  # a wrong folder raises here, before the data are read, which may take a minute
         log.info("%s: reading %s", output, ", ".join(recipe.data.corpora))
         # Only the first of several processes writes into the cache.
         sources = Sources.read(recipe, data_dir, cache if cache and processes.first else own, cache or output)
-        reserve(own, recipe, sources.digests, overwrite)
+        run_folder.reserve(own, recipe, sources.digests, overwrite)
         processes.state.wait_for_everyone()
-        if (output / MODEL).is_dir():
+        if (output / run_folder.MODEL).is_dir():
             log.info("%s: trained already, nothing to do", output)
-            tidy(own)
-            return output / MODEL
+            run_folder.tidy(own)
+            return output / run_folder.MODEL
         with processes.let_first_begin():
-            processes.copy(output / WORDS, own / WORDS)
+            processes.copy(output / run_folder.WORDS, own / run_folder.WORDS)
             material: AnyMaterial = READERS[type(recipe.model)](recipe, own, sources)
         saving = Saving(recipe, output, material, sources.digests, keep_every)
         run = Training(recipe, output, own, processes, chosen, material, material.make_pair(recipe, chosen), saving)
         if run.run_stages(stop_after or recipe.steps, hours) < recipe.steps:
-            return output / STATE
-        return saving.save_last(run.pair) if processes.first else output / MODEL
+            return output / run_folder.STATE
+        return saving.save_last(run.pair) if processes.first else output / run_folder.MODEL
 
 
 @dataclass(frozen=True)
@@ -142,8 +129,8 @@ class Training:
             return resumed[0].accelerator
 
         with self.processes.let_first_begin():
-            progress = resume(start_at, self.output)
-        rewind(self.own, progress.step)
+            progress = run_folder.resume(start_at, self.output)
+        run_folder.rewind(self.own, progress.step)
         before = progress.step
         for number, first in self.list_starts():
             if number < self.find_stage(progress.step):
@@ -174,7 +161,7 @@ class Training:
         return next(number for number, first in reversed(list(self.list_starts())) if first < step or not number)
 
     def run_stage(
-        self, number: int, first: int, learner: Learner, progress: TrainingState, last: int, deadline: float
+        self, number: int, first: int, learner: Learner, progress: run_folder.TrainingState, last: int, deadline: float
     ) -> None:
         """Runs the steps of a stage from `progress` on, with log, validation, states and kept checkpoints."""
         recipe, stage = self.recipe, self.recipe.stages[number]
@@ -186,7 +173,7 @@ class Training:
         self.announce(number, progress.step, len(inputs.batches))
         learner.pair.train()
         began = time.monotonic() - progress.seconds
-        with open(self.own / LOG, "ab") as lines, open(self.own / EXAMPLES, "ab") as examples:
+        with open(self.own / run_folder.LOG, "ab") as lines, open(self.own / run_folder.EXAMPLES, "ab") as examples:
             watch = Watch(recipe, stage, first, self.own, self.terms, inputs, lines, examples)
             for step in range(progress.step, last):
                 try:
@@ -196,7 +183,7 @@ class Training:
                 except DataError as error:  # of a stream: a shard has gone, or is not as it was
                     if not self.processes.first or not progress.step:
                         raise
-                    save_state(learner.accelerator, self.output, progress)
+                    run_folder.save_state(learner.accelerator, self.output, progress)
                     raise DataError(
                         f"{error}; {self.output} has the state of step {progress.step}: run again"
                     ) from error
@@ -215,7 +202,7 @@ class Training:
                 if name and self.processes.first:
                     self.saving.keep(learner.tested, name, first + done)
                 if self.processes.first and (progress.step % recipe.state_every == 0 or stops):
-                    save_state(learner.accelerator, self.output, progress)
+                    run_folder.save_state(learner.accelerator, self.output, progress)
                 if stops:
                     break
 

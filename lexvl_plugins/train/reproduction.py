@@ -11,14 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from lexvl_eval.reproduction import prepared
 from lexvl_eval.reproduction.matrix import Way, no_cost, nothing_needed
-from lexvl_eval.reproduction.prepared import (
-    estimate_retrieval,
-    find_corpus,
-    find_weights,
-    list_retrieval_needs,
-    place_trained_model,
-)
 from lexvl_eval.reproduction.published import PublishedSystem
 from lexvl_eval.reproduction.retrieval import measure_retrieval
 from lexvl_eval.reproduction.rows import Finding, RowPart, Workplace
@@ -32,7 +26,7 @@ if TYPE_CHECKING:
 def measure_trained(part: RowPart, place: Workplace) -> Finding:
     """Trains the weights of a part, unless the user gives some, then runs its line; finds what is finished."""
     assert part.system is not None and part.system.trained_on, "`way_of` looked"
-    weights, model = find_weights(part, part.system, place), place_trained_model(part, place)
+    weights, model = prepared.find_weights(part, part.system, place), prepared.place_trained_model(part, place)
     if weights is not None and weights.reference == str(model):
         from lexvl_plugins.train.loop import train
 
@@ -47,7 +41,7 @@ def find_recipe(part: RowPart, system: PublishedSystem, place: Workplace) -> Rec
 
     name, *options = shlex.split(system.recipe)
     settings = (option.partition("=") for option in options if option != "--set")
-    corpus = find_corpus(part._replace(data=system.trained_on), place)
+    corpus = prepared.find_corpus(part._replace(data=system.trained_on), place)
     changes = parse_changes({key: value for key, _, value in settings})
     return read_recipe(
         find_shipped("recipes") / name, changes | {"data.corpus": corpus.name, "data.split": corpus.split}
@@ -149,5 +143,7 @@ def count_parameters(part: RowPart, place: Workplace) -> Finding:
     return Finding({name: counts[name]() for name in part.measures}, 0)
 
 
-TRAINED = Way("lexvl_plugins.train.reproduction:measure_trained", list_retrieval_needs, estimate_retrieval)
+TRAINED = Way(
+    "lexvl_plugins.train.reproduction:measure_trained", prepared.list_retrieval_needs, prepared.estimate_retrieval
+)
 COUNT = Way("lexvl_plugins.train.reproduction:count_parameters", nothing_needed, no_cost, can_be_counted)

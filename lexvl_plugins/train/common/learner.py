@@ -14,16 +14,8 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
 from lexvl_anserini.ground.errors import InstallationError, UsageError, describe_error
+from lexvl_plugins.train.common import tower_pair
 from lexvl_plugins.train.common.processes import Pieces, make_accelerator
-from lexvl_plugins.train.common.tower_pair import (
-    AnyBatches,
-    DetailedSide,
-    Details,
-    Temperatures,
-    TextBatch,
-    TowerPair,
-    TrainingBatch,
-)
 from lexvl_plugins.train.model_settings import AnyModel
 from lexvl_plugins.train.objectives import AUXILIARIES, OBJECTIVES, REGULARISERS, LossRow
 from lexvl_plugins.train.objectives.encoded import Dense, Encoded, require_bag
@@ -34,7 +26,7 @@ from lexvl_plugins.train.recipe import Optimisation, Recipe, Regulariser, StageS
 class StepRecord(NamedTuple):
     """The items that a step read, their vectors, and the loss that it minimised, with its parts by name."""
 
-    batch: TrainingBatch
+    batch: tower_pair.TrainingBatch
     rounds: Sequence[Encoded]
     loss: float
     parts: Mapping[str, float]
@@ -53,13 +45,13 @@ class Learner:
     """A pair in a stage, and what changes its weights, prepared by the accelerator; `average` has their average."""
 
     accelerator: Any
-    pair: TowerPair
+    pair: tower_pair.TowerPair
     optimiser: torch.optim.Optimizer
     scheduler: Any
     average: Any
 
     @classmethod
-    def start(cls, stage: StageSettings, pair: TowerPair, device: torch.device, precision: str) -> Learner:
+    def start(cls, stage: StageSettings, pair: tower_pair.TowerPair, device: torch.device, precision: str) -> Learner:
         """A learner at the start of a stage."""
         accelerator = make_accelerator(device, precision)
         pair.to(accelerator.device).start(stage)
@@ -75,12 +67,14 @@ class Learner:
         return cls(accelerator, pair, prepared, scheduler, average)
 
     @property
-    def tested(self) -> TowerPair:
+    def tested(self) -> tower_pair.TowerPair:
         """The pair that validates: with averaged weights where the stage has an average."""
-        pair: TowerPair = self.pair if self.average is None else self.average.module
+        pair: tower_pair.TowerPair = self.pair if self.average is None else self.average.module
         return pair
 
-    def take_step(self, recipe: Recipe, stage: StageSettings, batches: AnyBatches, step: int, done: int) -> StepRecord:
+    def take_step(
+        self, recipe: Recipe, stage: StageSettings, batches: tower_pair.AnyBatches, step: int, done: int
+    ) -> StepRecord:
         """Changes the weights by the gradients of a step's loss, of which steps `done` were done in this stage."""
         seed, plan = recipe.seed * 1_000_003 + step, stage.optimisation
         torch.manual_seed(seed)  # dropout, a function of the step alone
@@ -123,7 +117,7 @@ class Learner:
             self.pair.load_state_dict(self.average.module.state_dict())
 
 
-def set_checkpointing(pair: TowerPair, enabled: bool) -> None:
+def set_checkpointing(pair: tower_pair.TowerPair, enabled: bool) -> None:
     """Lets the trained networks of transformers compute the states of their layers again for gradients, or not."""
     able: list[Any] = [part for part in pair.modules() if getattr(part, "supports_gradient_checkpointing", False)]
     networks = [network for network in able if any(weight.requires_grad for weight in network.parameters())]
@@ -139,7 +133,7 @@ def set_checkpointing(pair: TowerPair, enabled: bool) -> None:
             getattr(network, f"{name}_disable")()
 
 
-def encode(pair: TowerPair, batch: TrainingBatch, pieces: Pieces) -> list[Encoded]:
+def encode(pair: tower_pair.TowerPair, batch: tower_pair.TrainingBatch, pieces: Pieces) -> list[Encoded]:
     """One `Encoded` per round of texts, all with the same documents: all that objectives read of a batch."""
     # Padding is masked everywhere, so rounds of different lengths pass the text side one after the other.
     documents = pieces(compute_details, pair.encoder_p, batch.documents)
@@ -155,7 +149,7 @@ def encode(pair: TowerPair, batch: TrainingBatch, pieces: Pieces) -> list[Encode
             query=query.vectors,
             document=documents.vectors,
             query_bag=texts.bag,
-            document_bag=batch.documents.bag if isinstance(batch.documents, TextBatch) else None,
+            document_bag=batch.documents.bag if isinstance(batch.documents, tower_pair.TextBatch) else None,
             named=batch.named,
             frequency=batch.frequency,
             taught=batch.taught[number] if batch.taught else None,
@@ -171,10 +165,10 @@ def encode(pair: TowerPair, batch: TrainingBatch, pieces: Pieces) -> list[Encode
     ]
 
 
-def compute_details(side: Any, inputs: Any) -> Details:
+def compute_details(side: Any, inputs: Any) -> tower_pair.Details:
     """What a side computes, in float32; a side that is no `DetailedSide` has vectors alone."""
-    computed = side.compute(inputs) if isinstance(side, DetailedSide) else Details(side(inputs))
-    return Details(*(None if part is None else part.float() for part in computed))  # type: ignore[arg-type]
+    computed = side.compute(inputs) if isinstance(side, tower_pair.DetailedSide) else tower_pair.Details(side(inputs))
+    return tower_pair.Details(*(None if part is None else part.float() for part in computed))  # type: ignore[arg-type]
 
 
 class Loss(NamedTuple):
@@ -185,7 +179,7 @@ class Loss(NamedTuple):
 
 
 def compute_objective(
-    stage: StageSettings, model: AnyModel, rounds: Sequence[Encoded], temperatures: Temperatures
+    stage: StageSettings, model: AnyModel, rounds: Sequence[Encoded], temperatures: tower_pair.Temperatures
 ) -> Loss:
     """The mean of the stage's objective over the rounds, plus the weighted auxiliary objectives."""
     known = {
@@ -245,7 +239,7 @@ def compute_penalty(stage: StageSettings, rounds: Sequence[Encoded], step: int) 
     return Loss(sum_penalties(totals.values(), stage.running_penalty).to(rounds[0].query.device), parts)
 
 
-def make_average(pair: TowerPair, plan: Optimisation) -> AveragedModel | None:
+def make_average(pair: tower_pair.TowerPair, plan: Optimisation) -> AveragedModel | None:
     """A copy of a pair with an exponential average of its weights, of decay at most (1 + n) / (10 + n) at step n."""
 
     @torch.no_grad()
@@ -271,7 +265,7 @@ def choose_optimiser(groups: list[dict[str, Any]], plan: Optimisation) -> torch.
     return optimiser
 
 
-def group_parameters(pair: TowerPair, plan: Optimisation) -> list[dict[str, Any]]:
+def group_parameters(pair: tower_pair.TowerPair, plan: Optimisation) -> list[dict[str, Any]]:
     """Groups of weights by learning rate and decay: matrices decay, or all weights (`plan.decayed`)."""
     trained = [(name, parameter) for name, parameter in pair.named_parameters() if parameter.requires_grad]
     for pattern in plan.learning_rates:

@@ -20,28 +20,15 @@ import torch
 from torch import Tensor
 
 from lexvl_anserini.encoders.cards import PACKAGED
-from lexvl_anserini.encoders.checkpoints import swin_layout
+from lexvl_anserini.encoders.checkpoints import find, swin_layout
 from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, name_in_file, read_stored
-from lexvl_anserini.encoders.checkpoints.find import (
-    Checkpoint,
-    find_checkpoint,
-    list_model_files,
-    list_names,
-    resolve_inside,
-)
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.families.fdt import CODEBOOK, QUERY_MAPS
 from lexvl_anserini.encoders.families.stair import save_stair
 from lexvl_anserini.encoders.families.vdr_crossmodal import CLASS_SCALE, ClassLogits
+from lexvl_anserini.encoders.parts import pretrained
 from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, Classifier, load_image_backbone
 from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, TOKENS, list_types
-from lexvl_anserini.encoders.parts.pretrained import (
-    ADDED,
-    check_digest,
-    read_bert_weights,
-    read_entry,
-    read_named_backbone,
-)
 from lexvl_anserini.encoders.parts.stair_network import Stage, Stair
 from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
@@ -206,7 +193,7 @@ def add_class_words(state: Mapping[str, Tensor], words: ClassWordWeights) -> dic
 
 def copy_network(network: Path, target: Path) -> str:
     """Copies the files of a network and returns the name of the copy."""
-    for name in list_model_files(list_names(network)):
+    for name in find.list_model_files(find.list_names(network)):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(network / name, target / name)
     return target.name
@@ -216,7 +203,7 @@ def find_changes(state: Mapping[str, Tensor], networks: Networks) -> dict[str, T
     """The weights of a pair that its networks lack, by their names in a checkpoint; added embeddings end in `ADDED`."""
     known: dict[str, Tensor] = {}
     if networks.text.checkpoint is not None:
-        weights, _ = read_bert_weights(networks.text.checkpoint)
+        weights, _ = pretrained.read_bert_weights(networks.text.checkpoint)
         known |= {f"encoder_q.network.{key}": value for key, value in weights.items()}
     if networks.image.reference:
         original = load_image_backbone(networks.image.reference).network.state_dict()
@@ -228,7 +215,7 @@ def find_changes(state: Mapping[str, Tensor], networks: Networks) -> dict[str, T
         if before is None or not torch.equal(value.cpu()[: len(before)] if value.dim() else value.cpu(), before):
             saved[name] = value
         elif value.dim() and len(value) > len(before):
-            saved[name + ADDED] = value[len(before) :]
+            saved[name + pretrained.ADDED] = value[len(before) :]
     return saved
 
 
@@ -245,13 +232,13 @@ def begin_with(pair: TowerPair, reference: str, model: ModelSettings, networks: 
 
     Terms and added tokens are matched by their text; those that only the pair has keep their first weights.
     """
-    checkpoint = find_checkpoint(reference)
+    checkpoint = find.find_checkpoint(reference)
     config, types = checkpoint.config(), list_types(model.kind)
-    text, image = (read_entry(checkpoint, config, side, (name,)) for side, name in types.items())
+    text, image = (pretrained.read_entry(checkpoint, config, side, (name,)) for side, name in types.items())
     assert isinstance(model.image, PretrainedImage)
     for entry, digest in ((text, networks.text.digest), (image, networks.image.digest)):
-        name, expected = read_named_backbone(checkpoint, entry)
-        check_digest(checkpoint, name, expected, digest)
+        name, expected = pretrained.read_named_backbone(checkpoint, entry)
+        pretrained.check_digest(checkpoint, name, expected, digest)
     if image.get("grid") != model.image.grid:
         raise UsageError(f"start {reference}: reads a grid of {image.get('grid')}, expected {model.image.grid}")
     weights = {}
@@ -264,19 +251,19 @@ def begin_with(pair: TowerPair, reference: str, model: ModelSettings, networks: 
         for key in (key for key in weights if any(fnmatch(key, pattern) for pattern in TERM_WEIGHTS)):
             weights[key] = match_rows(state[key], networks.text.columns.vocabulary.terms, weights[key], known)
         weights.pop(f"encoder_p.{CLASS_SCALE}", None)
-    if (added := weights.pop(EMBEDDINGS + ADDED, None)) is not None:
+    if (added := weights.pop(EMBEDDINGS + pretrained.ADDED, None)) is not None:
         stored = find_added_tokens(checkpoint, text, added)
         weights[EMBEDDINGS] = match_rows(state[EMBEDDINGS], list_tokens(tokenizer), added, stored)
     load_strictly(pair, {**pair.state_dict(), **weights}, f"start {reference}")
 
 
-def find_terms(checkpoint: Checkpoint, entry: Mapping[str, Any], kind: str) -> tuple[str, ...]:
+def find_terms(checkpoint: find.Checkpoint, entry: Mapping[str, Any], kind: str) -> tuple[str, ...]:
     """The terms of a lexical pair over networks, but for class words; `entry` is that of its texts."""
     where = f"{checkpoint.folder}/config.json"
     if "terms" in entry:
-        terms = Vocabulary.read(resolve_inside(checkpoint.folder, entry["terms"], where)).terms
+        terms = Vocabulary.read(find.resolve_inside(checkpoint.folder, entry["terms"], where)).terms
         return terms[: entry.get("unit_terms")]
-    tokenizer = load_tokenizer(resolve_inside(checkpoint.folder, str(entry.get("model_id")), where))
+    tokenizer = load_tokenizer(find.resolve_inside(checkpoint.folder, str(entry.get("model_id")), where))
     return choose_columns(kind, tokenizer).vocabulary.terms
 
 
@@ -296,9 +283,9 @@ def list_tokens(tokenizer: Any) -> tuple[str, ...]:
     return tuple(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
 
 
-def find_added_tokens(checkpoint: Checkpoint, entry: Mapping[str, Any], rows: Tensor) -> tuple[str, ...]:
+def find_added_tokens(checkpoint: find.Checkpoint, entry: Mapping[str, Any], rows: Tensor) -> tuple[str, ...]:
     """The tokens of a checkpoint's added rows, which are its last ones."""
-    folder = resolve_inside(checkpoint.folder, str(entry.get("model_id")), f"{checkpoint.folder}/config.json")
+    folder = find.resolve_inside(checkpoint.folder, str(entry.get("model_id")), f"{checkpoint.folder}/config.json")
     return list_tokens(load_tokenizer(folder))[-len(rows) :]
 
 

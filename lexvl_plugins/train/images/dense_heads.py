@@ -22,25 +22,10 @@ from lexvl_anserini.data.corpora.embeddings import read_embeddings
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
-from lexvl_anserini.encoders.families.dense_crossmodal import (
-    HeadOf,
-    build_hidden,
-    build_projection,
-    find_text_folder,
-    load_tokenizer_and_features,
-    read_last_layers,
-    read_word_embeddings,
-)
+from lexvl_anserini.encoders.families import dense_crossmodal
 from lexvl_anserini.encoders.families.dense_heads import D2SHead, JointHead
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.features import (
-    MASK_LENGTH,
-    Features,
-    TextAndImage,
-    load_own_tokenizer,
-    make_head_columns,
-    make_stored,
-)
+from lexvl_anserini.encoders.parts import features
 from lexvl_anserini.encoders.parts.pooling import log1p_relu
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, load_tokenizer, make_term_columns
 from lexvl_anserini.encoders.parts.towers import DenseTower
@@ -97,15 +82,15 @@ class PairBase:
     """A trained dense pair, over which a head is trained, and what of it the head reads."""
 
     checkpoint: Checkpoint
-    reads: HeadOf
+    reads: dense_crossmodal.HeadOf
     tokenizer: Any
     columns: TokenColumns
 
     @classmethod
-    def read(cls, name: str, reads: HeadOf, least: int, captions: Sequence[str]) -> PairBase:
+    def read(cls, name: str, reads: dense_crossmodal.HeadOf, least: int, captions: Sequence[str]) -> PairBase:
         """Chooses the terms: words with at least `least` captions that are tokens of the pair."""
         pair = find_checkpoint(name)
-        tokenizer = load_tokenizer(find_text_folder(pair))
+        tokenizer = load_tokenizer(dense_crossmodal.find_text_folder(pair))
         known = tokenizer.get_vocab()
         terms = [term for term in learn_terms(captions, least) if term in known]
         if not terms:
@@ -115,15 +100,15 @@ class PairBase:
     @cached_property
     def start(self) -> Start:
         """Terms begin as the input embeddings of their tokens, layers as those of the pair."""
-        layers = read_last_layers(self.checkpoint)
+        layers = dense_crossmodal.read_last_layers(self.checkpoint)
         size, hidden = layers[0][0].shape
-        width = size if self.reads is build_projection else hidden
-        return Start(width, read_word_embeddings(self.checkpoint)[self.columns.tokens], layers=layers)
+        width = size if self.reads is dense_crossmodal.build_projection else hidden
+        return Start(width, dense_crossmodal.read_word_embeddings(self.checkpoint)[self.columns.tokens], layers=layers)
 
-    def make_features(self, device: torch.device) -> TextAndImage:
+    def make_features(self, device: torch.device) -> features.TextAndImage:
         """What the pair computes of texts and images."""
         source = Source(self.checkpoint, device)
-        return load_tokenizer_and_features(source, self.checkpoint, self.reads, self.start.width)[1]
+        return dense_crossmodal.load_tokenizer_and_features(source, self.checkpoint, self.reads, self.start.width)[1]
 
     def write(self, folder: Path) -> Mapping[str, Any]:
         """Writes the terms and, unless it is a packaged one, the pair; returns entries of config.json."""
@@ -160,7 +145,7 @@ class VectorBase:
         if named is None:
             raise CheckpointError(f"{words.path}: no {EMBEDDINGS}; expected a BERT, a DistilBERT, a BLIP or an ALBEF")
         embeddings = weights[named]
-        tokenizer = load_own_tokenizer(Source(words, torch.device("cpu")), words, len(embeddings))
+        tokenizer = features.load_own_tokenizer(Source(words, torch.device("cpu")), words, len(embeddings))
         width = read_embeddings(images.images[:1]).shape[1]
         if kind == "joint":
             layers = []
@@ -181,11 +166,13 @@ class VectorBase:
             norm = next((key for key in NORMS if f"{key}.weight" in weights), None)
             values = (weights[f"{norm}.weight"].float(), weights[f"{norm}.bias"].float()) if norm else None
             start = Start(width, embeddings.float(), bias, values)
-        return cls(words, tokenizer, make_head_columns(tokenizer, len(embeddings), specials=True), start)
+        return cls(words, tokenizer, features.make_head_columns(tokenizer, len(embeddings), specials=True), start)
 
-    def make_features(self, device: torch.device) -> TextAndImage:
+    def make_features(self, device: torch.device) -> features.TextAndImage:
         """What the tables have of texts and images."""
-        return TextAndImage(make_stored(self.start.width, device), make_stored(self.start.width, device))
+        return features.TextAndImage(
+            features.make_stored(self.start.width, device), features.make_stored(self.start.width, device)
+        )
 
     def write(self, folder: Path) -> Mapping[str, Any]:
         """Writes the tokenizer, and returns entries of config.json."""
@@ -243,9 +230,9 @@ class TrainableJoint(DetailedSide):
 
 
 # By family: its head from its first weights, and what of a dense pair the head reads.
-DENSE_HEADS: Mapping[str, tuple[Callable[[Start], nn.Module], HeadOf]] = {
-    "d2s": (TrainableD2S, build_projection),
-    "joint": (TrainableJoint, build_hidden),
+DENSE_HEADS: Mapping[str, tuple[Callable[[Start], nn.Module], dense_crossmodal.HeadOf]] = {
+    "d2s": (TrainableD2S, dense_crossmodal.build_projection),
+    "joint": (TrainableJoint, dense_crossmodal.build_hidden),
 }
 
 
@@ -270,7 +257,7 @@ class HeadMaterial:
             base = PairBase.read(model.pair, reads, model.least, images[TRAINING].texts)
         else:
             base = VectorBase.read(model.kind, str(model.words), images[TRAINING])
-        captions = tokenise(images, TextReader(base.tokenizer, MASK_LENGTH), base.columns)
+        captions = tokenise(images, TextReader(base.tokenizer, features.MASK_LENGTH), base.columns)
         return cls(model, images, base, captions, sources)
 
     @property
@@ -304,7 +291,7 @@ class HeadMaterial:
         return make_inputs(batches, self.data, images, captions)
 
     def compute_numbers(
-        self, side: Features, width: int, what: str, inputs: Sequence[str], made_of: Sequence[str]
+        self, side: features.Features, width: int, what: str, inputs: Sequence[str], made_of: Sequence[str]
     ) -> np.ndarray:
         """float32 [n, width]: what the head reads of texts or images, computed once into a file."""
         tower = DenseTower(side.items, side.embed, width, normalise=False)

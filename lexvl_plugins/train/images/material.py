@@ -30,21 +30,7 @@ from lexvl_plugins.train.common.tower_pair import (
     drop_registers,
     split_positions,
 )
-from lexvl_plugins.train.images.captioned import (
-    Batches,
-    CaptionedImages,
-    CaptionTerms,
-    Expansion,
-    FeatureStore,
-    ImageStore,
-    PixelStore,
-    Taught,
-    digest_weights,
-    read_features,
-    read_normalised,
-    read_pixels,
-    read_states,
-)
+from lexvl_plugins.train.images import captioned
 from lexvl_plugins.train.images.checkpoints import ClassWordWeights, begin_with, save_new_stair, save_pair, weigh
 from lexvl_plugins.train.images.lexlip_parts import make_parts
 from lexvl_plugins.train.images.networks import Networks, load_networks, prepare_tokens
@@ -129,7 +115,7 @@ class Material:
             streamed = StreamedBatches(stream, recipe, number, self.reader, self.columns, self.prepare, device)
             return make_inputs(streamed, memory, images, captions)
         teachers = [compute_teacher_vectors(checkpoint, self, device) for checkpoint in stage.teachers]
-        taught = Taught.join(teachers) if teachers else None
+        taught = captioned.Taught.join(teachers) if teachers else None
         return make_inputs(make_batches(recipe, number, stream, images, captions, taught), memory, images, captions)
 
     def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
@@ -141,7 +127,9 @@ class Material:
         save_pair(pair, recipe, self.model, self.tokenizer, self.columns, folder, self.networks, words)
 
 
-def tokenise(data: Mapping[str, CaptionedImages], reader: TextReader, columns: TokenColumns) -> dict[str, TextStore]:
+def tokenise(
+    data: Mapping[str, captioned.CaptionedImages], reader: TextReader, columns: TokenColumns
+) -> dict[str, TextStore]:
     """All captions by role, tokenised once."""
     return {
         role: TextStore.make(add_types(reader(images.texts)), columns, reader.pad_id) for role, images in data.items()
@@ -151,32 +139,32 @@ def tokenise(data: Mapping[str, CaptionedImages], reader: TextReader, columns: T
 def make_batches(
     recipe: Recipe,
     number: int,
-    data: CaptionedImages,
-    images: Mapping[str, ImageStore],
+    data: captioned.CaptionedImages,
+    images: Mapping[str, captioned.ImageStore],
     captions: Mapping[str, TextStore],
-    taught: Taught | None = None,
-) -> Batches:
+    taught: captioned.Taught | None = None,
+) -> captioned.Batches:
     """The batches of a stage from the stores of the training images."""
     stage, plan = recipe.stages[number], recipe.stages[number].optimisation
     first = data.first
     names = any(auxiliary.name == "naming" for auxiliary in stage.auxiliaries)
-    return Batches(
+    return captioned.Batches(
         images[TRAINING],
         captions[TRAINING],
         first,
         plan.batch_size,
         plan.captions_per_image,
         recipe.seed,
-        Expansion.plan(recipe, number, len(images[TRAINING])),
-        CaptionTerms.count(captions[TRAINING], first) if names else None,
+        captioned.Expansion.plan(recipe, number, len(images[TRAINING])),
+        captioned.CaptionTerms.count(captions[TRAINING], first) if names else None,
         taught,
     )
 
 
 def make_inputs(
     batches: AnyBatches,
-    data: Mapping[str, CaptionedImages],
-    images: Mapping[str, ImageStore],
+    data: Mapping[str, captioned.CaptionedImages],
+    images: Mapping[str, captioned.ImageStore],
     captions: Mapping[str, TextStore],
 ) -> StageInputs:
     """The inputs of a stage: its batches, and what validates and is shown from the stores of all roles in memory."""
@@ -187,7 +175,7 @@ def make_inputs(
     return StageInputs(batches, validation, pick_examples(data[shown], images[shown], captions[shown]))
 
 
-def pick_examples(data: CaptionedImages, images: ImageStore, captions: TextStore) -> Examples:
+def pick_examples(data: captioned.CaptionedImages, images: captioned.ImageStore, captions: TextStore) -> Examples:
     """Some images, each with its first caption as query."""
     chosen = choose_examples(len(data))
     texts = [shorten(data.captions[place][0]) for place in chosen]
@@ -199,24 +187,24 @@ def prepare_captions(role: str, material: Material, pair: TowerPair) -> TextStor
     """The captions of a split, with the states of a frozen network where the texts have one."""
     texts, side = replace(material.captions[role], device=pair.log_temperature.device), pair.encoder_q
     if isinstance(side, TextOver) and not any(p.requires_grad for p in side.network.parameters()):
-        states = read_states(texts, side, material.sources.cache, role, material.sources.digests[role])
+        states = captioned.read_states(texts, side, material.sources.cache, role, material.sources.digests[role])
         return replace(texts, states=states)
     return texts
 
 
-def prepare_images(role: str, recipe: Recipe, number: int, material: Material, pair: TowerPair) -> ImageStore:
+def prepare_images(role: str, recipe: Recipe, number: int, material: Material, pair: TowerPair) -> captioned.ImageStore:
     """The images of a split: stored views of a frozen network, or pixels."""
     stage, side, images = recipe.stages[number], pair.encoder_p, material.sources.images[role].images
     device, stored = pair.log_temperature.device, (material.sources.cache, role, material.sources.digests[role])
     if not stage.views:
-        pixels = read_pixels(images, material.prepare, *stored)
-        return PixelStore(pixels, material.prepare, stage.augmentation, device)
+        pixels = captioned.read_pixels(images, material.prepare, *stored)
+        return captioned.PixelStore(pixels, material.prepare, stage.augmentation, device)
     assert isinstance(side, ImageOver)
     if any(parameter.requires_grad for parameter in side.network.parameters()):
         raise UsageError(f"recipe {recipe.name}: stage {number} has stored views, and its image network changes")
     views, augmentation = (stage.views, stage.augmentation) if role == TRAINING else (1, Augmentation())
-    features = read_features(images, side, material.prepare, views, augmentation, recipe.seed, *stored)
-    return FeatureStore(features, device)
+    features = captioned.read_features(images, side, material.prepare, views, augmentation, recipe.seed, *stored)
+    return captioned.FeatureStore(features, device)
 
 
 def weigh_class_words(recipe: Recipe, material: Material, pair: TowerPair) -> ClassWordWeights | None:
@@ -244,11 +232,16 @@ def standardise(pair: TowerPair, material: Material) -> None:
 
     def computed() -> Iterator[np.ndarray]:
         some = data.select(range(0, len(data), -(-len(data) // STANDARD_IMAGES))).images
-        cells = [network(pixels) for pixels in read_normalised(some, material.prepare, device)]
+        cells = [network(pixels) for pixels in captioned.read_normalised(some, material.prepare, device)]
         states = torch.cat(cells).flatten(0, 1)
         yield torch.stack([states.mean(dim=0), states.std(dim=0) + LEAST_STD]).cpu().numpy()
 
-    made_of = [material.sources.digests[TRAINING], STANDARD_IMAGES, repr(material.prepare), digest_weights(network)]
+    made_of = [
+        material.sources.digests[TRAINING],
+        STANDARD_IMAGES,
+        repr(material.prepare),
+        captioned.digest_weights(network),
+    ]
     shape = (2, len(side.standard.mean))
     standard = material.sources.cache.store_array("standard", made_of, shape, np.dtype(np.float32), computed())
     mean, std = torch.from_numpy(np.array(standard)).to(device)
@@ -283,7 +276,7 @@ CUTS = (1, 5, 10)
 class Validation:
     """A validation split: its images, all their captions, and where those of each image begin."""
 
-    images: ImageStore
+    images: captioned.ImageStore
     captions: TextStore
     first: np.ndarray
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from lexvl_anserini.encoders.checkpoints.clip_layout import HIGHEST_ID, find_merges
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.parts import tokens as token_columns
 from lexvl_anserini.encoders.parts.backbones import build_bert, read_config
 from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone, load_image_backbone
@@ -20,17 +21,10 @@ from lexvl_anserini.encoders.parts.images.vision import PatchStates, PatchTransf
 from lexvl_anserini.encoders.parts.network_pair import make_image_backbone
 from lexvl_anserini.encoders.parts.pretrained import read_bert_weights
 from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stage, Stair, StairConfig, TextShape
-from lexvl_anserini.encoders.parts.tokens import (
-    TokenColumns,
-    find_first_word_id,
-    load_tokenizer,
-    make_all_columns,
-    make_ascii_columns,
-    make_term_columns,
-)
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.records import Vocabulary
+from lexvl_plugins.train import words
 from lexvl_plugins.train.model_settings import (
     AnyImage,
     BpeTextSettings,
@@ -40,19 +34,6 @@ from lexvl_plugins.train.model_settings import (
     PretrainedText,
     SwinSettings,
     TextSettings,
-)
-from lexvl_plugins.train.words import (
-    FIRST_TOKEN_ID,
-    FIRST_WORD_ID,
-    Texts,
-    add_words,
-    copy_tokenizer,
-    join_terms,
-    learn_terms,
-    make_tokenizer,
-    match_class_words,
-    read_class_names,
-    save_core,
 )
 
 # Standard deviation of random initial weights, as in BERT and CLIP.
@@ -72,7 +53,7 @@ class TextNetwork(NamedTuple):
     digest: str
     bert: Any
     tokenizer: Any
-    columns: TokenColumns
+    columns: token_columns.TokenColumns
     classes: Mapping[str, list[int]]
 
 
@@ -83,31 +64,35 @@ class Networks(NamedTuple):
     image: ImageBackbone
 
 
-def choose_columns(kind: str, tokenizer: Any) -> TokenColumns:
+def choose_columns(kind: str, tokenizer: Any) -> token_columns.TokenColumns:
     """The dimensions where they are the tokens of a tokenizer: all, or those that published VDR checkpoints have.
 
     Of BERT's uncased vocabulary these are all 30,522 tokens, or the 27,623 ASCII ones after its unused tokens.
     """
     if kind != "vdr-crossmodal":
-        return make_all_columns(tokenizer)
-    return make_ascii_columns(tokenizer, find_first_word_id(tokenizer) or 1 + max(tokenizer.all_special_ids))
+        return token_columns.make_all_columns(tokenizer)
+    return token_columns.make_ascii_columns(
+        tokenizer, token_columns.find_first_word_id(tokenizer) or 1 + max(tokenizer.all_special_ids)
+    )
 
 
-def prepare_tokens(model: ModelSettings, captions: Texts, folder: Path) -> tuple[Any, TokenColumns]:
+def prepare_tokens(model: ModelSettings, captions: words.Texts, folder: Path) -> tuple[Any, token_columns.TokenColumns]:
     """The tokenizer of a pair without learned words, or with new towers; writes it into a folder."""
     text = model.text
     if isinstance(text, PretrainedText):
         checkpoint = find_checkpoint(text.checkpoint)
-        tokenizer = copy_tokenizer(checkpoint.folder, folder, read_config(checkpoint.folder).vocab_size)
+        tokenizer = words.copy_tokenizer(checkpoint.folder, folder, read_config(checkpoint.folder).vocab_size)
     else:
         assert isinstance(text, TextSettings)
-        tokenizer = make_tokenizer(text.tokenizer, captions, text.words, folder, text.max_length)
+        tokenizer = words.make_tokenizer(text.tokenizer, captions, text.words, folder, text.max_length)
     if model.of_tokens or (model.kind == "stair" and model.whole):
         return tokenizer, choose_columns(model.kind, tokenizer)
-    return tokenizer, make_ascii_columns(tokenizer, FIRST_TOKEN_ID if model.whole else FIRST_WORD_ID)
+    return tokenizer, token_columns.make_ascii_columns(
+        tokenizer, words.FIRST_TOKEN_ID if model.whole else words.FIRST_WORD_ID
+    )
 
 
-def load_text_network(model: ModelSettings, captions: Texts, folder: Path) -> TextNetwork:
+def load_text_network(model: ModelSettings, captions: words.Texts, folder: Path) -> TextNetwork:
     """The network of the texts, and its dimensions; writes the tokenizer into a folder."""
     settings, image = model.text, model.image
     assert not isinstance(settings, BpeTextSettings)
@@ -119,17 +104,21 @@ def load_text_network(model: ModelSettings, captions: Texts, folder: Path) -> Te
         return TextNetwork(checkpoint, checkpoint.digest(), load_bert(settings), tokenizer, columns, {})
     checkpoint = find_checkpoint(settings.checkpoint)
     config = read_config(checkpoint.folder)
-    terms = learn_terms(captions, settings.least)
+    terms = words.learn_terms(captions, settings.least)
     class_names = image.class_names if model.lexical and isinstance(image, PretrainedImage) else None
-    classes = match_class_words(read_class_names(Path(class_names)), terms) if class_names else {}
-    core, pieces = add_words(load_tokenizer(checkpoint.folder, config.vocab_size), join_terms(terms, classes))
-    tokenizer = save_core(core, folder, settings.max_length)
+    classes = words.match_class_words(words.read_class_names(Path(class_names)), terms) if class_names else {}
+    core, pieces = words.add_words(
+        token_columns.load_tokenizer(checkpoint.folder, config.vocab_size), words.join_terms(terms, classes)
+    )
+    tokenizer = words.save_core(core, folder, settings.max_length)
     config.vocab_size += len(pieces)
     (weights, digest), key = read_bert_weights(checkpoint), "embeddings.word_embeddings.weight"
     rows = [weights[key][list(ids)].mean(dim=0) for ids in pieces]
     weights[key] = torch.cat([weights[key], torch.stack(rows)]) if rows else weights[key]
     bert = build_bert(config, weights, str(checkpoint.folder), torch.device("cpu"))
-    columns = make_term_columns(tokenizer, Vocabulary(terms, "the terms of the captions"), settings.checkpoint)
+    columns = token_columns.make_term_columns(
+        tokenizer, Vocabulary(terms, "the terms of the captions"), settings.checkpoint
+    )
     return TextNetwork(checkpoint, digest, bert, tokenizer, columns, classes)
 
 
@@ -140,7 +129,7 @@ def choose_cells(image: AnyImage) -> PretrainedImage:
     return PretrainedImage(checkpoint="", grid=image.grid)
 
 
-def load_networks(model: ModelSettings, captions: Texts, folder: Path) -> Networks:
+def load_networks(model: ModelSettings, captions: words.Texts, folder: Path) -> Networks:
     """The networks of a model, with new weights from the random state of torch; the tokenizer goes into a folder."""
     image = model.image
     if isinstance(model.text, BpeTextSettings):
@@ -179,9 +168,9 @@ def load_bert(settings: PretrainedText) -> Any:
     return build_bert(config, weights, str(checkpoint.folder), torch.device("cpu"))
 
 
-def make_no_columns(tokens: int) -> TokenColumns:
+def make_no_columns(tokens: int) -> token_columns.TokenColumns:
     """The columns of a tokenizer whose tokens are no dimensions."""
-    return TokenColumns(Vocabulary(()), np.full(tokens, -1, dtype=np.int64))
+    return token_columns.TokenColumns(Vocabulary(()), np.full(tokens, -1, dtype=np.int64))
 
 
 def make_patches(settings: ImageSettings | SwinSettings, joint: int) -> ImageBackbone:
@@ -227,7 +216,7 @@ def compute_network_digests(model: ModelSettings) -> dict[str, str]:
     if isinstance(model.image, PretrainedImage):
         digests["image network"] = load_image_backbone(model.image.checkpoint).digest
         if names := model.image.class_names:
-            read_class_names(Path(names))
+            words.read_class_names(Path(names))
             digests["class names"] = compute_sha256(Path(names))
     return digests
 

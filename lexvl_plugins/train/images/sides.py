@@ -19,19 +19,11 @@ from torch.nn.functional import dropout, normalize
 from lexvl_anserini.encoders.families.dense_crossmodal import compute_mean_state
 from lexvl_anserini.encoders.families.fdt import ATTENTIONS, QueryMap
 from lexvl_anserini.encoders.families.vdr import HEAD_EPS as VDR_EPS
+from lexvl_anserini.encoders.parts import pretrained
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
 from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
 from lexvl_anserini.encoders.parts.network_pair import HEAD_EPS
 from lexvl_anserini.encoders.parts.pooling import Head, compute_decay, elu1p, log1p_relu
-from lexvl_anserini.encoders.parts.pretrained import (
-    CellsOf,
-    Standard,
-    StatesHead,
-    VectorHead,
-    all_cells,
-    fill_folded,
-    list_layers,
-)
 from lexvl_anserini.encoders.parts.stair_network import Stair, TokenHead
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_plugins.train.common.tower_pair import DetailedSide, Details, ImageBatch, TextBatch, compute_logits
@@ -122,17 +114,21 @@ class ImageOver(OverNetwork):
     def __init__(self, backbone: ImageBackbone, settings: PretrainedImage):
         super().__init__()
         self.network, self.settings = backbone.network, settings
-        self.standard = Standard(backbone.width)
+        self.standard = pretrained.Standard(backbone.width)
 
-    def copy_frozen(self) -> CellsOf:
+    def copy_frozen(self) -> pretrained.CellsOf:
         """A copy of the network that gives the cells, not standardised, as fast as it can."""
-        network = fill_folded(deepcopy(self.network)).eval()
-        return CellsOf(network, self.settings.grid, Standard(len(self.standard.mean))).to(self.standard.mean.device)
+        network = pretrained.fill_folded(deepcopy(self.network)).eval()
+        return pretrained.CellsOf(network, self.settings.grid, pretrained.Standard(len(self.standard.mean))).to(
+            self.standard.mean.device
+        )
 
     def compute_states(self, batch: ImageBatch) -> Tensor:
         """Standardised cells [B, 1 + grid^2, D], the mean first, with dropout in training."""
         cells = (
-            batch.values if batch.computed else all_cells(list_layers(self.network, batch.values), self.settings.grid)
+            batch.values
+            if batch.computed
+            else pretrained.all_cells(pretrained.list_layers(self.network, batch.values), self.settings.grid)
         )
         return dropout(self.standard(cells), self.settings.dropout, self.training)
 
@@ -171,7 +167,7 @@ class VdrTextOver(TextOver):
 
     def __init__(self, text: TextNetwork, dropout: float, rows: nn.Parameter):
         super().__init__(text, dropout)
-        self.head = StatesHead(self.config.hidden_size, rows.shape[1])
+        self.head = pretrained.StatesHead(self.config.hidden_size, rows.shape[1])
         nn.init.eye_(self.head.linear.weight)
         self.bias = nn.Parameter(torch.zeros(len(rows)))
         self.rows = (rows,)  # in a tuple, so that it is a parameter of the image side alone
@@ -188,7 +184,7 @@ class VdrImageOver(ImageOver):
 
     def __init__(self, backbone: ImageBackbone, settings: PretrainedImage, embeddings: Tensor):
         super().__init__(backbone, settings)
-        self.head = StatesHead(backbone.width, embeddings.shape[1])
+        self.head = pretrained.StatesHead(backbone.width, embeddings.shape[1])
         self.proj = nn.Parameter(normalize(embeddings, dim=1))
         self.bias = nn.Parameter(torch.zeros(len(embeddings)))
 
@@ -215,7 +211,7 @@ class DenseTextOver(TextOver):
 
     def __init__(self, text: TextNetwork, dropout: float, model: ModelSettings):
         super().__init__(text, dropout)
-        self.head = VectorHead(self.config.hidden_size, model.hidden, model.dimensions)
+        self.head = pretrained.VectorHead(self.config.hidden_size, model.hidden, model.dimensions)
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Vectors [B, D]."""
@@ -227,7 +223,7 @@ class DenseImageOver(ImageOver):
 
     def __init__(self, backbone: ImageBackbone, settings: PretrainedImage, model: ModelSettings):
         super().__init__(backbone, settings)
-        self.head = VectorHead(backbone.width, model.hidden, model.dimensions)
+        self.head = pretrained.VectorHead(backbone.width, model.hidden, model.dimensions)
 
     def forward(self, batch: ImageBatch) -> Tensor:
         """Vectors [B, D]."""

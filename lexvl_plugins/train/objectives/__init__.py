@@ -10,23 +10,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from lexvl_plugins.train.objectives.contrastive import (
-    caption_gated,
-    distil,
-    dpr,
-    fdt,
-    info_nce,
-    naming,
-    splade_in_batch,
-    splade_kl,
-    splade_margin_mse,
-    splade_pairwise,
-    splade_shared_negatives,
-    stair,
-    svdr,
-    v_splade,
-    vdr,
-)
+from lexvl_plugins.train.objectives import contrastive
 from lexvl_plugins.train.objectives.family_losses import d2s, joint, lexlip, lexlip_momentum, masked_words
 from lexvl_plugins.train.objectives.regularisers import anti_zero, flops, l1
 
@@ -54,33 +38,33 @@ class LossRow(NamedTuple):
 DENSE = "dense vectors beside lexical ones"
 # Losses over hard negatives; SPLADE's recipes also weigh several of them.
 RANKING_LOSSES: Mapping[str, LossRow] = {
-    "splade_pairwise": LossRow(splade_pairwise),
-    "splade_in_batch": LossRow(splade_in_batch),
-    "splade_shared_negatives": LossRow(splade_shared_negatives),
-    "splade_margin_mse": LossRow(splade_margin_mse, documents="texts"),
-    "splade_kl": LossRow(splade_kl, documents="texts"),
+    "splade_pairwise": LossRow(contrastive.splade_pairwise),
+    "splade_in_batch": LossRow(contrastive.splade_in_batch),
+    "splade_shared_negatives": LossRow(contrastive.splade_shared_negatives),
+    "splade_margin_mse": LossRow(contrastive.splade_margin_mse, documents="texts"),
+    "splade_kl": LossRow(contrastive.splade_kl, documents="texts"),
 }
 OBJECTIVES: Mapping[str, LossRow] = {
-    "vdr": LossRow(vdr, lexical=True),
-    "svdr": LossRow(svdr, lexical=True, documents="texts"),
-    "info_nce": LossRow(info_nce),
-    "dpr": LossRow(dpr),
+    "vdr": LossRow(contrastive.vdr, lexical=True),
+    "svdr": LossRow(contrastive.svdr, lexical=True, documents="texts"),
+    "info_nce": LossRow(contrastive.info_nce),
+    "dpr": LossRow(contrastive.dpr),
     **RANKING_LOSSES,
-    "stair": LossRow(stair, lexical=True),
+    "stair": LossRow(contrastive.stair, lexical=True),
     "lexlip": LossRow(lexlip, lexical=True),
     "lexlip_momentum": LossRow(lexlip_momentum, lexical=True, whole=True, needs="keys of momentum encoders"),
-    "fdt": LossRow(fdt, needs="a codebook"),
+    "fdt": LossRow(contrastive.fdt, needs="a codebook"),
     "d2s": LossRow(d2s, lexical=True, masks=True, needs=DENSE),
     "joint": LossRow(joint, lexical=True, masks=True, needs=DENSE),
-    "v_splade": LossRow(v_splade, lexical=True, documents="images"),
+    "v_splade": LossRow(contrastive.v_splade, lexical=True, documents="images"),
 }
 AUXILIARIES: Mapping[str, LossRow] = {
-    "naming": LossRow(naming, lexical=True, documents="images"),
-    "distil": LossRow(distil),
+    "naming": LossRow(contrastive.naming, lexical=True, documents="images"),
+    "distil": LossRow(contrastive.distil),
     **RANKING_LOSSES,
     "masked_words": LossRow(masked_words, lexical=True, whole=True, needs="predictions of masked words"),
     "caption_gated": LossRow(
-        caption_gated, lexical=True, documents="images", needs="vectors of captions and logits of images"
+        contrastive.caption_gated, lexical=True, documents="images", needs="vectors of captions and logits of images"
     ),
 }
 REGULARISERS = {"l1": LossRow(l1), "flops": LossRow(flops), "anti_zero": LossRow(anti_zero)}

@@ -15,14 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lexvl_anserini.encoders.checkpoints import sentence_layout
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.sentence_layout import (
-    POOLING_FOLDER,
-    write_limits,
-    write_modules,
-    write_sparse_encoder,
-    write_splade_pooling,
-)
 from lexvl_anserini.encoders.families.dpr import CONTEXT, QUESTION
 from lexvl_anserini.encoders.families.splade import ADDS
 from lexvl_anserini.encoders.families.vdr import DOCUMENT_TOPK, SIDES
@@ -314,13 +308,13 @@ def save_splade(
     kind: torch.dtype,
 ) -> None:
     """The layout of sentence-transformers' SparseEncoder: one network, or a router with one for each side."""
-    write_sparse_encoder(folder, model.topk)
+    sentence_layout.write_sparse_encoder(folder, model.topk)
     types = "sentence_transformers.sparse_encoder.models"
     if query is document:
         save_masked_lm(document, folder, kind)
-        write_splade_pooling(folder / POOLING_FOLDER, len(document.columns.vocabulary))
-        paths = {"": f"{types}.MLMTransformer", POOLING_FOLDER: f"{types}.SpladePooling"}
-        write_modules(paths, folder)
+        sentence_layout.write_splade_pooling(folder / sentence_layout.POOLING_FOLDER, len(document.columns.vocabulary))
+        paths = {"": f"{types}.MLMTransformer", sentence_layout.POOLING_FOLDER: f"{types}.SpladePooling"}
+        sentence_layout.write_modules(paths, folder)
         return
     parts: dict[str, list[str]] = {}
     for role, side in zip(ROLES, (query, document), strict=True):
@@ -335,11 +329,11 @@ def save_splade(
             continue
         parts[role] = [f"{role}_0_MLMTransformer", f"{role}_1_SpladePooling"]
         save_masked_lm(side, folder / parts[role][0], kind)
-        write_splade_pooling(folder / parts[role][1], len(side.columns.vocabulary))
+        sentence_layout.write_splade_pooling(folder / parts[role][1], len(side.columns.vocabulary))
     names = {part: f"{types}.{part.rpartition('_')[2]}" for listed in parts.values() for part in listed}
     parameters = {"default_route": "document", "allow_empty_key": True}
     write_json(folder / "router_config.json", {"types": names, "structure": parts, "parameters": parameters})
-    write_modules({"": "sentence_transformers.models.Router"}, folder)
+    sentence_layout.write_modules({"": "sentence_transformers.models.Router"}, folder)
 
 
 def save_masked_lm(side: TrainableSplade, folder: Path, kind: torch.dtype) -> None:
@@ -349,7 +343,7 @@ def save_masked_lm(side: TrainableSplade, folder: Path, kind: torch.dtype) -> No
     with quietly():
         whole.model.save_pretrained(str(folder))
     side.reader.tokenizer.save_pretrained(str(folder))
-    write_limits(folder, side.reader.max_length)
+    sentence_layout.write_limits(folder, side.reader.max_length)
 
 
 def save_dpr(

@@ -21,28 +21,12 @@ from torch.nn.functional import normalize, pad
 
 from lexvl_anserini.encoders.checkpoints.weights import complain
 from lexvl_anserini.encoders.encoder import read_document
+from lexvl_anserini.encoders.families import vdr
 from lexvl_anserini.encoders.families.dpr import CONTEXT, QUESTION, read_network
 from lexvl_anserini.encoders.families.sentence import load_sentence
 from lexvl_anserini.encoders.families.splade import fits, load_table_reader
-from lexvl_anserini.encoders.families.vdr import (
-    PUBLISHED_JOINER,
-    Side,
-    load_published_sides,
-    load_untrained_side,
-    read_published_config,
-)
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.backbones import (
-    POSITION_IDS,
-    PassThrough,
-    build_language_model,
-    from_pretrained,
-    list_misshapen,
-    load_backbone,
-    quietly,
-    read_config,
-    read_position_limit,
-)
+from lexvl_anserini.encoders.parts import backbones
 from lexvl_anserini.encoders.parts.batches import PassageReader, read_passage, sort_by_length
 from lexvl_anserini.encoders.parts.pooling import Head, elu1p, log1p_relu, pool_max
 from lexvl_anserini.encoders.parts.tables import Constant, LiLsr, idf
@@ -104,9 +88,9 @@ class TrainableVdr(TrainableText):
     bert_model: Any
     tokens: Tensor
 
-    def __init__(self, side: Side, max_length: int | None):
+    def __init__(self, side: vdr.Side, max_length: int | None):
         reader = TextReader(side.reader.tokenizer, side.reader.max_length, limit=side.reader.limit)
-        super().__init__(reader.with_max_length(max_length), side.columns, PUBLISHED_JOINER)
+        super().__init__(reader.with_max_length(max_length), side.columns, vdr.PUBLISHED_JOINER)
         if side.backbone.config.model_type != "bert":
             raise UsageError(f"kind vdr trains a BERT; the checkpoint is a {side.backbone.config.model_type} model")
         if side.pooling is not pool_max:
@@ -142,10 +126,10 @@ class TrainableVdr(TrainableText):
 def load_vdr_sides(source: Source, max_length: int | None) -> tuple[TrainableVdr, TrainableVdr]:
     """The sides of a VDR checkpoint, of which one object may be both, or a new head over a BERT for both."""
     checkpoint = source.required("vdr")
-    if config := read_published_config(checkpoint):
-        query, document = load_published_sides(source, checkpoint, config, None)
+    if config := vdr.read_published_config(checkpoint):
+        query, document = vdr.load_published_sides(source, checkpoint, config, None)
     else:
-        query = document = load_untrained_side(source, checkpoint)
+        query = document = vdr.load_untrained_side(source, checkpoint)
     first = TrainableVdr(query, max_length)
     return first, first if document.backbone is query.backbone else TrainableVdr(document, max_length)
 
@@ -159,7 +143,7 @@ class TrainableSplade(TrainableText):
         super().__init__(reader, columns)
         # The decoder is apart, so that the model never computes logits [B, L, V].
         decoder = model.get_output_embeddings()
-        model.set_output_embeddings(PassThrough())
+        model.set_output_embeddings(backbones.PassThrough())
         self.model = model
         self.decoders = (decoder,)  # in a tuple: weights that it shares with the model are the model's
         shared = {id(parameter) for parameter in model.parameters()}
@@ -184,14 +168,14 @@ def load_splade_sides(source: Source, max_length: int | None) -> tuple[Trainable
     """One side for both from a masked or causal LM; a BERT without such a head gets a new one."""
     folder = source.required("splade").folder
     model: Any
-    model, info = from_pretrained(build_language_model(folder), folder)
+    model, info = backbones.from_pretrained(backbones.build_language_model(folder), folder)
     head = [key for key in info["missing_keys"] if key.startswith("cls.")]
-    ignored = re.compile(rf"(.*\.)?pooler\..*|.*seq_relationship.*|{POSITION_IDS.pattern}")
+    ignored = re.compile(rf"(.*\.)?pooler\..*|.*seq_relationship.*|{backbones.POSITION_IDS.pattern}")
     complain(
         str(folder),
         missing=[key for key in info["missing_keys"] if key not in head],
         unexpected=[key for key in info["unexpected_keys"] if not ignored.fullmatch(key)],
-        misshaped=list_misshapen(info),
+        misshaped=backbones.list_misshapen(info),
     )
     if head:
         reset_head(model, folder)
@@ -199,7 +183,7 @@ def load_splade_sides(source: Source, max_length: int | None) -> tuple[Trainable
     rows = len(model.get_output_embeddings().weight)
     if not fits(rows, tokenizer):
         raise CheckpointError(f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model {rows}")
-    reader = TextReader(tokenizer, max_length or 256, limit=read_position_limit(model.config))
+    reader = TextReader(tokenizer, max_length or 256, limit=backbones.read_position_limit(model.config))
     side = TrainableSplade(model.float(), reader, make_all_columns(tokenizer))
     return side, side
 
@@ -269,12 +253,12 @@ class TrainableDpr(TrainableText):
 def load_dpr_sides(source: Source, max_length: int | None) -> tuple[TrainableDpr, TrainableDpr]:
     """One side for both, from a folder of DPR or any BERT."""
     checkpoint = source.required("dpr")
-    config = read_config(checkpoint.folder)
+    config = backbones.read_config(checkpoint.folder)
     if config.model_type == "dpr":
         bert, projection, size = *read_network(checkpoint, (QUESTION, CONTEXT), source.device), config.vocab_size
     else:
-        (bert, size), projection = load_backbone(checkpoint, source.device), nn.Identity()
-    limit = read_position_limit(config)
+        (bert, size), projection = backbones.load_backbone(checkpoint, source.device), nn.Identity()
+    limit = backbones.read_position_limit(config)
     length = max_length or min(256, limit or 256)
     side = TrainableDpr(
         bert, projection, TextReader(load_tokenizer(source.tokenizer_folder(), size), length, limit=limit)
@@ -290,7 +274,7 @@ class TrainableSentence(TrainableText):
             raise UsageError("kind sentence trains models whose first module is a network of transformers")
         if max_length is not None:
             model.max_seq_length = max_length
-        length = model.max_seq_length or read_position_limit(model[0].auto_model.config) or 512
+        length = model.max_seq_length or backbones.read_position_limit(model[0].auto_model.config) or 512
         super().__init__(TextReader(model.tokenizer, length), make_all_columns(model.tokenizer))
         self.model, self.cosine = model, cosine
         prompts = getattr(model, "prompts", None) or {}
@@ -328,8 +312,8 @@ def load_sentence_sides(source: Source, max_length: int | None) -> tuple[Trainab
         modules = import_module("sentence_transformers.models")
 
     # Raises the errors of a folder that is no backbone, which the library would not.
-    width = load_backbone(source.required("sentence"), source.device)[0].config.hidden_size
-    with quietly():
+    width = backbones.load_backbone(source.required("sentence"), source.device)[0].config.hidden_size
+    with backbones.quietly():
         backbone = modules.Transformer(str(folder), max_seq_length=max_length)
         pooling = modules.Pooling(width, "mean")
         model = SentenceTransformer(modules=[backbone, pooling, modules.Normalize()], device=str(source.device))
