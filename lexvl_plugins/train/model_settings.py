@@ -259,13 +259,9 @@ class CodebookSettings(Settings):
 
 
 class ImageKind(NamedTuple):
-    """What a family of texts and images is.
+    """What a family is: of terms, of vectors that search divides by their norm, or cut to `topk` by a checkpoint.
 
-    Attributes:
-        lexical: dimensions are terms.
-        unit: search divides vectors by their norm.
-        cut: a checkpoint keeps the `topk` heaviest dimensions, and of a text its own tokens too.
-        computes: objectives that read more than the vectors of both sides, which a pair of this family computes.
+    It `computes` objectives that read more than the vectors of both sides.
     """
 
     lexical: bool

@@ -1,7 +1,6 @@
-"""Rows whose weights this project trains when it measures them: families of encoders, by a recipe of a few minutes.
+"""Rows whose weights are trained when they are measured, by a recipe of a few minutes, and numbers of parameters.
 
-OUTPUT/training/<row>/     the run, with its checkpoint `model`
-OUTPUT/training/cache/     what frozen networks make of the data, which rows share
+OUTPUT/training/<row>/ has the run; OUTPUT/training/cache/ what frozen networks make of the data, which rows share.
 """
 
 from __future__ import annotations

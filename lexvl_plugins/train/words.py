@@ -117,8 +117,7 @@ def read_class_names(path: Path) -> list[str]:
 def match_class_words(names: Sequence[str], known: Sequence[str]) -> dict[str, list[int]]:
     """The classes of each class word: those that are no `known` words, in alphabetical order, then those that are.
 
-    Words of the names, but for function words, are class words if they are not known (*fire* of *fire truck* says
-    nothing of fire), words for kinds of classes in any case.
+    Words of names are class words if not known (*fire* of *fire truck* says nothing of fire), those of kinds always.
     """
     places: dict[str, set[int]] = {}
     left_out = set(known)

@@ -51,12 +51,9 @@ class Examples(NamedTuple):
 
 @dataclass(frozen=True)
 class StageInputs:
-    """What a stage reads.
+    """What a stage reads; examples are of the validation split, or of the training split where there is none.
 
-    Attributes:
-        validation: has `measure`, from a pair and its settings to figures by name, and `score`, their one figure by
-            which checkpoints are compared; None where the recipe has no validation split.
-        examples: of the validation split, or of the training split where there is none.
+    Validation has `measure`, from a pair and its settings to figures by name, and `score`, which compares checkpoints.
     """
 
     batches: AnyBatches

@@ -209,11 +209,7 @@ def compute_objective(
 
 
 def choose_vectors(stage: StageSettings, encoded: Encoded, side: str) -> Tensor:
-    """The vectors of a side as the objective scores them, which are what a regulariser keeps sparse.
-
-    Texts have their own tokens alone in a batch without expansion (D2S) and where STAIR's objective masks them: its
-    equation 8 makes the masked vector the text's ENC, of which equation 6 is a sum.
-    """
+    """The vectors of a side as the objective scores them: own tokens of texts unexpanded (D2S) or masked (STAIR)."""
     weights: Tensor = getattr(encoded, side)
     own = not encoded.expanded or bool(stage.objective.options.get("masked"))
     return weights * require_bag(encoded.query_bag) if own and side == "query" else weights

@@ -1,7 +1,8 @@
-"""Processes, device and memory of a run.
+"""Processes, device and memory of a run; vectors of batches that are larger than memory or shared by processes.
 
-Torchrun or `accelerate launch` start several processes: all compute, the first one writes. Freed memory stays with a
-process; an error of too little memory names keys that need less.
+Torchrun or `accelerate launch` start several processes: all compute, the first one writes. A process encodes its own
+rows and gathers those of all. Gradient cache (Gao et al., arXiv 2101.06983): pieces pass a side without a graph, the
+loss reads the vectors of all, and each piece passes again for the gradients of its vectors.
 """
 
 from __future__ import annotations
@@ -186,12 +187,9 @@ Computed = TypeVar("Computed")
 
 
 class Passed(NamedTuple):
-    """A pass of a batch through a side.
+    """A pass of a batch through a side: the own pieces with their seeds, and what computes one of them `again`.
 
-    Attributes:
-        again, pieces: computes a piece once more; the own rows of this process, with the seed of each piece.
-        graph: what the only piece computed, with its graph; empty where there are several.
-        leaves: the vectors of all rows of all processes, which gather the gradients of the loss.
+    The graph is that of the only piece; leaves are the vectors of all processes with the gradients of the loss.
     """
 
     again: Callable[[AnyBatch], list[Tensor]]

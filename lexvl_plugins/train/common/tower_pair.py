@@ -1,6 +1,6 @@
-"""A pair of towers in training: its two sides, its temperatures, and what a stage lets change.
+"""A pair of towers in training: what it reads at a step, its two sides, its temperatures, what a stage lets change.
 
-The vocabulary projection with gradients, computed without a tensor [B, L, V].
+The vocabulary projection with gradients is computed without a tensor [B, L, V]; the stores of texts fit any pair.
 """
 
 from __future__ import annotations
@@ -215,10 +215,9 @@ class TextBatch(NamedTuple):
     """Texts as a side reads them.
 
     Attributes:
-        ids, attention: int64 [B, L].
+        ids, attention, types: int64 [B, L]; types are 1 in the second part of a pair of texts.
         bag: bool [B, V], the dimensions of the texts' own tokens.
-        states: float32 [B, L, D], the states of a frozen network; None where they are not stored.
-        types: int64 [B, L], 1 in the second part of a pair of texts; None where texts have one part.
+        states: float32 [B, L, D], the states of a frozen network, where they are stored.
     """
 
     ids: Tensor
@@ -266,13 +265,7 @@ class TrainingBatch:
 
 
 class AnyBatches(Protocol):
-    """The batches of a stage, by step, counted from 0 over all stages: a function of seed and step alone.
-
-    So a resumed run draws the same batches as an uninterrupted run.
-
-    Attributes:
-        per_epoch: batches that pass all items of the training split once.
-    """
+    """The batches of a stage by step over all stages, a function of seed and step alone; an epoch has all items."""
 
     per_epoch: int
 
@@ -312,13 +305,9 @@ class StateStore:
 
 @dataclass(frozen=True)
 class TextStore:
-    """Tokenised texts, one after the other.
+    """Tokenised texts, one after the other: text i has the int32 ids and int8 types first[i] to first[i + 1] - 1.
 
-    Attributes:
-        ids: int32 [tokens of all texts].
-        first: int64 [n + 1]: text i has the ids first[i] to first[i + 1] - 1.
-        types: int8 [tokens of all texts], 1 in the second part of a pair.
-        states: of a frozen network; None where it computes them at each step.
+    States are those of a frozen network; None where it computes them at each step.
     """
 
     ids: np.ndarray

@@ -1,4 +1,4 @@
-"""Captioned images in memory: read from a dataset, and drawn in batches with their terms and a teacher's scores."""
+"""Captioned images: read from a dataset, stored as pixels or as what a frozen network made, drawn in batches."""
 
 from __future__ import annotations
 
@@ -388,10 +388,7 @@ def read_features(
     role: str,
     digest: str,
 ) -> np.ndarray:
-    """float16 [n, views, cells, D]: what the frozen network of a side makes of the images of a split, computed once.
-
-    The first view of an image is the image itself; the others are random and depend on the seed alone.
-    """
+    """float16 [n, views, cells, D]: what a frozen network makes of images and, by the seed, of random views."""
     device, network = next(side.parameters()).device, side.copy_frozen()
 
     def batches() -> Iterator[np.ndarray]:

@@ -1,7 +1,6 @@
 """Checkpoints of a pair of texts and images: written in the layout that its encoder loads, and begun with again.
 
-A checkpoint has config.json, model.safetensors and `text/` with the tokenizer and the configuration of the text
-network; over networks, it is that of `encoders/parts/network_pair.py`. A new STAIR has the layout of `save_stair`.
+A checkpoint has `text/` with the tokenizer and configuration of texts; over networks, it is that of `network_pair`.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.records import Vocabulary
+from lexvl_plugins.train import model_settings
 from lexvl_plugins.train.common.tower_pair import TextStore, TowerPair, project_max, split_positions
 from lexvl_plugins.train.images.captioned import ImageStore
 from lexvl_plugins.train.images.networks import (
@@ -44,13 +44,6 @@ from lexvl_plugins.train.images.networks import (
     make_stair_config,
 )
 from lexvl_plugins.train.images.sides import FdtImage, VdrImageOver, VdrTextOver
-from lexvl_plugins.train.model_settings import (
-    BpeTextSettings,
-    ImageSettings,
-    ModelSettings,
-    PretrainedImage,
-    SwinSettings,
-)
 from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.run_folder import TEXT_FOLDER, write_weights
 from lexvl_plugins.train.words import FIRST_WORD_ID, join_terms
@@ -76,7 +69,7 @@ class ClassWordWeights(NamedTuple):
 def save_pair(
     pair: TowerPair,
     recipe: Recipe,
-    model: ModelSettings,
+    model: model_settings.ModelSettings,
     tokenizer: Any,
     columns: TokenColumns,
     folder: Path,
@@ -87,7 +80,7 @@ def save_pair(
 
     A fresh lexical pair keeps words alone, a pretrained network what changed; one that no package installs is copied.
     """
-    if isinstance(model.text, BpeTextSettings):
+    if isinstance(model.text, model_settings.BpeTextSettings):
         save_run(pair, recipe, model, folder)
         return
     tokenizer.save_pretrained(str(folder / TEXT_FOLDER))
@@ -115,7 +108,9 @@ def save_pair(
     write_json(folder / "config.json", {TEXT: text, IMAGE: image})
 
 
-def save_new_stair(pair: TowerPair, recipe: Recipe, model: ModelSettings, tokenizer: Any, folder: Path) -> None:
+def save_new_stair(
+    pair: TowerPair, recipe: Recipe, model: model_settings.ModelSettings, tokenizer: Any, folder: Path
+) -> None:
     """Writes a STAIR whose networks began with random weights into an empty folder."""
     stages: tuple[Stage, ...] = ("single", "2", "3")
     stage: Stage = "1" if masks_texts(recipe) else stages[min(len(recipe.stages), 3) - 1]
@@ -136,7 +131,7 @@ def masks_texts(recipe: Recipe) -> bool:
 
 
 def describe_text(
-    recipe: Recipe, model: ModelSettings, networks: Networks | None, columns: TokenColumns, folder: Path
+    recipe: Recipe, model: model_settings.ModelSettings, networks: Networks | None, columns: TokenColumns, folder: Path
 ) -> dict[str, Any]:
     """The entry of the texts in config.json; copies a network that no package installs."""
     entry: dict[str, Any] = {"type": list_types(model.kind)[TEXT], "model_id": TEXT_FOLDER}
@@ -158,12 +153,14 @@ def describe_text(
     return entry
 
 
-def describe_image(pair: TowerPair, model: ModelSettings, networks: Networks | None, folder: Path) -> dict[str, Any]:
+def describe_image(
+    pair: TowerPair, model: model_settings.ModelSettings, networks: Networks | None, folder: Path
+) -> dict[str, Any]:
     """The entry of the images in config.json; copies a network that no package installs."""
     entry: dict[str, Any] = {"type": list_types(model.kind)[IMAGE]}
     if networks is not None:
         entry["grid"] = choose_cells(model.image).grid
-    if isinstance(model.image, ImageSettings):
+    if isinstance(model.image, model_settings.ImageSettings):
         entry |= model.image.shape
     else:
         assert networks is not None
@@ -227,7 +224,9 @@ NAMES = {"encoder_q.bert_model.": "encoder_q.network.", "encoder_p.backbone.": "
 EMBEDDINGS = "encoder_q.network.embeddings.word_embeddings.weight"
 
 
-def begin_with(pair: TowerPair, reference: str, model: ModelSettings, networks: Networks, tokenizer: Any) -> None:
+def begin_with(
+    pair: TowerPair, reference: str, model: model_settings.ModelSettings, networks: Networks, tokenizer: Any
+) -> None:
     """Gives a pair the weights of a checkpoint that `train` wrote over the same networks, but for its temperatures.
 
     Terms and added tokens are matched by their text; those that only the pair has keep their first weights.
@@ -235,7 +234,7 @@ def begin_with(pair: TowerPair, reference: str, model: ModelSettings, networks: 
     checkpoint = find.find_checkpoint(reference)
     config, types = checkpoint.config(), list_types(model.kind)
     text, image = (pretrained.read_entry(checkpoint, config, side, (name,)) for side, name in types.items())
-    assert isinstance(model.image, PretrainedImage)
+    assert isinstance(model.image, model_settings.PretrainedImage)
     for entry, digest in ((text, networks.text.digest), (image, networks.image.digest)):
         name, expected = pretrained.read_named_backbone(checkpoint, entry)
         pretrained.check_digest(checkpoint, name, expected, digest)
@@ -252,7 +251,9 @@ def begin_with(pair: TowerPair, reference: str, model: ModelSettings, networks: 
             weights[key] = match_rows(state[key], networks.text.columns.vocabulary.terms, weights[key], known)
         weights.pop(f"encoder_p.{CLASS_SCALE}", None)
     if (added := weights.pop(EMBEDDINGS + pretrained.ADDED, None)) is not None:
-        stored = find_added_tokens(checkpoint, text, added)
+        where = f"{checkpoint.folder}/config.json"
+        folder = find.resolve_inside(checkpoint.folder, str(text.get("model_id")), where)
+        stored = list_tokens(load_tokenizer(folder))[-len(added) :]  # the tokens of added rows are the last ones
         weights[EMBEDDINGS] = match_rows(state[EMBEDDINGS], list_tokens(tokenizer), added, stored)
     load_strictly(pair, {**pair.state_dict(), **weights}, f"start {reference}")
 
@@ -283,22 +284,16 @@ def list_tokens(tokenizer: Any) -> tuple[str, ...]:
     return tuple(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
 
 
-def find_added_tokens(checkpoint: find.Checkpoint, entry: Mapping[str, Any], rows: Tensor) -> tuple[str, ...]:
-    """The tokens of a checkpoint's added rows, which are its last ones."""
-    folder = find.resolve_inside(checkpoint.folder, str(entry.get("model_id")), f"{checkpoint.folder}/config.json")
-    return list_tokens(load_tokenizer(folder))[-len(rows) :]
-
-
 # The name of the merges in a checkpoint.
 MERGES_FILE = MERGES.removesuffix(".gz")
 
 
-def save_run(pair: TowerPair, recipe: Recipe, model: ModelSettings, folder: Path) -> None:
+def save_run(pair: TowerPair, recipe: Recipe, model: model_settings.ModelSettings, folder: Path) -> None:
     """Writes a pair over FDT's own networks in the layout of the published code's runs, with the merges."""
-    assert isinstance(model.text, BpeTextSettings)
+    assert isinstance(model.text, model_settings.BpeTextSettings)
     sides: tuple[Any, Any] = pair.encoder_q, pair.encoder_p
     (texts, images), codebook = sides, sides[1].codebook
-    swin = isinstance(model.image, SwinSettings)
+    swin = isinstance(model.image, model_settings.SwinSettings)
     of_texts = partial(name_in_file, declip=True)
     of_images = (lambda key: f"visual.{swin_layout.name_in_file(key)}") if swin else of_texts
     state = {
@@ -319,16 +314,18 @@ def save_run(pair: TowerPair, recipe: Recipe, model: ModelSettings, folder: Path
     write_json(folder / "config.json", {"model": {"type": "clip_fdt", "kwargs": settings}})
 
 
-def describe_run(model: ModelSettings, temperature: float) -> dict[str, Any]:
+def describe_run(model: model_settings.ModelSettings, temperature: float) -> dict[str, Any]:
     """The entries of config.json, with the temperature T that the published code computes from its iteration."""
-    assert isinstance(model.text, BpeTextSettings) and not isinstance(model.image, PretrainedImage)
+    assert isinstance(model.text, model_settings.BpeTextSettings) and not isinstance(
+        model.image, model_settings.PretrainedImage
+    )
     text, image, codebook = model.text, model.image, model.codebook
     settings = image.model_dump(mode="json", exclude={"resolution", "stem", "window"})
-    width = image.width << (len(image.depths) - 1) if isinstance(image, SwinSettings) else image.width
+    width = image.width << (len(image.depths) - 1) if isinstance(image, model_settings.SwinSettings) else image.width
     return {
         "image_encode": settings
         | {"embed_dim": codebook.width, "input_resolution": image.resolution}
-        | ({"window_size": image.window} if isinstance(image, SwinSettings) else {}),
+        | ({"window_size": image.window} if isinstance(image, model_settings.SwinSettings) else {}),
         "text_encode": {
             "bpe_path": MERGES_FILE,
             "embed_dim": codebook.width,

@@ -1,9 +1,7 @@
-"""D2S and Joint: one lexical head over dense vectors, which are computed once and stored.
+"""D2S and Joint: one lexical head over dense vectors, which are computed once and stored, as both sides of a pair.
 
-What the head is trained over does not change: a dense pair (D2S reads its vectors, Joint the states before its last
-layer, which Joint trains), whose terms are frequent words of the captions; or the stored vectors of `embeddings:`, with
-each token of a masked-LM network (D2S), of BLIP or of ALBEF (Joint) as a term. Both sides of a `TowerPair` are one
-module.
+It reads a dense pair (D2S its vectors, Joint the states before its last layer), whose terms are frequent words of the
+captions; or stored vectors, with each token of a masked-LM network (D2S), of BLIP or of ALBEF (Joint) as a term.
 """
 
 from __future__ import annotations
@@ -32,16 +30,8 @@ from lexvl_anserini.encoders.parts.towers import DenseTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.records import Vocabulary
+from lexvl_plugins.train.common import tower_pair
 from lexvl_plugins.train.common.evaluation import StageInputs
-from lexvl_plugins.train.common.tower_pair import (
-    DetailedSide,
-    Details,
-    ImageBatch,
-    StateStore,
-    TextBatch,
-    TextStore,
-    TowerPair,
-)
 from lexvl_plugins.train.images.captioned import CaptionedImages, FeatureStore
 from lexvl_plugins.train.images.checkpoints import TERMS, copy_network
 from lexvl_plugins.train.images.material import make_batches, make_inputs, tokenise
@@ -61,13 +51,9 @@ Layer = tuple[Tensor, Tensor]
 
 
 class Start(NamedTuple):
-    """The weights that a head begins with.
+    """The weights that a head begins with: embeddings [V, W] and bias [V] of terms, a norm's weight and bias [W].
 
-    Attributes:
-        width: numbers of a vector that the head reads.
-        embeddings, bias: of the terms, [V, W] and [V]; None for a bias of zeros.
-        norm: weight and bias [W] of the LayerNorm before the terms; None for ones and zeros.
-        layers: the last layers of texts and images, which Joint trains.
+    The width is that of the vectors that the head reads; layers are the last of texts and images, which Joint trains.
     """
 
     width: int
@@ -180,14 +166,14 @@ class VectorBase:
         return {"dense_size": self.start.width}
 
 
-def read_numbers(batch: ImageBatch | TextBatch) -> Tensor:
+def read_numbers(batch: tower_pair.ImageBatch | tower_pair.TextBatch) -> Tensor:
     """The stored numbers of a batch, [B, D]."""
-    values = batch.values if isinstance(batch, ImageBatch) else batch.states
+    values = batch.values if isinstance(batch, tower_pair.ImageBatch) else batch.states
     assert values is not None, "the vectors of the dense pair are stored"
     return values[:, 0]
 
 
-class TrainableD2S(DetailedSide):
+class TrainableD2S(tower_pair.DetailedSide):
     """w = log1p(relu(E LN(W u + b) + c)) of dense vectors u; E, LN and c begin as those of the words."""
 
     def __init__(self, start: Start):
@@ -201,13 +187,13 @@ class TrainableD2S(DetailedSide):
                 self.head.vocab_layer_norm.weight.copy_(weight)
                 self.head.vocab_layer_norm.bias.copy_(bias)
 
-    def compute(self, batch: ImageBatch | TextBatch) -> Details:
+    def compute(self, batch: tower_pair.ImageBatch | tower_pair.TextBatch) -> tower_pair.Details:
         """Weights [B, V] and dense vectors [B, D]."""
         dense = read_numbers(batch)
-        return Details(log1p_relu(self.head.vocab_projector(self.head(dense))), dense=dense)
+        return tower_pair.Details(log1p_relu(self.head.vocab_projector(self.head(dense))), dense=dense)
 
 
-class TrainableJoint(DetailedSide):
+class TrainableJoint(tower_pair.DetailedSide):
     """d = W h + b of unit length by modality, w = log1p(relu(E LN(W' d + b'))); W and b begin as the dense pair's."""
 
     def __init__(self, start: Start):
@@ -222,11 +208,11 @@ class TrainableJoint(DetailedSide):
                 layer.weight.copy_(matrix)
                 layer.bias.copy_(bias)
 
-    def compute(self, batch: ImageBatch | TextBatch) -> Details:
+    def compute(self, batch: tower_pair.ImageBatch | tower_pair.TextBatch) -> tower_pair.Details:
         """Weights [B, V] and dense vectors [B, D]."""
-        project = self.head.dense_image if isinstance(batch, ImageBatch) else self.head.dense_text
+        project = self.head.dense_image if isinstance(batch, tower_pair.ImageBatch) else self.head.dense_text
         dense = project(read_numbers(batch))
-        return Details(log1p_relu(self.head.single_vocab_projector(self.head(dense))), dense=dense)
+        return tower_pair.Details(log1p_relu(self.head.single_vocab_projector(self.head(dense))), dense=dense)
 
 
 # By family: its head from its first weights, and what of a dense pair the head reads.
@@ -243,7 +229,7 @@ class HeadMaterial:
     model: HeadSettings
     data: Mapping[str, CaptionedImages]
     base: PairBase | VectorBase
-    captions: Mapping[str, TextStore]
+    captions: Mapping[str, tower_pair.TextStore]
     sources: Sources
 
     @classmethod
@@ -265,7 +251,7 @@ class HeadMaterial:
         """The dimension of each token."""
         return self.base.columns
 
-    def make_pair(self, recipe: Recipe, device: torch.device) -> TowerPair:
+    def make_pair(self, recipe: Recipe, device: torch.device) -> tower_pair.TowerPair:
         """The head as both sides of a pair; its new weights depend on the seed alone."""
         torch.manual_seed(recipe.seed)
         start = self.base.start
@@ -273,9 +259,9 @@ class HeadMaterial:
             rows = nn.init.xavier_uniform_(torch.empty_like(start.embeddings))
             start = start._replace(embeddings=rows, bias=None, norm=None)
         head = DENSE_HEADS[self.model.kind][0](start)
-        return TowerPair(head, head, recipe.stages[0].objective.temperature).to(device)
+        return tower_pair.TowerPair(head, head, recipe.stages[0].objective.temperature).to(device)
 
-    def make_stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:
+    def make_stage_inputs(self, recipe: Recipe, number: int, pair: tower_pair.TowerPair) -> StageInputs:
         """The inputs of a stage; the first computes what the head reads of all images and captions."""
         device = pair.log_temperature.device
         sides, width = self.base.make_features(device), self.base.start.width
@@ -283,7 +269,7 @@ class HeadMaterial:
         for role, data in self.data.items():
             made_of = [self.sources.digests[role], self.base.checkpoint.digest(), self.model.kind]
             texts = self.compute_numbers(sides.text, width, f"texts-{role}", data.texts, made_of)
-            states = StateStore(texts, np.arange(len(texts) + 1), device)
+            states = tower_pair.StateStore(texts, np.arange(len(texts) + 1), device)
             captions[role] = replace(self.captions[role], device=device, states=states)
             numbers = self.compute_numbers(sides.image, width, f"images-{role}", data.images, made_of)
             images[role] = FeatureStore(numbers[:, None, None], device)
@@ -299,7 +285,7 @@ class HeadMaterial:
         pieces = (tower.features(inputs[start : start + PIECE], PIECE) for start in starts)
         return self.sources.cache.store_array(what, made_of, (len(inputs), width), np.dtype(np.float32), pieces)
 
-    def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
+    def save(self, recipe: Recipe, pair: tower_pair.TowerPair, folder: Path) -> None:
         """Writes the head in the layout of its reference, with what its encoder needs beside it."""
         entries = self.base.write(folder)
         state: dict[str, Any] = pair.encoder_q.head.state_dict()  # type: ignore[union-attr]

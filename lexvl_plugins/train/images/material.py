@@ -21,15 +21,8 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_plugins.train.common import tower_pair
 from lexvl_plugins.train.common.evaluation import Examples, StageInputs, choose_examples, shorten
-from lexvl_plugins.train.common.tower_pair import (
-    AnyBatches,
-    TextStore,
-    TowerPair,
-    add_types,
-    drop_registers,
-    split_positions,
-)
 from lexvl_plugins.train.images import captioned
 from lexvl_plugins.train.images.checkpoints import ClassWordWeights, begin_with, save_new_stair, save_pair, weigh
 from lexvl_plugins.train.images.lexlip_parts import make_parts
@@ -59,7 +52,7 @@ class Material:
     data: Mapping[str, Images]
     reader: TextReader
     columns: TokenColumns
-    captions: Mapping[str, TextStore]
+    captions: Mapping[str, tower_pair.TextStore]
     prepare: Pixels
     networks: Networks | None
     sources: Sources
@@ -90,12 +83,12 @@ class Material:
         stores = tokenise(sources.images, reader, columns)
         return cls(model, data, reader, columns, stores, prepare, networks, sources)
 
-    def make_pair(self, recipe: Recipe, device: torch.device) -> TowerPair:
+    def make_pair(self, recipe: Recipe, device: torch.device) -> tower_pair.TowerPair:
         """The pair that the stages train; its new weights depend on the seed alone."""
         torch.manual_seed(recipe.seed)
         of_bags = any(stage.objective.learn_bag_temperature for stage in recipe.stages)
         sides = SIDES[self.model.kind](self.model, self.columns, self.networks)
-        pair = TowerPair(*sides, recipe.stages[0].objective.temperature, of_bags)
+        pair = tower_pair.TowerPair(*sides, recipe.stages[0].objective.temperature, of_bags)
         if self.networks is not None:
             pair.parts.update(make_parts(pair, recipe.stages, self.networks.text))
         pair.to(device)
@@ -105,7 +98,7 @@ class Material:
             standardise(pair, self)
         return pair
 
-    def make_stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:
+    def make_stage_inputs(self, recipe: Recipe, number: int, pair: tower_pair.TowerPair) -> StageInputs:
         """The inputs of a stage; decodes its images and computes what its frozen networks make of them."""
         stage, device = recipe.stages[number], pair.log_temperature.device
         memory = self.sources.images
@@ -118,7 +111,7 @@ class Material:
         taught = captioned.Taught.join(teachers) if teachers else None
         return make_inputs(make_batches(recipe, number, stream, images, captions, taught), memory, images, captions)
 
-    def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
+    def save(self, recipe: Recipe, pair: tower_pair.TowerPair, folder: Path) -> None:
         """Writes the pair in the layout of its encoder."""
         if self.model.kind == "stair" and self.model.whole:
             save_new_stair(pair, recipe, self.model, self.tokenizer, folder)
@@ -129,10 +122,11 @@ class Material:
 
 def tokenise(
     data: Mapping[str, captioned.CaptionedImages], reader: TextReader, columns: TokenColumns
-) -> dict[str, TextStore]:
+) -> dict[str, tower_pair.TextStore]:
     """All captions by role, tokenised once."""
     return {
-        role: TextStore.make(add_types(reader(images.texts)), columns, reader.pad_id) for role, images in data.items()
+        role: tower_pair.TextStore.make(tower_pair.add_types(reader(images.texts)), columns, reader.pad_id)
+        for role, images in data.items()
     }
 
 
@@ -141,7 +135,7 @@ def make_batches(
     number: int,
     data: captioned.CaptionedImages,
     images: Mapping[str, captioned.ImageStore],
-    captions: Mapping[str, TextStore],
+    captions: Mapping[str, tower_pair.TextStore],
     taught: captioned.Taught | None = None,
 ) -> captioned.Batches:
     """The batches of a stage from the stores of the training images."""
@@ -162,10 +156,10 @@ def make_batches(
 
 
 def make_inputs(
-    batches: AnyBatches,
+    batches: tower_pair.AnyBatches,
     data: Mapping[str, captioned.CaptionedImages],
     images: Mapping[str, captioned.ImageStore],
-    captions: Mapping[str, TextStore],
+    captions: Mapping[str, tower_pair.TextStore],
 ) -> StageInputs:
     """The inputs of a stage: its batches, and what validates and is shown from the stores of all roles in memory."""
     shown = next(role for role in (VALIDATION, EXAMPLES, TRAINING) if role in data)
@@ -175,7 +169,9 @@ def make_inputs(
     return StageInputs(batches, validation, pick_examples(data[shown], images[shown], captions[shown]))
 
 
-def pick_examples(data: captioned.CaptionedImages, images: captioned.ImageStore, captions: TextStore) -> Examples:
+def pick_examples(
+    data: captioned.CaptionedImages, images: captioned.ImageStore, captions: tower_pair.TextStore
+) -> Examples:
     """Some images, each with its first caption as query."""
     chosen = choose_examples(len(data))
     texts = [shorten(data.captions[place][0]) for place in chosen]
@@ -183,7 +179,7 @@ def pick_examples(data: captioned.CaptionedImages, images: captioned.ImageStore,
     return Examples(queries, images.get_plain(chosen), texts, [data.ids[place] for place in chosen])
 
 
-def prepare_captions(role: str, material: Material, pair: TowerPair) -> TextStore:
+def prepare_captions(role: str, material: Material, pair: tower_pair.TowerPair) -> tower_pair.TextStore:
     """The captions of a split, with the states of a frozen network where the texts have one."""
     texts, side = replace(material.captions[role], device=pair.log_temperature.device), pair.encoder_q
     if isinstance(side, TextOver) and not any(p.requires_grad for p in side.network.parameters()):
@@ -192,7 +188,9 @@ def prepare_captions(role: str, material: Material, pair: TowerPair) -> TextStor
     return texts
 
 
-def prepare_images(role: str, recipe: Recipe, number: int, material: Material, pair: TowerPair) -> captioned.ImageStore:
+def prepare_images(
+    role: str, recipe: Recipe, number: int, material: Material, pair: tower_pair.TowerPair
+) -> captioned.ImageStore:
     """The images of a split: stored views of a frozen network, or pixels."""
     stage, side, images = recipe.stages[number], pair.encoder_p, material.sources.images[role].images
     device, stored = pair.log_temperature.device, (material.sources.cache, role, material.sources.digests[role])
@@ -207,7 +205,7 @@ def prepare_images(role: str, recipe: Recipe, number: int, material: Material, p
     return captioned.FeatureStore(features, device)
 
 
-def weigh_class_words(recipe: Recipe, material: Material, pair: TowerPair) -> ClassWordWeights | None:
+def weigh_class_words(recipe: Recipe, material: Material, pair: tower_pair.TowerPair) -> ClassWordWeights | None:
     """The weights of class words over the training split of the last stage; None where the pair has none."""
     networks, image, text = material.networks, pair.encoder_p, pair.encoder_q
     if networks is None or not networks.text.classes:
@@ -223,7 +221,7 @@ def weigh_class_words(recipe: Recipe, material: Material, pair: TowerPair) -> Cl
 
 
 @torch.inference_mode()
-def standardise(pair: TowerPair, material: Material) -> None:
+def standardise(pair: tower_pair.TowerPair, material: Material) -> None:
     """Gives a pretrained image side the mean and the standard deviation of its states over some training images."""
     side, data = pair.encoder_p, material.data[TRAINING]
     if not isinstance(side, ImageOver) or not isinstance(material.model.image, PretrainedImage):
@@ -277,22 +275,22 @@ class Validation:
     """A validation split: its images, all their captions, and where those of each image begin."""
 
     images: captioned.ImageStore
-    captions: TextStore
+    captions: tower_pair.TextStore
     first: np.ndarray
 
     @torch.inference_mode()
-    def measure(self, pair: TowerPair, model: ImagePairSettings) -> dict[str, float]:
+    def measure(self, pair: tower_pair.TowerPair, model: ImagePairSettings) -> dict[str, float]:
         """Hit rates in percent, text-to-image and image-to-text; of a lexical pair also those of the alpha mode."""
 
         def prepare(vectors: Tensor, bag: Tensor | None, topk: int) -> Tensor:
-            encoded = drop_registers(vectors, model)
+            encoded = tower_pair.drop_registers(vectors, model)
             return keep_heaviest(encoded, bag, topk) if model.family.cut else encoded
 
-        pieces = (self.images.get_plain(chosen) for chosen in split_positions(len(self.images), BATCH))
+        pieces = (self.images.get_plain(chosen) for chosen in tower_pair.split_positions(len(self.images), BATCH))
         images = torch.cat([prepare(pair.encoder_p(piece), None, model.topk) for piece in pieces])
         owner = torch.from_numpy(np.repeat(np.arange(len(self.images)), np.diff(self.first))).to(images.device)
         vectors, bags = [], []
-        for chosen in split_positions(len(owner), BATCH):
+        for chosen in tower_pair.split_positions(len(owner), BATCH):
             batch = self.captions.read_batch(chosen)
             bags.append(batch.bag[:, model.registers :])
             vectors.append(prepare(pair.encoder_q(batch), bags[-1], model.kept_of_texts))

@@ -24,17 +24,7 @@ from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stage, Stair
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.records import Vocabulary
-from lexvl_plugins.train import words
-from lexvl_plugins.train.model_settings import (
-    AnyImage,
-    BpeTextSettings,
-    ImageSettings,
-    ModelSettings,
-    PretrainedImage,
-    PretrainedText,
-    SwinSettings,
-    TextSettings,
-)
+from lexvl_plugins.train import model_settings, words
 
 # Standard deviation of random initial weights, as in BERT and CLIP.
 INITIAL_STD = 0.02
@@ -43,10 +33,8 @@ INITIAL_STD = 0.02
 class TextNetwork(NamedTuple):
     """A BERT, whose pretrained tokens gain the words of the training captions where these are the terms.
 
-    Attributes:
-        checkpoint: of the network; None for one with random weights.
-        bert: has a row of its input embeddings for each new token: the mean of its pieces' rows.
-        classes: the classes of each class word; those that are no terms of the captions come first, and are tokens too.
+    A row of new input embeddings is the mean of its pieces' rows. Class words that are no terms are tokens too, and
+    come first. There is no checkpoint of random weights.
     """
 
     checkpoint: Checkpoint | None
@@ -76,14 +64,16 @@ def choose_columns(kind: str, tokenizer: Any) -> token_columns.TokenColumns:
     )
 
 
-def prepare_tokens(model: ModelSettings, captions: words.Texts, folder: Path) -> tuple[Any, token_columns.TokenColumns]:
+def prepare_tokens(
+    model: model_settings.ModelSettings, captions: words.Texts, folder: Path
+) -> tuple[Any, token_columns.TokenColumns]:
     """The tokenizer of a pair without learned words, or with new towers; writes it into a folder."""
     text = model.text
-    if isinstance(text, PretrainedText):
+    if isinstance(text, model_settings.PretrainedText):
         checkpoint = find_checkpoint(text.checkpoint)
         tokenizer = words.copy_tokenizer(checkpoint.folder, folder, read_config(checkpoint.folder).vocab_size)
     else:
-        assert isinstance(text, TextSettings)
+        assert isinstance(text, model_settings.TextSettings)
         tokenizer = words.make_tokenizer(text.tokenizer, captions, text.words, folder, text.max_length)
     if model.of_tokens or (model.kind == "stair" and model.whole):
         return tokenizer, choose_columns(model.kind, tokenizer)
@@ -92,20 +82,20 @@ def prepare_tokens(model: ModelSettings, captions: words.Texts, folder: Path) ->
     )
 
 
-def load_text_network(model: ModelSettings, captions: words.Texts, folder: Path) -> TextNetwork:
+def load_text_network(model: model_settings.ModelSettings, captions: words.Texts, folder: Path) -> TextNetwork:
     """The network of the texts, and its dimensions; writes the tokenizer into a folder."""
     settings, image = model.text, model.image
-    assert not isinstance(settings, BpeTextSettings)
-    if isinstance(settings, TextSettings) or model.of_tokens:
+    assert not isinstance(settings, model_settings.BpeTextSettings)
+    if isinstance(settings, model_settings.TextSettings) or model.of_tokens:
         tokenizer, columns = prepare_tokens(model, captions, folder)
-        if isinstance(settings, TextSettings):
+        if isinstance(settings, model_settings.TextSettings):
             return TextNetwork(None, "", make_bert(settings, len(tokenizer)).eval(), tokenizer, columns, {})
         checkpoint = find_checkpoint(settings.checkpoint)
         return TextNetwork(checkpoint, checkpoint.digest(), load_bert(settings), tokenizer, columns, {})
     checkpoint = find_checkpoint(settings.checkpoint)
     config = read_config(checkpoint.folder)
     terms = words.learn_terms(captions, settings.least)
-    class_names = image.class_names if model.lexical and isinstance(image, PretrainedImage) else None
+    class_names = image.class_names if model.lexical and isinstance(image, model_settings.PretrainedImage) else None
     classes = words.match_class_words(words.read_class_names(Path(class_names)), terms) if class_names else {}
     core, pieces = words.add_words(
         token_columns.load_tokenizer(checkpoint.folder, config.vocab_size), words.join_terms(terms, classes)
@@ -122,37 +112,37 @@ def load_text_network(model: ModelSettings, captions: words.Texts, folder: Path)
     return TextNetwork(checkpoint, digest, bert, tokenizer, columns, classes)
 
 
-def choose_cells(image: AnyImage) -> PretrainedImage:
+def choose_cells(image: model_settings.AnyImage) -> model_settings.PretrainedImage:
     """How a head reads the cells of images: of a network with random weights, every patch and their mean."""
-    if isinstance(image, PretrainedImage):
+    if isinstance(image, model_settings.PretrainedImage):
         return image
-    return PretrainedImage(checkpoint="", grid=image.grid)
+    return model_settings.PretrainedImage(checkpoint="", grid=image.grid)
 
 
-def load_networks(model: ModelSettings, captions: words.Texts, folder: Path) -> Networks:
+def load_networks(model: model_settings.ModelSettings, captions: words.Texts, folder: Path) -> Networks:
     """The networks of a model, with new weights from the random state of torch; the tokenizer goes into a folder."""
     image = model.image
-    if isinstance(model.text, BpeTextSettings):
-        assert not isinstance(image, PretrainedImage)
+    if isinstance(model.text, model_settings.BpeTextSettings):
+        assert not isinstance(image, model_settings.PretrainedImage)
         # CLIP's tokens, which are no terms.
         tokenizer = ClipBpe(find_merges_file(model.text), SPECIALS)
         network = make_clip_texts(model.text, len(tokenizer), model.codebook.width)
         texts = TextNetwork(None, "", network, tokenizer, make_no_columns(len(tokenizer)), {})
         return Networks(texts, make_patches(image, model.codebook.width))
-    assert not isinstance(image, SwinSettings)
-    if isinstance(image, PretrainedImage):
+    assert not isinstance(image, model_settings.SwinSettings)
+    if isinstance(image, model_settings.PretrainedImage):
         images = load_image_backbone(image.checkpoint)
     else:
         patches = PatchTransformer(**image.shape)
         nn.init.normal_(patches.positional_embedding, std=INITIAL_STD)
         images = make_image_backbone(patches, image.resolution)
-    names = image.class_names if model.lexical and isinstance(image, PretrainedImage) else None
+    names = image.class_names if model.lexical and isinstance(image, model_settings.PretrainedImage) else None
     if names and images.classifier is None:
         raise UsageError(f"class_names {names}: {images.reference} has no classifier of its states")
     return Networks(load_text_network(model, captions, folder), images)
 
 
-def make_bert(settings: TextSettings, tokens: int) -> Any:
+def make_bert(settings: model_settings.TextSettings, tokens: int) -> Any:
     """A BERT with random weights, without pooler."""
     import transformers
 
@@ -161,7 +151,7 @@ def make_bert(settings: TextSettings, tokens: int) -> Any:
     return transformers.BertModel(config, add_pooling_layer=False)
 
 
-def load_bert(settings: PretrainedText) -> Any:
+def load_bert(settings: model_settings.PretrainedText) -> Any:
     """The BERT of a checkpoint as it is, without pooler."""
     checkpoint = find_checkpoint(settings.checkpoint)
     config, (weights, _) = read_config(checkpoint.folder), read_bert_weights(checkpoint)
@@ -173,16 +163,16 @@ def make_no_columns(tokens: int) -> token_columns.TokenColumns:
     return token_columns.TokenColumns(Vocabulary(()), np.full(tokens, -1, dtype=np.int64))
 
 
-def make_patches(settings: ImageSettings | SwinSettings, joint: int) -> ImageBackbone:
+def make_patches(settings: model_settings.ImageSettings | model_settings.SwinSettings, joint: int) -> ImageBackbone:
     """CLIP's images or a Swin transformer with random weights, up to the states that FDT reads."""
     network = PatchStates(make_patch_network(settings, joint))
     return ImageBackbone("", network, make_crop(settings.resolution), network.width, "")
 
 
-def make_stair_config(model: ModelSettings, tokens: int, stage: Stage = "single") -> StairConfig:
+def make_stair_config(model: model_settings.ModelSettings, tokens: int, stage: Stage = "single") -> StairConfig:
     """The shapes of a new STAIR over so many tokens. Texts are trained without a prompt."""
     text, image = model.text, model.image
-    assert isinstance(text, TextSettings) and isinstance(image, ImageSettings)
+    assert isinstance(text, model_settings.TextSettings) and isinstance(image, model_settings.ImageSettings)
     return StairConfig(
         vocab_size=tokens,
         text=TextShape(text.width, text.layers, text.heads, text.max_length),
@@ -192,7 +182,7 @@ def make_stair_config(model: ModelSettings, tokens: int, stage: Stage = "single"
     )
 
 
-def make_stair(model: ModelSettings, tokens: int) -> Stair:
+def make_stair(model: model_settings.ModelSettings, tokens: int) -> Stair:
     """A STAIR with random weights; e and the positions begin as N(0, 0.02^2), as in BERT and CLIP."""
     stair = Stair(make_stair_config(model, tokens))
     image: Any = stair.image
@@ -202,18 +192,18 @@ def make_stair(model: ModelSettings, tokens: int) -> Stair:
     return stair
 
 
-def compute_network_digests(model: ModelSettings) -> dict[str, str]:
+def compute_network_digests(model: model_settings.ModelSettings) -> dict[str, str]:
     """The digests of the networks that a model names, for the request of a run."""
     digests = {}
-    if isinstance(model.text, PretrainedText):
+    if isinstance(model.text, model_settings.PretrainedText):
         digests["text network"] = find_checkpoint(model.text.checkpoint).digest()
-    elif isinstance(model.text, BpeTextSettings):
+    elif isinstance(model.text, model_settings.BpeTextSettings):
         digests["merges"] = compute_sha256(find_merges_file(model.text))
     elif model.text.tokenizer is not None:
         digests["tokenizer"] = find_checkpoint(model.text.tokenizer, weights=False).digest()
     if model.start:
         digests["start"] = find_checkpoint(model.start).digest()
-    if isinstance(model.image, PretrainedImage):
+    if isinstance(model.image, model_settings.PretrainedImage):
         digests["image network"] = load_image_backbone(model.image.checkpoint).digest
         if names := model.image.class_names:
             words.read_class_names(Path(names))
@@ -225,14 +215,14 @@ def compute_network_digests(model: ModelSettings) -> dict[str, str]:
 ACTIVATION = "quick_gelu"
 
 
-def find_merges_file(settings: BpeTextSettings) -> Path:
+def find_merges_file(settings: model_settings.BpeTextSettings) -> Path:
     """The file of the merges."""
     path = find_merges(settings.merges, Path(), {})
     assert path is not None, "it is named"
     return path
 
 
-def make_clip_texts(settings: BpeTextSettings, tokens: int, joint: int) -> Any:
+def make_clip_texts(settings: model_settings.BpeTextSettings, tokens: int, joint: int) -> Any:
     """A CLIPTextModelWithProjection with DeCLIP's biased projection, which checkpoints of FDT have and FDT ignores."""
     import transformers
 
@@ -253,11 +243,11 @@ def make_clip_texts(settings: BpeTextSettings, tokens: int, joint: int) -> Any:
     return texts
 
 
-def make_patch_network(settings: ImageSettings | SwinSettings, joint: int) -> Any:
+def make_patch_network(settings: model_settings.ImageSettings | model_settings.SwinSettings, joint: int) -> Any:
     """A CLIPVisionModelWithProjection, or a Swinv2ForImageClassification of `joint` classes."""
     import transformers
 
-    if isinstance(settings, SwinSettings):
+    if isinstance(settings, model_settings.SwinSettings):
         config = transformers.Swinv2Config(
             image_size=settings.resolution,
             patch_size=settings.patch_size,

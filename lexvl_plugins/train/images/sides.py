@@ -1,9 +1,8 @@
 """Sides of a pair of texts and images: each reads a network, whose states pass the head of the family's encoder.
 
 VDR, its dense twin and STAIR have whole towers (`VdrText`, `StairText`, ...), or new heads over networks, as LexLIP and
-FDT always have. Only what a stage names changes in networks; what a stage leaves frozen is not computed at each step: a
-side goes on from what is stored (see `stores`). Lexical vectors of STAIR and LexLIP have not unit length here: FLOPS
-reads them as they are.
+FDT always have. A side whose network is frozen goes on from what is stored. Vectors of STAIR and LexLIP are not of unit
+length here: FLOPS reads them as they are.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from lexvl_anserini.encoders.parts.network_pair import HEAD_EPS
 from lexvl_anserini.encoders.parts.pooling import Head, compute_decay, elu1p, log1p_relu
 from lexvl_anserini.encoders.parts.stair_network import Stair, TokenHead
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
+from lexvl_plugins.train import model_settings
 from lexvl_plugins.train.common.tower_pair import DetailedSide, Details, ImageBatch, TextBatch, compute_logits
 from lexvl_plugins.train.images.networks import (
     INITIAL_STD,
@@ -35,15 +35,6 @@ from lexvl_plugins.train.images.networks import (
     load_bert,
     make_bert,
     make_stair,
-)
-from lexvl_plugins.train.model_settings import (
-    BpeTextSettings,
-    CodebookSettings,
-    ImageSettings,
-    ModelSettings,
-    PretrainedImage,
-    PretrainedText,
-    TextSettings,
 )
 
 
@@ -55,9 +46,11 @@ class OwnText(nn.Module):
         self.config, self.bert_model, self.dropout = bert.config, bert, dropout
 
     @classmethod
-    def start_bert(cls, text: TextSettings | PretrainedText, tokens: int) -> tuple[Any, float]:
+    def start_bert(
+        cls, text: model_settings.TextSettings | model_settings.PretrainedText, tokens: int
+    ) -> tuple[Any, float]:
         """The BERT of such a side, over so many tokens, and the dropout of its states."""
-        if isinstance(text, PretrainedText):
+        if isinstance(text, model_settings.PretrainedText):
             return load_bert(text), text.dropout
         return make_bert(text, tokens), 0.0
 
@@ -70,7 +63,13 @@ class OwnText(nn.Module):
 class OwnImage(PatchTransformer):
     """A patch transformer with random weights, and the rows of a projection with the equation that reads them."""
 
-    def __init__(self, settings: ImageSettings, rows: int, std: float, equation: Callable[[Tensor, Tensor], Tensor]):
+    def __init__(
+        self,
+        settings: model_settings.ImageSettings,
+        rows: int,
+        std: float,
+        equation: Callable[[Tensor, Tensor], Tensor],
+    ):
         super().__init__(**settings.shape)
         self.proj = nn.Parameter(torch.randn(rows, settings.width) * std)
         nn.init.normal_(self.positional_embedding, std=INITIAL_STD)
@@ -111,7 +110,7 @@ class TextOver(OverNetwork):
 class ImageOver(OverNetwork):
     """The cells of an image network; subclasses add the head."""
 
-    def __init__(self, backbone: ImageBackbone, settings: PretrainedImage):
+    def __init__(self, backbone: ImageBackbone, settings: model_settings.PretrainedImage):
         super().__init__()
         self.network, self.settings = backbone.network, settings
         self.standard = pretrained.Standard(backbone.width)
@@ -151,7 +150,7 @@ class VdrText(OwnText):
 
     tokens: Tensor
 
-    def __init__(self, text: TextSettings | PretrainedText, columns: TokenColumns):
+    def __init__(self, text: model_settings.TextSettings | model_settings.PretrainedText, columns: TokenColumns):
         super().__init__(*self.start_bert(text, len(columns.of_token)))
         self.ln = nn.LayerNorm(self.config.hidden_size, eps=VDR_EPS)
         self.register_buffer("tokens", torch.from_numpy(columns.tokens), persistent=False)
@@ -182,7 +181,7 @@ class VdrTextOver(TextOver):
 class VdrImageOver(ImageOver):
     """`vdr_weights` with f(s) = ln(W s) over the cells; E begins as the words' input embeddings."""
 
-    def __init__(self, backbone: ImageBackbone, settings: PretrainedImage, embeddings: Tensor):
+    def __init__(self, backbone: ImageBackbone, settings: model_settings.PretrainedImage, embeddings: Tensor):
         super().__init__(backbone, settings)
         self.head = pretrained.StatesHead(backbone.width, embeddings.shape[1])
         self.proj = nn.Parameter(normalize(embeddings, dim=1))
@@ -197,7 +196,7 @@ class VdrImageOver(ImageOver):
 class DenseText(OwnText):
     """v = W mean_i h_i over the tokens of a text, of unit length."""
 
-    def __init__(self, settings: TextSettings, columns: TokenColumns, dimensions: int):
+    def __init__(self, settings: model_settings.TextSettings, columns: TokenColumns, dimensions: int):
         super().__init__(*self.start_bert(settings, len(columns.of_token)))
         self.proj = nn.Parameter(torch.randn(dimensions, settings.width) * settings.width**-0.5)
 
@@ -209,7 +208,7 @@ class DenseText(OwnText):
 class DenseTextOver(TextOver):
     """v = W_2 gelu(W_1 mean_i h_i), of unit length."""
 
-    def __init__(self, text: TextNetwork, dropout: float, model: ModelSettings):
+    def __init__(self, text: TextNetwork, dropout: float, model: model_settings.ModelSettings):
         super().__init__(text, dropout)
         self.head = pretrained.VectorHead(self.config.hidden_size, model.hidden, model.dimensions)
 
@@ -221,7 +220,9 @@ class DenseTextOver(TextOver):
 class DenseImageOver(ImageOver):
     """v = W_2 gelu(W_1 mean_p s_p), of unit length."""
 
-    def __init__(self, backbone: ImageBackbone, settings: PretrainedImage, model: ModelSettings):
+    def __init__(
+        self, backbone: ImageBackbone, settings: model_settings.PretrainedImage, model: model_settings.ModelSettings
+    ):
         super().__init__(backbone, settings)
         self.head = pretrained.VectorHead(backbone.width, model.hidden, model.dimensions)
 
@@ -294,7 +295,7 @@ class LexicalText(DetailedSide, TextOver):
 class LexicalImage(DetailedSide, ImageOver):
     """`lexical_details` over the cells; e begin as the words' input embeddings."""
 
-    def __init__(self, backbone: ImageBackbone, settings: PretrainedImage, embeddings: Tensor):
+    def __init__(self, backbone: ImageBackbone, settings: model_settings.PretrainedImage, embeddings: Tensor):
         super().__init__(backbone, settings)
         self.head = TokenHead(backbone.width, embeddings.shape[1], len(embeddings), bridge=False, eps=HEAD_EPS)
         self.proj = nn.Parameter(normalize(embeddings, dim=1))
@@ -310,7 +311,7 @@ class Codebook(nn.Module):
 
     done: Tensor
 
-    def __init__(self, settings: CodebookSettings):
+    def __init__(self, settings: model_settings.CodebookSettings):
         super().__init__()
         self.settings = settings
         self.rows = nn.Parameter(torch.randn(settings.terms, settings.width))
@@ -356,7 +357,7 @@ class FdtText(TextOver):
 class FdtImage(ImageOver):
     """The weights of `Codebook` over the cells of an image."""
 
-    def __init__(self, backbone: ImageBackbone, settings: PretrainedImage, codebook: Codebook):
+    def __init__(self, backbone: ImageBackbone, settings: model_settings.PretrainedImage, codebook: Codebook):
         super().__init__(backbone, settings)
         self.head = QueryMap(backbone.width, codebook.settings.width)
         self.codebook = codebook
@@ -386,10 +387,12 @@ class PatchFdtImage(FdtImage):
 Sides = tuple[nn.Module, nn.Module]
 
 
-def make_vdr_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
+def make_vdr_sides(model: model_settings.ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """VDR: over networks, the sides share the rows of the vocabulary."""
     if networks is None:
-        assert isinstance(model.image, ImageSettings) and not isinstance(model.text, BpeTextSettings)
+        assert isinstance(model.image, model_settings.ImageSettings) and not isinstance(
+            model.text, model_settings.BpeTextSettings
+        )
 
         def weigh(rows: Tensor, states: Tensor) -> Tensor:
             return compute_vdr_weights(Head(nn.Identity(), rows), states)
@@ -399,11 +402,11 @@ def make_vdr_sides(model: ModelSettings, columns: TokenColumns, networks: Networ
     return VdrTextOver(networks.text, model.text.dropout, images.proj), images
 
 
-def make_dense_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
+def make_dense_sides(model: model_settings.ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """VDR's dense twin."""
     if networks is None:
         text, image = model.text, model.image
-        assert isinstance(text, TextSettings) and isinstance(image, ImageSettings)
+        assert isinstance(text, model_settings.TextSettings) and isinstance(image, model_settings.ImageSettings)
 
         def project(rows: Tensor, states: Tensor) -> Tensor:
             return normalize(states.mean(dim=1) @ rows.T, dim=1)
@@ -414,7 +417,7 @@ def make_dense_sides(model: ModelSettings, columns: TokenColumns, networks: Netw
     return texts, DenseImageOver(networks.image, choose_cells(model.image), model)
 
 
-def make_lexical_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
+def make_lexical_sides(model: model_settings.ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """STAIR, whose sides share the rows of the vocabulary, or LexLIP, whose two matrices begin equal."""
     if networks is None:
         stair = make_stair(model, len(columns.of_token))
@@ -423,11 +426,11 @@ def make_lexical_sides(model: ModelSettings, columns: TokenColumns, networks: Ne
     return LexicalText(networks.text, model.text.dropout, images.proj, shared=model.kind == "stair"), images
 
 
-def make_fdt_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
+def make_fdt_sides(model: model_settings.ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """FDT: one codebook for both sides."""
     assert networks is not None
     codebook, cells = Codebook(model.codebook), choose_cells(model.image)
-    if isinstance(model.text, BpeTextSettings):
+    if isinstance(model.text, model_settings.BpeTextSettings):
         return FdtText(networks.text, 0.0, codebook, True), PatchFdtImage(networks.image, cells, codebook)
     texts = FdtText(networks.text, model.text.dropout, codebook)
     return texts, FdtImage(networks.image, cells, codebook)
@@ -439,7 +442,7 @@ def get_word_embeddings(text: TextNetwork) -> Tensor:
     return embeddings
 
 
-SIDES: Mapping[str, Callable[[ModelSettings, TokenColumns, Networks | None], Sides]] = {
+SIDES: Mapping[str, Callable[[model_settings.ModelSettings, TokenColumns, Networks | None], Sides]] = {
     "vdr-crossmodal": make_vdr_sides,
     "dense-crossmodal": make_dense_sides,
     "stair": make_lexical_sides,

@@ -1,8 +1,6 @@
 """Images with texts that are read from shards while a pair trains: memory does not grow with the number of pairs.
 
-Before the training, shards are surveyed: each is indexed once, its pairs are counted and the words of their texts. A
-batch is then a function of seed and step, as one of images in memory, and a training that resumes has no state of a
-shard or of a buffer to restore.
+A survey indexes each shard first. A batch is then a function of seed and step, so that a resumed run has no state.
 """
 
 from __future__ import annotations
@@ -210,14 +208,9 @@ class StreamedImages:
 class ShardOrder:
     """The order in which batches draw the pairs of shards: a function of seed, epoch and number.
 
-    An epoch has all shards, one after the other in an order of its own, and is divided into `lanes` of equal length,
-    from each of which a batch draws as many pairs. A lane fills its part of the buffer, draws from it until it is
-    empty, and fills it again. So processes that share a batch read other shards, but for one at an end of a lane. The
-    remainder of an epoch is skipped.
-
-    Attributes:
-        counts: pairs of each shard, int64 [S].
-        length, window: the pairs of a lane, and those of them that are shuffled together, at least those of a batch.
+    An epoch has all shards in an order of its own, in `lanes` of equal length, from each of which a batch draws as many
+    pairs; so processes read other shards. A lane fills its window of the buffer and draws from it until it is empty.
+    The remainder of an epoch is skipped.
     """
 
     def __init__(self, counts: np.ndarray, size: int, buffer: int, seed: int):

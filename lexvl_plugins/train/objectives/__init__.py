@@ -20,10 +20,8 @@ class LossRow(NamedTuple):
 
     Attributes:
         function: of an `Encoded`, or of weights [N, V] (regularisers); its other parameters are options of the recipe.
-        lexical: dimensions must be terms.
         documents: what documents must be: texts, or images with captions; None for either.
         whole: it reads a queue of keys or masked texts that belong to the whole batch: no pieces, no other processes.
-        masks: it can mask the texts of a batch (`expansion`).
         needs: what it reads beyond the vectors of both sides; the settings of a model say what its pair `computes`.
     """
 

@@ -1,6 +1,6 @@
-"""Contrastive objectives over one batch, and objectives over the terms of captions.
+"""Objectives of contrast: VDR and SVDR, InfoNCE, STAIR, FDT, V-SPLADE, `naming`; DPR and SPLADE over hard negatives.
 
-VDR and SVDR, InfoNCE, STAIR, FDT, V-SPLADE and `naming`. `encoded` has the layout of a batch.
+`encoded` has the layout of a batch, with scores s_ij = <q_i, d_j> / temperature; SPLADE is naver/splade, 8dcd33a.
 """
 
 from __future__ import annotations
@@ -75,15 +75,8 @@ def svdr(
 ) -> Tensor:
     """1/4 [L(masked q, d) + L(q, masked d) + L(bag of q, d) + L(q, bag of d)], the semi-parametric form of `vdr`.
 
-    Args:
-        encoded: queries and documents, both texts with their bags.
-        temperature: divides every score.
-        topk: dimensions kept of a masked vector, besides its own tokens.
-        symmetric: both directions of L.
-        mask_weight: of the contrastive mask, in the two terms with a bag; 0 omits the mask.
-        mask_norm: each row of the mask gets unit length before it is added.
-        normalised: bags get unit length.
-        scaled: scale each second direction to the size of the first (the reference's experiment).
+    Options are those of `vdr`, with the mask in both terms that have a bag; `scaled` scales each second direction to
+    the size of the first (the reference's experiment).
     """
     query, document = encoded.query, encoded.document
     query_bag, document_bag = weigh_bag(encoded.query_bag, normalised), weigh_bag(encoded.document_bag, normalised)
@@ -128,18 +121,11 @@ def remove_own(weights: Tensor, mask: Tensor) -> Tensor:
 
 
 def stair(encoded: Encoded, temperature: Temperature = 0.07, masked: bool = False, symmetric: bool = True) -> Tensor:
-    """InfoNCE of cosines (equation 3), the mean of both directions.
+    """InfoNCE of cosines (equation 3), the mean of both directions or, if not `symmetric`, from texts to images only.
 
     STAIR: Chen et al., EMNLP 2023, from the paper; there is no public code. Its stages are 1. `masked: true`, both
-    encoders; 2. the image encoder frozen, without mask; 3. nothing frozen; all with the regulariser `flops` on both
-    sides, weight 1e-3 each, quadratic. The paper leaves open the temperature, whether the loss has both directions, and
-    whether the mask has [CLS] and [SEP].
-
-    Args:
-        encoded: texts as queries, images as documents.
-        temperature: divides cosines.
-        masked: texts keep only their own tokens (equation 8), which grounds the terms of images in words.
-        symmetric: both directions; else from texts to images only.
+    encoders; 2. the image encoder frozen, without mask; 3. nothing frozen; all with `flops` on both sides, weight 1e-3,
+    quadratic. Masked texts keep only their own tokens (equation 8), which grounds the terms of images in words.
     """
     query = encoded.query * require_bag(encoded.query_bag) if masked else encoded.query
     loss = contrast(normalize(query, dim=1), normalize(encoded.document, dim=1), temperature, symmetric)
@@ -176,12 +162,9 @@ EPS, TINY = 1e-8, 1e-30
 def naming(encoded: Encoded, temperature: Temperature = 0.05, prior: float = 1.0) -> Tensor:
     """Cross entropy between the terms of an image's captions and softmax_v(w_v / temperature + prior log frequency_v).
 
-    It compares each weight with the weights of all other terms of the same image. The contrastive losses compare it
-    with the weight of the same term in the other images of the batch, so one image teaches far more here. Classifying
-    images by all words of their captions is Joulin et al. (ECCV 2016) and Huang et al. (NeurIPS 2024). The frequency is
-    a prior (Menon et al., ICLR 2021): w_v / temperature tends to the pointwise mutual information of term and image, as
-    in the contrastive losses, and common words do not become heavy. With a `prior` below 1 they become heavier, and the
-    first terms of an image are more often words of its captions.
+    It compares each weight with those of all other terms of the image (Joulin et al., ECCV 2016; Huang et al., NeurIPS
+    2024). The frequency is a prior (Menon et al., ICLR 2021), so that common words do not become heavy; with a `prior`
+    below 1 they become heavier, and the first terms of an image are more often words of its captions.
     """
     named, frequency = encoded.named, encoded.frequency
     if named is None or frequency is None:
@@ -197,12 +180,8 @@ def v_splade(
     """-mean_i log softmax_j(clip(<q_i, d_j> / temperature, -100, 100))_i over all documents of the batch.
 
     V-SPLADE: Cho et al., arXiv 2605.30917; the equations are those of the published code (naver/v-splade, commit
-    3f97737), whose loss is v_splade + 0.1 caption_gated + 0.01 FLOPS(positives) + 0.01 FLOPS(hard negatives).
-
-    Args:
-        encoded: queries and documents.
-        temperature: divides scores.
-        queries: their vectors as they are; own (learned weights of their own words only); or bag (all weights are 1).
+    3f97737), whose loss is v_splade + 0.1 caption_gated + 0.01 FLOPS(positives) + 0.01 FLOPS(hard negatives). Queries
+    are their vectors as they are; own (learned weights of their own words only); or bag (all weights are 1).
     """
     query = encoded.query
     if queries != "vectors":
@@ -220,15 +199,9 @@ def caption_gated(
 ) -> Tensor:
     """-mean_i sum_v o_iv log sigmoid(h_iv): images activate the terms that the caption gates; FLOPS lowers the others.
 
-    o_iv is (w_iv + alpha mean_u w_iu) c_iv, each row divided by its sum: the more an image and its caption weigh a
-    term, the more it counts; alpha lets terms begin that the image does not have. Neither w nor c gets a gradient in
-    it. A row without any term counts as 0.
-
-    Args:
-        encoded: the positives w [N, V] with their `logits` h, and `caption` c.
-        alpha: share of the mean weight that every term gets.
-        target: what the caption raises: log sigmoid of the logits, logits, or weights.
-        focus: temperature of o; below 1, fewer terms count.
+    o_iv is (w_iv + alpha mean_u w_iu) c_iv, each row divided by its sum, of positives w [N, V] with their `logits` h,
+    and `caption` c; alpha lets terms begin that the image does not have. Neither w nor c gets a gradient in it. The
+    caption raises the `target`; `focus` is the temperature of o: below 1, fewer terms count.
     """
     if encoded.caption is None:
         raise ValueError("caption_gated needs lexical vectors of captions")
@@ -319,19 +292,16 @@ def distil(
 ) -> Tensor:
     """Cross entropy, in both directions, of the scores of a batch and of the teacher's (Hinton et al., 2015).
 
-    softmax_rows(T / t) are the targets of softmax_rows(masked(Q) D^T / t_model), and of the columns likewise. A caption
-    often fits several images of a batch; the teacher says how well, where the pairs alone say 0. The teacher is a dense
-    pair (images), or the system whose scores the training data have (texts); it gets no gradient.
+    softmax_rows(T / t) are the targets of softmax_rows(masked(Q) D^T / t_model), and of the columns likewise. The
+    teacher is a dense pair (images), or the system whose scores the training data have (texts); it gets no gradient.
 
     Args:
         encoded: the batch, with `taught`.
-        model_temperature: of the model that learns.
+        model_temperature, bag_temperature: of the model, and of the scores of bags if it is another.
         topk: dimensions kept of a query, besides its own tokens; all of a dense one.
         teacher_temperature: divides the teacher's scores.
-        nonparametric: w, the weight of the same loss of the scores of the queries' bags, as in `vdr`; the first loss
-            keeps weight 1, and 0 omits the second.
+        nonparametric: w, the weight of the same loss of the scores of the queries' bags; the first loss keeps weight 1.
         normalised: bags have unit length.
-        bag_temperature: of the scores of bags; default `model_temperature`.
         symmetric: both directions; BM25's scores of one document for different queries do not compare.
     """
     if encoded.taught is None:

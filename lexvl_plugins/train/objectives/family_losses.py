@@ -1,4 +1,4 @@
-"""D2S and Joint: dense scores and lexical ones of the same pairs, which teach each other.
+"""D2S, Joint and LexLIP: objectives whose scores teach each other, or that read more than the vectors of a batch.
 
 Row i of the texts and row i of the images are a pair. With lexical vectors Z and dense ones U, scores [images, texts]
 are S = Z_i Z_t^T and D = U_i U_t^T.
@@ -14,13 +14,13 @@ Joint (arXiv 2508.16707) trains both scores with labels and with their weighted 
     L'  = (a/2 [H(P, s_d) + H(P, s_d^T)] + b/2 [H(P, s_l) + H(P, s_l^T)]) / 2
     loss = (L + L') / 2
 
-This is the authors' code, whose hyper-parameters are published: c is 1, L' is weighted by a and b, and the whole is
-halved. Their teacher of the transposed scores is P itself, although its rows are images and not texts; `transposed`
-uses P of s^T instead. Only summaries of their paper are at hand; by these (`paper`) it is
+This is the authors' code: its teacher of the transposed scores is P itself, although its rows are images; `transposed`
+uses P of s^T. By summaries of their paper (`paper`), with P' of s^T, it is
 
     loss = a NCE(s_d) + b NCE(s_l) + c NCE(s) + (D(s_d) + D(s_l)) / 2,  D(x) = [H(P, x) + H(P', x^T)] / 2
 
-with P' of s^T. The rows of the paper's ablation are options: `distillation` and `inter`.
+LexLIP (Luo et al., ICCV 2023; code ChiYeungLaw/LexLIP-ICCV23, commit 1f20f45): phase 1 is `lexlip` plus `masked_words`,
+phase 2 `lexlip_momentum`; both with `flops` of unit vectors, weight 0.002 on each side, without a ramp.
 """
 
 from __future__ import annotations
@@ -124,12 +124,10 @@ def compute_halves(
     distillation: Distillation = "both",
     paper: bool = False,
 ) -> JointLoss:
-    """Both halves of Joint's loss.
+    """Both halves of Joint's loss, of texts as queries and images as documents with dense vectors of unit length.
 
     Args:
-        encoded: texts as queries, images as documents [N, V], with their dense vectors of unit length.
-        temperature: of the dense scores only.
-        mix: weights of scores and losses.
+        encoded, temperature, mix: the batch, what divides its dense scores, and the weights of scores and losses.
         transposed: the teacher of the direction of the texts is softmax_rows(s^T); off as published.
         stop_gradient: the teacher gets no gradient; off as published.
         inter: c, the weight of the labels' loss of the mixed scores; 0 omits it.
@@ -157,12 +155,9 @@ def compute_halves(
 
 
 def d2s(encoded: Encoded, teacher_temperature: float = TEMPERATURE, published: bool = False) -> Tensor:
-    """The mean of both directions of distillation; the teacher gets no gradient.
+    """The mean of both directions of distillation; the dense scores, divided by the temperature, get no gradient.
 
-    Args:
-        encoded: texts as queries, images as documents [N, V], with their dense vectors.
-        teacher_temperature: divides the dense scores; the lexical ones are not divided.
-        published: repeat the error of the published code, whose expanded texts are the images of the batch.
+    `published` repeats the error of the published code, whose expanded texts are the images of the batch.
     """
     dense = require_dense(encoded)
     scores = encoded.document @ choose_texts(encoded, published).T  # [images, texts]

@@ -54,11 +54,7 @@ RAMPS: Mapping[str, Callable[[int, int], float]] = {
 
 
 def sum_penalties(terms: Iterable[Tensor], running: bool = False) -> Tensor:
-    """The sum of the weighted regularisers of a step, one number for each, in the order of the recipe.
-
-    `running` adds the sum so far after each term, as SPLADE's published trainer does: of FLOPS and then L1, FLOPS
-    counts twice.
-    """
+    """The sum of the weighted regularisers of a step; `running` adds the sum so far after each (SPLADE's trainer)."""
     values = list(terms)
     if not values:
         return torch.zeros(())

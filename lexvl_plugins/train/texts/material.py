@@ -1,7 +1,4 @@
-"""What a run over texts reads and writes: the sides and their tokenised texts, the inputs of stages, the checkpoint.
-
-Validation of a pair that reads texts: nDCG and recall of queries over passages, as search would rank them.
-"""
+"""What a run over texts reads and writes: sides and their checkpoints by family, tokenised texts, validation."""
 
 from __future__ import annotations
 
@@ -32,20 +29,8 @@ from lexvl_plugins.train.model_settings import AnyTower, TableSettings, TextPair
 from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.run_folder import TEXT_FOLDER, WORDS, write_weights
 from lexvl_plugins.train.splits import TRAINING, VALIDATION, Sources
+from lexvl_plugins.train.texts import sides as text_sides
 from lexvl_plugins.train.texts.query_passages import QueriesWithPassages, QueryBatches
-from lexvl_plugins.train.texts.sides import (
-    TrainableDpr,
-    TrainableSentence,
-    TrainableSplade,
-    TrainableTable,
-    TrainableText,
-    TrainableVdr,
-    load_dpr_sides,
-    load_sentence_sides,
-    load_splade_sides,
-    load_vdr_sides,
-    make_table_side,
-)
 from lexvl_plugins.train.words import make_tokenizer
 
 
@@ -54,8 +39,8 @@ class TextMaterial:
     """What all stages of a run over texts share: both sides, and by role queries with passages, tokenised."""
 
     data: Mapping[str, QueriesWithPassages]
-    query: TrainableText
-    document: TrainableText
+    query: text_sides.TrainableText
+    document: text_sides.TrainableText
     queries: Mapping[str, TextStore]
     passages: Mapping[str, TextStore]
 
@@ -68,7 +53,7 @@ class TextMaterial:
         torch.manual_seed(recipe.seed)
         query, document = make_text_sides(model, queries_of[TRAINING], output / WORDS)
 
-        def store(side: TrainableText, rows: list[Tokenised]) -> TextStore:
+        def store(side: text_sides.TrainableText, rows: list[Tokenised]) -> TextStore:
             return TextStore.make(rows, side.columns, side.reader.pad_id)
 
         queries = {role: store(query, query.read_queries(items.queries)) for role, items in queries_of.items()}
@@ -212,11 +197,10 @@ Texts = Callable[[], Iterable[str]]
 
 def make_text_sides(
     model: TextPairSettings, data: QueriesWithPassages, folder: Path
-) -> tuple[TrainableText, TrainableText]:
+) -> tuple[text_sides.TrainableText, text_sides.TrainableText]:
     """The sides of queries and of documents, which are one object where a model has one network.
 
-    New weights are drawn from the random state of torch, the vocabulary of a fresh network is learned from the training
-    data, and `folder` gets fresh networks before they are trained.
+    New weights are drawn from the random state of torch; `folder` gets fresh networks and their vocabulary.
     """
     load, _ = FAMILIES[model.kind]
     sides = []
@@ -233,10 +217,10 @@ def make_text_sides(
         sides.append(both)
     query, document = sides[0][0], sides[-1][1]
     if isinstance(model.query, TableSettings):
-        assert isinstance(document, TrainableSplade), "the settings refuse other kinds"
-        query = make_table_side(model.query, document, data.passages)
+        assert isinstance(document, text_sides.TrainableSplade), "the settings refuse other kinds"
+        query = text_sides.make_table_side(model.query, document, data.passages)
     if model.projection == "own":
-        assert isinstance(document, TrainableVdr), "the settings refuse other kinds"
+        assert isinstance(document, text_sides.TrainableVdr), "the settings refuse other kinds"
         document.untie()
     if model.lexical and query.columns.vocabulary.digest != document.columns.vocabulary.digest:
         raise UsageError(f"kind {model.kind}: query and document have different vocabularies; name one tokenizer's")
@@ -257,7 +241,11 @@ def prepare_checkpoint(settings: AnyTower, texts: Texts, folder: Path) -> Checkp
 
 
 def save_vdr(
-    query: TrainableVdr, document: TrainableVdr, model: TextPairSettings, folder: Path, kind: torch.dtype
+    query: text_sides.TrainableVdr,
+    document: text_sides.TrainableVdr,
+    model: TextPairSettings,
+    folder: Path,
+    kind: torch.dtype,
 ) -> None:
     """VDR's layout of 2024: config.json, model.safetensors, and a folder with tokenizer and backbone of each side."""
     shared = query is document
@@ -286,7 +274,9 @@ def save_vdr(
     write_json(folder / "config.json", {"shared_encoder": shared, **cut, **config})
 
 
-def find_changes(side: TrainableVdr, model: TextPairSettings, prefix: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def find_changes(
+    side: text_sides.TrainableVdr, model: TextPairSettings, prefix: str
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The weights of a side that its packaged network does not have, and the entry that names the network."""
     tower = model.towers[0 if prefix == SIDES[0] else -1]
     assert isinstance(tower, TowerSettings), "the settings refuse a fresh network"
@@ -301,8 +291,8 @@ def find_changes(side: TrainableVdr, model: TextPairSettings, prefix: str) -> tu
 
 
 def save_splade(
-    query: TrainableSplade | TrainableTable,
-    document: TrainableSplade,
+    query: text_sides.TrainableSplade | text_sides.TrainableTable,
+    document: text_sides.TrainableSplade,
     model: TextPairSettings,
     folder: Path,
     kind: torch.dtype,
@@ -318,7 +308,7 @@ def save_splade(
         return
     parts: dict[str, list[str]] = {}
     for role, side in zip(ROLES, (query, document), strict=True):
-        if isinstance(side, TrainableTable):
+        if isinstance(side, text_sides.TrainableTable):
             parts[role] = [f"{role}_0_SparseStaticEmbedding"]
             # The table as a SparseStaticEmbedding, whose tokens never add up, and the tokenizer.
             inner = folder / parts[role][0]
@@ -336,7 +326,7 @@ def save_splade(
     sentence_layout.write_modules({"": "sentence_transformers.models.Router"}, folder)
 
 
-def save_masked_lm(side: TrainableSplade, folder: Path, kind: torch.dtype) -> None:
+def save_masked_lm(side: text_sides.TrainableSplade, folder: Path, kind: torch.dtype) -> None:
     """A masked LM of transformers with its tokenizer and its largest number of tokens."""
     whole = deepcopy(side).to(kind)
     whole.model.set_output_embeddings(whole.decoder)
@@ -347,7 +337,11 @@ def save_masked_lm(side: TrainableSplade, folder: Path, kind: torch.dtype) -> No
 
 
 def save_dpr(
-    query: TrainableDpr, document: TrainableDpr, model: TextPairSettings, folder: Path, kind: torch.dtype
+    query: text_sides.TrainableDpr,
+    document: text_sides.TrainableDpr,
+    model: TextPairSettings,
+    folder: Path,
+    kind: torch.dtype,
 ) -> None:
     """Two folders of transformers, `query` and `document`, as DPR's loader reads them."""
     import transformers
@@ -366,7 +360,11 @@ def save_dpr(
 
 
 def save_sentence(
-    query: TrainableSentence, document: TrainableSentence, model: TextPairSettings, folder: Path, kind: torch.dtype
+    query: text_sides.TrainableSentence,
+    document: text_sides.TrainableSentence,
+    model: TextPairSettings,
+    folder: Path,
+    kind: torch.dtype,
 ) -> None:
     """The layout of sentence-transformers; queries and documents have one network."""
     with quietly():
@@ -375,12 +373,12 @@ def save_sentence(
 
 # From a source and the largest number of tokens to the sides of queries and of documents, which may be one; and the two
 # sides into an empty folder, as weights of a type.
-Load = Callable[[Source, int | None], tuple[TrainableText, TrainableText]]
+Load = Callable[[Source, int | None], tuple[text_sides.TrainableText, text_sides.TrainableText]]
 Save = Callable[[Any, Any, TextPairSettings, Path, torch.dtype], None]
 FAMILIES: Mapping[str, tuple[Load, Save]] = {
-    "vdr": (load_vdr_sides, save_vdr),
-    "svdr": (load_vdr_sides, save_vdr),
-    "splade": (load_splade_sides, save_splade),
-    "dpr": (load_dpr_sides, save_dpr),
-    "sentence": (load_sentence_sides, save_sentence),
+    "vdr": (text_sides.load_vdr_sides, save_vdr),
+    "svdr": (text_sides.load_vdr_sides, save_vdr),
+    "splade": (text_sides.load_splade_sides, save_splade),
+    "dpr": (text_sides.load_dpr_sides, save_dpr),
+    "sentence": (text_sides.load_sentence_sides, save_sentence),
 }

@@ -22,15 +22,12 @@ from lexvl_plugins.train.common.tower_pair import TextStore, TrainingBatch
 
 @dataclass(frozen=True)
 class QueriesWithPassages:
-    """Queries that have a positive, with their passages.
+    """Queries that have a positive, with their passages, ascending by id; others name these by their positions.
 
     Attributes:
-        ids: query_id of each query.
-        queries: its text.
-        positives: relevance, at least 1, of its passages that are relevant, by their positions.
-        negatives: positions of its passages that are judged and not relevant: hard negatives.
-        passages: the passages of all queries, and others, ascending by id.
-        scores: a teacher's scores of passages of each query, by their positions; empty where the data have none.
+        positives: relevance, at least 1, of the relevant passages of each query.
+        negatives: its passages that are judged and not relevant: hard negatives.
+        scores: a teacher's scores of passages of each query; empty where the data have none.
         corpora: the number of each query's corpus; empty where there is one.
     """
 
@@ -173,12 +170,10 @@ def read_passages(dataset: Dataset, needed: set[str], others: int, titles: bool 
 
 
 class QueryBatches:
-    """Draws batches of queries, each with one positive and, from each query's own, some hard negatives.
+    """Draws batches of queries, each with one positive and from its own some hard negatives, or else random passages.
 
-    A positive of one query is not drawn for another query to which it is relevant too, as long as the epoch has other
-    queries left: it would count as wrong there. A query without enough hard negatives gets random passages besides.
-    The queries of a batch have one corpus: passages of another one are no negatives to learn from. With a `bucket`
-    above 1, so many batches of queries are sorted by the lengths of their positives before they are divided.
+    As long as an epoch has other queries, no positive is relevant to two of a batch, whose queries have one corpus.
+    With a `bucket` above 1, so many batches are sorted by the lengths of their positives before they are divided.
     """
 
     def __init__(

@@ -27,16 +27,10 @@ from lexvl_anserini.encoders.families.sentence import load_sentence
 from lexvl_anserini.encoders.families.splade import fits, load_table_reader
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts import backbones
+from lexvl_anserini.encoders.parts import tokens as token_columns
 from lexvl_anserini.encoders.parts.batches import PassageReader, read_passage, sort_by_length
 from lexvl_anserini.encoders.parts.pooling import Head, elu1p, log1p_relu, pool_max
 from lexvl_anserini.encoders.parts.tables import Constant, LiLsr, idf
-from lexvl_anserini.encoders.parts.tokens import (
-    TextReader,
-    TokenColumns,
-    load_tokenizer,
-    make_all_columns,
-    make_columns_without,
-)
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Document
 from lexvl_plugins.train.common.tower_pair import TextBatch, Tokenised, add_types, compute_logits
@@ -51,7 +45,7 @@ class TrainableText(nn.Module):
     The joiner is between the title and the text of a document.
     """
 
-    def __init__(self, reader: TextReader, columns: TokenColumns, joiner: str = " "):
+    def __init__(self, reader: token_columns.TextReader, columns: token_columns.TokenColumns, joiner: str = " "):
         super().__init__()
         self.reader, self.columns, self.joiner = reader, columns, joiner
 
@@ -89,7 +83,7 @@ class TrainableVdr(TrainableText):
     tokens: Tensor
 
     def __init__(self, side: vdr.Side, max_length: int | None):
-        reader = TextReader(side.reader.tokenizer, side.reader.max_length, limit=side.reader.limit)
+        reader = token_columns.TextReader(side.reader.tokenizer, side.reader.max_length, limit=side.reader.limit)
         super().__init__(reader.with_max_length(max_length), side.columns, vdr.PUBLISHED_JOINER)
         if side.backbone.config.model_type != "bert":
             raise UsageError(f"kind vdr trains a BERT; the checkpoint is a {side.backbone.config.model_type} model")
@@ -139,7 +133,7 @@ class TrainableSplade(TrainableText):
 
     model: Any
 
-    def __init__(self, model: Any, reader: TextReader, columns: TokenColumns):
+    def __init__(self, model: Any, reader: token_columns.TextReader, columns: token_columns.TokenColumns):
         super().__init__(reader, columns)
         # The decoder is apart, so that the model never computes logits [B, L, V].
         decoder = model.get_output_embeddings()
@@ -179,12 +173,12 @@ def load_splade_sides(source: Source, max_length: int | None) -> tuple[Trainable
     )
     if head:
         reset_head(model, folder)
-    tokenizer = load_tokenizer(source.tokenizer_folder())
+    tokenizer = token_columns.load_tokenizer(source.tokenizer_folder())
     rows = len(model.get_output_embeddings().weight)
     if not fits(rows, tokenizer):
         raise CheckpointError(f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model {rows}")
-    reader = TextReader(tokenizer, max_length or 256, limit=backbones.read_position_limit(model.config))
-    side = TrainableSplade(model.float(), reader, make_all_columns(tokenizer))
+    reader = token_columns.TextReader(tokenizer, max_length or 256, limit=backbones.read_position_limit(model.config))
+    side = TrainableSplade(model.float(), reader, token_columns.make_all_columns(tokenizer))
     return side, side
 
 
@@ -204,7 +198,7 @@ class TrainableTable(TrainableText):
     """w_j = n_j table_j over the own tokens of a text, as `BagTower` has it; every token is a dimension."""
 
     def __init__(self, tokenizer: Any, table: nn.Module, adds: bool):
-        super().__init__(load_table_reader(tokenizer), make_columns_without(tokenizer, []))
+        super().__init__(load_table_reader(tokenizer), token_columns.make_columns_without(tokenizer, []))
         self.table, self.adds = table, adds
 
     def forward(self, batch: TextBatch) -> Tensor:
@@ -232,8 +226,8 @@ def make_table_side(settings: TableSettings, document: TrainableSplade, passages
 class TrainableDpr(TrainableText):
     """v = the [CLS] state of a BERT, neither projected (unless the checkpoint is) nor normalised."""
 
-    def __init__(self, bert: Any, projection: nn.Module, reader: TextReader):
-        super().__init__(reader, make_all_columns(reader.tokenizer))
+    def __init__(self, bert: Any, projection: nn.Module, reader: token_columns.TextReader):
+        super().__init__(reader, token_columns.make_all_columns(reader.tokenizer))
         if bert.config.model_type not in ("bert", "dpr"):
             raise UsageError(f"kind dpr trains a BERT; the checkpoint is a {bert.config.model_type} model")
         self.bert_model, self.projection = bert, projection
@@ -261,7 +255,9 @@ def load_dpr_sides(source: Source, max_length: int | None) -> tuple[TrainableDpr
     limit = backbones.read_position_limit(config)
     length = max_length or min(256, limit or 256)
     side = TrainableDpr(
-        bert, projection, TextReader(load_tokenizer(source.tokenizer_folder(), size), length, limit=limit)
+        bert,
+        projection,
+        token_columns.TextReader(token_columns.load_tokenizer(source.tokenizer_folder(), size), length, limit=limit),
     )
     return side, side
 
@@ -275,7 +271,9 @@ class TrainableSentence(TrainableText):
         if max_length is not None:
             model.max_seq_length = max_length
         length = model.max_seq_length or backbones.read_position_limit(model[0].auto_model.config) or 512
-        super().__init__(TextReader(model.tokenizer, length), make_all_columns(model.tokenizer))
+        super().__init__(
+            token_columns.TextReader(model.tokenizer, length), token_columns.make_all_columns(model.tokenizer)
+        )
         self.model, self.cosine = model, cosine
         prompts = getattr(model, "prompts", None) or {}
         self.prompts = [prompts.get(side) or "" for side in ("query", "document")]
