@@ -35,17 +35,16 @@ BATCH = Encoded(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.0], [0.0, 1.0]
 
 def test_penalties_by_hand() -> None:
     l1, flops = {"name": "l1", "side": "query", "weight": 0.5}, {"name": "flops", "side": "document", "weight": 2.0}
-    late = {"ramp_steps": 4}
-    assert penalty_of(recipe_of(), BATCH) == 0
-    assert penalty_of(recipe_of({**l1, "ramp": "n"}), BATCH) == 1.5
-    assert penalty_of(recipe_of({**flops, "ramp": "n"}), BATCH) == 2 * (1.5**2 + 0.5**2)
-    assert [penalty_of(recipe_of({**l1, **late}), BATCH, step) for step in (0, 2, 4)] == [0, 0.375, 1.5]
-    assert [penalty_of(recipe_of({**l1, **late, "ramp": "n"}), BATCH, step) for step in (0, 1, 3)] == [
-        0.09375,
-        0.375,
-        1.5,
-    ]
-    assert penalty_of(recipe_of({**flops, "ramp": "n", "options": {"threshold": 1}}), BATCH) == 0
+    late = {**l1, "ramp_steps": 4}
+    for regularisers, steps, expected in (
+        ([], [0], [0]),
+        ([{**l1, "ramp": "n"}], [0], [1.5]),
+        ([{**flops, "ramp": "n"}], [0], [2 * (1.5**2 + 0.5**2)]),
+        ([late], [0, 2, 4], [0, 0.375, 1.5]),
+        ([{**late, "ramp": "n"}], [0, 1, 3], [0.09375, 0.375, 1.5]),
+        ([{**flops, "ramp": "n", "options": {"threshold": 1}}], [0], [0]),
+    ):
+        assert [penalty_of(recipe_of(*regularisers), BATCH, step) for step in steps] == expected
 
 
 @pytest.mark.parametrize(
@@ -63,19 +62,15 @@ def test_a_regulariser_sees_the_texts_that_the_objective_scores(expanded: bool, 
 def test_the_regulariser_of_splade_is_that_of_positives_and_of_negatives() -> None:
     half = [{"name": "flops", "side": side, "weight": 0.5, "ramp": "n"} for side in ("positives", "negatives")]
     assert penalty_of(recipe_of(*half), BATCH) == (9 + 1) / 2
-    without = Encoded(BATCH.query, BATCH.positives)
     with pytest.raises(UsageError, match="regulariser flops of negatives: 0 hard negatives of 1 queries"):
-        penalty_of(recipe_of(*half), without)
+        penalty_of(recipe_of(*half), Encoded(BATCH.query, BATCH.positives))
 
 
 def test_a_running_penalty_counts_the_first_twice() -> None:
-    both = [
-        {"name": "flops", "side": "query", "weight": 1.0, "ramp": "n"},
-        {"name": "l1", "side": "query", "weight": 1.0, "ramp": "n"},
-    ]
-    assert penalty_of(recipe_of(*both), BATCH) == 5 + 3
-    assert penalty_of(recipe_of(*both, running_penalty=True), BATCH) == 5 + 5 + 3
-    sides = [{**both[0], "side": "positives"}, both[0], both[1]]
+    flops, l1 = ({"name": name, "side": "query", "weight": 1.0, "ramp": "n"} for name in ("flops", "l1"))
+    assert penalty_of(recipe_of(flops, l1), BATCH) == 5 + 3
+    assert penalty_of(recipe_of(flops, l1, running_penalty=True), BATCH) == 5 + 5 + 3
+    sides = [{**flops, "side": "positives"}, flops, l1]
     assert penalty_of(recipe_of(*sides, running_penalty=True), BATCH) == 2 * (9 + 5) + 3
 
 

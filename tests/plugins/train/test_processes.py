@@ -139,15 +139,11 @@ def of_lexlip(name: str, **plan: Any) -> Recipe:
 
 
 @pytest.mark.parametrize("name", OF_WHOLE)
-def test_objectives_of_the_whole_batch_train_in_one_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objectives_of_the_whole_batch_have_one_process_and_no_pieces(name, monkeypatch):
+    """The key was read, and all rows passed together."""
     monkeypatch.setattr(Processes, "state", State())
     with pytest.raises(UsageError, match=f"recipe lexlip-small: {name}: trains in one process, found 2"):
         Processes(cpu=True).check(of_lexlip(name))
-
-
-@pytest.mark.parametrize("name", OF_WHOLE)
-def test_objectives_of_the_whole_batch_have_no_pieces(name: str) -> None:
-    """The key was read, and all rows passed together."""
     with pytest.raises(UsageError, match=f"optimisation.piece: {name} reads a whole batch at once; leave piece out"):
         of_lexlip(name, piece=2)
 

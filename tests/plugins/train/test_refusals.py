@@ -191,9 +191,7 @@ def test_lamb_follows_its_equation() -> None:
         torch.testing.assert_close(weight.detach(), expected)
 
 
-def test_lamb_without_timm_ends_before_the_data_are_read(
-    texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lamb_without_timm_ends_before_the_data_are_read(texts, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "timm.optim", None)
     plan = {"steps": 2, "batch_size": 2, "optimiser": "lamb"}
     recipe = recipe_of(texts, "vdr", {"query": FRESH}, optimisation=plan)

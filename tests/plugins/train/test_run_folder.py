@@ -19,10 +19,10 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_plugins.train.common.processes import make_accelerator
 from lexvl_plugins.train.images.captioned import CaptionedImages, read_captioned
 from lexvl_plugins.train.loop import train
-from lexvl_plugins.train.recipe import Recipe, check_recipe
+from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.run_folder import OURS, clear, reserve, tidy
 from lexvl_plugins.train.splits import check
-from tests.plugins.train.tiny_training import rows_of, same_weights, write_plain_squares
+from tests.plugins.train.tiny_training import rows_of, same_weights, tiny_recipe, write_plain_squares
 
 AT_THE_END = {"best", "best.safetensors", "curve.png", "failed-batch.json"}
 DATA = {"training": "a", "validation": "b"}
@@ -31,22 +31,16 @@ DATA = {"training": "a", "validation": "b"}
 def recipe_of(corpus: str, **changes: Any) -> Recipe:
     """A recipe of six steps; `changes` replace top-level entries."""
     tower = {"width": 8, "layers": 1, "heads": 2}
-    content: dict[str, Any] = {
-        "name": "tiny",
-        "data": {"corpus": corpus},
-        "model": {
-            "kind": "vdr-crossmodal",
-            "topk": 4,
-            "text": {**tower, "max_length": 8, "dropout": 0.1},
-            "image": {**tower, "resolution": 16, "patch_size": 8},
-        },
-        "objective": {"name": "vdr", "options": {"topk": 4}},
-        "optimisation": {"steps": 6, "batch_size": 4, "warmup_steps": 2},
-        "state_every": 2,
-        "log_every": 4,
-        "validate_every": 6,
+    model = {
+        "kind": "vdr-crossmodal",
+        "topk": 4,
+        "text": {**tower, "max_length": 8, "dropout": 0.1},
+        "image": {**tower, "resolution": 16, "patch_size": 8},
     }
-    return check_recipe({**content, **changes}, "tiny.yaml")
+    objective = {"name": "vdr", "options": {"topk": 4}}
+    plan = {"steps": 6, "batch_size": 4, "warmup_steps": 2}
+    every = {"state_every": 2, "log_every": 4, "validate_every": 6}
+    return tiny_recipe(corpus, model, **{"objective": objective, "optimisation": plan, **every, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -226,9 +220,7 @@ def test_a_state_is_that_which_was_written_or_none(name: str, images: str, train
         train(recipe_of(images), tmp_path, device="cpu")
 
 
-def test_an_old_state_that_cannot_be_deleted_is_one_line(
-    images: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_state_that_cannot_be_deleted_is_one_line(images, tmp_path, monkeypatch):
     train(recipe_of(images), tmp_path, device="cpu", stop_after=3)
     remove = os.unlink
 

@@ -32,7 +32,7 @@ from lexvl_plugins.train.words import (
     read_class_names,
     read_kinds,
 )
-from tests.plugins.train.tiny_training import same_weights, weights_of, write_squares
+from tests.plugins.train.tiny_training import same_weights, tiny_recipe, weights_of, write_squares
 
 HEADS = ["encoder_?.head.*", "encoder_?.bias", "encoder_p.proj"]
 
@@ -61,23 +61,16 @@ def recipe_of(corpus: str, networks: dict[str, str], kind: str = "vdr-crossmodal
         "augmentation": {"flip": True},
         "optimisation": {"steps": 4, "batch_size": 4, "warmup_steps": 1, "average": 0.5, "learning_rate": 0.01},
     }
-    content = {
-        "name": "tiny",
-        "data": {"corpus": corpus},
-        "model": {
-            "kind": kind,
-            "topk": 8,
-            "dimensions": 6,
-            "hidden": 10,
-            "text": {"checkpoint": networks["text"], "least": 1, "max_length": 16, "dropout": 0.1},
-            "image": {"checkpoint": networks["image"], "grid": 2, "dropout": 0.1, "cells": 0.3},
-        },
-        "stages": [stage, {**stage, "trained": [*HEADS, "encoder_p.network.*"], "views": 0, **second}],
-        "validate_every": 4,
-        "state_every": 2,
-        "log_every": 1,
+    model = {
+        "kind": kind,
+        "topk": 8,
+        "dimensions": 6,
+        "hidden": 10,
+        "text": {"checkpoint": networks["text"], "least": 1, "max_length": 16, "dropout": 0.1},
+        "image": {"checkpoint": networks["image"], "grid": 2, "dropout": 0.1, "cells": 0.3},
     }
-    return check_recipe(content, "tiny.yaml")
+    stages = [stage, {**stage, "trained": [*HEADS, "encoder_p.network.*"], "views": 0, **second}]
+    return tiny_recipe(corpus, model, stages=stages, validate_every=4, state_every=2)
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +79,7 @@ def trained(corpus: str, networks: dict[str, str], tmp_path_factory: pytest.Temp
     return train(recipe_of(corpus, networks), tmp_path_factory.mktemp("trained"), device="cpu")
 
 
-def test_a_cache_gives_the_same_weights_and_is_read_by_the_next_run(
-    corpus: str, networks: dict[str, str], trained: Path, tmp_path: Path
-) -> None:
+def test_a_cache_gives_the_same_weights_and_is_read_by_the_next_run(corpus, networks, trained, tmp_path):
     """Stage two unfreezes the network; a third stage, over frozen networks again, computes what they became."""
     recipe = recipe_of(corpus, networks)
     model = train(recipe, tmp_path / "run", device="cpu", cache=tmp_path / "cache")
@@ -132,9 +123,7 @@ def test_only_what_changed_is_saved_and_networks_are_copied(trained: Path, netwo
 
 
 @pytest.mark.parametrize("stop", [2, 4, 6])
-def test_a_resumed_run_ends_with_the_same_weights(
-    stop: int, trained: Path, corpus: str, networks: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_resumed_run_ends_with_the_same_weights(stop, trained, corpus, networks, tmp_path):
     """Inside stage one, at its end, and inside stage two."""
     recipe = recipe_of(corpus, networks)
     assert train(recipe, tmp_path, device="cpu", stop_after=stop).name == "state"
@@ -157,9 +146,7 @@ def test_every_stage_keeps_a_checkpoint(trained: Path, corpus: str, networks: di
     assert about["validation"]["step"] == 4
 
 
-def test_the_state_of_the_stage_before_is_used_where_the_newest_is_damaged(
-    trained: Path, corpus: str, networks: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_state_of_the_stage_before_is_used_where_the_newest_is_damaged(trained, corpus, networks, tmp_path):
     recipe = recipe_of(corpus, networks)
     train(recipe, tmp_path, device="cpu", stop_after=6)  # states of 6 and of 4 steps, the end of stage one
     next((tmp_path / "state").glob("*.safetensors")).write_bytes(b"")
@@ -299,9 +286,7 @@ def test_class_words_weigh_as_much_as_terms_of_captions() -> None:
 
 
 @pytest.mark.parametrize("kind", ["vdr-crossmodal", "dense-crossmodal"])
-def test_a_pair_begins_with_the_weights_of_a_trained_one(
-    kind: str, trained: Path, corpus: str, networks: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_pair_begins_with_the_weights_of_a_trained_one(kind, trained, corpus, networks, tmp_path):
     """After one step of almost no length, the vectors are those of the start; a word that it lacks has a new row."""
     first = recipe_of(corpus, networks, kind)
     start = trained if kind == "vdr-crossmodal" else train(first, tmp_path / "first", device="cpu")
@@ -320,9 +305,7 @@ def test_rows_of_terms_are_matched_by_their_text() -> None:
     assert rows.flatten().tolist() == [2.0, 0.0, 1.0]
 
 
-def test_a_pair_does_not_begin_with_another_kind_or_over_another_network(
-    trained: Path, corpus: str, networks: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_pair_does_not_begin_with_another_kind_or_over_another_network(trained, corpus, networks, tmp_path):
     content = recipe_of(corpus, networks, "dense-crossmodal").model_dump(mode="json")
     content["model"]["start"] = str(trained)
     with pytest.raises(CheckpointError, match="encoder_q is of type 'vdr_crossmodal_text', expected"):
@@ -333,9 +316,7 @@ def test_a_pair_does_not_begin_with_another_kind_or_over_another_network(
         train(check_recipe(content, "other.yaml"), tmp_path / "network", device="cpu")
 
 
-def test_a_run_stops_after_some_hours_and_goes_on(
-    trained: Path, corpus: str, networks: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_run_stops_after_some_hours_and_goes_on(trained, corpus, networks, tmp_path):
     """Each call has time for one step; eight calls end with the weights of one call, across the end of a stage."""
     recipe = recipe_of(corpus, networks)
     written = [train(recipe, tmp_path, device="cpu", hours=1e-9) for _ in range(8)]

@@ -118,9 +118,7 @@ def test_the_first_pairs_are_held_out(tmp_path: Path) -> None:
     assert "xylophone" in whole.worded and "xylophone" not in stream.worded and stream.words["square"] == 6
 
 
-def test_words_that_come_once_are_forgotten_beyond_a_limit(
-    corpus: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_words_that_come_once_are_forgotten_beyond_a_limit(corpus, monkeypatch, tmp_path):
     monkeypatch.setattr(stream, "MOST_WORDS", 2)
     write_tar(tmp_path / "0.tar", {"a.png": picture(0)[0], "a.txt": b"one two two three", "b.png": picture(0)[0]})
     write_tar(tmp_path / "1.tar", {"a.png": picture(0)[0], "a.txt": b"one two"})
@@ -200,9 +198,7 @@ def test_processes_share_a_batch(corpus: str, tmp_path: Path, monkeypatch: pytes
     assert [len(part) for part in parts] == [4, 4] and torch.equal(torch.cat(parts), whole.documents.values)
 
 
-def test_an_image_that_cannot_be_decoded_gives_its_place_to_the_next(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_image_that_cannot_be_decoded_gives_its_place_to_the_next(tmp_path, caplog):
     members = pairs(range(8))
     members["000000003.png"] = b"<html>gone</html>"
     corpus = f"webdataset:{write_tar(tmp_path / '0.tar', members)}"
@@ -225,9 +221,7 @@ def rows_without_time(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("stop", [1, 4])
-def test_a_run_resumes_in_the_middle_of_a_shard(
-    stop: int, corpus: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_resumes_in_the_middle_of_a_shard(stop, corpus, trained, tmp_path, monkeypatch):
     """With the same weights and log; shards are surveyed once, and no pixels are stored."""
     train(streaming(corpus), tmp_path / "run", device="cpu", stop_after=stop)
     stored = sorted(path.name.rpartition("-")[0] for path in (tmp_path / "run").glob("stored-*"))
@@ -239,9 +233,7 @@ def test_a_run_resumes_in_the_middle_of_a_shard(
 
 
 @pytest.mark.parametrize("damage", ["gone", "other"])
-def test_a_shard_that_vanishes_stops_at_a_state(
-    damage: str, trained: Path, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_that_vanishes_stops_at_a_state(damage, trained, corpus, tmp_path, monkeypatch):
     """The error names it; when it is back, the run ends with the weights of an uninterrupted one."""
     folder = tmp_path / "shards"
     write_shards(folder, 42, 7)

@@ -15,12 +15,7 @@ from lexvl_anserini.ground.records import Qrel, TeacherScore, Topic
 
 PASSAGE = {"title": "Paris", "text": "the capital é", "passage_id": "7"}
 ENTRIES: list[dict[str, Any]] = [
-    {
-        "question": "where?",
-        "answers": [],
-        "positive_ctxs": [PASSAGE],
-        "hard_negative_ctxs": [{"text": "no\u2028thing"}],
-    },
+    {"question": "where?", "positive_ctxs": [PASSAGE], "hard_negative_ctxs": [{"text": "no\u2028thing"}]},
     {"question": "nowhere", "positive_ctxs": [], "hard_negative_ctxs": []},
     {"question": "who?", "query_id": "x", "positive_ctxs": [{"docid": 8, "text": "me"}], "negative_ctxs": [PASSAGE]},
 ]
@@ -34,11 +29,8 @@ def test_a_dpr_file(name: str, tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
     dataset = load_dataset(f"dpr:{path}")
     documents = list(dataset.documents())
-    assert [(document.title, document.text) for document in documents] == [
-        ("Paris", "the capital é"),
-        (None, "no\u2028thing"),
-        (None, "me"),
-    ]
+    texts = [("Paris", "the capital é"), (None, "no\u2028thing"), (None, "me")]
+    assert [(document.title, document.text) for document in documents] == texts
     assert (documents[0].doc_id, documents[2].doc_id) == ("7", "8")
     assert [(topic.query_id, topic.text) for topic in dataset.topics()] == [("1", "where?"), ("x", "who?")]
     assert list(dataset.qrels())[0] == Qrel("1", "7", 1) and list(dataset.qrels())[-1] == Qrel("x", "7", 0)
@@ -62,24 +54,29 @@ def test_a_hard_negative_with_the_text_of_a_positive_is_none(tmp_path: Path, cap
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("name", "content", "message"),
     [
-        ("[", "a.json: malformed JSON"),
-        ("{}", "a.json: no JSON array"),
-        ("[]", "a.json: no entry in it"),
-        ("[3]", "a.json entry 1: not an object"),
-        ('[{"positive_ctxs": []}]', "a.json entry 1: no 'question'; keys found: positive_ctxs"),
-        ('[{"question": "q"}]', "a.json entry 1: no 'positive_ctxs'; keys found: question"),
-        ('[{"question": "q", "positive_ctxs": {"a": 1}}]', "'positive_ctxs' is not a list of passages"),
-        ('[{"question": "q", "positive_ctxs": ["p"]}]', "passage 1 of 'positive_ctxs' is 'p', expected an object"),
-        ('[{"question": "q", "positive_ctxs": [{"title": "", "text": " "}]}]', "passage 1 of .* has no text"),
-        ('[{"question": "q", "positive_ctxs": []}]', "none of 1 entries has a positive"),
+        ("a.json", "[", "a.json: malformed JSON"),
+        ("a.json", "{}", "no JSON array"),
+        ("a.json", "[]", "no entry in it"),
+        ("a.json", "[3]", "entry 1: not an object"),
+        ("a.json", '[{"positive_ctxs": []}]', "entry 1: no 'question'; keys found: positive_ctxs"),
+        ("a.json", '[{"question": "q"}]', "entry 1: no 'positive_ctxs'; keys found: question"),
+        ("a.json", '[{"question": "q", "positive_ctxs": {"a": 1}}]', "'positive_ctxs' is not a list"),
+        ("a.json", '[{"question": "q", "positive_ctxs": ["p"]}]', "passage 1 of 'positive_ctxs' is 'p'"),
+        ("a.json", '[{"question": "q", "positive_ctxs": [{"title": "", "text": " "}]}]', "passage 1 of .* has no text"),
+        ("a.json", '[{"question": "q", "positive_ctxs": []}]', "none of 1 entries"),
+        ("a.json", '[{"question": "q", "positive_ctxs": [{"text": "a", "score": "high"}]}]', "'score' is 'high'"),
+        ("a.tsv", "", "a.tsv: no line in it; expected query, positive and optional negatives"),
+        ("a.tsv", "q\n", "line 1: 1 columns, expected 2 or more"),
+        ("a.tsv", "q\tp\nq\tp\tn\n", "line 2: 3 columns, expected 2 as in the first line"),
+        ("a.tsv", "q\t \n", "line 1: column 2 is empty"),
     ],
 )
-def test_a_damaged_dpr_file_raises(content: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(content)
+def test_a_damaged_file_raises(name: str, content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
     with pytest.raises(LexvlError, match=message):
-        list(load_dataset(f"dpr:{tmp_path}/a.json").topics())
+        list(load_dataset(f"{'dpr' if name == 'a.json' else 'pairs'}:{tmp_path}/{name}").topics())
 
 
 def test_an_id_with_two_texts_raises(tmp_path: Path) -> None:
@@ -96,21 +93,6 @@ def test_pairs_of_texts(tmp_path: Path) -> None:
     assert [topic.text for topic in dataset.topics()] == ["q"]
     assert [document.text for document in dataset.documents()] == ["one", "no", "two"]
     assert [qrel.relevance for qrel in dataset.qrels()] == [1, 0, 1, 0]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "a.tsv: no line in it; expected query, positive and optional negatives"),
-        ("q\n", "line 1: 1 columns, expected 2 or more"),
-        ("q\tp\nq\tp\tn\n", "line 2: 3 columns, expected 2 as in the first line"),
-        ("q\t \n", "line 1: column 2 is empty"),
-    ],
-)
-def test_a_damaged_file_of_pairs_raises(content: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "a.tsv").write_text(content)
-    with pytest.raises(LexvlError, match=message):
-        list(load_dataset(f"pairs:{tmp_path}/a.tsv").topics())
 
 
 def test_triples_of_ids(tmp_path: Path) -> None:
@@ -138,15 +120,11 @@ def test_triples_of_ids(tmp_path: Path) -> None:
 
 
 def test_scores_of_a_dpr_file(tmp_path: Path) -> None:
-    """A passage without a score has none; files of texts alone have no scores."""
-    path = tmp_path / "a.jsonl"
+    """A passage without a score has none."""
     entry = {"question": "q", "positive_ctxs": [{**PASSAGE, "score": 2}], "hard_negative_ctxs": [{"text": "x"}]}
-    path.write_text(json.dumps(entry))
-    dataset = load_dataset(f"dpr:{path}")
+    (tmp_path / "a.jsonl").write_text(json.dumps(entry))
+    dataset = load_dataset(f"dpr:{tmp_path}/a.jsonl")
     assert dataset.scores is not None and list(dataset.scores()) == [TeacherScore("1", "7", 2.0)]
-    path.write_text(json.dumps({**entry, "positive_ctxs": [{**PASSAGE, "score": "high"}]}))
-    with pytest.raises(LexvlError, match="passage 1 of 'positive_ctxs': 'score' is 'high', expected a number"):
-        list(load_dataset(f"dpr:{path}").topics())
 
 
 LONG = "The second sentence of this text has more than forty characters."

@@ -24,12 +24,12 @@ from lexvl_anserini.ground.records import Document
 from lexvl_plugins.train.common.tower_pair import TextStore
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.model_settings import TEXT_KINDS
-from lexvl_plugins.train.recipe import Recipe, check_recipe, read_recipe
+from lexvl_plugins.train.recipe import Recipe, read_recipe
 from lexvl_plugins.train.splits import Sources, check, read_splits
 from lexvl_plugins.train.texts.material import TextMaterial, TextValidation, compute_ndcg
 from lexvl_plugins.train.texts.query_passages import QueriesWithPassages, QueryBatches, join, read_query_passages
 from lexvl_plugins.train.texts.sides import load_vdr_sides
-from tests.plugins.train.tiny_training import losses_of
+from tests.plugins.train.tiny_training import losses_of, tiny_recipe
 
 QUERIES = ["a red boat", "boats", "", "green é boats on the grey sea"]
 
@@ -41,16 +41,12 @@ def recipe_of(corpus: str, kind: str, model: Mapping[str, Any] | None = None, **
     """Four steps; fresh towers, where `model` names no others."""
     fresh = {"words": 200, "width": 16, "layers": 1, "heads": 2, "max_length": 16}
     content = {
-        "name": "tiny",
         "data": {"corpus": corpus, "held_out": 4},
-        "model": {"kind": kind, "query": fresh, **(model or {})},
         "objective": {"name": "info_nce", "learn_temperature": True},
         "optimisation": {"steps": 4, "batch_size": 3, "negatives": 1, "warmup_steps": 1, "learning_rate": 0.01},
-        "state_every": 1,
         "validate_every": 4,
-        "log_every": 1,
     }
-    return check_recipe({**content, **changes}, "tiny.yaml")
+    return tiny_recipe(corpus, {"kind": kind, "query": fresh, **(model or {})}, **{**content, **changes})
 
 
 def loaded(kind: str, folder: Path) -> Any:
@@ -106,9 +102,7 @@ def at(golden: Path, model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("kind", "model"), CASES)
-def test_the_encoder_that_loads_is_the_pair_that_was_trained(
-    kind: str, model: Mapping[str, Any], texts: str, golden: Path, tmp_path: Path
-) -> None:
+def test_the_encoder_that_loads_is_the_pair_that_was_trained(kind, model, texts, golden, tmp_path):
     """The parametrised test of all families: train, save, load, equal vectors to 1e-5."""
     recipe = recipe_of(texts, kind, at(golden, model))
     material = TextMaterial.read(recipe, tmp_path / "made", Sources.read(recipe, None, tmp_path))
@@ -142,9 +136,7 @@ def test_a_decoder_trains(texts: str, golden: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", [FRESH, TWO])
-def test_queries_and_documents_keep_their_own_numbers_of_terms(
-    model: Mapping[str, Any], texts: str, golden: Path, tmp_path: Path
-) -> None:
+def test_queries_and_documents_keep_their_own_numbers_of_terms(model, texts, golden, tmp_path):
     """One network or two: as many terms as the recipe says, and the trained folder trains on as one network."""
     recipe = recipe_of(texts, "vdr", {**model, "topk": 7, "query_topk": 3})
     folder = train(recipe, tmp_path / "run", device="cpu")

@@ -113,9 +113,7 @@ def test_the_best_checkpoint_is_that_of_the_best_validation(scores: list[float],
 
 
 @pytest.mark.parametrize("stop", [None, 1, 2])
-def test_a_stage_ends_where_validation_does_not_improve(
-    stop: int | None, scores: list[float], texts: str, tmp_path: Path
-) -> None:
+def test_a_stage_ends_where_validation_does_not_improve(stop, scores, texts, tmp_path):
     """The best is that of step 1; two more end the stage of four steps at step 3, and the next one begins at step 4."""
     plan = {"steps": 4, "batch_size": 3, "patience": 2}
     stage = {"objective": {"name": "info_nce"}, "optimisation": plan}
@@ -145,9 +143,7 @@ def failing(encoded: Encoded, gradient: bool = False) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("options", "found"), [({}, "the loss is nan"), ({"gradient": True}, "the gradients are not finite")]
 )
-def test_a_loss_of_no_number_stops_with_the_batch(
-    options: dict[str, Any], found: str, texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loss_of_no_number_stops_with_the_batch(options, found, texts, tmp_path, monkeypatch):
     for table in ("lexvl_plugins.train.common.learner", "lexvl_plugins.train.recipe"):
         monkeypatch.setattr(f"{table}.OBJECTIVES", {**loss.OBJECTIVES, "failing": loss.LossRow(failing)})
     recipe = recipe_of(texts, "dpr", objective={"name": "failing", "options": options})
@@ -197,9 +193,7 @@ def test_collapses_by_hand() -> None:
     assert collapsed(same, "dpr") == ["queries have the same vector (query_alike 1)"]
 
 
-def test_a_collapse_is_one_warning(
-    images: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_collapse_is_one_warning(images, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("lexvl_plugins.train.watching.measure_batch", lambda encoded, model: {"query_terms": 0.0})
     with caplog.at_level(logging.WARNING):
         train(recipe_of_images(images, log_every=1), tmp_path, device="cpu")
