@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ from lexvl_plugins.train.common.processes import (
 from lexvl_plugins.train.common.tower_pair import TowerPair
 from lexvl_plugins.train.images.dense_heads import HeadMaterial
 from lexvl_plugins.train.images.material import Material
-from lexvl_plugins.train.model_settings import HeadSettings, ImagePairSettings, ModelSettings, TextPairSettings
+from lexvl_plugins.train.model_settings import HeadSettings, ModelSettings, TextPairSettings
 from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.splits import TRAINING, Sources
 from lexvl_plugins.train.texts.material import TextMaterial
@@ -96,8 +97,10 @@ def train(
             log.info("%s: trained already, nothing to do", output)
             run_folder.tidy(own)
             return output / run_folder.MODEL
-        with processes.let_first_begin():
-            processes.copy(output / run_folder.WORDS, own / run_folder.WORDS)
+        with processes.state.main_process_first():
+            # Transformers saves fresh networks in the first process alone.
+            if not processes.first and (output / run_folder.WORDS).is_dir():
+                copytree(output / run_folder.WORDS, own / run_folder.WORDS)
             material: AnyMaterial = READERS[type(recipe.model)](recipe, own, sources)
         saving = Saving(recipe, output, material, sources.digests, keep_every)
         run = Training(recipe, output, own, processes, chosen, material, material.make_pair(recipe, chosen), saving)
@@ -128,7 +131,7 @@ class Training:
             resumed[:] = [self.start_learner(self.find_stage(step))]
             return resumed[0].accelerator
 
-        with self.processes.let_first_begin():
+        with self.processes.state.main_process_first():
             progress = run_folder.resume(start_at, self.output)
         run_folder.rewind(self.own, progress.step)
         before = progress.step
@@ -172,9 +175,11 @@ class Training:
         inputs = self.material.make_stage_inputs(recipe, number, learner.pair)
         self.announce(number, progress.step, len(inputs.batches))
         learner.pair.train()
+        # Those of the dimensions that search uses.
+        terms = self.material.columns.vocabulary.terms[getattr(recipe.model, "registers", 0) :]
         began = time.monotonic() - progress.seconds
         with open(self.own / run_folder.LOG, "ab") as lines, open(self.own / run_folder.EXAMPLES, "ab") as examples:
-            watch = Watch(recipe, stage, first, self.own, self.terms, inputs, lines, examples)
+            watch = Watch(recipe, stage, first, self.own, terms, inputs, lines, examples)
             for step in range(progress.step, last):
                 try:
                     taken = learner.take_step(recipe, stage, inputs.batches, step, step - first)
@@ -194,7 +199,8 @@ class Training:
                 progress.record(taken.loss, taken.parts, time.monotonic() - began)
                 watch.report_step(taken, learner, progress)
                 done = progress.step - first
-                if self.processes.agree(watch.shall_end(progress)):
+                patience = stage.optimisation.patience
+                if patience and self.processes.agree(progress.count_waits(first) >= patience):
                     watch.end_early(progress)
                 stops = progress.step >= last or self.processes.agree(time.monotonic() >= deadline)
                 name = self.saving.name_due(number, done, inputs.batches.per_epoch, progress.step == end)
@@ -205,13 +211,6 @@ class Training:
                     run_folder.save_state(learner.accelerator, self.output, progress)
                 if stops:
                     break
-
-    @property
-    def terms(self) -> tuple[str, ...]:
-        """The terms of the dimensions that search uses."""
-        model = self.recipe.model
-        first = model.registers if isinstance(model, ImagePairSettings) else 0
-        return self.material.columns.vocabulary.terms[first:]
 
     def announce(self, number: int, step: int, items: int) -> None:
         """Logs what is about to be trained."""

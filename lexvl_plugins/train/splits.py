@@ -50,11 +50,6 @@ class Sources:
         check_batches(recipe, len(data[TRAINING]))
         return cls(data, compute_digests(recipe, data), Cache(cache))
 
-    def keep(self) -> None:
-        """Writes what is known of shards into the cache, for a run that resumes."""
-        if isinstance(stream := self.data[TRAINING], StreamedImages):
-            stream.keep(self.cache.folder)
-
     @property
     def images(self) -> dict[str, CaptionedImages]:
         """The images with captions in memory, by role."""

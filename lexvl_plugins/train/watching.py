@@ -88,11 +88,6 @@ class Watch:
         pair.train()
         learner.pair.train()
 
-    def shall_end(self, progress: run_folder.TrainingState) -> bool:
-        """Whether validation has not improved for `patience` validations."""
-        patience = self.stage.optimisation.patience
-        return patience > 0 and progress.count_waits(self.first) >= patience
-
     def end_early(self, progress: run_folder.TrainingState) -> None:
         """Ends the stage early: the progress becomes that of its end."""
         plan = self.stage.optimisation

@@ -11,10 +11,9 @@ import ctypes
 import logging
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import copytree
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TypeVar
 
@@ -63,11 +62,6 @@ class Processes:
         """Whether this is the process that writes."""
         return bool(self.state.is_main_process)
 
-    def let_first_begin(self) -> AbstractContextManager[None]:
-        """A block that the first process ends before the others begin it."""
-        block: AbstractContextManager[None] = self.state.main_process_first()
-        return block
-
     def agree(self, value: bool) -> bool:
         """The value that the first process has."""
         from accelerate.utils import broadcast_object_list
@@ -86,11 +80,6 @@ class Processes:
         else:
             with TemporaryDirectory() as own:
                 yield Path(own)
-
-    def copy(self, folder: Path, own: Path) -> None:
-        """Copies what the first process wrote: transformers saves fresh networks in that process alone."""
-        if not self.first and folder.is_dir():
-            copytree(folder, own)
 
     def check(self, recipe: Recipe) -> None:
         """Checks that all processes can have as many rows of each batch, and that all objectives can be shared out."""

@@ -201,11 +201,6 @@ class ImageBatch(NamedTuple):
 
     values: Tensor
 
-    @property
-    def computed(self) -> bool:
-        """Whether the values are cells."""
-        return self.values.dim() == 3
-
 
 class OwnImages(ImageBatch):
     """The rows of this process alone, of a batch that several processes share."""

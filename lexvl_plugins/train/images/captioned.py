@@ -30,7 +30,6 @@ from lexvl_plugins.train.common.tower_pair import ImageBatch, StateStore, TextSt
 from lexvl_plugins.train.objectives.family_losses import compute_mask_probability
 from lexvl_plugins.train.recipe import Augmentation, Recipe
 from lexvl_plugins.train.run_folder import STORED
-from lexvl_plugins.train.words import Texts
 
 
 @dataclass(frozen=True)
@@ -48,11 +47,6 @@ class CaptionedImages:
     def texts(self) -> list[str]:
         """All captions, image by image."""
         return [text for texts in self.captions for text in texts]
-
-    @property
-    def worded(self) -> Texts:
-        """What a vocabulary is learned from."""
-        return self.texts
 
     @property
     def first(self) -> np.ndarray:

@@ -57,19 +57,16 @@ class Material:
     networks: Networks | None
     sources: Sources
 
-    @property
-    def tokenizer(self) -> Any:
-        """The tokenizer of the texts."""
-        return self.reader.tokenizer
-
     @classmethod
     def read(cls, recipe: Recipe, output: Path, sources: Sources) -> Material:
         """Learns or copies the tokenizer below `output`, loads the networks and tokenises the captions."""
         model = recipe.model
         assert isinstance(model, ModelSettings)
-        sources.keep()
         data: Mapping[str, Any] = sources.data
-        text, image, captions = model.text, model.image, data[TRAINING].worded
+        text, image, trained = model.text, model.image, data[TRAINING]
+        captions = trained.words if isinstance(trained, StreamedImages) else trained.texts
+        if isinstance(trained, StreamedImages):
+            trained.keep(sources.cache.folder)  # for a run that resumes
         networks = None
         if model.whole:
             assert isinstance(image, ImageSettings)
@@ -93,7 +90,7 @@ class Material:
             pair.parts.update(make_parts(pair, recipe.stages, self.networks.text))
         pair.to(device)
         if self.model.start and self.networks:
-            begin_with(pair, self.model.start, self.model, self.networks, self.tokenizer)
+            begin_with(pair, self.model.start, self.model, self.networks, self.reader.tokenizer)
         else:
             standardise(pair, self)
         return pair
@@ -114,10 +111,10 @@ class Material:
     def save(self, recipe: Recipe, pair: tower_pair.TowerPair, folder: Path) -> None:
         """Writes the pair in the layout of its encoder."""
         if self.model.kind == "stair" and self.model.whole:
-            save_new_stair(pair, recipe, self.model, self.tokenizer, folder)
+            save_new_stair(pair, recipe, self.model, self.reader.tokenizer, folder)
             return
         words = weigh_class_words(recipe, self, pair)
-        save_pair(pair, recipe, self.model, self.tokenizer, self.columns, folder, self.networks, words)
+        save_pair(pair, recipe, self.model, self.reader.tokenizer, self.columns, folder, self.networks, words)
 
 
 def tokenise(

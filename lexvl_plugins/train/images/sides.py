@@ -126,7 +126,7 @@ class ImageOver(OverNetwork):
         """Standardised cells [B, 1 + grid^2, D], the mean first, with dropout in training."""
         cells = (
             batch.values
-            if batch.computed
+            if batch.values.dim() == 3  # they are cells
             else pretrained.all_cells(pretrained.list_layers(self.network, batch.values), self.settings.grid)
         )
         return dropout(self.standard(cells), self.settings.dropout, self.training)

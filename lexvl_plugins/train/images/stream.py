@@ -35,7 +35,7 @@ from lexvl_plugins.train.corpora.webdataset import ShardImage, find_shards, read
 from lexvl_plugins.train.images.captioned import CaptionedImages, augment
 from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.run_folder import STORED
-from lexvl_plugins.train.words import Texts, count_words
+from lexvl_plugins.train.words import count_words
 
 log = logging.getLogger(__name__)
 
@@ -139,11 +139,6 @@ class StreamedImages:
 
     def __len__(self) -> int:
         return self.stop - self.start
-
-    @property
-    def worded(self) -> Texts:
-        """What a vocabulary is learned from."""
-        return self.words
 
     def split_off(self, every: int) -> tuple[StreamedImages, CaptionedImages]:
         """Splits off the first of the pairs, one of `every`, for validation; the first ones are in few shards."""

@@ -239,25 +239,20 @@ def test_a_dense_pair_that_changed_is_refused(dense: str, corpus: str, tmp_path:
 
 HEADS = ["encoder_?.head.*", "encoder_?.proj"]
 # The stages of two families: LexLIP's phases and its fine-tuning, STAIR's three stages.
+LEXLIP, OVER_VIEWS = {"name": "lexlip", "temperature": 0.05}, {"trained": HEADS, "views": 2}
 STAGED: dict[str, list[dict[str, Any]]] = {
     "lexlip": [
+        {"objective": LEXLIP, "auxiliaries": [{"name": "masked_words", "weight": 1.0}], **OVER_VIEWS},
         {
-            "objective": {"name": "lexlip", "temperature": 0.05},
-            "auxiliaries": [{"name": "masked_words", "weight": 1.0}],
-            "trained": HEADS,
-            "views": 2,
-        },
-        {
-            "objective": {"name": "lexlip_momentum", "temperature": 0.05},
+            "objective": {**LEXLIP, "name": "lexlip_momentum"},
             "momentum": {"queue": 6, "decay": 0.9},
-            "trained": HEADS,
-            "views": 2,
+            **OVER_VIEWS,
         },
-        {"objective": {"name": "lexlip", "temperature": 0.05}, "trained": []},
+        {"objective": LEXLIP, "trained": []},
     ],
     "stair": [
-        {"objective": {"name": "stair", "options": {"masked": True}}, "trained": HEADS, "views": 2},
-        {"objective": {"name": "stair"}, "trained": ["encoder_q.head.*"], "views": 2},
+        {"objective": {"name": "stair", "options": {"masked": True}}, **OVER_VIEWS},
+        {"objective": {"name": "stair"}, **OVER_VIEWS, "trained": ["encoder_q.head.*"]},
         {"objective": {"name": "stair"}, "auxiliaries": [{"name": "caption_gated", "weight": 0.1}]},
     ],
 }

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +84,8 @@ def test_clear_deletes_all_files_of_a_run(images: str, tmp_path: Path) -> None:
 
 
 def test_another_recipe_replaces_a_run_without_states(tmp_path: Path) -> None:
-    reserve(tmp_path, recipe_of("demo"), DATA, overwrite=False)
-    reserve(tmp_path, recipe_of("demo", seed=7), DATA, overwrite=False)
+    for seed in (12345, 7):
+        reserve(tmp_path, recipe_of("demo", seed=seed), DATA, overwrite=False)
     (tmp_path / "state").mkdir()
     with pytest.raises(ArtefactError, match="a run of another request .seed: 7 found, 8 requested.; --overwrite"):
         reserve(tmp_path, recipe_of("demo", seed=8), DATA, overwrite=False)
@@ -126,19 +127,14 @@ def test_the_digest_depends_on_content_and_not_on_the_folder(tmp_path: Path) -> 
         CaptionedImages(["gone"], [str(tmp_path / "gone.png")], [["a square"]]).digest()
 
 
-def test_an_output_that_is_a_file_raises(images: str, tmp_path: Path) -> None:
+def test_outputs_and_devices_that_cannot_be_used(images: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ArtefactError, match="file: cannot be written .*choose another output"):
         train(recipe_of(images), tmp_path / "file", device="cpu")
-
-
-def test_a_device_that_does_not_exist_raises(images: str, tmp_path: Path) -> None:
-    absent = ["nonsense"] if torch.cuda.is_available() else ["nonsense", "cuda"]
-    for device in absent:
-        with pytest.raises(UsageError, match=f"device '{device}' cannot be used here"):
-            train(recipe_of(images), tmp_path, device=device)
-        with pytest.raises(UsageError, match=f"device '{device}' cannot be used here"):
-            check(recipe_of(images), None, device)
+    for device in ["nonsense"] if torch.cuda.is_available() else ["nonsense", "cuda"]:
+        for call in (lambda recipe, device: train(recipe, tmp_path, device=device), partial(check, data_dir=None)):
+            with pytest.raises(UsageError, match=f"device '{device}' cannot be used here"):
+                call(recipe_of(images), device=device)
 
 
 def test_check_reads_both_splits(images: str) -> None:

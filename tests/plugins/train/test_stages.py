@@ -182,9 +182,7 @@ def test_held_out_images_validate_and_do_not_train(corpus: str, networks: dict[s
 
 def test_a_recipe_of_stages_that_does_not_fit_raises(corpus: str, networks: dict[str, str]) -> None:
     content = recipe_of(corpus, networks).model_dump(mode="json")
-    with pytest.raises(
-        UsageError, match="expansion: a key of a stage, and this recipe has several; set stages.0.expansion"
-    ):
+    with pytest.raises(UsageError, match="expansion: a key of a stage, and .* has several; set stages.0.expansion"):
         check_recipe({**content, "expansion": "never"}, "tiny.yaml")
     with pytest.raises(UsageError, match="the auxiliary 'distil' and a teacher need each other"):
         recipe_of(corpus, networks, teacher="photos-dense")
@@ -208,12 +206,8 @@ def test_terms_are_frequent_words_of_letters() -> None:
 def test_words_of_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Words of several classes have all of them; function words and left-out words are none, known ones kinds only."""
     names = ["tabby cat", "tiger cat", "jack-o'-lantern", "a bell or wind chime"]
-    kinds = {
-        "cat": frozenset(names[:2]),
-        "bell": frozenset(names[3:]),
-        "pet": frozenset(names[:1]),
-        "ship": frozenset(),
-    }
+    cats, bells = frozenset(names[:2]), frozenset(names[3:])
+    kinds = {"cat": cats, "bell": bells, "pet": frozenset(names[:1]), "ship": frozenset()}
     monkeypatch.setattr("lexvl_plugins.train.words.read_kinds", lambda: kinds)
     classes = match_class_words(names, known=["wind", "cat"])
     expected = {"bell": [3], "chime": [3], "lantern": [2], "pet": [0], "tabby": [0], "tiger": [1], "cat": [0, 1]}
@@ -341,13 +335,10 @@ def test_learning_rates_by_name(corpus: str, networks: dict[str, str], tmp_path:
 
 
 def test_the_digest_of_weights_is_that_of_their_values() -> None:
-    layer = torch.nn.Linear(2, 1)
-    with torch.no_grad():
-        layer.weight.copy_(torch.tensor([[1.0, -0.0]]))
+    layer = torch.nn.Linear(2, 1).requires_grad_(False)
+    layer.weight.copy_(torch.tensor([[1.0, -0.0]]))
     before = digest_weights(layer)
-    with torch.no_grad():
-        layer.weight.lerp_(layer.weight.clone(), 0.25)
+    layer.weight.lerp_(layer.weight.clone(), 0.25)
     assert digest_weights(layer) == before
-    with torch.no_grad():
-        layer.weight[0, 1] = 1e-45
+    layer.weight[0, 1] = 1e-45
     assert digest_weights(layer) != before

@@ -100,7 +100,7 @@ def test_pairs_have_positions(corpus: str, tmp_path: Path) -> None:
     memory = read_captioned(load_dataset(corpus, "train", direction="text-to-image"))
     some, same_ones = whole.select([41, 0, 7]), memory.select([41, 0, 7])
     assert len(whole) == 42 and list(some.ids) == same_ones.ids and some.digest() == same_ones.digest()
-    assert whole.worded == StreamedImages.read(corpus, None, [tmp_path]).worded
+    assert whole.words == StreamedImages.read(corpus, None, [tmp_path]).words
     assert StreamedImages.read(corpus, 8, []).survey.counts == [7, 7]  # it goes no further than it must
 
 
@@ -115,14 +115,14 @@ def test_the_first_pairs_are_held_out(tmp_path: Path) -> None:
     assert held.captions[1] == ["xylophone"] and [ref[-13:-4] for ref in held.images] == [f"{n:09d}" for n in range(3)]
     assert len(stream) == 6 and stream.select(range(6)).texts == [picture(number)[1] for number in range(3, 9)]
     assert stream.used.tolist() == [0, 5, 1] and stream.digest() != whole.digest()
-    assert "xylophone" in whole.worded and "xylophone" not in stream.worded and stream.words["square"] == 6
+    assert "xylophone" in whole.words and "xylophone" not in stream.words and stream.words["square"] == 6
 
 
 def test_words_that_come_once_are_forgotten_beyond_a_limit(corpus, monkeypatch, tmp_path):
     monkeypatch.setattr(stream, "MOST_WORDS", 2)
     write_tar(tmp_path / "0.tar", {"a.png": picture(0)[0], "a.txt": b"one two two three", "b.png": picture(0)[0]})
     write_tar(tmp_path / "1.tar", {"a.png": picture(0)[0], "a.txt": b"one two"})
-    assert StreamedImages.read(f"webdataset:{tmp_path}", None, []).worded == {"two": 3, "one": 1}
+    assert StreamedImages.read(f"webdataset:{tmp_path}", None, []).words == {"two": 3, "one": 1}
 
 
 def test_no_pair_is_an_error(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_no_pair_is_an_error(tmp_path: Path) -> None:
 def batches_of(corpus: str, folder: Path, **changes: Any) -> StreamedBatches:
     recipe = streaming(corpus, **changes)
     pairs = StreamedImages.read(corpus, None, [])
-    tokenizer = save_tokenizer(learn_words(pairs.worded, 2000), folder, 16)
+    tokenizer = save_tokenizer(learn_words(pairs.words, 2000), folder, 16)
     columns = make_ascii_columns(tokenizer, FIRST_TOKEN_ID)
     return StreamedBatches(pairs, recipe, 0, TextReader(tokenizer, 16), columns, Pixels(16), torch.device("cpu"))
 

@@ -129,11 +129,6 @@ def test_a_stage_ends_where_validation_does_not_improve(stop, scores, texts, tmp
     assert (tmp_path / "best").is_dir()
 
 
-def test_patience_needs_a_validation(texts: str) -> None:
-    with pytest.raises(UsageError, match=r"tiny.yaml: optimisation.patience: nothing validates; set data.held_out"):
-        recipe_of(texts, "dpr", data={"corpus": texts}, optimisation={"steps": 4, "patience": 1})
-
-
 def failing(encoded: Encoded, gradient: bool = False) -> torch.Tensor:
     """A loss of no number at the second step; or of 0, whose gradients are none."""
     value = encoded.query.sum() * 0
