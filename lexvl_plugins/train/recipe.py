@@ -97,11 +97,7 @@ class Auxiliary(model_settings.Settings):
 class Regulariser(model_settings.Settings):
     """A row of `objectives.REGULARISERS` on one side, its weight, and the steps until the weight is reached.
 
-    Attributes:
-        side: negatives are hard negatives; SPLADE's regulariser of documents is the mean of those of positives and of
-            negatives.
-        ramp: the offset of its growth, a row of `objectives.regularisers.RAMPS`.
-        options: further arguments of the function.
+    SPLADE's regulariser of documents is the mean of those of positives and of negatives. A ramp is a row of `RAMPS`.
     """
 
     name: str
@@ -113,12 +109,9 @@ class Regulariser(model_settings.Settings):
 
 
 class Augmentation(model_settings.Settings):
-    """Random views of a training image.
+    """Random views of a training image: the largest shift in pixels, the smallest side of a crop as a share; mirrored.
 
-    Attributes:
-        shift: largest shift in each direction, in pixels.
-        zoom: smallest side of a crop, as a share of the side of the image.
-        flip: mirror half of the images (wrong where captions distinguish left and right).
+    Mirrored images are wrong where captions distinguish left and right.
     """
 
     shift: int = Field(default=0, ge=0)

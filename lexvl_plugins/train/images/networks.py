@@ -59,9 +59,8 @@ def choose_columns(kind: str, tokenizer: Any) -> token_columns.TokenColumns:
     """
     if kind != "vdr-crossmodal":
         return token_columns.make_all_columns(tokenizer)
-    return token_columns.make_ascii_columns(
-        tokenizer, token_columns.find_first_word_id(tokenizer) or 1 + max(tokenizer.all_special_ids)
-    )
+    first = token_columns.find_first_word_id(tokenizer) or 1 + max(tokenizer.all_special_ids)
+    return token_columns.make_ascii_columns(tokenizer, first)
 
 
 def prepare_tokens(
@@ -77,9 +76,8 @@ def prepare_tokens(
         tokenizer = words.make_tokenizer(text.tokenizer, captions, text.words, folder, text.max_length)
     if model.of_tokens or (model.kind == "stair" and model.whole):
         return tokenizer, choose_columns(model.kind, tokenizer)
-    return tokenizer, token_columns.make_ascii_columns(
-        tokenizer, words.FIRST_TOKEN_ID if model.whole else words.FIRST_WORD_ID
-    )
+    first = words.FIRST_TOKEN_ID if model.whole else words.FIRST_WORD_ID
+    return tokenizer, token_columns.make_ascii_columns(tokenizer, first)
 
 
 def load_text_network(model: model_settings.ModelSettings, captions: words.Texts, folder: Path) -> TextNetwork:
@@ -97,18 +95,16 @@ def load_text_network(model: model_settings.ModelSettings, captions: words.Texts
     terms = words.learn_terms(captions, settings.least)
     class_names = image.class_names if model.lexical and isinstance(image, model_settings.PretrainedImage) else None
     classes = words.match_class_words(words.read_class_names(Path(class_names)), terms) if class_names else {}
-    core, pieces = words.add_words(
-        token_columns.load_tokenizer(checkpoint.folder, config.vocab_size), words.join_terms(terms, classes)
-    )
+    plain = token_columns.load_tokenizer(checkpoint.folder, config.vocab_size)
+    core, pieces = words.add_words(plain, words.join_terms(terms, classes))
     tokenizer = words.save_core(core, folder, settings.max_length)
     config.vocab_size += len(pieces)
     (weights, digest), key = read_bert_weights(checkpoint), "embeddings.word_embeddings.weight"
     rows = [weights[key][list(ids)].mean(dim=0) for ids in pieces]
     weights[key] = torch.cat([weights[key], torch.stack(rows)]) if rows else weights[key]
     bert = build_bert(config, weights, str(checkpoint.folder), torch.device("cpu"))
-    columns = token_columns.make_term_columns(
-        tokenizer, Vocabulary(terms, "the terms of the captions"), settings.checkpoint
-    )
+    vocabulary = Vocabulary(terms, "the terms of the captions")
+    columns = token_columns.make_term_columns(tokenizer, vocabulary, settings.checkpoint)
     return TextNetwork(checkpoint, digest, bert, tokenizer, columns, classes)
 
 

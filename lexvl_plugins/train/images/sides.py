@@ -118,9 +118,8 @@ class ImageOver(OverNetwork):
     def copy_frozen(self) -> pretrained.CellsOf:
         """A copy of the network that gives the cells, not standardised, as fast as it can."""
         network = pretrained.fill_folded(deepcopy(self.network)).eval()
-        return pretrained.CellsOf(network, self.settings.grid, pretrained.Standard(len(self.standard.mean))).to(
-            self.standard.mean.device
-        )
+        mean = self.standard.mean
+        return pretrained.CellsOf(network, self.settings.grid, pretrained.Standard(len(mean))).to(mean.device)
 
     def compute_states(self, batch: ImageBatch) -> Tensor:
         """Standardised cells [B, 1 + grid^2, D], the mean first, with dropout in training."""
@@ -173,9 +172,8 @@ class VdrTextOver(TextOver):
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Weights before the sparsifier, [B, V]."""
-        return compute_vdr_weights(
-            Head(self.head, self.rows[0], self.bias), self.compute_states(batch), batch.attention == 0
-        )
+        head = Head(self.head, self.rows[0], self.bias)
+        return compute_vdr_weights(head, self.compute_states(batch), batch.attention == 0)
 
 
 class VdrImageOver(ImageOver):
@@ -287,9 +285,8 @@ class LexicalText(DetailedSide, TextOver):
 
     def compute(self, batch: TextBatch) -> Details:
         """Weights and logits, [B, V]."""
-        return compute_lexical_details(
-            Head(self.head, self.rows, self.head.bias), self.compute_states(batch), batch.attention == 0
-        )
+        head = Head(self.head, self.rows, self.head.bias)
+        return compute_lexical_details(head, self.compute_states(batch), batch.attention == 0)
 
 
 class LexicalImage(DetailedSide, ImageOver):

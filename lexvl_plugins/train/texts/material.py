@@ -33,6 +33,10 @@ from lexvl_plugins.train.texts import sides as text_sides
 from lexvl_plugins.train.texts.query_passages import QueriesWithPassages, QueryBatches
 from lexvl_plugins.train.words import make_tokenizer
 
+Vdr = text_sides.TrainableVdr
+Splade = text_sides.TrainableSplade
+Dpr = text_sides.TrainableDpr
+
 
 @dataclass(frozen=True)
 class TextMaterial:
@@ -240,13 +244,7 @@ def prepare_checkpoint(settings: AnyTower, texts: Texts, folder: Path) -> Checkp
     return find_checkpoint(str(folder))
 
 
-def save_vdr(
-    query: text_sides.TrainableVdr,
-    document: text_sides.TrainableVdr,
-    model: TextPairSettings,
-    folder: Path,
-    kind: torch.dtype,
-) -> None:
+def save_vdr(query: Vdr, document: Vdr, model: TextPairSettings, folder: Path, kind: torch.dtype) -> None:
     """VDR's layout of 2024: config.json, model.safetensors, and a folder with tokenizer and backbone of each side."""
     shared = query is document
     state: dict[str, Tensor] = {}
@@ -274,9 +272,7 @@ def save_vdr(
     write_json(folder / "config.json", {"shared_encoder": shared, **cut, **config})
 
 
-def find_changes(
-    side: text_sides.TrainableVdr, model: TextPairSettings, prefix: str
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def find_changes(side: Vdr, model: TextPairSettings, prefix: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The weights of a side that its packaged network does not have, and the entry that names the network."""
     tower = model.towers[0 if prefix == SIDES[0] else -1]
     assert isinstance(tower, TowerSettings), "the settings refuse a fresh network"
@@ -291,8 +287,8 @@ def find_changes(
 
 
 def save_splade(
-    query: text_sides.TrainableSplade | text_sides.TrainableTable,
-    document: text_sides.TrainableSplade,
+    query: Splade | text_sides.TrainableTable,
+    document: Splade,
     model: TextPairSettings,
     folder: Path,
     kind: torch.dtype,
@@ -336,13 +332,7 @@ def save_masked_lm(side: text_sides.TrainableSplade, folder: Path, kind: torch.d
     sentence_layout.write_limits(folder, side.reader.max_length)
 
 
-def save_dpr(
-    query: text_sides.TrainableDpr,
-    document: text_sides.TrainableDpr,
-    model: TextPairSettings,
-    folder: Path,
-    kind: torch.dtype,
-) -> None:
+def save_dpr(query: Dpr, document: Dpr, model: TextPairSettings, folder: Path, kind: torch.dtype) -> None:
     """Two folders of transformers, `query` and `document`, as DPR's loader reads them."""
     import transformers
 
@@ -359,13 +349,7 @@ def save_dpr(
         write_weights(state, folder / role, kind)
 
 
-def save_sentence(
-    query: text_sides.TrainableSentence,
-    document: text_sides.TrainableSentence,
-    model: TextPairSettings,
-    folder: Path,
-    kind: torch.dtype,
-) -> None:
+def save_sentence(query: Any, document: Any, model: TextPairSettings, folder: Path, kind: torch.dtype) -> None:
     """The layout of sentence-transformers; queries and documents have one network."""
     with quietly():
         deepcopy(document.model).to(kind).save(str(folder), create_model_card=False)

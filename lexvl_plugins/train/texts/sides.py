@@ -254,11 +254,8 @@ def load_dpr_sides(source: Source, max_length: int | None) -> tuple[TrainableDpr
         (bert, size), projection = backbones.load_backbone(checkpoint, source.device), nn.Identity()
     limit = backbones.read_position_limit(config)
     length = max_length or min(256, limit or 256)
-    side = TrainableDpr(
-        bert,
-        projection,
-        token_columns.TextReader(token_columns.load_tokenizer(source.tokenizer_folder(), size), length, limit=limit),
-    )
+    tokenizer = token_columns.load_tokenizer(source.tokenizer_folder(), size)
+    side = TrainableDpr(bert, projection, token_columns.TextReader(tokenizer, length, limit=limit))
     return side, side
 
 
@@ -271,9 +268,8 @@ class TrainableSentence(TrainableText):
         if max_length is not None:
             model.max_seq_length = max_length
         length = model.max_seq_length or backbones.read_position_limit(model[0].auto_model.config) or 512
-        super().__init__(
-            token_columns.TextReader(model.tokenizer, length), token_columns.make_all_columns(model.tokenizer)
-        )
+        reader = token_columns.TextReader(model.tokenizer, length)
+        super().__init__(reader, token_columns.make_all_columns(model.tokenizer))
         self.model, self.cosine = model, cosine
         prompts = getattr(model, "prompts", None) or {}
         self.prompts = [prompts.get(side) or "" for side in ("query", "document")]
