@@ -13,8 +13,7 @@ from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_plugins.train.common.evaluation import choose_examples
-from lexvl_plugins.train.common.learner import choose_optimiser
+from lexvl_plugins.train.common.learner import choose_examples, choose_optimiser
 from lexvl_plugins.train.images.captioned import Cache, CaptionedImages, read_captioned
 from lexvl_plugins.train.images.networks import compute_network_digests
 from lexvl_plugins.train.images.stream import StreamedImages

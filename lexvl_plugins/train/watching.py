@@ -19,8 +19,14 @@ from lexvl_anserini.ground import files
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.machine import list_versions
 from lexvl_plugins.train import run_folder
-from lexvl_plugins.train.common.evaluation import StageInputs, find_collapses, measure_batch
-from lexvl_plugins.train.common.learner import Learner, NotFinite, StepRecord
+from lexvl_plugins.train.common.learner import (
+    Learner,
+    NotFinite,
+    StageInputs,
+    StepRecord,
+    find_collapses,
+    measure_batch,
+)
 from lexvl_plugins.train.common.tower_pair import TowerPair, TrainingBatch
 from lexvl_plugins.train.recipe import Recipe, StageSettings
 from lexvl_plugins.train.splits import TRAINING

@@ -31,7 +31,7 @@ from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.records import Vocabulary
 from lexvl_plugins.train.common import tower_pair
-from lexvl_plugins.train.common.evaluation import StageInputs
+from lexvl_plugins.train.common.learner import StageInputs
 from lexvl_plugins.train.images.captioned import CaptionedImages, FeatureStore
 from lexvl_plugins.train.images.checkpoints import TERMS, copy_network
 from lexvl_plugins.train.images.material import make_batches, make_inputs, tokenise

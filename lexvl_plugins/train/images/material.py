@@ -22,7 +22,7 @@ from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.train.common import tower_pair
-from lexvl_plugins.train.common.evaluation import Examples, StageInputs, choose_examples, shorten
+from lexvl_plugins.train.common.learner import Examples, StageInputs, choose_examples, shorten
 from lexvl_plugins.train.images import captioned
 from lexvl_plugins.train.images.checkpoints import ClassWordWeights, begin_with, save_new_stair, save_pair, weigh
 from lexvl_plugins.train.images.lexlip_parts import make_parts

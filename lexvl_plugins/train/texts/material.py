@@ -23,7 +23,7 @@ from lexvl_anserini.encoders.parts.pretrained import read_bert_weights
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
-from lexvl_plugins.train.common.evaluation import Examples, StageInputs, choose_examples, shorten
+from lexvl_plugins.train.common.learner import Examples, StageInputs, choose_examples, shorten
 from lexvl_plugins.train.common.tower_pair import TextStore, Tokenised, TowerPair, sparsify, split_positions
 from lexvl_plugins.train.model_settings import AnyTower, TableSettings, TextPairSettings, TextSettings, TowerSettings
 from lexvl_plugins.train.recipe import Recipe

@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 from lexvl_anserini.encoders.families.fdt import sparsemax
 from lexvl_plugins.train.images.sides import Codebook
 from lexvl_plugins.train.model_settings import CodebookSettings
+from lexvl_plugins.train.objectives import flops
 from lexvl_plugins.train.objectives.contrastive import (
     caption_gated,
     compute_features,
@@ -29,7 +30,6 @@ from lexvl_plugins.train.objectives.contrastive import (
     vdr,
 )
 from lexvl_plugins.train.objectives.encoded import Encoded, contrast, keep_heaviest
-from lexvl_plugins.train.objectives.regularisers import flops
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "vdr"
 

@@ -162,9 +162,8 @@ def test_a_trained_stair_is_the_network_of_its_class(corpus: str, tmp_path: Path
     assert sum(state[key].numel() for key in trained) == sum(weights.numel() for weights in stair.parameters())
     stair.load_state_dict(saved)
     pixels = Pixels(16).normalise(torch.full((1, 16, 16, 3), 90, dtype=torch.uint8))
-    [weights] = as_lexical(load_encoder("stair", str(folder), device="cpu", normalise=False).document).dense_weights(
-        [Image.new("RGB", (16, 16), (90, 90, 90))]
-    )
+    encoder = load_encoder("stair", str(folder), device="cpu", normalise=False)
+    [weights] = as_lexical(encoder.document).dense_weights([Image.new("RGB", (16, 16), (90, 90, 90))])
     with torch.no_grad():
         logits = stair.image_head(stair.image(pixels)) @ stair.text.token_embedding.weight.T + stair.image_head.bias
     assert logits.shape[1] == 1 + 4  # the class token and the patches

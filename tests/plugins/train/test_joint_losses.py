@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 from lexvl_anserini.encoders.families.dense_heads import D2SHead, JointHead
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 from lexvl_plugins.train.images.captioned import Expansion
-from lexvl_plugins.train.objectives import REGULARISERS
+from lexvl_plugins.train.objectives import REGULARISERS, l1, ramp
 from lexvl_plugins.train.objectives.encoded import Dense, Encoded
 from lexvl_plugins.train.objectives.family_losses import (
     MIXES,
@@ -29,7 +29,6 @@ from lexvl_plugins.train.objectives.family_losses import (
     nce,
     soft_nce,
 )
-from lexvl_plugins.train.objectives.regularisers import l1, ramp
 from tests.plugins.train.tiny_training import tensors
 
 

@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer, make_all_columns
 from lexvl_plugins.train.images.lexlip_parts import MaskedWords
+from lexvl_plugins.train.objectives import flops
 from lexvl_plugins.train.objectives.encoded import Encoded, Keys, Predicted
 from lexvl_plugins.train.objectives.family_losses import (
     DECODER_SHARE,
@@ -27,7 +28,6 @@ from lexvl_plugins.train.objectives.family_losses import (
     mask_words,
     masked_words,
 )
-from lexvl_plugins.train.objectives.regularisers import flops
 from tests.plugins.train.tiny_training import tensors
 
 WEIGHT = 0.002

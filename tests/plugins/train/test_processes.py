@@ -62,9 +62,8 @@ def in_two_processes(calls: list[tuple[Recipe, Path, int | str]]) -> None:
     for rank in range(COUNT):
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(COUNT)}
         command = [sys.executable, "-c", TRAIN, *arguments]
-        running.append(
-            subprocess.Popen(command, env={**os.environ, **shared, **own}, stderr=subprocess.PIPE, text=True)
-        )
+        variables = {**os.environ, **shared, **own}
+        running.append(subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True))
     try:
         errors = [child.communicate(timeout=900)[1] for child in running]
     finally:
@@ -86,9 +85,8 @@ def same(found: Path, expected: Path) -> None:
                 continue
             of_keys = slice(len(weights) // 3, 2 * len(weights) // 3) if key.endswith("in_proj_bias") else slice(0)
             ours[key][of_keys] = weights[of_keys]
-            torch.testing.assert_close(
-                ours[key], weights, rtol=1e-5, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}"
-            )
+            message = f"{key}: {{}}".format
+            torch.testing.assert_close(ours[key], weights, rtol=1e-5, atol=1e-5, msg=message)
 
 
 @pytest.mark.heavy

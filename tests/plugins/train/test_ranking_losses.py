@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from lexvl_plugins.train.objectives import OBJECTIVES, RANKING_LOSSES
+from lexvl_plugins.train.objectives import OBJECTIVES, RANKING_LOSSES, anti_zero, flops, l1, sum_penalties
 from lexvl_plugins.train.objectives.contrastive import (
     distil,
     dpr,
@@ -20,7 +20,6 @@ from lexvl_plugins.train.objectives.contrastive import (
     splade_shared_negatives,
 )
 from lexvl_plugins.train.objectives.encoded import Encoded
-from lexvl_plugins.train.objectives.regularisers import anti_zero, flops, l1, sum_penalties
 
 
 def batch_of(pos, neg, teacher_pos=None, teacher_neg=None, in_batch=None):

@@ -85,9 +85,8 @@ def test_a_cache_gives_the_same_weights_and_is_read_by_the_next_run(corpus, netw
     model = train(recipe, tmp_path / "run", device="cpu", cache=tmp_path / "cache")
     assert (model / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
     names = {entry.name.rpartition("-")[0] for entry in (tmp_path / "cache").iterdir()}
-    splits = [
-        f"stored-{what}-{role}" for what in ("states", "features", "pixels") for role in ("training", "validation")
-    ]
+    kinds, roles = ("states", "features", "pixels"), ("training", "validation")
+    splits = {f"stored-{what}-{role}" for what in kinds for role in roles}
     assert names == {"stored-standard", *splits} and not list((tmp_path / "run").glob("stored-*"))
     before = {entry: entry.stat().st_mtime_ns for entry in (tmp_path / "cache").iterdir()}
     content = recipe.model_dump(mode="json")
@@ -95,10 +94,8 @@ def test_a_cache_gives_the_same_weights_and_is_read_by_the_next_run(corpus, netw
     train(check_recipe(content, "tiny.yaml"), tmp_path / "three", device="cpu", cache=tmp_path / "cache")
     after = {entry: entry.stat().st_mtime_ns for entry in (tmp_path / "cache").iterdir()}
     assert {entry: after[entry] for entry in before} == before
-    assert {entry.name.rpartition("-")[0] for entry in after.keys() - before.keys()} == {
-        "stored-features-training",
-        "stored-features-validation",
-    }
+    added = {entry.name.rpartition("-")[0] for entry in after.keys() - before.keys()}
+    assert added == {f"stored-features-{role}" for role in roles}
 
 
 def test_words_that_the_tokenizer_splits_are_terms(trained: Path) -> None:
@@ -117,9 +114,8 @@ def test_only_what_changed_is_saved_and_networks_are_copied(trained: Path, netwo
     assert [key for key in saved if key.startswith("encoder_q.bert_model.")] == [added]
     config = json.loads((trained / "config.json").read_text())
     assert config["encoder_p"]["backbone"]["checkpoint"] == "image_network"
-    assert (trained / "image_network/model.safetensors").read_bytes() == (
-        Path(networks["image"]) / "model.safetensors"
-    ).read_bytes()
+    original = Path(networks["image"]) / "model.safetensors"
+    assert (trained / "image_network/model.safetensors").read_bytes() == original.read_bytes()
 
 
 @pytest.mark.parametrize("stop", [2, 4, 6])
@@ -322,9 +318,8 @@ def test_learning_rates_by_name(corpus: str, networks: dict[str, str], tmp_path:
     """A network with almost no learning rate keeps its weights while the heads change."""
     slow = {"steps": 2, "batch_size": 4, "learning_rate": 0.01, "learning_rates": {"encoder_p.network.*": 1e-12}}
     run = train(recipe_of(corpus, networks, optimisation=slow), tmp_path / "slow", device="cpu")
-    fast = train(
-        recipe_of(corpus, networks, optimisation={**slow, "learning_rates": {}}), tmp_path / "fast", device="cpu"
-    )
+    equal = {**slow, "learning_rates": {}}
+    fast = train(recipe_of(corpus, networks, optimisation=equal), tmp_path / "fast", device="cpu")
     key = next(key for key in weights_of(fast) if key.startswith("encoder_p.backbone."))
     original = load_image_backbone(networks["image"]).network.state_dict()[key.removeprefix("encoder_p.backbone.")]
     assert torch.allclose(weights_of(run).get(key, original), original, atol=1e-6)  # what is as before is not saved

@@ -144,10 +144,8 @@ def test_queries_and_documents_keep_their_own_numbers_of_terms(model, texts, gol
     recipe = recipe_of(texts, "vdr", {**model, "topk": 7, "query_topk": 3})
     folder = train(recipe, tmp_path / "run", device="cpu")
     encoder = loaded("vdr", folder)
-    kept = [
-        as_lexical(tower).weights(["a red boat and the green house"]) for tower in (encoder.query, encoder.document)
-    ]
-    assert [rows.nnz for rows in kept] == [3, 7]
+    towers = [as_lexical(tower) for tower in (encoder.query, encoder.document)]
+    assert [tower.weights(["a red boat and the green house"]).nnz for tower in towers] == [3, 7]
     about = json.loads((folder / "training.json").read_text())
     assert about["queries"] == 9 and {"nDCG@10", "Recall@100", "alpha_nDCG@10"} <= about["validation"].keys()
     query, document = load_vdr_sides(Source(find_checkpoint(str(folder)), torch.device("cpu")), None)
@@ -308,9 +306,7 @@ def test_texts_of_similar_length_come_into_one_batch(texts: str) -> None:
     """Passage i has i + 1 tokens; a bucket of two batches has all queries, so the short passages are in one batch."""
     data = data_of([{i: 1} for i in range(8)], [[]] * 8, 8)
     plain = batches_of(data, 4, 0, texts)
-    long = TextStore.make(
-        [([5] * (i + 1), [0] * (i + 1)) for i in range(8)], plain.passages.columns, 0, torch.device("cpu")
-    )
+    long = TextStore.make([([5] * i, [0] * i) for i in range(1, 9)], plain.passages.columns, 0)
     batches = QueryBatches(data, plain.queries, long, 4, 0, seed=1, bucket=2)
     for step in (0, 2, 4):
         found = {tuple(batches[number].items.tolist()) for number in (step, step + 1)}
@@ -333,10 +329,9 @@ def test_a_teacher_trains(name: str, texts: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"objective {name}: .* needs the scores of a teacher"):
         train(recipe_of(texts, "splade", objective=objective), tmp_path / "bare", device="cpu")
     passages = [{"text": text, "score": score} for text, score in (("a red boat", 3), ("the house", 1.5))]
-    lines = [
-        {"question": f"{n} boats", "positive_ctxs": passages[:1], "hard_negative_ctxs": passages[1:]} for n in "abc"
-    ]
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    entry = {"positive_ctxs": passages[:1], "hard_negative_ctxs": passages[1:]}
+    lines = [json.dumps({"question": f"{n} boats", **entry}) for n in "abc"]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
     data = {"corpus": f"dpr:{tmp_path}/a.jsonl"}
     recipe = recipe_of(texts, "splade", objective=objective, data=data, **distilled)
     assert (train(recipe, tmp_path / "run", device="cpu") / "modules.json").is_file()

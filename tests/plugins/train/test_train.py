@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from lexvl_anserini.data.lines import FUNCTION_WORDS, load_function_words, read_words
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.tokens import make_ascii_columns
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
@@ -31,7 +33,7 @@ from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.model_settings import ModelSettings
 from lexvl_plugins.train.objectives.encoded import Encoded
 from lexvl_plugins.train.recipe import Augmentation, Recipe, check_recipe, parse_changes, read_recipe
-from lexvl_plugins.train.words import FIRST_TOKEN_ID, FIRST_WORD_ID, learn_words, save_tokenizer
+from lexvl_plugins.train.words import FIRST_TOKEN_ID, FIRST_WORD_ID, LEFT_OUT, learn_words, save_tokenizer
 from tests.plugins.train.tiny_training import COLOURS, tiny_recipe, weights_of, write_squares
 
 RECIPES = Path(__file__).parents[3] / "runs" / "recipes"
@@ -336,3 +338,22 @@ def test_hit_rates_by_hand_and_equal_scores_by_position() -> None:
     assert compute_backward_rates(scores, torch.tensor([0, 1, 0, 1]))[1] == 0.0
     with pytest.raises(UsageError, match="scores that are no numbers"):
         compute_hit_rates(torch.full((2, 2), torch.nan), torch.arange(2))
+
+
+def test_words_that_connect_are_in_the_list():
+    assert {"a", "the", "of", "with", "and", "is", "are", "his", "their", "not", "some", "s"} <= load_function_words()
+    assert len(load_function_words()) > 200
+
+
+def test_what_an_image_shows_is_in_no_list():
+    shown = {"dog", "red", "two", "outside", "man", "running", "front", "water", "black"}
+    assert not shown & (load_function_words() | read_words(LEFT_OUT))
+    assert {"african", "gorilla"} <= read_words(LEFT_OUT)
+
+
+@pytest.mark.parametrize("path", [FUNCTION_WORDS, LEFT_OUT], ids=lambda path: path.name)
+def test_each_word_is_one_lower_case_word_and_has_one_place(path: Path):
+    words = [word for line in path.read_text().splitlines() if not line.startswith("#") for word in line.split()]
+    assert [word for word, count in Counter(words).items() if count > 1] == []
+    assert all(word.isascii() and word.isalpha() and word == word.lower() for word in words)
+    assert len(words) == len(read_words(path))

@@ -16,7 +16,7 @@ from safetensors.torch import load_model
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.train.common import learner as loss
-from lexvl_plugins.train.common.evaluation import find_collapses, measure_batch, measure_likeness
+from lexvl_plugins.train.common.learner import find_collapses, measure_batch, measure_likeness
 from lexvl_plugins.train.common.tower_pair import TextStore
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.objectives.encoded import Encoded
@@ -105,9 +105,8 @@ def test_the_best_checkpoint_is_that_of_the_best_validation(scores: list[float],
     batch = TextStore.make(rows, pair.encoder_q.columns, 0, torch.device("cpu")).read_batch(np.arange(1))
     with torch.inference_mode():
         expected = pair.eval().encoder_q(batch).numpy()
-    found = [
-        as_lexical(loaded("splade", tmp_path / name).query).dense_weights(["a red boat"]) for name in ("best", "model")
-    ]
+    towers = [as_lexical(loaded("splade", tmp_path / name).query) for name in ("best", "model")]
+    found = [tower.dense_weights(["a red boat"]) for tower in towers]
     np.testing.assert_allclose(found[0], expected, atol=1e-6)
     assert np.abs(found[1] - expected).max() > 1e-4
 
@@ -142,9 +141,7 @@ def test_a_loss_of_no_number_stops_with_the_batch(options, found, texts, tmp_pat
     for table in ("lexvl_plugins.train.common.learner", "lexvl_plugins.train.recipe"):
         monkeypatch.setattr(f"{table}.OBJECTIVES", {**loss.OBJECTIVES, "failing": loss.LossRow(failing)})
     recipe = recipe_of(texts, "dpr", objective={"name": "failing", "options": options})
-    with pytest.raises(
-        UsageError, match=f"step 0: {found}; .*failed-batch.json has the batch; lower the learn"
-    ) as error:
+    with pytest.raises(UsageError, match=f"step 0: {found}; .*failed-batch.json has the batch") as error:
         train(recipe, tmp_path, device="cpu")
     assert "\n" not in str(error.value)
     batch = json.loads((tmp_path / "failed-batch.json").read_text())
