@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.ground.errors import DataError, UnknownName
 from lexvl_anserini.ground.files import disk_errors, make_folder
 from lexvl_anserini.ground.registry import require
+from lexvl_plugins.train import run_folder
 from lexvl_plugins.train.common.learner import Learner, NotFinite
 from lexvl_plugins.train.common.processes import (
     Processes,
@@ -30,22 +32,8 @@ from lexvl_plugins.train.common.processes import (
 from lexvl_plugins.train.common.tower_pair import TowerPair
 from lexvl_plugins.train.images.dense_heads import HeadMaterial
 from lexvl_plugins.train.images.material import Material
-from lexvl_plugins.train.model_settings import HeadSettings, ImagePairSettings, ModelSettings, TextPairSettings
+from lexvl_plugins.train.model_settings import HeadSettings, ModelSettings, TextPairSettings
 from lexvl_plugins.train.recipe import Recipe
-from lexvl_plugins.train.run_folder import (
-    EXAMPLES,
-    LOG,
-    MODEL,
-    STATE,
-    WORDS,
-    TrainingState,
-    check_entries,
-    reserve,
-    resume,
-    rewind,
-    save_state,
-    tidy,
-)
 from lexvl_plugins.train.splits import TRAINING, Sources
 from lexvl_plugins.train.texts.material import TextMaterial
 from lexvl_plugins.train.watching import PERIODS, Saving, Watch
@@ -87,10 +75,6 @@ def train(
         cache: folder of decoded images and of what frozen networks make of images and texts, which runs over the same
             data and networks share; the folder of the run if None, which deletes them at its end.
         keep_every: epoch or stage: the folder of the run keeps a checkpoint of each, `kept/epoch-1` or `kept/stage-1`.
-
-    Raises:
-        ArtefactError: `output` contains the run of another recipe or of other data, other files, or damaged states.
-        UsageError: the recipe and its data do not fit, the device does not exist, or `keep_every` is another word.
     """
     if keep_every not in (None, *PERIODS):
         raise UnknownName("--keep-every", str(keep_every), PERIODS)
@@ -103,34 +87,31 @@ def train(
         with disk_errors(folder):
             make_folder(folder)
     with processes.open_folder(output) as own, disk_errors(output), keep_random_numbers(chosen):
-        check_entries(own)  # a wrong folder raises here, before the data are read, which may take a minute
+        run_folder.check_entries(own)  # a wrong folder raises here, before the data are read, which may take a minute
         log.info("%s: reading %s", output, ", ".join(recipe.data.corpora))
         # Only the first of several processes writes into the cache.
         sources = Sources.read(recipe, data_dir, cache if cache and processes.first else own, cache or output)
-        reserve(own, recipe, sources.digests, overwrite)
+        run_folder.reserve(own, recipe, sources.digests, overwrite)
         processes.state.wait_for_everyone()
-        if (output / MODEL).is_dir():
+        if (output / run_folder.MODEL).is_dir():
             log.info("%s: trained already, nothing to do", output)
-            tidy(own)
-            return output / MODEL
-        with processes.let_first_begin():
-            processes.copy(output / WORDS, own / WORDS)
+            run_folder.tidy(own)
+            return output / run_folder.MODEL
+        with processes.state.main_process_first():
+            # Transformers saves fresh networks in the first process alone.
+            if not processes.first and (output / run_folder.WORDS).is_dir():
+                copytree(output / run_folder.WORDS, own / run_folder.WORDS)
             material: AnyMaterial = READERS[type(recipe.model)](recipe, own, sources)
         saving = Saving(recipe, output, material, sources.digests, keep_every)
         run = Training(recipe, output, own, processes, chosen, material, material.make_pair(recipe, chosen), saving)
         if run.run_stages(stop_after or recipe.steps, hours) < recipe.steps:
-            return output / STATE
-        return saving.save_last(run.pair) if processes.first else output / MODEL
+            return output / run_folder.STATE
+        return saving.save_last(run.pair) if processes.first else output / run_folder.MODEL
 
 
 @dataclass(frozen=True)
 class Training:
-    """The stages of a recipe on one pair.
-
-    Attributes:
-        output: the folder of the run, with the states.
-        own: the folder of this process.
-    """
+    """The stages of a recipe on one pair; `output` is the folder of the run, `own` that of this process."""
 
     recipe: Recipe
     output: Path
@@ -150,9 +131,9 @@ class Training:
             resumed[:] = [self.start_learner(self.find_stage(step))]
             return resumed[0].accelerator
 
-        with self.processes.let_first_begin():
-            progress = resume(start_at, self.output)
-        rewind(self.own, progress.step)
+        with self.processes.state.main_process_first():
+            progress = run_folder.resume(start_at, self.output)
+        run_folder.rewind(self.own, progress.step)
         before = progress.step
         for number, first in self.list_starts():
             if number < self.find_stage(progress.step):
@@ -183,7 +164,7 @@ class Training:
         return next(number for number, first in reversed(list(self.list_starts())) if first < step or not number)
 
     def run_stage(
-        self, number: int, first: int, learner: Learner, progress: TrainingState, last: int, deadline: float
+        self, number: int, first: int, learner: Learner, progress: run_folder.TrainingState, last: int, deadline: float
     ) -> None:
         """Runs the steps of a stage from `progress` on, with log, validation, states and kept checkpoints."""
         recipe, stage = self.recipe, self.recipe.stages[number]
@@ -194,9 +175,11 @@ class Training:
         inputs = self.material.make_stage_inputs(recipe, number, learner.pair)
         self.announce(number, progress.step, len(inputs.batches))
         learner.pair.train()
+        # Those of the dimensions that search uses.
+        terms = self.material.columns.vocabulary.terms[getattr(recipe.model, "registers", 0) :]
         began = time.monotonic() - progress.seconds
-        with open(self.own / LOG, "ab") as lines, open(self.own / EXAMPLES, "ab") as examples:
-            watch = Watch(recipe, stage, first, self.own, self.terms, inputs, lines, examples)
+        with open(self.own / run_folder.LOG, "ab") as lines, open(self.own / run_folder.EXAMPLES, "ab") as examples:
+            watch = Watch(recipe, stage, first, self.own, terms, inputs, lines, examples)
             for step in range(progress.step, last):
                 try:
                     taken = learner.take_step(recipe, stage, inputs.batches, step, step - first)
@@ -205,7 +188,7 @@ class Training:
                 except DataError as error:  # of a stream: a shard has gone, or is not as it was
                     if not self.processes.first or not progress.step:
                         raise
-                    save_state(learner.accelerator, self.output, progress)
+                    run_folder.save_state(learner.accelerator, self.output, progress)
                     raise DataError(
                         f"{error}; {self.output} has the state of step {progress.step}: run again"
                     ) from error
@@ -216,7 +199,8 @@ class Training:
                 progress.record(taken.loss, taken.parts, time.monotonic() - began)
                 watch.report_step(taken, learner, progress)
                 done = progress.step - first
-                if self.processes.agree(watch.shall_end(progress)):
+                patience = stage.optimisation.patience
+                if patience and self.processes.agree(progress.count_waits(first) >= patience):
                     watch.end_early(progress)
                 stops = progress.step >= last or self.processes.agree(time.monotonic() >= deadline)
                 name = self.saving.name_due(number, done, inputs.batches.per_epoch, progress.step == end)
@@ -224,16 +208,9 @@ class Training:
                 if name and self.processes.first:
                     self.saving.keep(learner.tested, name, first + done)
                 if self.processes.first and (progress.step % recipe.state_every == 0 or stops):
-                    save_state(learner.accelerator, self.output, progress)
+                    run_folder.save_state(learner.accelerator, self.output, progress)
                 if stops:
                     break
-
-    @property
-    def terms(self) -> tuple[str, ...]:
-        """The terms of the dimensions that search uses."""
-        model = self.recipe.model
-        first = model.registers if isinstance(model, ImagePairSettings) else 0
-        return self.material.columns.vocabulary.terms[first:]
 
     def announce(self, number: int, step: int, items: int) -> None:
         """Logs what is about to be trained."""

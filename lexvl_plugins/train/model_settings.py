@@ -77,9 +77,7 @@ class TextSettings(Settings):
 class BpeTextSettings(Settings):
     """The text side: CLIP's causal transformer with random weights, over the tokens of a BPE merges file, as FDT's.
 
-    Attributes:
-        merges: the file: OpenAI's bpe_simple_vocab_16e6.txt.gz gives 49,409 tokens.
-        max_length: positions of the model, and tokens read of a text, special tokens included.
+    OpenAI's bpe_simple_vocab_16e6.txt.gz gives 49,409 tokens. A text has at most `max_length`, special ones included.
     """
 
     merges: str
@@ -143,8 +141,7 @@ class SwinSettings(Settings):
 
     Attributes:
         width: of the states of the first stage; each further stage doubles it and halves the grid.
-        depths: blocks of each stage.
-        heads: of each stage.
+        depths, heads: blocks and heads of each stage.
         window: side of the windows of attention.
         drop_path: largest share of the blocks that a step of training leaves out; it grows from block to block.
     """
@@ -178,11 +175,9 @@ class PretrainedText(Settings):
     """The text side: a pretrained BERT.
 
     Attributes:
-        checkpoint: minilm, a folder or a hub id.
         terms: the dimensions of a lexical pair: words, the whole words of the training captions, which become tokens;
             or tokens, those of its tokenizer as they are.
         least: smallest number of training captions with a word that is a term; function words are none.
-        max_length: tokens read of a text, special tokens included.
         dropout: of the numbers of its states.
     """
 
@@ -197,10 +192,9 @@ class PretrainedImage(Settings):
     """The image side: a pretrained network, of which the head reads the mean state and `grid` x `grid` averaged cells.
 
     Attributes:
-        checkpoint: efficientnet-lite0, -lite1, -lite2, a folder or a hub id.
         dropout: of the numbers of its states.
         class_names: JSON list of the names of the classes that the network was pretrained to tell apart: their words
-            become terms of a lexical pair too; None for no such terms.
+            become terms of a lexical pair too.
         cells: share of the cells that are left out, a regulariser of the maximum over cells.
     """
 
@@ -262,13 +256,9 @@ class CodebookSettings(Settings):
 
 
 class ImageKind(NamedTuple):
-    """What a family of texts and images is.
+    """What a family is: of terms, of vectors that search divides by their norm, or cut to `topk` by a checkpoint.
 
-    Attributes:
-        lexical: dimensions are terms.
-        unit: search divides vectors by their norm.
-        cut: a checkpoint keeps the `topk` heaviest dimensions, and of a text its own tokens too.
-        computes: objectives that read more than the vectors of both sides, which a pair of this family computes.
+    It `computes` objectives that read more than the vectors of both sides.
     """
 
     lexical: bool
@@ -291,9 +281,8 @@ IMAGE_KINDS: Mapping[str, ImageKind] = {
 class ImagePairSettings(Settings):
     """A pair of towers, one for texts and one for images; subclasses have its keys.
 
-    Attributes:
-        topk: dimensions that a lexical checkpoint keeps of an image, where its family cuts vectors.
-        text_topk: dimensions that it keeps of a text besides its own tokens; None for as many as of an image.
+    A lexical checkpoint, where its family cuts vectors, keeps `topk` dimensions of an image, and `text_topk` or as many
+    of a text besides its own tokens.
     """
 
     of_texts: ClassVar[bool] = False
@@ -423,10 +412,7 @@ class HeadSettings(ImagePairSettings):
 class TowerSettings(Settings):
     """A tower from a checkpoint: of its own family, or a plain network that gains a new head.
 
-    Attributes:
-        checkpoint: minilm, a folder or a hub id.
-        max_length: tokens read of a text, special tokens included; None for the checkpoint's own limit.
-        dropout: of the network in training; None for the checkpoint's own.
+    The largest number of tokens and the dropout in training are the checkpoint's own where they are None.
     """
 
     checkpoint: str

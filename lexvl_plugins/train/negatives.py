@@ -19,13 +19,7 @@ from lexvl_plugins.train.corpora.text_pairs import HARD_NEGATIVES, POSITIVES, SC
 
 
 class Mining(NamedTuple):
-    """Which documents of a list are drawn.
-
-    Attributes:
-        first, depth: the ranks that are drawn from, both included; the first ranks may be positives without judgement.
-        number: of negatives per query.
-        seed: of the draws; those of a query depend on its id and on no other query.
-    """
+    """Which documents of a list are drawn: from two ranks, both included, a number per query; seeded for each query."""
 
     first: int = 1
     depth: int = 100
@@ -34,11 +28,7 @@ class Mining(NamedTuple):
 
 
 class Mined(NamedTuple):
-    """A query with ids of documents: its positives, ascending, and its hard negatives, in rank order.
-
-    Attributes:
-        scores: of the run, by id, of those documents that its list has.
-    """
+    """A query with ids of documents: positives, ascending, hard negatives, in rank order, and scores of the run."""
 
     query_id: str
     text: str

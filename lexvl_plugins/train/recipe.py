@@ -25,25 +25,12 @@ from pydantic import (
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.machine import find_shipped
 from lexvl_anserini.ground.typed import plain
+from lexvl_plugins.train import model_settings
 from lexvl_plugins.train.corpora.webdataset import FAMILY
-from lexvl_plugins.train.model_settings import (
-    FORMS,
-    KINDS,
-    TEXT_KINDS,
-    AnyModel,
-    HeadSettings,
-    ModelSettings,
-    PretrainedImage,
-    Settings,
-    Share,
-)
 from lexvl_plugins.train.objectives import AUXILIARIES, OBJECTIVES, REGULARISERS, LossRow
 
-# Options of objectives may be tensors where code calls them.
-OPTION_TYPES = ConfigDict(arbitrary_types_allowed=True)
 
-
-class DataSettings(Settings):
+class DataSettings(model_settings.Settings):
     """The items of a run: images with captions, or queries with passages.
 
     Attributes:
@@ -74,7 +61,7 @@ class DataSettings(Settings):
         return (self.corpus,) if isinstance(self.corpus, str) else self.corpus
 
 
-class Objective(Settings):
+class Objective(model_settings.Settings):
     """The objective: a row of `objectives.OBJECTIVES` and its arguments.
 
     Attributes:
@@ -99,7 +86,7 @@ class Objective(Settings):
         return self
 
 
-class Auxiliary(Settings):
+class Auxiliary(model_settings.Settings):
     """An additional objective: a row of `objectives.AUXILIARIES`, its weight, and its arguments."""
 
     name: str
@@ -107,14 +94,10 @@ class Auxiliary(Settings):
     options: dict[str, Any] = {}
 
 
-class Regulariser(Settings):
+class Regulariser(model_settings.Settings):
     """A row of `objectives.REGULARISERS` on one side, its weight, and the steps until the weight is reached.
 
-    Attributes:
-        side: negatives are hard negatives; SPLADE's regulariser of documents is the mean of those of positives and of
-            negatives.
-        ramp: the offset of its growth, a row of `objectives.regularisers.RAMPS`.
-        options: further arguments of the function.
+    SPLADE's regulariser of documents is the mean of those of positives and of negatives. A ramp is a row of `RAMPS`.
     """
 
     name: str
@@ -125,13 +108,10 @@ class Regulariser(Settings):
     options: dict[str, Any] = {}
 
 
-class Augmentation(Settings):
-    """Random views of a training image.
+class Augmentation(model_settings.Settings):
+    """Random views of a training image: the largest shift in pixels, the smallest side of a crop as a share; mirrored.
 
-    Attributes:
-        shift: largest shift in each direction, in pixels.
-        zoom: smallest side of a crop, as a share of the side of the image.
-        flip: mirror half of the images (wrong where captions distinguish left and right).
+    Mirrored images are wrong where captions distinguish left and right.
     """
 
     shift: int = Field(default=0, ge=0)
@@ -139,7 +119,7 @@ class Augmentation(Settings):
     flip: bool = False
 
 
-class Optimisation(Settings):
+class Optimisation(model_settings.Settings):
     """An optimiser with linear warm-up, then a decay down to `last_learning_rate` times the peak.
 
     Attributes:
@@ -176,22 +156,22 @@ class Optimisation(Settings):
     warmup: Literal["n", "n-1"] = "n"
     weight_decay: float = Field(default=0.0, ge=0)
     decayed: Literal["matrices", "all"] = "matrices"
-    betas: tuple[Share, Share] = (0.9, 0.98)
+    betas: tuple[model_settings.Share, model_settings.Share] = (0.9, 0.98)
     clip: PositiveFloat = 2.0
-    average: Share = 0.0
+    average: model_settings.Share = 0.0
     piece: NonNegativeInt = 0
     checkpointing: bool = False
     patience: NonNegativeInt = 0
 
 
-class Momentum(Settings):
+class Momentum(model_settings.Settings):
     """The momentum encoders of LexLIP: the keys that a queue keeps per side, and the decay of their weights."""
 
     queue: PositiveInt = 11_520
-    decay: Share = 0.99
+    decay: model_settings.Share = 0.99
 
 
-class StageSettings(Settings):
+class StageSettings(model_settings.Settings):
     """One stage of a training: what it minimises, on which views, and which weights it changes.
 
     Attributes:
@@ -238,11 +218,10 @@ class StageSettings(Settings):
         return (self.teacher,) if isinstance(self.teacher, str) else self.teacher or ()
 
 
-# The keys of a stage, which a recipe of one stage may have itself.
 STAGE_KEYS = tuple(StageSettings.model_fields)
 
 
-class Recipe(Settings):
+class Recipe(model_settings.Settings):
     """One training run: stages on one model and its data, one after the other.
 
     Attributes:
@@ -256,7 +235,7 @@ class Recipe(Settings):
     name: str
     seed: int = 12345
     data: DataSettings
-    model: AnyModel
+    model: model_settings.AnyModel
     stages: tuple[StageSettings, ...] = Field(min_length=1)
     # YAML reads a bare `no` as false.
     precision: Annotated[Literal["no", "bf16", "fp16"], BeforeValidator(lambda v: "no" if v is False else v)] = "no"
@@ -272,7 +251,7 @@ class Recipe(Settings):
         model, data = (content.get(key) if isinstance(content, dict) else None for key in ("model", "data"))
         if not (isinstance(model, dict) and isinstance(data, dict)):
             return content
-        without = model.get("kind") in TEXT_KINDS or str(data.get("corpus")).startswith(f"{FAMILY}:")
+        without = model.get("kind") in model_settings.TEXT_KINDS or str(data.get("corpus")).startswith(f"{FAMILY}:")
         return {**content, "data": {"validation": None, **data}} if without else content
 
     @property
@@ -288,14 +267,7 @@ class Recipe(Settings):
 
 
 def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> Recipe:
-    """Reads a recipe; `changes` maps dotted keys to values that replace the file's.
-
-    Args:
-        path: of a YAML file, or the name of a recipe of the package.
-
-    Raises:
-        UsageError: the file does not exist or is not YAML; or keys or values are wrong (the error lists all).
-    """
+    """Reads a YAML file or a recipe of the package by its name; `changes` are values by dotted keys."""
     if not path.is_file():
         known = {shipped.stem: shipped for shipped in sorted(find_shipped("recipes").glob("*.yaml"))}
         if str(path) not in known:
@@ -340,9 +312,9 @@ def check_recipe(content: dict[str, Any], where: str) -> Recipe:
         problems = []
         for e in errors:
             if e["type"] != "too_short" or e["loc"] not in refused:
-                parts = [str(part) for part in e["loc"] if part not in (*FORMS, *KINDS)]
+                parts = [str(part) for part in e["loc"] if part not in (*model_settings.FORMS, *model_settings.KINDS)]
                 key = ".".join(parts[2:] if one_stage and parts[:1] == ["stages"] else parts) or "recipe"
-                problems.append(f"{key}: {plain(e, _list_keys(Settings))}")
+                problems.append(f"{key}: {plain(e, _list_keys(model_settings.Settings))}")
         raise UsageError(f"{where}: {'; '.join(problems)}") from error
     try:
         _check_data(recipe)
@@ -353,7 +325,7 @@ def check_recipe(content: dict[str, Any], where: str) -> Recipe:
     return recipe
 
 
-def _list_keys(settings: type[Settings]) -> set[str]:
+def _list_keys(settings: type[model_settings.Settings]) -> set[str]:
     """The keys of all settings of recipes."""
     return set(settings.model_fields).union(*map(_list_keys, settings.__subclasses__()))
 
@@ -365,7 +337,7 @@ def _check_data(recipe: Recipe) -> None:
     if any(plan.patience for plan in plans) and not (data.held_out or data.validation):
         raise UsageError("optimisation.patience: nothing validates; set data.held_out or data.validation")
     stored = any(corpus.startswith("embeddings:") for corpus in data.corpora)
-    if stored != (isinstance(model, HeadSettings) and model.words is not None):
+    if stored != (isinstance(model, model_settings.HeadSettings) and model.words is not None):
         raise UsageError(
             f"data.corpus {corpora}: stored vectors (embeddings:<folder>) train d2s and joint with model.words, and "
             "nothing else does"
@@ -387,13 +359,14 @@ def _check_data(recipe: Recipe) -> None:
     if data.buffer is not None:
         if not all(corpus.startswith(f"{FAMILY}:") for corpus in data.corpora):
             raise UsageError(f"data.buffer: only shards are streamed, {FAMILY}:<shards>, found {corpora}")
-        if not isinstance(model, ModelSettings):
+        if not isinstance(model, model_settings.ModelSettings):
             raise UsageError(f"data.buffer: kind {model.kind} does not train on a stream; leave data.buffer out")
         if (size := max(plan.batch_size for plan in plans)) > data.buffer:
             raise UsageError(f"data.buffer {data.buffer}: has no room for the {size} pairs of a batch")
         computed = {key: of_images[key] for key in ("views", "teacher")} | {
             "the auxiliary 'naming'": any("naming" in stage.names for stage in stages),
-            "model.image.class_names": isinstance(model.image, PretrainedImage) and model.image.class_names,
+            "model.image.class_names": isinstance(model.image, model_settings.PretrainedImage)
+            and model.image.class_names,
         }
         if wrong := [key for key, value in computed.items() if value]:
             raise UsageError(
@@ -404,12 +377,16 @@ def _check_data(recipe: Recipe) -> None:
         raise UsageError(f"{', '.join(wrong)}: for {other} only; kind {model.kind} trains on {reads}")
 
 
-def _check_stage(stage: StageSettings, model: AnyModel) -> None:
+def _check_stage(stage: StageSettings, model: model_settings.AnyModel) -> None:
     """Checks that the keys of a stage fit each other and the model."""
     objective, kind = stage.objective, model.kind
     if "temperature" in objective.options:
         raise UsageError("objective.options.temperature: the temperature is objective.temperature")
-    if stage.views and isinstance(model, ModelSettings) and not isinstance(model.image, PretrainedImage):
+    if (
+        stage.views
+        and isinstance(model, model_settings.ModelSettings)
+        and not isinstance(model.image, model_settings.PretrainedImage)
+    ):
         raise UsageError(f"views {stage.views}: only the views of a pretrained image side are stored")
     if ("distil" in stage.names) != (stage.teacher is not None) and not model.of_texts:
         raise UsageError("the auxiliary 'distil' and a teacher need each other")
@@ -421,7 +398,9 @@ def _check_stage(stage: StageSettings, model: AnyModel) -> None:
         raise UsageError(f"optimisation.piece: {', '.join(whole)} reads a whole batch at once; leave piece out")
     if objective.name == "lexlip_momentum" and (size := stage.optimisation.batch_size) > stage.momentum.queue:
         raise UsageError(f"momentum.queue {stage.momentum.queue}: has no room for the {size} keys of a batch")
-    if isinstance(model, HeadSettings) and (stage.views or stage.teacher or stage.augmentation != Augmentation()):
+    if isinstance(model, model_settings.HeadSettings) and (
+        stage.views or stage.teacher or stage.augmentation != Augmentation()
+    ):
         raise UsageError(f"views, teacher, augmentation: kind {kind} reads the vectors of its dense pair")
     _check_loss("objective.name", objective, OBJECTIVES, model)
     for auxiliary in stage.auxiliaries:
@@ -431,7 +410,7 @@ def _check_stage(stage: StageSettings, model: AnyModel) -> None:
 
 
 def _check_loss(
-    role: str, loss: Objective | Auxiliary | Regulariser, known: Mapping[str, LossRow], model: AnyModel
+    role: str, loss: Objective | Auxiliary | Regulariser, known: Mapping[str, LossRow], model: model_settings.AnyModel
 ) -> None:
     """Checks that a table has an objective or regulariser, that it fits the model, and that it has its options."""
     name, kind = loss.name, model.kind
@@ -454,7 +433,8 @@ def _check_loss(
     types = get_type_hints(row.function)
     for option, value in loss.options.items():
         try:
-            TypeAdapter(types[option], config=OPTION_TYPES).validate_python(value, strict=True)
+            config = ConfigDict(arbitrary_types_allowed=True)  # options may be tensors where code calls an objective
+            TypeAdapter(types[option], config=config).validate_python(value, strict=True)
         except ValidationError as error:
             raise UsageError(f"{role} {name!r}: option {option}: {plain(error.errors()[0])}") from error
 

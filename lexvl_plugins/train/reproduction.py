@@ -1,7 +1,6 @@
-"""Rows whose weights this project trains when it measures them: families of encoders, by a recipe of a few minutes.
+"""Rows whose weights are trained when they are measured, by a recipe of a few minutes, and numbers of parameters.
 
-OUTPUT/training/<row>/     the run, with its checkpoint `model`
-OUTPUT/training/cache/     what frozen networks make of the data, which rows share
+OUTPUT/training/<row>/ has the run; OUTPUT/training/cache/ what frozen networks make of the data, which rows share.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lexvl_eval.reproduction.prepared import find_corpus, find_weights, place_trained_model
+from lexvl_eval.reproduction import prepared
+from lexvl_eval.reproduction.matrix import Way, no_cost, nothing_needed
 from lexvl_eval.reproduction.published import PublishedSystem
 from lexvl_eval.reproduction.retrieval import measure_retrieval
 from lexvl_eval.reproduction.rows import Finding, RowPart, Workplace
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def measure_trained(part: RowPart, place: Workplace) -> Finding:
     """Trains the weights of a part, unless the user gives some, then runs its line; finds what is finished."""
     assert part.system is not None and part.system.trained_on, "`way_of` looked"
-    weights, model = find_weights(part, part.system, place), place_trained_model(part, place)
+    weights, model = prepared.find_weights(part, part.system, place), prepared.place_trained_model(part, place)
     if weights is not None and weights.reference == str(model):
         from lexvl_plugins.train.loop import train
 
@@ -40,7 +40,7 @@ def find_recipe(part: RowPart, system: PublishedSystem, place: Workplace) -> Rec
 
     name, *options = shlex.split(system.recipe)
     settings = (option.partition("=") for option in options if option != "--set")
-    corpus = find_corpus(part._replace(data=system.trained_on), place)
+    corpus = prepared.find_corpus(part._replace(data=system.trained_on), place)
     changes = parse_changes({key: value for key, _, value in settings})
     return read_recipe(
         find_shipped("recipes") / name, changes | {"data.corpus": corpus.name, "data.split": corpus.split}
@@ -140,3 +140,9 @@ def count_parameters(part: RowPart, place: Workplace) -> Finding:
     assert part.system is not None, "`can_be_counted` is true of it"
     counts = COUNTS[part.system.encoder]
     return Finding({name: counts[name]() for name in part.measures}, 0)
+
+
+TRAINED = Way(
+    "lexvl_plugins.train.reproduction:measure_trained", prepared.list_retrieval_needs, prepared.estimate_retrieval
+)
+COUNT = Way("lexvl_plugins.train.reproduction:count_parameters", nothing_needed, no_cost, can_be_counted)

@@ -39,18 +39,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from lexvl_anserini.ground import files
 from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, describe_error
-from lexvl_anserini.ground.files import (
-    atomic_write,
-    compute_sha256,
-    disk_errors,
-    name_part,
-    publish,
-    read_json,
-    sync_tree,
-    write_json,
-)
 from lexvl_plugins.train.recipe import Recipe, read_recipe
 
 log = logging.getLogger(__name__)
@@ -75,14 +66,9 @@ STATE_FILE, DIGESTS = "step.json", "digests.json"
 
 @dataclass
 class TrainingState:
-    """The progress of a run; the accelerator saves weights and optimiser beside it.
+    """The progress of a run, beside the accelerator's weights and optimiser; a score has the step of its validation.
 
-    Attributes:
-        step: number of steps done.
-        losses: of the steps since the last line of the log.
-        seconds: time of all steps, over all processes that worked on the run.
-        parts: the losses by the names of their parts.
-        scores: step and score of each validation.
+    Losses and their parts are those since the last line of the log; the time counts all processes of the run.
     """
 
     step: int = 0
@@ -117,28 +103,25 @@ class TrainingState:
 
 
 def reserve(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bool) -> None:
-    """Reserves a folder for a run: an empty folder, one that already holds this run, or one to overwrite.
-
-    A run without a saved state has cost no time: another run replaces it.
-    """
+    """Reserves a folder for a run: empty, with this run, with one without a saved state, or to overwrite."""
     names, requested = check_entries(output), build_request(recipe, data)
     earlier = None
     if names and not overwrite:
         try:
-            earlier = build_request(read_recipe(output / RECIPE), read_json(output / DATA, "digest of the data"))
+            earlier = build_request(read_recipe(output / RECIPE), files.read_json(output / DATA, "digest of the data"))
         except LexvlError as error:
             earlier = {**requested, "files": f"unreadable ({error})"}
     if claim(output, "a run", requested, earlier, overwrite=not names.intersection(TRAINED)) is not Claim.FRESH:
         return
     clear(output)
-    with atomic_write(output / RECIPE) as out:
+    with files.atomic_write(output / RECIPE) as out:
         out.write(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False).encode())
-    write_json(output / DATA, data)
+    files.write_json(output / DATA, data)
 
 
 def check_entries(output: Path) -> set[str]:
     """The names in the folder of a run; an empty set where no run has started."""
-    names = {entry.name for entry in output.iterdir()} - {name_part(output / RECIPE).name}
+    names = {entry.name for entry in output.iterdir()} - {files.name_part(output / RECIPE).name}
     if names and RECIPE not in names:
         raise ArtefactError(f"{output}: not empty and not written by train; name another --output")
     return names
@@ -176,8 +159,8 @@ def tidy(output: Path) -> None:
 
 def save_state(accelerator: Any, output: Path, progress: TrainingState) -> None:
     """Writes a state whole; the state before it stays."""
-    part, state, old = name_part(output / STATE), output / STATE, output / OLD_STATE
-    with disk_errors(state):
+    part, state, old = files.name_part(output / STATE), output / STATE, output / OLD_STATE
+    with files.disk_errors(state):
         shutil.rmtree(part, ignore_errors=True)
         try:
             accelerator.save_state(str(part), safe_serialization=True)
@@ -186,23 +169,23 @@ def save_state(accelerator: Any, output: Path, progress: TrainingState) -> None:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
             said = str(error).splitlines()[0]
             raise ArtefactError(f"{state}: cannot be written ({said}); look at the disk and at `ulimit -f`") from error
-        write_json(part / STATE_FILE, asdict(progress))
-        write_json(part / DIGESTS, compute_digests(part))
-        sync_tree(part)
+        files.write_json(part / STATE_FILE, asdict(progress))
+        files.write_json(part / DIGESTS, compute_digests(part))
+        files.sync_tree(part)
         _give_up(old)
         if state.exists():
             state.replace(old)
-        publish(part, state)
+        files.publish(part, state)
 
 
 def compute_digests(state: Path) -> dict[str, str]:
     """SHA-256 (hex) of the files of a state by their names."""
-    return {path.name: compute_sha256(path) for path in sorted(state.iterdir()) if path.name != DIGESTS}
+    return {path.name: files.compute_sha256(path) for path in sorted(state.iterdir()) if path.name != DIGESTS}
 
 
 def _give_up(folder: Path) -> None:
     """Deletes a folder, if it is there."""
-    with disk_errors(folder), suppress(FileNotFoundError):
+    with files.disk_errors(folder), suppress(FileNotFoundError):
         try:
             shutil.rmtree(folder)
         except OSError as error:  # it names a file without its folder
@@ -217,10 +200,13 @@ def resume(accelerator_at: Callable[[int], Any], output: Path) -> TrainingState:
             continue
         try:
             if (state / DIGESTS).exists():  # states of older versions have none
-                stored, there = read_json(state / DIGESTS, "digests of the training state"), compute_digests(state)
+                stored, there = (
+                    files.read_json(state / DIGESTS, "digests of the training state"),
+                    compute_digests(state),
+                )
                 if other := sorted(name for name in stored.keys() | there if stored.get(name) != there.get(name)):
                     raise ArtefactError(f"{', '.join(other)}: missing, or not as written")
-            progress = TrainingState(**read_json(state / STATE_FILE, "training state"))
+            progress = TrainingState(**files.read_json(state / STATE_FILE, "training state"))
             accelerator_at(progress.step).load_state(str(state))
         except Exception as error:  # torch, pickle and safetensors each raise their own error for a truncated file
             problems.append(f"{state}: a damaged state ({describe_error(error)})")
@@ -228,7 +214,7 @@ def resume(accelerator_at: Callable[[int], Any], output: Path) -> TrainingState:
             continue
         if state.name != STATE:
             _give_up(output / STATE)
-            publish(state, output / STATE)
+            files.publish(state, output / STATE)
         return progress
     if problems:
         raise ArtefactError(f"{'; '.join(problems)}; --overwrite starts again")
@@ -247,7 +233,7 @@ def rewind(output: Path, step: int) -> None:
     for path in (output / LOG, output / EXAMPLES):
         if path.is_file():
             lines = path.read_bytes().splitlines(keepends=True)
-            with atomic_write(path) as out:
+            with files.atomic_write(path) as out:
                 out.writelines(filter(is_until, lines))
     if not step:
         (output / BEST_WEIGHTS).unlink(missing_ok=True)
@@ -263,7 +249,7 @@ def write_weights(state: Mapping[str, Tensor], folder: Path, kind: torch.dtype) 
 
 def read_step(state: Path) -> int:
     """The number of steps of a state."""
-    return int(read_json(state / STATE_FILE, "training state")["step"])
+    return int(files.read_json(state / STATE_FILE, "training state")["step"])
 
 
 def read_best(output: Path) -> tuple[int, float]:

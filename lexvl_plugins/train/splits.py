@@ -13,11 +13,9 @@ from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_plugins.train.common.evaluation import choose_examples
-from lexvl_plugins.train.common.learner import choose_optimiser
-from lexvl_plugins.train.images.captioned import CaptionedImages, read_captioned
+from lexvl_plugins.train.common.learner import choose_examples, choose_optimiser
+from lexvl_plugins.train.images.captioned import Cache, CaptionedImages, read_captioned
 from lexvl_plugins.train.images.networks import compute_network_digests
-from lexvl_plugins.train.images.stores import Cache
 from lexvl_plugins.train.images.stream import StreamedImages
 from lexvl_plugins.train.model_settings import HeadSettings, TextPairSettings, TextSettings, TowerSettings
 from lexvl_plugins.train.recipe import Recipe
@@ -35,13 +33,7 @@ Splits = Mapping[str, Images] | Mapping[str, CaptionedImages] | Mapping[str, Que
 
 @dataclass(frozen=True)
 class Sources:
-    """What a run reads.
-
-    Attributes:
-        data: items by role.
-        digests: of the items by role, and of networks and teachers.
-        cache: what is computed once of images and captions.
-    """
+    """What a run reads: items by role, the digests of these and of networks and teachers, and what is computed once."""
 
     data: Splits
     digests: Mapping[str, str]
@@ -56,11 +48,6 @@ class Sources:
             data = read_splits(recipe, data_dir)
         check_batches(recipe, len(data[TRAINING]))
         return cls(data, compute_digests(recipe, data), Cache(cache))
-
-    def keep(self) -> None:
-        """Writes what is known of shards into the cache, for a run that resumes."""
-        if isinstance(stream := self.data[TRAINING], StreamedImages):
-            stream.keep(self.cache.folder)
 
     @property
     def images(self) -> dict[str, CaptionedImages]:

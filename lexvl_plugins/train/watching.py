@@ -15,37 +15,20 @@ import orjson
 import torch
 from safetensors.torch import load_model, save_model
 
+from lexvl_anserini.ground import files
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.files import (
-    atomic_write,
-    disk_errors,
-    format_json,
-    make_folder,
-    name_part,
-    new_folder,
-    publish,
-    sync_path,
-    sync_to,
-    write_json,
-)
 from lexvl_anserini.ground.machine import list_versions
-from lexvl_plugins.train.common.batches import TrainingBatch
-from lexvl_plugins.train.common.evaluation import StageInputs, find_collapses, measure_batch
-from lexvl_plugins.train.common.learner import Learner, NotFinite, StepRecord
-from lexvl_plugins.train.common.tower_pair import TowerPair
-from lexvl_plugins.train.recipe import Recipe, StageSettings
-from lexvl_plugins.train.run_folder import (
-    BEST,
-    BEST_WEIGHTS,
-    CURVE,
-    FAILED,
-    KEPT,
-    LOG,
-    MODEL,
-    TrainingState,
-    read_best,
-    tidy,
+from lexvl_plugins.train import run_folder
+from lexvl_plugins.train.common.learner import (
+    Learner,
+    NotFinite,
+    StageInputs,
+    StepRecord,
+    find_collapses,
+    measure_batch,
 )
+from lexvl_plugins.train.common.tower_pair import TowerPair, TrainingBatch
+from lexvl_plugins.train.recipe import Recipe, StageSettings
 from lexvl_plugins.train.splits import TRAINING
 
 log = logging.getLogger(__name__)
@@ -56,15 +39,7 @@ PRINTED = 6
 
 @dataclass
 class Watch:
-    """The reports of one stage.
-
-    Attributes:
-        first: steps before the stage.
-        terms: of the dimensions that search uses.
-        lines: log.jsonl.
-        examples: examples.jsonl.
-        collapsed: what was wrong with the vectors of the last line.
-    """
+    """The reports of one stage, before which `first` steps were done; `collapsed` was wrong with the last vectors."""
 
     recipe: Recipe
     stage: StageSettings
@@ -76,7 +51,7 @@ class Watch:
     examples: BinaryIO
     collapsed: set[str] = field(default_factory=set)
 
-    def report_step(self, step: StepRecord, learner: Learner, progress: TrainingState) -> None:
+    def report_step(self, step: StepRecord, learner: Learner, progress: run_folder.TrainingState) -> None:
         """Reports what is due after a step."""
         done, end = progress.step, self.first + self.stage.optimisation.steps
         if done % self.recipe.log_every == 0 or done == end:
@@ -84,7 +59,7 @@ class Watch:
         if done % self.recipe.validate_every == 0 or done == end:
             self.validate(learner, progress)
 
-    def log(self, step: StepRecord, learner: Learner, progress: TrainingState) -> None:
+    def log(self, step: StepRecord, learner: Learner, progress: run_folder.TrainingState) -> None:
         """A line with the mean losses since the last one, and what the vectors of this step's batch are like."""
         model, plan = self.recipe.model, self.stage.optimisation
         loss, parts = progress.take_means()
@@ -99,7 +74,7 @@ class Watch:
             log.warning("step %d: %s", progress.step, wrong[kind])
         self.collapsed = set(wrong)
 
-    def validate(self, learner: Learner, progress: TrainingState) -> None:
+    def validate(self, learner: Learner, progress: run_folder.TrainingState) -> None:
         """Lines of the validation figures and of the examples; keeps the weights if they are the best so far."""
         pair, model, validation = learner.tested, self.recipe.model, self.inputs.validation
         pair.eval()
@@ -108,7 +83,7 @@ class Watch:
                 self.examples.write(orjson.dumps({"step": progress.step, **row}) + b"\n")
                 terms = " ".join(term for term, _ in row["terms"][:PRINTED])
                 log.info("  %s %s: %s", row["side"], row["name"], terms)
-            sync_to(self.examples)
+            files.sync_to(self.examples)
         if validation:
             figures = validation.measure(pair, model)
             score = validation.score(figures)
@@ -119,12 +94,7 @@ class Watch:
         pair.train()
         learner.pair.train()
 
-    def shall_end(self, progress: TrainingState) -> bool:
-        """Whether validation has not improved for `patience` validations."""
-        patience = self.stage.optimisation.patience
-        return patience > 0 and progress.count_waits(self.first) >= patience
-
-    def end_early(self, progress: TrainingState) -> None:
+    def end_early(self, progress: run_folder.TrainingState) -> None:
         """Ends the stage early: the progress becomes that of its end."""
         plan = self.stage.optimisation
         report(self.lines, {"step": progress.step, "stopped": f"{plan.patience} validations without a better score"})
@@ -135,7 +105,7 @@ class Watch:
         self, error: NotFinite, learner: Learner, step: int, listed: Callable[[TrainingBatch], Any]
     ) -> UsageError:
         """Writes the batch at which loss or gradients were not finite, and returns the error that names the file."""
-        taken, path = error.step, self.output / FAILED
+        taken, path = error.step, self.output / run_folder.FAILED
         sides: dict[str, list[int]] = {}
         for side in ("query", "document"):
             wrong = [~torch.isfinite(getattr(encoded, side)).all(dim=1) for encoded in taken.rounds]
@@ -150,32 +120,30 @@ class Watch:
             ],
             "items": listed(taken.batch),
         }
-        with atomic_write(path) as out:
-            out.write(format_json(content))
+        with files.atomic_write(path) as out:
+            out.write(files.format_json(content))
         return UsageError(f"step {step}: {error}; {path} has the batch; lower the learning rate or the clip")
 
 
 def report(lines: BinaryIO, row: Mapping[str, Any]) -> None:
     """Writes a line of the log, and prints it."""
     lines.write(orjson.dumps(row) + b"\n")
-    sync_to(lines)
+    files.sync_to(lines)
     flat = {**{key: value for key, value in row.items() if key != "losses"}, **row.get("losses", {})}
     log.info("%s", "  ".join(f"{key} {value}" for key, value in flat.items()))
 
 
 def keep_best(pair: TowerPair, output: Path, step: int, score: float) -> None:
     """Writes the weights of a pair unless those that are there validated as well."""
-    path = output / BEST_WEIGHTS
-    if read_best(output)[1] >= score:
+    path = output / run_folder.BEST_WEIGHTS
+    if run_folder.read_best(output)[1] >= score:
         return
-    part = name_part(path)
-    with disk_errors(path):
+    part = files.name_part(path)
+    with files.disk_errors(path):
         save_model(pair, str(part), metadata={"step": str(step), "score": repr(score)})
-        sync_path(part)
-        publish(part, path)
+        files.sync_path(part)
+        files.publish(part, path)
 
-
-log = logging.getLogger(__name__)
 
 # What may end with a checkpoint of its own: an epoch is as many steps of a stage as pass all training items once.
 PERIODS = EPOCH, STAGE = "epoch", "stage"
@@ -183,12 +151,7 @@ PERIODS = EPOCH, STAGE = "epoch", "stage"
 
 @dataclass(frozen=True)
 class Saving:
-    """Writes checkpoints into the folder of a run.
-
-    Attributes:
-        material: what the run reads; its `save` writes a pair in the layout of its encoder.
-        keep_every: what ends with a checkpoint of its own; None for the last and the best checkpoint alone.
-    """
+    """Writes checkpoints of what a run reads, the `material`, into its folder, also one for each `keep_every`."""
 
     recipe: Recipe
     output: Path
@@ -199,18 +162,18 @@ class Saving:
     def save_last(self, pair: TowerPair) -> Path:
         """Writes the last and the best checkpoint, deletes what was stored, and returns the folder of the last one."""
         measured = self.read_figures()
-        draw_curve(self.output / LOG, self.output / CURVE)
-        best, _ = read_best(self.output)
+        draw_curve(self.output / run_folder.LOG, self.output / run_folder.CURVE)
+        best, _ = run_folder.read_best(self.output)
         # The folder of the last checkpoint appears at the end: it says that the run is finished.
-        with new_folder(self.output / MODEL) as part:
+        with files.new_folder(self.output / run_folder.MODEL) as part:
             self.write(pair, part, self.recipe.steps, measured.get(max(measured, default=0)))
             if best and best != max(measured):
-                log.info("%s: step %d validated best", self.output / BEST, best)
-                load_model(pair, self.output / BEST_WEIGHTS)
-                with new_folder(self.output / BEST) as other:
+                log.info("%s: step %d validated best", self.output / run_folder.BEST, best)
+                load_model(pair, self.output / run_folder.BEST_WEIGHTS)
+                with files.new_folder(self.output / run_folder.BEST) as other:
                     self.write(pair, other, best, measured.get(best))
-        tidy(self.output)
-        return self.output / MODEL
+        run_folder.tidy(self.output)
+        return self.output / run_folder.MODEL
 
     def name_due(self, number: int, done: int, per_epoch: int, ended: bool) -> str | None:
         """The name of the checkpoint that is due after `done` steps of a stage; None for no checkpoint."""
@@ -222,16 +185,16 @@ class Saving:
     def keep(self, pair: TowerPair, name: str, step: int) -> None:
         """Writes the checkpoint of an epoch or of a stage in the place of an older one; the pair stays as it was."""
         device, training = pair.log_temperature.device, pair.training
-        make_folder(self.output / KEPT)
-        with new_folder(self.output / KEPT / name) as part:
+        files.make_folder(self.output / run_folder.KEPT)
+        with files.new_folder(self.output / run_folder.KEPT / name) as part:
             self.write(pair, part, step, self.read_figures().get(step))
         pair.to(device).train(training)
-        log.info("%s: step %d", self.output / KEPT / name, step)
+        log.info("%s: step %d", self.output / run_folder.KEPT / name, step)
 
     def write(self, pair: TowerPair, folder: Path, step: int, validation: Mapping[str, Any] | None) -> None:
         """Writes the checkpoint of a step into an empty folder, with the log so far and what it was trained on."""
         self.material.save(self.recipe.cut_at(step), pair, folder)
-        shutil.copyfile(self.output / LOG, folder / LOG)
+        shutil.copyfile(self.output / run_folder.LOG, folder / run_folder.LOG)
         content = {
             "recipe": self.recipe.model_dump(mode="json"),
             "data": dict(self.digests),
@@ -241,11 +204,11 @@ class Saving:
             "versions": list_versions(("torch", "transformers", "accelerate", "lexvl-anserini")),
             "validation": validation,
         }
-        write_json(folder / "training.json", content)
+        files.write_json(folder / "training.json", content)
 
     def read_figures(self) -> dict[int, Mapping[str, Any]]:
         """The validation figures of the log, by step."""
-        rows = [orjson.loads(line) for line in (self.output / LOG).read_bytes().splitlines()]
+        rows = [orjson.loads(line) for line in (self.output / run_folder.LOG).read_bytes().splitlines()]
         return {row["step"]: row for row in rows if "temperature" in row}
 
 
@@ -275,7 +238,7 @@ def draw_curve(log: Path, path: Path) -> None:
             axes.grid(True, alpha=0.3)
             axes.legend(fontsize="small")
         figure.savefig(drawn, format="png", dpi=DPI)
-    with atomic_write(path) as out:
+    with files.atomic_write(path) as out:
         out.write(drawn.getvalue())
 
 

@@ -58,11 +58,7 @@ def sort_by_frequency(counts: Counter[str], least: int) -> list[str]:
 
 
 def learn_words(texts: Texts, size: int, least: int = 2) -> list[str]:
-    """The tokens of a vocabulary: special tokens, characters, their continuations, then words by descending frequency.
-
-    Words of equal frequency are in alphabetical order, so the same captions always give the same vocabulary. A word
-    occurs at least `least` times.
-    """
+    """Special tokens, characters, their continuations, then words by frequency, then by name."""
     base = [*SPECIALS, *CHARACTERS]
     known = set(base)
     words = [word for word in sort_by_frequency(count_words(texts), least) if word not in known]
@@ -121,8 +117,7 @@ def read_class_names(path: Path) -> list[str]:
 def match_class_words(names: Sequence[str], known: Sequence[str]) -> dict[str, list[int]]:
     """The classes of each class word: those that are no `known` words, in alphabetical order, then those that are.
 
-    Words of the names, but for function words, are class words if they are not known (*fire* of *fire truck* says
-    nothing of fire), words for kinds of classes in any case.
+    Words of names are class words if not known (*fire* of *fire truck* says nothing of fire), those of kinds always.
     """
     places: dict[str, set[int]] = {}
     left_out = set(known)
@@ -163,15 +158,7 @@ def save_tokenizer(tokens: list[str], folder: Path, max_length: int) -> Any:
 
 
 def make_tokenizer(tokenizer: str | None, texts: Texts, size: int, folder: Path, max_length: int) -> Any:
-    """The tokenizer of a network with random weights, written into a folder.
-
-    Args:
-        tokenizer: the checkpoint that has it; None learns one from the texts.
-        texts: read only where a tokenizer is learned.
-        size: its largest number of tokens.
-        folder: gets the files of the tokenizer.
-        max_length: tokens of a text that its files state.
-    """
+    """The tokenizer of a network with random weights, of a checkpoint or learned from texts, written into a folder."""
     if tokenizer is None:
         return save_tokenizer(learn_words(texts, size), folder, max_length)
     return copy_tokenizer(find_checkpoint(tokenizer, weights=False).folder, folder)

@@ -1,41 +1,34 @@
-"""A step of a stage: encodes a batch, computes its loss, and changes the weights by the gradients."""
+"""A step of a stage: encodes a batch, computes its loss, changes the weights by the gradients; and what judges them."""
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 from torch.optim.swa_utils import AveragedModel
 
 from lexvl_anserini.ground.errors import InstallationError, UsageError, describe_error
-from lexvl_plugins.train.common.batches import AnyBatches, Details, TextBatch, TrainingBatch
-from lexvl_plugins.train.common.pieces import Pieces
-from lexvl_plugins.train.common.processes import make_accelerator
-from lexvl_plugins.train.common.tower_pair import DetailedSide, Temperatures, TowerPair
-from lexvl_plugins.train.model_settings import AnyModel
-from lexvl_plugins.train.objectives import AUXILIARIES, OBJECTIVES, REGULARISERS, LossRow
-from lexvl_plugins.train.objectives.encoded import Dense, Encoded, require_bag
-from lexvl_plugins.train.objectives.regularisers import RAMPS, sum_penalties
+from lexvl_plugins.train.common import tower_pair
+from lexvl_plugins.train.common.processes import Pieces, make_accelerator
+from lexvl_plugins.train.common.tower_pair import AnyBatches, ImageBatch, TextBatch, TowerPair, drop_registers, sparsify
+from lexvl_plugins.train.model_settings import AnyModel, ImagePairSettings, TextPairSettings
+from lexvl_plugins.train.objectives import AUXILIARIES, OBJECTIVES, RAMPS, REGULARISERS, LossRow, flops, sum_penalties
+from lexvl_plugins.train.objectives.encoded import Dense, Encoded, keep_heaviest, require_bag
 from lexvl_plugins.train.recipe import Optimisation, Recipe, Regulariser, StageSettings
 
 
 class StepRecord(NamedTuple):
-    """What a step read and computed.
+    """The items that a step read, their vectors, and the loss that it minimised, with its parts by name."""
 
-    Attributes:
-        batch: the items.
-        rounds: their vectors.
-        loss: what it minimised.
-        parts: the loss by the names of its parts.
-    """
-
-    batch: TrainingBatch
+    batch: tower_pair.TrainingBatch
     rounds: Sequence[Encoded]
     loss: float
     parts: Mapping[str, float]
@@ -51,20 +44,16 @@ class NotFinite(ArithmeticError):
 
 @dataclass(frozen=True)
 class Learner:
-    """A pair of towers in a stage, and what changes its weights; all prepared by the accelerator.
-
-    Attributes:
-        average: a copy with the average of the weights; None where the stage has none.
-    """
+    """A pair in a stage, and what changes its weights, prepared by the accelerator; `average` has their average."""
 
     accelerator: Any
-    pair: TowerPair
+    pair: tower_pair.TowerPair
     optimiser: torch.optim.Optimizer
     scheduler: Any
     average: Any
 
     @classmethod
-    def start(cls, stage: StageSettings, pair: TowerPair, device: torch.device, precision: str) -> Learner:
+    def start(cls, stage: StageSettings, pair: tower_pair.TowerPair, device: torch.device, precision: str) -> Learner:
         """A learner at the start of a stage."""
         accelerator = make_accelerator(device, precision)
         pair.to(accelerator.device).start(stage)
@@ -80,12 +69,14 @@ class Learner:
         return cls(accelerator, pair, prepared, scheduler, average)
 
     @property
-    def tested(self) -> TowerPair:
+    def tested(self) -> tower_pair.TowerPair:
         """The pair that validates: with averaged weights where the stage has an average."""
-        pair: TowerPair = self.pair if self.average is None else self.average.module
+        pair: tower_pair.TowerPair = self.pair if self.average is None else self.average.module
         return pair
 
-    def take_step(self, recipe: Recipe, stage: StageSettings, batches: AnyBatches, step: int, done: int) -> StepRecord:
+    def take_step(
+        self, recipe: Recipe, stage: StageSettings, batches: tower_pair.AnyBatches, step: int, done: int
+    ) -> StepRecord:
         """Changes the weights by the gradients of a step's loss, of which steps `done` were done in this stage."""
         seed, plan = recipe.seed * 1_000_003 + step, stage.optimisation
         torch.manual_seed(seed)  # dropout, a function of the step alone
@@ -128,14 +119,10 @@ class Learner:
             self.pair.load_state_dict(self.average.module.state_dict())
 
 
-def set_checkpointing(pair: TowerPair, enabled: bool) -> None:
+def set_checkpointing(pair: tower_pair.TowerPair, enabled: bool) -> None:
     """Lets the trained networks of transformers compute the states of their layers again for gradients, or not."""
-    networks: list[Any] = [
-        module
-        for module in pair.modules()
-        if getattr(module, "supports_gradient_checkpointing", False)
-        and any(parameter.requires_grad for parameter in module.parameters())
-    ]
+    able: list[Any] = [part for part in pair.modules() if getattr(part, "supports_gradient_checkpointing", False)]
+    networks = [network for network in able if any(weight.requires_grad for weight in network.parameters())]
     if enabled and not networks:
         raise UsageError("optimisation.checkpointing: no network of transformers changes; leave it out")
     for network in networks:
@@ -148,7 +135,7 @@ def set_checkpointing(pair: TowerPair, enabled: bool) -> None:
             getattr(network, f"{name}_disable")()
 
 
-def encode(pair: TowerPair, batch: TrainingBatch, pieces: Pieces) -> list[Encoded]:
+def encode(pair: tower_pair.TowerPair, batch: tower_pair.TrainingBatch, pieces: Pieces) -> list[Encoded]:
     """One `Encoded` per round of texts, all with the same documents: all that objectives read of a batch."""
     # Padding is masked everywhere, so rounds of different lengths pass the text side one after the other.
     documents = pieces(compute_details, pair.encoder_p, batch.documents)
@@ -164,7 +151,7 @@ def encode(pair: TowerPair, batch: TrainingBatch, pieces: Pieces) -> list[Encode
             query=query.vectors,
             document=documents.vectors,
             query_bag=texts.bag,
-            document_bag=batch.documents.bag if isinstance(batch.documents, TextBatch) else None,
+            document_bag=batch.documents.bag if isinstance(batch.documents, tower_pair.TextBatch) else None,
             named=batch.named,
             frequency=batch.frequency,
             taught=batch.taught[number] if batch.taught else None,
@@ -180,27 +167,21 @@ def encode(pair: TowerPair, batch: TrainingBatch, pieces: Pieces) -> list[Encode
     ]
 
 
-def compute_details(side: Any, inputs: Any) -> Details:
+def compute_details(side: Any, inputs: Any) -> tower_pair.Details:
     """What a side computes, in float32; a side that is no `DetailedSide` has vectors alone."""
-    computed = side.compute(inputs) if isinstance(side, DetailedSide) else Details(side(inputs))
-    return Details(*(None if part is None else part.float() for part in computed))  # type: ignore[arg-type]
+    computed = side.compute(inputs) if isinstance(side, tower_pair.DetailedSide) else tower_pair.Details(side(inputs))
+    return tower_pair.Details(*(None if part is None else part.float() for part in computed))  # type: ignore[arg-type]
 
 
 class Loss(NamedTuple):
-    """What a step minimises.
-
-    Attributes:
-        total: scalar.
-        parts: scalars by the names of objectives and regularisers, each as it counts; their sum is the total, but for
-            `running_penalty`.
-    """
+    """What a step minimises, and its parts by name, whose sum it is but for `running_penalty`; all are scalars."""
 
     total: Tensor
     parts: Mapping[str, Tensor]
 
 
 def compute_objective(
-    stage: StageSettings, model: AnyModel, rounds: Sequence[Encoded], temperatures: Temperatures
+    stage: StageSettings, model: AnyModel, rounds: Sequence[Encoded], temperatures: tower_pair.Temperatures
 ) -> Loss:
     """The mean of the stage's objective over the rounds, plus the weighted auxiliary objectives."""
     known = {
@@ -230,11 +211,7 @@ def compute_objective(
 
 
 def choose_vectors(stage: StageSettings, encoded: Encoded, side: str) -> Tensor:
-    """The vectors of a side as the objective scores them, which are what a regulariser keeps sparse.
-
-    Texts have their own tokens alone in a batch without expansion (D2S) and where STAIR's objective masks them: its
-    equation 8 makes the masked vector the text's ENC, of which equation 6 is a sum.
-    """
+    """The vectors of a side as the objective scores them: own tokens of texts unexpanded (D2S) or masked (STAIR)."""
     weights: Tensor = getattr(encoded, side)
     own = not encoded.expanded or bool(stage.objective.options.get("masked"))
     return weights * require_bag(encoded.query_bag) if own and side == "query" else weights
@@ -260,11 +237,8 @@ def compute_penalty(stage: StageSettings, rounds: Sequence[Encoded], step: int) 
     return Loss(sum_penalties(totals.values(), stage.running_penalty).to(rounds[0].query.device), parts)
 
 
-def make_average(pair: TowerPair, plan: Optimisation) -> AveragedModel | None:
-    """A copy of a pair whose weights are an exponential average of the pair's; None if the plan has no average.
-
-    The average forgets faster at first: its decay after n steps is at most (1 + n) / (10 + n).
-    """
+def make_average(pair: tower_pair.TowerPair, plan: Optimisation) -> AveragedModel | None:
+    """A copy of a pair with an exponential average of its weights, of decay at most (1 + n) / (10 + n) at step n."""
 
     @torch.no_grad()
     def update(averaged: Any, current: Any, steps: Tensor | int) -> None:
@@ -289,7 +263,7 @@ def choose_optimiser(groups: list[dict[str, Any]], plan: Optimisation) -> torch.
     return optimiser
 
 
-def group_parameters(pair: TowerPair, plan: Optimisation) -> list[dict[str, Any]]:
+def group_parameters(pair: tower_pair.TowerPair, plan: Optimisation) -> list[dict[str, Any]]:
     """Groups of weights by learning rate and decay: matrices decay, or all weights (`plan.decayed`)."""
     trained = [(name, parameter) for name, parameter in pair.named_parameters() if parameter.requires_grad]
     for pattern in plan.learning_rates:
@@ -318,3 +292,125 @@ def make_learning_rate(plan: Optimisation) -> Callable[[int], float]:
         return plan.last_learning_rate + (1 - plan.last_learning_rate) * left
 
     return compute_factor
+
+
+# The heaviest terms by which vectors are compared.
+HEAVIEST = 10
+# Vectors have collapsed if on average more than this share of all terms is active, or if neighbours in a batch are more
+# alike than this.
+DENSE, ALIKE = 0.5, {True: 0.9, False: 0.99}
+# The number of examples, and of the characters of a text that names one.
+COUNT, NAME = 4, 60
+
+
+class Examples(NamedTuple):
+    """A few fixed queries and documents, as many of each, named by a text or id, whose terms a run shows."""
+
+    queries: TextBatch
+    documents: ImageBatch | TextBatch
+    query_names: Sequence[str]
+    document_names: Sequence[str]
+
+    @torch.inference_mode()
+    def describe(
+        self, pair: TowerPair, model: ImagePairSettings | TextPairSettings, terms: Sequence[str]
+    ) -> Iterator[dict[str, Any]]:
+        """One row per example: its side and name, the number of its active terms, the heaviest with their weights."""
+        encoded = Encoded(pair.encoder_q(self.queries), pair.encoder_p(self.documents), self.queries.bag)
+        vectors = prepare_for_search(encoded, model)
+        for side, names in (("query", self.query_names), ("document", self.document_names)):
+            for name, weights in zip(names, getattr(vectors, side), strict=True):
+                active = int((weights > 0).sum())
+                top = weights.topk(min(HEAVIEST, active))
+                heaviest = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+                terms_of_row = [[terms[place], keep_digits(weight)] for place, weight in heaviest]
+                yield {"side": side, "name": name, "active": active, "terms": terms_of_row}
+
+
+@dataclass(frozen=True)
+class StageInputs:
+    """What a stage reads; examples are of the validation split, or of the training split where there is none.
+
+    Validation has `measure`, from a pair and its settings to figures by name, and `score`, which compares checkpoints.
+    """
+
+    batches: AnyBatches
+    validation: Any
+    examples: Examples
+
+
+def choose_examples(items: int) -> np.ndarray:
+    """Positions of the examples among all items, evenly spread, int64."""
+    return np.unique(np.linspace(0, items - 1, min(COUNT, items)).astype(np.int64))
+
+
+def shorten(text: str) -> str:
+    """The beginning of a text on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= NAME else line[: NAME - 1] + "…"
+
+
+def keep_digits(value: float) -> float:
+    """A number with four digits, for the log."""
+    return float(f"{value:.4g}")
+
+
+def prepare_for_search(encoded: Encoded, model: ImagePairSettings | TextPairSettings) -> Encoded:
+    """The vectors after the sparsifier of each side, [N, words] and [M, words]; dense ones as they are."""
+    query, document = encoded.query.detach().float(), encoded.document.detach().float()
+    if isinstance(model, TextPairSettings):
+        if model.lexical:
+            query, document = (sparsify(side, topk) for side, topk in zip((query, document), model.kept, strict=True))
+    elif model.lexical:
+        bag = None if encoded.query_bag is None else encoded.query_bag[:, model.registers :]
+        query, document = drop_registers(query, model), drop_registers(document, model)
+        if model.family.cut:
+            query = keep_heaviest(query, bag, model.kept_of_texts)
+            document = keep_heaviest(document, None, model.topk)
+    return Encoded(query, document)
+
+
+@torch.no_grad()
+def measure_batch(encoded: Encoded, model: ImagePairSettings | TextPairSettings) -> dict[str, float]:
+    """Figures of each side: mean active terms and FLOPS of a lexical pair, and how alike the vectors are."""
+    vectors = prepare_for_search(encoded, model)
+    figures: dict[str, float] = {}
+    for side in ("query", "document"):
+        weights: Tensor = getattr(vectors, side)
+        if model.lexical:
+            figures[f"{side}_terms"] = round(float((weights > 0).sum(dim=1).float().mean()), 1)
+            figures[f"{side}_flops"] = keep_digits(float(flops(weights)))
+        if len(weights) > 1:
+            figures[f"{side}_alike"] = round(measure_likeness(weights, model.lexical), 3)
+    return figures
+
+
+def measure_likeness(weights: Tensor, lexical: bool) -> float:
+    """How alike each vector [N, V] is to the next one: the common share of the ten heaviest terms, or the cosine."""
+    following = weights.roll(1, dims=0)
+    if not lexical:
+        return float((normalize(weights, dim=1) * normalize(following, dim=1)).sum(dim=1).mean())
+    top = weights.topk(min(HEAVIEST, weights.shape[1]), dim=1)
+    heavy = torch.zeros_like(weights).scatter_(1, top.indices, (top.values > 0).to(weights.dtype))
+    after = heavy.roll(1, dims=0)
+    most = torch.maximum(heavy.sum(dim=1), after.sum(dim=1))
+    return float(((heavy * after).sum(dim=1) / most.clamp(min=1)).mean())
+
+
+def find_collapses(
+    figures: Mapping[str, float], terms: int, model: ImagePairSettings | TextPairSettings, settled: bool
+) -> dict[str, str]:
+    """What is wrong with a batch, by side and kind; until it has `settled`, it may be dense and alike."""
+    wrong = {}
+    for side, name, limit in zip(("query", "document"), ("queries", "documents"), model.kept, strict=True):
+        active, near = figures.get(f"{side}_terms"), figures.get(f"{side}_alike", 0.0)
+        if active is not None and active < 0.5:
+            advice = "lower the weights of regularisers, or the learning rate"
+            wrong[f"{side} zero"] = f"vectors of {name} are zero; {advice}"
+        elif active is not None and settled and limit is None and active > DENSE * terms:
+            advice = "raise the weights of regularisers, or set topk"
+            wrong[f"{side} dense"] = f"vectors of {name} have {active:g} of {terms} terms; {advice}"
+        elif settled and near > ALIKE[model.lexical]:
+            what = "the same heaviest terms" if model.lexical else "the same vector"
+            wrong[f"{side} alike"] = f"{name} have {what} ({side}_alike {near:g}); lower the learning rate"
+    return wrong

@@ -1,23 +1,25 @@
-"""A pair of towers in training: its two sides, its temperatures, and what a stage lets change.
+"""A pair of towers in training: what it reads at a step, its two sides, its temperatures, what a stage lets change.
 
-The vocabulary projection with gradients, computed without a tensor [B, L, V].
+The vocabulary projection with gradients is computed without a tensor [B, L, V]; the stores of texts fit any pair.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.parts.pooling import Head
 from lexvl_anserini.encoders.parts.sparsify import mark_top
+from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_plugins.train.common.batches import Details, TrainingBatch
 from lexvl_plugins.train.model_settings import ImagePairSettings
 from lexvl_plugins.train.recipe import StageSettings
 
@@ -59,12 +61,8 @@ class TrainingPart(nn.Module):
 class TowerPair(nn.Module):
     """`encoder_q` reads queries, `encoder_p` images or passages; temperatures are learned, as logarithms, or constant.
 
-    Where one network reads both queries and passages, both are one module, `encoder_q`.
-
-    Attributes:
-        limits: of the temperature in this stage.
-        parts: what only training computes, by the name of an objective (see `images.lexlip`).
-        active: the parts of this stage.
+    Where one network reads both queries and passages, both are one module, `encoder_q`. The parts are what only
+    training computes, by the name of an objective; those of the stage are active. The limits are of its temperature.
     """
 
     encoder_p: nn.Module
@@ -178,10 +176,7 @@ class _ProjectMax(torch.autograd.Function):
 
 
 def project_max(features: Tensor, matrix: Tensor, masked: Tensor | None = None) -> Tensor:
-    """max_i <features_i, matrix_v>, [B, V], from features [B, L, D] and a matrix [V, D].
-
-    `masked`, bool [B, L], is True at positions to ignore; each row needs at least one other position.
-    """
+    """max_i <features_i, matrix_v>, [B, V], of [B, L, D] and [V, D], without `masked` positions, bool [B, L]."""
     result: Tensor = _ProjectMax.apply(features, matrix, masked)
     return result
 
@@ -190,3 +185,160 @@ def compute_logits(head: Head, states: Tensor, left_out: Tensor | None = None) -
     """The logits of an encoder's head, [B, V], each at its best position: max_i <transform(h_i), E_v> + b_v."""
     logits = project_max(head.transform(states), head.matrix, left_out)
     return logits if head.bias is None else logits + head.bias
+
+
+# Token ids and token types of a text.
+Tokenised = tuple[list[int], list[int]]
+
+
+def add_types(rows: Iterable[list[int]]) -> list[Tokenised]:
+    """Token ids with the types of texts that have one part."""
+    return [(ids, [0] * len(ids)) for ids in rows]
+
+
+class ImageBatch(NamedTuple):
+    """Images as a side reads them: pixels [B, 3, R, R], or cells [B, 1 + grid^2, D] of a frozen network, float32."""
+
+    values: Tensor
+
+
+class OwnImages(ImageBatch):
+    """The rows of this process alone, of a batch that several processes share."""
+
+
+class TextBatch(NamedTuple):
+    """Texts as a side reads them.
+
+    Attributes:
+        ids, attention, types: int64 [B, L]; types are 1 in the second part of a pair of texts.
+        bag: bool [B, V], the dimensions of the texts' own tokens.
+        states: float32 [B, L, D], the states of a frozen network, where they are stored.
+    """
+
+    ids: Tensor
+    attention: Tensor
+    bag: Tensor
+    states: Tensor | None = None
+    types: Tensor | None = None
+
+
+class Details(NamedTuple):
+    """What a side computes: vectors before the sparsifier, lexical logits before the activation, and dense vectors.
+
+    Vectors are [B, V] or [B, D], logits [B, V], dense ones [B, D]; None where a side has none.
+    """
+
+    vectors: Tensor
+    logits: Tensor | None = None
+    dense: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """Items of the training split: images and, in each round, one caption per image; or queries with passages.
+
+    `Encoded` says what `taught` (one for each round), `named`, `frequency` and `expanded` are.
+
+    Attributes:
+        items: int64 [B], positions of the images or queries in the training split.
+        documents: the images, of a stream the own rows alone; or the passages, one positive per query, then the hard
+            negatives of each query in turn.
+        texts: int64 [rounds, B], positions of the captions among all captions, or of the queries.
+        rounds: one for each caption that is drawn per image, or the queries; each [B, L], in the order of the items.
+        passages: int64 [M], positions of the documents among all passages; None of images.
+    """
+
+    items: np.ndarray
+    documents: ImageBatch | TextBatch
+    texts: np.ndarray
+    rounds: tuple[TextBatch, ...]
+    passages: np.ndarray | None = None
+    taught: tuple[Tensor, ...] | None = None
+    named: Tensor | None = None
+    frequency: Tensor | None = None
+    expanded: bool = True
+
+
+class AnyBatches(Protocol):
+    """The batches of a stage by step over all stages, a function of seed and step alone; an epoch has all items."""
+
+    per_epoch: int
+
+    def __len__(self) -> int:
+        """The number of items of the training split."""
+        ...
+
+    def __getitem__(self, step: int) -> TrainingBatch: ...
+
+
+def split_positions(count: int, size: int) -> list[np.ndarray]:
+    """The positions 0 to `count` - 1 in parts of at most `size`, int64."""
+    return np.split(np.arange(count), range(size, count, size))
+
+
+def pad_rows(values: np.ndarray, first: np.ndarray, rows: np.ndarray, fill: float = 0) -> np.ndarray:
+    """Rows [B, L, ...], padded to the longest of them; row i has the values first[i] to first[i + 1] - 1."""
+    lengths = first[rows + 1] - first[rows]
+    padded = np.full((len(rows), max(1, int(lengths.max())), *values.shape[1:]), fill, dtype=values.dtype)
+    for place, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+        padded[place, :length] = values[first[row] : first[row] + length]
+    return padded
+
+
+@dataclass(frozen=True)
+class StateStore:
+    """The states of a frozen network for all texts, float16 (or float32) [tokens of all texts, D], as `TextStore`'s."""
+
+    states: np.ndarray
+    first: np.ndarray
+    device: torch.device
+
+    def __getitem__(self, texts: np.ndarray) -> Tensor:
+        """States [B, L, D] of some texts, padded with zeros to the longest of them."""
+        return torch.from_numpy(pad_rows(self.states, self.first, texts)).to(self.device).float()
+
+
+@dataclass(frozen=True)
+class TextStore:
+    """Tokenised texts, one after the other: text i has the int32 ids and int8 types first[i] to first[i + 1] - 1.
+
+    States are those of a frozen network; None where it computes them at each step.
+    """
+
+    ids: np.ndarray
+    first: np.ndarray
+    types: np.ndarray
+    columns: TokenColumns
+    pad_id: int
+    device: torch.device
+    states: StateStore | None = None
+
+    @classmethod
+    def make(
+        cls, rows: Sequence[Tokenised], columns: TokenColumns, pad_id: int, device: torch.device | None = None
+    ) -> TextStore:
+        """A store of texts, on the CPU unless a device is named."""
+        first = np.concatenate([[0], np.cumsum([len(ids) for ids, _ in rows], dtype=np.int64)])
+        ids = np.fromiter((token for ids, _ in rows for token in ids), dtype=np.int32, count=int(first[-1]))
+        types = np.fromiter((kind for _, types in rows for kind in types), dtype=np.int8, count=int(first[-1]))
+        return cls(ids, first, types, columns, pad_id, device or torch.device("cpu"))
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The number of tokens of each text, int64 [n]."""
+        return np.diff(self.first)
+
+    def read_batch(self, texts: np.ndarray) -> TextBatch:
+        """The texts at some positions [B] as one batch, padded to the longest of them."""
+        ids = pad_rows(self.ids, self.first, texts, self.pad_id).astype(np.int64)
+        types = pad_rows(self.types, self.first, texts).astype(np.int64)
+        attention = np.arange(ids.shape[1]) < self.lengths[texts][:, None]
+        bag = np.zeros((len(ids), len(self.columns.vocabulary) + 1), dtype=bool)
+        # -1 is the last column, which the batch drops.
+        np.put_along_axis(bag, np.where(attention, self.columns.of_token[ids], -1), True, axis=1)
+        arrays = (ids, attention.astype(np.int64), bag[:, :-1], types)
+        token_ids, mask, own, kinds = (torch.from_numpy(array).to(self.device) for array in arrays)
+        return TextBatch(token_ids, mask, own, None if self.states is None else self.states[texts], kinds)

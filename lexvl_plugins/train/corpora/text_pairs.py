@@ -15,19 +15,10 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from lexvl_anserini.data import lines
 from lexvl_anserini.data.checks import check_id, shown
 from lexvl_anserini.data.corpora.beir import find_corpus_file, read_corpus
 from lexvl_anserini.data.dataset import Dataset, choose_direction, load_reference
-from lexvl_anserini.data.lines import (
-    DAMAGED_GZIP,
-    decode,
-    get_plain_suffix,
-    get_string,
-    log_once,
-    open_packed,
-    parse_object,
-    read_lines,
-)
 from lexvl_anserini.data.topics import read_topics
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.machine import expand_path
@@ -41,6 +32,7 @@ POSITIVES, HARD_NEGATIVES, NEGATIVES = "positive_ctxs", "hard_negative_ctxs", "n
 PASSAGE_IDS = ("passage_id", "psg_id", "docid")
 # A passage's score by the system that retrieved it.
 SCORE = "score"
+OTHER_TEXT = "{}: {} has another text than before; ids name one {}"
 
 # A passage with its score, and streams of passages and of queries, each of which begins anew.
 Scored = tuple[Document, float | None]
@@ -112,10 +104,7 @@ def make_dataset(ref: CorpusRef, examples: Callable[[], Iterator[Example]]) -> D
                     digests[document.doc_id] = digest
                     yield document
                 elif digests[document.doc_id] != digest:
-                    raise DataError(
-                        f"{example.where}: passage {document.doc_id!r} has another text than before; ids name one "
-                        "passage"
-                    )
+                    raise DataError(OTHER_TEXT.format(example.where, f"passage {document.doc_id!r}", "passage"))
 
     def list_topics() -> Iterator[Topic]:
         texts: dict[str, str] = {}
@@ -124,7 +113,7 @@ def make_dataset(ref: CorpusRef, examples: Callable[[], Iterator[Example]]) -> D
             if query_id not in texts:
                 yield example.query
             elif texts[query_id] != text:
-                raise DataError(f"{example.where}: query {query_id!r} has another text than before; ids name one query")
+                raise DataError(OTHER_TEXT.format(example.where, f"query {query_id!r}", "query"))
             texts[query_id] = text
 
     def list_qrels() -> Iterator[Qrel]:
@@ -165,7 +154,7 @@ def read_dpr(path: Path, escape_ids: bool = False) -> Iterator[Example]:
     skipped = total = same = 0
     for where, record in read_records(path):
         total += 1
-        question = get_string(record, "question", where)
+        question = lines.get_string(record, "question", where)
         if not question or not question.strip():
             raise DataError(f"{where}: no 'question'; keys found: {', '.join(record) or 'none'}")
         if POSITIVES not in record:
@@ -186,21 +175,21 @@ def read_dpr(path: Path, escape_ids: bool = False) -> Iterator[Example]:
     if skipped == total:
         raise DataError(f"{path}: {f'none of {total} entries has a positive' if total else 'no entry in it'}")
     if skipped:
-        log_once(f"{path}: {skipped} of {total} entries have no positive and are left out")
+        lines.log_once(f"{path}: {skipped} of {total} entries have no positive and are left out")
     if same:
-        log_once(f"{path}: {same} hard negatives have the text of a positive of their question and are left out")
+        lines.log_once(f"{path}: {same} hard negatives have the text of a positive of their question and are left out")
 
 
 def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The entries of a JSON array or of JSON lines, each with its place."""
-    if get_plain_suffix(path) == ".jsonl":
-        for line in read_lines(path):
-            yield line.where, parse_object(line)
+    if lines.get_plain_suffix(path) == ".jsonl":
+        for line in lines.read_lines(path):
+            yield line.where, lines.parse_object(line)
         return
     try:
-        with open_packed(path) as source:
+        with lines.open_packed(path) as source:
             records = orjson.loads(source.read())
-    except (OSError, *DAMAGED_GZIP) as problem:
+    except (OSError, *lines.DAMAGED_GZIP) as problem:
         raise DataError(f"{path}: cannot be read ({problem})") from problem
     except orjson.JSONDecodeError as problem:
         raise DataError(f"{path}: malformed JSON ({problem}); JSON lines have the suffix .jsonl") from problem
@@ -223,7 +212,7 @@ def read_passages(record: Mapping[str, Any], key: str, where: str, escape_ids: b
         place = f"{where}: passage {number} of {key!r}"
         if not isinstance(passage, dict):
             raise DataError(f"{place} is {shown(passage)}, expected an object with 'title' and 'text'")
-        title, text = (get_string(passage, name, place) for name in ("title", "text"))
+        title, text = (lines.get_string(passage, name, place) for name in ("title", "text"))
         if text is None or not f"{title or ''}{text}".strip():
             raise DataError(f"{place} has no text")
         raw_id = next((passage[name] for name in PASSAGE_IDS if name in passage), None)
@@ -259,8 +248,8 @@ def read_triples(path: Path, escape_ids: bool = False) -> Iterator[Qrel]:
 def read_table(path: Path, expected: str) -> Iterator[tuple[str, list[str]]]:
     """The lines of a file with two or more columns between tabs, each with its place."""
     width = 0
-    for line in read_lines(path):
-        columns = [column.strip() for column in decode(line).split("\t")]
+    for line in lines.read_lines(path):
+        columns = [column.strip() for column in lines.decode(line).split("\t")]
         width = width or len(columns)
         if len(columns) < 2 or len(columns) != width:
             expected_width = "2 or more" if width < 2 else f"{width} as in the first line"
@@ -289,8 +278,8 @@ def find_texts(folder: Path, escape_ids: bool) -> tuple[Documents, Topics]:
 
 def read_collection(path: Path, escape_ids: bool = False) -> Iterator[Document]:
     """The passages of MS MARCO's `collection.tsv`: id, tab, text."""
-    for line in read_lines(path):
-        doc_id, tab, text = decode(line).partition("\t")
+    for line in lines.read_lines(path):
+        doc_id, tab, text = lines.decode(line).partition("\t")
         if not tab:
             raise DataError(f"{line.where}: no tab; expected id, tab, text")
         yield Document(check_id(doc_id, line.where, escape_ids), text=text)

@@ -1,7 +1,6 @@
 """Checkpoints of a pair of texts and images: written in the layout that its encoder loads, and begun with again.
 
-A checkpoint has config.json, model.safetensors and `text/` with the tokenizer and the configuration of the text
-network; over networks, it is that of `encoders/parts/pretrained.py`. A new STAIR has the layout of `save_stair`.
+A checkpoint has `text/` with the tokenizer and configuration of texts; over networks, it is that of `network_pair`.
 """
 
 from __future__ import annotations
@@ -20,37 +19,23 @@ import torch
 from torch import Tensor
 
 from lexvl_anserini.encoders.cards import PACKAGED
-from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, name_in_file, name_swin_in_file, read_stored
-from lexvl_anserini.encoders.checkpoints.find import (
-    Checkpoint,
-    find_checkpoint,
-    list_model_files,
-    list_names,
-    resolve_inside,
-)
+from lexvl_anserini.encoders.checkpoints import clip_layout, find
+from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, name_in_file, read_stored
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.families.fdt import CODEBOOK, QUERY_MAPS
 from lexvl_anserini.encoders.families.stair import save_stair
 from lexvl_anserini.encoders.families.vdr_crossmodal import CLASS_SCALE, ClassLogits
+from lexvl_anserini.encoders.parts import pretrained
 from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, Classifier, load_image_backbone
-from lexvl_anserini.encoders.parts.pretrained import (
-    ADDED,
-    IMAGE,
-    TEXT,
-    TOKENS,
-    check_digest,
-    list_types,
-    read_bert_weights,
-    read_entry,
-    read_named_backbone,
-)
+from lexvl_anserini.encoders.parts.pretrained import IMAGE, TEXT, TOKENS, list_types
 from lexvl_anserini.encoders.parts.stair_network import Stage, Stair
 from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.records import Vocabulary
-from lexvl_plugins.train.common.batches import TextStore, split_positions
-from lexvl_plugins.train.common.tower_pair import TowerPair, project_max
+from lexvl_plugins.train import model_settings
+from lexvl_plugins.train.common.tower_pair import TextStore, TowerPair, project_max, split_positions
+from lexvl_plugins.train.images.captioned import ImageStore
 from lexvl_plugins.train.images.networks import (
     Networks,
     choose_cells,
@@ -59,14 +44,6 @@ from lexvl_plugins.train.images.networks import (
     make_stair_config,
 )
 from lexvl_plugins.train.images.sides import FdtImage, VdrImageOver, VdrTextOver
-from lexvl_plugins.train.images.stores import ImageStore
-from lexvl_plugins.train.model_settings import (
-    BpeTextSettings,
-    ImageSettings,
-    ModelSettings,
-    PretrainedImage,
-    SwinSettings,
-)
 from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.run_folder import TEXT_FOLDER, write_weights
 from lexvl_plugins.train.words import FIRST_WORD_ID, join_terms
@@ -78,13 +55,9 @@ TRAINING_ONLY = ("log_", "parts.", "encoder_p.codebook.done")
 
 
 class ClassWordWeights(NamedTuple):
-    """What a checkpoint stores of class words.
+    """What a checkpoint stores of class words: the scale a_w of all [W], and biases of images and of texts.
 
-    Attributes:
-        scale: a_w of all of them, [W].
-        moved: what the images' biases of the terms of the captions change by, [V].
-        image_bias: of those that are no terms of the captions, [N].
-        text_bias: of the same in texts, [N].
+    `moved` are the changes of the images' biases of the terms of captions [V]; the biases are of the other words [N].
     """
 
     scale: Tensor
@@ -96,7 +69,7 @@ class ClassWordWeights(NamedTuple):
 def save_pair(
     pair: TowerPair,
     recipe: Recipe,
-    model: ModelSettings,
+    model: model_settings.ModelSettings,
     tokenizer: Any,
     columns: TokenColumns,
     folder: Path,
@@ -105,10 +78,9 @@ def save_pair(
 ) -> None:
     """Writes a pair into an empty folder; `networks` and `class_words` are None where it has none.
 
-    A fresh lexical pair keeps only words of its dimensions (see `words`). A pretrained network keeps only what was
-    added or changed, and one that no package installs is copied; a new network is saved whole.
+    A fresh lexical pair keeps words alone, a pretrained network what changed; one that no package installs is copied.
     """
-    if isinstance(model.text, BpeTextSettings):
+    if isinstance(model.text, model_settings.BpeTextSettings):
         save_run(pair, recipe, model, folder)
         return
     tokenizer.save_pretrained(str(folder / TEXT_FOLDER))
@@ -136,7 +108,9 @@ def save_pair(
     write_json(folder / "config.json", {TEXT: text, IMAGE: image})
 
 
-def save_new_stair(pair: TowerPair, recipe: Recipe, model: ModelSettings, tokenizer: Any, folder: Path) -> None:
+def save_new_stair(
+    pair: TowerPair, recipe: Recipe, model: model_settings.ModelSettings, tokenizer: Any, folder: Path
+) -> None:
     """Writes a STAIR whose networks began with random weights into an empty folder."""
     stages: tuple[Stage, ...] = ("single", "2", "3")
     stage: Stage = "1" if masks_texts(recipe) else stages[min(len(recipe.stages), 3) - 1]
@@ -157,7 +131,7 @@ def masks_texts(recipe: Recipe) -> bool:
 
 
 def describe_text(
-    recipe: Recipe, model: ModelSettings, networks: Networks | None, columns: TokenColumns, folder: Path
+    recipe: Recipe, model: model_settings.ModelSettings, networks: Networks | None, columns: TokenColumns, folder: Path
 ) -> dict[str, Any]:
     """The entry of the texts in config.json; copies a network that no package installs."""
     entry: dict[str, Any] = {"type": list_types(model.kind)[TEXT], "model_id": TEXT_FOLDER}
@@ -179,12 +153,14 @@ def describe_text(
     return entry
 
 
-def describe_image(pair: TowerPair, model: ModelSettings, networks: Networks | None, folder: Path) -> dict[str, Any]:
+def describe_image(
+    pair: TowerPair, model: model_settings.ModelSettings, networks: Networks | None, folder: Path
+) -> dict[str, Any]:
     """The entry of the images in config.json; copies a network that no package installs."""
     entry: dict[str, Any] = {"type": list_types(model.kind)[IMAGE]}
     if networks is not None:
         entry["grid"] = choose_cells(model.image).grid
-    if isinstance(model.image, ImageSettings):
+    if isinstance(model.image, model_settings.ImageSettings):
         entry |= model.image.shape
     else:
         assert networks is not None
@@ -214,33 +190,29 @@ def add_class_words(state: Mapping[str, Tensor], words: ClassWordWeights) -> dic
 
 def copy_network(network: Path, target: Path) -> str:
     """Copies the files of a network and returns the name of the copy."""
-    for name in list_model_files(list_names(network)):
+    for name in find.list_model_files(find.list_names(network)):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(network / name, target / name)
     return target.name
 
 
 def find_changes(state: Mapping[str, Tensor], networks: Networks) -> dict[str, Tensor]:
-    """The weights of a pretrained pair that its networks do not have, under the names of the checkpoint.
-
-    Rows after those of the pretrained input embeddings have the ending `ADDED`.
-    """
+    """The weights of a pair that its networks lack, by their names in a checkpoint; added embeddings end in `ADDED`."""
     known: dict[str, Tensor] = {}
     if networks.text.checkpoint is not None:
-        weights, _ = read_bert_weights(networks.text.checkpoint)
+        weights, _ = pretrained.read_bert_weights(networks.text.checkpoint)
         known |= {f"encoder_q.network.{key}": value for key, value in weights.items()}
     if networks.image.reference:
         original = load_image_backbone(networks.image.reference).network.state_dict()
         known |= {f"encoder_p.network.{key}": value for key, value in original.items()}
-    names = {"encoder_q.network.": "encoder_q.bert_model.", "encoder_p.network.": "encoder_p.backbone."}
     saved = {}
     for key, value in state.items():
-        name = next((key.replace(theirs, ours) for theirs, ours in names.items() if key.startswith(theirs)), key)
+        name = next((key.replace(theirs, ours) for ours, theirs in NAMES.items() if key.startswith(theirs)), key)
         before = known.get(key)
         if before is None or not torch.equal(value.cpu()[: len(before)] if value.dim() else value.cpu(), before):
             saved[name] = value
         elif value.dim() and len(value) > len(before):
-            saved[name + ADDED] = value[len(before) :]
+            saved[name + pretrained.ADDED] = value[len(before) :]
     return saved
 
 
@@ -252,19 +224,20 @@ NAMES = {"encoder_q.bert_model.": "encoder_q.network.", "encoder_p.backbone.": "
 EMBEDDINGS = "encoder_q.network.embeddings.word_embeddings.weight"
 
 
-def begin_with(pair: TowerPair, reference: str, model: ModelSettings, networks: Networks, tokenizer: Any) -> None:
-    """Gives a pair the weights of a checkpoint that `train` wrote over the same networks.
+def begin_with(
+    pair: TowerPair, reference: str, model: model_settings.ModelSettings, networks: Networks, tokenizer: Any
+) -> None:
+    """Gives a pair the weights of a checkpoint that `train` wrote over the same networks, but for its temperatures.
 
-    Terms and added tokens are matched by their text; those that only the pair has keep their first weights, and those
-    that only the checkpoint has are left out, class words among them. Temperatures are no part of a checkpoint.
+    Terms and added tokens are matched by their text; those that only the pair has keep their first weights.
     """
-    checkpoint = find_checkpoint(reference)
+    checkpoint = find.find_checkpoint(reference)
     config, types = checkpoint.config(), list_types(model.kind)
-    text, image = (read_entry(checkpoint, config, side, (name,)) for side, name in types.items())
-    assert isinstance(model.image, PretrainedImage)
+    text, image = (pretrained.read_entry(checkpoint, config, side, (name,)) for side, name in types.items())
+    assert isinstance(model.image, model_settings.PretrainedImage)
     for entry, digest in ((text, networks.text.digest), (image, networks.image.digest)):
-        name, expected = read_named_backbone(checkpoint, entry)
-        check_digest(checkpoint, name, expected, digest)
+        name, expected = pretrained.read_named_backbone(checkpoint, entry)
+        pretrained.check_digest(checkpoint, name, expected, digest)
     if image.get("grid") != model.image.grid:
         raise UsageError(f"start {reference}: reads a grid of {image.get('grid')}, expected {model.image.grid}")
     weights = {}
@@ -277,21 +250,21 @@ def begin_with(pair: TowerPair, reference: str, model: ModelSettings, networks: 
         for key in (key for key in weights if any(fnmatch(key, pattern) for pattern in TERM_WEIGHTS)):
             weights[key] = match_rows(state[key], networks.text.columns.vocabulary.terms, weights[key], known)
         weights.pop(f"encoder_p.{CLASS_SCALE}", None)
-    if (added := weights.pop(EMBEDDINGS + ADDED, None)) is not None:
-        weights[EMBEDDINGS] = match_rows(
-            state[EMBEDDINGS], list_tokens(tokenizer), added, find_added_tokens(checkpoint, text, added)
-        )
+    if (added := weights.pop(EMBEDDINGS + pretrained.ADDED, None)) is not None:
+        where = f"{checkpoint.folder}/config.json"
+        folder = find.resolve_inside(checkpoint.folder, str(text.get("model_id")), where)
+        stored = list_tokens(load_tokenizer(folder))[-len(added) :]  # the tokens of added rows are the last ones
+        weights[EMBEDDINGS] = match_rows(state[EMBEDDINGS], list_tokens(tokenizer), added, stored)
     load_strictly(pair, {**pair.state_dict(), **weights}, f"start {reference}")
 
 
-def find_terms(checkpoint: Checkpoint, entry: Mapping[str, Any], kind: str) -> tuple[str, ...]:
+def find_terms(checkpoint: find.Checkpoint, entry: Mapping[str, Any], kind: str) -> tuple[str, ...]:
     """The terms of a lexical pair over networks, but for class words; `entry` is that of its texts."""
     where = f"{checkpoint.folder}/config.json"
     if "terms" in entry:
-        return Vocabulary.read(resolve_inside(checkpoint.folder, entry["terms"], where)).terms[
-            : entry.get("unit_terms")
-        ]
-    tokenizer = load_tokenizer(resolve_inside(checkpoint.folder, str(entry.get("model_id")), where))
+        terms = Vocabulary.read(find.resolve_inside(checkpoint.folder, entry["terms"], where)).terms
+        return terms[: entry.get("unit_terms")]
+    tokenizer = load_tokenizer(find.resolve_inside(checkpoint.folder, str(entry.get("model_id")), where))
     return choose_columns(kind, tokenizer).vocabulary.terms
 
 
@@ -311,24 +284,18 @@ def list_tokens(tokenizer: Any) -> tuple[str, ...]:
     return tuple(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
 
 
-def find_added_tokens(checkpoint: Checkpoint, entry: Mapping[str, Any], rows: Tensor) -> tuple[str, ...]:
-    """The tokens of a checkpoint's added rows, which are its last ones."""
-    folder = resolve_inside(checkpoint.folder, str(entry.get("model_id")), f"{checkpoint.folder}/config.json")
-    return list_tokens(load_tokenizer(folder))[-len(rows) :]
-
-
 # The name of the merges in a checkpoint.
 MERGES_FILE = MERGES.removesuffix(".gz")
 
 
-def save_run(pair: TowerPair, recipe: Recipe, model: ModelSettings, folder: Path) -> None:
+def save_run(pair: TowerPair, recipe: Recipe, model: model_settings.ModelSettings, folder: Path) -> None:
     """Writes a pair over FDT's own networks in the layout of the published code's runs, with the merges."""
-    assert isinstance(model.text, BpeTextSettings)
+    assert isinstance(model.text, model_settings.BpeTextSettings)
     sides: tuple[Any, Any] = pair.encoder_q, pair.encoder_p
     (texts, images), codebook = sides, sides[1].codebook
-    swin = isinstance(model.image, SwinSettings)
+    swin = isinstance(model.image, model_settings.SwinSettings)
     of_texts = partial(name_in_file, declip=True)
-    of_images = (lambda key: f"visual.{name_swin_in_file(key)}") if swin else of_texts
+    of_images = (lambda key: f"visual.{clip_layout.name_swin_in_file(key)}") if swin else of_texts
     state = {
         CODEBOOK: codebook.rows,
         "logit_scale": -pair.log_temperature.reshape(1),
@@ -343,21 +310,22 @@ def save_run(pair: TowerPair, recipe: Recipe, model: ModelSettings, folder: Path
     content = find_merges_file(model.text).read_bytes()
     # Without compression, as other texts that belong to a model.
     (folder / MERGES_FILE).write_bytes(gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content)
-    write_json(
-        folder / "config.json", {"model": {"type": "clip_fdt", "kwargs": describe_run(model, codebook.temperature)}}
-    )
+    settings = describe_run(model, codebook.temperature)
+    write_json(folder / "config.json", {"model": {"type": "clip_fdt", "kwargs": settings}})
 
 
-def describe_run(model: ModelSettings, temperature: float) -> dict[str, Any]:
+def describe_run(model: model_settings.ModelSettings, temperature: float) -> dict[str, Any]:
     """The entries of config.json, with the temperature T that the published code computes from its iteration."""
-    assert isinstance(model.text, BpeTextSettings) and not isinstance(model.image, PretrainedImage)
+    assert isinstance(model.text, model_settings.BpeTextSettings) and not isinstance(
+        model.image, model_settings.PretrainedImage
+    )
     text, image, codebook = model.text, model.image, model.codebook
     settings = image.model_dump(mode="json", exclude={"resolution", "stem", "window"})
-    width = image.width << (len(image.depths) - 1) if isinstance(image, SwinSettings) else image.width
+    width = image.width << (len(image.depths) - 1) if isinstance(image, model_settings.SwinSettings) else image.width
     return {
         "image_encode": settings
         | {"embed_dim": codebook.width, "input_resolution": image.resolution}
-        | ({"window_size": image.window} if isinstance(image, SwinSettings) else {}),
+        | ({"window_size": image.window} if isinstance(image, model_settings.SwinSettings) else {}),
         "text_encode": {
             "bpe_path": MERGES_FILE,
             "embed_dim": codebook.width,
@@ -398,18 +366,10 @@ def weigh(
     words: Mapping[str, list[int]],
     terms: Mapping[str, int],
 ) -> ClassWordWeights:
-    """The weights of class words beside those of a trained pair, from means over the training split.
+    """The weights of class words beside those of a trained pair in eval mode, from means over the training split.
 
     A term of the captions keeps its mean logit. A text has a class word as heavy as the mean term that it contains.
-
-    Args:
-        text: the trained side of the texts, in eval mode.
-        image: the trained side of the images, in eval mode.
-        texts: the training split; of many captions, some at equal distances.
-        images: the training split.
-        classifier: that the images' network was pretrained with.
-        words: the classes of each class word.
-        terms: the dimensions of the terms of the captions.
+    `words` has the classes of each class word, `terms` the dimensions of the terms of the captions.
     """
     known = torch.tensor([word in terms for word in words])
     classes = ClassLogits(classifier, image.standard, list(words.values()), known).to(image.proj.device)

@@ -1,9 +1,7 @@
-"""D2S and Joint: one lexical head over dense vectors, which are computed once and stored.
+"""D2S and Joint: one lexical head over dense vectors, which are computed once and stored, as both sides of a pair.
 
-What the head is trained over does not change: a dense pair (D2S reads its vectors, Joint the states before its last
-layer, which Joint trains), whose terms are frequent words of the captions; or the stored vectors of `embeddings:`, with
-each token of a masked-LM network (D2S), of BLIP or of ALBEF (Joint) as a term. Both sides of a `TowerPair` are one
-module.
+It reads a dense pair (D2S its vectors, Joint the states before its last layer), whose terms are frequent words of the
+captions; or stored vectors, with each token of a masked-LM network (D2S), of BLIP or of ALBEF (Joint) as a term.
 """
 
 from __future__ import annotations
@@ -22,38 +20,21 @@ from lexvl_anserini.data.corpora.embeddings import read_embeddings
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
-from lexvl_anserini.encoders.families.dense_crossmodal import (
-    HeadOf,
-    build_hidden,
-    build_projection,
-    find_text_folder,
-    load_tokenizer_and_features,
-    read_last_layers,
-    read_word_embeddings,
-)
+from lexvl_anserini.encoders.families import dense_crossmodal
 from lexvl_anserini.encoders.families.dense_heads import D2SHead, JointHead
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.features import (
-    MASK_LENGTH,
-    Features,
-    TextAndImage,
-    load_own_tokenizer,
-    make_head_columns,
-    make_stored,
-)
+from lexvl_anserini.encoders.parts import features
 from lexvl_anserini.encoders.parts.pooling import log1p_relu
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, load_tokenizer, make_term_columns
 from lexvl_anserini.encoders.parts.towers import DenseTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.records import Vocabulary
-from lexvl_plugins.train.common.batches import Details, ImageBatch, StateStore, TextBatch, TextStore
-from lexvl_plugins.train.common.evaluation import StageInputs
-from lexvl_plugins.train.common.tower_pair import DetailedSide, TowerPair
-from lexvl_plugins.train.images.captioned import CaptionedImages
+from lexvl_plugins.train.common import tower_pair
+from lexvl_plugins.train.common.learner import StageInputs
+from lexvl_plugins.train.images.captioned import CaptionedImages, FeatureStore
 from lexvl_plugins.train.images.checkpoints import TERMS, copy_network
 from lexvl_plugins.train.images.material import make_batches, make_inputs, tokenise
-from lexvl_plugins.train.images.stores import FeatureStore
 from lexvl_plugins.train.model_settings import HeadSettings
 from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.run_folder import write_weights
@@ -70,14 +51,9 @@ Layer = tuple[Tensor, Tensor]
 
 
 class Start(NamedTuple):
-    """The weights that a head begins with.
+    """The weights that a head begins with: embeddings [V, W] and bias [V] of terms, a norm's weight and bias [W].
 
-    Attributes:
-        width: numbers of a vector that the head reads.
-        embeddings: of the terms [V, W].
-        bias: of the terms [V]; None for zeros.
-        norm: weight and bias [W] of the LayerNorm before the terms; None for ones and zeros.
-        layers: the last layers of texts and images, which Joint trains; None where there are none.
+    The width is that of the vectors that the head reads; layers are the last of texts and images, which Joint trains.
     """
 
     width: int
@@ -89,22 +65,18 @@ class Start(NamedTuple):
 
 @dataclass(frozen=True)
 class PairBase:
-    """A trained dense pair, over which a head is trained.
-
-    Attributes:
-        reads: what of it the head reads.
-    """
+    """A trained dense pair, over which a head is trained, and what of it the head reads."""
 
     checkpoint: Checkpoint
-    reads: HeadOf
+    reads: dense_crossmodal.HeadOf
     tokenizer: Any
     columns: TokenColumns
 
     @classmethod
-    def read(cls, name: str, reads: HeadOf, least: int, captions: Sequence[str]) -> PairBase:
+    def read(cls, name: str, reads: dense_crossmodal.HeadOf, least: int, captions: Sequence[str]) -> PairBase:
         """Chooses the terms: words with at least `least` captions that are tokens of the pair."""
         pair = find_checkpoint(name)
-        tokenizer = load_tokenizer(find_text_folder(pair))
+        tokenizer = load_tokenizer(dense_crossmodal.find_text_folder(pair))
         known = tokenizer.get_vocab()
         terms = [term for term in learn_terms(captions, least) if term in known]
         if not terms:
@@ -114,16 +86,15 @@ class PairBase:
     @cached_property
     def start(self) -> Start:
         """Terms begin as the input embeddings of their tokens, layers as those of the pair."""
-        layers = read_last_layers(self.checkpoint)
+        layers = dense_crossmodal.read_last_layers(self.checkpoint)
         size, hidden = layers[0][0].shape
-        width = size if self.reads is build_projection else hidden
-        return Start(width, read_word_embeddings(self.checkpoint)[self.columns.tokens], layers=layers)
+        width = size if self.reads is dense_crossmodal.build_projection else hidden
+        return Start(width, dense_crossmodal.read_word_embeddings(self.checkpoint)[self.columns.tokens], layers=layers)
 
-    def make_features(self, device: torch.device) -> TextAndImage:
+    def make_features(self, device: torch.device) -> features.TextAndImage:
         """What the pair computes of texts and images."""
-        return load_tokenizer_and_features(
-            Source(self.checkpoint, device), self.checkpoint, self.reads, self.start.width
-        )[1]
+        source = Source(self.checkpoint, device)
+        return dense_crossmodal.load_tokenizer_and_features(source, self.checkpoint, self.reads, self.start.width)[1]
 
     def write(self, folder: Path) -> Mapping[str, Any]:
         """Writes the terms and, unless it is a packaged one, the pair; returns entries of config.json."""
@@ -143,11 +114,7 @@ BIASES = ("vocab_projector.bias", "cls.predictions.bias", "cls.predictions.decod
 
 @dataclass(frozen=True)
 class VectorBase:
-    """Stored vectors, and the checkpoint with the tokenizer and the first weights of the terms.
-
-    Attributes:
-        checkpoint: a DistilBERT or BERT for D2S; a BLIP or ALBEF, which has the last layers too, for Joint.
-    """
+    """Stored vectors, and a DistilBERT or BERT (D2S), or a BLIP or ALBEF (Joint), with tokenizer and first weights."""
 
     checkpoint: Checkpoint
     tokenizer: Any
@@ -164,7 +131,7 @@ class VectorBase:
         if named is None:
             raise CheckpointError(f"{words.path}: no {EMBEDDINGS}; expected a BERT, a DistilBERT, a BLIP or an ALBEF")
         embeddings = weights[named]
-        tokenizer = load_own_tokenizer(Source(words, torch.device("cpu")), words, len(embeddings))
+        tokenizer = features.load_own_tokenizer(Source(words, torch.device("cpu")), words, len(embeddings))
         width = read_embeddings(images.images[:1]).shape[1]
         if kind == "joint":
             layers = []
@@ -185,11 +152,13 @@ class VectorBase:
             norm = next((key for key in NORMS if f"{key}.weight" in weights), None)
             values = (weights[f"{norm}.weight"].float(), weights[f"{norm}.bias"].float()) if norm else None
             start = Start(width, embeddings.float(), bias, values)
-        return cls(words, tokenizer, make_head_columns(tokenizer, len(embeddings), specials=True), start)
+        return cls(words, tokenizer, features.make_head_columns(tokenizer, len(embeddings), specials=True), start)
 
-    def make_features(self, device: torch.device) -> TextAndImage:
+    def make_features(self, device: torch.device) -> features.TextAndImage:
         """What the tables have of texts and images."""
-        return TextAndImage(make_stored(self.start.width, device), make_stored(self.start.width, device))
+        return features.TextAndImage(
+            features.make_stored(self.start.width, device), features.make_stored(self.start.width, device)
+        )
 
     def write(self, folder: Path) -> Mapping[str, Any]:
         """Writes the tokenizer, and returns entries of config.json."""
@@ -197,14 +166,14 @@ class VectorBase:
         return {"dense_size": self.start.width}
 
 
-def read_numbers(batch: ImageBatch | TextBatch) -> Tensor:
+def read_numbers(batch: tower_pair.ImageBatch | tower_pair.TextBatch) -> Tensor:
     """The stored numbers of a batch, [B, D]."""
-    values = batch.values if isinstance(batch, ImageBatch) else batch.states
+    values = batch.values if isinstance(batch, tower_pair.ImageBatch) else batch.states
     assert values is not None, "the vectors of the dense pair are stored"
     return values[:, 0]
 
 
-class TrainableD2S(DetailedSide):
+class TrainableD2S(tower_pair.DetailedSide):
     """w = log1p(relu(E LN(W u + b) + c)) of dense vectors u; E, LN and c begin as those of the words."""
 
     def __init__(self, start: Start):
@@ -218,13 +187,13 @@ class TrainableD2S(DetailedSide):
                 self.head.vocab_layer_norm.weight.copy_(weight)
                 self.head.vocab_layer_norm.bias.copy_(bias)
 
-    def compute(self, batch: ImageBatch | TextBatch) -> Details:
+    def compute(self, batch: tower_pair.ImageBatch | tower_pair.TextBatch) -> tower_pair.Details:
         """Weights [B, V] and dense vectors [B, D]."""
         dense = read_numbers(batch)
-        return Details(log1p_relu(self.head.vocab_projector(self.head(dense))), dense=dense)
+        return tower_pair.Details(log1p_relu(self.head.vocab_projector(self.head(dense))), dense=dense)
 
 
-class TrainableJoint(DetailedSide):
+class TrainableJoint(tower_pair.DetailedSide):
     """d = W h + b of unit length by modality, w = log1p(relu(E LN(W' d + b'))); W and b begin as the dense pair's."""
 
     def __init__(self, start: Start):
@@ -239,36 +208,28 @@ class TrainableJoint(DetailedSide):
                 layer.weight.copy_(matrix)
                 layer.bias.copy_(bias)
 
-    def compute(self, batch: ImageBatch | TextBatch) -> Details:
+    def compute(self, batch: tower_pair.ImageBatch | tower_pair.TextBatch) -> tower_pair.Details:
         """Weights [B, V] and dense vectors [B, D]."""
-        project = self.head.dense_image if isinstance(batch, ImageBatch) else self.head.dense_text
+        project = self.head.dense_image if isinstance(batch, tower_pair.ImageBatch) else self.head.dense_text
         dense = project(read_numbers(batch))
-        return Details(log1p_relu(self.head.single_vocab_projector(self.head(dense))), dense=dense)
+        return tower_pair.Details(log1p_relu(self.head.single_vocab_projector(self.head(dense))), dense=dense)
 
 
 # By family: its head from its first weights, and what of a dense pair the head reads.
-
-
-DENSE_HEADS: Mapping[str, tuple[Callable[[Start], nn.Module], HeadOf]] = {
-    "d2s": (TrainableD2S, build_projection),
-    "joint": (TrainableJoint, build_hidden),
+DENSE_HEADS: Mapping[str, tuple[Callable[[Start], nn.Module], dense_crossmodal.HeadOf]] = {
+    "d2s": (TrainableD2S, dense_crossmodal.build_projection),
+    "joint": (TrainableJoint, dense_crossmodal.build_hidden),
 }
 
 
 @dataclass(frozen=True)
 class HeadMaterial:
-    """What all stages of a run share.
-
-    Attributes:
-        data: images and captions by role.
-        base: what the head is trained over.
-        captions: tokenised, by role.
-    """
+    """What all stages of a run share: what the head is trained over, and images with captions, tokenised, by role."""
 
     model: HeadSettings
     data: Mapping[str, CaptionedImages]
     base: PairBase | VectorBase
-    captions: Mapping[str, TextStore]
+    captions: Mapping[str, tower_pair.TextStore]
     sources: Sources
 
     @classmethod
@@ -282,7 +243,7 @@ class HeadMaterial:
             base = PairBase.read(model.pair, reads, model.least, images[TRAINING].texts)
         else:
             base = VectorBase.read(model.kind, str(model.words), images[TRAINING])
-        captions = tokenise(images, TextReader(base.tokenizer, MASK_LENGTH), base.columns)
+        captions = tokenise(images, TextReader(base.tokenizer, features.MASK_LENGTH), base.columns)
         return cls(model, images, base, captions, sources)
 
     @property
@@ -290,18 +251,17 @@ class HeadMaterial:
         """The dimension of each token."""
         return self.base.columns
 
-    def make_pair(self, recipe: Recipe, device: torch.device) -> TowerPair:
+    def make_pair(self, recipe: Recipe, device: torch.device) -> tower_pair.TowerPair:
         """The head as both sides of a pair; its new weights depend on the seed alone."""
         torch.manual_seed(recipe.seed)
         start = self.base.start
         if self.model.head == "random":
-            make_batches = nn.init.xavier_uniform_(torch.empty_like(start.embeddings))
-            start = start._replace(embeddings=make_batches, bias=None, norm=None)
-        make, _ = DENSE_HEADS[self.model.kind]
-        head = make(start)
-        return TowerPair(head, head, recipe.stages[0].objective.temperature).to(device)
+            rows = nn.init.xavier_uniform_(torch.empty_like(start.embeddings))
+            start = start._replace(embeddings=rows, bias=None, norm=None)
+        head = DENSE_HEADS[self.model.kind][0](start)
+        return tower_pair.TowerPair(head, head, recipe.stages[0].objective.temperature).to(device)
 
-    def make_stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:
+    def make_stage_inputs(self, recipe: Recipe, number: int, pair: tower_pair.TowerPair) -> StageInputs:
         """The inputs of a stage; the first computes what the head reads of all images and captions."""
         device = pair.log_temperature.device
         sides, width = self.base.make_features(device), self.base.start.width
@@ -309,16 +269,15 @@ class HeadMaterial:
         for role, data in self.data.items():
             made_of = [self.sources.digests[role], self.base.checkpoint.digest(), self.model.kind]
             texts = self.compute_numbers(sides.text, width, f"texts-{role}", data.texts, made_of)
-            states = StateStore(texts, np.arange(len(texts) + 1), device)
+            states = tower_pair.StateStore(texts, np.arange(len(texts) + 1), device)
             captions[role] = replace(self.captions[role], device=device, states=states)
             numbers = self.compute_numbers(sides.image, width, f"images-{role}", data.images, made_of)
             images[role] = FeatureStore(numbers[:, None, None], device)
-        return make_inputs(
-            make_batches(recipe, number, self.data[TRAINING], images, captions), self.data, images, captions
-        )
+        batches = make_batches(recipe, number, self.data[TRAINING], images, captions)
+        return make_inputs(batches, self.data, images, captions)
 
     def compute_numbers(
-        self, side: Features, width: int, what: str, inputs: Sequence[str], made_of: Sequence[str]
+        self, side: features.Features, width: int, what: str, inputs: Sequence[str], made_of: Sequence[str]
     ) -> np.ndarray:
         """float32 [n, width]: what the head reads of texts or images, computed once into a file."""
         tower = DenseTower(side.items, side.embed, width, normalise=False)
@@ -326,7 +285,7 @@ class HeadMaterial:
         pieces = (tower.features(inputs[start : start + PIECE], PIECE) for start in starts)
         return self.sources.cache.store_array(what, made_of, (len(inputs), width), np.dtype(np.float32), pieces)
 
-    def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
+    def save(self, recipe: Recipe, pair: tower_pair.TowerPair, folder: Path) -> None:
         """Writes the head in the layout of its reference, with what its encoder needs beside it."""
         entries = self.base.write(folder)
         state: dict[str, Any] = pair.encoder_q.head.state_dict()  # type: ignore[union-attr]

@@ -15,19 +15,11 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.parts.tokens import list_token_strings
-from lexvl_plugins.train.common.batches import Details, TextBatch, TrainingBatch
-from lexvl_plugins.train.common.tower_pair import TrainingPart
+from lexvl_plugins.train.common.tower_pair import Details, TextBatch, TrainingBatch, TrainingPart
 from lexvl_plugins.train.images.networks import TextNetwork
 from lexvl_plugins.train.images.sides import LexicalText
+from lexvl_plugins.train.objectives import family_losses
 from lexvl_plugins.train.objectives.encoded import Keys, Predicted
-from lexvl_plugins.train.objectives.lexlip_losses import (
-    DECODER_SHARE,
-    ENCODER_SHARE,
-    IGNORED,
-    compute_bottleneck,
-    enqueue,
-    mask_words,
-)
 from lexvl_plugins.train.recipe import StageSettings
 
 # Layers of the weak decoder.
@@ -35,10 +27,7 @@ DECODER_LAYERS = 2
 
 
 class MaskedWords(TrainingPart):
-    """Predictions of masked words: of the encoder, and of a weak decoder after the bottleneck of text and of image.
-
-    Only words that are terms have labels: the heads have no other dimensions.
-    """
+    """Predictions of masked words that are terms, of the encoder, and of a weak decoder after text and after image."""
 
     dimension: Tensor
     continues: Tensor
@@ -80,14 +69,17 @@ class MaskedWords(TrainingPart):
         padding: Tensor = texts.attention == 0
         network: Any = side.network
         generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
-        ids, labels = self.mask(texts, ENCODER_SHARE, generator)
+        ids, labels = self.mask(texts, family_losses.ENCODER_SHARE, generator)
         states = network(input_ids=ids, attention_mask=texts.attention).last_hidden_state
         logits = side.logits(states)  # [B, L, V]
-        weak_ids, weak_labels = self.mask(texts, DECODER_SHARE, generator)
+        weak_ids, weak_labels = self.mask(texts, family_losses.DECODER_SHARE, generator)
         embedded = network.embeddings(input_ids=weak_ids)  # [B, L, D]
         words = network.get_input_embeddings().weight[self.terms]
         predicted = [Predicted(logits, labels)]
-        for first in (compute_bottleneck(logits, words, padding), compute_bottleneck(images[:, None], words)):
+        for first in (
+            family_losses.compute_bottleneck(logits, words, padding),
+            family_losses.compute_bottleneck(images[:, None], words),
+        ):
             states = torch.cat([first[:, None], embedded[:, 1:]], dim=1)
             decoded = self.decoder(states, src_key_padding_mask=padding)
             predicted.append(Predicted(side.logits(decoded), weak_labels))
@@ -98,17 +90,16 @@ class MaskedWords(TrainingPart):
         special = self.special[texts.ids] | (texts.attention == 0)
         begins = ~self.continues[texts.ids] & ~special
         words = (begins.cumsum(dim=1) - 1).masked_fill(special, -1)
-        ids, labels = mask_words(texts.ids.cpu(), words.cpu(), share, self.mask_id, self.size, generator)
+        ids, labels = family_losses.mask_words(texts.ids.cpu(), words.cpu(), share, self.mask_id, self.size, generator)
         labels = labels.to(texts.ids.device)
-        terms = torch.where(labels == IGNORED, -1, self.dimension[labels.clamp(min=0)])
-        return ids.to(texts.ids.device), terms.masked_fill(terms < 0, IGNORED)
+        terms = torch.where(labels == family_losses.IGNORED, -1, self.dimension[labels.clamp(min=0)])
+        return ids.to(texts.ids.device), terms.masked_fill(terms < 0, family_losses.IGNORED)
 
 
 class MomentumKeys(TrainingPart):
     """Encoders whose weights follow those of the pair, and queues of their vectors of earlier batches.
 
-    The encoders and the queues begin with the stage: the first as copies, the second empty. (In the reference, the
-    first begin as untrained networks, and the second with noise.)
+    A stage begins with copies and empty queues; the reference, with untrained networks and noise.
     """
 
     queries: Tensor
@@ -159,8 +150,8 @@ class MomentumKeys(TrainingPart):
             return
         size, count = len(self.queries), len(self.latest[0])
         place = int(self.place)
-        self.queries, following = enqueue(self.queries, place, self.latest[0])
-        self.documents, _ = enqueue(self.documents, place, self.latest[1])
+        self.queries, following = family_losses.enqueue(self.queries, place, self.latest[0])
+        self.documents, _ = family_losses.enqueue(self.documents, place, self.latest[1])
         self.place.fill_(following)
         self.held.copy_((self.held + count).clamp(max=size))
         self.latest = None

@@ -21,24 +21,13 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_plugins.train.common.batches import AnyBatches, TextStore, add_types, split_positions
-from lexvl_plugins.train.common.evaluation import Examples, StageInputs, choose_examples, shorten
-from lexvl_plugins.train.common.tower_pair import TowerPair, drop_registers
-from lexvl_plugins.train.images.captioned import Batches, CaptionedImages, CaptionTerms, Expansion, Taught
+from lexvl_plugins.train.common import tower_pair
+from lexvl_plugins.train.common.learner import Examples, StageInputs, choose_examples, shorten
+from lexvl_plugins.train.images import captioned
 from lexvl_plugins.train.images.checkpoints import ClassWordWeights, begin_with, save_new_stair, save_pair, weigh
 from lexvl_plugins.train.images.lexlip_parts import make_parts
 from lexvl_plugins.train.images.networks import Networks, load_networks, prepare_tokens
 from lexvl_plugins.train.images.sides import SIDES, ImageOver, TextOver, VdrImageOver, VdrTextOver
-from lexvl_plugins.train.images.stores import (
-    FeatureStore,
-    ImageStore,
-    PixelStore,
-    digest_weights,
-    read_features,
-    read_normalised,
-    read_pixels,
-    read_states,
-)
 from lexvl_plugins.train.images.stream import StreamedBatches, StreamedImages
 from lexvl_plugins.train.model_settings import ImagePairSettings, ImageSettings, ModelSettings, PretrainedImage
 from lexvl_plugins.train.objectives.encoded import keep_heaviest
@@ -57,37 +46,27 @@ TEACHER = "dense-crossmodal"
 
 @dataclass(frozen=True)
 class Material:
-    """What all stages of a run share.
-
-    Attributes:
-        data: images and captions by role.
-        captions: of the images in memory, tokenised, by role.
-        prepare: how an image becomes pixels.
-        networks: of a pair over networks; None where its checkpoint is whole.
-    """
+    """What all stages of a run share; a pair whose checkpoint is whole has no networks."""
 
     model: ModelSettings
     data: Mapping[str, Images]
     reader: TextReader
     columns: TokenColumns
-    captions: Mapping[str, TextStore]
+    captions: Mapping[str, tower_pair.TextStore]
     prepare: Pixels
     networks: Networks | None
     sources: Sources
-
-    @property
-    def tokenizer(self) -> Any:
-        """The tokenizer of the texts."""
-        return self.reader.tokenizer
 
     @classmethod
     def read(cls, recipe: Recipe, output: Path, sources: Sources) -> Material:
         """Learns or copies the tokenizer below `output`, loads the networks and tokenises the captions."""
         model = recipe.model
         assert isinstance(model, ModelSettings)
-        sources.keep()
         data: Mapping[str, Any] = sources.data
-        text, image, captions = model.text, model.image, data[TRAINING].worded
+        text, image, trained = model.text, model.image, data[TRAINING]
+        captions = trained.words if isinstance(trained, StreamedImages) else trained.texts
+        if isinstance(trained, StreamedImages):
+            trained.keep(sources.cache.folder)  # for a run that resumes
         networks = None
         if model.whole:
             assert isinstance(image, ImageSettings)
@@ -101,22 +80,22 @@ class Material:
         stores = tokenise(sources.images, reader, columns)
         return cls(model, data, reader, columns, stores, prepare, networks, sources)
 
-    def make_pair(self, recipe: Recipe, device: torch.device) -> TowerPair:
+    def make_pair(self, recipe: Recipe, device: torch.device) -> tower_pair.TowerPair:
         """The pair that the stages train; its new weights depend on the seed alone."""
         torch.manual_seed(recipe.seed)
         of_bags = any(stage.objective.learn_bag_temperature for stage in recipe.stages)
         sides = SIDES[self.model.kind](self.model, self.columns, self.networks)
-        pair = TowerPair(*sides, recipe.stages[0].objective.temperature, of_bags)
+        pair = tower_pair.TowerPair(*sides, recipe.stages[0].objective.temperature, of_bags)
         if self.networks is not None:
             pair.parts.update(make_parts(pair, recipe.stages, self.networks.text))
         pair.to(device)
         if self.model.start and self.networks:
-            begin_with(pair, self.model.start, self.model, self.networks, self.tokenizer)
+            begin_with(pair, self.model.start, self.model, self.networks, self.reader.tokenizer)
         else:
             standardise(pair, self)
         return pair
 
-    def make_stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:
+    def make_stage_inputs(self, recipe: Recipe, number: int, pair: tower_pair.TowerPair) -> StageInputs:
         """The inputs of a stage; decodes its images and computes what its frozen networks make of them."""
         stage, device = recipe.stages[number], pair.log_temperature.device
         memory = self.sources.images
@@ -126,55 +105,58 @@ class Material:
             streamed = StreamedBatches(stream, recipe, number, self.reader, self.columns, self.prepare, device)
             return make_inputs(streamed, memory, images, captions)
         teachers = [compute_teacher_vectors(checkpoint, self, device) for checkpoint in stage.teachers]
-        taught = Taught.join(teachers) if teachers else None
+        taught = captioned.Taught.join(teachers) if teachers else None
         return make_inputs(make_batches(recipe, number, stream, images, captions, taught), memory, images, captions)
 
-    def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
+    def save(self, recipe: Recipe, pair: tower_pair.TowerPair, folder: Path) -> None:
         """Writes the pair in the layout of its encoder."""
         if self.model.kind == "stair" and self.model.whole:
-            save_new_stair(pair, recipe, self.model, self.tokenizer, folder)
+            save_new_stair(pair, recipe, self.model, self.reader.tokenizer, folder)
             return
         words = weigh_class_words(recipe, self, pair)
-        save_pair(pair, recipe, self.model, self.tokenizer, self.columns, folder, self.networks, words)
+        save_pair(pair, recipe, self.model, self.reader.tokenizer, self.columns, folder, self.networks, words)
 
 
-def tokenise(data: Mapping[str, CaptionedImages], reader: TextReader, columns: TokenColumns) -> dict[str, TextStore]:
+def tokenise(
+    data: Mapping[str, captioned.CaptionedImages], reader: TextReader, columns: TokenColumns
+) -> dict[str, tower_pair.TextStore]:
     """All captions by role, tokenised once."""
     return {
-        role: TextStore.make(add_types(reader(images.texts)), columns, reader.pad_id) for role, images in data.items()
+        role: tower_pair.TextStore.make(tower_pair.add_types(reader(images.texts)), columns, reader.pad_id)
+        for role, images in data.items()
     }
 
 
 def make_batches(
     recipe: Recipe,
     number: int,
-    data: CaptionedImages,
-    images: Mapping[str, ImageStore],
-    captions: Mapping[str, TextStore],
-    taught: Taught | None = None,
-) -> Batches:
+    data: captioned.CaptionedImages,
+    images: Mapping[str, captioned.ImageStore],
+    captions: Mapping[str, tower_pair.TextStore],
+    taught: captioned.Taught | None = None,
+) -> captioned.Batches:
     """The batches of a stage from the stores of the training images."""
     stage, plan = recipe.stages[number], recipe.stages[number].optimisation
     first = data.first
     names = any(auxiliary.name == "naming" for auxiliary in stage.auxiliaries)
-    return Batches(
+    return captioned.Batches(
         images[TRAINING],
         captions[TRAINING],
         first,
         plan.batch_size,
         plan.captions_per_image,
         recipe.seed,
-        Expansion.plan(recipe, number, len(images[TRAINING])),
-        CaptionTerms.count(captions[TRAINING], first) if names else None,
+        captioned.Expansion.plan(recipe, number, len(images[TRAINING])),
+        captioned.CaptionTerms.count(captions[TRAINING], first) if names else None,
         taught,
     )
 
 
 def make_inputs(
-    batches: AnyBatches,
-    data: Mapping[str, CaptionedImages],
-    images: Mapping[str, ImageStore],
-    captions: Mapping[str, TextStore],
+    batches: tower_pair.AnyBatches,
+    data: Mapping[str, captioned.CaptionedImages],
+    images: Mapping[str, captioned.ImageStore],
+    captions: Mapping[str, tower_pair.TextStore],
 ) -> StageInputs:
     """The inputs of a stage: its batches, and what validates and is shown from the stores of all roles in memory."""
     shown = next(role for role in (VALIDATION, EXAMPLES, TRAINING) if role in data)
@@ -184,7 +166,9 @@ def make_inputs(
     return StageInputs(batches, validation, pick_examples(data[shown], images[shown], captions[shown]))
 
 
-def pick_examples(data: CaptionedImages, images: ImageStore, captions: TextStore) -> Examples:
+def pick_examples(
+    data: captioned.CaptionedImages, images: captioned.ImageStore, captions: tower_pair.TextStore
+) -> Examples:
     """Some images, each with its first caption as query."""
     chosen = choose_examples(len(data))
     texts = [shorten(data.captions[place][0]) for place in chosen]
@@ -192,31 +176,33 @@ def pick_examples(data: CaptionedImages, images: ImageStore, captions: TextStore
     return Examples(queries, images.get_plain(chosen), texts, [data.ids[place] for place in chosen])
 
 
-def prepare_captions(role: str, material: Material, pair: TowerPair) -> TextStore:
+def prepare_captions(role: str, material: Material, pair: tower_pair.TowerPair) -> tower_pair.TextStore:
     """The captions of a split, with the states of a frozen network where the texts have one."""
     texts, side = replace(material.captions[role], device=pair.log_temperature.device), pair.encoder_q
     if isinstance(side, TextOver) and not any(p.requires_grad for p in side.network.parameters()):
-        states = read_states(texts, side, material.sources.cache, role, material.sources.digests[role])
+        states = captioned.read_states(texts, side, material.sources.cache, role, material.sources.digests[role])
         return replace(texts, states=states)
     return texts
 
 
-def prepare_images(role: str, recipe: Recipe, number: int, material: Material, pair: TowerPair) -> ImageStore:
+def prepare_images(
+    role: str, recipe: Recipe, number: int, material: Material, pair: tower_pair.TowerPair
+) -> captioned.ImageStore:
     """The images of a split: stored views of a frozen network, or pixels."""
     stage, side, images = recipe.stages[number], pair.encoder_p, material.sources.images[role].images
     device, stored = pair.log_temperature.device, (material.sources.cache, role, material.sources.digests[role])
     if not stage.views:
-        pixels = read_pixels(images, material.prepare, *stored)
-        return PixelStore(pixels, material.prepare, stage.augmentation, device)
+        pixels = captioned.read_pixels(images, material.prepare, *stored)
+        return captioned.PixelStore(pixels, material.prepare, stage.augmentation, device)
     assert isinstance(side, ImageOver)
     if any(parameter.requires_grad for parameter in side.network.parameters()):
         raise UsageError(f"recipe {recipe.name}: stage {number} has stored views, and its image network changes")
     views, augmentation = (stage.views, stage.augmentation) if role == TRAINING else (1, Augmentation())
-    features = read_features(images, side, material.prepare, views, augmentation, recipe.seed, *stored)
-    return FeatureStore(features, device)
+    features = captioned.read_features(images, side, material.prepare, views, augmentation, recipe.seed, *stored)
+    return captioned.FeatureStore(features, device)
 
 
-def weigh_class_words(recipe: Recipe, material: Material, pair: TowerPair) -> ClassWordWeights | None:
+def weigh_class_words(recipe: Recipe, material: Material, pair: tower_pair.TowerPair) -> ClassWordWeights | None:
     """The weights of class words over the training split of the last stage; None where the pair has none."""
     networks, image, text = material.networks, pair.encoder_p, pair.encoder_q
     if networks is None or not networks.text.classes:
@@ -232,7 +218,7 @@ def weigh_class_words(recipe: Recipe, material: Material, pair: TowerPair) -> Cl
 
 
 @torch.inference_mode()
-def standardise(pair: TowerPair, material: Material) -> None:
+def standardise(pair: tower_pair.TowerPair, material: Material) -> None:
     """Gives a pretrained image side the mean and the standard deviation of its states over some training images."""
     side, data = pair.encoder_p, material.data[TRAINING]
     if not isinstance(side, ImageOver) or not isinstance(material.model.image, PretrainedImage):
@@ -241,11 +227,16 @@ def standardise(pair: TowerPair, material: Material) -> None:
 
     def computed() -> Iterator[np.ndarray]:
         some = data.select(range(0, len(data), -(-len(data) // STANDARD_IMAGES))).images
-        cells = [network(pixels) for pixels in read_normalised(some, material.prepare, device)]
+        cells = [network(pixels) for pixels in captioned.read_normalised(some, material.prepare, device)]
         states = torch.cat(cells).flatten(0, 1)
         yield torch.stack([states.mean(dim=0), states.std(dim=0) + LEAST_STD]).cpu().numpy()
 
-    made_of = [material.sources.digests[TRAINING], STANDARD_IMAGES, repr(material.prepare), digest_weights(network)]
+    made_of = [
+        material.sources.digests[TRAINING],
+        STANDARD_IMAGES,
+        repr(material.prepare),
+        captioned.digest_weights(network),
+    ]
     shape = (2, len(side.standard.mean))
     standard = material.sources.cache.store_array("standard", made_of, shape, np.dtype(np.float32), computed())
     mean, std = torch.from_numpy(np.array(standard)).to(device)
@@ -280,23 +271,23 @@ CUTS = (1, 5, 10)
 class Validation:
     """A validation split: its images, all their captions, and where those of each image begin."""
 
-    images: ImageStore
-    captions: TextStore
+    images: captioned.ImageStore
+    captions: tower_pair.TextStore
     first: np.ndarray
 
     @torch.inference_mode()
-    def measure(self, pair: TowerPair, model: ImagePairSettings) -> dict[str, float]:
+    def measure(self, pair: tower_pair.TowerPair, model: ImagePairSettings) -> dict[str, float]:
         """Hit rates in percent, text-to-image and image-to-text; of a lexical pair also those of the alpha mode."""
 
         def prepare(vectors: Tensor, bag: Tensor | None, topk: int) -> Tensor:
-            encoded = drop_registers(vectors, model)
+            encoded = tower_pair.drop_registers(vectors, model)
             return keep_heaviest(encoded, bag, topk) if model.family.cut else encoded
 
-        pieces = (self.images.get_plain(chosen) for chosen in split_positions(len(self.images), BATCH))
+        pieces = (self.images.get_plain(chosen) for chosen in tower_pair.split_positions(len(self.images), BATCH))
         images = torch.cat([prepare(pair.encoder_p(piece), None, model.topk) for piece in pieces])
         owner = torch.from_numpy(np.repeat(np.arange(len(self.images)), np.diff(self.first))).to(images.device)
         vectors, bags = [], []
-        for chosen in split_positions(len(owner), BATCH):
+        for chosen in tower_pair.split_positions(len(owner), BATCH):
             batch = self.captions.read_batch(chosen)
             bags.append(batch.bag[:, model.registers :])
             vectors.append(prepare(pair.encoder_q(batch), bags[-1], model.kept_of_texts))

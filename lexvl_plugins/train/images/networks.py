@@ -12,6 +12,7 @@ from torch import nn
 
 from lexvl_anserini.encoders.checkpoints.clip_layout import HIGHEST_ID, find_merges
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.parts import tokens as token_columns
 from lexvl_anserini.encoders.parts.backbones import build_bert, read_config
 from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone, load_image_backbone
@@ -19,61 +20,27 @@ from lexvl_anserini.encoders.parts.images.pixels import make_crop
 from lexvl_anserini.encoders.parts.images.vision import PatchStates, PatchTransformer
 from lexvl_anserini.encoders.parts.pretrained import make_image_backbone, read_bert_weights
 from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stage, Stair, StairConfig, TextShape
-from lexvl_anserini.encoders.parts.tokens import (
-    TokenColumns,
-    find_first_word_id,
-    load_tokenizer,
-    make_all_columns,
-    make_ascii_columns,
-    make_term_columns,
-)
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.records import Vocabulary
-from lexvl_plugins.train.model_settings import (
-    AnyImage,
-    BpeTextSettings,
-    ImageSettings,
-    ModelSettings,
-    PretrainedImage,
-    PretrainedText,
-    SwinSettings,
-    TextSettings,
-)
-from lexvl_plugins.train.words import (
-    FIRST_TOKEN_ID,
-    FIRST_WORD_ID,
-    Texts,
-    add_words,
-    copy_tokenizer,
-    join_terms,
-    learn_terms,
-    make_tokenizer,
-    match_class_words,
-    read_class_names,
-    save_core,
-)
+from lexvl_plugins.train import model_settings, words
 
 # Standard deviation of random initial weights, as in BERT and CLIP.
 INITIAL_STD = 0.02
 
 
 class TextNetwork(NamedTuple):
-    """A BERT; the tokens of a pretrained one gain the words of the training captions where these are the terms.
+    """A BERT, whose pretrained tokens gain the words of the training captions where these are the terms.
 
-    Attributes:
-        checkpoint: of the network; None for one with random weights.
-        digest: SHA-256 (hex) of its weights.
-        bert: the network, with a row of its input embeddings for each new token: the mean of its pieces' rows.
-        tokenizer: with the new tokens.
-        classes: the classes of each class word; those that are no terms of the captions come first, and are tokens too.
+    A row of new input embeddings is the mean of its pieces' rows. Class words that are no terms are tokens too, and
+    come first. There is no checkpoint of random weights.
     """
 
     checkpoint: Checkpoint | None
     digest: str
     bert: Any
     tokenizer: Any
-    columns: TokenColumns
+    columns: token_columns.TokenColumns
     classes: Mapping[str, list[int]]
 
 
@@ -84,90 +51,93 @@ class Networks(NamedTuple):
     image: ImageBackbone
 
 
-def choose_columns(kind: str, tokenizer: Any) -> TokenColumns:
+def choose_columns(kind: str, tokenizer: Any) -> token_columns.TokenColumns:
     """The dimensions where they are the tokens of a tokenizer: all, or those that published VDR checkpoints have.
 
     Of BERT's uncased vocabulary these are all 30,522 tokens, or the 27,623 ASCII ones after its unused tokens.
     """
     if kind != "vdr-crossmodal":
-        return make_all_columns(tokenizer)
-    return make_ascii_columns(tokenizer, find_first_word_id(tokenizer) or 1 + max(tokenizer.all_special_ids))
+        return token_columns.make_all_columns(tokenizer)
+    first = token_columns.find_first_word_id(tokenizer) or 1 + max(tokenizer.all_special_ids)
+    return token_columns.make_ascii_columns(tokenizer, first)
 
 
-def prepare_tokens(model: ModelSettings, captions: Texts, folder: Path) -> tuple[Any, TokenColumns]:
+def prepare_tokens(
+    model: model_settings.ModelSettings, captions: words.Texts, folder: Path
+) -> tuple[Any, token_columns.TokenColumns]:
     """The tokenizer of a pair without learned words, or with new towers; writes it into a folder."""
     text = model.text
-    if isinstance(text, PretrainedText):
+    if isinstance(text, model_settings.PretrainedText):
         checkpoint = find_checkpoint(text.checkpoint)
-        tokenizer = copy_tokenizer(checkpoint.folder, folder, read_config(checkpoint.folder).vocab_size)
+        tokenizer = words.copy_tokenizer(checkpoint.folder, folder, read_config(checkpoint.folder).vocab_size)
     else:
-        assert isinstance(text, TextSettings)
-        tokenizer = make_tokenizer(text.tokenizer, captions, text.words, folder, text.max_length)
+        assert isinstance(text, model_settings.TextSettings)
+        tokenizer = words.make_tokenizer(text.tokenizer, captions, text.words, folder, text.max_length)
     if model.of_tokens or (model.kind == "stair" and model.whole):
         return tokenizer, choose_columns(model.kind, tokenizer)
-    return tokenizer, make_ascii_columns(tokenizer, FIRST_TOKEN_ID if model.whole else FIRST_WORD_ID)
+    first = words.FIRST_TOKEN_ID if model.whole else words.FIRST_WORD_ID
+    return tokenizer, token_columns.make_ascii_columns(tokenizer, first)
 
 
-def load_text_network(model: ModelSettings, captions: Texts, folder: Path) -> TextNetwork:
+def load_text_network(model: model_settings.ModelSettings, captions: words.Texts, folder: Path) -> TextNetwork:
     """The network of the texts, and its dimensions; writes the tokenizer into a folder."""
     settings, image = model.text, model.image
-    assert not isinstance(settings, BpeTextSettings)
-    if isinstance(settings, TextSettings) or model.of_tokens:
+    assert not isinstance(settings, model_settings.BpeTextSettings)
+    if isinstance(settings, model_settings.TextSettings) or model.of_tokens:
         tokenizer, columns = prepare_tokens(model, captions, folder)
-        if isinstance(settings, TextSettings):
+        if isinstance(settings, model_settings.TextSettings):
             return TextNetwork(None, "", make_bert(settings, len(tokenizer)).eval(), tokenizer, columns, {})
         checkpoint = find_checkpoint(settings.checkpoint)
         return TextNetwork(checkpoint, checkpoint.digest(), load_bert(settings), tokenizer, columns, {})
     checkpoint = find_checkpoint(settings.checkpoint)
     config = read_config(checkpoint.folder)
-    terms = learn_terms(captions, settings.least)
-    class_names = image.class_names if model.lexical and isinstance(image, PretrainedImage) else None
-    classes = match_class_words(read_class_names(Path(class_names)), terms) if class_names else {}
-    core, pieces = add_words(load_tokenizer(checkpoint.folder, config.vocab_size), join_terms(terms, classes))
-    tokenizer = save_core(core, folder, settings.max_length)
+    terms = words.learn_terms(captions, settings.least)
+    class_names = image.class_names if model.lexical and isinstance(image, model_settings.PretrainedImage) else None
+    classes = words.match_class_words(words.read_class_names(Path(class_names)), terms) if class_names else {}
+    plain = token_columns.load_tokenizer(checkpoint.folder, config.vocab_size)
+    core, pieces = words.add_words(plain, words.join_terms(terms, classes))
+    tokenizer = words.save_core(core, folder, settings.max_length)
     config.vocab_size += len(pieces)
     (weights, digest), key = read_bert_weights(checkpoint), "embeddings.word_embeddings.weight"
     rows = [weights[key][list(ids)].mean(dim=0) for ids in pieces]
     weights[key] = torch.cat([weights[key], torch.stack(rows)]) if rows else weights[key]
     bert = build_bert(config, weights, str(checkpoint.folder), torch.device("cpu"))
-    columns = make_term_columns(tokenizer, Vocabulary(terms, "the terms of the captions"), settings.checkpoint)
+    vocabulary = Vocabulary(terms, "the terms of the captions")
+    columns = token_columns.make_term_columns(tokenizer, vocabulary, settings.checkpoint)
     return TextNetwork(checkpoint, digest, bert, tokenizer, columns, classes)
 
 
-def choose_cells(image: AnyImage) -> PretrainedImage:
+def choose_cells(image: model_settings.AnyImage) -> model_settings.PretrainedImage:
     """How a head reads the cells of images: of a network with random weights, every patch and their mean."""
-    if isinstance(image, PretrainedImage):
+    if isinstance(image, model_settings.PretrainedImage):
         return image
-    return PretrainedImage(checkpoint="", grid=image.grid)
+    return model_settings.PretrainedImage(checkpoint="", grid=image.grid)
 
 
-def load_networks(model: ModelSettings, captions: Texts, folder: Path) -> Networks:
-    """The networks of a model, and the terms of the training captions; writes the tokenizer into a folder.
-
-    Weights of networks without a checkpoint are drawn from the random state of torch.
-    """
+def load_networks(model: model_settings.ModelSettings, captions: words.Texts, folder: Path) -> Networks:
+    """The networks of a model, with new weights from the random state of torch; the tokenizer goes into a folder."""
     image = model.image
-    if isinstance(model.text, BpeTextSettings):
-        assert not isinstance(image, PretrainedImage)
+    if isinstance(model.text, model_settings.BpeTextSettings):
+        assert not isinstance(image, model_settings.PretrainedImage)
         # CLIP's tokens, which are no terms.
         tokenizer = ClipBpe(find_merges_file(model.text), SPECIALS)
         network = make_clip_texts(model.text, len(tokenizer), model.codebook.width)
         texts = TextNetwork(None, "", network, tokenizer, make_no_columns(len(tokenizer)), {})
         return Networks(texts, make_patches(image, model.codebook.width))
-    assert not isinstance(image, SwinSettings)
-    if isinstance(image, PretrainedImage):
+    assert not isinstance(image, model_settings.SwinSettings)
+    if isinstance(image, model_settings.PretrainedImage):
         images = load_image_backbone(image.checkpoint)
     else:
         patches = PatchTransformer(**image.shape)
         nn.init.normal_(patches.positional_embedding, std=INITIAL_STD)
         images = make_image_backbone(patches, image.resolution)
-    names = image.class_names if model.lexical and isinstance(image, PretrainedImage) else None
+    names = image.class_names if model.lexical and isinstance(image, model_settings.PretrainedImage) else None
     if names and images.classifier is None:
         raise UsageError(f"class_names {names}: {images.reference} has no classifier of its states")
     return Networks(load_text_network(model, captions, folder), images)
 
 
-def make_bert(settings: TextSettings, tokens: int) -> Any:
+def make_bert(settings: model_settings.TextSettings, tokens: int) -> Any:
     """A BERT with random weights, without pooler."""
     import transformers
 
@@ -176,29 +146,28 @@ def make_bert(settings: TextSettings, tokens: int) -> Any:
     return transformers.BertModel(config, add_pooling_layer=False)
 
 
-def load_bert(settings: PretrainedText) -> Any:
+def load_bert(settings: model_settings.PretrainedText) -> Any:
     """The BERT of a checkpoint as it is, without pooler."""
     checkpoint = find_checkpoint(settings.checkpoint)
-    weights, _ = read_bert_weights(checkpoint)
-    where = str(checkpoint.folder)
-    return build_bert(read_config(checkpoint.folder), weights, where, torch.device("cpu"))
+    config, (weights, _) = read_config(checkpoint.folder), read_bert_weights(checkpoint)
+    return build_bert(config, weights, str(checkpoint.folder), torch.device("cpu"))
 
 
-def make_no_columns(tokens: int) -> TokenColumns:
+def make_no_columns(tokens: int) -> token_columns.TokenColumns:
     """The columns of a tokenizer whose tokens are no dimensions."""
-    return TokenColumns(Vocabulary(()), np.full(tokens, -1, dtype=np.int64))
+    return token_columns.TokenColumns(Vocabulary(()), np.full(tokens, -1, dtype=np.int64))
 
 
-def make_patches(settings: ImageSettings | SwinSettings, joint: int) -> ImageBackbone:
+def make_patches(settings: model_settings.ImageSettings | model_settings.SwinSettings, joint: int) -> ImageBackbone:
     """CLIP's images or a Swin transformer with random weights, up to the states that FDT reads."""
     network = PatchStates(make_patch_network(settings, joint))
     return ImageBackbone("", network, make_crop(settings.resolution), network.width, "")
 
 
-def make_stair_config(model: ModelSettings, tokens: int, stage: Stage = "single") -> StairConfig:
+def make_stair_config(model: model_settings.ModelSettings, tokens: int, stage: Stage = "single") -> StairConfig:
     """The shapes of a new STAIR over so many tokens. Texts are trained without a prompt."""
     text, image = model.text, model.image
-    assert isinstance(text, TextSettings) and isinstance(image, ImageSettings)
+    assert isinstance(text, model_settings.TextSettings) and isinstance(image, model_settings.ImageSettings)
     return StairConfig(
         vocab_size=tokens,
         text=TextShape(text.width, text.layers, text.heads, text.max_length),
@@ -208,7 +177,7 @@ def make_stair_config(model: ModelSettings, tokens: int, stage: Stage = "single"
     )
 
 
-def make_stair(model: ModelSettings, tokens: int) -> Stair:
+def make_stair(model: model_settings.ModelSettings, tokens: int) -> Stair:
     """A STAIR with random weights; e and the positions begin as N(0, 0.02^2), as in BERT and CLIP."""
     stair = Stair(make_stair_config(model, tokens))
     image: Any = stair.image
@@ -218,21 +187,21 @@ def make_stair(model: ModelSettings, tokens: int) -> Stair:
     return stair
 
 
-def compute_network_digests(model: ModelSettings) -> dict[str, str]:
+def compute_network_digests(model: model_settings.ModelSettings) -> dict[str, str]:
     """The digests of the networks that a model names, for the request of a run."""
     digests = {}
-    if isinstance(model.text, PretrainedText):
+    if isinstance(model.text, model_settings.PretrainedText):
         digests["text network"] = find_checkpoint(model.text.checkpoint).digest()
-    elif isinstance(model.text, BpeTextSettings):
+    elif isinstance(model.text, model_settings.BpeTextSettings):
         digests["merges"] = compute_sha256(find_merges_file(model.text))
     elif model.text.tokenizer is not None:
         digests["tokenizer"] = find_checkpoint(model.text.tokenizer, weights=False).digest()
     if model.start:
         digests["start"] = find_checkpoint(model.start).digest()
-    if isinstance(model.image, PretrainedImage):
+    if isinstance(model.image, model_settings.PretrainedImage):
         digests["image network"] = load_image_backbone(model.image.checkpoint).digest
         if names := model.image.class_names:
-            read_class_names(Path(names))
+            words.read_class_names(Path(names))
             digests["class names"] = compute_sha256(Path(names))
     return digests
 
@@ -241,18 +210,15 @@ def compute_network_digests(model: ModelSettings) -> dict[str, str]:
 ACTIVATION = "quick_gelu"
 
 
-def find_merges_file(settings: BpeTextSettings) -> Path:
+def find_merges_file(settings: model_settings.BpeTextSettings) -> Path:
     """The file of the merges."""
     path = find_merges(settings.merges, Path(), {})
     assert path is not None, "it is named"
     return path
 
 
-def make_clip_texts(settings: BpeTextSettings, tokens: int, joint: int) -> Any:
-    """A CLIPTextModelWithProjection, whose projection to `joint` dimensions has a bias, as DeCLIP's.
-
-    FDT does not use it; a checkpoint of its own networks has all weights of the published ones.
-    """
+def make_clip_texts(settings: model_settings.BpeTextSettings, tokens: int, joint: int) -> Any:
+    """A CLIPTextModelWithProjection with DeCLIP's biased projection, which checkpoints of FDT have and FDT ignores."""
     import transformers
 
     config = transformers.CLIPTextConfig(
@@ -272,11 +238,11 @@ def make_clip_texts(settings: BpeTextSettings, tokens: int, joint: int) -> Any:
     return texts
 
 
-def make_patch_network(settings: ImageSettings | SwinSettings, joint: int) -> Any:
+def make_patch_network(settings: model_settings.ImageSettings | model_settings.SwinSettings, joint: int) -> Any:
     """A CLIPVisionModelWithProjection, or a Swinv2ForImageClassification of `joint` classes."""
     import transformers
 
-    if isinstance(settings, SwinSettings):
+    if isinstance(settings, model_settings.SwinSettings):
         config = transformers.Swinv2Config(
             image_size=settings.resolution,
             patch_size=settings.patch_size,

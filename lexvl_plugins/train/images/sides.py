@@ -1,9 +1,8 @@
 """Sides of a pair of texts and images: each reads a network, whose states pass the head of the family's encoder.
 
 VDR, its dense twin and STAIR have whole towers (`VdrText`, `StairText`, ...), or new heads over networks, as LexLIP and
-FDT always have. Only what a stage names changes in networks; what a stage leaves frozen is not computed at each step: a
-side goes on from what is stored (see `stores`). Lexical vectors of STAIR and LexLIP have not unit length here: FLOPS
-reads them as they are.
+FDT always have. A side whose network is frozen goes on from what is stored. Vectors of STAIR and LexLIP are not of unit
+length here: FLOPS reads them as they are.
 """
 
 from __future__ import annotations
@@ -19,23 +18,15 @@ from torch.nn.functional import dropout, normalize
 from lexvl_anserini.encoders.families.dense_crossmodal import compute_mean_state
 from lexvl_anserini.encoders.families.fdt import ATTENTIONS, QueryMap
 from lexvl_anserini.encoders.families.vdr import HEAD_EPS as VDR_EPS
+from lexvl_anserini.encoders.parts import pretrained
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
 from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
 from lexvl_anserini.encoders.parts.pooling import Head, compute_decay, elu1p, log1p_relu
-from lexvl_anserini.encoders.parts.pretrained import (
-    HEAD_EPS,
-    CellsOf,
-    Standard,
-    StatesHead,
-    VectorHead,
-    all_cells,
-    fill_folded,
-    list_layers,
-)
+from lexvl_anserini.encoders.parts.pretrained import HEAD_EPS
 from lexvl_anserini.encoders.parts.stair_network import Stair, TokenHead
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
-from lexvl_plugins.train.common.batches import Details, ImageBatch, TextBatch
-from lexvl_plugins.train.common.tower_pair import DetailedSide, compute_logits
+from lexvl_plugins.train import model_settings
+from lexvl_plugins.train.common.tower_pair import DetailedSide, Details, ImageBatch, TextBatch, compute_logits
 from lexvl_plugins.train.images.networks import (
     INITIAL_STD,
     Networks,
@@ -44,15 +35,6 @@ from lexvl_plugins.train.images.networks import (
     load_bert,
     make_bert,
     make_stair,
-)
-from lexvl_plugins.train.model_settings import (
-    BpeTextSettings,
-    CodebookSettings,
-    ImageSettings,
-    ModelSettings,
-    PretrainedImage,
-    PretrainedText,
-    TextSettings,
 )
 
 
@@ -64,9 +46,11 @@ class OwnText(nn.Module):
         self.config, self.bert_model, self.dropout = bert.config, bert, dropout
 
     @classmethod
-    def start_bert(cls, text: TextSettings | PretrainedText, tokens: int) -> tuple[Any, float]:
+    def start_bert(
+        cls, text: model_settings.TextSettings | model_settings.PretrainedText, tokens: int
+    ) -> tuple[Any, float]:
         """The BERT of such a side, over so many tokens, and the dropout of its states."""
-        if isinstance(text, PretrainedText):
+        if isinstance(text, model_settings.PretrainedText):
             return load_bert(text), text.dropout
         return make_bert(text, tokens), 0.0
 
@@ -79,7 +63,13 @@ class OwnText(nn.Module):
 class OwnImage(PatchTransformer):
     """A patch transformer with random weights, and the rows of a projection with the equation that reads them."""
 
-    def __init__(self, settings: ImageSettings, rows: int, std: float, equation: Callable[[Tensor, Tensor], Tensor]):
+    def __init__(
+        self,
+        settings: model_settings.ImageSettings,
+        rows: int,
+        std: float,
+        equation: Callable[[Tensor, Tensor], Tensor],
+    ):
         super().__init__(**settings.shape)
         self.proj = nn.Parameter(torch.randn(rows, settings.width) * std)
         nn.init.normal_(self.positional_embedding, std=INITIAL_STD)
@@ -120,20 +110,23 @@ class TextOver(OverNetwork):
 class ImageOver(OverNetwork):
     """The cells of an image network; subclasses add the head."""
 
-    def __init__(self, backbone: ImageBackbone, settings: PretrainedImage):
+    def __init__(self, backbone: ImageBackbone, settings: model_settings.PretrainedImage):
         super().__init__()
         self.network, self.settings = backbone.network, settings
-        self.standard = Standard(backbone.width)
+        self.standard = pretrained.Standard(backbone.width)
 
-    def copy_frozen(self) -> CellsOf:
+    def copy_frozen(self) -> pretrained.CellsOf:
         """A copy of the network that gives the cells, not standardised, as fast as it can."""
-        network = fill_folded(deepcopy(self.network)).eval()
-        return CellsOf(network, self.settings.grid, Standard(len(self.standard.mean))).to(self.standard.mean.device)
+        network = pretrained.fill_folded(deepcopy(self.network)).eval()
+        mean = self.standard.mean
+        return pretrained.CellsOf(network, self.settings.grid, pretrained.Standard(len(mean))).to(mean.device)
 
     def compute_states(self, batch: ImageBatch) -> Tensor:
         """Standardised cells [B, 1 + grid^2, D], the mean first, with dropout in training."""
         cells = (
-            batch.values if batch.computed else all_cells(list_layers(self.network, batch.values), self.settings.grid)
+            batch.values
+            if batch.values.dim() == 3  # they are cells
+            else pretrained.all_cells(pretrained.list_layers(self.network, batch.values), self.settings.grid)
         )
         return dropout(self.standard(cells), self.settings.dropout, self.training)
 
@@ -156,7 +149,7 @@ class VdrText(OwnText):
 
     tokens: Tensor
 
-    def __init__(self, text: TextSettings | PretrainedText, columns: TokenColumns):
+    def __init__(self, text: model_settings.TextSettings | model_settings.PretrainedText, columns: TokenColumns):
         super().__init__(*self.start_bert(text, len(columns.of_token)))
         self.ln = nn.LayerNorm(self.config.hidden_size, eps=VDR_EPS)
         self.register_buffer("tokens", torch.from_numpy(columns.tokens), persistent=False)
@@ -172,24 +165,23 @@ class VdrTextOver(TextOver):
 
     def __init__(self, text: TextNetwork, dropout: float, rows: nn.Parameter):
         super().__init__(text, dropout)
-        self.head = StatesHead(self.config.hidden_size, rows.shape[1])
+        self.head = pretrained.StatesHead(self.config.hidden_size, rows.shape[1])
         nn.init.eye_(self.head.linear.weight)
         self.bias = nn.Parameter(torch.zeros(len(rows)))
         self.rows = (rows,)  # in a tuple, so that it is a parameter of the image side alone
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Weights before the sparsifier, [B, V]."""
-        return compute_vdr_weights(
-            Head(self.head, self.rows[0], self.bias), self.compute_states(batch), batch.attention == 0
-        )
+        head = Head(self.head, self.rows[0], self.bias)
+        return compute_vdr_weights(head, self.compute_states(batch), batch.attention == 0)
 
 
 class VdrImageOver(ImageOver):
     """`vdr_weights` with f(s) = ln(W s) over the cells; E begins as the words' input embeddings."""
 
-    def __init__(self, backbone: ImageBackbone, settings: PretrainedImage, embeddings: Tensor):
+    def __init__(self, backbone: ImageBackbone, settings: model_settings.PretrainedImage, embeddings: Tensor):
         super().__init__(backbone, settings)
-        self.head = StatesHead(backbone.width, embeddings.shape[1])
+        self.head = pretrained.StatesHead(backbone.width, embeddings.shape[1])
         self.proj = nn.Parameter(normalize(embeddings, dim=1))
         self.bias = nn.Parameter(torch.zeros(len(embeddings)))
 
@@ -202,7 +194,7 @@ class VdrImageOver(ImageOver):
 class DenseText(OwnText):
     """v = W mean_i h_i over the tokens of a text, of unit length."""
 
-    def __init__(self, settings: TextSettings, columns: TokenColumns, dimensions: int):
+    def __init__(self, settings: model_settings.TextSettings, columns: TokenColumns, dimensions: int):
         super().__init__(*self.start_bert(settings, len(columns.of_token)))
         self.proj = nn.Parameter(torch.randn(dimensions, settings.width) * settings.width**-0.5)
 
@@ -214,9 +206,9 @@ class DenseText(OwnText):
 class DenseTextOver(TextOver):
     """v = W_2 gelu(W_1 mean_i h_i), of unit length."""
 
-    def __init__(self, text: TextNetwork, dropout: float, model: ModelSettings):
+    def __init__(self, text: TextNetwork, dropout: float, model: model_settings.ModelSettings):
         super().__init__(text, dropout)
-        self.head = VectorHead(self.config.hidden_size, model.hidden, model.dimensions)
+        self.head = pretrained.VectorHead(self.config.hidden_size, model.hidden, model.dimensions)
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Vectors [B, D]."""
@@ -226,9 +218,11 @@ class DenseTextOver(TextOver):
 class DenseImageOver(ImageOver):
     """v = W_2 gelu(W_1 mean_p s_p), of unit length."""
 
-    def __init__(self, backbone: ImageBackbone, settings: PretrainedImage, model: ModelSettings):
+    def __init__(
+        self, backbone: ImageBackbone, settings: model_settings.PretrainedImage, model: model_settings.ModelSettings
+    ):
         super().__init__(backbone, settings)
-        self.head = VectorHead(backbone.width, model.hidden, model.dimensions)
+        self.head = pretrained.VectorHead(backbone.width, model.hidden, model.dimensions)
 
     def forward(self, batch: ImageBatch) -> Tensor:
         """Vectors [B, D]."""
@@ -291,15 +285,14 @@ class LexicalText(DetailedSide, TextOver):
 
     def compute(self, batch: TextBatch) -> Details:
         """Weights and logits, [B, V]."""
-        return compute_lexical_details(
-            Head(self.head, self.rows, self.head.bias), self.compute_states(batch), batch.attention == 0
-        )
+        head = Head(self.head, self.rows, self.head.bias)
+        return compute_lexical_details(head, self.compute_states(batch), batch.attention == 0)
 
 
 class LexicalImage(DetailedSide, ImageOver):
     """`lexical_details` over the cells; e begin as the words' input embeddings."""
 
-    def __init__(self, backbone: ImageBackbone, settings: PretrainedImage, embeddings: Tensor):
+    def __init__(self, backbone: ImageBackbone, settings: model_settings.PretrainedImage, embeddings: Tensor):
         super().__init__(backbone, settings)
         self.head = TokenHead(backbone.width, embeddings.shape[1], len(embeddings), bridge=False, eps=HEAD_EPS)
         self.proj = nn.Parameter(normalize(embeddings, dim=1))
@@ -311,16 +304,11 @@ class LexicalImage(DetailedSide, ImageOver):
 
 
 class Codebook(nn.Module):
-    """FDT's codebook: w = attention(max_i <q_map(h_i), C_k> / (sqrt(d) T)).
-
-    Attributes:
-        rows: [K, d], begin as N(0, 1).
-        done: steps of training, from which T follows.
-    """
+    """FDT's codebook [K, d]: w = attention(max_i <q_map(h_i), C_k> / (sqrt(d) T); T follows from the steps done."""
 
     done: Tensor
 
-    def __init__(self, settings: CodebookSettings):
+    def __init__(self, settings: model_settings.CodebookSettings):
         super().__init__()
         self.settings = settings
         self.rows = nn.Parameter(torch.randn(settings.terms, settings.width))
@@ -348,10 +336,7 @@ class Codebook(nn.Module):
 
 
 class FdtText(TextOver):
-    """The weights of `Codebook` over the tokens of a text.
-
-    Padding does not count; with `floors`, it has the relevance 0, as in the published code (the paper has none).
-    """
+    """The weights of `Codebook` over a text; with `floors`, padding has the relevance 0, as in the published code."""
 
     def __init__(self, text: TextNetwork, dropout: float, codebook: Codebook, floors: bool = False):
         super().__init__(text, dropout)
@@ -369,7 +354,7 @@ class FdtText(TextOver):
 class FdtImage(ImageOver):
     """The weights of `Codebook` over the cells of an image."""
 
-    def __init__(self, backbone: ImageBackbone, settings: PretrainedImage, codebook: Codebook):
+    def __init__(self, backbone: ImageBackbone, settings: model_settings.PretrainedImage, codebook: Codebook):
         super().__init__(backbone, settings)
         self.head = QueryMap(backbone.width, codebook.settings.width)
         self.codebook = codebook
@@ -399,10 +384,12 @@ class PatchFdtImage(FdtImage):
 Sides = tuple[nn.Module, nn.Module]
 
 
-def make_vdr_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
+def make_vdr_sides(model: model_settings.ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """VDR: over networks, the sides share the rows of the vocabulary."""
     if networks is None:
-        assert isinstance(model.image, ImageSettings) and not isinstance(model.text, BpeTextSettings)
+        assert isinstance(model.image, model_settings.ImageSettings) and not isinstance(
+            model.text, model_settings.BpeTextSettings
+        )
 
         def weigh(rows: Tensor, states: Tensor) -> Tensor:
             return compute_vdr_weights(Head(nn.Identity(), rows), states)
@@ -412,11 +399,11 @@ def make_vdr_sides(model: ModelSettings, columns: TokenColumns, networks: Networ
     return VdrTextOver(networks.text, model.text.dropout, images.proj), images
 
 
-def make_dense_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
+def make_dense_sides(model: model_settings.ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """VDR's dense twin."""
     if networks is None:
         text, image = model.text, model.image
-        assert isinstance(text, TextSettings) and isinstance(image, ImageSettings)
+        assert isinstance(text, model_settings.TextSettings) and isinstance(image, model_settings.ImageSettings)
 
         def project(rows: Tensor, states: Tensor) -> Tensor:
             return normalize(states.mean(dim=1) @ rows.T, dim=1)
@@ -427,7 +414,7 @@ def make_dense_sides(model: ModelSettings, columns: TokenColumns, networks: Netw
     return texts, DenseImageOver(networks.image, choose_cells(model.image), model)
 
 
-def make_lexical_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
+def make_lexical_sides(model: model_settings.ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """STAIR, whose sides share the rows of the vocabulary, or LexLIP, whose two matrices begin equal."""
     if networks is None:
         stair = make_stair(model, len(columns.of_token))
@@ -436,11 +423,11 @@ def make_lexical_sides(model: ModelSettings, columns: TokenColumns, networks: Ne
     return LexicalText(networks.text, model.text.dropout, images.proj, shared=model.kind == "stair"), images
 
 
-def make_fdt_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
+def make_fdt_sides(model: model_settings.ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """FDT: one codebook for both sides."""
     assert networks is not None
     codebook, cells = Codebook(model.codebook), choose_cells(model.image)
-    if isinstance(model.text, BpeTextSettings):
+    if isinstance(model.text, model_settings.BpeTextSettings):
         return FdtText(networks.text, 0.0, codebook, True), PatchFdtImage(networks.image, cells, codebook)
     texts = FdtText(networks.text, model.text.dropout, codebook)
     return texts, FdtImage(networks.image, cells, codebook)
@@ -452,7 +439,7 @@ def get_word_embeddings(text: TextNetwork) -> Tensor:
     return embeddings
 
 
-SIDES: Mapping[str, Callable[[ModelSettings, TokenColumns, Networks | None], Sides]] = {
+SIDES: Mapping[str, Callable[[model_settings.ModelSettings, TokenColumns, Networks | None], Sides]] = {
     "vdr-crossmodal": make_vdr_sides,
     "dense-crossmodal": make_dense_sides,
     "stair": make_lexical_sides,

@@ -1,8 +1,6 @@
 """Images with texts that are read from shards while a pair trains: memory does not grow with the number of pairs.
 
-Before the training, shards are surveyed: each is indexed once, its pairs are counted and the words of their texts. A
-batch is then a function of seed and step, as one of images in memory, and a training that resumes has no state of a
-shard or of a buffer to restore.
+A survey indexes each shard first. A batch is then a function of seed and step, so that a resumed run has no state.
 """
 
 from __future__ import annotations
@@ -31,14 +29,13 @@ from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.progress import progress_bar
-from lexvl_plugins.train.common.batches import OwnImages, TextStore, TrainingBatch, add_types
 from lexvl_plugins.train.common.processes import find_own_rows, gather_texts
+from lexvl_plugins.train.common.tower_pair import OwnImages, TextStore, TrainingBatch, add_types
 from lexvl_plugins.train.corpora.webdataset import ShardImage, find_shards, read_shard
-from lexvl_plugins.train.images.captioned import CaptionedImages
-from lexvl_plugins.train.images.stores import augment
+from lexvl_plugins.train.images.captioned import CaptionedImages, augment
 from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.run_folder import STORED
-from lexvl_plugins.train.words import Texts, count_words
+from lexvl_plugins.train.words import count_words
 
 log = logging.getLogger(__name__)
 
@@ -106,14 +103,9 @@ class Survey(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamedImages:
-    """The training pairs of shards; of each pair nothing is in memory. A position counts them from the `start`.
+    """The training pairs `start` to `stop` of shards, from which positions count; nothing of a pair is in memory.
 
-    Attributes:
-        shards: by name.
-        survey: of the shards, or of the first of them.
-        start, stop: the first pair of all that trains, and the one after the last.
-        file: the name of the file that keeps the survey.
-        words: how often each word of the texts of these pairs occurs.
+    The survey is kept in a file of that name, and `words` counts those of the texts of these pairs.
     """
 
     shards: Mapping[str, Path]
@@ -148,11 +140,6 @@ class StreamedImages:
     def __len__(self) -> int:
         return self.stop - self.start
 
-    @property
-    def worded(self) -> Texts:
-        """What a vocabulary is learned from."""
-        return self.words
-
     def split_off(self, every: int) -> tuple[StreamedImages, CaptionedImages]:
         """Splits off the first of the pairs, one of `every`, for validation; the first ones are in few shards."""
         held = self.select(range(-(-len(self) // every)))
@@ -179,11 +166,7 @@ class StreamedImages:
         return shards, positions - (ends - self.used)[shards]
 
     def open(self, number: int) -> OpenShard:
-        """The training pairs of a shard.
-
-        Raises:
-            DataError: it is not there, damaged, or has other pairs than its survey.
-        """
+        """The training pairs of a shard; an error if it is not there, damaged, or has other pairs than its survey."""
         name, path = list(self.shards.items())[number]
         shard = OpenShard.read(name, path, LeftOut())
         if shard.digest() != self.survey.digests[number]:
@@ -213,27 +196,16 @@ class StreamedImages:
         return [{"id": pair_id, "image": image, "captions": texts} for pair_id, image, texts in rows]
 
     def digest(self) -> str:
-        """SHA-256 (hex) of the digests of the shards, in order, and of the part that trains.
-
-        The pixels of an image do not count: reading all of them takes as long as an epoch.
-        """
+        """SHA-256 (hex) of the digests of the shards and of the part that trains, without its many pixels."""
         return sha256(orjson.dumps([self.start, self.stop, list(self.survey.digests)])).hexdigest()
 
 
 class ShardOrder:
     """The order in which batches draw the pairs of shards: a function of seed, epoch and number.
 
-    An epoch has all shards, one after the other in an order of its own, and is divided into `lanes` of equal length,
-    from each of which a batch draws as many pairs. A lane fills its part of the buffer, draws from it until it is
-    empty, and fills it again. So processes that share a batch read other shards, but for one at an end of a lane. The
-    remainder of an epoch is skipped.
-
-    Attributes:
-        counts: pairs of each shard, int64 [S].
-        lanes: the places of an epoch from which a batch reads.
-        length: the pairs of a lane.
-        window: the pairs of a lane that are shuffled together, at least those of a batch.
-        per_epoch: the batches of an epoch.
+    An epoch has all shards in an order of its own, in `lanes` of equal length, from each of which a batch draws as many
+    pairs; so processes read other shards. A lane fills its window of the buffer and draws from it until it is empty.
+    The remainder of an epoch is skipped.
     """
 
     def __init__(self, counts: np.ndarray, size: int, buffer: int, seed: int):

@@ -26,12 +26,7 @@ class Dense(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """Vectors of momentum encoders, float32, of unit length and without gradients.
-
-    Attributes:
-        query, document: [N, V], of this batch.
-        queries, documents: [Q, V], of the batches before it.
-    """
+    """Vectors of momentum encoders for this batch [N, V] and those before [Q, V]: of unit length, without gradients."""
 
     query: Tensor
     document: Tensor
@@ -40,12 +35,7 @@ class Keys(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """Predictions of the masked words of texts.
-
-    Attributes:
-        logits: float32 [B, L, V].
-        labels: int64 [B, L], the token of a masked position, -100 at all others.
-    """
+    """Predictions of the masked words of texts: float32 [B, L, V], and int64 [B, L], -100 but for masked positions."""
 
     logits: Tensor
     labels: Tensor
@@ -103,9 +93,7 @@ class Encoded(NamedTuple):
     def judged(self) -> Tensor:
         """The teacher's scores of each query's own documents [N, 1 + K]: its positive, then its hard negatives."""
         if self.taught is None:
-            raise ValueError(
-                "this objective needs the scores of a teacher; files of `mine`, and of DPR with `score`, have them"
-            )
+            raise ValueError("this objective needs the scores of a teacher; DPR's files with `score` have them")
         rows, each = len(self.query), len(self.negatives) // len(self.query)
         own = torch.arange(rows)[:, None]
         places = torch.cat([own, rows + own * each + torch.arange(each)], dim=1).to(self.taught.device)

@@ -17,20 +17,17 @@ import torch
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document
-from lexvl_plugins.train.common.batches import TextStore, TrainingBatch
+from lexvl_plugins.train.common.tower_pair import TextStore, TrainingBatch
 
 
 @dataclass(frozen=True)
 class QueriesWithPassages:
-    """Queries that have a positive, with their passages.
+    """Queries that have a positive, with their passages, ascending by id; others name these by their positions.
 
     Attributes:
-        ids: query_id of each query.
-        queries: its text.
-        positives: relevance, at least 1, of its passages that are relevant, by their positions.
-        negatives: positions of its passages that are judged and not relevant: hard negatives.
-        passages: the passages of all queries, and others, ascending by id.
-        scores: a teacher's scores of passages of each query, by their positions; empty where the data have none.
+        positives: relevance, at least 1, of the relevant passages of each query.
+        negatives: its passages that are judged and not relevant: hard negatives.
+        scores: a teacher's scores of passages of each query; empty where the data have none.
         corpora: the number of each query's corpus; empty where there is one.
     """
 
@@ -84,10 +81,8 @@ class QueriesWithPassages:
 def read_query_passages(dataset: Dataset, others: int = 0, titles: bool = True) -> QueriesWithPassages:
     """The topics of a dataset of texts that have a relevant document, in the order of the dataset.
 
-    Args:
-        dataset: of direction text-to-text; documents of relevance 0 or less are hard negatives of their topic.
-        others: the number of documents without judgement to keep, chosen by the digests of their ids.
-        titles: keep the titles of documents.
+    Documents of relevance 0 or less are hard negatives of their topic; `others` is the number of documents without
+    judgement to keep, chosen by the digests of their ids.
     """
     name = f"{dataset.name}/{dataset.split}"
     relevance: dict[str, dict[str, int]] = {}
@@ -125,27 +120,28 @@ def join(parts: Sequence[QueriesWithPassages]) -> QueriesWithPassages:
     """
     if len(parts) == 1:
         return parts[0]
-    starts = [sum(len(part.passages) for part in parts[:number]) for number in range(len(parts))]
-
-    def moved(part: QueriesWithPassages, start: int) -> QueriesWithPassages:
-        return replace(
-            part,
-            positives=[{start + place: value for place, value in judged.items()} for judged in part.positives],
-            negatives=[[start + place for place in listed] for listed in part.negatives],
-            scores=[{start + place: score for place, score in scored.items()} for scored in part.scores],
-        )
-
-    placed = [moved(part, start) for part, start in zip(parts, starts, strict=True)]
+    starts = np.cumsum([0, *(len(part.passages) for part in parts)]).tolist()
+    placed = list(zip(starts, parts, strict=False))
     return QueriesWithPassages(
-        ids=[f"{number}/{query_id}" for number, part in enumerate(placed) for query_id in part.ids],
-        queries=[text for part in placed for text in part.queries],
-        positives=[judged for part in placed for judged in part.positives],
-        negatives=[listed for part in placed for listed in part.negatives],
-        passages=[
-            p._replace(doc_id=f"{number}/{p.doc_id}") for number, part in enumerate(placed) for p in part.passages
+        ids=[f"{number}/{query_id}" for number, part in enumerate(parts) for query_id in part.ids],
+        queries=[text for part in parts for text in part.queries],
+        positives=[
+            {start + place: value for place, value in judged.items()}
+            for start, part in placed
+            for judged in part.positives
         ],
-        scores=[scored for part in placed for scored in part.scores] if all(part.scores for part in placed) else (),
-        corpora=[number for number, part in enumerate(placed) for _ in part.ids],
+        negatives=[[start + place for place in listed] for start, part in placed for listed in part.negatives],
+        passages=[
+            p._replace(doc_id=f"{number}/{p.doc_id}") for number, part in enumerate(parts) for p in part.passages
+        ],
+        scores=[
+            {start + place: score for place, score in scored.items()}
+            for start, part in placed
+            for scored in part.scores
+        ]
+        if all(part.scores for part in parts)
+        else (),
+        corpora=[number for number, part in enumerate(parts) for _ in part.ids],
     )
 
 
@@ -174,12 +170,10 @@ def read_passages(dataset: Dataset, needed: set[str], others: int, titles: bool 
 
 
 class QueryBatches:
-    """Draws batches of queries, each with one positive and, from each query's own, some hard negatives.
+    """Draws batches of queries, each with one positive and from its own some hard negatives, or else random passages.
 
-    A positive of one query is not drawn for another query to which it is relevant too, as long as the epoch has other
-    queries left: it would count as wrong there. A query without enough hard negatives gets random passages besides.
-    The queries of a batch have one corpus: passages of another one are no negatives to learn from. With a `bucket`
-    above 1, so many batches of queries are sorted by the lengths of their positives before they are divided.
+    As long as an epoch has other queries, no positive is relevant to two of a batch, whose queries have one corpus.
+    With a `bucket` above 1, so many batches are sorted by the lengths of their positives before they are divided.
     """
 
     def __init__(

@@ -19,56 +19,30 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize, pad
 
 from lexvl_anserini.encoders.encoder import read_document
+from lexvl_anserini.encoders.families import vdr
 from lexvl_anserini.encoders.families.dpr import CONTEXT, QUESTION, read_network
 from lexvl_anserini.encoders.families.sentence import load_sentence
 from lexvl_anserini.encoders.families.splade import fits, load_table_reader
-from lexvl_anserini.encoders.families.vdr import (
-    PUBLISHED_JOINER,
-    Side,
-    load_published_sides,
-    load_untrained_side,
-    read_published_config,
-)
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.backbones import (
-    BESIDE_HEAD,
-    PassThrough,
-    build_language_model,
-    complain_of_report,
-    from_pretrained,
-    load_backbone,
-    quietly,
-    read_config,
-    read_position_limit,
-)
+from lexvl_anserini.encoders.parts import backbones
+from lexvl_anserini.encoders.parts import tokens as token_columns
 from lexvl_anserini.encoders.parts.batches import PassageReader, read_passage, sort_by_length
 from lexvl_anserini.encoders.parts.pooling import Constant, Head, LiLsr, elu1p, idf, log1p_relu, pool_max
-from lexvl_anserini.encoders.parts.tokens import (
-    TextReader,
-    TokenColumns,
-    load_tokenizer,
-    make_all_columns,
-    make_columns_without,
-)
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Document
-from lexvl_plugins.train.common.batches import TextBatch, Tokenised, add_types
-from lexvl_plugins.train.common.tower_pair import compute_logits
+from lexvl_plugins.train.common.tower_pair import TextBatch, Tokenised, add_types, compute_logits
 from lexvl_plugins.train.model_settings import TableSettings
 
 log = logging.getLogger(__name__)
 
 
 class TrainableText(nn.Module):
-    """A network that reads texts; subclasses define `vectors`.
+    """A network that reads texts; `columns` of a dense side decide the own tokens of a text alone.
 
-    Attributes:
-        reader: tokenises texts.
-        columns: the dimension of each token; of a dense side only the own tokens of a text depend on it.
-        joiner: between the title and the text of a document.
+    The joiner is between the title and the text of a document.
     """
 
-    def __init__(self, reader: TextReader, columns: TokenColumns, joiner: str = " "):
+    def __init__(self, reader: token_columns.TextReader, columns: token_columns.TokenColumns, joiner: str = " "):
         super().__init__()
         self.reader, self.columns, self.joiner = reader, columns, joiner
 
@@ -105,9 +79,9 @@ class TrainableVdr(TrainableText):
     bert_model: Any
     tokens: Tensor
 
-    def __init__(self, side: Side, max_length: int | None):
-        reader = TextReader(side.reader.tokenizer, side.reader.max_length, limit=side.reader.limit)
-        super().__init__(reader.with_max_length(max_length), side.columns, PUBLISHED_JOINER)
+    def __init__(self, side: vdr.Side, max_length: int | None):
+        reader = token_columns.TextReader(side.reader.tokenizer, side.reader.max_length, limit=side.reader.limit)
+        super().__init__(reader.with_max_length(max_length), side.columns, vdr.PUBLISHED_JOINER)
         if side.backbone.config.model_type != "bert":
             raise UsageError(f"kind vdr trains a BERT; the checkpoint is a {side.backbone.config.model_type} model")
         if side.pooling is not pool_max:
@@ -143,10 +117,10 @@ class TrainableVdr(TrainableText):
 def load_vdr_sides(source: Source, max_length: int | None) -> tuple[TrainableVdr, TrainableVdr]:
     """The sides of a VDR checkpoint, of which one object may be both, or a new head over a BERT for both."""
     checkpoint = source.required("vdr")
-    if config := read_published_config(checkpoint):
-        query, document = load_published_sides(source, checkpoint, config, None)
+    if config := vdr.read_published_config(checkpoint):
+        query, document = vdr.load_published_sides(source, checkpoint, config, None)
     else:
-        query = document = load_untrained_side(source, checkpoint)
+        query = document = vdr.load_untrained_side(source, checkpoint)
     first = TrainableVdr(query, max_length)
     return first, first if document.backbone is query.backbone else TrainableVdr(document, max_length)
 
@@ -156,11 +130,11 @@ class TrainableSplade(TrainableText):
 
     model: Any
 
-    def __init__(self, model: Any, reader: TextReader, columns: TokenColumns):
+    def __init__(self, model: Any, reader: token_columns.TextReader, columns: token_columns.TokenColumns):
         super().__init__(reader, columns)
         # The decoder is apart, so that the model never computes logits [B, L, V].
         decoder = model.get_output_embeddings()
-        model.set_output_embeddings(PassThrough())
+        model.set_output_embeddings(backbones.PassThrough())
         self.model = model
         self.decoders = (decoder,)  # in a tuple: weights that it shares with the model are the model's
         shared = {id(parameter) for parameter in model.parameters()}
@@ -185,17 +159,18 @@ def load_splade_sides(source: Source, max_length: int | None) -> tuple[Trainable
     """One side for both from a masked or causal LM; a BERT without such a head gets a new one."""
     folder = source.required("splade").folder
     model: Any
-    model, info = from_pretrained(build_language_model(folder), folder)
+    model, info = backbones.from_pretrained(backbones.build_language_model(folder), folder)
     head = [key for key in info["missing_keys"] if key.startswith("cls.")]
-    complain_of_report(str(folder), info, [key for key in info["missing_keys"] if key not in head], BESIDE_HEAD)
+    missing = [key for key in info["missing_keys"] if key not in head]
+    backbones.complain_of_report(str(folder), info, missing, backbones.BESIDE_HEAD)
     if head:
         reset_head(model, folder)
-    tokenizer = load_tokenizer(source.tokenizer_folder())
+    tokenizer = token_columns.load_tokenizer(source.tokenizer_folder())
     rows = len(model.get_output_embeddings().weight)
     if not fits(rows, tokenizer):
         raise CheckpointError(f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model {rows}")
-    reader = TextReader(tokenizer, max_length or 256, limit=read_position_limit(model.config))
-    side = TrainableSplade(model.float(), reader, make_all_columns(tokenizer))
+    reader = token_columns.TextReader(tokenizer, max_length or 256, limit=backbones.read_position_limit(model.config))
+    side = TrainableSplade(model.float(), reader, token_columns.make_all_columns(tokenizer))
     return side, side
 
 
@@ -215,7 +190,7 @@ class TrainableTable(TrainableText):
     """w_j = n_j table_j over the own tokens of a text, as `BagTower` has it; every token is a dimension."""
 
     def __init__(self, tokenizer: Any, table: nn.Module, adds: bool):
-        super().__init__(load_table_reader(tokenizer), make_columns_without(tokenizer, []))
+        super().__init__(load_table_reader(tokenizer), token_columns.make_columns_without(tokenizer, []))
         self.table, self.adds = table, adds
 
     def forward(self, batch: TextBatch) -> Tensor:
@@ -243,8 +218,8 @@ def make_table_side(settings: TableSettings, document: TrainableSplade, passages
 class TrainableDpr(TrainableText):
     """v = the [CLS] state of a BERT, neither projected (unless the checkpoint is) nor normalised."""
 
-    def __init__(self, bert: Any, projection: nn.Module, reader: TextReader):
-        super().__init__(reader, make_all_columns(reader.tokenizer))
+    def __init__(self, bert: Any, projection: nn.Module, reader: token_columns.TextReader):
+        super().__init__(reader, token_columns.make_all_columns(reader.tokenizer))
         if bert.config.model_type not in ("bert", "dpr"):
             raise UsageError(f"kind dpr trains a BERT; the checkpoint is a {bert.config.model_type} model")
         self.bert_model, self.projection = bert, projection
@@ -264,16 +239,15 @@ class TrainableDpr(TrainableText):
 def load_dpr_sides(source: Source, max_length: int | None) -> tuple[TrainableDpr, TrainableDpr]:
     """One side for both, from a folder of DPR or any BERT."""
     checkpoint = source.required("dpr")
-    config = read_config(checkpoint.folder)
+    config = backbones.read_config(checkpoint.folder)
     if config.model_type == "dpr":
         bert, projection, size = *read_network(checkpoint, (QUESTION, CONTEXT), source.device), config.vocab_size
     else:
-        (bert, size), projection = load_backbone(checkpoint, source.device), nn.Identity()
-    limit = read_position_limit(config)
+        (bert, size), projection = backbones.load_backbone(checkpoint, source.device), nn.Identity()
+    limit = backbones.read_position_limit(config)
     length = max_length or min(256, limit or 256)
-    side = TrainableDpr(
-        bert, projection, TextReader(load_tokenizer(source.tokenizer_folder(), size), length, limit=limit)
-    )
+    tokenizer = token_columns.load_tokenizer(source.tokenizer_folder(), size)
+    side = TrainableDpr(bert, projection, token_columns.TextReader(tokenizer, length, limit=limit))
     return side, side
 
 
@@ -285,8 +259,9 @@ class TrainableSentence(TrainableText):
             raise UsageError("kind sentence trains models whose first module is a network of transformers")
         if max_length is not None:
             model.max_seq_length = max_length
-        length = model.max_seq_length or read_position_limit(model[0].auto_model.config) or 512
-        super().__init__(TextReader(model.tokenizer, length), make_all_columns(model.tokenizer))
+        length = model.max_seq_length or backbones.read_position_limit(model[0].auto_model.config) or 512
+        reader = token_columns.TextReader(model.tokenizer, length)
+        super().__init__(reader, token_columns.make_all_columns(model.tokenizer))
         self.model, self.cosine = model, cosine
         prompts = getattr(model, "prompts", None) or {}
         self.prompts = [prompts.get(side) or "" for side in ("query", "document")]
@@ -323,8 +298,8 @@ def load_sentence_sides(source: Source, max_length: int | None) -> tuple[Trainab
         modules = import_module("sentence_transformers.models")
 
     # Raises the errors of a folder that is no backbone, which the library would not.
-    width = load_backbone(source.required("sentence"), source.device)[0].config.hidden_size
-    with quietly():
+    width = backbones.load_backbone(source.required("sentence"), source.device)[0].config.hidden_size
+    with backbones.quietly():
         backbone = modules.Transformer(str(folder), max_seq_length=max_length)
         pooling = modules.Pooling(width, "mean")
         model = SentenceTransformer(modules=[backbone, pooling, modules.Normalize()], device=str(source.device))

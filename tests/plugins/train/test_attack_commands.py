@@ -22,6 +22,7 @@ from tests.attack.test_attack_commands import (
     test_killed_at_a_moment,
     test_two_writers_of_one_output,
 )
+from tests.plugins.train.test_stages import recipe_of
 
 pytestmark = pytest.mark.heavy
 
@@ -48,36 +49,11 @@ def trainings(folder: Path, checkpoint: Path) -> Mapping[str, Task]:
     shutil.copytree(FIXTURES / "squares", folder / "squares")
     recipe, place = (FIXTURES / "tiny.yaml").read_text(), "squares/dataset.json,squares"
     (folder / "tiny.yaml").write_text(recipe.replace(place, f"{folder}/squares/dataset.json,{folder}/squares"))
-    (folder / "stages.yaml").write_text(stages(folder, checkpoint, tiny_vit(folder / "vit")))
+    corpus = f"karpathy:{folder}/squares/dataset.json,{folder}/squares"
+    networks = {"text": str(checkpoint), "image": str(tiny_vit(folder / "vit"))}
+    (folder / "stages.yaml").write_text(yaml.safe_dump(recipe_of(corpus, networks).model_dump(mode="json")))
     options = ["--output", "IN/t", "--device", "cpu", "--threads", 1]
     return {
         name: Task(["train", "--recipe", folder / f"{name}.yaml", *options], "t", takes_long=True, timeless=TIMELESS)
         for name in ("tiny", "stages")
     }
-
-
-def stages(folder: Path, text: Path, image: Path) -> str:
-    """A recipe of two stages over tiny pretrained networks: the heads over stored features, then all of the image."""
-    trained = ["encoder_?.head.*", "encoder_?.bias", "encoder_p.proj"]
-    stage = {
-        "objective": {"name": "vdr", "options": {"topk": 8, "normalised": True}},
-        "optimisation": {"steps": 3, "batch_size": 4, "warmup_steps": 1, "average": 0.5},
-    }
-    recipe = {
-        "name": "tiny-stages",
-        "data": {"corpus": f"karpathy:{folder}/squares/dataset.json,{folder}/squares"},
-        "model": {
-            "kind": "vdr-crossmodal",
-            "topk": 8,
-            "text": {"checkpoint": str(text), "least": 1, "max_length": 16, "dropout": 0.1},
-            "image": {"checkpoint": str(image), "grid": 2, "dropout": 0.1},
-        },
-        "stages": [
-            {**stage, "trained": trained, "views": 2, "augmentation": {"flip": True}},
-            {**stage, "trained": [*trained, "encoder_p.network.*"]},
-        ],
-        "validate_every": 3,
-        "state_every": 2,
-        "log_every": 1,
-    }
-    return yaml.safe_dump(recipe)

@@ -15,9 +15,11 @@ from torch.nn.functional import normalize
 from lexvl_anserini.encoders.families.fdt import sparsemax
 from lexvl_plugins.train.images.sides import Codebook
 from lexvl_plugins.train.model_settings import CodebookSettings
+from lexvl_plugins.train.objectives import flops
 from lexvl_plugins.train.objectives.contrastive import (
     caption_gated,
     compute_features,
+    distil,
     fdt,
     info_nce,
     make_contrastive_mask,
@@ -28,8 +30,6 @@ from lexvl_plugins.train.objectives.contrastive import (
     vdr,
 )
 from lexvl_plugins.train.objectives.encoded import Encoded, contrast, keep_heaviest
-from lexvl_plugins.train.objectives.ranking_losses import distil
-from lexvl_plugins.train.objectives.regularisers import flops
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "vdr"
 
@@ -78,15 +78,13 @@ def test_the_contrastive_mask_equals_the_reference(arrays: dict[str, np.ndarray]
         assert (mask.numpy() == arrays[f"cts_mask_{side}"]).all()
 
 
-def test_contrastive_by_hand() -> None:
-    query, document = torch.eye(2), torch.eye(2)
-    one = -math.log(math.e / (math.e + 1))
-    assert contrast(query, document).item() == pytest.approx(2 * one)
-    assert contrast(query, document, symmetric=False).item() == pytest.approx(one)
-    assert contrast(query, document, temperature=0.5).item() == pytest.approx(
-        -2 * math.log(math.e**2 / (math.e**2 + 1))
-    )
-    assert info_nce(Encoded(query, document), temperature=1.0).item() == pytest.approx(one)
+@pytest.mark.parametrize(
+    ("options", "factor", "scale"), [({}, 2, 1), ({"symmetric": False}, 1, 1), ({"temperature": 0.5}, 2, 2)]
+)
+def test_contrastive_by_hand(options: dict[str, Any], factor: int, scale: int) -> None:
+    expected = math.log(1 + math.exp(-scale))
+    assert contrast(torch.eye(2), torch.eye(2), **options).item() == pytest.approx(factor * expected)
+    assert info_nce(Encoded(torch.eye(2), torch.eye(2)), temperature=1 / scale).item() == pytest.approx(expected)
 
 
 def test_hard_negatives_act_in_the_first_direction_only() -> None:
@@ -104,14 +102,12 @@ def test_a_masked_vector_keeps_its_largest_weights_and_its_own_tokens() -> None:
 
 
 def test_the_nonparametric_entry_pulls_an_image_to_the_words_of_its_captions() -> None:
-    image = torch.full((2, 4), 0.5, requires_grad=True)
-    text = torch.full((2, 4), 0.5)
-    bag = torch.tensor([[1, 0, 0, 0], [0, 1, 0, 0]], dtype=torch.bool)
-    vdr(Encoded(text, image, bag), topk=4, normalised=True).backward()
+    image, text = torch.full((2, 4), 0.5, requires_grad=True), torch.full((2, 4), 0.5)
+    batch = Encoded(text, image, torch.eye(4)[:2].bool())
+    vdr(batch, topk=4, normalised=True).backward()
     assert image.grad is not None
     assert image.grad[0, 0] < 0 < image.grad[0, 1] and image.grad[1, 1] < 0 < image.grad[1, 0]
-    without = vdr(Encoded(text, image, bag), topk=4, nonparametric=0.0)
-    assert without.item() == pytest.approx(2 * math.log(2))
+    assert vdr(batch, topk=4, nonparametric=0.0).item() == pytest.approx(2 * math.log(2))
 
 
 @pytest.mark.parametrize("function", [info_nce, naming, distil, stair])
@@ -132,10 +128,8 @@ def test_stair_of_the_oracle(shared):
     arrays = np.load(shared / "golden/stair/formula_oracle.npz")
     text, image = torch.from_numpy(arrays["enc_txt"]), torch.from_numpy(arrays["enc_img"])
     bag = torch.from_numpy(arrays["bow_mask_incl_special"]) > 0
-    masks = {
-        "incl": torch.from_numpy(arrays["enc_txt_masked_incl_special"]),
-        "no": torch.from_numpy(arrays["enc_txt_masked_no_special"]),
-    }
+    kinds = {"incl": "incl_special", "no": "no_special"}
+    masks = {name: torch.from_numpy(arrays[f"enc_txt_masked_{kind}"]) for name, kind in kinds.items()}
     for name, temperature in (("T=1.0", 1.0), ("T=0.07", 0.07)):
         there, back = Encoded(text, image, bag), Encoded(image, text)
         expected = golden["contrastive"][name]
@@ -157,16 +151,14 @@ def test_cosines_by_hand():
     assert stair(Encoded(text, image), 1.0).item() == pytest.approx(math.log(1 + 1 / math.e))
 
 
-def test_a_masked_text_keeps_its_own_tokens_only():
-    text, image = torch.tensor([[1.0, 5.0], [5.0, 1.0]]), torch.eye(2)
-    bag = torch.eye(2, dtype=torch.bool)
-    assert stair(Encoded(text, image, bag), 1.0, masked=True).item() == stair(Encoded(bag.float(), image), 1.0).item()
-
-
-def test_an_empty_text_has_no_gradient_that_is_not_a_number():
-    text = torch.zeros(2, 3, requires_grad=True)
-    stair(Encoded(text, torch.rand(2, 3))).backward()
-    assert text.grad is not None and torch.isfinite(text.grad).all()
+def test_masked_and_empty_texts():
+    """A masked text keeps its own tokens only; a text without any has no gradient that is not a number."""
+    text, bag = torch.tensor([[1.0, 5.0], [5.0, 1.0]]), torch.eye(2, dtype=torch.bool)
+    masked = stair(Encoded(text, torch.eye(2), bag), 1.0, masked=True)
+    assert masked.item() == stair(Encoded(bag.float(), torch.eye(2)), 1.0).item()
+    empty = torch.zeros(2, 3, requires_grad=True)
+    stair(Encoded(empty, torch.rand(2, 3))).backward()
+    assert empty.grad is not None and torch.isfinite(empty.grad).all()
 
 
 # ---- FDT
@@ -321,16 +313,10 @@ def test_naming_by_hand() -> None:
 
 def test_a_smaller_prior_asks_more_of_common_terms() -> None:
     """Two terms, both named; without a prior the common one must be as heavy as the rare one, with it lighter."""
-    frequency = torch.tensor([0.5, 0.05])
-    named = torch.tensor([[1.0, 1.0]])
-
-    def gradient(prior: float) -> list[float]:
+    frequency, named = torch.tensor([0.5, 0.05]), torch.tensor([[1.0, 1.0]])
+    # softmax of (log .5, log .05) is 10/11 and 1/11, the target 1/2 each
+    for prior, expected in ((0.0, [0.0, 0.0]), (1.0, [10 / 11 - 1 / 2, 1 / 11 - 1 / 2])):
         weights = torch.zeros(1, 2, requires_grad=True)
         encoded = Encoded(torch.zeros(1, 2), weights, named=named, frequency=frequency)
         naming(encoded, temperature=1.0, prior=prior).backward()
-        assert weights.grad is not None
-        return weights.grad[0].tolist()
-
-    assert gradient(0.0) == [0.0, 0.0]
-    common, rare = gradient(1.0)  # softmax of (log .5, log .05) is 10/11 and 1/11, the target 1/2 each
-    np.testing.assert_allclose([common, rare], [10 / 11 - 1 / 2, 1 / 11 - 1 / 2], rtol=1e-5)
+        np.testing.assert_allclose(weights.grad[0], expected, rtol=1e-5)

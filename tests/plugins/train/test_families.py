@@ -24,7 +24,7 @@ from lexvl_plugins.train.images.captioned import CaptionedImages, read_captioned
 from lexvl_plugins.train.images.material import Validation
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.recipe import Recipe, check_recipe, read_recipe
-from tests.plugins.train.tiny_training import losses_of, same_weights, weights_of, write_squares
+from tests.plugins.train.tiny_training import losses_of, same_weights, tiny_recipe, weights_of, write_squares
 
 # The objective of each family over networks, and its options.
 OBJECTIVES: dict[str, dict[str, Any]] = {
@@ -67,17 +67,11 @@ ONE_STEP = {"steps": 1, "batch_size": 4, "warmup_steps": 1}
 
 def recipe_of(corpus: str, kind: str, networks: dict[str, Any], **changes: Any) -> Recipe:
     content = {
-        "name": "tiny",
-        "data": {"corpus": corpus},
-        "model": {"kind": kind, **EXTRA.get(kind, {}), **networks},
         "objective": {"temperature": 0.5, **OBJECTIVES.get(kind, {"name": kind})},
         "optimisation": {"steps": 2, "batch_size": 4, "warmup_steps": 1, "learning_rate": 0.01},
         "validate_every": 2,
-        "state_every": 1,
-        "log_every": 1,
-        **changes,
     }
-    return check_recipe(content, "tiny.yaml")
+    return tiny_recipe(corpus, {"kind": kind, **EXTRA.get(kind, {}), **networks}, **{**content, **changes})
 
 
 def vectors_of(side: Any, inputs: list[str]) -> np.ndarray:
@@ -116,8 +110,8 @@ def assert_loaded(kind: str, folder: Path, corpus: str, seen: dict[str, np.ndarr
 @pytest.mark.parametrize("source", ["fresh", "pretrained"])
 @pytest.mark.parametrize("kind", sorted(OBJECTIVES))
 def test_the_loaded_encoder_gives_the_vectors_of_the_trained_pair(
-    kind: str, source: str, corpus: str, pretrained: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    kind, source, corpus, pretrained, tmp_path, monkeypatch
+):
     recipe = recipe_of(corpus, kind, pretrained if source == "pretrained" else FRESH)
     folder, seen = validated(recipe, tmp_path, monkeypatch)
     assert_loaded(kind, folder, corpus, seen)
@@ -142,16 +136,8 @@ def text_of(source: str, golden: Path) -> dict[str, Any]:
     ],
 )
 def test_the_dimensions_are_the_tokens_of_a_tokenizer(
-    kind: str,
-    text: str,
-    image: str,
-    size: int,
-    golden: Path,
-    corpus: str,
-    pretrained: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    kind, text, image, size, golden, corpus, pretrained, tmp_path, monkeypatch
+):
     """VDR has the ASCII tokens from the 999th on, as its published checkpoints do."""
     images = pretrained if image == "pretrained" else FRESH
     recipe = recipe_of(corpus, kind, {"text": text_of(text, golden), "image": images["image"]})
@@ -176,9 +162,8 @@ def test_a_trained_stair_is_the_network_of_its_class(corpus: str, tmp_path: Path
     assert sum(state[key].numel() for key in trained) == sum(weights.numel() for weights in stair.parameters())
     stair.load_state_dict(saved)
     pixels = Pixels(16).normalise(torch.full((1, 16, 16, 3), 90, dtype=torch.uint8))
-    [weights] = as_lexical(load_encoder("stair", str(folder), device="cpu", normalise=False).document).dense_weights(
-        [Image.new("RGB", (16, 16), (90, 90, 90))]
-    )
+    encoder = load_encoder("stair", str(folder), device="cpu", normalise=False)
+    [weights] = as_lexical(encoder.document).dense_weights([Image.new("RGB", (16, 16), (90, 90, 90))])
     with torch.no_grad():
         logits = stair.image_head(stair.image(pixels)) @ stair.text.token_embedding.weight.T + stair.image_head.bias
     assert logits.shape[1] == 1 + 4  # the class token and the patches
@@ -230,9 +215,7 @@ def dense(corpus: str, pretrained: dict[str, Any], tmp_path_factory: pytest.Temp
 
 
 @pytest.mark.parametrize("kind", ["d2s", "joint"])
-def test_a_head_over_a_dense_pair_is_loaded_with_the_pair(
-    kind: str, dense: str, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_head_over_a_dense_pair_is_loaded_with_the_pair(kind, dense, corpus, tmp_path, monkeypatch):
     recipe = recipe_of(corpus, kind, {"pair": dense, "least": 1})
     folder, seen = validated(recipe, tmp_path, monkeypatch)
     model = assert_loaded(kind, folder, corpus, seen)
@@ -255,25 +238,20 @@ def test_a_dense_pair_that_changed_is_refused(dense: str, corpus: str, tmp_path:
 
 HEADS = ["encoder_?.head.*", "encoder_?.proj"]
 # The stages of two families: LexLIP's phases and its fine-tuning, STAIR's three stages.
+LEXLIP, OVER_VIEWS = {"name": "lexlip", "temperature": 0.05}, {"trained": HEADS, "views": 2}
 STAGED: dict[str, list[dict[str, Any]]] = {
     "lexlip": [
+        {"objective": LEXLIP, "auxiliaries": [{"name": "masked_words", "weight": 1.0}], **OVER_VIEWS},
         {
-            "objective": {"name": "lexlip", "temperature": 0.05},
-            "auxiliaries": [{"name": "masked_words", "weight": 1.0}],
-            "trained": HEADS,
-            "views": 2,
-        },
-        {
-            "objective": {"name": "lexlip_momentum", "temperature": 0.05},
+            "objective": {**LEXLIP, "name": "lexlip_momentum"},
             "momentum": {"queue": 6, "decay": 0.9},
-            "trained": HEADS,
-            "views": 2,
+            **OVER_VIEWS,
         },
-        {"objective": {"name": "lexlip", "temperature": 0.05}, "trained": []},
+        {"objective": LEXLIP, "trained": []},
     ],
     "stair": [
-        {"objective": {"name": "stair", "options": {"masked": True}}, "trained": HEADS, "views": 2},
-        {"objective": {"name": "stair"}, "trained": ["encoder_q.head.*"], "views": 2},
+        {"objective": {"name": "stair", "options": {"masked": True}}, **OVER_VIEWS},
+        {"objective": {"name": "stair"}, **OVER_VIEWS, "trained": ["encoder_q.head.*"]},
         {"objective": {"name": "stair"}, "auxiliaries": [{"name": "caption_gated", "weight": 0.1}]},
     ],
 }
@@ -284,22 +262,11 @@ def staged(corpus: str, kind: str, pretrained: dict[str, Any]) -> Recipe:
     flops = [{"name": "flops", "side": side, "weight": 0.002} for side in ("query", "document")]
     plan = {"steps": 2, "batch_size": 4, "warmup_steps": 1, "learning_rate": 0.01, "captions_per_image": 2}
     stages = [{**stage, "regularisers": flops, "optimisation": plan} for stage in STAGED[kind]]
-    content = {
-        "name": "staged",
-        "data": {"corpus": corpus},
-        "model": {"kind": kind, **pretrained},
-        "stages": stages,
-        "validate_every": 2,
-        "state_every": 1,
-        "log_every": 1,
-    }
-    return check_recipe(content, "staged.yaml")
+    return tiny_recipe(corpus, {"kind": kind, **pretrained}, stages=stages, validate_every=2)
 
 
 @pytest.mark.parametrize("kind", sorted(STAGED))
-def test_a_resumed_run_of_stages_ends_with_the_same_weights(
-    kind: str, corpus: str, pretrained: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_resumed_run_of_stages_ends_with_the_same_weights(kind, corpus, pretrained, tmp_path):
     """Killed inside each stage."""
     recipe = staged(corpus, kind, pretrained)
     whole = train(recipe, tmp_path / "whole", device="cpu")
@@ -315,9 +282,7 @@ NAMES = ("clip", "vdr-crossmodal", "stair", "stair-single", "lexlip", "fdt", "d2
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_small_recipe_lowers_its_loss(
-    name: str, corpus: str, pretrained: dict[str, Any], dense: str, tmp_path: Path
-) -> None:
+def test_a_small_recipe_lowers_its_loss(name, corpus, pretrained, dense, tmp_path):
     """With tiny networks in place of its own, for eight steps per stage."""
     path = RECIPES / f"{name}-small.yaml"
     content = yaml.safe_load(path.read_text())

@@ -14,15 +14,14 @@ from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
-from lexvl_plugins.train.common.batches import TextBatch
-from lexvl_plugins.train.common.tower_pair import TowerPair
+from lexvl_plugins.train.common.tower_pair import TextBatch, TowerPair
 from lexvl_plugins.train.images.networks import TextNetwork, load_networks, make_clip_texts
 from lexvl_plugins.train.images.sides import SIDES, Codebook, FdtText
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.model_settings import BpeTextSettings, CodebookSettings, ModelSettings
 from lexvl_plugins.train.recipe import Recipe, check_recipe, read_recipe
 from tests.plugins.train.test_families import assert_loaded, validated
-from tests.plugins.train.tiny_training import losses_of, same_weights, weights_of, write_squares
+from tests.plugins.train.tiny_training import losses_of, same_weights, tiny_recipe, weights_of, write_squares
 
 # The sizes of the networks.
 VIT: dict[str, Any] = {"resolution": 16, "patch_size": 8, "width": 16, "layers": 1, "heads": 2}
@@ -55,28 +54,20 @@ def merges(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def recipe_of(corpus: str, merges: Path | str, image: dict[str, Any], **changes: Any) -> Recipe:
+def recipe_of(corpus: str, merges: Path | str, image: dict[str, Any]) -> Recipe:
     text = {"merges": str(merges), **SIZES["text"]}
     # At a high T, relevances below the 0 of padding have weights.
     codebook = {**SIZES["codebook"], "temperature": 400.0, "decay": 0.5, "every": 2}
     content = {
-        "name": "tiny",
-        "data": {"corpus": corpus},
-        "model": {"kind": "fdt", "text": text, "image": image, "codebook": codebook},
         "objective": {"name": "fdt", "temperature": 0.0498, "learn_temperature": True, "limits": [0.0025, 0.0498]},
         "optimisation": {"steps": 4, "batch_size": 4, "warmup_steps": 1, "learning_rate": 0.01},
         "validate_every": 4,
-        "state_every": 1,
-        "log_every": 1,
-        **changes,
     }
-    return check_recipe(content, "tiny.yaml")
+    return tiny_recipe(corpus, {"kind": "fdt", "text": text, "image": image, "codebook": codebook}, **content)
 
 
 @pytest.mark.parametrize("image", [VIT, SWIN], ids=["vit", "swin"])
-def test_the_loaded_encoder_gives_the_weights_of_the_trained_pair(
-    image: dict[str, Any], corpus: str, merges: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_loaded_encoder_gives_the_weights_of_the_trained_pair(image, corpus, merges, tmp_path, monkeypatch):
     folder, seen = validated(recipe_of(corpus, merges, image), tmp_path / "run", monkeypatch)
     model = assert_loaded("fdt", folder, corpus, seen)
     assert len(as_lexical(model.query).vocabulary) == 32
@@ -151,23 +142,18 @@ def test_the_recipes_of_the_paper_freeze_the_patch_embedding_of_the_vit_alone(me
 
 def test_padding_has_the_relevance_0(merges: Path) -> None:
     """All relevances of a text are below 0: those of a padded text become 0, those of a full one stay."""
-    torch.manual_seed(0)
     settings = BpeTextSettings(merges=str(merges), max_length=3, width=4, layers=1, heads=1)
-    network = make_clip_texts(settings, 517, 2)
     codebook = Codebook(CodebookSettings(terms=2, width=2, attention="softmax", temperature=1.0))
-    side = FdtText(TextNetwork(None, "", network, None, None, {}), 0.0, codebook, True).eval()  # type: ignore[arg-type]
+    network = TextNetwork(None, "", make_clip_texts(settings, 517, 2), None, None, {})  # type: ignore[arg-type]
+    side = FdtText(network, 0.0, codebook, True).eval()
     with torch.no_grad():
         side.head.q_map[-1].weight.zero_()
         side.head.q_map[-1].bias.copy_(torch.tensor([1.0, 0.0]))
         codebook.rows.copy_(torch.tensor([[-1.0, 0.0], [-3.0, 0.0]]))
-
-    def weights(ids: list[int]) -> list[float]:
-        row = torch.tensor([ids])
-        return side(TextBatch(row, torch.ones_like(row), row > 600)).squeeze().tolist()
-
     relevances = torch.tensor([-1.0, -3.0]) / 2**0.5
-    assert weights([515, 3, 516]) == pytest.approx(relevances.softmax(0).tolist())
-    assert weights([515, 516]) == pytest.approx([0.5, 0.5])
+    for ids, expected in (([515, 3, 516], relevances.softmax(0).tolist()), ([515, 516], [0.5, 0.5])):
+        row = torch.tensor([ids])
+        assert side(TextBatch(row, torch.ones_like(row), row > 600)).squeeze().tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,15 @@ import math
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.families.dense_heads import D2SHead, JointHead
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 from lexvl_plugins.train.images.captioned import Expansion
-from lexvl_plugins.train.objectives import REGULARISERS
+from lexvl_plugins.train.objectives import REGULARISERS, l1, ramp
 from lexvl_plugins.train.objectives.encoded import Dense, Encoded
-from lexvl_plugins.train.objectives.joint_losses import (
+from lexvl_plugins.train.objectives.family_losses import (
     MIXES,
     Mix,
     choose_texts,
@@ -28,7 +29,6 @@ from lexvl_plugins.train.objectives.joint_losses import (
     nce,
     soft_nce,
 )
-from lexvl_plugins.train.objectives.regularisers import l1, ramp
 from tests.plugins.train.tiny_training import tensors
 
 
@@ -89,12 +89,8 @@ def test_joint_takes_a_published_mix_or_four_numbers_and_limits_the_temperature(
 
 def written_again(encoded, temperature, mix, inter=1.0, distillation="both", transposed=False, paper=False):
     """The loss of the ablation's rows as loops over floats."""
-    texts, images = encoded.query.tolist(), encoded.document.tolist()
-    if not encoded.expanded:
-        texts = [
-            [w * own for w, own in zip(row, bag, strict=True)]
-            for row, bag in zip(texts, encoded.query_bag, strict=True)
-        ]
+    query = encoded.query if encoded.expanded else encoded.query * encoded.query_bag
+    texts, images = query.tolist(), encoded.document.tolist()
     sides = encoded.dense.document.tolist(), encoded.dense.query.tolist()
     every = range(len(texts))
 
@@ -259,7 +255,7 @@ def test_a_training_of_d2s(shared, variant):
     about, golden = (json.loads((folder / name).read_text()) for name in ("train_data.json", "train_and_eval.json"))
     golden, arrays = golden[variant], tensors(folder / "train_data.npz")
     settings = json.loads((folder / "loss_and_schedules.json").read_text())["bice"]
-    start = _start(folder)
+    start = load_file(folder / "ckpt/model.safetensors")
     head = D2SHead(start["proj.weight"].shape[1], start["proj.weight"].shape[0], len(start["vocab_projector.weight"]))
     head.load_state_dict(start)
     new = list(head.proj.parameters())
@@ -272,14 +268,8 @@ def test_a_training_of_d2s(shared, variant):
         dense_texts, dense_images = arrays["txt_embs"][texts], arrays["img_embs"][images]
         assert draw["p"] == pytest.approx(compute_mask_probability(n // 3 + 1, 4), abs=1e-6)
         sparse_images = encode(head, dense_images)
-        encoded = batch(
-            encode(head, dense_texts),
-            sparse_images,
-            dense_texts,
-            dense_images,
-            query_bag=own[texts] > 0,
-            expanded=not draw["draw"],
-        )
+        known = {"query_bag": own[texts] > 0, "expanded": not draw["draw"]}
+        encoded = batch(encode(head, dense_texts), sparse_images, dense_texts, dense_images, **known)
         weights = [regulariser_weight(settings[key], n, golden["num_warm_up"]) for key in ("q_reg", "d_reg")]
         loss = d2s(encoded, settings["temp"], published=variant == "as_is")
         reg = d2s_regulariser(choose_texts(encoded, variant == "as_is"), sparse_images, *weights)
@@ -294,12 +284,6 @@ def test_a_training_of_d2s(shared, variant):
     final = tensors(folder / f"train_final_{variant}.npz")
     for name, weight in head.state_dict().items():
         np.testing.assert_allclose(weight.numpy(), final[name].numpy(), atol=1e-4)
-
-
-def _start(folder):
-    from safetensors.torch import load_file
-
-    return load_file(folder / "ckpt/model.safetensors")
 
 
 def _own_tokens(shared, texts, size):
@@ -375,9 +359,8 @@ def test_a_training_of_joint(shared):
     arrays, start, final = (tensors(folder / f"{name}.npz") for name in ("train_data", "train_init", "train_final"))
     weights = {key.removeprefix("model."): value for key, value in start.items() if key.startswith("model.")}
     projection, single = weights["text_proj.weight"], weights["single_proj.weight"]
-    head = JointHead(
-        projection.shape[1], len(projection), len(single), len(weights["single_vocab_projector.weight"]), untied=False
-    )
+    words = len(weights["single_vocab_projector.weight"])
+    head = JointHead(projection.shape[1], len(projection), len(single), words, untied=False)
     head.load_state_dict(weights)
     temperature = torch.nn.Parameter(start["temp"])
     parameters = [temperature, *head.parameters()]
@@ -387,14 +370,10 @@ def test_a_training_of_joint(shared):
     rounds = [piece for _ in range(golden["overrides"]["epochs"]) for piece in batches(about, 4)]
     for n, ((texts, images), expected) in enumerate(zip(rounds, steps, strict=True)):
         assert temperature.item() == pytest.approx(expected["temp"], rel=1e-4)
-        dense_texts, dense_images = (
-            head.dense_text(arrays["text_cls"][texts]),
-            head.dense_image(arrays["img_cls"][images]),
-        )
-        sparse = [torch.log1p(torch.relu(head.single_vocab_projector(head(d)))) for d in (dense_texts, dense_images)]
-        loss = compute_halves(
-            batch(*sparse, dense_texts, dense_images), clamp_temperature(temperature), MIXES["albef-coco"]
-        )
+        dense = (head.dense_text(arrays["text_cls"][texts]), head.dense_image(arrays["img_cls"][images]))
+        sparse = [torch.log1p(torch.relu(head.single_vocab_projector(head(side)))) for side in dense]
+        limited = clamp_temperature(temperature)
+        loss = compute_halves(batch(*sparse, *dense), limited, MIXES["albef-coco"])
         reg_weights = [regulariser_weight(golden["overrides"][key], n, golden["T"]) for key in ("q_reg", "d_reg")]
         reg = d2s_regulariser(*sparse, *reg_weights)
         assert loss.labelled.item() == pytest.approx(expected["sup_loss"], rel=1e-3)

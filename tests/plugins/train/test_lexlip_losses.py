@@ -15,8 +15,9 @@ from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer, make_all_columns
 from lexvl_plugins.train.images.lexlip_parts import MaskedWords
+from lexvl_plugins.train.objectives import flops
 from lexvl_plugins.train.objectives.encoded import Encoded, Keys, Predicted
-from lexvl_plugins.train.objectives.lexlip_losses import (
+from lexvl_plugins.train.objectives.family_losses import (
     DECODER_SHARE,
     ENCODER_SHARE,
     IGNORED,
@@ -27,7 +28,6 @@ from lexvl_plugins.train.objectives.lexlip_losses import (
     mask_words,
     masked_words,
 )
-from lexvl_plugins.train.objectives.regularisers import flops
 from tests.plugins.train.tiny_training import tensors
 
 WEIGHT = 0.002
@@ -36,9 +36,6 @@ WEIGHT = 0.002
 def with_flops(loss, query, document):
     """The published sum: the loss and FLOPS of unit vectors on both sides."""
     return (loss + WEIGHT * (flops(query, normalised=True) + flops(document, normalised=True))).item()
-
-
-# ---- phase 1
 
 
 @pytest.mark.shared
@@ -164,14 +161,14 @@ def test_momentum_by_hand():
     assert lexlip_momentum(Encoded(text, image, keys=keys), 1.0).item() == pytest.approx(expected)
 
 
-def test_a_queue_by_hand():
-    queue, keys = torch.zeros(4, 1), torch.tensor([[1.0], [2.0], [3.0]])
-    once, place = enqueue(queue, 0, keys)
-    assert once.flatten().tolist() == [1, 2, 3, 0] and place == 3 and queue.sum() == 0
-    twice, place = enqueue(once, place, 10 * keys)
-    assert twice.flatten().tolist() == [20, 30, 3, 10] and place == 2
-    full, place = enqueue(torch.zeros(3, 1), 0, keys)
-    assert full.flatten().tolist() == [1, 2, 3] and place == 0
+@pytest.mark.parametrize(
+    ("size", "place", "factor", "rows", "following"),
+    [(4, 0, 1, [1, 2, 3, 0], 3), (4, 3, 10, [20, 30, 0, 10], 2), (3, 0, 1, [1, 2, 3], 0)],
+)
+def test_a_queue_by_hand(size, place, factor, rows, following):
+    queue, keys = torch.zeros(size, 1), factor * torch.tensor([[1.0], [2.0], [3.0]])
+    found, after = enqueue(queue, place, keys)
+    assert found.flatten().tolist() == rows and after == following and queue.sum() == 0
     with pytest.raises(ValueError, match="3 keys for a queue of 2"):
         enqueue(torch.zeros(2, 1), 0, keys)
 
@@ -195,14 +192,15 @@ def test_gradients():
 
 def test_whole_words_are_masked():
     """Two texts: words of 2, 1 and 3 tokens, and one word of 2; special tokens and padding never change."""
-    ids = torch.tensor([[101, 11, 12, 13, 14, 15, 16, 102], [101, 21, 22, 102, 0, 0, 0, 0]])
-    words = torch.tensor([[-1, 0, 0, 1, 2, 2, 2, -1], [-1, 0, 0, -1, -1, -1, -1, -1]])
+    ids = torch.tensor([[101, 11, 12, 13, 14, 15, 16, 102], [101, 21, 22, 102, 0, 0, 0, 0], [101, 102] + [0] * 6])
+    words = torch.tensor([[-1, 0, 0, 1, 2, 2, 2, -1], [-1, 0, 0, -1, -1, -1, -1, -1], [-1] * 8])
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
         masked, labels = mask_words(ids, words, ENCODER_SHARE, 103, 200, generator)
         chosen = labels != IGNORED
         assert (labels[chosen] == ids[chosen]).all() and (masked[~chosen] == ids[~chosen]).all()
         assert chosen[1].tolist() == [False, True, True] + [False] * 5  # at least one word of every text
+        assert not chosen[2].any()  # a text without words
         for word in range(3):
             assert len(set(chosen[0][words[0] == word].tolist())) == 1
     again = [mask_words(ids, words, ENCODER_SHARE, 103, 200, torch.Generator().manual_seed(1)) for _ in range(2)]
@@ -218,12 +216,6 @@ def test_shares_of_masked_words(share):
     assert chosen.sum(dim=1).tolist() == [100 * share] * 50
     kept, dropped = (masked == ids)[chosen].float().mean().item(), (masked == 3)[chosen].float().mean().item()
     assert dropped == pytest.approx(0.8, abs=0.03) and kept == pytest.approx(0.1, abs=0.03)
-
-
-def test_a_text_without_words_is_not_masked():
-    ids = torch.tensor([[101, 102]])
-    masked, labels = mask_words(ids, torch.full_like(ids, -1), 0.5, 103, 200, torch.Generator())
-    assert masked.tolist() == [[101, 102]] and (labels == IGNORED).all()
 
 
 @torch.no_grad()

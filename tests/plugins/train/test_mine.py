@@ -44,9 +44,8 @@ def test_positives_and_the_query_itself_are_no_negatives(corpus: str, tmp_path: 
 
 def test_draws_depend_on_the_seed_and_the_query_alone() -> None:
     ranked = [ScoredDoc("q", f"d{rank:02}", rank, -rank) for rank in range(1, 41)]
-    chosen = [
-        tuple(draw_negatives("q", ranked, ["d05"], Mining(depth=20, number=5, seed=seed))) for seed in (1, 1, 2, 3)
-    ]
+    minings = [Mining(depth=20, number=5, seed=seed) for seed in (1, 1, 2, 3)]
+    chosen = [tuple(draw_negatives("q", ranked, ["d05"], mining)) for mining in minings]
     assert chosen[0] == chosen[1] and len(set(chosen)) == 3
     assert all(list(ids) == sorted(ids) and "d05" not in ids and max(ids) <= "d20" for ids in chosen)
 
@@ -61,10 +60,7 @@ def test_the_file_trains(corpus: str, tmp_path: Path) -> None:
     assert data.queries == ["a query"] and {names[place] for place in data.positives[0]} == {"d0", "d3"}
     assert len(data.negatives[0]) == 2 and {names[place] for place in data.negatives[0]} <= {"d1", "d2", "d4"}
     # The run gives d0 the score 9 and d3 the score 5.
-    assert {names[place]: score for place, score in data.scores[0].items() if place in data.positives[0]} == {
-        "d0": 9,
-        "d3": 5,
-    }
+    assert {names[place]: data.scores[0][place] for place in data.positives[0]} == {"d0": 9, "d3": 5}
     again = CliRunner().invoke(make_app(command), options)
     assert isinstance(again.exception, LexvlError) and "exists; --overwrite replaces it" in str(again.exception)
 

@@ -219,36 +219,32 @@ def test_hyper_parameters_are_the_papers(name: str) -> None:
 
 def test_options_of_texts_and_heads() -> None:
     """VDR's repository trains DPR in both directions; D2S controls expansion, and Joint's published runs do not."""
-    assert {name: recipe_of(name).stages[0].objective.options for name in ("dpr", "dpr-msmarco")} == {
-        "dpr": {"symmetric": True},
-        "dpr-msmarco": {"symmetric": True},
-    }
+    recipes = {name: recipe_of(name) for name in ("dpr", "dpr-msmarco", "vdr-text", "svdr-text")}
+    assert [recipes[name].stages[0].objective.options for name in ("dpr", "dpr-msmarco")] == [{"symmetric": True}] * 2
     # The repository's option train_insert_title.
-    titled = {name: recipe_of(name).data.titles for name in ("dpr", "dpr-msmarco", "vdr-text", "svdr-text")}
-    assert [name for name, titles in titled.items() if titles] == ["dpr"]
-    heads = {name: recipe_of(name) for name in ("d2s", "joint", "joint-albef")}
-    assert {name: recipe.data.corpora for name, recipe in heads.items()} == {
-        "d2s": ("embeddings:lsr42/flickr30k-blip-dense",),
-        "joint": ("embeddings:flickr30k-blip-dense,before_proj_blip",),
-        "joint-albef": ("embeddings:mscoco-albef-dense,before_proj_albef",),
-    }
-    assert [recipe.stages[0].expansion for recipe in heads.values()] == ["controlled", "always", "always"]
-    options = [recipe.stages[0].objective.options for recipe in heads.values()]
-    assert options == [{"teacher_temperature": 0.001}, {"mix": "blip-flickr"}, {"mix": "albef-coco"}]
-    assert [recipe.stages[0].objective.learn_temperature for recipe in heads.values()] == [False, True, True]
-    # The weight of L1 grows with the square of the steps before, over the warm-up.
-    for recipe in heads.values():
-        [stage] = recipe.stages
-        ramps = {(part.ramp, part.ramp_steps) for part in stage.regularisers}
-        assert ramps == {("n-1", stage.optimisation.warmup_steps)}
-
-
-def test_terms_that_the_losses_of_vdr_keep() -> None:
-    """Table 1: 512 of images and their texts, 768 of texts."""
+    assert [name for name, recipe in recipes.items() if recipe.data.titles] == ["dpr"]
+    # Table 1: terms that the loss keeps, 512 of images and their texts, 768 of texts.
+    text = recipes["vdr-text"]
     assert recipe_of("vdr-crossmodal").stages[0].objective.options["topk"] == 512
-    text = recipe_of("vdr-text")
     assert isinstance(text.model, TextPairSettings) and text.model.kept_of_texts == 768
     assert "topk" not in text.stages[0].objective.options
+
+
+@pytest.mark.parametrize(
+    ("name", "corpus", "expansion", "options", "learns"),
+    [
+        ("d2s", "lsr42/flickr30k-blip-dense", "controlled", {"teacher_temperature": 0.001}, False),
+        ("joint", "flickr30k-blip-dense,before_proj_blip", "always", {"mix": "blip-flickr"}, True),
+        ("joint-albef", "mscoco-albef-dense,before_proj_albef", "always", {"mix": "albef-coco"}, True),
+    ],
+)
+def test_options_of_heads(name: str, corpus: str, expansion: str, options: dict[str, Any], learns: bool) -> None:
+    """The weight of L1 grows with the square of the steps before, over the warm-up."""
+    recipe, [stage] = recipe_of(name), recipe_of(name).stages
+    assert recipe.data.corpora == (f"embeddings:{corpus}",) and stage.expansion == expansion
+    assert (stage.objective.options, stage.objective.learn_temperature) == (options, learns)
+    ramps = {(part.ramp, part.ramp_steps) for part in stage.regularisers}
+    assert ramps == {("n-1", stage.optimisation.warmup_steps)}
 
 
 def test_stages_of_stair_and_lexlip() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.train.common.learner import Learner
-from lexvl_plugins.train.common.pieces import Pieces
+from lexvl_plugins.train.common.processes import Pieces
 from lexvl_plugins.train.common.tower_pair import TowerPair
 from lexvl_plugins.train.images.material import Material
 from lexvl_plugins.train.loop import train
@@ -58,9 +58,8 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
 def of_texts(corpus: str, kind: str = "vdr", dropout: float = 0.0, negatives: int = 1, **changes: Any) -> Recipe:
     """Batches of five queries, each with a hard negative."""
     tower = {"words": 200, "width": 16, "layers": 1, "heads": 2, "max_length": 16, "dropout": dropout}
-    objective = {"name": "vdr", "learn_temperature": True, "options": {"topk": 8}}
     objectives = {
-        "vdr": objective,
+        "vdr": {"name": "vdr", "learn_temperature": True, "options": {"topk": 8}},
         "splade": {"name": "splade_in_batch", "temperature": 1.0},
         "dpr": {"name": "dpr", "temperature": 4.0},
     }

@@ -62,9 +62,8 @@ def in_two_processes(calls: list[tuple[Recipe, Path, int | str]]) -> None:
     for rank in range(COUNT):
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(COUNT)}
         command = [sys.executable, "-c", TRAIN, *arguments]
-        running.append(
-            subprocess.Popen(command, env={**os.environ, **shared, **own}, stderr=subprocess.PIPE, text=True)
-        )
+        variables = {**os.environ, **shared, **own}
+        running.append(subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True))
     try:
         errors = [child.communicate(timeout=900)[1] for child in running]
     finally:
@@ -86,9 +85,8 @@ def same(found: Path, expected: Path) -> None:
                 continue
             of_keys = slice(len(weights) // 3, 2 * len(weights) // 3) if key.endswith("in_proj_bias") else slice(0)
             ours[key][of_keys] = weights[of_keys]
-            torch.testing.assert_close(
-                ours[key], weights, rtol=1e-5, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}"
-            )
+            message = f"{key}: {{}}".format
+            torch.testing.assert_close(ours[key], weights, rtol=1e-5, atol=1e-5, msg=message)
 
 
 @pytest.mark.heavy
@@ -139,15 +137,11 @@ def of_lexlip(name: str, **plan: Any) -> Recipe:
 
 
 @pytest.mark.parametrize("name", OF_WHOLE)
-def test_objectives_of_the_whole_batch_train_in_one_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objectives_of_the_whole_batch_have_one_process_and_no_pieces(name, monkeypatch):
+    """The key was read, and all rows passed together."""
     monkeypatch.setattr(Processes, "state", State())
     with pytest.raises(UsageError, match=f"recipe lexlip-small: {name}: trains in one process, found 2"):
         Processes(cpu=True).check(of_lexlip(name))
-
-
-@pytest.mark.parametrize("name", OF_WHOLE)
-def test_objectives_of_the_whole_batch_have_no_pieces(name: str) -> None:
-    """The key was read, and all rows passed together."""
     with pytest.raises(UsageError, match=f"optimisation.piece: {name} reads a whole batch at once; leave piece out"):
         of_lexlip(name, piece=2)
 

@@ -33,16 +33,13 @@ def in_stages(corpus: str) -> Recipe:
     plan = {"steps": 2, "batch_size": 3, "negatives": 1, "warmup_steps": 1, "learning_rate": 0.01}
     objective = {"name": "vdr", "learn_temperature": True, "options": {"topk": 8}}
     stages = [
-        {"objective": objective, "optimisation": {**plan, "piece": 2}},
-        {"objective": objective, "optimisation": {**plan, "average": 0.5}, "trained": ["encoder_q.*"]},
-        {
-            "objective": objective,
-            "optimisation": plan,
-            "regularisers": [{"name": "flops", "side": "query", "weight": 0.1, "ramp_steps": 2}],
-        },
+        {"optimisation": {**plan, "piece": 2}},
+        {"optimisation": {**plan, "average": 0.5}, "trained": ["encoder_q.*"]},
+        {"optimisation": plan, "regularisers": [{"name": "flops", "side": "query", "weight": 0.1, "ramp_steps": 2}]},
     ]
     content = recipe_of(corpus, "vdr", {"query": FRESH, "document": FRESH}).model_dump(mode="json")
-    return check_recipe({**content, "stages": stages, "validate_every": 1, "log_every": 2}, "tiny.yaml")
+    content |= {"stages": [{"objective": objective, **stage} for stage in stages], "validate_every": 1, "log_every": 2}
+    return check_recipe(content, "tiny.yaml")
 
 
 def test_a_run_that_stops_after_every_step_ends_the_same(texts: str, tmp_path: Path) -> None:
@@ -58,9 +55,8 @@ def test_a_run_that_stops_after_every_step_ends_the_same(texts: str, tmp_path: P
 
     assert lines("part") == lines("whole")
     assert (tmp_path / "part/examples.jsonl").read_bytes() == (tmp_path / "whole/examples.jsonl").read_bytes()
-    assert sorted(path.name for path in (tmp_path / "part").iterdir()) == sorted(
-        path.name for path in (tmp_path / "whole").iterdir()
-    )
+    names = [sorted(path.name for path in (tmp_path / folder).iterdir()) for folder in ("part", "whole")]
+    assert names[0] == names[1]
 
 
 def test_a_stage_that_trains_no_weight_is_refused(texts: str, tmp_path: Path) -> None:
@@ -191,9 +187,7 @@ def test_lamb_follows_its_equation() -> None:
         torch.testing.assert_close(weight.detach(), expected)
 
 
-def test_lamb_without_timm_ends_before_the_data_are_read(
-    texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lamb_without_timm_ends_before_the_data_are_read(texts, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "timm.optim", None)
     plan = {"steps": 2, "batch_size": 2, "optimiser": "lamb"}
     recipe = recipe_of(texts, "vdr", {"query": FRESH}, optimisation=plan)

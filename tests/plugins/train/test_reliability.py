@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-import pickle
 import resource
 from pathlib import Path
 
 import pytest
-import torch
-from accelerate import Accelerator
 from faults import Ended, faults
 from small_disks import mounted, resize
-from tiny_encoders import Runs
 
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError
+from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_plugins.train.loop import train
-from lexvl_plugins.train.recipe import read_recipe
-from lexvl_plugins.train.run_folder import TrainingState, resume, save_state
 from tests.plugins.train.test_train import corpus, recipe_of, trained  # noqa: F401
 from tests.plugins.train.tiny_training import same_weights
 
@@ -35,11 +29,7 @@ def test_a_full_disk_ends_training_in_one_line(corpus: str, trained: Path, tmp_p
         assert sorted(path.name for path in (disk / "run").glob("*.part")) == []
 
 
-def test_no_room_for_the_images_says_how_much_is_needed(
-    corpus: str,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_room_for_the_images_says_how_much_is_needed(corpus, tmp_path, monkeypatch):  # noqa: F811
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -67,11 +57,7 @@ def test_killed_training_ends_with_the_same_weights(corpus: str, trained: Path, 
 
 
 @pytest.mark.parametrize("kilobytes", [1, 20, 40])
-def test_a_limit_of_file_sizes_ends_training_in_one_line(
-    kilobytes: int,
-    corpus: str,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+def test_a_limit_of_file_sizes_ends_training_in_one_line(kilobytes, corpus, tmp_path):  # noqa: F811
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (kilobytes << 10, most))
     try:
@@ -79,32 +65,3 @@ def test_a_limit_of_file_sizes_ends_training_in_one_line(
             train(recipe_of(corpus), tmp_path / "run", device="cpu")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-
-
-def test_a_recipe_is_data(tmp_path):
-    """YAML may name Python objects; an objective of a recipe is a row of a table."""
-    for text in (f"!!python/object/apply:os.mkdir [{tmp_path / 'ran'}]", "objective: {name: 'os:mkdir'}"):
-        (tmp_path / "recipe.yaml").write_text(text)
-        with pytest.raises(LexvlError) as caught:
-            read_recipe(tmp_path / "recipe.yaml")
-        assert "recipe.yaml" in str(caught.value)
-    assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize("file", ["optimizer.bin", "random_states_0.pkl"])
-def test_the_state_of_a_training_is_data(tmp_path, file):
-    """A run folder from elsewhere, resumed: accelerate reads pickles."""
-    accelerator = Accelerator(cpu=True)
-    model = torch.nn.Linear(2, 2)
-    accelerator.prepare(model, torch.optim.SGD(model.parameters()))
-    save_state(accelerator, tmp_path, TrainingState())
-    (tmp_path / "state/digests.json").unlink()  # as a state of an older version, or with digests of its maker
-    with open(tmp_path / "state" / file, "wb") as out:
-        pickle.dump({"state": Runs(os.mkdir, str(tmp_path / "ran"))}, out, 2)
-    if file == "optimizer.bin":  # accelerate goes on without random states
-        with pytest.raises(ArtefactError, match=r"a damaged state \(UnpicklingError: more than plain data") as caught:
-            resume(lambda _: accelerator, tmp_path)
-        assert "weights_only" not in str(caught.value) and "\n" not in str(caught.value)
-    else:
-        resume(lambda _: accelerator, tmp_path)
-    assert not (tmp_path / "ran").exists()

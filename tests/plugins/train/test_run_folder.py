@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_plugins.train.common.processes import make_accelerator
 from lexvl_plugins.train.images.captioned import CaptionedImages, read_captioned
 from lexvl_plugins.train.loop import train
-from lexvl_plugins.train.recipe import Recipe, check_recipe
+from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.run_folder import OURS, clear, reserve, tidy
 from lexvl_plugins.train.splits import check
-from tests.plugins.train.tiny_training import rows_of, same_weights, write_plain_squares
+from tests.plugins.train.tiny_training import rows_of, same_weights, tiny_recipe, write_plain_squares
 
 AT_THE_END = {"best", "best.safetensors", "curve.png", "failed-batch.json"}
 DATA = {"training": "a", "validation": "b"}
@@ -31,22 +32,16 @@ DATA = {"training": "a", "validation": "b"}
 def recipe_of(corpus: str, **changes: Any) -> Recipe:
     """A recipe of six steps; `changes` replace top-level entries."""
     tower = {"width": 8, "layers": 1, "heads": 2}
-    content: dict[str, Any] = {
-        "name": "tiny",
-        "data": {"corpus": corpus},
-        "model": {
-            "kind": "vdr-crossmodal",
-            "topk": 4,
-            "text": {**tower, "max_length": 8, "dropout": 0.1},
-            "image": {**tower, "resolution": 16, "patch_size": 8},
-        },
-        "objective": {"name": "vdr", "options": {"topk": 4}},
-        "optimisation": {"steps": 6, "batch_size": 4, "warmup_steps": 2},
-        "state_every": 2,
-        "log_every": 4,
-        "validate_every": 6,
+    model = {
+        "kind": "vdr-crossmodal",
+        "topk": 4,
+        "text": {**tower, "max_length": 8, "dropout": 0.1},
+        "image": {**tower, "resolution": 16, "patch_size": 8},
     }
-    return check_recipe({**content, **changes}, "tiny.yaml")
+    objective = {"name": "vdr", "options": {"topk": 4}}
+    plan = {"steps": 6, "batch_size": 4, "warmup_steps": 2}
+    every = {"state_every": 2, "log_every": 4, "validate_every": 6}
+    return tiny_recipe(corpus, model, **{"objective": objective, "optimisation": plan, **every, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +84,8 @@ def test_clear_deletes_all_files_of_a_run(images: str, tmp_path: Path) -> None:
 
 
 def test_another_recipe_replaces_a_run_without_states(tmp_path: Path) -> None:
-    reserve(tmp_path, recipe_of("demo"), DATA, overwrite=False)
-    reserve(tmp_path, recipe_of("demo", seed=7), DATA, overwrite=False)
+    for seed in (12345, 7):
+        reserve(tmp_path, recipe_of("demo", seed=seed), DATA, overwrite=False)
     (tmp_path / "state").mkdir()
     with pytest.raises(ArtefactError, match="a run of another request .seed: 7 found, 8 requested.; --overwrite"):
         reserve(tmp_path, recipe_of("demo", seed=8), DATA, overwrite=False)
@@ -132,19 +127,14 @@ def test_the_digest_depends_on_content_and_not_on_the_folder(tmp_path: Path) -> 
         CaptionedImages(["gone"], [str(tmp_path / "gone.png")], [["a square"]]).digest()
 
 
-def test_an_output_that_is_a_file_raises(images: str, tmp_path: Path) -> None:
+def test_outputs_and_devices_that_cannot_be_used(images: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ArtefactError, match="file: cannot be written .*choose another output"):
         train(recipe_of(images), tmp_path / "file", device="cpu")
-
-
-def test_a_device_that_does_not_exist_raises(images: str, tmp_path: Path) -> None:
-    absent = ["nonsense"] if torch.cuda.is_available() else ["nonsense", "cuda"]
-    for device in absent:
-        with pytest.raises(UsageError, match=f"device '{device}' cannot be used here"):
-            train(recipe_of(images), tmp_path, device=device)
-        with pytest.raises(UsageError, match=f"device '{device}' cannot be used here"):
-            check(recipe_of(images), None, device)
+    for device in ["nonsense"] if torch.cuda.is_available() else ["nonsense", "cuda"]:
+        for call in (lambda recipe, device: train(recipe, tmp_path, device=device), partial(check, data_dir=None)):
+            with pytest.raises(UsageError, match=f"device '{device}' cannot be used here"):
+                call(recipe_of(images), device=device)
 
 
 def test_check_reads_both_splits(images: str) -> None:
@@ -226,9 +216,7 @@ def test_a_state_is_that_which_was_written_or_none(name: str, images: str, train
         train(recipe_of(images), tmp_path, device="cpu")
 
 
-def test_an_old_state_that_cannot_be_deleted_is_one_line(
-    images: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_state_that_cannot_be_deleted_is_one_line(images, tmp_path, monkeypatch):
     train(recipe_of(images), tmp_path, device="cpu", stop_after=3)
     remove = os.unlink
 

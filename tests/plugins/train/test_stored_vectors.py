@@ -17,7 +17,7 @@ from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer
-from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
+from lexvl_anserini.ground.errors import LexvlError, UsageError
 from lexvl_plugins.train.images.dense_heads import HeadMaterial
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.recipe import read_recipe
@@ -56,12 +56,9 @@ def blip(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
             copyfile(golden / "splade/ckpt_bert" / name, folder / name)
     rows = len(load_tokenizer(folder))
     draw = torch.Generator().manual_seed(4)
-    shapes = {
-        f"{side}_proj.{part}": size
-        for side in ("text", "vision")
-        for part, size in (("weight", (5, 6)), ("bias", (5,)))
-    }
-    shapes["text_encoder.embeddings.word_embeddings.weight"] = (rows, 7)
+    shapes = {"text_encoder.embeddings.word_embeddings.weight": (rows, 7)}
+    for side in ("text", "vision"):
+        shapes |= {f"{side}_proj.weight": (5, 6), f"{side}_proj.bias": (5,)}
     save_file({key: torch.randn(size, generator=draw) for key, size in shapes.items()}, folder / "model.safetensors")
     (folder / "config.json").write_text("{}")
     return str(folder)
@@ -69,8 +66,8 @@ def blip(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize(("kind", "words"), [("d2s", "ckpt_distilbert"), ("d2s", "ckpt_bert"), ("joint", "blip")])
 def test_a_head_over_stored_vectors_is_loaded_in_the_layout_of_its_reference(
-    kind: str, words: str, vectors: str, blip: str, golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    kind, words, vectors, blip, golden, tmp_path, monkeypatch
+):
     """No image is read, and every token is a term."""
     name = blip if words == "blip" else str(golden / "splade" / words)
     folder, seen = validated(recipe_of(vectors, kind, {"words": name}), tmp_path, monkeypatch)
@@ -124,9 +121,7 @@ ABLATION: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", ABLATION)
-def test_a_recipe_of_the_papers_lowers_its_loss_over_stored_vectors(
-    name: str, vectors: str, blip: str, golden: Path, tmp_path: Path
-) -> None:
+def test_a_recipe_of_the_papers_lowers_its_loss_over_stored_vectors(name, vectors, blip, golden, tmp_path):
     """With small vectors and words in the place of the published ones; frozen layers stay."""
     recipe = RECIPES / f"{name.partition(',')[0]}.yaml"
     words = blip if name.startswith("joint") else str(golden / "splade/ckpt_distilbert")
@@ -156,39 +151,21 @@ def test_vectors_of_another_width_than_the_projections_are_refused(vectors: str,
         train(recipe_of(vectors, "joint", {"words": str(tmp_path)}), tmp_path / "run", device="cpu")
 
 
-def test_expansion_needs_an_objective_that_masks_texts(vectors: str, blip: str) -> None:
-    lexical = {"objective": {"name": "info_nce"}, "expansion": "controlled"}
-    with pytest.raises(UsageError, match="expansion controlled: only d2s and joint mask texts by batch, not info_nce"):
-        recipe_of(vectors, "joint", {"words": blip}, **lexical)
+BERT, HALF = {"words": "BERT"}, {"objective": {"name": "info_nce"}, "expansion": "controlled"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "model", "message"),
+    ("stored", "kind", "model", "changes", "message"),
     [
-        ("d2s", {}, "expected either `pair` .* or `words`"),
-        ("d2s", {"pair": "photos-dense", "words": "minilm"}, "expected either `pair`"),
-        ("joint", {"words": "DISTILBERT"}, "no text_proj; Joint begins with the projections of a BLIP or ALBEF"),
+        (True, "d2s", {}, {}, "expected either `pair` .* or `words`"),
+        (True, "d2s", {"pair": "photos-dense", "words": "minilm"}, {}, "expected either `pair`"),
+        (True, "joint", BERT, {}, "no text_proj; Joint begins with the projections of a BLIP or ALBEF"),
+        (True, "joint", BERT, HALF, "expansion controlled: only d2s and joint mask texts by batch, not info_nce"),
+        (False, "d2s", BERT, {}, "stored vectors .* train d2s and joint with model.words"),
+        (True, "d2s", {"pair": "photos-dense", "least": 1}, {}, "data.corpus embeddings:.*model.words"),
     ],
 )
-def test_a_head_without_its_words_is_refused(
-    kind: str, model: dict[str, str], message: str, vectors: str, golden: Path, tmp_path: Path
-) -> None:
-    named = {
-        key: str(golden / "splade/ckpt_distilbert") if value == "DISTILBERT" else value for key, value in model.items()
-    }
-    with pytest.raises((UsageError, CheckpointError), match=message):
-        train(recipe_of(vectors, kind, named), tmp_path, device="cpu")
-
-
-def test_words_need_stored_vectors_and_a_pair_needs_images(
-    vectors: str,
-    dense: str,  # noqa: F811
-    corpus: str,  # noqa: F811
-    golden: Path,
-    tmp_path: Path,
-) -> None:
-    words = str(golden / "splade/ckpt_distilbert")
-    with pytest.raises(LexvlError, match="stored vectors .* train d2s and joint with model.words"):
-        train(recipe_of(corpus, "d2s", {"words": words}), tmp_path / "a", device="cpu")
-    with pytest.raises(LexvlError, match="data.corpus embeddings:.*model.words"):
-        train(recipe_of(vectors, "d2s", {"pair": dense, "least": 1}), tmp_path / "b", device="cpu")
+def test_heads_without_words_are_refused(stored, kind, model, changes, message, vectors, corpus, golden, tmp_path):  # noqa: F811
+    words = {**model, "words": str(golden / "splade/ckpt_distilbert")} if model == BERT else model
+    with pytest.raises(LexvlError, match=message):
+        train(recipe_of(vectors if stored else corpus, kind, words, **changes), tmp_path, device="cpu")

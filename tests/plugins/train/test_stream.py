@@ -100,7 +100,7 @@ def test_pairs_have_positions(corpus: str, tmp_path: Path) -> None:
     memory = read_captioned(load_dataset(corpus, "train", direction="text-to-image"))
     some, same_ones = whole.select([41, 0, 7]), memory.select([41, 0, 7])
     assert len(whole) == 42 and list(some.ids) == same_ones.ids and some.digest() == same_ones.digest()
-    assert whole.worded == StreamedImages.read(corpus, None, [tmp_path]).worded
+    assert whole.words == StreamedImages.read(corpus, None, [tmp_path]).words
     assert StreamedImages.read(corpus, 8, []).survey.counts == [7, 7]  # it goes no further than it must
 
 
@@ -115,16 +115,14 @@ def test_the_first_pairs_are_held_out(tmp_path: Path) -> None:
     assert held.captions[1] == ["xylophone"] and [ref[-13:-4] for ref in held.images] == [f"{n:09d}" for n in range(3)]
     assert len(stream) == 6 and stream.select(range(6)).texts == [picture(number)[1] for number in range(3, 9)]
     assert stream.used.tolist() == [0, 5, 1] and stream.digest() != whole.digest()
-    assert "xylophone" in whole.worded and "xylophone" not in stream.worded and stream.words["square"] == 6
+    assert "xylophone" in whole.words and "xylophone" not in stream.words and stream.words["square"] == 6
 
 
-def test_words_that_come_once_are_forgotten_beyond_a_limit(
-    corpus: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_words_that_come_once_are_forgotten_beyond_a_limit(corpus, monkeypatch, tmp_path):
     monkeypatch.setattr(stream, "MOST_WORDS", 2)
     write_tar(tmp_path / "0.tar", {"a.png": picture(0)[0], "a.txt": b"one two two three", "b.png": picture(0)[0]})
     write_tar(tmp_path / "1.tar", {"a.png": picture(0)[0], "a.txt": b"one two"})
-    assert StreamedImages.read(f"webdataset:{tmp_path}", None, []).worded == {"two": 3, "one": 1}
+    assert StreamedImages.read(f"webdataset:{tmp_path}", None, []).words == {"two": 3, "one": 1}
 
 
 def test_no_pair_is_an_error(tmp_path: Path) -> None:
@@ -139,7 +137,7 @@ def test_no_pair_is_an_error(tmp_path: Path) -> None:
 def batches_of(corpus: str, folder: Path, **changes: Any) -> StreamedBatches:
     recipe = streaming(corpus, **changes)
     pairs = StreamedImages.read(corpus, None, [])
-    tokenizer = save_tokenizer(learn_words(pairs.worded, 2000), folder, 16)
+    tokenizer = save_tokenizer(learn_words(pairs.words, 2000), folder, 16)
     columns = make_ascii_columns(tokenizer, FIRST_TOKEN_ID)
     return StreamedBatches(pairs, recipe, 0, TextReader(tokenizer, 16), columns, Pixels(16), torch.device("cpu"))
 
@@ -200,9 +198,7 @@ def test_processes_share_a_batch(corpus: str, tmp_path: Path, monkeypatch: pytes
     assert [len(part) for part in parts] == [4, 4] and torch.equal(torch.cat(parts), whole.documents.values)
 
 
-def test_an_image_that_cannot_be_decoded_gives_its_place_to_the_next(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_image_that_cannot_be_decoded_gives_its_place_to_the_next(tmp_path, caplog):
     members = pairs(range(8))
     members["000000003.png"] = b"<html>gone</html>"
     corpus = f"webdataset:{write_tar(tmp_path / '0.tar', members)}"
@@ -225,9 +221,7 @@ def rows_without_time(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("stop", [1, 4])
-def test_a_run_resumes_in_the_middle_of_a_shard(
-    stop: int, corpus: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_resumes_in_the_middle_of_a_shard(stop, corpus, trained, tmp_path, monkeypatch):
     """With the same weights and log; shards are surveyed once, and no pixels are stored."""
     train(streaming(corpus), tmp_path / "run", device="cpu", stop_after=stop)
     stored = sorted(path.name.rpartition("-")[0] for path in (tmp_path / "run").glob("stored-*"))
@@ -239,9 +233,7 @@ def test_a_run_resumes_in_the_middle_of_a_shard(
 
 
 @pytest.mark.parametrize("damage", ["gone", "other"])
-def test_a_shard_that_vanishes_stops_at_a_state(
-    damage: str, trained: Path, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_that_vanishes_stops_at_a_state(damage, trained, corpus, tmp_path, monkeypatch):
     """The error names it; when it is back, the run ends with the weights of an uninterrupted one."""
     folder = tmp_path / "shards"
     write_shards(folder, 42, 7)

@@ -16,8 +16,8 @@ from safetensors.torch import load_model
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.train.common import learner as loss
-from lexvl_plugins.train.common.batches import TextStore
-from lexvl_plugins.train.common.evaluation import find_collapses, measure_batch, measure_likeness
+from lexvl_plugins.train.common.learner import find_collapses, measure_batch, measure_likeness
+from lexvl_plugins.train.common.tower_pair import TextStore
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.objectives.encoded import Encoded
 from lexvl_plugins.train.recipe import check_recipe
@@ -105,17 +105,14 @@ def test_the_best_checkpoint_is_that_of_the_best_validation(scores: list[float],
     batch = TextStore.make(rows, pair.encoder_q.columns, 0, torch.device("cpu")).read_batch(np.arange(1))
     with torch.inference_mode():
         expected = pair.eval().encoder_q(batch).numpy()
-    found = [
-        as_lexical(loaded("splade", tmp_path / name).query).dense_weights(["a red boat"]) for name in ("best", "model")
-    ]
+    towers = [as_lexical(loaded("splade", tmp_path / name).query) for name in ("best", "model")]
+    found = [tower.dense_weights(["a red boat"]) for tower in towers]
     np.testing.assert_allclose(found[0], expected, atol=1e-6)
     assert np.abs(found[1] - expected).max() > 1e-4
 
 
 @pytest.mark.parametrize("stop", [None, 1, 2])
-def test_a_stage_ends_where_validation_does_not_improve(
-    stop: int | None, scores: list[float], texts: str, tmp_path: Path
-) -> None:
+def test_a_stage_ends_where_validation_does_not_improve(stop, scores, texts, tmp_path):
     """The best is that of step 1; two more end the stage of four steps at step 3, and the next one begins at step 4."""
     plan = {"steps": 4, "batch_size": 3, "patience": 2}
     stage = {"objective": {"name": "info_nce"}, "optimisation": plan}
@@ -131,11 +128,6 @@ def test_a_stage_ends_where_validation_does_not_improve(
     assert (tmp_path / "best").is_dir()
 
 
-def test_patience_needs_a_validation(texts: str) -> None:
-    with pytest.raises(UsageError, match=r"tiny.yaml: optimisation.patience: nothing validates; set data.held_out"):
-        recipe_of(texts, "dpr", data={"corpus": texts}, optimisation={"steps": 4, "patience": 1})
-
-
 def failing(encoded: Encoded, gradient: bool = False) -> torch.Tensor:
     """A loss of no number at the second step; or of 0, whose gradients are none."""
     value = encoded.query.sum() * 0
@@ -145,15 +137,11 @@ def failing(encoded: Encoded, gradient: bool = False) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("options", "found"), [({}, "the loss is nan"), ({"gradient": True}, "the gradients are not finite")]
 )
-def test_a_loss_of_no_number_stops_with_the_batch(
-    options: dict[str, Any], found: str, texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loss_of_no_number_stops_with_the_batch(options, found, texts, tmp_path, monkeypatch):
     for table in ("lexvl_plugins.train.common.learner", "lexvl_plugins.train.recipe"):
         monkeypatch.setattr(f"{table}.OBJECTIVES", {**loss.OBJECTIVES, "failing": loss.LossRow(failing)})
     recipe = recipe_of(texts, "dpr", objective={"name": "failing", "options": options})
-    with pytest.raises(
-        UsageError, match=f"step 0: {found}; .*failed-batch.json has the batch; lower the learn"
-    ) as error:
+    with pytest.raises(UsageError, match=f"step 0: {found}; .*failed-batch.json has the batch") as error:
         train(recipe, tmp_path, device="cpu")
     assert "\n" not in str(error.value)
     batch = json.loads((tmp_path / "failed-batch.json").read_text())
@@ -197,9 +185,7 @@ def test_collapses_by_hand() -> None:
     assert collapsed(same, "dpr") == ["queries have the same vector (query_alike 1)"]
 
 
-def test_a_collapse_is_one_warning(
-    images: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_collapse_is_one_warning(images, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("lexvl_plugins.train.watching.measure_batch", lambda encoded, model: {"query_terms": 0.0})
     with caplog.at_level(logging.WARNING):
         train(recipe_of_images(images, log_every=1), tmp_path, device="cpu")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from safetensors.torch import load_file
+
+from lexvl_plugins.train.recipe import Recipe, check_recipe
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (250, 250, 250)}
 HUES = ("red", "green", "blue", "white", "black", "grey")
@@ -63,6 +65,12 @@ def write_pairs(folder: Path) -> str:
     path = folder / "pairs.tsv"
     path.write_text("".join("\t".join(line) + "\n" for line in lines))
     return f"pairs:{path}"
+
+
+def tiny_recipe(corpus: str, model: Mapping[str, Any], /, **content: Any) -> Recipe:
+    """A recipe that reports and saves every step, where it has no other keys."""
+    defaults = {"name": "tiny", "data": {"corpus": corpus}, "model": model, "state_every": 1, "log_every": 1}
+    return check_recipe({**defaults, **content}, "tiny.yaml")
 
 
 def weights_of(model: Path) -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""D2S and Joint: dense scores and lexical ones of the same pairs, which teach each other.
+"""D2S, Joint and LexLIP: objectives whose scores teach each other, or that read more than the vectors of a batch.
 
 Row i of the texts and row i of the images are a pair. With lexical vectors Z and dense ones U, scores [images, texts]
 are S = Z_i Z_t^T and D = U_i U_t^T.
@@ -14,13 +14,13 @@ Joint (arXiv 2508.16707) trains both scores with labels and with their weighted 
     L'  = (a/2 [H(P, s_d) + H(P, s_d^T)] + b/2 [H(P, s_l) + H(P, s_l^T)]) / 2
     loss = (L + L') / 2
 
-This is the authors' code, whose hyper-parameters are published: c is 1, L' is weighted by a and b, and the whole is
-halved. Their teacher of the transposed scores is P itself, although its rows are images and not texts; `transposed`
-uses P of s^T instead. Only summaries of their paper are at hand; by these (`paper`) it is
+This is the authors' code: its teacher of the transposed scores is P itself, although its rows are images; `transposed`
+uses P of s^T. By summaries of their paper (`paper`), with P' of s^T, it is
 
     loss = a NCE(s_d) + b NCE(s_l) + c NCE(s) + (D(s_d) + D(s_l)) / 2,  D(x) = [H(P, x) + H(P', x^T)] / 2
 
-with P' of s^T. The rows of the paper's ablation are options: `distillation` and `inter`.
+LexLIP (Luo et al., ICCV 2023; code ChiYeungLaw/LexLIP-ICCV23, commit 1f20f45): phase 1 is `lexlip` plus `masked_words`,
+phase 2 `lexlip_momentum`; both with `flops` of unit vectors, weight 0.002 on each side, without a ramp.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, softmax
+from torch.nn.functional import cross_entropy, normalize, softmax
 
-from lexvl_plugins.train.objectives.encoded import Dense, Encoded, Temperature, require_bag
+from lexvl_plugins.train.objectives.encoded import Dense, Encoded, Temperature, contrast, require_bag
 
 # Joint: limits of the temperature in each forward pass, and the heads that train together (dense and lexical).
 LOWEST, HIGHEST, HEADS = 0.001, 0.5, 2
@@ -124,12 +124,10 @@ def compute_halves(
     distillation: Distillation = "both",
     paper: bool = False,
 ) -> JointLoss:
-    """Both halves of Joint's loss.
+    """Both halves of Joint's loss, of texts as queries and images as documents with dense vectors of unit length.
 
     Args:
-        encoded: texts as queries, images as documents [N, V], with their dense vectors of unit length.
-        temperature: of the dense scores only.
-        mix: weights of scores and losses.
+        encoded, temperature, mix: the batch, what divides its dense scores, and the weights of scores and losses.
         transposed: the teacher of the direction of the texts is softmax_rows(s^T); off as published.
         stop_gradient: the teacher gets no gradient; off as published.
         inter: c, the weight of the labels' loss of the mixed scores; 0 omits it.
@@ -157,12 +155,9 @@ def compute_halves(
 
 
 def d2s(encoded: Encoded, teacher_temperature: float = TEMPERATURE, published: bool = False) -> Tensor:
-    """The mean of both directions of distillation; the teacher gets no gradient.
+    """The mean of both directions of distillation; the dense scores, divided by the temperature, get no gradient.
 
-    Args:
-        encoded: texts as queries, images as documents [N, V], with their dense vectors.
-        teacher_temperature: divides the dense scores; the lexical ones are not divided.
-        published: repeat the error of the published code, whose expanded texts are the images of the batch.
+    `published` repeats the error of the published code, whose expanded texts are the images of the batch.
     """
     dense = require_dense(encoded)
     scores = encoded.document @ choose_texts(encoded, published).T  # [images, texts]
@@ -191,3 +186,102 @@ def compute_mask_probability(epoch: int, epochs: int) -> float:
     It falls linearly from 1 in the first epoch to 0 at 95 percent of the epochs.
     """
     return max(0.0, 1.0 - (epoch - 1) / (EXPANDED_AFTER * epochs))
+
+
+LEXLIP_TEMPERATURE = 0.05
+# Shares of a text's tokens that are masked, for the encoder and for the decoder.
+ENCODER_SHARE, DECODER_SHARE = 0.3, 0.5
+# 80 percent of the masked tokens become [MASK], 10 percent a random token, and 10 percent stay.
+MASKED, CHANGED = 0.8, 0.1
+# The label of a token without a loss.
+IGNORED = -100
+
+
+def lexlip(encoded: Encoded, temperature: Temperature = LEXLIP_TEMPERATURE) -> Tensor:
+    """InfoNCE of cosines over the batch, the mean of both directions (phase 1, and fine-tuning)."""
+    return contrast(normalize(encoded.query, dim=1), normalize(encoded.document, dim=1), temperature) / 2
+
+
+def lexlip_momentum(encoded: Encoded, temperature: Temperature = LEXLIP_TEMPERATURE) -> Tensor:
+    """InfoNCE of cosines with keys of momentum encoders, the mean of both directions (phase 2).
+
+    For a text q_i with the key k_i of its image: -log softmax_0(<q_i, k_i> / t, <q_i, queue> / t), where the queue has
+    image keys of earlier batches; for an image likewise with keys of texts.
+    """
+    if encoded.keys is None:
+        raise ValueError("lexlip_momentum needs the keys of momentum encoders")
+    keys = encoded.keys
+    there = contrast_with_queue(encoded.query, keys.document, keys.documents, temperature)
+    return (there + contrast_with_queue(encoded.positives, keys.query, keys.queries, temperature)) / 2
+
+
+def contrast_with_queue(vectors: Tensor, keys: Tensor, queue: Tensor, temperature: Temperature) -> Tensor:
+    """Cross entropy of vectors [N, V], made unit vectors, with their own keys [N, V] against a queue [Q, V]."""
+    unit = normalize(vectors, dim=1)
+    own = (unit * keys.detach()).sum(dim=1, keepdim=True)  # [N, 1]
+    scores = torch.cat([own, unit @ queue.detach().T], dim=1) / temperature  # [N, 1 + Q]
+    return cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long, device=scores.device))
+
+
+def enqueue(queue: Tensor, place: int, keys: Tensor) -> tuple[Tensor, int]:
+    """The queue [Q, V] with keys [N, V] written from a place on, and the next place. Its oldest keys go.
+
+    The reference drops keys that do not fit at the end of the queue; here they go to its beginning.
+    """
+    size, count = len(queue), len(keys)
+    if count > size:
+        raise ValueError(f"{count} keys for a queue of {size} rows; expected at most as many")
+    rows = (torch.arange(count, device=queue.device) + place) % size
+    return queue.index_copy(0, rows, keys.detach()), (place + count) % size
+
+
+def masked_words(encoded: Encoded) -> Tensor:
+    """The sum over all predictions of the mean cross entropy of masked words (phase 1).
+
+    The reference has three: of the encoder, of the decoder after the text's bottleneck, and after the image's.
+    """
+    if not encoded.predicted:
+        raise ValueError("masked_words needs predictions of masked words")
+    losses = [
+        cross_entropy(part.logits.flatten(0, 1), part.labels.flatten(), ignore_index=IGNORED, reduction="sum")
+        / (part.labels != IGNORED).sum().clamp(min=1)
+        for part in encoded.predicted
+    ]
+    return torch.stack(losses).sum()
+
+
+def compute_bottleneck(logits: Tensor, embeddings: Tensor, padding: Tensor | None = None) -> Tensor:
+    """softmax_v(max_j logit_jv) E, [B, D]: the state through which the weak decoder learns about an input.
+
+    Logits are [B, L, V]; the embeddings of words [V, D] get no gradient; padding, bool [B, L], does not count.
+    """
+    if padding is not None:
+        logits = logits.masked_fill(padding[:, :, None], float("-inf"))
+    return logits.amax(dim=1).softmax(dim=1) @ embeddings.detach()
+
+
+def mask_words(
+    ids: Tensor, words: Tensor, share: float, mask_id: int, size: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Masks whole words: ids and labels, both int64 [B, L].
+
+    Words are drawn until they have `share` of a text's tokens, at least one word; a word that would pass it is left.
+    `words`, int64 [B, L], number those of a text, -1 for special tokens and padding; the generator is on the CPU.
+    """
+    chosen = torch.zeros_like(ids, dtype=torch.bool)
+    for row, owner in enumerate(words):
+        numbers, counts = owner[owner >= 0].unique(return_counts=True)
+        most = max(1, round(share * int(counts.sum())))
+        taken = 0
+        for place in torch.randperm(len(numbers), generator=generator).tolist():
+            if taken and taken + int(counts[place]) > most:
+                continue
+            taken += int(counts[place])
+            chosen[row] |= owner == numbers[place]
+            if taken >= most:
+                break
+    labels = ids.where(chosen, torch.full_like(ids, IGNORED))
+    draw = torch.rand(ids.shape, generator=generator)
+    other = torch.randint(size, ids.shape, generator=generator)
+    masked = ids.where(~(chosen & (draw < MASKED)), torch.full_like(ids, mask_id))
+    return masked.where(~(chosen & (draw >= MASKED) & (draw < MASKED + CHANGED)), other), labels
