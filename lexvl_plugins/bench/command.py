@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,9 +22,6 @@ from lexvl_anserini.ground.registry import import_home
 from lexvl_plugins.bench.collection import write_corpus
 from lexvl_plugins.bench.processes import Stopwatch, check_system, take_turns
 from lexvl_plugins.bench.suite import Options, Report, median
-
-STARTUP_REPEATS = 5
-OVERHEAD_DOCUMENTS = 2000
 
 
 class Suite(NamedTuple):
@@ -46,8 +43,7 @@ SUITES: Mapping[str, Suite] = {
         frozenset({"protocol", "shards", "dense_shards", "topics", "query_count", "repeats", "data_dir", "workdir"}),
     ),
     "search": Suite(
-        f"{__package__}.search:measure",
-        SYNTHETIC | QUERIES | {"shards", "queries", "system", "repeats", "threads"},
+        f"{__package__}.search:measure", SYNTHETIC | QUERIES | {"shards", "queries", "system", "repeats", "threads"}
     ),
     "startup": Suite(f"{__package__}.command:measure_startup", frozenset({"repeats"})),
 }
@@ -57,12 +53,12 @@ def check_options(suite: str, options: Options) -> None:
     """Refuses an unknown suite, and an option that the suite does not use."""
     if suite not in SUITES:
         raise UnknownName("suite", suite, SUITES)
-    if unused := sorted(set(options.named()) - SUITES[suite].options):
-        raise UsageError(f"suite {suite!r} does not use {_flags(unused)}; it uses {_flags(SUITES[suite].options)}")
-
-
-def _flags(names: Iterable[str]) -> str:
-    return ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names))
+    if unused := set(options.named()) - SUITES[suite].options:
+        ignored, used = (
+            ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names))
+            for names in (unused, SUITES[suite].options)
+        )
+        raise UsageError(f"suite {suite!r} does not use {ignored}; it uses {used}")
 
 
 def run_suite(suite: str, options: Options) -> Report:
@@ -75,14 +71,13 @@ def run_suite(suite: str, options: Options) -> Report:
 
 def measure_startup(options: Options) -> Report:
     """Median seconds until a fresh interpreter has imported the package, and until a command has printed its help."""
-    rounds = options.repeats or STARTUP_REPEATS
     cases: Mapping[str, list[str]] = {
         "python_alone_s": ["-c", "pass"],
         "import_lexvl_anserini_s": ["-c", "import lexvl_anserini"],
         **{f"{hop}_help_s": ["-m", f"lexvl_anserini.{hop}", "--help"] for hop in ("encode", "index", "search")},
         "score_help_s": ["-m", "eval.score", "--help"],
     }
-    runs = take_turns({name: partial(time_interpreter, arguments) for name, arguments in cases.items()}, rounds)
+    runs = take_turns({name: partial(time_interpreter, case) for name, case in cases.items()}, options.repeats or 5)
     return Report({name: round(median(seconds), 3) for name, seconds in runs.items()})
 
 
@@ -94,17 +89,13 @@ def time_interpreter(arguments: list[str]) -> float:
 
 
 def measure_overhead(options: Options) -> Report:
-    """Share of the wall time of encoding that is not the model's forward pass (backbone, head and pooling).
-
-    A corpus of demo captions is read from a file and its shards are written, as the command does it, including
-    calibration; loading the model does not count.
-    """
+    """Share of the wall time of encoding demo captions that is not the model's forward pass; loading does not count."""
     from lexvl_anserini.data.dataset import load_dataset
     from lexvl_anserini.encoders.loading import load_encoder
     from lexvl_anserini.encoders.parts.towers import LexicalTower
     from lexvl_anserini.shards.writing import write_impacts
 
-    documents = options.single("documents", OVERHEAD_DOCUMENTS)
+    documents = options.single("documents", 2000)
     checkpoint = options.checkpoint or ("minilm" if options.encoder is None else None)
     model = load_encoder(options.encoder or "vdr", checkpoint)
     forward_s = 0.0
@@ -128,20 +119,21 @@ def measure_overhead(options: Options) -> Report:
         started = time.perf_counter()
         manifest = write_impacts(dataset, model, Path(folder) / "impacts")
         wall_s = time.perf_counter() - started
-    figures = {
-        "documents": manifest.counts.documents,
-        "postings_per_document": round(manifest.counts.postings / documents, 1),
-        "documents_per_s": round(documents / wall_s, 1),
-        "wall_s": round(wall_s, 2),
-        "forward_s": round(forward_s, 2),
-        "overhead_share": round(1 - forward_s / wall_s, 4),
-    }
-    return Report(figures)
+    return Report(
+        {
+            "documents": manifest.counts.documents,
+            "postings_per_document": round(manifest.counts.postings / documents, 1),
+            "documents_per_s": round(documents / wall_s, 1),
+            "wall_s": round(wall_s, 2),
+            "forward_s": round(forward_s, 2),
+            "overhead_share": round(1 - forward_s / wall_s, 4),
+        }
+    )
 
 
 FORMATS: Mapping[str, Callable[[Report, str], str]] = {
     "text": lambda report, _: report.to_text(),
-    "markdown": lambda report, _: report.to_markdown(),
+    "markdown": lambda report, _: report.to_text(markdown=True),
     "json": lambda report, suite: orjson.dumps(report.to_json(suite)).decode() + "\n",
 }
 

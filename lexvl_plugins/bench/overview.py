@@ -1,7 +1,4 @@
-"""The suite overview: all comparisons of the Lucene engine, target and measured ratios.
-
-python -m lexvl_plugins.bench --suite overview --format markdown --output overview.json
-"""
+"""The suite overview: all comparisons of the Lucene engine, target and measured ratios."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from lexvl_plugins.bench.suite import Options, Ratio, Report
 
 # The clocks in the names of ratios.
 CLOCKS = ("CPU", "wall")
-
 # The same engine with resident postings and with Lucene's.
 RESIDENT = ("ours", "ours-lucene")
 FAISS = ("faiss-flat", "faiss-hnsw")

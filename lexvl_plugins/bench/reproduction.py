@@ -45,8 +45,8 @@ def compare_latency(part: RowPart, work: Prepared, place: Workplace) -> dict[str
         "times faster": ratios["dense / lexical: in all, per query"],
         "times smaller": ratios["dense / lexical: index bytes"],
     }
-    values = {name: values[name] for name in part.measures}
-    return {"values": values, "quantised": True, "documents": lexical_row["items"]}
+    measured = {name: values[name] for name in part.measures}
+    return {"values": measured, "quantised": True, "documents": lexical_row["items"]}
 
 
 def measure_speed(part: RowPart, place: Workplace) -> Finding:
@@ -59,18 +59,21 @@ def measure_speed(part: RowPart, place: Workplace) -> Finding:
     from lexvl_plugins.bench.search import measure as measure_search
 
     suite = part.system.suite
-    options = Options(
-        documents=[suite.documents],
-        shape=[suite.shape],
-        system=[*suite.system],
-        query_count=suite.query_count,
-        query_terms=suite.query_terms,
-        repeats=suite.repeats,
-    )
-    report = measure_search(options)
+    same = {name: getattr(suite, name) for name in ("query_count", "query_terms", "repeats")}
+    report = measure_search(Options([suite.documents], [suite.shape], system=[*suite.system], **same))
     ratios = {ratio.what: ratio.median for ratio in report.ratios}
     note = f"{suite.repeats} rounds in turns; load {report.machine['load_average'][0]}"
     return Finding({name: ratios[name] for name in part.measures}, 0, note=note)
+
+
+def has_twin(part: RowPart) -> bool:
+    """Whether a row names a protocol of latency and a dense model."""
+    return bool(part.system and part.system.protocol and part.system.dense)
+
+
+def has_suite(part: RowPart) -> bool:
+    """Whether a row names a suite."""
+    return bool(part.system and part.system.suite)
 
 
 def list_latency_needs(part: RowPart, place: Workplace) -> list[Need]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -27,24 +27,14 @@ class Options:
 
     documents: Annotated[list[int] | None, offer("Documents of the collection.", min=1)] = None
     shape: Annotated[list[str] | None, offer("Synthetic vectors: mixture (default), splade or vdr.")] = None
-    terms: Annotated[int | None, offer("Terms of a synthetic document; default 150 (at most), 120 or 768.", min=1)] = (
-        None
-    )
-    protocol: Annotated[
-        str | None, offer("vdr-g, stair-9 or lexlip: a lexical and a dense model, as a paper measures.")
-    ] = None
-    shards: Annotated[
-        Path | None, offer("Folder that encode wrote, or .npz of impacts, instead of synthetic vectors.")
-    ] = None
+    terms: Annotated[int | None, offer("Terms of a synthetic document; default 150 at most.", min=1)] = None
+    protocol: Annotated[str | None, offer("vdr-g, stair-9 or lexlip: two models, as a paper measures.")] = None
+    shards: Annotated[Path | None, offer("Folder that encode wrote, or .npz of impacts, instead of drawn ones.")] = None
     dense_shards: Annotated[Path | None, offer("The same corpus by a dense model, for a protocol.")] = None
-    topics: Annotated[str | None, offer("Topics of a protocol: dataset/split or a file; default the corpus's own.")] = (
-        None
-    )
+    topics: Annotated[str | None, offer("Topics of a protocol: dataset/split or a file; default its own.")] = None
     queries: Annotated[Path | None, offer("Encoded queries Q.jsonl[.gz], or .npz, for --shards.")] = None
     query_count: Annotated[int | None, offer("Queries per round; default 200.", min=1)] = None
-    query_terms: Annotated[
-        int | None, offer("Terms of a synthetic query; default 30, of a mixture its own.", min=1)
-    ] = None
+    query_terms: Annotated[int | None, offer("Terms of a synthetic query; default 30, or a mixture's.", min=1)] = None
     hits: Annotated[list[int] | None, offer("Documents per query; repeatable, default 10 and 1000.", min=1)] = None
     system: Annotated[list[str] | None, offer("What to compare; repeatable, default all.")] = None
     repeats: Annotated[int | None, offer("Rounds of alternating runs; default 3.", min=1)] = None
@@ -65,9 +55,6 @@ class Options:
         if len(values) > 1:
             raise UsageError(f"several --{name}: give one")
         return values[0]
-
-
-PERCENTILES = (50, 90, 95, 99)
 
 
 class Ratio(NamedTuple):
@@ -94,7 +81,7 @@ def ratio(what: str, others: Sequence[float], ours: Sequence[float]) -> Ratio:
 def latency(seconds: Sequence[float]) -> dict[str, float]:
     """Percentiles and mean of single queries in milliseconds, and queries per second."""
     milliseconds = np.asarray(seconds) * 1000
-    rows = {f"p{p}_ms": round(float(np.percentile(milliseconds, p)), 3) for p in PERCENTILES}
+    rows = {f"p{p}_ms": round(float(np.percentile(milliseconds, p)), 3) for p in (50, 90, 95, 99)}
     mean = float(milliseconds.mean())
     return {**rows, "mean_ms": round(mean, 3), "queries_per_s": round(1000 / mean, 1)}
 
@@ -106,10 +93,7 @@ def mib(size: float) -> float:
 
 @dataclass(frozen=True)
 class Report:
-    """The results of a suite: single figures, rows by system and case, ratios, and what a reader needs to judge them.
-
-    `machine` has its load at the time when the report was created; `parts` are the reports that this one combines.
-    """
+    """The results of a suite: single figures, rows by system and case, ratios, and what readers need to judge them."""
 
     figures: Mapping[str, Any] = field(default_factory=dict)
     rows: tuple[Mapping[str, Any], ...] = ()
@@ -131,19 +115,12 @@ class Report:
         present = {name: value for name, value in content.items() if value}
         return {"suite": suite, **self.figures, **present, "machine": dict(self.machine)}
 
-    def to_text(self) -> str:
-        """Settings and figures by name, then the two tables, then the notes."""
-        width = max(map(len, [*self.settings, *self.figures]), default=0)
-        return self._blocks(to_text, lambda name, value: f"{name:{width}}  {value}\n")
-
-    def to_markdown(self) -> str:
-        """The same for a README: settings and figures as a list."""
-        return self._blocks(to_markdown, "* {}: {}\n".format)
-
-    def _blocks(self, table: Callable[[Table], str], line: Callable[[str, Any], str]) -> str:
-        """Blocks with an empty line between them."""
+    def to_text(self, markdown: bool = False) -> str:
+        """Settings and figures by name, then the two tables, then the notes; in Markdown for a README."""
+        values, table = {**self.settings, **self.figures}, to_markdown if markdown else to_text
+        width = max(map(len, values), default=0)
         blocks = [
-            "".join(line(name, value) for name, value in {**self.settings, **self.figures}.items()),
+            "".join(f"* {k}: {v}\n" if markdown else f"{k:{width}}  {v}\n" for k, v in values.items()),
             table(tabulate_rows(self.rows)) if self.rows else "",
             table(Table.make_columns(self.ratios, RATIOS)) if self.ratios else "",
             "".join(f"{note}\n" for note in self.notes),

@@ -37,14 +37,7 @@ from lexvl_plugins.exchange.importing import ImportSettings, find_columns, keep_
 def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwrite: bool = False) -> Manifest:
     """Gives a stock index manifest.json, vocab.txt and resident postings, after reading all of it; or nothing changes.
 
-    Args:
-        settings: encoder, dataset and quantiser, which the index does not name; its layout is not used.
-        overwrite: replace a manifest that says something else.
-
-    Raises:
-        ArtefactError: no Lucene index of impacts with ids as Anserini writes it, a damaged one, one with an impact that
-            has no exact scores, or one that has a manifest of another request.
-        UsageError: an index of ours.
+    `settings` has what the index does not name; `overwrite` replaces a manifest that says something else.
     """
     if is_index(index):
         raise UsageError(f"{index}: an index that python -m lexvl_anserini.index built, which needs no other manifest")

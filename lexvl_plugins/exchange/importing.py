@@ -44,16 +44,12 @@ if TYPE_CHECKING:
 
 # Packages whose versions decide the bytes of imported shards.
 VERSIONED = ("lexvl-anserini", "numpy")
-
 # The document side of integers, which are impacts already, unless the caller says how they came about.
 AS_THEY_ARE = SideQuantiser("fixed", None, 1.0)
 
 
 class Vectors(Protocol):
-    """The documents of a file of vectors, which is open and checked.
-
-    A class of it takes the file, a folder for temporary files, the number of documents that are read at once, and
-    whether it percent-encodes ids.
+    """The documents of a file of vectors, open and checked; made of file, temporary folder, `span` and `escape_ids`.
 
     Attributes:
         terms: terms of its columns.
@@ -87,8 +83,6 @@ class ImportSettings:
         corpus: name of the dataset that the documents belong to; default the name of the file.
         model: encodes queries, and names the dimensions; None for terms of the file alone.
         quantiser: of weights that are no integers, and of queries; integers stay, and were made by it.
-        layout: of the shards.
-        escape_ids: percent-encode white space and control characters in ids.
         ids: for a matrix, the file with the ids of its rows.
         vocabulary: for a matrix, the file with the terms of its columns; default the model's.
     """
@@ -148,15 +142,7 @@ def import_file(
 ) -> Manifest:
     """Writes the vectors of a file, or of a folder of JSON lines, as shards: all documents or none.
 
-    Args:
-        output: a new folder; a finished one of the same request stays as it is.
-        overwrite: replace a folder of another request.
-        progress: called with the number of documents just written.
-
-    Raises:
-        UsageError: the name says no format that is read, or an option is for another format.
-        DataError: the file is missing, damaged or malformed.
-        ArtefactError: the output holds something else, or the disk is full.
+    A finished folder of the same request stays as it is; `overwrite` replaces one of another request.
     """
     suffix = "" if source.is_dir() else get_plain_suffix(source)
     if suffix not in READERS or not suffix and not source.is_dir():
@@ -230,10 +216,8 @@ def _write_shards(
 def find_columns(terms: Sequence[str], vocabulary: Vocabulary) -> np.ndarray:
     """Finds the dimension of each term of the file, int32."""
     if strange := [term for term in terms if term not in vocabulary.dimension]:
-        raise DataError(
-            f"{len(strange):,} of {len(terms):,} terms, the first is {strange[0]!r}, are not in the encoder's "
-            f"vocabulary of {len(vocabulary):,}; name the encoder that made these vectors, or none"
-        )
+        which = f"{len(strange):,} of {len(terms):,} terms, the first is {strange[0]!r}"
+        raise DataError(f"{which}, are not in the encoder's vocabulary; name the encoder of these vectors, or none")
     return np.array([vocabulary.dimension[term] for term in terms], np.int32)
 
 

@@ -20,16 +20,7 @@ from lexvl_anserini.ground.records import Document
 
 
 class Sample(NamedTuple):
-    """A picture in a package.
-
-    Attributes:
-        title: what it is a picture of; also its id, with hyphens.
-        package: that has the file, as it is imported.
-        file: below the package's folder.
-        sha256: the first 16 digits: licence and credit are of this file and no other.
-        licence: of the picture.
-        credit: whose it is.
-    """
+    """A picture in a package; the title, with hyphens, is its id, and the licence is that of a file of this SHA-256."""
 
     title: str
     package: str

@@ -39,19 +39,12 @@ from lexvl_plugins.stores.store import MISSING, ImpactStore, StorePlace, parse_u
 URL = "url"
 STORED = "store"
 ALLOW_INEXACT = "allow_inexact"
-
 _SWITCH = {"true": True, "false": False, "1": True, "0": False}
 
 
 @dataclass(frozen=True)
 class StoreOptions(EngineOptions):
-    """How an index in a store is built.
-
-    Attributes:
-        place: of the index.
-        allow_inexact: build it also where the store rounds impacts or scores.
-        settings: of the store, all that its class names.
-    """
+    """How an index in a store is built; `allow_inexact` also where the store rounds impacts or scores."""
 
     place: StorePlace
     allow_inexact: bool = False
@@ -63,12 +56,7 @@ class StoreOptions(EngineOptions):
 
 
 class StoreEngine(ImpactEngine):
-    """An index of impacts in a store.
-
-    Attributes:
-        name: a row of `registry.ENGINES`.
-        stores: the classes of stores by the form of their URLs, "" for all other forms.
-    """
+    """An index of impacts in a store; `stores` are its classes of stores by the form of URLs, "" for all others."""
 
     name: ClassVar[str]
     stores: ClassVar[Mapping[str, type[ImpactStore]]]
@@ -108,9 +96,8 @@ class StoreEngine(ImpactEngine):
                     raise ArtefactError(f"{place}: built again since this command began; run it again")
                 documents, expected = self.store.count() - notes, manifest.counts.documents
             if documents != expected:
-                raise ArtefactError(
-                    f"{place}: {documents:,} documents, the manifest says {expected:,}; build it again (--overwrite)"
-                )
+                numbers = f"{documents:,} documents, the manifest says {expected:,}"
+                raise ArtefactError(f"{place}: {numbers}; build it again (--overwrite)")
         except BaseException:
             self.store.close()
             raise
@@ -119,9 +106,7 @@ class StoreEngine(ImpactEngine):
     def options(cls, given: Mapping[str, Any]) -> StoreOptions:
         """The URL, whether a store may round, and what the store has of its own."""
         if URL not in given:
-            raise UsageError(
-                f"engine {cls.name} writes to a store, not to a folder; give --index a URL (docs/stores.md)"
-            )
+            raise UsageError(f"engine {cls.name} writes to a store; give --index a URL (docs/stores.md)")
         place = parse_url(given[URL])
         allowed = _SWITCH.get(str(given.get(ALLOW_INEXACT, False)).lower())
         if allowed is None:
@@ -182,11 +167,7 @@ class StoreEngine(ImpactEngine):
             yield self._search_vector(query.query_id, vector, hits)
 
     def search_tree(self, query_id: str, clause: Clause, hits: int) -> RankedList:
-        """The ranked list of a tree of terms, ids, filters of terms and integer factors.
-
-        Raises:
-            UsageError: another clause, or a tree that matches documents which share no scored term with it.
-        """
+        """The ranked list of a tree of terms, ids, filters of terms and integer factors."""
         check_count("hits", hits)
         check_tree(clause)
         refuse_unsearchable(clause, self.name)
@@ -195,10 +176,8 @@ class StoreEngine(ImpactEngine):
         self._refuse_rounding(query_id, bound(clause, self.bound))
         named = find_ids(clause)
         if named is None and not has_scored_term(clause):
-            raise UsageError(
-                f"topic {query_id!r}: documents match that share no scored term with the query, which {self.name} "
-                "does not search; build an index with --engine lucene for this"
-            )
+            what = "documents match that share no scored term with the query"
+            raise UsageError(f"topic {query_id!r}: {what}; build an index with --engine lucene for this")
         with self.lock, self.store.errors():  # one thread at a time
             scored = self._find(clause, hits) if named is None else self._score(clause, sorted(named))
         return rank_hits(query_id, scored, hits)
@@ -238,10 +217,8 @@ class StoreEngine(ImpactEngine):
         with self.lock, self.store.errors():  # one thread at a time
             best = fetch_best(self.store, dims, weights, hits)
         if self.exact and (strange := next((hit for hit in best if hit[1] != int(hit[1])), None)):
-            raise ArtefactError(
-                f"topic {query_id!r}: document {strange[0]!r} has the score {strange[1]} in {self.store.title}, "
-                "expected an integer; the store rounds, build the index with --engine lucene"
-            )
+            what = f"document {strange[0]!r} has the score {strange[1]} in {self.store.title}, expected an integer"
+            raise ArtefactError(f"topic {query_id!r}: {what}; the store rounds, build the index with --engine lucene")
         return rank_hits(query_id, best, hits)
 
     def _known(self, vector: Mapping[str, int]) -> tuple[list[int], list[int]]:

@@ -15,10 +15,8 @@ from lexvl_plugins.stores.store import ImpactStore
 
 Scored = list[tuple[str, float]]
 Result = TypeVar("Result")
-
 # How many more than the hits are fetched at first, to see past ties at the cut.
 MARGIN = 16
-
 # Documents whose vectors one request fetches.
 VECTORS = 256
 
@@ -59,9 +57,8 @@ def is_long(store: ImpactStore, dims: Sequence[int]) -> bool:
 def fetch_top(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], count: int) -> Fetched:
     """The `count` best documents of a query; of more terms than the store takes, by Fagin's threshold algorithm.
 
-    Each part of a long query has a list of its own. A document in none of the lists scores at most the sum of their
-    last scores; those in the lists are scored with their stored vectors. The lists grow until `count` documents score
-    as much as any other can.
+    A document in none of the parts' lists scores at most the sum of their last scores; those in the lists are scored
+    with their stored vectors. The lists grow until `count` documents score as much as any other can.
     """
     if not is_long(store, dims):
         hits = store.top(dims, weights, count)
@@ -151,12 +148,7 @@ def find_ids(clause: Clause) -> frozenset[str] | None:
         return frozenset(leaf.doc_ids) if isinstance(leaf, Ids) else None
 
     return fold(
-        clause,
-        read_leaf,
-        all_of=intersect,
-        any_of=unite,
-        negated=lambda _, ids: None,
-        scaled=lambda _, ids: ids,
+        clause, read_leaf, all_of=intersect, any_of=unite, negated=lambda _, ids: None, scaled=lambda _, ids: ids
     )
 
 

@@ -20,13 +20,10 @@ from lexvl_plugins.stores.engine import StoreEngine
 from lexvl_plugins.stores.store import MISSING, UNREACHABLE, ImpactStore, StoreRow, Trouble, make_key
 
 TIMEOUT_S = 120
-
 # The greatest boost of a linear query.
 MOST_WEIGHT = 64
-
 # Hits of one request; further ones follow after the last.
 PAGE = 10_000
-
 # Further requests to a server that is too busy; the pauses before them are 1, 2, 4, ... seconds.
 RETRIES = 7
 
@@ -89,9 +86,7 @@ class OpenSearchStore(ImpactStore):
         if indices.exists_alias(name=name):
             tables = sorted(indices.get_alias(name=name))
             if len(tables) != 1 or not self.is_ours(tables[0]):
-                raise ArtefactError(
-                    f"{self.place}: an alias of {', '.join(tables)}, no index of ours; name another index"
-                )
+                raise ArtefactError(f"{self.place}: an alias of {tables}, no index of ours; name another index")
             self.table = tables[0]
             return True
         if indices.exists(index=name):
@@ -190,11 +185,7 @@ class OpenSearchStore(ImpactStore):
 
 
 def read_single(score: float) -> float:
-    """The float of 32 bits that a decimal stands for.
-
-    >>> read_single(1234567.9)
-    1234567.875
-    """
+    """The float of 32 bits that a decimal is the shortest text of."""
     return float(np.float32(score))
 
 

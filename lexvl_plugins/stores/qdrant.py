@@ -25,22 +25,17 @@ from lexvl_plugins.stores.store import MISSING, UNREACHABLE, ImpactStore, StoreR
 
 # Queries over any kind of vector, which replaced one call per kind.
 LEAST_VERSION = (1, 10)
-
 TIMEOUT_S = 120
 # For the server to index what it stored.
 INDEXING_S = 1800
-
 # The name of the vector in a point.
 VECTOR = "impacts"
-
 # Datatypes of Qdrant's index of vectors: significant bits of an impact that it keeps; uint8 scales them, and keeps none
 # for sure.
 DATATYPES: Mapping[str, int] = {"float32": 24, "float16": 11, "uint8": 0}
-
 # A file of a folder that the client serves, and of a folder of Qdrant Edge.
 META = "meta.json"
 CONFIG = "edge_config.json"
-
 LOCKED = Trouble("another process has the folder open", "wait for it, or run a Qdrant server")
 
 

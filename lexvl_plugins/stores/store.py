@@ -31,12 +31,9 @@ from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra
 # The forms of URLs: those of servers, and those of folders of each engine.
 SERVERS = ("http", "https")
 FOLDERS: Mapping[str, tuple[str, ...]] = MappingProxyType({"opensearch": (), "qdrant": ("file", "edge")})
-
 PORTS: Mapping[str, int] = MappingProxyType({"opensearch": 9200, "qdrant": 6333})
-
 # Several slashes become one where a path of the standard library holds a URL.
 _URL = re.compile(rf"({'|'.join(PORTS)})(?:\+(\w*))?:(/*)(.*)", re.DOTALL)
-
 # Names that every store takes; a suffix of an unfinished index still fits.
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
@@ -54,16 +51,7 @@ _LOGINS: dict[str, Login] = {}
 
 @dataclass(frozen=True)
 class StorePlace:
-    """Where an index is; its text is the URL without a login.
-
-    Attributes:
-        engine: a row of `registry.ENGINES`.
-        form: http, https, file or edge.
-        host, port: of a server; empty and 0 of a folder.
-        path: between host and name, or a folder; may be empty.
-        name: of the index.
-        url_login: login of the URL.
-    """
+    """Where an index is; its text is the URL without a login. A folder has neither host nor port."""
 
     engine: str
     form: str
@@ -113,10 +101,8 @@ def parse_url(index: str | Path) -> StorePlace:
         raise UsageError(f"{shown}: parameters after `?`; expected none, and a login before the host")
     before, _, name = rest.rpartition("/")
     if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"{shown}: the name of the index is {name[:60]!r}, expected at most 40 lower-case letters, digits and "
-            "underscores, a letter first, which every store takes"
-        )
+        expected = "at most 40 lower-case letters, digits and underscores, a letter first"
+        raise UsageError(f"{shown}: the name of the index is {name[:60]!r}, expected {expected}")
     if form in FOLDERS[engine]:
         folder = Path(("/" if slashes else "") + before)
         return StorePlace(engine, form, "", 0, str(folder.absolute()), name)
@@ -138,14 +124,7 @@ SUFFIX = "_lexvl_"
 
 
 class StoreRow(NamedTuple):
-    """A row of a table: a document, or a note.
-
-    Attributes:
-        doc_id: the id of the document; `name_note` of a note.
-        dims: in ascending order.
-        impacts: of each dimension.
-        note: text of a note; empty for a document.
-    """
+    """A row of a table: a document with its dimensions, ascending, and impacts; or a note, named by `name_note`."""
 
     doc_id: str
     dims: Sequence[int] = ()
@@ -247,11 +226,7 @@ class ImpactStore(ABC):
 
     @abstractmethod
     def open(self) -> bool:
-        """Directs queries to the published table; False if the store has nothing of that name.
-
-        Raises:
-            ArtefactError: what has that name was not published by `publish`.
-        """
+        """Directs queries to the published table; False without one, an error for one that is not ours."""
 
     @abstractmethod
     def begin(self) -> None:

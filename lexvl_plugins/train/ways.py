@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from lexvl_eval.reproduction.matrix import Way, no_cost, nothing_needed
-from lexvl_eval.reproduction.prepared import estimate_retrieval, list_retrieval_needs
+from lexvl_anserini.ground.registry import Way
 
-from lexvl_plugins.train.reproduction import can_be_counted
-
-TRAINED = Way("lexvl_plugins.train.reproduction:measure_trained", list_retrieval_needs, estimate_retrieval)
-COUNT = Way("lexvl_plugins.train.reproduction:count_parameters", nothing_needed, no_cost, can_be_counted)
+_HOME, _NEEDED = "lexvl_plugins.train.reproduction", "lexvl_eval.reproduction.prepared"
+TRAINED = Way(f"{_HOME}:measure_trained", f"{_NEEDED}:list_retrieval_needs", f"{_NEEDED}:estimate_retrieval")
+COUNT = Way(f"{_HOME}:count_parameters", fitting=f"{_HOME}:can_be_counted")

@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 
 class BEIRSearch(BaseSearch):
-    """An encoder and its index as a search of BEIR.
-
-    Args:
-        model: encodes documents and queries.
-        batch_size: inputs per forward pass.
-    """
+    """An encoder and its index as a search of BEIR; `batch_size` inputs per forward pass."""
 
     def __init__(self, model: Encoder, batch_size: int = 32):
         self.model, self.batch_size = model, batch_size

@@ -15,12 +15,9 @@ from lexvl_anserini.searching.searcher import Searcher
 
 
 class LexVLRetriever(BaseRetriever):
-    """Finds documents in an index.
+    """Finds `k` documents per query in an index, its folder, or its URL in a store.
 
-    Attributes:
-        index: an index, its folder, or its URL in a store.
-        k: documents per query.
-        data_dir: where the corpus is, for an index that stores no texts; None for the place in its manifest.
+    `data_dir` is where the corpus is, for an index that stores no texts; None for the place in its manifest.
     """
 
     index: Any

@@ -15,16 +15,7 @@ if TYPE_CHECKING:
 
 
 def load_packaged(model_name: str, revision: str | None = None, **kwargs: Any) -> SearchProtocol:
-    """Loads the packaged model of an entry.
-
-    Args:
-        model_name: `lexvl/` and the name of a packaged checkpoint.
-        revision: the first 40 digits of the checkpoint's digest, None for any.
-        kwargs: encoder, the name of ours; device; options of the encoder.
-
-    Raises:
-        UsageError: the installed package has another revision.
-    """
+    """Loads the packaged model of an entry, `lexvl/<checkpoint>`, of this revision; None for any."""
     from lexvl_plugins.exchange.adapters.mteb_search import PackagedSearch
 
     return PackagedSearch(model_name, revision, **kwargs)

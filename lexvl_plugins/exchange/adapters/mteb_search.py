@@ -53,9 +53,9 @@ class MTEBSearch:
         return ModelMeta.create_empty({**facts, "framework": ["PyTorch"], "similarity_fn_name": "dot"})
 
     def index(self, corpus: Any, *, task_metadata: Any, num_proc: int | None = None, **others: Any) -> None:
-        """Encodes and indexes the corpus of a task's subset, with the columns id, title, text or image.
+        """Encodes and indexes the corpus of a task's subset (id, title, text or image), in place of the one before.
 
-        It replaces the one before. `encode_kwargs` are options of encoders, of which `batch_size` counts.
+        Of `encode_kwargs`, `batch_size` counts.
         """
         batch_size = int((others.get("encode_kwargs") or {}).get("batch_size", 32))
         rows = self._read_rows(corpus, task_metadata, "document", batch_size)
@@ -78,9 +78,6 @@ class MTEBSearch:
         """Finds the best `top_k` documents of each query: {query id: {document id: score}}.
 
         `top_ranked` has the candidates of each query, which are ranked instead of the corpus.
-
-        Raises:
-            UsageError: no corpus is indexed.
         """
         if self.corpus is None:
             raise UsageError("MTEB searches before it indexes; call index first")
@@ -124,9 +121,6 @@ class PackagedSearch(MTEBSearch):
         encoder: a row of `cards.CARDS`.
         device: auto, cpu, cuda, cuda:1, mps.
         options: of the encoder.
-
-    Raises:
-        UsageError: the checkpoint has another revision, or `name` has another organisation.
     """
 
     def __init__(self, name: str, revision: str | None = None, *, encoder: str, device: str = "auto", **options: Any):
@@ -136,17 +130,10 @@ class PackagedSearch(MTEBSearch):
         self._load = partial(load_encoder, encoder, checkpoint, device=device, **options)
         super().__init__(self._load(), name)
         if revision not in (None, installed := get_revision(self.model)):
-            raise UsageError(
-                f"{name}: MTEB's entry has revision {revision}, the installed package has {installed}; install the "
-                "version of lexvl-anserini that has the entry's revision, or pass the installed one as revision"
-            )
+            raise UsageError(f"{name}: MTEB's entry has revision {revision}, the installed package has {installed}")
 
     def index(self, corpus: Any, *, task_metadata: Any, num_proc: int | None = None, **others: Any) -> None:
-        """Indexes as `MTEBSearch.index`, by the encoder in the direction of the task.
-
-        Raises:
-            UsageError: the model does not read the modalities of the task.
-        """
+        """Indexes as `MTEBSearch.index`, by the encoder in the direction of the task."""
         category, pictures = task_metadata.category, CARDS[self.model.name].reads_images
         if category not in (DIRECTIONS if pictures else ("t2t",)):
             reads = f"has the categories {', '.join(DIRECTIONS)}" if pictures else "reads texts only"

@@ -29,10 +29,6 @@ def make_task(dataset: Dataset, name: str | None = None, languages: Iterable[str
         dataset: with topics and judgements.
         name: of the task in results; default letters and digits of the dataset's name.
         languages: of its texts, as MTEB writes them.
-
-    Raises:
-        DataError: no judgement has a relevant document, or judgements name a topic that the dataset lacks.
-        UsageError: `name` has no letter or digit.
     """
     from mteb.abstasks.retrieval import AbsTaskRetrieval
     from mteb.abstasks.task_metadata import TaskMetadata

@@ -30,10 +30,7 @@ if TYPE_CHECKING:
 class PyTerrierRetriever(pt.Transformer):
     """Adds the documents that an index finds: qid, query -> qid, query, docno, score, rank (from 0).
 
-    Args:
-        index: an index, or its folder.
-        hits: documents per query at most.
-        model: encodes queries; default the encoder of the index.
+    `hits` is the number of documents per query at most; `model` encodes queries, default the encoder of the index.
     """
 
     def __init__(self, index: Index | Path | str, hits: int = DEFAULT_HITS, model: Encoder | None = None):
@@ -58,10 +55,7 @@ class PyTerrierRetriever(pt.Transformer):
 class PyTerrierIndexer(pt.Indexer):
     """Encodes and indexes documents: `PyTerrierIndexer(model, "indexes/mine").index(dataset.get_corpus_iter())`.
 
-    Args:
-        model: encodes documents.
-        folder: gets the shards and the index; PyTerrierRetriever(indexer.index(...)) searches it.
-        fields: of a document: `title` is its title, the others are its text, joined with blanks.
+    `folder` gets the shards and the index; of the fields `title` is the title, the others are the text.
     """
 
     def __init__(self, model: Encoder, folder: Path | str, fields: Iterable[str] = ("title", "text")):

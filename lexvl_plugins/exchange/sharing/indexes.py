@@ -37,12 +37,18 @@ from lexvl_anserini.ground.manifest import PLACES, EncoderRef, Manifest
 from lexvl_anserini.ground.records import Measurement
 from lexvl_anserini.ground.registry import CORPORA, ENGINES
 from lexvl_plugins.cluster.storage import fetch, place, publish_after
-from lexvl_plugins.exchange.sharing.committing import HUB_FILES, HubPlace, check_name, copy_files, hub_errors
+from lexvl_plugins.exchange.sharing.committing import (
+    HUB_FILES,
+    HubPlace,
+    check_name,
+    copy_files,
+    describe_strangers,
+    hub_errors,
+)
 from lexvl_plugins.exchange.sharing.model_card import draw_measures, draw_table
 
 DATASET = "dataset"
 PROCESS_FILES = (".lock", ".part")
-
 # Families of corpora whose colon a name of other projects follows, not a path.
 NAMED = frozenset({"irds"})
 
@@ -123,12 +129,8 @@ def push_index(
 ) -> dict[str, Any]:
     """Copies an index with its card to the hub or to storage, whole or not at all; returns what the command prints.
 
-    Args:
-        licence: of the documents, an id of the hub (cc-by-4.0, other ...).
-        measures: values of runs over this index, as `lexvl score` computes them.
-        private: whether a new data set of the hub is private.
-        overwrite: replace files that no push wrote.
-        with_places: push an index that names folders of this machine.
+    `measures` are values of runs over this index; `overwrite` replaces files that no push wrote; `with_places` pushes
+    an index that names folders of this machine.
     """
     stored = "://" in target
     hub = HubPlace(target, DATASET, REPORT, "lexvl push", "--overwrite", private, overwrite=overwrite)
@@ -139,10 +141,8 @@ def push_index(
         why = "which becomes public and which others do not have; index data and encoders with names of their own"
         refuse_places(str(index), index, manifest, why)
     if deleted := read_report(index).deleted:
-        raise ArtefactError(
-            f"{index}: {deleted} deleted documents are in its files until these are written again, and would become "
-            f"public; push a new index without them: python -m lexvl_anserini.index {index} --index NEW"
-        )
+        remedy = f"push a new index without them: python -m lexvl_anserini.index {index} --index NEW"
+        raise ArtefactError(f"{index}: {deleted} deleted documents are still in its files; {remedy}")
     with TemporaryDirectory(prefix="lexvl-push-") as home:
         folder = Path(home) / "index"
         copy_index(index, folder)
@@ -153,21 +153,14 @@ def push_index(
         with publish_after(there := place(target)):
             held = sorted(list_names(there)) if there.is_dir() else []
             if held and REPORT not in held and not overwrite:
-                raise ArtefactError(
-                    f"{there}: holds {len(held)} files that lexvl push did not write, such as {held[0]!r}; name "
-                    "another folder, or replace them (--overwrite)"
-                )
+                raise ArtefactError(describe_strangers(there, held, hub.writer, hub.replace_by))
             shutil.rmtree(there, ignore_errors=True)
             shutil.copytree(folder, there)
         return {"index": target, **rows}
 
 
 def pull_index(source: str, index: Path, overwrite: bool = False, with_places: bool = False) -> dict[str, Any]:
-    """Copies an index from the hub or from storage, with every file compared with its digest; returns what to print.
-
-    Raises:
-        ArtefactError: INDEX is there, a file arrived damaged, what arrived is no index, or it names folders.
-    """
+    """Copies an index from the hub or from storage, with every file compared with its digest; returns what to print."""
     if index.exists() and (not index.is_dir() or any(index.iterdir())) and not overwrite:
         raise ArtefactError(f"{index}: is there; name another folder, or replace it (--overwrite)")
     commit = {}

@@ -58,25 +58,18 @@ def save_pretrained(
     measures: Sequence[Measurement] = (),
     overwrite: bool = False,
 ) -> Path:
-    """Writes the encoder into a folder that `load_encoder` loads with equal vectors, with a model card.
+    """Writes the encoder into a folder that `load_encoder` loads with equal vectors, with a card; returns the folder.
 
     The checkpoint's files are copied as they are. Options that differ from the defaults stay with the folder;
     sentence-transformers' SparseEncoder loads lexical encoders from it too.
 
     Args:
+        encoder: with a checkpoint, which has not changed since it was loaded.
         folder: new or empty; it appears whole or not at all.
         licence: of these weights, an id of the hub such as apache-2.0; None for unknown.
         language: of the texts, as codes.
         measures: values over whole datasets, for the card.
         overwrite: replace what is in the folder.
-
-    Returns:
-        The folder.
-
-    Raises:
-        UsageError: the encoder has no checkpoint, or metadata of the card that is not valid.
-        CheckpointError: its checkpoint changed since it was loaded.
-        ArtefactError: the folder is not empty, or the disk is full.
     """
     return _save(encoder, Path(folder), ModelCardFacts(licence, language, measures), overwrite)
 
@@ -95,21 +88,16 @@ def push_to_hub(
 ) -> str:
     """Writes what `save_pretrained` writes into a model of the Hugging Face hub, in one commit; returns its URL.
 
-    The files replace those that an earlier push wrote.
+    The files replace those that an earlier push wrote. After an error, nothing is committed.
 
     Args:
+        encoder, licence, language, measures: as for `save_pretrained`.
         repo_id: `owner/name`; created if it is not there.
-        licence, language, measures: as for `save_pretrained`.
         private: of a new model; default as the owner's settings.
         token: default that of `hf auth login`, or HF_TOKEN.
         message: of the commit.
         branch: an existing one; default main.
         overwrite: replace files that no `push_to_hub` wrote.
-
-    Raises:
-        UsageError: not a name of a model; also as `save_pretrained`.
-        LexvlError: no token or one without the right to write, other files in the model, or a hub that cannot be
-            reached; nothing is committed then.
     """
     hub = HubPlace(repo_id, "model", SAVED, "push_to_hub", "overwrite=True", private, token, branch, overwrite)
     hub.check()
@@ -130,11 +118,7 @@ def _save(model: Encoder, folder: Path, facts: ModelCardFacts, overwrite: bool =
 
 
 def write_encoder(model: Encoder, folder: Path) -> Checkpoint:
-    """Copies checkpoint and parts into a folder, and describes them for `load_encoder` and for SparseEncoder.
-
-    Returns:
-        The checkpoint of the weights: that of the encoder, or that which a saved folder holds.
-    """
+    """Copies a checkpoint and parts into a folder, for `load_encoder` and SparseEncoder; returns the checkpoint."""
     if model.checkpoint is None:
         raise UsageError(f"encoder {model.name!r} was loaded from no checkpoint; there is nothing to save")
     checkpoint = find_checkpoint(model.checkpoint)

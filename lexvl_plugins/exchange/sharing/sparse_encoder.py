@@ -34,10 +34,9 @@ def as_sparse_encoder(model: Encoder) -> SparseEncoder:
 
 
 class LexicalModule(InputModule):
-    """A lexical encoder as the only module of a SparseEncoder.
+    """A lexical encoder as the only module of a SparseEncoder; `encode_query` takes the query side, all else the other.
 
-    `encode_query` takes the query side, all else the document side; an input that this side does not read (a text,
-    where documents are images) takes the other.
+    An input that this side does not read (a text, where documents are images) takes the other.
     """
 
     forward_kwargs = {"task"}
@@ -114,7 +113,7 @@ class LexicalModule(InputModule):
     ) -> LexicalModule:
         """Loads the module of a folder, or of a model of the hub, that `save_pretrained` wrote.
 
-        The token is that of `hf auth login` or HF_TOKEN, and the cache that of the hub; other arguments have no effect.
+        The token is that of `hf auth login` or HF_TOKEN; other arguments have no effect.
         """
         if Path(model_name_or_path).is_dir():
             return cls(load_saved(str(Path(model_name_or_path, subfolder))))

@@ -22,8 +22,7 @@ INDEX = Report(
     ),
 )
 THREADS = Report(
-    {"open_ms": 7.5},
-    ratios=(Ratio("ours: batch of queries, 1 thread / 2 threads, wall, k=10", 1.9, 1.8, 2.0, 3),),
+    {"open_ms": 7.5}, ratios=(Ratio("ours: batch of queries, 1 thread / 2 threads, wall, k=10", 1.9, 1.8, 2.0, 3),)
 )
 OTHERS = {
     "search": Report(notes=("a is approximate",)),
@@ -66,7 +65,7 @@ def test_the_command_prints_markdown_and_writes_parts(monkeypatch, tmp_path):
 
 
 def test_a_report_as_markdown():
-    lines = replace(INDEX, rows=({"system": "ours", "bytes": 1234},)).to_markdown().splitlines()
+    lines = replace(INDEX, rows=({"system": "ours", "bytes": 1234},)).to_text(markdown=True).splitlines()
     assert lines[:2] == ["* documents: 5", "* terms_per_document: 2"]
     assert lines[3:6] == ["| system | bytes |", "|---|--:|", "| ours | 1,234 |"]
     assert "| stock / ours: index bytes | 1.00 | 1.00 | 1.00 | 1 |" in lines

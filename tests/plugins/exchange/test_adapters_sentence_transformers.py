@@ -14,7 +14,6 @@ from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_plugins.exchange.adapters.sentence_transformers_search import semantic_search_lucene
 
 torch = pytest.importorskip("torch")
-
 CORPUS = [[0.0, 2.0, 1.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 2.0, 1.0]]
 QUERIES = [[0.0, 1.0, 0.0], [3.0, 0.0, 0.5], [0.0, 0.0, 0.0]]
 

@@ -28,7 +28,6 @@ from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.exchange.adapters.sentence_transformers_search import semantic_search_lucene
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
-
 Lists = dict[str, dict[str, float]]
 
 

@@ -46,10 +46,7 @@ def ciff(lists: Sequence[bytes], ids: Sequence[str], header: bytes | None = None
 
 
 # Two terms in three documents.
-SOUND = (
-    postings_list("a", [posting(0, 3), posting(2, 300)], 2),
-    postings_list("b", [posting(1, 1)], 1),
-)
+SOUND = (postings_list("a", [posting(0, 3), posting(2, 300)], 2), postings_list("b", [posting(1, 1)], 1))
 IDS = ("x", "y", "z")
 
 

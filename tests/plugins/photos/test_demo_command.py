@@ -29,7 +29,6 @@ from lexvl_plugins.photos import demo as quickstart
 from lexvl_plugins.photos.demo import INDEXES, QUERIES, SYSTEMS, DemoOptions, command, list_steps
 
 SCENES = 8
-
 Demo = Callable[..., None]
 
 
@@ -175,7 +174,7 @@ def test_the_commands_write_the_same(tmp_path: Path, finished: Finished, name: s
     for system in (system for system in SYSTEMS if system.searched == name):
         run = tmp_path / f"{system.run}.trec"
         settings = [f"{key}={value}" for key, value in system.settings.items()]
-        search(index=str(tmp_path / name), hits=100, settings=settings, output=str(run), **common)
+        search(index=str(tmp_path / name), hits=100, settings=settings, output=run, **common)
         assert run.read_bytes() == (finished.folder / "runs" / run.name).read_bytes()
 
 

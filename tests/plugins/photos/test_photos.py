@@ -75,13 +75,7 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> Answered:
         printed: list[str] = []
         capture.setattr("lexvl_plugins.photos.command.typer.echo", printed.append)
         capture.setattr("lexvl_plugins.photos.command.log.info", lambda *line: logs.append(line[0] % line[1:]))
-        command(
-            folder=Path("pics"),
-            queries=["a red boat", "two dogs"],
-            hits=2,
-            checkpoint="demo-vdr",
-            device="cpu",
-        )
+        command(folder=Path("pics"), queries=["a red boat", "two dogs"], hits=2, checkpoint="demo-vdr", device="cpu")
     finally:
         capture.undo()
     return Answered(folder, root / "lexvl-photos" / "pics", "\n".join(printed), logs)

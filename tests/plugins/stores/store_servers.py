@@ -25,19 +25,12 @@ PACKAGES = {
     "qdrant-edge": ("qdrant_edge",),
     "opensearch": ("opensearchpy", "osmem_server"),
 }
-FOLDERS = {
-    "qdrant": "qdrant+file:{}/qdrant/",
-    "qdrant-edge": "qdrant+edge:{}/edge/",
-}
+FOLDERS = {"qdrant": "qdrant+file:{}/qdrant/", "qdrant-edge": "qdrant+edge:{}/edge/"}
 KINDS = ("memory", *PACKAGES)
 # The URL of an index by its name.
 UrlOf = Callable[[str], str]
-
 # Where tests find a real server of a store: its URL without the name of an index.
-VARIABLES = {
-    "qdrant": "LEXVL_TEST_QDRANT",
-    "opensearch": "LEXVL_TEST_OPENSEARCH",
-}
+VARIABLES = {"qdrant": "LEXVL_TEST_QDRANT", "opensearch": "LEXVL_TEST_OPENSEARCH"}
 
 
 class MemoryStore(ImpactStore):

@@ -35,7 +35,6 @@ from lexvl_plugins.stores.store import parse_url
 from tests.plugins.stores.store_servers import KINDS, PACKAGES, UrlOf, opened, serving, tables_of
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack(share=0.3)]
-
 TERMS = [f"t{number}" for number in range(9)]
 QUERIES = [ImpactQuery("all", dict.fromkeys(TERMS, 1)), ImpactQuery("some", {"t1": 3, "t2": 200, "t8": 7})]
 # Errors of each client, made by their classes.

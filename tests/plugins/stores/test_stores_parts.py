@@ -143,8 +143,7 @@ def answering(status: int, content: dict[str, Any]) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "variable"),
-    [("qdrant", "QDRANT_API_KEY"), ("opensearch", "OPENSEARCH_USER and OPENSEARCH_PASSWORD")],
+    ("name", "variable"), [("qdrant", "QDRANT_API_KEY"), ("opensearch", "OPENSEARCH_USER and OPENSEARCH_PASSWORD")]
 )
 def test_a_login_that_is_refused(name: str, variable: str) -> None:
     pytest.importorskip(CLOSED[name][0], reason=f"the extra [{name}] is not installed")
