@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,6 @@ from lexvl_anserini.ground.records import Vocabulary
 from lexvl_anserini.shards.reading import Columns, check_shards, read_shard, read_vocabulary, shard_pieces
 from lexvl_plugins.bench.collection import read_queries
 from lexvl_plugins.bench.processes import Ready, time_each
-from lexvl_plugins.bench.suite import median
 
 # Share of the exact hits that an approximate engine has to find.
 RECALL = 0.99

@@ -18,6 +18,7 @@ from functools import partial
 from hashlib import sha256
 from itertools import islice, product
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import numpy as np
@@ -38,7 +39,6 @@ from lexvl_anserini.searching.index_runs import plan_run, write_index_run
 from lexvl_anserini.searching.search import Search
 from lexvl_anserini.searching.searcher import Searcher
 from lexvl_plugins.bench.processes import Stopwatch, time_each
-from lexvl_plugins.bench.suite import median
 from lexvl_plugins.cluster.options import RunnerOptions
 from lexvl_plugins.cluster.ray_connect import OBJECT_STORE, import_ray
 from lexvl_plugins.cluster.runners import run_on

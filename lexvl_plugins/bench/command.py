@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NamedTuple
 
@@ -21,7 +22,7 @@ from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.registry import import_home
 from lexvl_plugins.bench.collection import write_corpus
 from lexvl_plugins.bench.processes import Stopwatch, check_system, take_turns
-from lexvl_plugins.bench.suite import Options, Report, median
+from lexvl_plugins.bench.suite import Options, Report
 
 
 class Suite(NamedTuple):

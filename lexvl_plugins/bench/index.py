@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from lexvl_anserini.engines import jvm
@@ -17,7 +18,7 @@ from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_plugins.bench.collection import describe, open_workdir, prepare, read_queries
 from lexvl_plugins.bench.processes import Outcome, Stopwatch, read_peak, run_once, take_turns
-from lexvl_plugins.bench.suite import Options, Ratio, Report, median, mib, ratio
+from lexvl_plugins.bench.suite import Options, Ratio, Report, mib, ratio
 from lexvl_plugins.bench.systems import INDEXERS, choose_systems
 
 DOCUMENTS = 20_000

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 from lexvl_eval.measures.inputs import JudgementSource, read_judgements
@@ -24,7 +24,7 @@ from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
 from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_plugins.bench.collection import open_workdir
 from lexvl_plugins.bench.processes import Ready, Stopwatch, Worker, run_once, take_turns
-from lexvl_plugins.bench.suite import Options, Ratio, Report, median, mib, ratio
+from lexvl_plugins.bench.suite import Options, Ratio, Report, mib, ratio
 
 REPEATS = 3
 # Topics that warm caches, Java's compiler and the model before the first round, and those of a protocol by default.

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from lexvl_anserini.ground.errors import LexvlError
@@ -14,7 +15,7 @@ from lexvl_anserini.ground.files import write_json
 from lexvl_plugins.bench.collection import QUERY_COUNT, Collection, describe, open_workdir, prepare, read_queries
 from lexvl_plugins.bench.index import measure_opening
 from lexvl_plugins.bench.processes import Worker, run_once, take_turns
-from lexvl_plugins.bench.suite import Options, Ratio, Report, latency, median, mib, ratio
+from lexvl_plugins.bench.suite import Options, Ratio, Report, latency, mib, ratio
 from lexvl_plugins.bench.systems import INDEXERS, SEARCHERS, WHERE, find_searchers, measure_share
 
 DOCUMENTS = 100_000

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -65,11 +66,6 @@ class Ratio(NamedTuple):
     low: float
     high: float
     rounds: int
-
-
-def median(values: Iterable[float]) -> float:
-    """The median of at least one value."""
-    return float(np.median([*values]))
 
 
 def ratio(what: str, others: Sequence[float], ours: Sequence[float]) -> Ratio:

@@ -97,13 +97,7 @@ class VectorShape:
 
 
 class Language(NamedTuple):
-    """What texts are drawn from.
-
-    Attributes:
-        words: float64 [size], the cumulated probability of each word in a text.
-        related: int64 [size, related], the terms that a word brings, itself first.
-        topics: int64 [topics, topic_words], words.
-    """
+    """The cumulated probability of each word, the terms that a word brings, itself first, and words by topic."""
 
     words: np.ndarray
     related: np.ndarray
@@ -115,20 +109,16 @@ class Mixture:
     """Vectors of at most `terms` terms that occur together; a query has as many as its words bring.
 
     SPLADE gives a text its words, and with lower weights the terms that it relates to each word; texts about one topic
-    share words. A mixture draws the same from a language of its own, all by Zipf's law with Mandelbrot's shift. A text
-    is some words of one topic and some of none. A term weighs as the heaviest of the words that bring it, with noise.
+    share words. A mixture draws the same from a language of its own, all by Zipf's law with Mandelbrot's shift. A term
+    weighs as the heaviest of the words that bring it, with noise.
 
-    The numbers are fitted to mixtures of real vectors: 20,000 documents, each of a SPLADE++ (EnsembleDistil) query of
-    MS MARCO dev, five of its neighbours and a stranger. Fitted are the terms of a document and of a query (143 and 46,
-    there 143 and 46), weights by rank, frequencies of terms, the postings that a query and a document share (3.7, there
-    4.2), and how the scores of a query fall with the rank (the tenth is 0.69 of the first, there 0.77; the thousandth
-    0.17, there 0.20). Documents are less alike than there: the cosine with the third neighbour is 0.35, there 0.56.
+    The numbers are fitted to 20,000 mixtures of SPLADE++ (EnsembleDistil) queries of MS MARCO dev with their
+    neighbours: the terms of a document and of a query (143 and 46), weights by rank, frequencies of terms, the postings
+    that both share (3.7, there 4.2), and how scores fall with the rank (the tenth is 0.69 of the first, there 0.77; the
+    thousandth 0.17, there 0.20). The cosine with the third neighbour is 0.35, there 0.56.
 
-    Attributes:
-        related, fall: terms of a word: the weight of the n-th is exp(-n / fall) times the word's.
-        strangers: the last words of a document, which belong to no topic, as the last of a query.
-        heaviest, decay, noise: the word number n of a text weighs heaviest * exp(-n / decay), and each of its terms
-            that times exp(noise * a normal number).
+    The term number n of a word has exp(-n / fall) of its weight, the word number n of a text weighs heaviest *
+    exp(-n / decay), times exp(noise * a normal number). The last words of a text, `strangers`, belong to no topic.
     """
 
     terms: int = 150

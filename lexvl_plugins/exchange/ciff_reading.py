@@ -2,7 +2,7 @@
 
 A CIFF file is a sequence of protobuf messages, each behind its length as a varint: a Header, as many PostingsLists as
 the header says, as many DocRecords. A posting is the distance of its document to the one before, and an integer. The
-format is read here, 28.5 million postings in 0.7 s of CPU time; the package protobuf makes an object of each, in 17 s.
+package protobuf makes an object of each, and takes 25 times longer.
 """
 
 from __future__ import annotations
@@ -175,10 +175,7 @@ class Messages:
 
 
 class Spill:
-    """Postings that come term by term and are read `span` documents at a time, on the disk in between, 12 bytes each.
-
-    Memory: `CHUNK` postings, and one span of documents.
-    """
+    """Postings that come term by term and are read `span` documents at a time, on the disk in between."""
 
     def __init__(self, file: Path, documents: int, span: int):
         self._file, self._out, self._span = file, file.open("w+b"), span

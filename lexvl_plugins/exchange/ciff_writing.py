@@ -1,7 +1,6 @@
-"""Writes the Common Index File Format (see `ciff_reading`) from the postings of a Lucene index.
+"""Writes the Common Index File Format (see `ciff_reading`) from the postings of a Lucene index, as protobuf would.
 
-Terms are in the order of their bytes, documents have the numbers from 0 on in the order of the index, a document's
-length is the sum of its impacts. The file has what protobuf writes for the same messages, byte for byte.
+Terms are in the order of their bytes, documents in the order of the index; a document's length is its impacts' sum.
 """
 
 from __future__ import annotations
@@ -36,14 +35,9 @@ ENGINES = ("lucene", "pyserini")
 
 
 class Census(NamedTuple):
-    """What the postings of an index say as a whole.
+    """What the postings of an index say; `numbers`, int32, counts for each document those before it that are there.
 
-    Attributes:
-        terms: terms with postings, UTF-8, in the order of their bytes.
-        most: the greatest impact.
-        numbers: int32, for each document of the index its number among those that are not deleted.
-        lengths: int64, sum of impacts of each document.
-        ids: id of each document, UTF-8.
+    Terms (in the order of their bytes) and ids are UTF-8; `lengths`, int64, has the sum of impacts of each document.
     """
 
     terms: list[bytes]

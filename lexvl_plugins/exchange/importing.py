@@ -51,11 +51,7 @@ AS_THEY_ARE = SideQuantiser("fixed", None, 1.0)
 class Vectors(Protocol):
     """The documents of a file of vectors, open and checked; made of file, temporary folder, `span` and `escape_ids`.
 
-    Attributes:
-        terms: terms of its columns.
-        documents: number of documents.
-        integers: whether all weights are impacts already.
-        peaks: the greatest weight of each document, float64 [documents]; of no meaning for integers.
+    `peaks`, float64 [documents], has the greatest weight of each; of no meaning for integers, which are impacts.
     """
 
     terms: Sequence[str]
@@ -77,14 +73,9 @@ READERS: dict[str, Callable[..., Vectors]] = {
 
 @dataclass(frozen=True)
 class ImportSettings:
-    """What is imported, and what the file does not say.
+    """What is imported, and what the file does not say: of a matrix also the files of ids and terms.
 
-    Attributes:
-        corpus: name of the dataset that the documents belong to; default the name of the file.
-        model: encodes queries, and names the dimensions; None for terms of the file alone.
-        quantiser: of weights that are no integers, and of queries; integers stay, and were made by it.
-        ids: for a matrix, the file with the ids of its rows.
-        vocabulary: for a matrix, the file with the terms of its columns; default the model's.
+    `model` encodes queries and names the dimensions; the quantiser is of weights that are no integers, and of queries.
     """
 
     corpus: str | None = None

@@ -1,7 +1,6 @@
 """Vectors of terms as other encoders store them: JSON lines (Anserini's JsonVectorCollection), and sparse matrices.
 
-JSON lines   `{"id", "vector": {term: weight}}`, also with a list of [term, weight] pairs, as sentence-transformers'
-             `decode` returns; `contents` and `metadata` are kept if the layout has them
+JSON lines   `{"id", "vector": {term: weight}}`, also with a list of [term, weight] pairs; texts and metadata stay
 matrices     .npz of scipy, .pt of torch (what `SparseEncoder.encode` returns): a row a document, a column a term
 """
 

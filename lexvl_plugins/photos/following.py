@@ -1,12 +1,11 @@
-"""An index that follows a folder of pictures: new and changed pictures are encoded, those that are gone are dropped.
+"""An index that follows a folder: new and changed pictures are encoded, those that are gone are dropped.
 
     ALBUM/index/            the index; each document's metadata has the SHA-256 of its picture
     ALBUM/incoming/         shards of pictures on their way into the index
     ALBUM/unreadable.jsonl  the pictures that cannot be read, and why, if there are any
 
-The index itself says which pictures it holds, and each of its changes happens whole or not at all. So a call that was
-killed at any moment and is made again ends like one that was not killed. It encodes at most `SHARD` pictures again, or
-`PART` if the folder changed meanwhile.
+Each change of the index happens whole or not at all, so a call that was killed at any moment and is made again ends
+like one that was not killed. It encodes at most `SHARD` pictures again, or `PART` if the folder changed meanwhile.
 """
 
 from __future__ import annotations
@@ -63,14 +62,9 @@ class UnreadablePicture(NamedTuple):
 
 @dataclass(frozen=True)
 class Differences:
-    """How a folder and its index differ.
+    """How a folder and its index differ: all pictures, those to encode, and those that still cannot be read.
 
-    Attributes:
-        pictures: all pictures of the folder, in the order of their paths.
-        to_encode: those that the index lacks, or holds as they were before.
-        held: what the index holds: document id -> SHA-256 of the picture.
-        unreadable: pictures that could not be read before, have not changed, and still cannot be read.
-        manifest: of the index that changes; None if there is none of this encoder, so that a new one is built.
+    `held` has the id and the SHA-256 of what the index holds; `manifest` is None if a new index is to be built.
     """
 
     pictures: Sequence[Document]

@@ -1,7 +1,6 @@
 """The best hits of a query: more are fetched until the order across the cut is certain; long queries go in parts.
 
-Query trees are evaluated here, on the vectors that a store returns, for the documents that can match. A document scores
-at most the dot product with all scored terms of the tree, by which the store finds candidates.
+Query trees are evaluated here, on stored vectors; the store finds candidates by the dot product with all their terms.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The local folder of an index in a store: commands turn a URL into it, and behind them an index is a folder.
 
 $LEXVL_DATA/stores/NAME-DIGEST/ is compared with the store each time, so that it follows an index that another machine
-built again. Its files, manifest.json, index.json, vocab.txt and greatest.txt (the greatest impact of each dimension,
-one a line), come from the notes of the index, texts that any store can hold beside the documents: the files compressed
-and cut into pieces. Note 0 begins with the number of notes and the token of the building.
+built again. Its files come from the notes of the index, texts beside the documents: the files compressed and cut into
+pieces. Note 0 begins with the number of notes and the token of the building.
 """
 
 from __future__ import annotations

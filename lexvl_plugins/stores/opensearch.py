@@ -1,8 +1,7 @@
 """OpenSearch: one index with a field of `rank_features`, searched by linear `rank_feature` queries.
 
-Lucene keeps 9 significant bits of a feature's value, so that impacts up to 512 are exact. The boost of a linear query
-is at most 64: weights are divided by a power of two, and scores multiplied by it, both exactly. A published index has
-the name as an alias. The server sorts ties by the keyword `id`, which Lucene compares as code points.
+Lucene keeps 9 significant bits of a feature's value. The boost of a linear query is at most 64: weights are divided by
+a power of two, and scores multiplied by it, both exactly. A published index has the name as an alias.
 """
 
 from __future__ import annotations

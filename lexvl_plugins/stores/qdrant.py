@@ -1,9 +1,7 @@
 """Qdrant: one collection of sparse vectors, on a server or in a folder; or a shard of Qdrant Edge in a folder.
 
-A published collection has the index's name as an alias. A shard of Qdrant Edge, the engine of Qdrant's server inside
-this process, is the folder FOLDER/NAME, which appears whole. A point's id is a digest of the document's id, which is in
-its payload. The index of the vectors is Float32 by default, in which integer scores below 2^24 are exact; `datatype`
-may make it smaller.
+A published collection has the index's name as an alias; a shard of Qdrant Edge is the folder FOLDER/NAME, which appears
+whole. A point's id is a digest of the document's id, which is in its payload.
 """
 
 from __future__ import annotations

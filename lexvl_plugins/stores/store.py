@@ -3,11 +3,8 @@
 qdrant+http://HOST:6333/NAME            qdrant+https://...          qdrant+file:FOLDER/NAME    qdrant+edge:FOLDER/NAME
 opensearch+http://HOST:9200/NAME        opensearch+https://...
 
-`USER:PASSWORD@` may come before HOST. It is kept in the memory of this process and never written.
-
-An index is one table of the store (a collection, an index, a table), in which a row is a document or a note. The notes
-(`folder.py`) are everything else that a searcher needs. A table is loaded under another name and published at the end:
-nobody finds half an index.
+`USER:PASSWORD@` before HOST stays in the memory of this process. An index is one table of the store, in which a row is
+a document or a note (`folder.py`). A table is loaded under another name and published at the end.
 """
 
 from __future__ import annotations
@@ -147,8 +144,6 @@ class ImpactStore(ABC):
     """A connection to the index of one place, published or being loaded.
 
     Attributes:
-        title: of the store, for errors.
-        package, extra: the client's module, and the extra of setup.cfg that installs it.
         variables: of the environment that hold the login, for errors.
         most_terms: of a query; None for any number.
         ordered: hits come in the order of `runs/order.py`, also across the cut.

@@ -1,7 +1,7 @@
 """MTEB: `mteb.evaluate(MTEBSearch(load_encoder("vdr", "lexvl-mini")), tasks=[...])` searches an index of ours.
 
-MTEB's own wrapper of sparse encoders multiplies matrices in memory; this one searches Lucene with integer impacts, so
-the scores are those that users get. It implements MTEB's SearchProtocol (mteb 2.26), for texts and images.
+It implements MTEB's SearchProtocol (mteb 2.26), for texts and images, by Lucene with integer impacts: the scores are
+those that users get.
 """
 
 from __future__ import annotations
@@ -31,11 +31,9 @@ DIRECTIONS = {"t2i": "text-to-image", "i2t": "image-to-text"}
 
 
 class MTEBSearch:
-    """An encoder and its index as a search model of MTEB.
+    """An encoder and its index as a search model of MTEB, `lexvl/<encoder>` in its results unless it has a name.
 
-    Args:
-        model: an encoder in the direction of the tasks (`direction="image-to-text"` where queries are images).
-        name: `organisation/model`, for MTEB's results; default `lexvl/<encoder>`.
+    The encoder is in the direction of the tasks (`direction="image-to-text"` where queries are images).
     """
 
     def __init__(self, model: Encoder, name: str | None = None):
@@ -113,14 +111,9 @@ class MTEBSearch:
 
 
 class PackagedSearch(MTEBSearch):
-    """A packaged model, loaded in the direction of each task; `mteb_models` has the entries of MTEB's registry.
+    """A packaged model, `lexvl/<checkpoint>` of a row of `cards.CARDS`, loaded in the direction of each task.
 
-    Args:
-        name: `lexvl/` and the name of the checkpoint.
-        revision: the first 40 digits of its digest; None for any.
-        encoder: a row of `cards.CARDS`.
-        device: auto, cpu, cuda, cuda:1, mps.
-        options: of the encoder.
+    `revision` has the first 40 digits of the checkpoint's digest; None for any. `mteb_models` has MTEB's entries.
     """
 
     def __init__(self, name: str, revision: str | None = None, *, encoder: str, device: str = "auto", **options: Any):

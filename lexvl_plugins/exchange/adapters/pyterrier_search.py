@@ -1,10 +1,6 @@
 """PyTerrier: a retriever over an index of ours, and an indexer that makes one, for `pt.Experiment` and `>>`.
 
-    retriever = PyTerrierRetriever("indexes/scifact")
-    pt.Experiment([retriever], topics, qrels, ["ndcg_cut_10"])
-
-PyTerrier's measures order equal scores by themselves, so the scores of a list fall strictly: a tied score is lowered by
-the least step of its float.
+PyTerrier's measures order equal scores by themselves, so a tied score is lowered by the least step of its float.
 """
 
 from __future__ import annotations
@@ -28,10 +24,7 @@ if TYPE_CHECKING:
 
 
 class PyTerrierRetriever(pt.Transformer):
-    """Adds the documents that an index finds: qid, query -> qid, query, docno, score, rank (from 0).
-
-    `hits` is the number of documents per query at most; `model` encodes queries, default the encoder of the index.
-    """
+    """Adds the documents that an index finds: qid, query -> qid, query, docno, score, rank (from 0)."""
 
     def __init__(self, index: Index | Path | str, hits: int = DEFAULT_HITS, model: Encoder | None = None):
         self.searcher, self.hits = Searcher(index, model).opened(), hits
@@ -53,10 +46,7 @@ class PyTerrierRetriever(pt.Transformer):
 
 
 class PyTerrierIndexer(pt.Indexer):
-    """Encodes and indexes documents: `PyTerrierIndexer(model, "indexes/mine").index(dataset.get_corpus_iter())`.
-
-    `folder` gets the shards and the index; of the fields `title` is the title, the others are the text.
-    """
+    """Encodes and indexes documents in a folder; the field `title` is their title, the others are their text."""
 
     def __init__(self, model: Encoder, folder: Path | str, fields: Iterable[str] = ("title", "text")):
         self.model, self.folder, self.fields = model, Path(folder), tuple(fields)

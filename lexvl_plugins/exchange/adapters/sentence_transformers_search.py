@@ -1,9 +1,8 @@
 """sentence-transformers: `semantic_search_lucene(query_embeddings, corpus_embeddings)` over an index of ours.
 
 It has the arguments and results of `semantic_search_seismic` and its like in
-`sentence_transformers.sparse_encoder.search_engines`: what `SparseEncoder.encode` returns, or what `decode` makes of
-it. Weights become integer impacts, as everywhere here; a score divided by both scales is a dot product of embeddings
-again, which differs from theirs by the rounding of each weight (half a step of 255 of the largest weight).
+`sentence_transformers.sparse_encoder.search_engines`. A score, divided by both scales of the integer impacts, differs
+from a dot product of embeddings by the rounding of each weight (half a step of 255 of the largest weight).
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict
 
@@ -41,10 +41,7 @@ BATCH = 4096
 # Digits of a document's id, so that ties are in the order of `corpus_id`.
 DIGITS = 10
 
-EXPECTED = (
-    "a sparse or dense tensor [n, V], a list of tensors [V], a scipy matrix, or the list of lists of (token, weight) "
-    "that SparseEncoder.decode returns"
-)
+EXPECTED = "a tensor [n, V], a list of tensors [V], a scipy matrix, or what SparseEncoder.decode returns"
 
 
 class CorpusHit(TypedDict):
@@ -157,11 +154,11 @@ def read_rows(embeddings: Embeddings, what: str, terms: Vocabulary | None = None
 
 def _is_decoded(embeddings: Any) -> bool:
     """Whether it is a list of lists of (token, weight)."""
-    return isinstance(embeddings, list | tuple) and all(
-        isinstance(row, list | tuple)
-        and all(isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in row)
-        for row in embeddings
-    )
+    rows = [embeddings, *embeddings] if isinstance(embeddings, list | tuple) else [None]
+    if not all(isinstance(row, list | tuple) for row in rows):
+        return False
+    pairs = chain.from_iterable(embeddings)
+    return all(isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs)
 
 
 def _read_decoded(embeddings: Any, terms: Vocabulary | None) -> tuple[sparse.csr_matrix, Vocabulary]:
@@ -190,9 +187,8 @@ def _read_tensors(embeddings: Any, what: str) -> sparse.csr_matrix:
     if listed and len({row.shape for row in embeddings}) == 1:
         embeddings = torch.stack([row.to_sparse() if row.layout == torch.strided else row for row in embeddings])
     if not isinstance(embeddings, torch.Tensor) or embeddings.ndim not in (1, 2):
-        is_tensor = isinstance(embeddings, torch.Tensor)
-        kind = f"a tensor of {embeddings.ndim} dimensions" if is_tensor else type(embeddings).__name__
-        raise UsageError(f"{what}: {kind}; expected {EXPECTED}")
+        dimensions = getattr(embeddings, "ndim", None)
+        raise UsageError(f"{what}: {type(embeddings).__name__} of {dimensions} dimensions; expected {EXPECTED}")
     tensor = embeddings.detach().cpu()
     tensor = (tensor if tensor.ndim == 2 else tensor.unsqueeze(0)).to_sparse_coo().coalesce()
     rows, dims = tensor.indices().numpy()

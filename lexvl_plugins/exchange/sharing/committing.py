@@ -1,8 +1,7 @@
 """A folder as one commit of a repository of the hub, and the errors of the hub as one line.
 
-huggingface_hub's own upload of a folder (and its ModelHubMixin) commits in several steps; here all large files are
-uploaded before the one commit that names them, so that a repository is the older one or the new one. The commit names
-its parent: of two that push at once, one gets an error.
+huggingface_hub's own upload of a folder commits in several steps; here all large files are uploaded before the one
+commit that names them and its parent: of two that push at once, one gets an error.
 """
 
 from __future__ import annotations
@@ -30,14 +29,7 @@ REMEDIES = {
 
 @dataclass(frozen=True)
 class HubPlace:
-    """A repository to commit to.
-
-    Attributes:
-        repo_type: model or dataset.
-        mark: a file that every commit of this kind has: a repository without it is somebody else's.
-        writer: what writes the mark, for errors.
-        replace_by: how the user says `overwrite`.
-    """
+    """A repository to commit to, where `writer` leaves the file `mark`; `replace_by` names the option `overwrite`."""
 
     repo_id: str
     repo_type: str

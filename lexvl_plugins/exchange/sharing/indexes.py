@@ -1,10 +1,9 @@
 """Whole indexes for others: pushed to the hub or to storage with a card, and pulled with every byte compared.
 
     owner/name          a data set of the hub, one commit for all files, whose digests the hub lists
-    s3://bucket/index   a folder of storage (`ground/places.py`), whose listing has the digests
+    s3://bucket/index   a folder of storage, whose listing has the digests
 
-An index is refused if its manifest names folders of this machine: they would become public, and who pulls the index
-would search with what is in the same folders there.
+An index is refused if its manifest names folders of this machine: they would become public, and be read elsewhere.
 """
 
 from __future__ import annotations
@@ -127,11 +126,7 @@ def push_index(
     overwrite: bool = False,
     with_places: bool = False,
 ) -> dict[str, Any]:
-    """Copies an index with its card to the hub or to storage, whole or not at all; returns what the command prints.
-
-    `measures` are values of runs over this index; `overwrite` replaces files that no push wrote; `with_places` pushes
-    an index that names folders of this machine.
-    """
+    """Copies an index with its card to the hub or to storage, whole or not at all; returns what the command prints."""
     stored = "://" in target
     hub = HubPlace(target, DATASET, REPORT, "lexvl push", "--overwrite", private, overwrite=overwrite)
     if not stored:

@@ -5,8 +5,7 @@
     FOLDER/README.md          the model card
     FOLDER/modules.json ...   of a lexical encoder: sentence-transformers' SparseEncoder loads the folder too
 
-A plain masked LM becomes the network and pooling of sentence-transformers. Other lexical encoders become one module of
-this package, `lexvl_plugins.exchange.sharing.sparse_encoder.LexicalModule`.
+A plain masked LM becomes sentence-transformers' own modules; other lexical encoders `sparse_encoder.LexicalModule`.
 """
 
 from __future__ import annotations

@@ -73,7 +73,6 @@ def test_a_report_as_markdown():
 
 @pytest.mark.heavy
 def test_every_goal_is_a_ratio_of_its_part(tmp_path):
-    """On a toy collection; only its size differs in the names."""
     for name, (suite, options) in overview.PARTS.items():
         toy = replace(options, documents=(40,), query_count=4, query_terms=3, terms=6, workdir=tmp_path)
         toy = replace(toy, repeats=1)

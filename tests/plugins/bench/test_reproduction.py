@@ -38,7 +38,6 @@ tables:
 
 
 def own_tables(folder: Path, monkeypatch: pytest.MonkeyPatch, ratios: str = ">4 >2.5") -> None:
-    """The command reads tables of stated numbers."""
     (folder / "own.yaml").write_text(OWN.replace("{ratios}", ratios))
     monkeypatch.setattr(
         "eval.reproduce.load_published_tables", lambda: {t.name: t for t in read_tables(folder / "own.yaml")}
@@ -179,8 +178,6 @@ def test_latency_beside_the_dense_twin(golden, tmp_path, monkeypatch):
 
 
 class Here:
-    """A worker of a protocol in this process."""
-
     def __init__(self, function: str, environ: object, **arguments: object):
         self.facts, self.request = protocols.answer(**arguments)
         self.peak_bytes = 0
@@ -193,7 +190,6 @@ class Here:
 
 
 def test_the_protocol_runs_over_the_encoded_documents(golden, tmp_path, monkeypatch):
-    """Both models answer the captions of the collection, from indexes of the documents that the row encodes."""
     weights, twin, data = made_stair(golden, tmp_path), made_twin(golden, tmp_path), coloured_coco(tmp_path / "data")
     monkeypatch.setattr(protocols, "Worker", Here)
     monkeypatch.setattr(protocols, "run_once", lambda _, **paths: Outcome(protocols.build(**paths), 0, 0, 0))

@@ -85,8 +85,6 @@ def test_the_grid_of_search_has_every_combination():
 
 
 def split(label: str, query_id: str, asked: list[Any]) -> Split:
-    """One topic whose relevant document has the rank that a setting names."""
-
     def rank(value: int) -> Iterator[ScoredDoc]:
         asked.append((label, value))
         return (ScoredDoc(query_id, "r" if n == value else f"d{n}", n, 9.0 - n) for n in range(1, 6))

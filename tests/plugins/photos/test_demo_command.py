@@ -43,7 +43,6 @@ class Finished(NamedTuple):
 
 
 def drawn(scenes: int, folder: Path) -> Path:
-    """The first scenes of the test split, as the package holds all of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(SPLITS, "test", scenes)
         draw_split("test", folder)
@@ -77,14 +76,12 @@ def finished(few: None, tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 @pytest.fixture
 def demo(tmp_path: Path, finished: Finished, caplog: pytest.LogCaptureFixture) -> Demo:
-    """`demo(**options)` runs the command in `tmp_path/demo`."""
     caplog.set_level("INFO")
     common = {"output": tmp_path / "demo", "data_dir": finished.data_dir, "device": "cpu"}
     return lambda **options: command(**{**common, **options})
 
 
 def files(folder: Path) -> dict[Path, tuple[int, int]]:
-    """The files of a folder with what a new writing of them changes."""
     found = {path.relative_to(folder): path.stat() for path in sorted(folder.rglob("*")) if path.is_file()}
     return {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in found.items()}
 
@@ -109,7 +106,6 @@ def test_a_call_after_a_break_goes_on(finished: Finished) -> None:
 
 
 def test_a_second_call_only_prints(finished: Finished, demo: Demo, capsys, caplog) -> None:
-    """It draws the sheets again, with the same bytes."""
     sheets = [finished.folder / name for name in ("contact-sheet.png", "photos.png")]
     before, drawn = files(finished.folder), [sheet.read_bytes() for sheet in sheets]
     demo(output=finished.folder)

@@ -41,7 +41,6 @@ class Answered(NamedTuple):
 
 
 def pictures_of_all_kinds(folder: Path) -> Path:
-    """Good ones of every mode, and bad ones."""
     (folder / "Rome 2019").mkdir(parents=True)
     picture = Image.new("RGB", (96, 64), RED)
     picture.paste((20, 90, 160), (0, 32, 96, 64))
@@ -83,7 +82,6 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> Answered:
 
 @pytest.fixture
 def photos(tmp_path: Path, answered: Answered, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """`photos(**options)` runs the command on a copy of the pictures and the answers, in their folder."""
     shutil.copytree(answered.folder.parent, tmp_path / "photos")
     monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "memory"))
     monkeypatch.chdir(tmp_path / "photos")
