@@ -56,7 +56,6 @@ LISTS = (10, 100, 1000)
 MERGED_HITS = (10, 1000)
 # A node has one core, and room for requests and answers.
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": OBJECT_STORE}
-
 # A node that is lost is noticed after two seconds instead of twenty.
 _CHECKS = {"initial_delay_ms": 0, "period_ms": 500, "timeout_ms": 1000, "failure_threshold": 2}
 NOTICED = {f"health_check_{name}": value for name, value in _CHECKS.items()}

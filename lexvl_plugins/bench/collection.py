@@ -19,7 +19,7 @@ from lexvl_plugins.bench.processes import run_once
 
 if TYPE_CHECKING:
     # With the modules of reports, which no system that is measured needs.
-    from lexvl_plugins.bench.suite import Options
+    from lexvl_plugins.bench.command import Options
 
 QUERY_COUNT = 200
 # The collection of suites for which the user names none.

@@ -1,28 +1,170 @@
-"""The command `python -m lexvl_plugins.bench`, the table of suites, and the suites of our own commands."""
+"""The command `lexvl efficiency`: the table of suites, what they take and return, and the suites of our commands."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 import orjson
 import typer
-from lexvl_eval.report.render import check_format
+from lexvl_eval.measures.result_files import machine
+from lexvl_eval.report.render import (
+    MISSING,
+    PLAIN,
+    TWO_DECIMALS,
+    Column,
+    FieldColumn,
+    Table,
+    check_format,
+    to_markdown,
+    to_text,
+)
 
-from lexvl_anserini.cli import Verbose, expand_options
+from lexvl_anserini.cli import DataDir, Verbose, encoder_names, expand_options
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.registry import import_home
 from lexvl_plugins.bench.collection import write_corpus
 from lexvl_plugins.bench.processes import Stopwatch, check_system, take_turns
-from lexvl_plugins.bench.suite import Options, Report
+
+
+def offer(help_text: str, *names: str, **limits: Any) -> Any:
+    """An option of a command."""
+    return typer.Option(*names, help=help_text, **limits)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of all suites; None is a suite's own default."""
+
+    documents: Annotated[list[int] | None, offer("Documents of the collection.", min=1)] = None
+    shape: Annotated[list[str] | None, offer("Synthetic vectors: mixture (default), splade or vdr.")] = None
+    terms: Annotated[int | None, offer("Terms of a synthetic document; default 150 at most.", min=1)] = None
+    protocol: Annotated[str | None, offer("vdr-g, stair-9 or lexlip: two models, as a paper measures.")] = None
+    shards: Annotated[Path | None, offer("Folder that encode wrote, or .npz of impacts, instead of drawn ones.")] = None
+    dense_shards: Annotated[Path | None, offer("The same corpus by a dense model, for a protocol.")] = None
+    topics: Annotated[str | None, offer("Topics of a protocol: dataset/split or a file; default its own.")] = None
+    queries: Annotated[Path | None, offer("Encoded queries Q.jsonl[.gz], or .npz, for --shards.")] = None
+    query_count: Annotated[int | None, offer("Queries per round; default 200.", min=1)] = None
+    query_terms: Annotated[int | None, offer("Terms of a synthetic query; default 30, or a mixture's.", min=1)] = None
+    hits: Annotated[list[int] | None, offer("Documents per query; repeatable, default 10 and 1000.", min=1)] = None
+    system: Annotated[list[str] | None, offer("What to compare; repeatable, default all.")] = None
+    repeats: Annotated[int | None, offer("Rounds of alternating runs; default 3.", min=1)] = None
+    threads: Annotated[int | None, offer("Threads of indexing and batch search; default 1.", min=1)] = None
+    encoder: Annotated[str | None, offer("Default vdr.", autocompletion=encoder_names)] = None
+    checkpoint: Annotated[str | None, offer("Default minilm.")] = None
+    data_dir: DataDir = None
+    workdir: Annotated[Path | None, offer("Keeps synthetic files here, for use in later runs.")] = None
+    seed: Annotated[int | None, offer("Seed of all synthetic data.")] = None
+
+    def named(self) -> list[str]:
+        """The names of the options that the user gives."""
+        return [option.name for option in fields(self) if getattr(self, option.name) is not None]
+
+    def single(self, name: str, default: Any) -> Any:
+        """The value of an option that may be repeated, for a suite that measures one collection."""
+        values = getattr(self, name) or (default,)
+        if len(values) > 1:
+            raise UsageError(f"several --{name}: give one")
+        return values[0]
+
+
+class Ratio(NamedTuple):
+    """The other side over ours, round by round of alternating runs: the median, the least and the greatest."""
+
+    what: str
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+
+def ratio(what: str, others: Sequence[float], ours: Sequence[float]) -> Ratio:
+    """The other side over ours, paired by round: a slow period of the machine affects both sides of a pair."""
+    values = [other / our for other, our in zip(others, ours, strict=True)]
+    return Ratio(what, median(values), min(values), max(values), len(values))
+
+
+def latency(seconds: Sequence[float]) -> dict[str, float]:
+    """Percentiles and mean of single queries in milliseconds, and queries per second."""
+    milliseconds = np.asarray(seconds) * 1000
+    rows = {f"p{p}_ms": round(float(np.percentile(milliseconds, p)), 3) for p in (50, 90, 95, 99)}
+    mean = float(milliseconds.mean())
+    return {**rows, "mean_ms": round(mean, 3), "queries_per_s": round(1000 / mean, 1)}
+
+
+def mib(size: float) -> float:
+    """Bytes as MiB."""
+    return round(size / (1 << 20), 1)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The results of a suite: single figures, rows by system and case, ratios, and what readers need to judge them."""
+
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    rows: tuple[Mapping[str, Any], ...] = ()
+    ratios: tuple[Ratio, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    parts: Mapping[str, Report] = field(default_factory=dict)
+    machine: Mapping[str, Any] = field(default_factory=machine, compare=False)
+
+    def to_json(self, suite: str) -> dict[str, Any]:
+        """One object: the figures, then all other fields that are not empty."""
+        content: dict[str, Any] = {
+            "settings": dict(self.settings),
+            "rows": [dict(row) for row in self.rows],
+            "ratios": [ratio._asdict() for ratio in self.ratios],
+            "notes": list(self.notes),
+            "parts": {name: part.to_json(name) for name, part in self.parts.items()},
+        }
+        present = {name: value for name, value in content.items() if value}
+        return {"suite": suite, **self.figures, **present, "machine": dict(self.machine)}
+
+    def to_text(self, markdown: bool = False) -> str:
+        """Settings and figures by name, then the two tables, then the notes; in Markdown for a README."""
+        values, table = {**self.settings, **self.figures}, to_markdown if markdown else to_text
+        width = max(map(len, values), default=0)
+        blocks = [
+            "".join(f"* {k}: {v}\n" if markdown else f"{k:{width}}  {v}\n" for k, v in values.items()),
+            table(tabulate_rows(self.rows)) if self.rows else "",
+            table(Table.make_columns(self.ratios, RATIOS)) if self.ratios else "",
+            "".join(f"{note}\n" for note in self.notes),
+        ]
+        return "\n".join(filter(None, blocks))
+
+
+def tabulate_rows(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """One line per mapping; a column for every key of any of them, in the order of their first use."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    columns = tuple(
+        Column(key.replace("_", " "), number=not any(isinstance(row.get(key), str) for row in rows)) for key in keys
+    )
+    return Table(columns, tuple(tuple(cell(row.get(key)) for key in keys) for row in rows))
+
+
+RATIOS = (
+    FieldColumn("ratio", "what"),
+    *(FieldColumn(name, name, TWO_DECIMALS) for name in ("median", "low", "high")),
+    FieldColumn("rounds", "rounds", PLAIN),
+)
+
+
+def cell(value: Any) -> str:
+    """A value as text, with separators of thousands."""
+    if value is None:
+        return MISSING
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 class Suite(NamedTuple):
@@ -34,7 +176,6 @@ class Suite(NamedTuple):
 
 SYNTHETIC = frozenset({"documents", "shape", "terms", "workdir", "seed"})
 QUERIES = frozenset({"query_count", "query_terms", "hits"})
-
 SUITES: Mapping[str, Suite] = {
     "index": Suite(f"{__package__}.index:measure", SYNTHETIC | {"shards", "system", "repeats", "threads"}),
     "overhead": Suite(f"{__package__}.command:measure_overhead", frozenset({"documents", "encoder", "checkpoint"})),

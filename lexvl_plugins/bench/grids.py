@@ -16,7 +16,7 @@ from lexvl_anserini.ground.manifest import EncoderRef
 from lexvl_anserini.queries.query_vectors import RM3, Feedback
 from lexvl_anserini.runs.fusion import RRF_K, Fusion
 from lexvl_anserini.searching.search import Search
-from lexvl_plugins.bench.suite import offer
+from lexvl_plugins.bench.command import offer
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from lexvl_anserini.engines.index_folder import index_manifest, measure_folder, 
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_plugins.bench.collection import describe, open_workdir, prepare, read_queries
+from lexvl_plugins.bench.command import Options, Ratio, Report, mib, ratio
 from lexvl_plugins.bench.processes import Outcome, Stopwatch, read_peak, run_once, take_turns
-from lexvl_plugins.bench.suite import Options, Ratio, Report, mib, ratio
 from lexvl_plugins.bench.systems import INDEXERS, choose_systems
 
 DOCUMENTS = 20_000

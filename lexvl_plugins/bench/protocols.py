@@ -23,8 +23,8 @@ from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
 from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_plugins.bench.collection import open_workdir
+from lexvl_plugins.bench.command import Options, Ratio, Report, mib, ratio
 from lexvl_plugins.bench.processes import Ready, Stopwatch, Worker, run_once, take_turns
-from lexvl_plugins.bench.suite import Options, Ratio, Report, mib, ratio
 
 REPEATS = 3
 # Topics that warm caches, Java's compiler and the model before the first round, and those of a protocol by default.

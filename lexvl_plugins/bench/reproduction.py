@@ -17,9 +17,9 @@ from lexvl_eval.reproduction.rows import Finding, Need, PartCost, RowPart, Workp
 from lexvl_eval.reproduction.sources import SUITE_S
 
 from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError
+from lexvl_plugins.bench.command import Options
 from lexvl_plugins.bench.processes import check_system
 from lexvl_plugins.bench.protocols import measure
-from lexvl_plugins.bench.suite import Options
 
 
 def measure_latency(part: RowPart, place: Workplace) -> Finding:

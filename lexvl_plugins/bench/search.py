@@ -13,9 +13,9 @@ from typing import Any
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.files import write_json
 from lexvl_plugins.bench.collection import QUERY_COUNT, Collection, describe, open_workdir, prepare, read_queries
+from lexvl_plugins.bench.command import Options, Ratio, Report, latency, mib, ratio
 from lexvl_plugins.bench.index import measure_opening
 from lexvl_plugins.bench.processes import Worker, run_once, take_turns
-from lexvl_plugins.bench.suite import Options, Ratio, Report, latency, mib, ratio
 from lexvl_plugins.bench.systems import INDEXERS, SEARCHERS, WHERE, find_searchers, measure_share
 
 DOCUMENTS = 100_000
@@ -32,7 +32,6 @@ PAIRS = (
     *((f"ours-where / ours: {task}", ("ours-where", task), ("ours", "latency")) for task in WHERE),
     *((f"ours-lucene-where / ours-where: {task}", ("ours-lucene-where", task), ("ours-where", task)) for task in WHERE),
 )
-
 # Batches with one thread, where the others have several.
 ALONE = "batch, 1 thread"
 CLOCKS = (("wall", "wall_s"), ("CPU", "cpu_s"))
@@ -50,7 +49,11 @@ def measure(options: Options) -> Report:
         names = find_searchers(options.system)
         run_once(INDEXERS["ours"].function, INDEXERS["ours"].environ, **places, threads=1)
         inputs = gather_inputs(names, index, collection, options)
-        workers = {name: stack.enter_context(start(name, inputs)) for name in names}
+        workers = {}
+        for name in names:
+            system = SEARCHERS[name]
+            read = {key: inputs[key] for key in system.inputs}
+            workers[name] = stack.enter_context(Worker(system.function, **read, **system.arguments))
         answers = take_turns(cells(workers, hits, threads), rounds, warm_up=1)
         settings = {
             **describe(options, collection.shards),
@@ -84,12 +87,6 @@ def gather_inputs(names: Sequence[str], index: Path, collection: Collection, opt
         "query_count": options.query_count or QUERY_COUNT,
         "seed": options.seed or 0,
     }
-
-
-def start(name: str, inputs: Mapping[str, Any]) -> Worker:
-    """The worker of a system."""
-    system = SEARCHERS[name]
-    return Worker(system.function, **{key: inputs[key] for key in system.inputs}, **system.arguments)
 
 
 def cells(workers: Mapping[str, Worker], hits: Sequence[int], threads: int) -> dict[tuple[str, str, int], Any]:

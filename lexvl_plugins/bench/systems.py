@@ -65,7 +65,6 @@ INDEXERS: Mapping[str, Indexer] = {
     "ours-parquet": Indexer(".systems:index_ours", "parquet", INDEXING),
     "stock": Indexer(".systems:index_stock", "jsonl", {}),
 }
-
 # Shares of the documents that match a condition, and the requests that search among them.
 SHARES = (0.9, 0.1, 0.01, 0.0001)
 WHERE = tuple(f"where {100 * share:g} % match" for share in SHARES)
@@ -73,7 +72,6 @@ WHERE = tuple(f"where {100 * share:g} % match" for share in SHARES)
 OF_BASELINES = ("shards", "queries", "exact")
 OF_FAISS, OF_WHERE = ("documents", "query_count", "seed"), ("index", "queries", "shards")
 VSAG = ("pyvsag", "pyvsag")
-
 SEARCHERS: Mapping[str, SearchWorker] = {
     "ours": SearchWorker(".systems:search_ours", ("latency", "batch"), {"resident": True}),
     "ours-lucene": SearchWorker(".systems:search_ours", ("latency", "batch"), {"resident": False}),

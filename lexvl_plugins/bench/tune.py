@@ -33,8 +33,8 @@ from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.runs.fusion import Fusion, fuse_rankings, read_rankings
 from lexvl_anserini.runs.trec import DEFAULT_HITS
+from lexvl_plugins.bench.command import offer
 from lexvl_plugins.bench.grids import FusionGrid, QuerySetting, SearchGrid, Texts, TuningSetting, list_values
-from lexvl_plugins.bench.suite import offer
 
 MEASURE = "nDCG@10"
 

@@ -6,8 +6,6 @@ from lexvl_anserini.ground.registry import CommandRow
 
 # Other plug-ins that this one imports.
 NEEDS = ("cluster",)
-
-
 _PANEL = "Index and search"
 IMPORT = CommandRow(f"{__name__}.import_shards", "Train and encode", "Import vectors that another program encoded")
 ADOPT = CommandRow(f"{__name__}.adopt", _PANEL, "Search an index of stock Anserini as one of ours")

@@ -72,9 +72,8 @@ def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwr
 def _make_request(index: Path, settings: ImportSettings) -> Manifest:
     """Makes the manifest before the index is read; the commit of Lucene is what identifies its documents."""
     request = settings.make_request(index.resolve().name, read_commit_id(index) or "")
-    return replace(
-        request, quantiser=keep_integers(Quantiser.from_json(request.quantiser)).to_json(), layout=LayoutEntry()
-    )
+    quantiser = keep_integers(Quantiser.from_json(request.quantiser))
+    return replace(request, quantiser=quantiser.to_json(), layout=LayoutEntry())
 
 
 def _select_compared(manifest: Manifest) -> dict[str, Any]:
@@ -85,15 +84,13 @@ def _select_compared(manifest: Manifest) -> dict[str, Any]:
 
 def _describe(index: Path, facts: Census, settings: ImportSettings, request: Manifest) -> tuple[Manifest, Vocabulary]:
     """Makes the manifest and the vocabulary of an index that was read."""
-    problem = None
-    if facts.deleted:
-        problem = f"{facts.deleted:,} deleted documents in it; merge its segments, or build it again"
-    elif not facts.postings:
-        problem = "no posting in the field contents; expected an index of impacts as Anserini builds"
-    elif facts.most > MAX_IMPACT:
-        problem = f"an impact of {facts.most:,}, above {MAX_IMPACT:,} up to which scores are exact"
-    if problem:
-        raise ArtefactError(f"{index}: {problem}")
+    for wrong, problem in (
+        (facts.deleted, f"{facts.deleted:,} deleted documents in it; merge its segments, or build it again"),
+        (not facts.postings, "no posting in the field contents; expected an index of impacts as Anserini builds"),
+        (facts.most > MAX_IMPACT, f"an impact of {facts.most:,}, above {MAX_IMPACT:,} up to which scores are exact"),
+    ):
+        if wrong:
+            raise ArtefactError(f"{index}: {problem}")
     for doc_id in facts.ids:
         check_id(doc_id.decode(), str(index))
     terms = [term.decode() for term in facts.terms]

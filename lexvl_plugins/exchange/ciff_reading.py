@@ -42,7 +42,6 @@ PROBLEMS = {
     BEYOND: "a document {value:,} after document {document:,}, the header says {documents:,} documents",
     NO_IMPACT: f"document {{document:,}} has the impact {{value:,}}, expected an integer from 1 to {MAX_IMPACT:,}",
 }
-
 # Postings that are sorted in memory at once, and their form on the disk until all are read.
 CHUNK = 1 << 21
 POSTING = np.dtype([("document", "<i4"), ("dimension", "<i4"), ("impact", "<i4")])

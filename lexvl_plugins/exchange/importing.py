@@ -92,15 +92,13 @@ class ImportSettings:
         if model is not None and model.kind != "impact":
             raise UsageError(f"encoder {model.name!r} is {model.kind}; only vectors of terms are imported")
         quantiser = self.quantiser if model is None else model.fitted(self.quantiser)
-        corpus = EncodedCorpus(
-            name=self.corpus or name, split=None, data_dir=None, escape_ids=self.escape_ids, digest=digest
-        )
+        places = {"split": None, "data_dir": None, "escape_ids": self.escape_ids}
         files = {name: compute_digest(file) for name, file in (("ids", self.ids), ("terms", self.vocabulary)) if file}
         return Manifest(
             kind="impact",
             encoder=EncoderRef(name=NO_ENCODER) if model is None else model.identity(),
             quantiser=quantiser.to_json(),
-            corpus=corpus,
+            corpus=EncodedCorpus(name=self.corpus or name, **places, digest=digest),
             counts=Counts(),
             # Shards of integers do not note which quantiser was requested.
             layout=LayoutEntry(self.layout.to_json(), imported={**quantiser.to_json(), **files}),
@@ -146,12 +144,8 @@ def import_file(
     elif settings.ids or settings.vocabulary:
         raise UsageError(f"{source}: --ids and --vocabulary are for matrices ({', '.join(MATRICES)})")
     request = settings.make_request(source.name, compute_digest(source))
-    return ensure(
-        output,
-        lambda: _read_finished(output, request, overwrite),
-        lambda: _write_shards(output, request, reader, settings, progress),
-        folder=True,
-    )
+    find, write = partial(_read_finished, output, request, overwrite), partial(_write_shards, output, request, reader)
+    return ensure(output, find, lambda: write(settings, progress), folder=True)
 
 
 def _read_finished(output: Path, request: Manifest, overwrite: bool) -> Manifest | None:

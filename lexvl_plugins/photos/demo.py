@@ -82,7 +82,6 @@ INDEXES = (
     IndexedDemo("image-to-text.dense-crossmodal", "image-to-text", "dense-crossmodal", "demo-dense"),
     IndexedDemo("captions.bm25", "text-to-text", "bm25"),
 )
-
 SYSTEMS = (
     System("VDR, Lucene", "text-to-image.vdr-crossmodal", "text-to-image.vdr-crossmodal"),
     System("dense twin, FAISS", "text-to-image.dense-crossmodal", "text-to-image.dense-crossmodal"),

@@ -43,7 +43,6 @@ class Sample(NamedTuple):
 
 CC_BY, CC0, FREE = "CC BY 2.0", "CC0", "public domain"
 _SKIMAGE, _SKLEARN = "skimage", "sklearn"
-
 SAMPLES = (
     Sample("admiral", "matplotlib", "mpl-data/sample_data/grace_hopper.jpg", "a8ca6d734765703b", FREE, "US Navy"),
     Sample("astronaut", _SKIMAGE, "data/astronaut.png", "88431cd9653ccd53", FREE, "NASA"),

@@ -155,15 +155,11 @@ def expect_rows(store: ImpactStore, documents: int, notes: int) -> None:
 def make_query(row: StoreRow, greatest: np.ndarray) -> Query:
     """A document's heaviest terms as a query, whose scores stay below 2^24; `greatest` impact of each dimension."""
     heaviest = sorted(zip(row.dims, map(int, row.impacts), strict=True), key=lambda pair: (-pair[1], pair[0]))[:TERMS]
-    while True:
-        query = {dim: weight for dim, weight in sorted(heaviest) if weight}
-        if sum(weight * int(greatest[dim]) for dim, weight in query.items()) < SCORE_LIMIT:
-            return query
+    while sum(weight * int(greatest[dim]) for dim, weight in heaviest) >= SCORE_LIMIT:
         # Half of each weight; once all are 1, fewer terms.
-        if max(query.values()) > 1:
-            heaviest = [(dim, weight // 2) for dim, weight in heaviest]
-        else:
-            heaviest = heaviest[: len(heaviest) // 2]
+        halved = [(dim, weight // 2) for dim, weight in heaviest if weight > 1]
+        heaviest = halved or heaviest[: len(heaviest) // 2]
+    return {dim: weight for dim, weight in sorted(heaviest) if weight}
 
 
 def measure_loss(store: ImpactStore, source: LoadedShards, queries: Sequence[Query], width: int) -> dict[str, Any]:

@@ -127,8 +127,7 @@ class StoreEngine(ImpactEngine):
     @staticmethod
     def figures(report: Mapping[str, Any]) -> Mapping[str, Any]:
         """Postings, and what the probe found."""
-        names = ("postings", "rounded", "probes", "lists_changed", "largest_difference")
-        return {name: report[name] for name in names}
+        return {name: report[name] for name in ("postings", "rounded", "probes", "lists_changed", "largest_difference")}
 
     @classmethod
     def build(
@@ -224,9 +223,9 @@ class StoreEngine(ImpactEngine):
     def _known(self, vector: Mapping[str, int]) -> tuple[list[int], list[int]]:
         """Dimensions, ascending, and weights of the terms that have a posting in the index."""
         dimension = self.vocabulary.dimension
-        there = sorted((dimension[term], weight) for term, weight in vector.items() if term in dimension)
-        pairs = [(dim, weight) for dim, weight in there if self.greatest[dim]]
-        return [dim for dim, _ in pairs], [weight for _, weight in pairs]
+        there = {dimension[term]: weight for term, weight in vector.items() if term in dimension}
+        dims = sorted(dim for dim in there if self.greatest[dim])
+        return dims, [there[dim] for dim in dims]
 
     def _refuse_rounding(self, query_id: str, most: float) -> None:
         if most >= SCORE_LIMIT:

@@ -95,15 +95,15 @@ def fetch_vectors(store: ImpactStore, doc_ids: Sequence[str]) -> dict[str, dict[
 def refuse_unsearchable(clause: Clause, engine: str) -> None:
     """Refuses clauses that need more than vectors."""
     for node in walk(clause):
-        what = None
         if isinstance(node, Equals | Range):
             what = f"the metadata field {node.field!r}"
         elif isinstance(node, Text):
             what = "BM25 of a text"
         elif isinstance(node, Boost) and node.weight != int(node.weight):
             what = f"the factor {node.weight}, which is no integer"
-        if what:
-            raise UsageError(f"{what}: {engine} answers terms and ids; build an index with --engine lucene for this")
+        else:
+            continue
+        raise UsageError(f"{what}: {engine} answers terms and ids; build an index with --engine lucene for this")
 
 
 def score_document(clause: Clause, doc_id: str, vector: Mapping[str, int]) -> int | None:

@@ -25,7 +25,6 @@ MOST_WEIGHT = 64
 PAGE = 10_000
 # Further requests to a server that is too busy; the pauses before them are 1, 2, 4, ... seconds.
 RETRIES = 7
-
 SETTINGS: Mapping[str, Any] = {
     "settings": {"index": {"number_of_shards": 1}},
     "mappings": {

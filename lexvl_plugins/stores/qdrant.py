@@ -136,11 +136,9 @@ class QdrantStore(QdrantKind):
             if self.is_ours(left.name) and left.name not in published:
                 self.served.delete_collection(left.name)
         self.table = self.fresh_name()
-        models = self.models
-        index = models.SparseIndexParams(datatype=models.Datatype(self.datatype))
-        self.served.create_collection(
-            self.table, vectors_config={}, sparse_vectors_config={VECTOR: models.SparseVectorParams(index=index)}
-        )
+        index = self.models.SparseIndexParams(datatype=self.models.Datatype(self.datatype))
+        sparse = {VECTOR: self.models.SparseVectorParams(index=index)}
+        self.served.create_collection(self.table, vectors_config={}, sparse_vectors_config=sparse)
 
     def add(self, rows: Sequence[StoreRow]) -> None:
         """Points."""
@@ -159,15 +157,10 @@ class QdrantStore(QdrantKind):
 
     def publish(self) -> None:
         """Moves the alias."""
-        models, older = self.models, self._read_aliases().get(self.place.name)
-        moves = [
-            models.CreateAliasOperation(
-                create_alias=models.CreateAlias(collection_name=self.table, alias_name=self.place.name)
-            )
-        ]
-        if older:
-            moves.insert(0, models.DeleteAliasOperation(delete_alias=models.DeleteAlias(alias_name=self.place.name)))
-        self.served.update_collection_aliases(moves)
+        models, name, older = self.models, self.place.name, self._read_aliases().get(self.place.name)
+        created = models.CreateAlias(collection_name=self.table, alias_name=name)
+        moves = [models.DeleteAliasOperation(delete_alias=models.DeleteAlias(alias_name=name))] if older else []
+        self.served.update_collection_aliases([*moves, models.CreateAliasOperation(create_alias=created)])
         if older and self.is_ours(older):
             self.served.delete_collection(older)
 

@@ -78,10 +78,6 @@ class StorePlace:
         """The server's own URL."""
         return f"{self.form}://{self.host}:{self.port}"
 
-    def hide_password(self, text: str) -> str:
-        """A text of another program without the login's password."""
-        return text.replace(self.login.password, "***") if self.login.password else text
-
 
 def parse_url(index: str | Path) -> StorePlace:
     """The place that a URL names; its login is remembered for this process."""
@@ -185,7 +181,9 @@ class ImpactStore(ABC):
         except LexvlError:
             raise
         except Exception as error:
-            trouble, reason = self._explain(error), self.place.hide_password(describe_error(error))
+            trouble, reason = self._explain(error), describe_error(error)
+            if password := self.place.login.password:
+                reason = reason.replace(password, "***")
             if trouble is None:
                 raise StoreError(f"{self.place}: {self.title} failed ({reason})") from error
             kind = ArtefactError if trouble is MISSING else StoreError
@@ -272,12 +270,10 @@ class ImpactStore(ABC):
 
     def vectors(self, doc_ids: Sequence[str]) -> dict[str, dict[int, int]]:
         """The vectors of the documents that the table has, dimension -> impact, which must be integers."""
-        vectors = {}
-        for row in self.rows(doc_ids):
-            vectors[row.doc_id] = {int(dim): round(impact) for dim, impact in zip(row.dims, row.impacts, strict=True)}
-            if list(vectors[row.doc_id].values()) != list(row.impacts):
-                raise ArtefactError("a stored impact is no integer; the store rounds, or another program wrote it")
-        return vectors
+        rows = {row.doc_id: row for row in self.rows(doc_ids)}
+        if any(impact != round(impact) for row in rows.values() for impact in row.impacts):
+            raise ArtefactError("a stored impact is no integer; the store rounds, or another program wrote it")
+        return {name: dict(zip(map(int, row.dims), map(round, row.impacts), strict=True)) for name, row in rows.items()}
 
 
 def make_key(name: str) -> str:

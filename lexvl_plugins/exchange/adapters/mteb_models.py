@@ -29,7 +29,6 @@ _VDR_CITATION = """@inproceedings{zhou2024vdr,
   year={2024},
   url={https://arxiv.org/abs/2212.07699},
 }"""
-
 _SHARED: dict[str, Any] = {
     "loader": load_packaged,
     "languages": ["eng-Latn"],
@@ -45,7 +44,6 @@ _SHARED: dict[str, Any] = {
     "model_type": ["sparse"],
     "citation": _VDR_CITATION,
 }
-
 lexvl_mini = ModelMeta(
     **_SHARED,
     loader_kwargs={"encoder": "vdr"},
@@ -60,7 +58,6 @@ lexvl_mini = ModelMeta(
     training_datasets={"SciFact", "NFCorpus"},
     adapted_from="sentence-transformers/all-MiniLM-L6-v2",
 )
-
 photos_vdr = ModelMeta(
     **_SHARED,
     loader_kwargs={"encoder": "vdr-crossmodal"},
@@ -74,7 +71,6 @@ photos_vdr = ModelMeta(
     max_tokens=64,
     training_datasets=set(),
 )
-
 photos_dense = photos_vdr.model_copy(
     update={
         "loader_kwargs": {"encoder": "dense-crossmodal"},

@@ -40,7 +40,6 @@ DECODED, TENSORS = "decoded-embeddings", "sparse-embeddings"
 BATCH = 4096
 # Digits of a document's id, so that ties are in the order of `corpus_id`.
 DIGITS = 10
-
 EXPECTED = "a tensor [n, V], a list of tensors [V], a scipy matrix, or what SparseEncoder.decode returns"
 
 

@@ -89,10 +89,8 @@ def _write_sections(
     yield "## Use\n\n```python\n{}\n```".format("\n".join(lines))
     if loader:
         own = " (`pip install lexvl-anserini`; the class is the package's own)" if "trust" in loader else ""
-        yield (
-            f"With sentence-transformers{own}:\n\n```python\nfrom sentence_transformers import "
-            f"{loader.partition('(')[0]}\n\nmodel = {loader.format(name)}\n```"
-        )
+        lines = [f"from sentence_transformers import {loader.partition('(')[0]}", "", f"model = {loader.format(name)}"]
+        yield "With sentence-transformers{}:\n\n```python\n{}\n```".format(own, "\n".join(lines))
     if facts.measures:
         yield draw_measures(facts.measures)
     if original := _read_original(checkpoint):

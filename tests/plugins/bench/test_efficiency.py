@@ -25,9 +25,20 @@ from lexvl_anserini.queries.clauses import Not, Term
 from lexvl_anserini.searching.building import build_index
 from lexvl_plugins.bench import baselines, index, search, systems
 from lexvl_plugins.bench.collection import describe, prepare, read_queries
-from lexvl_plugins.bench.command import SUITES, check_options, command, run_suite
+from lexvl_plugins.bench.command import (
+    SUITES,
+    Options,
+    Ratio,
+    Report,
+    cell,
+    check_options,
+    command,
+    latency,
+    ratio,
+    run_suite,
+    tabulate_rows,
+)
 from lexvl_plugins.bench.processes import Outcome, Ready, Stopwatch, Worker, run_once, take_turns, time_each
-from lexvl_plugins.bench.suite import Options, Ratio, Report, cell, latency, ratio, tabulate_rows
 from lexvl_plugins.bench.systems import (
     DIMENSIONS,
     SEARCHERS,

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
 from lexvl_plugins.bench import overview
-from lexvl_plugins.bench.command import command
-from lexvl_plugins.bench.suite import Options, Ratio, Report
+from lexvl_plugins.bench.command import Options, Ratio, Report, command
 
 INDEX = Report(
     settings={"documents": 5, "terms_per_document": 2},

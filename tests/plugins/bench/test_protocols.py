@@ -20,10 +20,9 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.searching.searcher import search_index
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.bench import protocols
-from lexvl_plugins.bench.command import command
+from lexvl_plugins.bench.command import Options, command
 from lexvl_plugins.bench.processes import Outcome
 from lexvl_plugins.bench.protocols import find_twins, measure, quote, ratios, summarise_times
-from lexvl_plugins.bench.suite import Options
 
 DOCUMENTS = [("d1", {"dog": 8, "cat": 2}), ("d2", {"cat": 4})]
 

@@ -16,9 +16,9 @@ from eval.reproduction.rows import Workplace
 from eval.reproduction.tables import read_record
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_plugins.bench import protocols, reproduction
+from lexvl_plugins.bench.command import Options, Ratio, Report
 from lexvl_plugins.bench.processes import Outcome
 from lexvl_plugins.bench.search import ratios_of
-from lexvl_plugins.bench.suite import Options, Ratio, Report
 from lexvl_plugins.bench.systems import SEARCHERS
 from lexvl_plugins.bench.vectors import SHAPES
 from tests.eval.test_reproduce import call

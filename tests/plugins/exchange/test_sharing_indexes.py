@@ -156,7 +156,7 @@ def test_what_is_no_whole_index_is_not_pushed(hub, built, tmp_path) -> None:
         (built.parent / "shards", "me/demo", (), "encoded documents, not an index"),
         (damaged, "me/demo", (), "damaged"),
         (built, "demo", (), "owner"),
-        (marked, "me/demo", (), "^.*marked: 1 deleted documents are in its files"),
+        (marked, "me/demo", (), "^.*marked: 1 deleted documents are still in its files"),
         (built, "me/demo", ("--measures", measures), "what lexvl score"),
     ):
         with pytest.raises(LexvlError, match=message):

@@ -31,7 +31,6 @@ from lexvl_plugins.photos.following import Album
 from tests.plugins.photos.test_following import TERMS, Pixels, held
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
-
 NAMES = (
     "a.png", "b.png", "d.PNG", "a b.png", "é😀.png", "sub/x.png", "sub/deep/y.png", ".hidden.png", "new\nline.png",
     "#%3F?&.png", "-rf.png", "l" * 200 + ".png", "%.png", "x.jpg", "é.png", "é.png", "notes.txt",

@@ -78,7 +78,6 @@ def some_documents(count: int, seed: int) -> Documents:
 DOCUMENTS = some_documents(150, 7)
 VECTORS: dict[str, dict[str, int]] = dict(DOCUMENTS)
 ORACLE = Oracle([Doc(doc_id, vector) for doc_id, vector in DOCUMENTS])
-
 QUERIES = [
     ImpactQuery("one", {"t1": 1}),
     ImpactQuery("equal", dict.fromkeys(TERMS, 1)),
