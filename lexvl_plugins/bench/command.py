@@ -17,17 +17,7 @@ import numpy as np
 import orjson
 import typer
 from lexvl_eval.measures.result_files import machine
-from lexvl_eval.report.render import (
-    MISSING,
-    PLAIN,
-    TWO_DECIMALS,
-    Column,
-    FieldColumn,
-    Table,
-    check_format,
-    to_markdown,
-    to_text,
-)
+from lexvl_eval.report import render
 
 from lexvl_anserini.cli import DataDir, Verbose, encoder_names, expand_options
 from lexvl_anserini.ground.errors import UnknownName, UsageError
@@ -133,37 +123,38 @@ class Report:
 
     def to_text(self, markdown: bool = False) -> str:
         """Settings and figures by name, then the two tables, then the notes; in Markdown for a README."""
-        values, table = {**self.settings, **self.figures}, to_markdown if markdown else to_text
+        values, table = {**self.settings, **self.figures}, render.to_markdown if markdown else render.to_text
         width = max(map(len, values), default=0)
         blocks = [
             "".join(f"* {k}: {v}\n" if markdown else f"{k:{width}}  {v}\n" for k, v in values.items()),
             table(tabulate_rows(self.rows)) if self.rows else "",
-            table(Table.make_columns(self.ratios, RATIOS)) if self.ratios else "",
+            table(render.Table.make_columns(self.ratios, RATIOS)) if self.ratios else "",
             "".join(f"{note}\n" for note in self.notes),
         ]
         return "\n".join(filter(None, blocks))
 
 
-def tabulate_rows(rows: Sequence[Mapping[str, Any]]) -> Table:
+def tabulate_rows(rows: Sequence[Mapping[str, Any]]) -> render.Table:
     """One line per mapping; a column for every key of any of them, in the order of their first use."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     columns = tuple(
-        Column(key.replace("_", " "), number=not any(isinstance(row.get(key), str) for row in rows)) for key in keys
+        render.Column(key.replace("_", " "), number=not any(isinstance(row.get(key), str) for row in rows))
+        for key in keys
     )
-    return Table(columns, tuple(tuple(cell(row.get(key)) for key in keys) for row in rows))
+    return render.Table(columns, tuple(tuple(cell(row.get(key)) for key in keys) for row in rows))
 
 
 RATIOS = (
-    FieldColumn("ratio", "what"),
-    *(FieldColumn(name, name, TWO_DECIMALS) for name in ("median", "low", "high")),
-    FieldColumn("rounds", "rounds", PLAIN),
+    render.FieldColumn("ratio", "what"),
+    *(render.FieldColumn(name, name, render.TWO_DECIMALS) for name in ("median", "low", "high")),
+    render.FieldColumn("rounds", "rounds", render.PLAIN),
 )
 
 
 def cell(value: Any) -> str:
     """A value as text, with separators of thousands."""
     if value is None:
-        return MISSING
+        return render.MISSING
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
@@ -293,7 +284,7 @@ def command(
 
     Example: lexvl efficiency --suite startup
     """
-    check_format(style, FORMATS)
+    render.check_format(style, FORMATS)
     suite = suite or ("protocol" if options.protocol else "overhead")
     report = run_suite(suite, options)
     if output is not None:

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lexvl_eval.reproduction.prepared import (
-    Prepared,
-    describe_needed_corpus,
-    estimate_retrieval,
-    find_twin,
-    list_needed_weights,
-    prepare,
-)
+from lexvl_eval.reproduction import prepared
 from lexvl_eval.reproduction.retrieval import dataset_for, encode_documents, find_or_make
 from lexvl_eval.reproduction.rows import Finding, Need, PartCost, RowPart, Workplace
 from lexvl_eval.reproduction.sources import SUITE_S
@@ -27,10 +20,10 @@ def measure_latency(part: RowPart, place: Workplace) -> Finding:
     return find_or_make(part, place, compare_latency)
 
 
-def compare_latency(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+def compare_latency(part: RowPart, work: prepared.Prepared, place: Workplace) -> dict[str, Any]:
     """What `lexvl efficiency --protocol` reports of both models over the same documents, on one thread."""
-    twin = find_twin(part)
-    dense = prepare(twin, place) if twin else None
+    twin = prepared.find_twin(part)
+    dense = prepared.prepare(twin, place) if twin else None
     if dense is None:
         raise CheckpointError(f"{part.label}: no published weights of the dense model")
     dataset = dataset_for(part, work, place)
@@ -78,18 +71,18 @@ def has_suite(part: RowPart) -> bool:
 
 def list_latency_needs(part: RowPart, place: Workplace) -> list[Need]:
     """The weights of both models, and the corpus."""
-    twin = find_twin(part)
+    twin = prepared.find_twin(part)
     return [
-        *list_needed_weights(part, place),
-        *(list_needed_weights(twin, place) if twin else ()),
-        describe_needed_corpus(part, place),
+        *prepared.list_needed_weights(part, place),
+        *(prepared.list_needed_weights(twin, place) if twin else ()),
+        prepared.describe_needed_corpus(part, place),
     ]
 
 
 def estimate_latency(part: RowPart, place: Workplace) -> PartCost | None:
     """Disk and time of both models, whose documents no other part shares."""
-    twin = find_twin(part)
-    costs = [estimate_retrieval(model, place) for model in (part, twin) if model]
+    twin = prepared.find_twin(part)
+    costs = [prepared.estimate_retrieval(model, place) for model in (part, twin) if model]
     if None in costs or not costs:
         return None
     name, size, encoding_s, topics_s = zip(*(cost for cost in costs if cost), strict=True)

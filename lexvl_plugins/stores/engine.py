@@ -19,19 +19,8 @@ from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.queries.clauses import Clause, Impacts, bound, check_tree, describe_inexact_score, list_scored_terms
 from lexvl_anserini.runs.order import RankedList, rank_hits
 from lexvl_anserini.shards.reading import read_vocabulary
+from lexvl_plugins.stores import fetching
 from lexvl_plugins.stores.building import load
-from lexvl_plugins.stores.fetching import (
-    Fetched,
-    Scored,
-    fetch_best,
-    fetch_top,
-    fetch_until,
-    fetch_vectors,
-    find_ids,
-    has_scored_term,
-    refuse_unsearchable,
-    score_document,
-)
 from lexvl_plugins.stores.folder import GREATEST, Notes, read_header, read_notes, write_folder
 from lexvl_plugins.stores.store import MISSING, ImpactStore, StorePlace, parse_url
 
@@ -169,19 +158,19 @@ class StoreEngine(ImpactEngine):
         """The ranked list of a tree of terms, ids, filters of terms and integer factors."""
         check_count("hits", hits)
         check_tree(clause)
-        refuse_unsearchable(clause, self.name)
+        fetching.refuse_unsearchable(clause, self.name)
         if isinstance(clause, Impacts):
             return self._search_vector(query_id, clause.vector, hits)
         self._refuse_rounding(query_id, bound(clause, self.bound))
-        named = find_ids(clause)
-        if named is None and not has_scored_term(clause):
+        named = fetching.find_ids(clause)
+        if named is None and not fetching.has_scored_term(clause):
             what = "documents match that share no scored term with the query"
             raise UsageError(f"topic {query_id!r}: {what}; build an index with --engine lucene for this")
         with self.lock, self.store.errors():  # one thread at a time
             scored = self._find(clause, hits) if named is None else self._score(clause, sorted(named))
         return rank_hits(query_id, scored, hits)
 
-    def _find(self, clause: Clause, hits: int) -> Scored:
+    def _find(self, clause: Clause, hits: int) -> fetching.Scored:
         """Scores of the documents that can be among the best of a tree; the store ranks them by an upper bound."""
         total: dict[str, int] = {}
         for term, weight in list_scored_terms(clause):
@@ -191,7 +180,7 @@ class StoreEngine(ImpactEngine):
             return []
         scores: dict[str, float | None] = {}
 
-        def select(fetched: Fetched) -> Scored | None:
+        def select(fetched: fetching.Fetched) -> fetching.Scored | None:
             new = [doc_id for doc_id, _ in fetched.hits if doc_id not in scores]
             scores.update({**dict.fromkeys(new), **dict(self._score(clause, new))})
             matching = [(doc_id, score) for doc_id, score in scores.items() if score is not None]
@@ -200,12 +189,12 @@ class StoreEngine(ImpactEngine):
             certain = fetched.all or (len(best) >= hits and best[hits - 1] > fetched.hits[-1][1])
             return matching if certain else None
 
-        return fetch_until(lambda count: fetch_top(self.store, dims, weights, count), select, hits)
+        return fetching.fetch_until(lambda count: fetching.fetch_top(self.store, dims, weights, count), select, hits)
 
-    def _score(self, clause: Clause, doc_ids: Sequence[str]) -> Scored:
+    def _score(self, clause: Clause, doc_ids: Sequence[str]) -> fetching.Scored:
         """The scores of a tree for those of some documents that match it."""
-        vectors = fetch_vectors(self.store, doc_ids).items()
-        scored = ((doc_id, score_document(clause, doc_id, self._terms(vector))) for doc_id, vector in vectors)
+        vectors = fetching.fetch_vectors(self.store, doc_ids).items()
+        scored = ((doc_id, fetching.score_document(clause, doc_id, self._terms(vector))) for doc_id, vector in vectors)
         return [(doc_id, score) for doc_id, score in scored if score is not None]
 
     def _search_vector(self, query_id: str, vector: Mapping[str, int], hits: int) -> RankedList:
@@ -214,7 +203,7 @@ class StoreEngine(ImpactEngine):
         if not dims:
             return rank_hits(query_id, [])
         with self.lock, self.store.errors():  # one thread at a time
-            best = fetch_best(self.store, dims, weights, hits)
+            best = fetching.fetch_best(self.store, dims, weights, hits)
         if self.exact and (strange := next((hit for hit in best if hit[1] != int(hit[1])), None)):
             what = f"document {strange[0]!r} has the score {strange[1]} in {self.store.title}, expected an integer"
             raise ArtefactError(f"topic {query_id!r}: {what}; the store rounds, build the index with --engine lucene")

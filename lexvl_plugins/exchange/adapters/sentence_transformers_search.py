@@ -186,8 +186,8 @@ def _read_tensors(embeddings: Any, what: str) -> sparse.csr_matrix:
     if listed and len({row.shape for row in embeddings}) == 1:
         embeddings = torch.stack([row.to_sparse() if row.layout == torch.strided else row for row in embeddings])
     if not isinstance(embeddings, torch.Tensor) or embeddings.ndim not in (1, 2):
-        dimensions = getattr(embeddings, "ndim", None)
-        raise UsageError(f"{what}: {type(embeddings).__name__} of {dimensions} dimensions; expected {EXPECTED}")
+        kind = f"{embeddings.ndim} dimensions" if isinstance(embeddings, torch.Tensor) else type(embeddings).__name__
+        raise UsageError(f"{what}: {kind}; expected {EXPECTED}")
     tensor = embeddings.detach().cpu()
     tensor = (tensor if tensor.ndim == 2 else tensor.unsqueeze(0)).to_sparse_coo().coalesce()
     rows, dims = tensor.indices().numpy()

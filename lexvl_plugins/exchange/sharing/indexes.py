@@ -20,14 +20,7 @@ import orjson
 import yaml
 
 from lexvl_anserini.encoders.cards import PACKAGED
-from lexvl_anserini.encoders.checkpoints.find import (
-    COMMIT,
-    compute_digest_like,
-    is_safe_name,
-    list_names,
-    read_hub_file,
-    remove_blob,
-)
+from lexvl_anserini.encoders.checkpoints import find
 from lexvl_anserini.engines.index_folder import REPORT, index_manifest, measure_folder, read_report, report_digest
 from lexvl_anserini.engines.opening import open_index, open_verified
 from lexvl_anserini.ground.errors import ArtefactError, DataError
@@ -114,7 +107,7 @@ def check_index(index: Path) -> Manifest:
 
 def copy_index(index: Path, folder: Path) -> None:
     """Copies the files of an index, without locks."""
-    copy_files(index, [name for name in list_names(index) if not name.endswith(PROCESS_FILES)], folder)
+    copy_files(index, [name for name in find.list_names(index) if not name.endswith(PROCESS_FILES)], folder)
 
 
 def push_index(
@@ -142,11 +135,11 @@ def push_index(
         folder = Path(home) / "index"
         copy_index(index, folder)
         (folder / "README.md").write_text(build_card(index, manifest, licence, measures, target), encoding="utf-8")
-        rows = {"documents": manifest.counts.documents, "files": len(list(list_names(folder)))}
+        rows = {"documents": manifest.counts.documents, "files": len(list(find.list_names(folder)))}
         if not stored:
             return {"index": hub.commit(folder, "Add an index of lexvl-anserini"), **rows}
         with publish_after(there := place(target)):
-            held = sorted(list_names(there)) if there.is_dir() else []
+            held = sorted(find.list_names(there)) if there.is_dir() else []
             if held and REPORT not in held and not overwrite:
                 raise ArtefactError(describe_strangers(there, held, hub.writer, hub.replace_by))
             shutil.rmtree(there, ignore_errors=True)
@@ -182,20 +175,20 @@ def fetch_index(source: str, part: Path) -> str:
     with hub_errors(repo_id, "download", "pull again, it goes on"):
         info = HfApi().dataset_info(repo_id, revision=revision or None, files_metadata=True)
         commit = str(info.sha)
-        if not COMMIT.fullmatch(commit):
+        if not find.COMMIT.fullmatch(commit):
             raise ArtefactError(f"{repo_id}: the hub answers with commit {commit!r:.80}, expected 40 hex digits")
         listed = [sibling for sibling in info.siblings or () if sibling.rfilename not in HUB_FILES]
-        if odd := next((entry.rfilename for entry in listed if not is_safe_name(entry.rfilename)), None):
+        if odd := next((entry.rfilename for entry in listed if not find.is_safe_name(entry.rfilename)), None):
             raise ArtefactError(f"{repo_id}: the hub lists {odd!r:.80}, which is not a name inside a folder; refused")
-        files = [read_hub_file(repo_id, sibling) for sibling in listed]
+        files = [find.read_hub_file(repo_id, sibling) for sibling in listed]
         if REPORT not in {file.name for file in files}:
             raise ArtefactError(f"{repo_id}: no index of `lexvl push` (it lacks {REPORT})")
         names = [escape(file.name) for file in files]
         snapshot = Path(snapshot_download(repo_id, repo_type=DATASET, revision=commit, allow_patterns=names))
     copy_files(snapshot, [file.name for file in files], part)
     for file in files:
-        if compute_digest_like(file.digest, part / file.name) != file.digest:
-            remove_blob(snapshot / file.name)
+        if find.compute_digest_like(file.digest, part / file.name) != file.digest:
+            find.remove_blob(snapshot / file.name)
             raise ArtefactError(f"{repo_id}: {file.name} arrived damaged and was removed; pull again")
     return commit
 
