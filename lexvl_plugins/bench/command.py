@@ -137,10 +137,8 @@ class Report:
 def tabulate_rows(rows: Sequence[Mapping[str, Any]]) -> render.Table:
     """One line per mapping; a column for every key of any of them, in the order of their first use."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
-    columns = tuple(
-        render.Column(key.replace("_", " "), number=not any(isinstance(row.get(key), str) for row in rows))
-        for key in keys
-    )
+    named = {key for row in rows for key, value in row.items() if isinstance(value, str)}
+    columns = tuple(render.Column(key.replace("_", " "), number=key not in named) for key in keys)
     return render.Table(columns, tuple(tuple(cell(row.get(key)) for key in keys) for row in rows))
 
 
