@@ -8,7 +8,7 @@ so are published runs of other systems measured again: every printed digit must 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,23 +16,15 @@ from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.registry import Registry, import_home
+from lexvl_anserini.ground.registry import Registry, Way
 
 from ..measures.inputs import JudgementSource, describe_run
 from ..measures.measure_runs import measure_runs
 from ..measures.metrics import means
 from ..measures.names import parse_measure
-from .prepared import (
-    estimate_classification,
-    estimate_retrieval,
-    list_classification_needs,
-    list_completeness_needs,
-    list_retrieval_needs,
-    list_weight_needs,
-)
 from .published import PublishedTable
 from .quantities import list_parts
-from .rows import Finding, Need, PartCost, PublishedRow, RowPart, Workplace, list_rows
+from .rows import Finding, Need, PublishedRow, RowPart, Workplace, list_rows
 
 
 def list_needed_files(part: RowPart, place: Workplace) -> list[Need]:
@@ -142,49 +134,25 @@ def estimate_cost(parts: Iterable[RowPart], place: Workplace) -> tuple[float, fl
     return sum(size for size, _ in encoded.values()), sum(time for _, time in encoded.values()) + topics
 
 
-class Way(NamedTuple):
-    """How a part of a row is measured.
-
-    Attributes:
-        target: `module:function` that measures it, so that a plan imports nothing of what measures
-        needs: what it reads, without reading it
-        cost: what it costs; None where that is nothing, or not known
-        fits: whether it measures a part of its task
-    """
-
-    target: str
-    needs: Callable[[RowPart, Workplace], list[Need]]
-    cost: Callable[[RowPart, Workplace], PartCost | None]
-    fits: Callable[[RowPart], bool] = lambda part: True
-
-    def measure(self, part: RowPart, place: Workplace) -> Finding:
-        """Measures a part."""
-        finding: Finding = import_home(self.target)(part, place)
-        return finding
+def has_dimensions(part: RowPart) -> bool:
+    """Whether a row names the item or the text whose dimensions are measured."""
+    return bool(part.system and (part.system.item or part.system.text))
 
 
-def nothing_needed(part: RowPart, place: Workplace) -> list[Need]:
-    """For what is computed from a configuration."""
-    return []
-
-
-def no_cost(part: RowPart, place: Workplace) -> None:
-    """For what takes seconds and writes nothing."""
-
-
-RETRIEVAL = Way(f"{__package__}.retrieval:measure_retrieval", list_retrieval_needs, estimate_retrieval)
+_NEEDED = f"{__package__}.prepared"
+_RETRIEVED = (f"{_NEEDED}:list_retrieval_needs", f"{_NEEDED}:estimate_retrieval")
+RETRIEVAL = Way(f"{__package__}.retrieval:measure_retrieval", *_RETRIEVED)
 CLASSIFICATION = Way(
-    f"{__package__}.vectors:measure_classification", list_classification_needs, estimate_classification
+    f"{__package__}.vectors:measure_classification",
+    f"{_NEEDED}:list_classification_needs",
+    f"{_NEEDED}:estimate_classification",
 )
-PUBLISHED_RUN = Way(f"{__name__}:measure_published", list_needed_files, no_cost)
-SPARSITY = Way(f"{__package__}.vectors:measure_sparsity", list_retrieval_needs, estimate_retrieval)
+PUBLISHED_RUN = Way(f"{__name__}:measure_published", f"{__name__}:list_needed_files")
+SPARSITY = Way(f"{__package__}.vectors:measure_sparsity", *_RETRIEVED)
 WEIGHTS = Way(
-    f"{__package__}.vectors:measure_weights",
-    list_weight_needs,
-    no_cost,
-    lambda part: bool(part.system and (part.system.item or part.system.text)),
+    f"{__package__}.vectors:measure_weights", f"{_NEEDED}:list_weight_needs", fitting=f"{__name__}:has_dimensions"
 )
-COMPLETENESS = Way(f"{__package__}.vectors:measure_completeness", list_completeness_needs, no_cost)
+COMPLETENESS = Way(f"{__package__}.vectors:measure_completeness", f"{_NEEDED}:list_completeness_needs")
 
 # Task -> how it is measured; plug-ins add tasks. A task that is no key is not measured by this installation.
 WAYS: Registry[Way] = Registry(

@@ -182,6 +182,38 @@ EXTRA_PACKAGES: Mapping[str, str] = {
 }
 
 
+class Way(NamedTuple):
+    """How `reproduce` measures a part of a row of a published table; its functions are imported when they are used.
+
+    Attributes:
+        target: `module:function` that measures a part.
+        needing: of one that lists what it reads, without reading it; empty for nothing.
+        costing: of one that estimates bytes and time; empty for what takes seconds and writes nothing.
+        fitting: of one that says whether a part of its task can be measured; empty for every part.
+    """
+
+    target: str
+    needing: str = ""
+    costing: str = ""
+    fitting: str = ""
+
+    def measure(self, part: Any, place: Any) -> Any:
+        """Measures a part."""
+        return import_home(self.target)(part, place)
+
+    def needs(self, part: Any, place: Any) -> list[Any]:
+        """What a part reads."""
+        return list(import_home(self.needing)(part, place)) if self.needing else []
+
+    def cost(self, part: Any, place: Any) -> Any:
+        """What a part costs; None where that is nothing, or not known."""
+        return import_home(self.costing)(part, place) if self.costing else None
+
+    def fits(self, part: Any) -> bool:
+        """Whether a part of its task can be measured."""
+        return not self.fitting or bool(import_home(self.fitting)(part))
+
+
 def import_home(home: str) -> Any:
     """The object of a row "module:object", or a module, imported now."""
     module, _, attribute = home.partition(":")

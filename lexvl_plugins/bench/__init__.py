@@ -6,14 +6,7 @@ from lexvl_anserini.ground.registry import CommandRow
 
 # Other plug-ins that this one imports.
 NEEDS = ("cluster", "exchange")
-
-
-TUNE = CommandRow(
-    "lexvl_plugins.bench.tune", "Analyses and benchmarks", "Choose settings on one split, report them on another"
-)
-EFFICIENCY = CommandRow(
-    "lexvl_plugins.bench.command", "Analyses and benchmarks", "Time, memory and size on this machine"
-)
-CLUSTER_EFFICIENCY = CommandRow(
-    "lexvl_plugins.bench.cluster", "Analyses and benchmarks", "A cluster of this machine against one process"
-)
+_PANEL = "Analyses and benchmarks"
+TUNE = CommandRow(f"{__name__}.tune", _PANEL, "Choose settings on one split, report them on another")
+EFFICIENCY = CommandRow(f"{__name__}.command", _PANEL, "Time, memory and size on this machine")
+CLUSTER_EFFICIENCY = CommandRow(f"{__name__}.cluster", _PANEL, "A cluster of this machine against one process")

@@ -1,11 +1,8 @@
 """Sparse engines of other projects beside ours: SINDI (package pyvsag, Apache-2.0), Seismic (pyseismic-lsr, MIT).
 
-They hold the documents in memory, and find them by number. Nothing else imports them.
-
-An approximate engine has settings that exchange time for hits. Its worker tries those of a table on the queries, and
-answers with the fastest that finds `RECALL` of the hits; where none does, with the one that finds most. A hit counts if
-its true score, the integer dot product, reaches the score of the last exact hit: of documents of equal score, each is
-as good.
+A worker tries the settings of a table on the queries, and answers with the fastest that finds `RECALL` of the hits,
+else with the one that finds most. A hit counts if its integer dot product reaches that of the last exact hit: of
+documents of equal score, each is as good.
 """
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,11 +24,9 @@ from lexvl_anserini.ground.records import Vocabulary
 from lexvl_anserini.shards.reading import Columns, check_shards, read_shard, read_vocabulary, shard_pieces
 from lexvl_plugins.bench.collection import read_queries
 from lexvl_plugins.bench.processes import Ready, time_each
-from lexvl_plugins.bench.suite import median
 
 # Share of the exact hits that an approximate engine has to find.
 RECALL = 0.99
-
 # Term numbers, weights and the number of hits of a query -> the numbers of its documents.
 Search = Callable[[np.ndarray, np.ndarray, int], Sequence[int] | np.ndarray]
 
@@ -112,10 +108,7 @@ def read_inputs(shards: str, queries: str, exact: str) -> Inputs:
 
 
 def make_worker(inputs: Inputs, searches: Mapping[str, Search]) -> Ready:
-    """A worker around the searches of an engine, by the names of their settings.
-
-    `latency` times the chosen one, query by query; `recall` returns its name and the share of the hits that it finds.
-    """
+    """A worker around the searches of an engine, by the names of their settings."""
     documents, queries = inputs.documents, inputs.queries
     rows = [queries[row] for row in range(queries.shape[0])]
     encoded = [(row.indices.astype(np.uint32), row.data.astype(np.float32)) for row in rows]
@@ -176,12 +169,9 @@ def search_sindi(shards: str, queries: str, exact: str, pruned: bool) -> Ready:
 
     searches: dict[str, Search] = {"all postings": partial(search, 0.0, 1)}
     if pruned:
-        searches = {
-            f"documents pruned by {DOCUMENT_PRUNING}, queries by {pruning}, {candidates} candidates a hit": partial(
-                search, pruning, candidates
-            )
-            for pruning, candidates in product(QUERY_PRUNINGS, CANDIDATES)
-        }
+        name = f"documents pruned by {DOCUMENT_PRUNING}, queries by {{}}, {{}} candidates a hit"
+        settings_tried = product(QUERY_PRUNINGS, CANDIDATES)
+        searches = {name.format(*setting): partial(search, *setting) for setting in settings_tried}
     return make_worker(inputs, searches)
 
 

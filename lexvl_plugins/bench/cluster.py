@@ -1,11 +1,7 @@
 """The line on a cluster of several nodes of this machine, against one process: equal bytes, and what each step takes.
 
-`demo` runs both; `merge` measures what it takes to merge the lists of many partitions, which are made up.
-
-    DIR/pictures.tar, topics.tsv, plan.json     drawn pictures of the demo, their captions, the plan
-    DIR/local/, DIR/ray/                        shards/, index/ and run.trec of each
-
-With `--kill`, a node of the cluster is killed with SIGKILL in the middle of each step, and another takes its place.
+DIR/pictures.tar, topics.tsv, plan.json     drawn pictures of the demo, their captions, the plan
+DIR/local/, DIR/ray/                        shards/, index/ and run.trec of each
 """
 
 from __future__ import annotations
@@ -22,6 +18,7 @@ from functools import partial
 from hashlib import sha256
 from itertools import islice, product
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import numpy as np
@@ -41,37 +38,27 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index_runs import plan_run, write_index_run
 from lexvl_anserini.searching.search import Search
 from lexvl_anserini.searching.searcher import Searcher
-from lexvl_plugins.bench.processes import Stopwatch
-from lexvl_plugins.bench.suite import median
+from lexvl_plugins.bench.processes import Stopwatch, time_each
 from lexvl_plugins.cluster.options import RunnerOptions
 from lexvl_plugins.cluster.ray_connect import OBJECT_STORE, import_ray
 from lexvl_plugins.cluster.runners import run_on
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_plugins.bench.cluster")
-
 # Pictures in the package; more of them are of the training split, which `python tools/world draw train` draws.
 PACKAGED = 1000
 ENCODER, CHECKPOINT = "vdr-crossmodal", "demo-vdr"
 HITS = 100
-
 # Pictures whose captions are the topics.
 ASKED = 200
-
 # Lists that are merged to measure it, and their length.
 LISTS = (10, 100, 1000)
 MERGED_HITS = (10, 1000)
-
 # A node has one core, and room for requests and answers.
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": OBJECT_STORE}
-
 # A node that is lost is noticed after two seconds instead of twenty.
-NOTICED = {
-    "health_check_initial_delay_ms": 0,
-    "health_check_period_ms": 500,
-    "health_check_timeout_ms": 1000,
-    "health_check_failure_threshold": 2,
-}
+_CHECKS = {"initial_delay_ms": 0, "period_ms": 500, "timeout_ms": 1000, "failure_threshold": 2}
+NOTICED = {f"health_check_{name}": value for name, value in _CHECKS.items()}
 
 
 @dataclass(frozen=True)
@@ -97,11 +84,8 @@ def encode(settings: ClusterDemoOptions, home: Path, progress: Progress) -> None
     from lexvl_anserini.shards.layout import Layout
     from lexvl_plugins.cluster.parts import PartsRequest, encode_parts
 
-    corpus, encoder = name_inputs(settings)
-    layout = Layout(shard_format="parquet")
-    encode_parts(
-        PartsRequest(settings.file("plan.json"), home / "shards", corpus, encoder, Quantiser(), layout), progress
-    )
+    places, layout = (settings.file("plan.json"), home / "shards"), Layout(shard_format="parquet")
+    encode_parts(PartsRequest(*places, *name_inputs(settings), Quantiser(), layout), progress)
 
 
 def index(settings: ClusterDemoOptions, home: Path, progress: Progress) -> None:
@@ -120,11 +104,8 @@ def search(settings: ClusterDemoOptions, home: Path, progress: Progress) -> None
 
 
 # The steps of the line, each into a folder.
-STEPS: Mapping[str, Callable[[ClusterDemoOptions, Path, Progress], None]] = {
-    "encode": encode,
-    "index": index,
-    "search": search,
-}
+Step = Callable[[ClusterDemoOptions, Path, Progress], None]
+STEPS: Mapping[str, Step] = {"encode": encode, "index": index, "search": search}
 
 
 def name_inputs(settings: ClusterDemoOptions) -> tuple[CorpusRef, Any]:
@@ -148,11 +129,9 @@ def prepare(settings: ClusterDemoOptions) -> None:
         for image in islice(read_karpathy(captions), min(ASKED, settings.pictures)):
             out.writelines(f"{caption.caption_id}\t{caption.text}\n".encode() for caption in image.captions)
     torch.set_num_threads(1)
-    corpus, encoder = name_inputs(settings)
-    file, layout = settings.file("plan.json"), Layout(shard_format="parquet")
-    plan_corpus(
-        load_reference(corpus), encoder.load(), settings.parts, layout=layout, listing=name_listing(file)
-    ).write(file)
+    (corpus, encoder), file = name_inputs(settings), settings.file("plan.json")
+    options: dict[str, Any] = {"layout": Layout(shard_format="parquet"), "listing": name_listing(file)}
+    plan_corpus(load_reference(corpus), encoder.load(), settings.parts, **options).write(file)
 
 
 def copy_pictures(path: Path, count: int) -> Path:
@@ -175,9 +154,7 @@ def local_cluster(nodes: int) -> Iterator[Any]:
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(
-        initialize_head=True, head_node_args={**NODE, "include_dashboard": False, "_system_config": NOTICED}
-    )
+    cluster = Cluster(True, head_node_args={**NODE, "include_dashboard": False, "_system_config": NOTICED})
     try:
         for _ in range(nodes - 1):
             cluster.add_node(**NODE)
@@ -242,14 +219,12 @@ def compare_results(settings: ClusterDemoOptions) -> dict[str, Any]:
         "index": counts[0] == counts[1] and documents == settings.pictures,
         "run": compute_sha256(local / "run.trec") == compute_sha256(ray / "run.trec"),
     }
-    if not all(equal.values()):
-        differing = ", ".join(name for name, same in equal.items() if not same)
+    if differing := [name for name, same in equal.items() if not same]:
         raise LexvlError(f"{settings.output}: {differing} of the cluster differ from those of one process")
-    partitions = [read_report(path.parent) for path in (ray / "index").glob(f"*/{REPORT}")]
     size = {
         "shard": sum(path.stat().st_size for path in (ray / "shards").rglob("*") if path.is_file()),
         "index": reports[1]["bytes"],
-        "resident": sum(partition.resident_bytes for partition in partitions),
+        "resident": sum(read_report(path.parent).resident_bytes for path in (ray / "index").glob(f"*/{REPORT}")),
     }
     sizes = {f"{name}_bytes_a_picture": round(total / documents, 1) for name, total in size.items()}
     return {"documents": documents, "postings": postings, **sizes, "equal": ", ".join(equal)}
@@ -265,14 +240,9 @@ def measure_merging(
         for number, scores in enumerate(-np.sort(-chance.integers(1, 1 << 20, (count, hits)), axis=1)):
             ids = "".join(f"{number:04}-{row:06}\n" for row in range(hits)).encode()
             packed.append(pickle.dumps(RankedList("q", ids, scores.astype(np.float64))))
-        unpacking, merging = [], []
-        for _ in range(repeats):
-            with Stopwatch() as watch:
-                received = list(map(pickle.loads, packed))
-            unpacking.append(watch.cpu_s)
-            with Stopwatch() as watch:
-                merge_lists(received, hits)
-            merging.append(watch.cpu_s)
+        received = list(map(pickle.loads, packed))
+        unpacking = time_each(lambda texts: list(map(pickle.loads, texts)), [packed] * repeats)["cpu_s"]
+        merging = time_each(partial(merge_lists, hits=hits), [received] * repeats)["cpu_s"]
         costs[f"unpack_{count}x{hits}_ms"] = round(median(unpacking) * 1000, 2)
         costs[f"merge_{count}x{hits}_ms"] = round(median(merging) * 1000, 2)
     return costs

@@ -19,13 +19,11 @@ from lexvl_plugins.bench.processes import run_once
 
 if TYPE_CHECKING:
     # With the modules of reports, which no system that is measured needs.
-    from lexvl_plugins.bench.suite import Options
+    from lexvl_plugins.bench.command import Options
 
 QUERY_COUNT = 200
-
 # The collection of suites for which the user names none.
 SHAPE = "mixture"
-
 # A matrix of impacts instead of shards, or of queries.
 MATRIX = ".npz"
 
@@ -50,10 +48,7 @@ def open_workdir(options: Options) -> Iterator[Path]:
 
 
 def prepare(options: Options, folder: Path, documents: int, shard_format: str = "parquet") -> Collection:
-    """Writes the synthetic data and the queries in a child; a user's shards stay where they are.
-
-    A user's matrix of impacts becomes shards.
-    """
+    """Writes synthetic data and queries in a child; a user's shards stay, a matrix of impacts becomes shards."""
     if options.shards is None and options.queries is not None:
         raise UsageError("--queries are for --shards; synthetic documents have terms of their own")
     if options.shards is not None and (options.documents or options.shape or options.terms):
@@ -77,10 +72,7 @@ def write(
     shards: str | None,
     queries: str | None,
 ) -> tuple[str, str, int]:
-    """What a child of `prepare` runs; returns the paths of shards and queries, and the number of documents.
-
-    Queries for a user's shards are the user's, or some drawn from the shards' postings.
-    """
+    """What a child of `prepare` runs; returns the paths of shards and queries, and the number of documents."""
     from lexvl_anserini.queries.query_vectors import write_queries
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
     from lexvl_plugins.bench import vectors

@@ -16,7 +16,7 @@ from lexvl_anserini.ground.manifest import EncoderRef
 from lexvl_anserini.queries.query_vectors import RM3, Feedback
 from lexvl_anserini.runs.fusion import RRF_K, Fusion
 from lexvl_anserini.searching.search import Search
-from lexvl_plugins.bench.suite import offer
+from lexvl_plugins.bench.command import offer
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ def weigh_fields(encoder: EncoderRef, steps: int) -> list[dict[str, str]]:
     ]
 
 
+# Options that may be repeated.
 Paths = list[Path] | None
 Texts = list[str] | None
 Integers = list[int] | None
@@ -117,57 +118,37 @@ class SearchGrid:
     feedback_terms: Annotated[Integers, offer("Terms that feedback adds; repeatable, default 20.", min=1)] = None
     feedback_alpha: Annotated[Floats, offer("Share of the query; repeatable, default 1.", min=0)] = None
     feedback_beta: Annotated[Floats, offer("Share of the documents; repeatable, default 0.5.", min=0)] = None
-    feedback_shards: Annotated[
-        Path | None, offer("The index's shards; default its term vectors, if it was built with them.")
-    ] = None
+    feedback_shards: Annotated[Path | None, offer("The index's shards; default its term vectors.")] = None
     rm3: Annotated[Integers, offer("BM25: expand queries by that many documents; repeatable.", min=1)] = None
     rm3_terms: Annotated[Integers, offer("Terms of RM3; repeatable, default 10.", min=1)] = None
     rm3_weight: Annotated[Floats, offer("Share of the query in RM3; repeatable, default 0.5.", min=0, max=1)] = None
-    options: Annotated[
-        Texts, offer("An option of the encoder's query side, KEY=VALUE (BM25: k1=1.2, b=0.75); repeatable.", "--set")
-    ] = None
-    field_steps: Annotated[
-        int | None, offer("Try the weights of an index of fields, in so many steps.", min=1, max=100)
-    ] = None
+    options: Annotated[Texts, offer("An option of the encoder's query side, KEY=VALUE; repeatable.", "--set")] = None
+    field_steps: Annotated[int | None, offer("Try the weights of fields, in so many steps.", min=1, max=100)] = None
 
     def settings(self, halved: bool) -> list[TuningSetting]:
-        """First the queries as they are, then all combinations, also without feedback or RM3.
-
-        A key of the encoder may have several values, and its own is tried as well; weights of fields apply together.
-        """
+        """First the queries as they are, then all combinations, also without feedback or RM3."""
         if halved and self.test:
             raise UsageError("--split-seed halves the topics of --dev; leave --test out")
         if not (self.dev and (self.test or halved)):
-            raise UsageError(
-                "name the topics of the index: --dev beir/nfcorpus/dev --test beir/nfcorpus/test; or --dev alone, and "
-                "--split-seed 1 to tune on one half of them"
-            )
+            raise UsageError("name the topics of the index by --dev and --test, or by --dev alone with --split-seed 1")
         if not (self.query_terms or self.feedback or self.options or self.field_steps or self.rm3):
             raise UsageError("nothing to tune; give --query-terms, --feedback, --rm3, --field-steps or --set")
+        defaults = {
+            "feedback_terms": Feedback.terms,
+            "feedback_alpha": Feedback.alpha,
+            "feedback_beta": Feedback.beta,
+            "rm3_terms": RM3.terms,
+            "rm3_weight": RM3.weight,
+        }
+        refinements = []
+        for names in (("query_terms",), ("feedback", *list(defaults)[:3]), ("rm3", *list(defaults)[3:])):
+            values = [getattr(self, name) or ([defaults[name]] if name in defaults else ()) for name in names]
+            refinements.append([{}, *(dict(zip(names, chosen, strict=True)) for chosen in product(*values))])
         settings = []
-        feedbacks = product(
-            self.feedback or (),
-            self.feedback_terms or [Feedback.terms],
-            self.feedback_alpha or [Feedback.alpha],
-            self.feedback_beta or [Feedback.beta],
-        )
-        rm3s = product(self.rm3 or (), self.rm3_terms or [RM3.terms], self.rm3_weight or [RM3.weight])
-        for changed, heaviest, feedback, rm3 in product(
-            self.list_changes(),
-            (None, *(self.query_terms or ())),
-            (None, *(Feedback(*numbers) for numbers in feedbacks)),
-            (None, *(RM3(*numbers) for numbers in rm3s)),
-        ):
-            applied: dict[str, Any] = {"set": tuple(map("=".join, changed.items()))} if changed else {}
-            applied |= {} if heaviest is None else {"query_terms": heaviest}
-            if feedback is not None:
-                applied |= {"feedback": feedback.documents, "feedback_terms": feedback.terms}
-                applied |= {"feedback_alpha": feedback.alpha, "feedback_beta": feedback.beta}
-            if rm3 is not None:
-                applied |= {"rm3": rm3.documents, "rm3_terms": rm3.terms, "rm3_weight": rm3.weight}
-            search = {name: value for name, value in applied.items() if name != "set"}
-            value = QuerySetting(changed, Search(**search))
-            settings.append(TuningSetting(applied, value))
+        for changed, *parts in product(self.list_changes(), *refinements):
+            search = {name: value for part in parts for name, value in part.items()}
+            applied = {"set": tuple(map("=".join, changed.items()))} if changed else {}
+            settings.append(TuningSetting({**applied, **search}, QuerySetting(changed, Search(**search))))
         return settings
 
     def list_changes(self) -> list[dict[str, str]]:

@@ -1,8 +1,6 @@
-"""The suite index: our indexing against stock Pyserini's, each run in its own process, in turns.
+"""The suite index: our indexing against stock Pyserini's, and what an index costs before its first query.
 
 With several threads, ours runs also with one thread, and with one thread on one core.
-
-What an index costs before its first query: opening it, its first answer, and the bytes of its files.
 """
 
 from __future__ import annotations
@@ -11,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from lexvl_anserini.engines import jvm
@@ -18,13 +17,11 @@ from lexvl_anserini.engines.index_folder import index_manifest, measure_folder, 
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_plugins.bench.collection import describe, open_workdir, prepare, read_queries
+from lexvl_plugins.bench.command import Options, Ratio, Report, mib, ratio
 from lexvl_plugins.bench.processes import Outcome, Stopwatch, read_peak, run_once, take_turns
-from lexvl_plugins.bench.suite import Options, Ratio, Report, median, mib, ratio
 from lexvl_plugins.bench.systems import INDEXERS, choose_systems
 
 DOCUMENTS = 20_000
-REPEATS = 3
-
 # Hits of the first query, and how many processes open the index.
 FIRST_HITS, OPENINGS = 10, 3
 
@@ -67,11 +64,8 @@ def arrangements(names: Sequence[str], threads: int) -> dict[str, Arrangement]:
 
 
 def measure(options: Options) -> Report:
-    """CPU and wall seconds, peak memory and size, of processes that read the same documents.
-
-    Indexes that hold different documents, postings or impacts are an error: their costs are not comparable then.
-    """
-    repeats, threads = options.repeats or REPEATS, options.threads or 1
+    """CPU and wall seconds, peak memory and size, of processes that read the same documents."""
+    repeats, threads = options.repeats or 3, options.threads or 1
     with open_workdir(options) as folder:
         shards = prepare_formats(options, folder)
         readable = {name: system for name, system in INDEXERS.items() if system.shard_format in shards}
@@ -111,11 +105,8 @@ def prepare_formats(options: Options, folder: Path) -> dict[str, Path]:
 
 def expect_equal(counts: Mapping[str, Any]) -> None:
     """Refuses indexes that hold different counts."""
-    (first, expected), *others = counts.items()
-    for name, held in others:
-        if held != expected:
-            text = f"the index of {name} holds {held}, that of {first} {expected}"
-            raise LexvlError(f"{text}; their costs are not comparable")
+    if any(held != next(iter(counts.values())) for held in counts.values()):
+        raise LexvlError(f"the indexes hold {dict(counts)}; their costs are not comparable")
 
 
 def make_row(name: str, rounds: Sequence[Built], documents: int) -> dict[str, Any]:
@@ -154,8 +145,7 @@ def compare_threads(rounds: Mapping[str, Sequence[Built]], arranged: Mapping[str
 def measure_opening(index: Path, queries: Path) -> dict[str, Any]:
     """Median wall milliseconds of opening and of the first query, by processes that have started Java; and sizes.
 
-    `open_ms` includes the loading of our modules and Java classes, which the first index of a process pays;
-    `open_again_ms` does not. The files were just written or read, so they are in the memory of the system.
+    `open_ms` includes the loading of our modules and Java classes; `open_again_ms` does not. The files are in memory.
     """
     openings = [run_once(".index:open_ours", index=str(index), queries=str(queries)).result for _ in range(OPENINGS)]
     middle = {name: median(opening[name] for opening in openings) for name in openings[0]}

@@ -1,7 +1,4 @@
-"""The suite overview: all comparisons of the Lucene engine, target and measured ratios.
-
-python -m lexvl_plugins.bench --suite overview --format markdown --output overview.json
-"""
+"""The suite overview: all comparisons of the Lucene engine, target and measured ratios."""
 
 from __future__ import annotations
 
@@ -10,11 +7,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from lexvl_plugins.bench import index, search
-from lexvl_plugins.bench.suite import Options, Ratio, Report
+from lexvl_plugins.bench.command import Options, Ratio, Report
 
 # The clocks in the names of ratios.
 CLOCKS = ("CPU", "wall")
-
 # The same engine with resident postings and with Lucene's.
 RESIDENT = ("ours", "ours-lucene")
 FAISS = ("faiss-flat", "faiss-hnsw")
@@ -26,8 +22,6 @@ def sized(documents: int, queries: int, repeats: int, *system: str, threads: int
 
 
 VDR: dict[str, Any] = {"shape": ["vdr"], "query_terms": 768}
-
-
 # A suite and its options at one size, by the name of the part.
 PARTS: Mapping[str, tuple[Callable[[Options], Report], Options]] = {
     "index": (index.measure, Options(documents=[20_000], repeats=3)),
@@ -58,7 +52,6 @@ def both(part: str, what: str, sides: str, ratio: str, aim: str = "", aim_1000: 
 
 BUILT = "ours-parquet / ours-parquet"
 RATE = ": documents per second of indexing alone"
-
 GOALS = (
     Goal("index", "indexing 20k documents, whole process: stock / ours", "stock / ours: {} seconds", "10, wall 6"),
     Goal("index", "the same without start-up", "stock / ours: {} seconds of indexing alone"),
@@ -116,5 +109,4 @@ def rows(reports: Mapping[str, Report]) -> Iterator[dict[str, Any]]:
 
 def write_ratio(ratio: Ratio) -> str:
     """The median, and the range over rounds if there are several."""
-    spread = f" ({ratio.low:.2f} to {ratio.high:.2f})" if ratio.rounds > 1 else ""
-    return f"{ratio.median:.2f}{spread}"
+    return f"{ratio.median:.2f}" + (f" ({ratio.low:.2f} to {ratio.high:.2f})" if ratio.rounds > 1 else "")

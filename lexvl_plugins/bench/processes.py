@@ -1,12 +1,8 @@
 """Child processes that are measured: each is a fresh interpreter, without anything that an earlier one left.
 
-A child runs one function, named `module:function`. `run_once` measures a function from start to exit of its process; a
-`Worker` stays and answers requests, so that systems can take turns without starting again.
-
-The first line of a child's standard input holds the function's arguments; a function that returns `Ready` answers each
-further line, until the input ends. Answers are JSON lines on a file descriptor of their own: standard output belongs
-to Java. Peak memory is the child's own high-water mark (VmHWM): the figure of `wait4` starts from the memory of the
-parent at the fork.
+A child runs one function, `module:function`, with the arguments on the first line of its standard input. If it returns
+`Ready`, the child answers each further line. Answers are JSON lines on a file descriptor of their own: standard output
+belongs to Java. Peak memory is the child's own VmHWM: the figure of `wait4` starts from the parent's memory.
 """
 
 from __future__ import annotations
@@ -29,9 +25,7 @@ from lexvl_anserini.ground.errors import LexvlError
 
 QueryType = TypeVar("QueryType")
 Key = TypeVar("Key")
-
 STATUS = Path("/proc/self/status")
-
 # What a child's interpreter runs. Not `-m`, which would load this module a second time as `__main__`.
 CHILD = f"from {__name__} import run_child; run_child()"
 
@@ -128,10 +122,7 @@ def run_child() -> None:
 
 
 class Worker:
-    """A child that stays: `function(**arguments)` there returns `Ready`, which answers every request.
-
-    `facts` is its first answer, `peak_bytes` its greatest resident memory so far.
-    """
+    """A child that stays; `facts` is its first answer, `peak_bytes` its greatest resident memory so far."""
 
     def __init__(self, function: str, environ: Mapping[str, str] | None = None, **arguments: Any):
         self.function = function

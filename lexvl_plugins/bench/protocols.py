@@ -1,7 +1,5 @@
 """The protocols by which papers compare a lexical with a dense model in cost, on the stored vectors of two real models.
 
-python -m lexvl_plugins.bench --protocol vdr-g --shards impacts/photos-vdr --dense-shards impacts/photos-dense
-
 Both models encode the same topics, one at a time on one thread, and search their own index: the lexical one Lucene's
 (with resident postings where it has them), the dense one FAISS, flat. Each is in a child, and rounds take turns.
 """
@@ -14,6 +12,7 @@ from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from statistics import mean, median
 from typing import Any
 
 from lexvl_eval.measures.inputs import JudgementSource, read_judgements
@@ -24,21 +23,14 @@ from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
 from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_plugins.bench.collection import open_workdir
+from lexvl_plugins.bench.command import Options, Ratio, Report, mib, ratio
 from lexvl_plugins.bench.processes import Ready, Stopwatch, Worker, run_once, take_turns
-from lexvl_plugins.bench.suite import Options, Ratio, Report, median, mib, ratio
 
 REPEATS = 3
-# Topics that warm caches, Java's compiler and the model before the first round.
-WARM_UP = 20
-
+# Topics that warm caches, Java's compiler and the model before the first round, and those of a protocol by default.
+WARM_UP, QUERIES = 20, 1000
 # One thread for every library that has threads of its own.
-ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS"), "1"
-)
-
-
-# Where a protocol says nothing.
-QUERIES = 1000
+ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMBA", "RAYON")}
 
 
 def measure(options: Options) -> Report:
@@ -80,7 +72,6 @@ def measure(options: Options) -> Report:
         "rounds": options.repeats or REPEATS,
     }
     notes = [f"{kind}: peak memory {mib(worker.peak_bytes)} MiB" for kind, worker in workers.items()]
-    # What a model did otherwise than the protocol.
     notes += [f"{kind}: {note}" for kind, worker in workers.items() for note in worker.facts["notes"]]
     return Report(rows=tuple(rows), ratios=tuple(ratios(rounds, rows)), settings=settings, notes=tuple(notes))
 
@@ -103,24 +94,19 @@ def find_twins(options: Options) -> dict[str, Path]:
 def describe_model(kind: str, shards: Path, built: Mapping[str, Any], worker: Worker) -> dict[str, Any]:
     """The model, and the size of its index."""
     manifest = read_manifest(shards)
-    counts, row = manifest.counts, {"system": manifest.encoder.name, "engine": built["engine"]}
-    row |= {"items": counts.documents, "index_mb": round(built["bytes"] / 1e6, 2)}
+    counts, names = manifest.counts, {"system": manifest.encoder.name, "engine": built["engine"]}
     terms = {"terms_per_item": round(counts.postings / counts.documents, 1)} if kind == "impact" else {}
-    return {**row, **terms, **worker.facts["sparsity"]}
+    sizes = {"items": counts.documents, "index_mb": round(built["bytes"] / 1e6, 2)}
+    return {**names, **sizes, **terms, **worker.facts["sparsity"]}
 
 
 def summarise_times(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Medians over the rounds of the mean of their queries, in milliseconds, and queries per second."""
     parts = ("encode_s", "search_s", "cpu_s")
-    encode, search, cpu = (median(mean_ms(answer[part]) for answer in rounds) for part in parts)
+    encode, search, cpu = (median(1000 * mean(answer[part]) for answer in rounds) for part in parts)
     times = {"encode_ms": encode, "search_ms": search, "total_ms": encode + search, "cpu_ms": cpu}
     rates = {"queries_per_s": 1000 / (encode + search), "searches_per_s": 1000 / search}
     return {name: round(value, 3) for name, value in times.items()} | {n: round(v, 1) for n, v in rates.items()}
-
-
-def mean_ms(seconds: Sequence[float]) -> float:
-    """The mean of single queries in milliseconds."""
-    return 1000 * sum(seconds) / len(seconds)
 
 
 def judge_lists(protocol: Protocol, kind: str, worker: Worker, lists: Mapping[str, Any]) -> dict[str, float]:
@@ -142,7 +128,7 @@ def ratios(rounds: Mapping[str, Sequence[Mapping[str, Any]]], rows: Sequence[Map
     """The dense model over the lexical one: above 1, the lexical one is faster or smaller."""
 
     def of(kind: str, *parts: str) -> list[float]:
-        return [sum(mean_ms(answer[part]) for part in parts) for answer in rounds[kind]]
+        return [sum(mean(answer[part]) for part in parts) for answer in rounds[kind]]
 
     compared = {"encoding": ["encode_s"], "search": ["search_s"], "in all": ["encode_s", "search_s"]}
     for what, parts in {**compared, "in all, CPU": ["cpu_s"]}.items():
@@ -162,16 +148,14 @@ def build(shards: str, index: str) -> dict[str, Any]:
 
     with Stopwatch() as watch:
         build_index(shards, index)
-    path = Path(index)
-    size = measure_folder(path) + measure_resident(path)
-    return {"build_s": watch.wall_s, "bytes": size, "engine": read_report(path)["engine"]}
+    size = measure_folder(Path(index)) + measure_resident(Path(index))
+    return {"build_s": watch.wall_s, "bytes": size, "engine": read_report(Path(index))["engine"]}
 
 
 def answer(shards: str, index: str, topics: str | None, count: int, tokens: int | None, data_dir: str | None) -> Ready:
     """A worker around an index, its encoder and the first `count` topics; one thread.
 
-    A request is `hits` and a `limit` of topics; the answer has per topic the seconds of encoding and of searching, the
-    CPU seconds of both, and the ranked list.
+    The answer has per topic the seconds of encoding and of searching, the CPU seconds of both, and the ranked list.
     """
     import torch
     from lexvl_eval.measures.flops import count_sparsity
@@ -230,9 +214,8 @@ def load_limited(manifest: Any, tokens: int | None) -> tuple[Any, list[str]]:
     load = partial(load_encoder_from, manifest.encoder, device="cpu", vocabulary=manifest.vocabulary_digest)
     if tokens is None:
         return load(), []
+    direction = manifest.corpus.direction or ""
     try:
-        return load(
-            settings=make_length_options(manifest.encoder.name, manifest.corpus.direction or "", tokens, tokens)
-        ), []
+        return load(settings=make_length_options(manifest.encoder.name, direction, tokens, tokens)), []
     except UsageError as problem:
         return load(), [f"its own limit of tokens, not {tokens} ({problem})"]

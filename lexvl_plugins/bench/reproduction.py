@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from lexvl_eval.reproduction.prepared import (
-    Prepared,
-    describe_needed_corpus,
-    estimate_retrieval,
-    find_twin,
-    list_needed_weights,
-    prepare,
-)
+from lexvl_eval.reproduction import prepared
 from lexvl_eval.reproduction.retrieval import dataset_for, encode_documents, find_or_make
 from lexvl_eval.reproduction.rows import Finding, Need, PartCost, RowPart, Workplace
 from lexvl_eval.reproduction.sources import SUITE_S
 
 from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError
+from lexvl_plugins.bench.command import Options
 from lexvl_plugins.bench.processes import check_system
 from lexvl_plugins.bench.protocols import measure
-from lexvl_plugins.bench.suite import Options
 
 
 def measure_latency(part: RowPart, place: Workplace) -> Finding:
@@ -27,10 +20,10 @@ def measure_latency(part: RowPart, place: Workplace) -> Finding:
     return find_or_make(part, place, compare_latency)
 
 
-def compare_latency(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+def compare_latency(part: RowPart, work: prepared.Prepared, place: Workplace) -> dict[str, Any]:
     """What `lexvl efficiency --protocol` reports of both models over the same documents, on one thread."""
-    twin = find_twin(part)
-    dense = prepare(twin, place) if twin else None
+    twin = prepared.find_twin(part)
+    dense = prepared.prepare(twin, place) if twin else None
     if dense is None:
         raise CheckpointError(f"{part.label}: no published weights of the dense model")
     dataset = dataset_for(part, work, place)
@@ -45,8 +38,8 @@ def compare_latency(part: RowPart, work: Prepared, place: Workplace) -> dict[str
         "times faster": ratios["dense / lexical: in all, per query"],
         "times smaller": ratios["dense / lexical: index bytes"],
     }
-    values = {name: values[name] for name in part.measures}
-    return {"values": values, "quantised": True, "documents": lexical_row["items"]}
+    measured = {name: values[name] for name in part.measures}
+    return {"values": measured, "quantised": True, "documents": lexical_row["items"]}
 
 
 def measure_speed(part: RowPart, place: Workplace) -> Finding:
@@ -59,34 +52,37 @@ def measure_speed(part: RowPart, place: Workplace) -> Finding:
     from lexvl_plugins.bench.search import measure as measure_search
 
     suite = part.system.suite
-    options = Options(
-        documents=[suite.documents],
-        shape=[suite.shape],
-        system=[*suite.system],
-        query_count=suite.query_count,
-        query_terms=suite.query_terms,
-        repeats=suite.repeats,
-    )
-    report = measure_search(options)
+    same = {name: getattr(suite, name) for name in ("query_count", "query_terms", "repeats")}
+    report = measure_search(Options([suite.documents], [suite.shape], system=[*suite.system], **same))
     ratios = {ratio.what: ratio.median for ratio in report.ratios}
     note = f"{suite.repeats} rounds in turns; load {report.machine['load_average'][0]}"
     return Finding({name: ratios[name] for name in part.measures}, 0, note=note)
 
 
+def has_twin(part: RowPart) -> bool:
+    """Whether a row names a protocol of latency and a dense model."""
+    return bool(part.system and part.system.protocol and part.system.dense)
+
+
+def has_suite(part: RowPart) -> bool:
+    """Whether a row names a suite."""
+    return bool(part.system and part.system.suite)
+
+
 def list_latency_needs(part: RowPart, place: Workplace) -> list[Need]:
     """The weights of both models, and the corpus."""
-    twin = find_twin(part)
+    twin = prepared.find_twin(part)
     return [
-        *list_needed_weights(part, place),
-        *(list_needed_weights(twin, place) if twin else ()),
-        describe_needed_corpus(part, place),
+        *prepared.list_needed_weights(part, place),
+        *(prepared.list_needed_weights(twin, place) if twin else ()),
+        prepared.describe_needed_corpus(part, place),
     ]
 
 
 def estimate_latency(part: RowPart, place: Workplace) -> PartCost | None:
     """Disk and time of both models, whose documents no other part shares."""
-    twin = find_twin(part)
-    costs = [estimate_retrieval(model, place) for model in (part, twin) if model]
+    twin = prepared.find_twin(part)
+    costs = [prepared.estimate_retrieval(model, place) for model in (part, twin) if model]
     if None in costs or not costs:
         return None
     name, size, encoding_s, topics_s = zip(*(cost for cost in costs if cost), strict=True)

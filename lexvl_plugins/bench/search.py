@@ -5,52 +5,42 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.files import write_json
 from lexvl_plugins.bench.collection import QUERY_COUNT, Collection, describe, open_workdir, prepare, read_queries
+from lexvl_plugins.bench.command import Options, Ratio, Report, latency, mib, ratio
 from lexvl_plugins.bench.index import measure_opening
 from lexvl_plugins.bench.processes import Worker, run_once, take_turns
-from lexvl_plugins.bench.suite import Options, Ratio, Report, latency, median, mib, ratio
 from lexvl_plugins.bench.systems import INDEXERS, SEARCHERS, WHERE, find_searchers, measure_share
 
 DOCUMENTS = 100_000
-REPEATS = 3
-HITS = (10, 1000)
-
+REPEATS, HITS = 3, (10, 1000)
 # Exact engines over the same vectors: they find the same documents, with the same scores, in the same order.
 EXACT = ("ours", "ours-lucene", "stock")
-
 # Ratios of single queries: other systems over ours, and ours over Lucene alone, its lower bound.
 APPROXIMATE = ("ours", "sindi-pruned", "seismic")
 OTHERS = ("ours-lucene", "ours-approximate", "stock", "sindi", "sindi-pruned", "seismic", "faiss-flat", "faiss-hnsw")
+SINGLE = [(name, "ours") for name in OTHERS] + [(name, "ours-approximate") for name in APPROXIMATE]
 PAIRS = (
-    *((f"{name} / ours: single query", (name, "latency"), ("ours", "latency")) for name in OTHERS),
-    *(
-        (f"{name} / ours-approximate: single query", (name, "latency"), ("ours-approximate", "latency"))
-        for name in APPROXIMATE
-    ),
+    *((f"{side} / {other}: single query", (side, "latency"), (other, "latency")) for side, other in SINGLE),
     ("ours / lucene by score: single query", ("ours", "latency"), ("lucene", "latency")),
     *((f"ours-where / ours: {task}", ("ours-where", task), ("ours", "latency")) for task in WHERE),
     *((f"ours-lucene-where / ours-where: {task}", ("ours-lucene-where", task), ("ours-where", task)) for task in WHERE),
 )
-
 # Batches with one thread, where the others have several.
 ALONE = "batch, 1 thread"
-
 CLOCKS = (("wall", "wall_s"), ("CPU", "cpu_s"))
-
 # The answers of a system to a task with a number of hits, one per round.
 Answers = Mapping[tuple[str, str, int], list[Any]]
 
 
 def measure(options: Options) -> Report:
-    """Latency of single queries and throughput of a batch, by system and number of hits.
-
-    Two exact systems that rank differently are an error: their costs are not comparable then.
-    """
+    """Latency of single queries and throughput of a batch, by system and number of hits."""
     hits, threads, rounds = options.hits or HITS, options.threads or 1, options.repeats or REPEATS
     with open_workdir(options) as folder, ExitStack() as stack:
         collection = prepare(options, folder, options.single("documents", DOCUMENTS))
@@ -59,7 +49,11 @@ def measure(options: Options) -> Report:
         names = find_searchers(options.system)
         run_once(INDEXERS["ours"].function, INDEXERS["ours"].environ, **places, threads=1)
         inputs = gather_inputs(names, index, collection, options)
-        workers = {name: stack.enter_context(start(name, inputs)) for name in names}
+        workers = {}
+        for name in names:
+            system = SEARCHERS[name]
+            read = {key: inputs[key] for key in system.inputs}
+            workers[name] = stack.enter_context(Worker(system.function, **read, **system.arguments))
         answers = take_turns(cells(workers, hits, threads), rounds, warm_up=1)
         settings = {
             **describe(options, collection.shards),
@@ -95,22 +89,14 @@ def gather_inputs(names: Sequence[str], index: Path, collection: Collection, opt
     }
 
 
-def start(name: str, inputs: Mapping[str, Any]) -> Worker:
-    """The worker of a system."""
-    system = SEARCHERS[name]
-    return Worker(system.function, **{key: inputs[key] for key in system.inputs}, **system.arguments)
-
-
 def cells(workers: Mapping[str, Worker], hits: Sequence[int], threads: int) -> dict[tuple[str, str, int], Any]:
     """What a round asks of all systems, in turns: a task with a number of hits."""
     requests: dict[tuple[str, str, int], Any] = {}
-    for k in hits:
-        for task in ("latency", *WHERE, "batch"):
-            for name, worker in workers.items():
-                if task in SEARCHERS[name].tasks:
-                    requests[name, task, k] = partial(worker.request, task=task, hits=k, threads=threads)
-                    if task == "batch" and threads > 1:
-                        requests[name, ALONE, k] = partial(worker.request, task=task, hits=k, threads=1)
+    for k, task, (name, worker) in product(hits, ("latency", *WHERE, "batch"), workers.items()):
+        if task in SEARCHERS[name].tasks:
+            requests[name, task, k] = partial(worker.request, task=task, hits=k, threads=threads)
+            if task == "batch" and threads > 1:
+                requests[name, ALONE, k] = partial(worker.request, task=task, hits=k, threads=1)
     return requests
 
 

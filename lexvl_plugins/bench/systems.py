@@ -5,11 +5,8 @@ requests are `latency` (single queries), `batch` (all queries at once) and those
 documents that match a condition); of ours also `served` (the number of queries by the form of the postings), of FAISS
 `hits` (their ids), of an approximate system `recall`.
 
-FAISS searches as many synthetic items of 512 dimensions by inner product, one query at a time on one thread: unit
-vectors near a 64-dimensional subspace, as embeddings of texts and images are, so that a graph search has something to
-find. A flat index takes the same time for any vectors. Ours is exact, so the graph (HNSW) is measured where it is
-almost exact: with the smallest number of candidates, doubled from FAISS's example value, that finds 99 % of the hits of
-the flat index.
+FAISS searches unit vectors of 512 dimensions near a 64-dimensional subspace, as embeddings of texts and images are, by
+inner product, on one thread. Its graph (HNSW) has the fewest candidates that find 99 % of the flat index's hits.
 """
 
 from __future__ import annotations
@@ -23,6 +20,8 @@ from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import mean
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,7 +38,6 @@ from lexvl_plugins.bench.processes import Ready, Stopwatch, time_each
 
 # (doc_id, score) by rank.
 Ranking = list[tuple[str, float]]
-
 # Java options of `python -m lexvl_anserini.index`: the suite measures the cost of that command.
 INDEXING: Mapping[str, str] = {"LEXVL_JAVA_OPTIONS": INDEXING_OPTIONS}
 
@@ -53,10 +51,7 @@ class Indexer(NamedTuple):
 
 
 class SearchWorker(NamedTuple):
-    """A searching function, the requests that it is measured by, and the names of the inputs that it reads.
-
-    `package` is what to install where its module cannot be imported: names of both, the package's first.
-    """
+    """A searching function, its requests and inputs, and its package and module where it may not be installed."""
 
     function: str
     tasks: tuple[str, ...]
@@ -70,33 +65,23 @@ INDEXERS: Mapping[str, Indexer] = {
     "ours-parquet": Indexer(".systems:index_ours", "parquet", INDEXING),
     "stock": Indexer(".systems:index_stock", "jsonl", {}),
 }
-
 # Shares of the documents that match a condition, and the requests that search among them.
 SHARES = (0.9, 0.1, 0.01, 0.0001)
 WHERE = tuple(f"where {100 * share:g} % match" for share in SHARES)
-
 # What systems that search the same vectors read to know how many hits they find; FAISS creates its own vectors.
 OF_BASELINES = ("shards", "queries", "exact")
-OF_FAISS = ("documents", "query_count", "seed")
-
+OF_FAISS, OF_WHERE = ("documents", "query_count", "seed"), ("index", "queries", "shards")
+VSAG = ("pyvsag", "pyvsag")
 SEARCHERS: Mapping[str, SearchWorker] = {
     "ours": SearchWorker(".systems:search_ours", ("latency", "batch"), {"resident": True}),
     "ours-lucene": SearchWorker(".systems:search_ours", ("latency", "batch"), {"resident": False}),
-    "ours-where": SearchWorker(".systems:search_where", WHERE, {"resident": True}, ("index", "queries", "shards")),
-    "ours-lucene-where": SearchWorker(
-        ".systems:search_where", WHERE, {"resident": False}, ("index", "queries", "shards")
-    ),
-    "ours-approximate": SearchWorker(
-        ".systems:search_approximately", ("latency",), inputs=("index", "queries", "exact")
-    ),
+    "ours-where": SearchWorker(".systems:search_where", WHERE, {"resident": True}, OF_WHERE),
+    "ours-lucene-where": SearchWorker(".systems:search_where", WHERE, {"resident": False}, OF_WHERE),
+    "ours-approximate": SearchWorker(".systems:search_approximately", ("latency",), {}, ("index", "queries", "exact")),
     "stock": SearchWorker(".systems:search_stock", ("latency", "batch")),
     "lucene": SearchWorker(".systems:search_lucene", ("latency",)),
-    "sindi": SearchWorker(
-        ".baselines:search_sindi", ("latency",), {"pruned": False}, OF_BASELINES, ("pyvsag", "pyvsag")
-    ),
-    "sindi-pruned": SearchWorker(
-        ".baselines:search_sindi", ("latency",), {"pruned": True}, OF_BASELINES, ("pyvsag", "pyvsag")
-    ),
+    "sindi": SearchWorker(".baselines:search_sindi", ("latency",), {"pruned": False}, OF_BASELINES, VSAG),
+    "sindi-pruned": SearchWorker(".baselines:search_sindi", ("latency",), {"pruned": True}, OF_BASELINES, VSAG),
     "seismic": SearchWorker(".baselines:search_seismic", ("latency",), {}, OF_BASELINES, ("pyseismic-lsr", "seismic")),
     "faiss-flat": SearchWorker(".systems:search_faiss", ("latency",), {"kind": "flat"}, OF_FAISS),
     "faiss-hnsw": SearchWorker(".systems:search_faiss", ("latency",), {"kind": "hnsw"}, OF_FAISS),
@@ -122,14 +107,9 @@ def find_searchers(requested: Sequence[str] | None) -> list[str]:
 
 
 def digest(rankings: Iterable[Ranking]) -> str:
-    """SHA-256 (hex) of ids and integer scores in order: equal digests are equal rankings.
-
-    Stock Anserini lowers tied scores by a millionth per tie; rounding removes that.
-    """
-    hasher = sha256()
-    for ranking in rankings:
-        hasher.update(orjson.dumps([(doc_id, round(score)) for doc_id, score in ranking]))
-    return hasher.hexdigest()
+    """SHA-256 (hex) of ids and rounded scores in order: stock Anserini lowers tied scores by a millionth per tie."""
+    rounded = [[(doc_id, round(score)) for doc_id, score in ranking] for ranking in rankings]
+    return sha256(orjson.dumps(rounded)).hexdigest()
 
 
 def index_ours(shards: str, index: str, threads: int, cores: int | None = None) -> dict[str, float]:
@@ -170,10 +150,7 @@ def search_ours(index: str, queries: str, resident: bool) -> Ready:
 
 
 def search_approximately(index: str, queries: str, exact: str) -> Ready:
-    """A worker around our approximate search, prepared and measured with these queries as `baselines` are.
-
-    It finds `RECALL` of the hits, or the most that it measured.
-    """
+    """A worker around our approximate search, prepared and measured with these queries as `baselines` are."""
     from lexvl_anserini.engines.approximation import compute_mean_recall, read_recall
     from lexvl_anserini.engines.index_folder import read_report
     from lexvl_anserini.searching.building import approximate_index
@@ -189,20 +166,15 @@ def search_approximately(index: str, queries: str, exact: str) -> Ready:
         least = min(share for measured, share in best.items() if measured >= hits)
         if task == "latency":
             return time_each(lambda query: list(engine.search_approximately([query], hits, least)), encoded)
-        lists = list(engine.search_approximately(encoded, hits, least))
-        reached = compute_mean_recall(
-            orjson.loads(Path(exact).read_bytes())[str(hits)], [ranked.scores for ranked in lists]
-        )
+        scores = [ranked.scores for ranked in engine.search_approximately(encoded, hits, least)]
+        reached = compute_mean_recall(orjson.loads(Path(exact).read_bytes())[str(hits)], scores)
         return {"recall": reached, "settings": read_recall(report, path, least, hits)}
 
     return Ready({}, answer)
 
 
 def search_where(index: str, queries: str, shards: str, resident: bool) -> Ready:
-    """A worker around the filtered searches of our engine; its facts are the conditions, and the cost of their first.
-
-    A condition is that a document has a term, or lacks it: of all, the one that the nearest share of documents meets.
-    """
+    """A worker around our filtered searches; its facts are the conditions, and the cost of their first search."""
     from lexvl_plugins.bench.baselines import count_documents
 
     engine, encoded = open_ours(index, resident), read_queries(queries)
@@ -213,7 +185,7 @@ def search_where(index: str, queries: str, shards: str, resident: bool) -> Ready
         list(engine.search_where([query], where, hits))
 
     facts = {}
-    # The resident postings and Java's classes are loaded before; the documents of no condition are known.
+    # Loads the resident postings and Java's classes.
     search(encoded[0], All((conditions[WHERE[0]][0],)), 1)
     for task, (where, share) in conditions.items():
         with Stopwatch() as first:
@@ -235,11 +207,7 @@ def choose_condition(frequencies: Mapping[str, int], documents: int, share: floa
 
 
 def index_stock(shards: str, index: str, threads: int, cores: int | None = None) -> dict[str, float]:
-    """`python -m pyserini.index.lucene --collection JsonVectorCollection --impact --pretokenized` on `shards/docs`.
-
-    It runs on the Java that this package found and started, with Java's default heap. Returns its cost after the start
-    of Java and the import of Pyserini.
-    """
+    """`python -m pyserini.index.lucene ...` on `shards/docs`, on the Java that this package started."""
     prepare()
     import_module("pyserini.index.lucene")
     arguments = ["--collection", "JsonVectorCollection", "--input", f"{shards}/docs", "--index", index]
@@ -252,24 +220,15 @@ def index_stock(shards: str, index: str, threads: int, cores: int | None = None)
     return watch.seconds()
 
 
-class QueryTable:
-    """A query encoder that looks its vectors up, so that a search is timed without encoding."""
-
-    def __init__(self, vectors: dict[str, dict[str, int]]):
-        self.vectors = vectors
-
-    def encode(self, text: str, **_: Any) -> dict[str, int]:
-        """The vector of the query whose id is `text`."""
-        return self.vectors[text]
-
-
 def search_stock(index: str, queries: str) -> Ready:
     """A worker around `LuceneImpactSearcher`, without its cut of frequent terms (min_idf), which changes rankings."""
     prepare()
     from pyserini.search.lucene import LuceneImpactSearcher
 
     vectors = {query.query_id: dict(query.vector) for query in read_queries(queries)}
-    searcher = LuceneImpactSearcher(index, QueryTable(vectors), min_idf=-1)
+    # A query encoder that looks its vectors up, so that a search is timed without encoding.
+    table = SimpleNamespace(encode=lambda text, **_: vectors[text])
+    searcher = LuceneImpactSearcher(index, table, min_idf=-1)
     ids = list(vectors)
 
     def answer(task: str, hits: int, threads: int = 1) -> dict[str, Any]:
@@ -311,8 +270,7 @@ def count_index(index: str) -> dict[str, int]:
 def search_lucene(index: str, queries: str) -> Ready:
     """A worker around `IndexSearcher.search`, whose `TopDocs` stay in Java: the lower bound, without code around it.
 
-    Its fact is the expected overlap: the postings that a query touches per document (FLOPS in the papers), the mean
-    over queries of the sum over terms of df / N.
+    Its fact is the expected overlap, the postings that a query touches per document (FLOPS in the papers).
     """
     reader, as_reader = open_reader(index)
     searcher = get_java_class("org.apache.lucene.search.IndexSearcher")(as_reader)
@@ -324,8 +282,7 @@ def search_lucene(index: str, queries: str) -> Ready:
         return time_each(lambda query: searcher.search(query, hits), built)
 
     term_of = get_java_class("org.apache.lucene.index.Term")
-    frequency = {term: int(reader.docFreq(term_of(FIELD, term))) for query in encoded for term in query.vector}
-    touched = sum(frequency[term] for query in encoded for term in query.vector)
+    touched = sum(int(reader.docFreq(term_of(FIELD, term))) for query in encoded for term in query.vector)
     return Ready({"overlap": touched / (len(encoded) * int(reader.maxDoc()))}, answer)
 
 
@@ -346,12 +303,10 @@ DIMENSIONS = 512
 INNER = 64
 NOISE = 0.05
 DENSE_BLOCK = 20_000
-
 # FAISS's own HNSW example values; EF_SEARCH is where the doubling starts.
 HNSW_LINKS = 32
 EF_CONSTRUCTION = 40
 EF_SEARCH = 64
-
 # Share of the exact hits that a graph search has to find.
 RECALL = 0.99
 
@@ -395,10 +350,7 @@ def search_faiss(kind: str, documents: int, query_count: int, seed: int) -> Read
 
 
 def find_candidates(index: Any, queries: np.ndarray, hits: int) -> int:
-    """The least efSearch, doubled from EF_SEARCH or `hits`, that finds RECALL of the exact hits; at most all documents.
-
-    The vectors that an IndexHNSWFlat stores give the exact hits of the queries, float32 [q, DIMENSIONS].
-    """
+    """The least efSearch, doubled from EF_SEARCH or `hits`, that finds RECALL of the exact hits."""
     import faiss
 
     exact = faiss.downcast_index(index.storage).search(queries, hits)[1].tolist()
@@ -412,5 +364,4 @@ def find_candidates(index: Any, queries: np.ndarray, hits: int) -> int:
 
 def measure_share(exact: Sequence[Sequence[Any]], lists: Sequence[Sequence[Any]]) -> float:
     """Mean over queries of the share of the exact list that is in the other; an empty list is in any."""
-    shares = [len(set(e) & set(f)) / len(e) if e else 1.0 for e, f in zip(exact, lists, strict=True)]
-    return sum(shares) / len(shares)
+    return mean(len(set(e) & set(f)) / len(e) if e else 1.0 for e, f in zip(exact, lists, strict=True))

@@ -1,23 +1,19 @@
-"""Settings chosen on one split and reported on another.
+"""Settings chosen on one split and reported on another, of fusion, or of how queries are encoded and refined.
 
-python -m lexvl_plugins.bench.tune --run A.dev --run B.dev --test-run A.test --test-run B.test
-
-Settings are of fusion, or of how queries are encoded and refined; topics are those that runs rank, or that a search of
-an index ranks. Every setting of a grid is measured on the development topics. The best (of equal ones the first) and
-the untuned one are measured on the test topics, and no other: what is reported was not chosen by what it is reported
-on.
+Every setting of a grid is measured on the development topics. The best (of equal ones the first) and the untuned one
+are measured on the test topics, and no other: what is reported was not chosen by what it is reported on.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from lexvl_eval import options
@@ -37,11 +33,8 @@ from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.runs.fusion import Fusion, fuse_rankings, read_rankings
 from lexvl_anserini.runs.trec import DEFAULT_HITS
+from lexvl_plugins.bench.command import offer
 from lexvl_plugins.bench.grids import FusionGrid, QuerySetting, SearchGrid, Texts, TuningSetting, list_values
-from lexvl_plugins.bench.suite import offer
-
-if TYPE_CHECKING:
-    from lexvl_anserini.encoders.encoder import Encoder
 
 MEASURE = "nDCG@10"
 
@@ -60,10 +53,8 @@ class Split:
         relevant = collect_relevant(judgements(self.qrels, self.label))
         check_levels(relevant, [measure], self.label)
         places = find([check_hits(self.rank(value), self.label)], relevant, self.remove_query)
-        measured = compute_values(places, relevant, np.arange(len(relevant.topics)), [measure], MeasuringRules())[
-            measure
-        ]
-        return dict(zip(relevant.topics, map(float, measured), strict=True))
+        measured = compute_values(places, relevant, np.arange(len(relevant.topics)), [measure], MeasuringRules())
+        return dict(zip(relevant.topics, map(float, measured[measure]), strict=True))
 
     def measure(self, value: Any, measure: Measure) -> float:
         """The mean over the judged topics."""
@@ -77,8 +68,7 @@ def draw_parts(query_ids: Iterable[str], label: str, seed: int, folds: int | Non
     """
     distinct, parts = set(query_ids), folds or 2
     if len(distinct) < parts:
-        what = f"{folds} folds" if folds else "two halves"
-        raise DataError(f"{label}: {len(distinct)} topics have judgements; {what} need {parts} or more")
+        raise DataError(f"{label}: {len(distinct)} topics have judgements; {parts} parts need as many or more")
     drawn = sorted(distinct, key=lambda query_id: sha256(f"{seed}:{query_id}".encode()).digest())
     if folds:
         return [drawn[number::folds] for number in range(folds)]
@@ -88,28 +78,21 @@ def draw_parts(query_ids: Iterable[str], label: str, seed: int, folds: int | Non
 
 def halve(split: Split, seed: int) -> list[Split]:
     """The judged topics of a split in two halves, drawn by the seed; the first half has the odd topic."""
-    halves = draw_parts((qrel.query_id for qrel in split.qrels), split.label, seed)
-    return [
-        replace(
-            split,
-            label=f"{split.label} half {number} of seed {seed}",
-            qrels=[qrel for qrel in split.qrels if qrel.query_id in half],
-        )
-        for number, half in enumerate(map(set, halves), start=1)
-    ]
+    halves = []
+    for number, half in enumerate(draw_parts((qrel.query_id for qrel in split.qrels), split.label, seed), start=1):
+        qrels = [qrel for qrel in split.qrels if qrel.query_id in set(half)]
+        halves.append(replace(split, label=f"{split.label} half {number} of seed {seed}", qrels=qrels))
+    return halves
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """The settings with their values on the development topics, and the position of the best.
-
-    The first is the untuned one; `on_test` has the values of both on the test topics.
-    """
+    """The settings, the first untuned, with values on the development topics; `on_test` of the first and the best."""
 
     measure: str
     development: str
     test: str
-    grid: Sequence[tuple[TuningSetting, float]] = field(default_factory=tuple)
+    grid: Sequence[tuple[TuningSetting, float]] = ()
     chosen: int = 0
     on_test: tuple[float, float] = (0.0, 0.0)
 
@@ -129,13 +112,9 @@ class Tuned:
 
 def tune(settings: Sequence[TuningSetting], development: Split, test: Split, measure: Measure) -> Tuned:
     """Measures all settings on the development topics, and the best and the first on the test topics."""
-    common = sorted({q.query_id for q in development.qrels} & {q.query_id for q in test.qrels})
-    if common:
-        raise DataError(
-            f"{len(common)} topics are in {development.label} and in {test.label} ({some(common)}); what is "
-            "reported must not be what settings are chosen by: name other topics with --test (of runs --test-run), or "
-            "leave it out for --split-seed 1, which tunes on one half of the topics and reports on the other"
-        )
+    if common := sorted({q.query_id for q in development.qrels} & {q.query_id for q in test.qrels}):
+        both = f"{len(common)} topics are in {development.label} and in {test.label} ({some(common)})"
+        raise DataError(f"{both}; name other ones with --test (of runs --test-run), or halve them (--split-seed 1)")
     grid = [(setting, development.measure(setting.value, measure)) for setting in settings]
     chosen = max(range(len(grid)), key=lambda number: grid[number][1])
     values = [test.measure(settings[number].value, measure) for number in dict.fromkeys((0, chosen))]
@@ -193,17 +172,10 @@ class SplitOptions:
 
     qrels: options.QrelsFile = None
     test_qrels: Annotated[Path | None, offer("Judgements of the test topics, as --qrels.")] = None
-    split_seed: Annotated[
-        int | None, offer("No test topics: tune on one half of the development topics, report on the other.", min=0)
-    ] = None
-    folds: Annotated[
-        int | None,
-        offer("With --split-seed: tune on all folds but one in place of a half, report on this one, for each.", min=2),
-    ] = None
+    split_seed: Annotated[int | None, offer("Tune on one half of the --dev topics, report on the other.", min=0)] = None
+    folds: Annotated[int | None, offer("With --split-seed: each of so many parts in place of a half.", min=2)] = None
     data_dir: DataDir = None
-    dataset_labels: Annotated[
-        Texts, offer("In the output: the development topics' name, then the test topics'.", "--dataset-label")
-    ] = None
+    dataset_labels: Annotated[Texts, offer("Names of development and test topics.", "--dataset-label")] = None
 
 
 def tabulate_grid(tuned: Tuned) -> Table:
@@ -216,11 +188,10 @@ def tabulate_grid(tuned: Tuned) -> Table:
         on_test = FOUR_DECIMALS(tests[number]) if number in tests else MISSING
         return (", ".join(roles), *format_options(setting, names), FOUR_DECIMALS(value), on_test)
 
-    columns = [Column("setting", number=False), *map(Column, names)]
-    columns += [Column(tuned.measure, tuned.development), Column(tuned.measure, tuned.test)]
-    best = {(tuned.chosen, len(columns) - 2), (tuned.chosen, len(columns) - 1)}
-    rows = tuple(make_row(number, *tried) for number, tried in enumerate(tuned.grid))
-    return Table(tuple(columns), rows, frozenset(best), "rank")
+    measured = [Column(tuned.measure, topics) for topics in (tuned.development, tuned.test)]
+    columns = (Column("setting", number=False), *map(Column, names), *measured)
+    best = frozenset((tuned.chosen, len(columns) - place) for place in (1, 2))
+    return Table(columns, tuple(make_row(number, *tried) for number, tried in enumerate(tuned.grid)), best, "rank")
 
 
 def tabulate_folds(tuned: CrossValidated) -> Table:
@@ -300,10 +271,7 @@ def report(table: Table, content: dict[str, Any], output: Path | None, output_fo
 
 
 def load_runs(runs: Sequence[Path], qrels: Path | None, data_dir: str | None, hits: int) -> Split:
-    """The topics of some runs, which are read once; a setting is a `Fusion`.
-
-    Without a file of judgements they are those of the dataset that the first run's manifest names.
-    """
+    """The topics of some runs, which are read once; a setting is a `Fusion`; judgements by default of the first run."""
     card = describe_run(runs[0])
     judged = read_judgements(choose_source(card, JudgementSource(qrels, CorpusRef("", data_dir=data_dir))))
     rankings = read_rankings(runs)
@@ -331,9 +299,7 @@ def load_search(
     judged = read_judgements(JudgementSource(qrels, source.judged or CorpusRef("")))
     topics_read: list[Any] = list(source.stream())
 
-    @cache
-    def load_encoder(options: tuple[tuple[str, str], ...]) -> Encoder:
-        return EncoderChanges(options=dict(options)).load(manifest)
+    load_encoder = cache(lambda options: EncoderChanges(options=dict(options)).load(manifest))
 
     @cache
     def encode(options: tuple[tuple[str, str], ...]) -> list[Any]:

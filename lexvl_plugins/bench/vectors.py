@@ -4,11 +4,8 @@ mixture  terms that occur together, as those of real texts do: `Mixture`
 splade   independent terms, with the term frequencies of 6,980 SPLADE++ (EnsembleDistil) queries of MS MARCO dev
 vdr      independent terms, with terms and weights of 768-term vectors of an untrained VDR over MiniLM on SciFact
 
-A document of independent terms has a fixed number of them. Term number r (from 0, by descending frequency) is in it
-with a probability proportional to (r + shift)^-exponent, Zipf's law with Mandelbrot's shift.
-
-A collection has the interface of a dataset and of a model, so that `write_impacts` writes its shards like those of any
-model.
+Independent term number r, by descending frequency, is in a document with a probability proportional to
+(r + shift)^-exponent, Zipf's law with Mandelbrot's shift. `write_impacts` writes the shards like those of any model.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -39,33 +35,23 @@ from lexvl_anserini.shards.layout import Layout
 from lexvl_plugins.exchange.vectors import read_matrix
 
 LARGEST = 255
-
 # A key of a posting: its row, its term, its impact, in so many bits.
 TERM_BITS, IMPACT_BITS = 16, 8
-
 # The language is the same for every seed of documents.
 LANGUAGE = 7
-
 # Vectors that are generated together: a seed determines a block, and one block is in memory.
 BLOCK = 4096
-
 SHARD_SIZE = 8192
-
 SEED = 20240307
-
 # Terms of a query of independent terms.
 QUERY_TERMS = 30
-
 # Independent streams of random numbers.
 DOCUMENTS, QUERIES = 0, 1
 
 
 @dataclass(frozen=True)
 class VectorShape:
-    """The distribution of vectors of `terms` terms each, by the law above over a vocabulary of `size` terms.
-
-    A weight is `least` plus a Gamma(gamma, scale) number, at most 255.
-    """
+    """Vectors of `terms` terms each, by the law above over `size` terms; a weight is `least` plus a Gamma number."""
 
     terms: int
     size: int
@@ -74,12 +60,6 @@ class VectorShape:
     least: int
     gamma: float
     scale: float
-
-    def with_terms(self, terms: int) -> VectorShape:
-        """The same distribution with another number of terms."""
-        if not 1 <= terms <= self.size:
-            raise UsageError(f"{terms} terms: expected 1 to {self.size}, the vocabulary's size")
-        return replace(self, terms=terms)
 
     @cached_property
     def inclusion(self) -> np.ndarray:
@@ -97,8 +77,8 @@ class VectorShape:
     def documents(self, rows: int, random: np.random.Generator) -> sparse.csr_matrix:
         """CSR [rows, size] int64 of impacts 1 to 255, each row with exactly `terms` terms.
 
-        The cumulated probabilities are divided into strata of length 1, and one point is drawn in each: each term has
-        its probability. Two neighbouring strata can hit one term: the later one then moves to the next term.
+        The cumulated probabilities are divided into strata of length 1, with one point drawn in each. Two neighbouring
+        strata can hit one term: the later one then moves to the next term.
         """
         edges = np.cumsum(self.inclusion)
         strata = np.arange(self.terms)
@@ -113,17 +93,11 @@ class VectorShape:
 
     def queries(self, rows: int, terms: int | None, random: np.random.Generator) -> sparse.csr_matrix:
         """The same of queries of `terms` terms; default `QUERY_TERMS`."""
-        return self.with_terms(terms or QUERY_TERMS).documents(rows, random)
+        return change_terms(self, terms or QUERY_TERMS).documents(rows, random)
 
 
 class Language(NamedTuple):
-    """What texts are drawn from.
-
-    Attributes:
-        words: float64 [size], the cumulated probability of each word in a text.
-        related: int64 [size, related], the terms that a word brings, itself first.
-        topics: int64 [topics, topic_words], words.
-    """
+    """The cumulated probability of each word, the terms that a word brings, itself first, and words by topic."""
 
     words: np.ndarray
     related: np.ndarray
@@ -132,28 +106,19 @@ class Language(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixture:
-    """The distribution of vectors of at most `terms` terms that occur together; a query has as many as its words bring.
+    """Vectors of at most `terms` terms that occur together; a query has as many as its words bring.
 
     SPLADE gives a text its words, and with lower weights the terms that it relates to each word; texts about one topic
-    share words. A mixture draws the same from a language of its own: a vocabulary, for each word its related terms, and
-    for each topic its words, all by Zipf's law with Mandelbrot's shift. A text is some words of one topic and some of
-    none. A term weighs as the heaviest of the words that bring it, with noise.
+    share words. A mixture draws the same from a language of its own, all by Zipf's law with Mandelbrot's shift. A term
+    weighs as the heaviest of the words that bring it, with noise.
 
-    The numbers are fitted to mixtures of real vectors: 20,000 documents, each of a SPLADE++ (EnsembleDistil) query of
-    MS MARCO dev, five of its neighbours and a stranger. Fitted are the terms of a document and of a query (143 and 46,
-    there 143 and 46), weights by rank, frequencies of terms, the postings that a query and a document share (3.7, there
-    4.2), and how the scores of a query fall with the rank (the tenth is 0.69 of the first, there 0.77; the thousandth
-    0.17, there 0.20). Documents are less alike than there: the cosine with the third neighbour is 0.35, there 0.56;
-    between the real queries it is 0.36.
+    The numbers are fitted to 20,000 mixtures of SPLADE++ (EnsembleDistil) queries of MS MARCO dev with their
+    neighbours: the terms of a document and of a query (143 and 46), weights by rank, frequencies of terms, the postings
+    that both share (3.7, there 4.2), and how scores fall with the rank (the tenth is 0.69 of the first, there 0.77; the
+    thousandth 0.17, there 0.20). The cosine with the third neighbour is 0.35, there 0.56.
 
-    Attributes:
-        size, exponent, shift: of the vocabulary, and of the law of related terms.
-        topics, topic_words: topics of so many words.
-        related, fall: terms of a word: the weight of the n-th is exp(-n / fall) times the word's.
-        document_words, query_words: words of a text; the last `strangers` of a document, and the last of a query,
-            belong to no topic.
-        heaviest, decay, noise: the word number n of a text weighs heaviest * exp(-n / decay), and each of its terms
-            that times exp(noise * a normal number).
+    The term number n of a word has exp(-n / fall) of its weight, the word number n of a text weighs heaviest *
+    exp(-n / decay), times exp(noise * a normal number). The last words of a text, `strangers`, belong to no topic.
     """
 
     terms: int = 150
@@ -171,19 +136,14 @@ class Mixture:
     decay: float = 8.0
     noise: float = 0.35
 
-    def with_terms(self, terms: int) -> Mixture:
-        """The same distribution with another greatest number of terms."""
-        if not 1 <= terms <= self.size:
-            raise UsageError(f"{terms} terms: expected 1 to {self.size}, the vocabulary's size")
-        return replace(self, terms=terms)
-
     @cached_property
     def language(self) -> Language:
         """The language of all texts."""
         random = np.random.default_rng(LANGUAGE)
         ranks = np.arange(1, self.size + 1)
         # Words are chosen for what they mean: the most frequent are rarer among them than among related terms.
-        words, terms = _cumulated((ranks + 60.0) ** -1.0), _cumulated((ranks + self.shift) ** -self.exponent)
+        laws = (ranks + 60.0) ** -1.0, (ranks + self.shift) ** -self.exponent
+        words, terms = (np.cumsum(law) / law.sum() for law in laws)
         related = np.searchsorted(terms, random.random((self.size, self.related)))
         related[:, 0] = np.arange(self.size)
         return Language(words, related, np.searchsorted(words, random.random((self.topics, self.topic_words))))
@@ -215,18 +175,10 @@ class Mixture:
         return _heaviest(texts[there], language.related[chosen][there], impacts[there], terms, (rows, self.size))
 
 
-def _cumulated(law: np.ndarray) -> np.ndarray:
-    """Probabilities in these proportions, cumulated."""
-    return np.cumsum(law) / law.sum()
-
-
 def _heaviest(
     rows: np.ndarray, terms: np.ndarray, impacts: np.ndarray, most: int, shape: tuple[int, int]
 ) -> sparse.csr_matrix:
-    """CSR of the heaviest posting of each row and term, and of these the `most` heaviest of each row.
-
-    Sorting integers that hold all three is many times faster than sorting by three keys.
-    """
+    """CSR of the heaviest posting of each row and term, and of these the `most` heaviest of each row."""
     keys = (rows << TERM_BITS | terms) << IMPACT_BITS | impacts
     keys.sort()
     places, last = keys >> IMPACT_BITS, np.ones(len(keys), bool)
@@ -244,29 +196,29 @@ def _heaviest(
     return matrix
 
 
-SHAPES: Mapping[str, VectorShape | Mixture] = MappingProxyType(
-    {
-        "mixture": Mixture(),
-        "splade": VectorShape(terms=120, size=30_522, exponent=1.3, shift=150.0, least=1, gamma=2.0, scale=40.0),
-        "vdr": VectorShape(terms=768, size=29_523, exponent=1.0, shift=250.0, least=90, gamma=1.5, scale=18.0),
-    }
-)
+SHAPES: Mapping[str, VectorShape | Mixture] = {
+    "mixture": Mixture(),
+    "splade": VectorShape(terms=120, size=30_522, exponent=1.3, shift=150.0, least=1, gamma=2.0, scale=40.0),
+    "vdr": VectorShape(terms=768, size=29_523, exponent=1.0, shift=250.0, least=90, gamma=1.5, scale=18.0),
+}
+
+
+def change_terms(shape: VectorShape | Mixture, terms: int | None) -> VectorShape | Mixture:
+    """The same distribution with another number of terms, unless it is None."""
+    if terms is not None and not 1 <= terms <= shape.size:
+        raise UsageError(f"{terms} terms: expected 1 to {shape.size}, the vocabulary's size")
+    return shape if terms is None else replace(shape, terms=terms)
 
 
 def find_shape(name: str, terms: int | None = None) -> VectorShape | Mixture:
     """A shape by name, with another number of terms if one is named."""
     if name not in SHAPES:
         raise UnknownName("shape", name, SHAPES)
-    return SHAPES[name] if terms is None else SHAPES[name].with_terms(terms)
+    return change_terms(SHAPES[name], terms)
 
 
 class NumberTower:
-    """A document tower without a model: a document's text is its number, its vector a row of a block.
-
-    Args:
-        block: the vectors of the documents from number * BLOCK on, by number, CSR [up to BLOCK, size].
-        size: of the vocabulary, whose terms are numbers too.
-    """
+    """A document tower without a model: a text is a number, its vector a row of `block(number // BLOCK)`, CSR."""
 
     kind: ClassVar[Kind] = "impact"
     binary = False
@@ -297,15 +249,6 @@ class NumberTower:
         if not pieces:
             return sparse.csr_matrix((0, self.size), dtype=np.float32)
         return sparse.vstack(pieces, format="csr").astype(np.float32)
-
-
-def make_corpus(documents: int) -> Dataset:
-    """A dataset of `documents` documents, whose texts are their numbers from 0."""
-
-    def stream() -> Iterator[Document]:
-        return (Document(f"d{number:08d}", text=str(number)) for number in range(documents))
-
-    return Dataset(f"made-up-{documents}", "test", stream, lambda: iter(()), lambda: iter(()))
 
 
 def number_terms(size: int) -> Vocabulary:
@@ -350,7 +293,12 @@ def write_shards(
     model = Encoder("made-up", "impact", query=tower, document=tower, options=dict(options))
     # Weights are impacts already: scale 1 keeps them.
     quantiser = Quantiser(SideQuantiser("fixed", 8, 1.0), SideQuantiser("peak", 8))
-    return write_impacts(make_corpus(documents), model, folder, quantiser, Layout(shard_format, SHARD_SIZE))
+
+    def stream() -> Iterator[Document]:
+        return (Document(f"d{number:08d}", text=str(number)) for number in range(documents))
+
+    dataset = Dataset(f"made-up-{documents}", "test", stream, lambda: iter(()), lambda: iter(()))
+    return write_impacts(dataset, model, folder, quantiser, Layout(shard_format, SHARD_SIZE))
 
 
 def draw_queries(
@@ -364,10 +312,7 @@ def draw_queries(
 def draw_from_pool(
     documents: Iterable[ImpactDocument], count: int, terms: int | None = None, seed: int = SEED
 ) -> list[ImpactQuery]:
-    """Queries whose terms are drawn from the postings of `count` sampled documents: frequent terms come often.
-
-    The documents are read once. A query has fewer terms if the sample has fewer.
-    """
+    """Queries whose terms are drawn from the postings of `count` sampled documents: frequent terms come often."""
     random, terms = np.random.default_rng([seed, QUERIES]), terms or QUERY_TERMS
     sampled: list[Mapping[str, int]] = []
     for number, document in enumerate(documents):
@@ -390,10 +335,7 @@ def draw_from_pool(
 
 
 def read_encoded(path: Path, count: int) -> list[ImpactQuery]:
-    """The first queries of a file `{"id", "vector"}` per line, requantised to 8 bits, each by its largest weight.
-
-    SPLADE++ queries have weights up to thousands, with which a score could exceed 2^24.
-    """
+    """The first queries of a file `{"id", "vector"}` per line, requantised to 8 bits: theirs could score above 2^24."""
     ids: list[str] = []
     vectors: list[dict[str, float]] = []
     with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as lines:
@@ -408,12 +350,9 @@ def read_encoded(path: Path, count: int) -> list[ImpactQuery]:
         raise DataError(f"{path}: no query in it")
     terms = sorted({term for vector in vectors for term in vector})
     place = {term: dim for dim, term in enumerate(terms)}
-    ends = np.cumsum([0, *map(len, vectors)])
-    dims = [place[term] for vector in vectors for term in vector]
+    where = np.array([(row, place[term]) for row, vector in enumerate(vectors) for term in vector]).reshape(-1, 2).T
     weights = [weight for vector in vectors for weight in vector.values()]
-    matrix = sparse.csr_matrix((weights, dims, ends), shape=(len(ids), len(terms)))
-    matrix.sort_indices()
-    return make_queries(matrix, terms, ids)
+    return make_queries(sparse.csr_matrix((weights, where), shape=(len(ids), len(terms))), terms, ids)
 
 
 def make_queries(vectors: Any, terms: Sequence[str], ids: Sequence[str] | None = None) -> list[ImpactQuery]:

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from lexvl_eval.reproduction.matrix import Way, nothing_needed
+from lexvl_anserini.ground.registry import Way
 
-from lexvl_plugins.bench.reproduction import estimate_latency, estimate_speed, list_latency_needs
-
+_HOME = "lexvl_plugins.bench.reproduction"
 LATENCY = Way(
-    "lexvl_plugins.bench.reproduction:measure_latency",
-    list_latency_needs,
-    estimate_latency,
-    lambda part: bool(part.system and part.system.protocol and part.system.dense),
+    f"{_HOME}:measure_latency", f"{_HOME}:list_latency_needs", f"{_HOME}:estimate_latency", f"{_HOME}:has_twin"
 )
-SPEED = Way(
-    "lexvl_plugins.bench.reproduction:measure_speed",
-    nothing_needed,
-    estimate_speed,
-    lambda part: bool(part.system and part.system.suite),
-)
+SPEED = Way(f"{_HOME}:measure_speed", "", f"{_HOME}:estimate_speed", f"{_HOME}:has_suite")

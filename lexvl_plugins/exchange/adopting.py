@@ -37,14 +37,7 @@ from lexvl_plugins.exchange.importing import ImportSettings, find_columns, keep_
 def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwrite: bool = False) -> Manifest:
     """Gives a stock index manifest.json, vocab.txt and resident postings, after reading all of it; or nothing changes.
 
-    Args:
-        settings: encoder, dataset and quantiser, which the index does not name; its layout is not used.
-        overwrite: replace a manifest that says something else.
-
-    Raises:
-        ArtefactError: no Lucene index of impacts with ids as Anserini writes it, a damaged one, one with an impact that
-            has no exact scores, or one that has a manifest of another request.
-        UsageError: an index of ours.
+    `settings` has what the index does not name; `overwrite` replaces a manifest that says something else.
     """
     if is_index(index):
         raise UsageError(f"{index}: an index that python -m lexvl_anserini.index built, which needs no other manifest")
@@ -79,9 +72,8 @@ def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwr
 def _make_request(index: Path, settings: ImportSettings) -> Manifest:
     """Makes the manifest before the index is read; the commit of Lucene is what identifies its documents."""
     request = settings.make_request(index.resolve().name, read_commit_id(index) or "")
-    return replace(
-        request, quantiser=keep_integers(Quantiser.from_json(request.quantiser)).to_json(), layout=LayoutEntry()
-    )
+    quantiser = keep_integers(Quantiser.from_json(request.quantiser))
+    return replace(request, quantiser=quantiser.to_json(), layout=LayoutEntry())
 
 
 def _select_compared(manifest: Manifest) -> dict[str, Any]:
@@ -92,15 +84,13 @@ def _select_compared(manifest: Manifest) -> dict[str, Any]:
 
 def _describe(index: Path, facts: Census, settings: ImportSettings, request: Manifest) -> tuple[Manifest, Vocabulary]:
     """Makes the manifest and the vocabulary of an index that was read."""
-    problem = None
-    if facts.deleted:
-        problem = f"{facts.deleted:,} deleted documents in it; merge its segments, or build it again"
-    elif not facts.postings:
-        problem = "no posting in the field contents; expected an index of impacts as Anserini builds"
-    elif facts.most > MAX_IMPACT:
-        problem = f"an impact of {facts.most:,}, above {MAX_IMPACT:,} up to which scores are exact"
-    if problem:
-        raise ArtefactError(f"{index}: {problem}")
+    for wrong, problem in (
+        (facts.deleted, f"{facts.deleted:,} deleted documents in it; merge its segments, or build it again"),
+        (not facts.postings, "no posting in the field contents; expected an index of impacts as Anserini builds"),
+        (facts.most > MAX_IMPACT, f"an impact of {facts.most:,}, above {MAX_IMPACT:,} up to which scores are exact"),
+    ):
+        if wrong:
+            raise ArtefactError(f"{index}: {problem}")
     for doc_id in facts.ids:
         check_id(doc_id.decode(), str(index))
     terms = [term.decode() for term in facts.terms]

@@ -1,7 +1,6 @@
-"""Writes the Common Index File Format (see `ciff_reading`) from the postings of a Lucene index.
+"""Writes the Common Index File Format (see `ciff_reading`) from the postings of a Lucene index, as protobuf would.
 
-Terms are in the order of their bytes, documents have the numbers from 0 on in the order of the index, a document's
-length is the sum of its impacts. The file has what protobuf writes for the same messages, byte for byte.
+Terms are in the order of their bytes, documents in the order of the index; a document's length is its impacts' sum.
 """
 
 from __future__ import annotations
@@ -35,16 +34,9 @@ ENGINES = ("lucene", "pyserini")
 
 
 class Census(NamedTuple):
-    """What the postings of an index say as a whole.
+    """What the postings of an index say; `numbers`, int32, counts for each document those before it that are there.
 
-    Attributes:
-        terms: terms with postings, UTF-8, in the order of their bytes.
-        postings: number of postings.
-        most: the greatest impact.
-        numbers: int32, for each document of the index its number among those that are not deleted.
-        deleted: number of deleted documents.
-        lengths: int64, sum of impacts of each document.
-        ids: id of each document, UTF-8.
+    Terms (in the order of their bytes) and ids are UTF-8; `lengths`, int64, has the sum of impacts of each document.
     """
 
     terms: list[bytes]
@@ -91,17 +83,7 @@ def write_postings(documents: Any, impacts: Any, start: int, end: int, octets: A
 
 
 def export_ciff(index: Path, output: Path, overwrite: bool = False, progress: Progress = silent) -> dict[str, Any]:
-    """Writes the impacts of an index, ours or stock Anserini's, as one file; returns its counts.
-
-    Args:
-        output: a file; one whose name ends in .gz or .zst is compressed.
-        overwrite: replace a file that is there.
-        progress: called with the number of postings just written.
-
-    Raises:
-        ArtefactError: no Lucene index of impacts, a damaged one, or the output is there.
-        UsageError: an index of another kind, or in partitions.
-    """
+    """Writes the impacts of an index, ours or stock Anserini's, as one file, packed by its name; returns its counts."""
     if not index.is_dir():
         raise ArtefactError(f"{index}: no such index; build it with python -m lexvl_anserini.index")
     if (index / MANIFEST).is_file():
@@ -117,10 +99,8 @@ def export_ciff(index: Path, output: Path, overwrite: bool = False, progress: Pr
     with get_reader(index) as reader:
         facts = take_census(index, reader)
         if (longest := int(facts.lengths.max())) > LONGEST_DOCUMENT:
-            raise ArtefactError(
-                f"{index}: document {facts.ids[int(facts.lengths.argmax())].decode()!r} has impacts that sum to "
-                f"{longest:,}; CIFF counts to {LONGEST_DOCUMENT:,}, quantise with fewer bits"
-            )
+            what = f"document {facts.ids[int(facts.lengths.argmax())].decode()!r} has impacts that sum to {longest:,}"
+            raise ArtefactError(f"{index}: {what}; CIFF counts to {LONGEST_DOCUMENT:,}, quantise with fewer bits")
         with atomic_write(output) as raw, open_gzip(raw, output.suffix) as out:
             _write_messages(out, reader, facts, _description(index), progress)
     counts = {"documents": len(facts.ids), "terms": len(facts.terms), "postings": facts.postings}

@@ -21,22 +21,14 @@ class MakerOptions:
     """What the file does not say: who made the vectors, and of what."""
 
     encoder: Annotated[
-        str | None,
-        typer.Option(
-            help="Made the vectors, and encodes queries; default none: search encoded queries or expressions.",
-            autocompletion=cli.encoder_names,
-        ),
+        str | None, typer.Option(help="Made the vectors, and encodes queries.", autocompletion=cli.encoder_names)
     ] = None
     checkpoint: cli.Checkpoint = None
     tokenizer: cli.Tokenizer = None
     backbone_config: cli.BackboneConfig = None
     settings: cli.Settings = None
     corpus: Annotated[
-        str | None,
-        typer.Option(
-            help="The dataset of the documents, whose topics and judgements are used; default the file's name.",
-            autocompletion=cli.corpus_names,
-        ),
+        str | None, typer.Option(help="Dataset of the documents; default the file.", autocompletion=cli.corpus_names)
     ] = None
 
     def load(self) -> Encoder | None:
@@ -55,10 +47,7 @@ class MakerOptions:
 @cli.expand_options
 def command(
     file: Annotated[
-        Path,
-        typer.Argument(
-            help="FILE.jsonl of {id, vector}, a folder of them, FILE.ciff, each also .gz or .zst; FILE.npz, FILE.pt."
-        ),
+        Path, typer.Argument(help="FILE.jsonl of {id, vector}, a folder of them, FILE.ciff, each packed; .npz, .pt.")
     ],
     output: Annotated[Path | None, typer.Option(help="Folder of the shards; default impacts/<FILE>.")] = None,
     *,
@@ -66,9 +55,7 @@ def command(
     quantised: QuantiserOptions,
     shards: ShardOptions,
     ids: Annotated[Path | None, typer.Option(help="For a matrix: file of the ids of its rows, one a line.")] = None,
-    vocabulary: Annotated[
-        Path | None, typer.Option(help="For a matrix: file of the terms of its columns; default the encoder's.")
-    ] = None,
+    vocabulary: Annotated[Path | None, typer.Option(help="For a matrix: file of the terms of its columns.")] = None,
     escape_ids: Annotated[bool, typer.Option("--escape-ids", help="Percent-encode ids that have white space.")] = False,
     overwrite: cli.Overwrite = False,
     style: cli.Style = "text",

@@ -44,22 +44,14 @@ if TYPE_CHECKING:
 
 # Packages whose versions decide the bytes of imported shards.
 VERSIONED = ("lexvl-anserini", "numpy")
-
 # The document side of integers, which are impacts already, unless the caller says how they came about.
 AS_THEY_ARE = SideQuantiser("fixed", None, 1.0)
 
 
 class Vectors(Protocol):
-    """The documents of a file of vectors, which is open and checked.
+    """The documents of a file of vectors, open and checked; made of file, temporary folder, `span` and `escape_ids`.
 
-    A class of it takes the file, a folder for temporary files, the number of documents that are read at once, and
-    whether it percent-encodes ids.
-
-    Attributes:
-        terms: terms of its columns.
-        documents: number of documents.
-        integers: whether all weights are impacts already.
-        peaks: the greatest weight of each document, float64 [documents]; of no meaning for integers.
+    `peaks`, float64 [documents], has the greatest weight of each; of no meaning for integers, which are impacts.
     """
 
     terms: Sequence[str]
@@ -81,16 +73,9 @@ READERS: dict[str, Callable[..., Vectors]] = {
 
 @dataclass(frozen=True)
 class ImportSettings:
-    """What is imported, and what the file does not say.
+    """What is imported, and what the file does not say: of a matrix also the files of ids and terms.
 
-    Attributes:
-        corpus: name of the dataset that the documents belong to; default the name of the file.
-        model: encodes queries, and names the dimensions; None for terms of the file alone.
-        quantiser: of weights that are no integers, and of queries; integers stay, and were made by it.
-        layout: of the shards.
-        escape_ids: percent-encode white space and control characters in ids.
-        ids: for a matrix, the file with the ids of its rows.
-        vocabulary: for a matrix, the file with the terms of its columns; default the model's.
+    `model` encodes queries and names the dimensions; the quantiser is of weights that are no integers, and of queries.
     """
 
     corpus: str | None = None
@@ -107,15 +92,13 @@ class ImportSettings:
         if model is not None and model.kind != "impact":
             raise UsageError(f"encoder {model.name!r} is {model.kind}; only vectors of terms are imported")
         quantiser = self.quantiser if model is None else model.fitted(self.quantiser)
-        corpus = EncodedCorpus(
-            name=self.corpus or name, split=None, data_dir=None, escape_ids=self.escape_ids, digest=digest
-        )
+        places = {"split": None, "data_dir": None, "escape_ids": self.escape_ids}
         files = {name: compute_digest(file) for name, file in (("ids", self.ids), ("terms", self.vocabulary)) if file}
         return Manifest(
             kind="impact",
             encoder=EncoderRef(name=NO_ENCODER) if model is None else model.identity(),
             quantiser=quantiser.to_json(),
-            corpus=corpus,
+            corpus=EncodedCorpus(name=self.corpus or name, **places, digest=digest),
             counts=Counts(),
             # Shards of integers do not note which quantiser was requested.
             layout=LayoutEntry(self.layout.to_json(), imported={**quantiser.to_json(), **files}),
@@ -148,15 +131,7 @@ def import_file(
 ) -> Manifest:
     """Writes the vectors of a file, or of a folder of JSON lines, as shards: all documents or none.
 
-    Args:
-        output: a new folder; a finished one of the same request stays as it is.
-        overwrite: replace a folder of another request.
-        progress: called with the number of documents just written.
-
-    Raises:
-        UsageError: the name says no format that is read, or an option is for another format.
-        DataError: the file is missing, damaged or malformed.
-        ArtefactError: the output holds something else, or the disk is full.
+    A finished folder of the same request stays as it is; `overwrite` replaces one of another request.
     """
     suffix = "" if source.is_dir() else get_plain_suffix(source)
     if suffix not in READERS or not suffix and not source.is_dir():
@@ -169,12 +144,8 @@ def import_file(
     elif settings.ids or settings.vocabulary:
         raise UsageError(f"{source}: --ids and --vocabulary are for matrices ({', '.join(MATRICES)})")
     request = settings.make_request(source.name, compute_digest(source))
-    return ensure(
-        output,
-        lambda: _read_finished(output, request, overwrite),
-        lambda: _write_shards(output, request, reader, settings, progress),
-        folder=True,
-    )
+    find, write = partial(_read_finished, output, request, overwrite), partial(_write_shards, output, request, reader)
+    return ensure(output, find, lambda: write(settings, progress), folder=True)
 
 
 def _read_finished(output: Path, request: Manifest, overwrite: bool) -> Manifest | None:
@@ -230,10 +201,8 @@ def _write_shards(
 def find_columns(terms: Sequence[str], vocabulary: Vocabulary) -> np.ndarray:
     """Finds the dimension of each term of the file, int32."""
     if strange := [term for term in terms if term not in vocabulary.dimension]:
-        raise DataError(
-            f"{len(strange):,} of {len(terms):,} terms, the first is {strange[0]!r}, are not in the encoder's "
-            f"vocabulary of {len(vocabulary):,}; name the encoder that made these vectors, or none"
-        )
+        which = f"{len(strange):,} of {len(terms):,} terms, the first is {strange[0]!r}"
+        raise DataError(f"{which}, are not in the encoder's vocabulary; name the encoder of these vectors, or none")
     return np.array([vocabulary.dimension[term] for term in terms], np.int32)
 
 

@@ -1,7 +1,6 @@
 """Vectors of terms as other encoders store them: JSON lines (Anserini's JsonVectorCollection), and sparse matrices.
 
-JSON lines   `{"id", "vector": {term: weight}}`, also with a list of [term, weight] pairs, as sentence-transformers'
-             `decode` returns; `contents` and `metadata` are kept if the layout has them
+JSON lines   `{"id", "vector": {term: weight}}`, also with a list of [term, weight] pairs; texts and metadata stay
 matrices     .npz of scipy, .pt of torch (what `SparseEncoder.encode` returns): a row a document, a column a term
 """
 
@@ -44,18 +43,12 @@ def list_files(source: Path) -> list[Path]:
         raise UsageError(f"{source}: has a {MANIFEST}, so these are encoded documents already; index them")
     files = sorted(path for path in source.rglob("*") if path.is_file() and not path.name.startswith("."))
     if other := [path for path in files if get_plain_suffix(path) not in JSON_LINES]:
-        raise DataError(
-            f"{other[0]}: no JSON lines ({len(other)} such files); expected .jsonl or .json, plain or packed"
-        )
+        raise DataError(f"{other[0]}: no JSON lines ({len(other)} such files); expected .jsonl or .json, also packed")
     return files
 
 
 class JsonVectors:
-    """Documents as JSON lines; see `importing.Vectors`. They are read twice. Memory: a shard, and 8 bytes a document.
-
-    Raises:
-        DataError: lines that hold no document; the first are named, all are counted.
-    """
+    """Documents as JSON lines; see `importing.Vectors`. They are read twice. Memory: a shard, 8 bytes a document."""
 
     def __init__(self, source: Path, room: Path, span: int, escape_ids: bool = False):
         self._files, self._span, self._escape_ids = list_files(source), span, escape_ids
@@ -75,10 +68,8 @@ class JsonVectors:
                     self._dimensions.setdefault(term, len(self._dimensions))
         if problems:
             more = f"; and {len(problems) - NAMED:,} more" if len(problems) > NAMED else ""
-            lines = len(peaks) + len(problems)
-            raise DataError(
-                f"{len(problems):,} of {lines:,} lines are no documents: {'; '.join(problems[:NAMED])}{more}"
-            )
+            which = f"{len(problems):,} of {len(peaks) + len(problems):,} lines"
+            raise DataError(f"{which} are no documents: {'; '.join(problems[:NAMED])}{more}")
         if not peaks:
             raise DataError(f"{source}: no document in it")
         if self.integers:
@@ -96,9 +87,7 @@ class JsonVectors:
         values = weights.values()
         if values and (not set(map(type, values)) <= NUMBERS or min(values) < 0 or max(values) >= HUGE):
             term = next(t for t, w in weights.items() if type(w) not in NUMBERS or not 0 <= w < HUGE)
-            raise DataError(
-                f"{where}: weight {shown(weights[term])} of term {shown(term)}, expected a number from 0 on"
-            )
+            raise DataError(f"{where}: weight {shown(weights[term])} of term {shown(term)}, expected 0 or more")
         if not weights.keys() <= self._dimensions.keys():
             for term in weights:
                 check_term(term, where)
@@ -120,15 +109,7 @@ class JsonVectors:
 
 
 class MatrixVectors:
-    """The rows of a sparse matrix as documents; see `importing.Vectors`. Memory: the matrix.
-
-    Args:
-        ids: a file of ids, one a line, in the order of the rows.
-        terms: the terms of the columns.
-
-    Raises:
-        DataError: no such matrix, or other numbers of rows and columns than of ids and terms.
-    """
+    """The rows of a sparse matrix as documents, with a file of their ids; see `importing.Vectors`."""
 
     def __init__(
         self, source: Path, room: Path, span: int, escape_ids: bool = False, ids: Path | None = None, terms: Any = None
@@ -138,9 +119,9 @@ class MatrixVectors:
         matrix, lines = read_matrix(source), read_lines(ids)
         self._ids = [check_id(line.data.decode("utf-8", "replace"), line.where, escape_ids) for line in lines]
         if matrix.shape != (len(self._ids), len(terms)) or not self._ids:
+            shape = f"a matrix of {matrix.shape[0]:,} rows and {matrix.shape[1]:,} columns"
             raise DataError(
-                f"{source}: a matrix of {matrix.shape[0]:,} rows and {matrix.shape[1]:,} columns, expected "
-                f"{len(self._ids):,} ({ids}) and {len(terms):,} (the vocabulary)"
+                f"{source}: {shape}, expected {len(self._ids):,} ({ids}) and {len(terms):,}, the vocabulary"
             )
         if wrong := int((~(np.isfinite(matrix.data) & (matrix.data >= 0))).sum()):
             raise DataError(f"{source}: {wrong:,} weights that are no numbers from 0 on")
@@ -161,10 +142,7 @@ class MatrixVectors:
 def check_impact(source: Path, most: int) -> None:
     """Refuses a greatest impact that has no exact scores."""
     if most > MAX_IMPACT:
-        raise DataError(
-            f"{source}: an impact of {most:,}, expected at most {MAX_IMPACT:,}, up to which scores are exact; quantise "
-            "the weights with fewer bits"
-        )
+        raise DataError(f"{source}: an impact of {most:,}, expected at most {MAX_IMPACT:,}; quantise with fewer bits")
 
 
 def _parse_pairs(pairs: Any, where: str) -> dict[str, float]:
@@ -191,11 +169,7 @@ def _build_shard(rows: sparse.csr_matrix, ids: Any, texts: Any, metadata: Any, i
 
 
 def read_matrix(source: Path) -> sparse.csr_matrix:
-    """Reads a matrix, .npz of scipy or .pt of torch, as CSR; weights of one place are summed, integers as int64.
-
-    Raises:
-        DataError: no such matrix, or one with a weight outside of it, where scipy would write.
-    """
+    """Reads a matrix, .npz of scipy or .pt of torch, as CSR; weights of one place are summed, integers as int64."""
     try:
         matrix = sparse.load_npz(source) if source.suffix == ".npz" else _read_tensor(source)
         if matrix.format in ("csr", "csc", "bsr"):  # the constructors of the others check

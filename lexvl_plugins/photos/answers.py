@@ -32,13 +32,10 @@ if TYPE_CHECKING:
     from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm
 
 DIRECTION = "text-to-image"
-
 # The picture of the answers in an album.
 SHEET = "contact-sheet.png"
-
 NOTHING_FITS = "nothing fits; nearest"
 UNKNOWN = "  no word of this query is a term of the model (English words of captions): expect little"
-
 # Terms printed beside a hit, and files named that cannot be read.
 PRINTED_TERMS = 6
 NAMED = 3
@@ -74,10 +71,7 @@ class AskOptions:
         return place, album
 
     def answer(self, index: Index, model: Encoder) -> list[TypedAnswer]:
-        """Prints the explained hits of each query, best first; where none has the least score, the nearest with a note.
-
-        In an index of one field, terms have no field before them.
-        """
+        """Prints the explained hits of each query, best first; where none has the least score, the nearest."""
         answers, fields = [], index.manifest.fields
         with Searcher(index, model) as searcher:
             engine: Any = searcher.engine
@@ -102,12 +96,7 @@ def choose_album(folder: Path, here: Path, albums: str) -> Path:
 def find(
     searcher: Searcher, query: Any, hits: int, where: Clause | None = None, cut: Cut | None = None
 ) -> tuple[RankedList, bool]:
-    """The hits of an encoded query that have the least score; where none has it, the nearest ones and True.
-
-    Args:
-        where: documents must match it, in an impact index.
-        cut: the least score; a share of the greatest one for an impact index alone.
-    """
+    """The hits of an encoded query that have the least score; where none has it, the nearest ones and True."""
     listed = searcher.search(query, hits, where=where)
     if cut is None:
         return listed, False

@@ -1,12 +1,8 @@
-"""Your own pictures: one command encodes a folder, indexes it, answers queries and draws the answers.
+"""Your own pictures: one command encodes what is new in a folder, indexes it, answers queries and draws the answers.
 
-list -> compare with the index -> encode what is new or changed -> index -> search -> explain -> contact sheet
-
-    DIR/index/            the index, for `search`, `explain`, `localise` and `sheet`
-    DIR/contact-sheet.png
-    DIR/unreadable.jsonl  the pictures that cannot be read, and why, if there are any
-
-A second call encodes only pictures that are new or changed, and drops those that are gone.
+DIR/index/            the index, for `search`, `explain`, `localise` and `sheet`
+DIR/contact-sheet.png
+DIR/unreadable.jsonl  the pictures that cannot be read, and why, if there are any
 """
 
 from __future__ import annotations

@@ -48,7 +48,6 @@ from lexvl_anserini.shards.writing import write_impacts
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_plugins.photos.demo")
-
 SPLIT = "test"
 HITS = 100
 # Documents and topics of a scene, which has one image and five captions.
@@ -83,7 +82,6 @@ INDEXES = (
     IndexedDemo("image-to-text.dense-crossmodal", "image-to-text", "dense-crossmodal", "demo-dense"),
     IndexedDemo("captions.bm25", "text-to-text", "bm25"),
 )
-
 SYSTEMS = (
     System("VDR, Lucene", "text-to-image.vdr-crossmodal", "text-to-image.vdr-crossmodal"),
     System("dense twin, FAISS", "text-to-image.dense-crossmodal", "text-to-image.dense-crossmodal"),
@@ -93,7 +91,6 @@ SYSTEMS = (
     System("BM25 over captions", "captions.bm25", "captions.bm25"),
 )
 SHOWN = SYSTEMS[0]
-
 # Photos that installed packages contain, and what is typed to find them; none has a caption or a judgement.
 SAMPLES = "samples"
 PHOTOS = IndexedDemo(f"{SAMPLES}.vdr-crossmodal", "text-to-image", "vdr-crossmodal", "photos-vdr")
@@ -105,9 +102,7 @@ PHOTO_QUERIES = (
     "a building surrounded by trees",
 )
 PHOTO_HITS = 4
-
 QUERIES = ("a red boat under the moon", "two dogs on the beach", "a teddy bear in a bedroom")
-
 TITLE = "demo test split: {:,} drawn scenes, {:,} captions; VDR and its dense twin were trained on other scenes"
 NOTES = (
     "queries of alpha are the bare words of a caption: no text encoder at query time (ms/query is the index alone)",

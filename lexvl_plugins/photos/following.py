@@ -1,12 +1,11 @@
-"""An index that follows a folder of pictures: new and changed pictures are encoded, those that are gone are dropped.
+"""An index that follows a folder: new and changed pictures are encoded, those that are gone are dropped.
 
     ALBUM/index/            the index; each document's metadata has the SHA-256 of its picture
     ALBUM/incoming/         shards of pictures on their way into the index
     ALBUM/unreadable.jsonl  the pictures that cannot be read, and why, if there are any
 
-The index itself says which pictures it holds, and each of its changes happens whole or not at all. So a call that was
-killed at any moment and is made again ends like one that was not killed. It encodes at most `SHARD` pictures again, or
-`PART` if the folder changed meanwhile.
+Each change of the index happens whole or not at all, so a call that was killed at any moment and is made again ends
+like one that was not killed. It encodes at most `SHARD` pictures again, or `PART` if the folder changed meanwhile.
 """
 
 from __future__ import annotations
@@ -40,21 +39,13 @@ if TYPE_CHECKING:
 
 # The key of the documents' metadata.
 DIGEST = "sha256"
-
 # Pictures that are encoded before the index gets them, and pictures of a shard, after each of which a call resumes.
 PART = 1024
 SHARD = 128
 
 
 class Album:
-    """The folder of such an index.
-
-    Attributes:
-        path: the folder itself.
-        index: the folder of the index.
-        incoming: the shards of pictures that the index does not hold yet.
-        unreadable: the list of pictures that cannot be read.
-    """
+    """The folder of such an index: the index, shards on their way into it, and the list of unreadable pictures."""
 
     def __init__(self, path: Path):
         self.path, self.index, self.incoming = path, path / "index", path / "incoming"
@@ -71,14 +62,9 @@ class UnreadablePicture(NamedTuple):
 
 @dataclass(frozen=True)
 class Differences:
-    """How a folder and its index differ.
+    """How a folder and its index differ: all pictures, those to encode, and those that still cannot be read.
 
-    Attributes:
-        pictures: all pictures of the folder, in the order of their paths.
-        to_encode: those that the index lacks, or holds as they were before.
-        held: what the index holds: document id -> SHA-256 of the picture.
-        unreadable: pictures that could not be read before, have not changed, and still cannot be read.
-        manifest: of the index that changes; None if there is none of this encoder, so that a new one is built.
+    `held` has the id and the SHA-256 of what the index holds; `manifest` is None if a new index is to be built.
     """
 
     pictures: Sequence[Document]
@@ -104,16 +90,15 @@ class Followed(NamedTuple):
 
 
 def compare(dataset: Dataset, model: Encoder, album: Album) -> Differences:
-    """Finds what the index of a folder lacks; reads files that are new or changed, and encodes nothing.
+    """Finds what the index of a folder lacks, and encodes nothing; pictures in the album are left out.
 
-    Pictures in the album are left out. An index of another encoder, or one that holds no digests, counts as none.
+    An index of another encoder, or one that holds no digests, counts as none.
     """
     clear_remains(album.index)
     manifest = read_manifest(album.index) if is_index(album.index) else None
     if manifest is not None and manifest.corpus.name != dataset.name:
-        raise ArtefactError(
-            f"{album.path}: holds the index of {manifest.corpus.name}, not of {dataset.name}; name another --output"
-        )
+        names = f"{manifest.corpus.name}, not of {dataset.name}"
+        raise ArtefactError(f"{album.path}: holds the index of {names}; name another --output")
     with FileDigests() as files:
         pictures = list(_read_pictures(dataset, album, files))
     if not pictures:
@@ -134,9 +119,8 @@ def follow(
 ) -> Followed:
     """Encodes the new and changed pictures, gives them to the index, and removes what is gone or unreadable.
 
-    The quantiser's scale is that of the pictures that were encoded first. The caller lets no other process write the
-    album from `compare` on. Where no picture can be read, the index stays as it is; after any error, the same call goes
-    on.
+    The quantiser's scale is that of the first pictures. The caller lets no other process write the album from `compare`
+    on. Where no picture can be read, the index stays as it is; after any error, the same call goes on.
     """
     manifest, unreadable = differences.manifest, list(differences.unreadable)
     pictures = iter(differences.to_encode)
@@ -151,9 +135,8 @@ def follow(
     without = {picture.id for picture in unreadable}
     readable = {picture.doc_id for picture in differences.pictures} - without
     if not readable:
-        raise DataError(
-            f"{dataset.name}: none of its {len(without):,} pictures can be read; {album.unreadable} lists them"
-        )
+        unread = f"none of its {len(without):,} pictures can be read"
+        raise DataError(f"{dataset.name}: {unread}; {album.unreadable} lists them")
     if gone := [doc_id for doc_id in differences.held if doc_id not in readable]:
         delete_documents(album.index, gone)
     encoded = [picture.doc_id for picture in differences.to_encode if picture.doc_id in readable]
@@ -195,10 +178,7 @@ def _index_shards(album: Album, manifest: Manifest | None) -> Manifest:
 
 
 def _write_unreadable(album: Album, unreadable: Sequence[UnreadablePicture]) -> None:
-    """Lists unreadable pictures, or removes the list if it would be empty; then removes the shards.
-
-    A call that is killed meanwhile leaves a folder that the next one clears.
-    """
+    """Lists unreadable pictures, or removes the list if it would be empty; then removes the shards."""
     if unreadable:
         with atomic_write(album.unreadable) as out:
             out.writelines(orjson.dumps(picture._asdict()) + b"\n" for picture in unreadable)
@@ -228,6 +208,4 @@ def _read_rows(path: Path) -> list[dict[str, str]]:
     try:
         return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []
     except ValueError as problem:
-        raise ArtefactError(
-            f"{path}: damaged ({problem}); remove this file, and run the same command again"
-        ) from problem
+        raise ArtefactError(f"{path}: damaged ({problem}); remove this file, and run it again") from problem

@@ -20,16 +20,7 @@ from lexvl_anserini.ground.records import Document
 
 
 class Sample(NamedTuple):
-    """A picture in a package.
-
-    Attributes:
-        title: what it is a picture of; also its id, with hyphens.
-        package: that has the file, as it is imported.
-        file: below the package's folder.
-        sha256: the first 16 digits: licence and credit are of this file and no other.
-        licence: of the picture.
-        credit: whose it is.
-    """
+    """A picture in a package; the title, with hyphens, is its id, and the licence is that of a file of this SHA-256."""
 
     title: str
     package: str
@@ -52,7 +43,6 @@ class Sample(NamedTuple):
 
 CC_BY, CC0, FREE = "CC BY 2.0", "CC0", "public domain"
 _SKIMAGE, _SKLEARN = "skimage", "sklearn"
-
 SAMPLES = (
     Sample("admiral", "matplotlib", "mpl-data/sample_data/grace_hopper.jpg", "a8ca6d734765703b", FREE, "US Navy"),
     Sample("astronaut", _SKIMAGE, "data/astronaut.png", "88431cd9653ccd53", FREE, "NASA"),

@@ -30,12 +30,11 @@ from lexvl_plugins.stores.store import ImpactStore, StoreRow, name_note
 # Documents and postings that one request adds: some megabytes in any store's format.
 BATCH_ROWS = 500
 BATCH_POSTINGS = 200_000
-
 # Documents that become queries, the hits of their lists, and the heaviest terms that they keep.
 PROBES = 20
 HITS = 10
 TERMS = 64
-
+INEXACT = "encode with fewer bits, use lucene, or build in spite of this with --set allow_inexact=true"
 Query = dict[int, int]
 
 
@@ -70,10 +69,7 @@ def load(
     progress: Progress,
     stored: Mapping[str, Any],
 ) -> None:
-    """Loads shards into a new table of a store and publishes it; an exception removes the new table.
-
-    `stored` is the engine's name and options, for index.json.
-    """
+    """Loads shards into a new table of a store and publishes it; an exception removes the new table."""
     source = LoadedShards(shards, manifest, read_vocabulary(shards, manifest))
     with store.errors():
         store.begin()
@@ -101,10 +97,7 @@ def load(
 def fill(
     store: ImpactStore, source: LoadedShards, allow_inexact: bool, progress: Progress
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Adds all documents, and compares the store with the shards.
-
-    Returns the greatest impact of each dimension, and what index.json says about the store.
-    """
+    """Adds all documents, and compares store and shards; returns the greatest impacts, and facts of index.json."""
     greatest = np.zeros(len(source.vocabulary), np.int64)
     seen, probes = SeenIds(), list[StoreRow]()
     # Probes are documents with postings, at equal distances in the order of the shards.
@@ -129,11 +122,9 @@ def fill(
     expect_rows(store, counts["documents"], 0)
     loss = measure_loss(store, source, [make_query(row, greatest) for row in probes], len(greatest))
     if loss["lists_changed"] and not allow_inexact:
-        raise ArtefactError(
-            f"{store.place}: {store.title} changes the lists of {loss['lists_changed']:.0%} of {loss['probes']} "
-            f"documents as queries, scores by up to {loss['largest_difference']:,g}; --set allow_inexact=true builds "
-            "the index in spite of this, or use lucene"
-        )
+        lists = f"the lists of {loss['lists_changed']:.0%} of {loss['probes']} documents as queries"
+        loss_of_scores = f"scores by up to {loss['largest_difference']:,g}"
+        raise ArtefactError(f"{store.place}: {store.title} changes {lists}, {loss_of_scores}; {INEXACT}")
     return greatest, {**counts, "max_impact": int(greatest.max(initial=0)), "rounded": rounded, **loss}
 
 
@@ -145,16 +136,11 @@ def count_rounded(
     rounds = impacts // (impacts & -impacts) >= 1 << store.significant_bits
     if rounds.any() and not allow_inexact:
         if not store.significant_bits:
-            raise ArtefactError(
-                f"{store.place}: {store.title} rounds impacts with {store.chosen}; leave that out, or build with --set "
-                "allow_inexact=true"
-            )
+            raise ArtefactError(f"{store.place}: {store.title} rounds impacts with {store.chosen}; {INEXACT}")
         place = int(np.flatnonzero(rounds)[0])
-        raise ArtefactError(
-            f"document {row.doc_id!r}: impact {row.impacts[place]} of term {vocabulary.terms[row.dims[place]]!r} has "
-            f"more than {store.significant_bits} significant bits, which {store.title} rounds; encode with fewer bits, "
-            "use lucene, or build with --set allow_inexact=true"
-        )
+        impact = f"impact {row.impacts[place]} of term {vocabulary.terms[row.dims[place]]!r}"
+        bits = f"more than {store.significant_bits} significant bits, which {store.title} rounds"
+        raise ArtefactError(f"document {row.doc_id!r}: {impact} has {bits}; {INEXACT}")
     return int(rounds.sum())
 
 
@@ -162,31 +148,22 @@ def expect_rows(store: ImpactStore, documents: int, notes: int) -> None:
     """Raises ArtefactError unless the new table has this many documents and notes."""
     store.settle()
     if (rows := store.count()) != documents + notes:
-        raise ArtefactError(
-            f"{store.place}: {store.title} has {rows - notes:,} documents after {documents:,} were added; build again"
-        )
+        counts = f"{rows - notes:,} documents after {documents:,} were added"
+        raise ArtefactError(f"{store.place}: {store.title} has {counts}; build again")
 
 
 def make_query(row: StoreRow, greatest: np.ndarray) -> Query:
     """A document's heaviest terms as a query, whose scores stay below 2^24; `greatest` impact of each dimension."""
     heaviest = sorted(zip(row.dims, map(int, row.impacts), strict=True), key=lambda pair: (-pair[1], pair[0]))[:TERMS]
-    while True:
-        query = {dim: weight for dim, weight in sorted(heaviest) if weight}
-        if sum(weight * int(greatest[dim]) for dim, weight in query.items()) < SCORE_LIMIT:
-            return query
+    while sum(weight * int(greatest[dim]) for dim, weight in heaviest) >= SCORE_LIMIT:
         # Half of each weight; once all are 1, fewer terms.
-        if max(query.values()) > 1:
-            heaviest = [(dim, weight // 2) for dim, weight in heaviest]
-        else:
-            heaviest = heaviest[: len(heaviest) // 2]
+        halved = [(dim, weight // 2) for dim, weight in heaviest if weight > 1]
+        heaviest = halved or heaviest[: len(heaviest) // 2]
+    return {dim: weight for dim, weight in sorted(heaviest) if weight}
 
 
 def measure_loss(store: ImpactStore, source: LoadedShards, queries: Sequence[Query], width: int) -> dict[str, Any]:
-    """How a store's lists differ from the exact ones, which are integer dot products over all documents.
-
-    The number of probes, the share of lists that differ in ids, order or scores, and the largest difference of a score
-    at one rank.
-    """
+    """The share of the probes' lists that differ from integer dot products over all documents, and by how much."""
     weights = np.zeros((width, len(queries)), np.int64)  # [V, P]
     for column, query in enumerate(queries):
         weights[list(query), column] = list(query.values())

@@ -19,19 +19,8 @@ from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.queries.clauses import Clause, Impacts, bound, check_tree, describe_inexact_score, list_scored_terms
 from lexvl_anserini.runs.order import RankedList, rank_hits
 from lexvl_anserini.shards.reading import read_vocabulary
+from lexvl_plugins.stores import fetching
 from lexvl_plugins.stores.building import load
-from lexvl_plugins.stores.fetching import (
-    Fetched,
-    Scored,
-    fetch_best,
-    fetch_top,
-    fetch_until,
-    fetch_vectors,
-    find_ids,
-    has_scored_term,
-    refuse_unsearchable,
-    score_document,
-)
 from lexvl_plugins.stores.folder import GREATEST, Notes, read_header, read_notes, write_folder
 from lexvl_plugins.stores.store import MISSING, ImpactStore, StorePlace, parse_url
 
@@ -39,19 +28,12 @@ from lexvl_plugins.stores.store import MISSING, ImpactStore, StorePlace, parse_u
 URL = "url"
 STORED = "store"
 ALLOW_INEXACT = "allow_inexact"
-
 _SWITCH = {"true": True, "false": False, "1": True, "0": False}
 
 
 @dataclass(frozen=True)
 class StoreOptions(EngineOptions):
-    """How an index in a store is built.
-
-    Attributes:
-        place: of the index.
-        allow_inexact: build it also where the store rounds impacts or scores.
-        settings: of the store, all that its class names.
-    """
+    """How an index in a store is built; `allow_inexact` also where the store rounds impacts or scores."""
 
     place: StorePlace
     allow_inexact: bool = False
@@ -63,12 +45,7 @@ class StoreOptions(EngineOptions):
 
 
 class StoreEngine(ImpactEngine):
-    """An index of impacts in a store.
-
-    Attributes:
-        name: a row of `registry.ENGINES`.
-        stores: the classes of stores by the form of their URLs, "" for all other forms.
-    """
+    """An index of impacts in a store; `stores` are its classes of stores by the form of URLs, "" for all others."""
 
     name: ClassVar[str]
     stores: ClassVar[Mapping[str, type[ImpactStore]]]
@@ -108,9 +85,8 @@ class StoreEngine(ImpactEngine):
                     raise ArtefactError(f"{place}: built again since this command began; run it again")
                 documents, expected = self.store.count() - notes, manifest.counts.documents
             if documents != expected:
-                raise ArtefactError(
-                    f"{place}: {documents:,} documents, the manifest says {expected:,}; build it again (--overwrite)"
-                )
+                numbers = f"{documents:,} documents, the manifest says {expected:,}"
+                raise ArtefactError(f"{place}: {numbers}; build it again (--overwrite)")
         except BaseException:
             self.store.close()
             raise
@@ -119,9 +95,7 @@ class StoreEngine(ImpactEngine):
     def options(cls, given: Mapping[str, Any]) -> StoreOptions:
         """The URL, whether a store may round, and what the store has of its own."""
         if URL not in given:
-            raise UsageError(
-                f"engine {cls.name} writes to a store, not to a folder; give --index a URL (docs/stores.md)"
-            )
+            raise UsageError(f"engine {cls.name} writes to a store; give --index a URL (docs/stores.md)")
         place = parse_url(given[URL])
         allowed = _SWITCH.get(str(given.get(ALLOW_INEXACT, False)).lower())
         if allowed is None:
@@ -142,8 +116,7 @@ class StoreEngine(ImpactEngine):
     @staticmethod
     def figures(report: Mapping[str, Any]) -> Mapping[str, Any]:
         """Postings, and what the probe found."""
-        names = ("postings", "rounded", "probes", "lists_changed", "largest_difference")
-        return {name: report[name] for name in names}
+        return {name: report[name] for name in ("postings", "rounded", "probes", "lists_changed", "largest_difference")}
 
     @classmethod
     def build(
@@ -182,28 +155,22 @@ class StoreEngine(ImpactEngine):
             yield self._search_vector(query.query_id, vector, hits)
 
     def search_tree(self, query_id: str, clause: Clause, hits: int) -> RankedList:
-        """The ranked list of a tree of terms, ids, filters of terms and integer factors.
-
-        Raises:
-            UsageError: another clause, or a tree that matches documents which share no scored term with it.
-        """
+        """The ranked list of a tree of terms, ids, filters of terms and integer factors."""
         check_count("hits", hits)
         check_tree(clause)
-        refuse_unsearchable(clause, self.name)
+        fetching.refuse_unsearchable(clause, self.name)
         if isinstance(clause, Impacts):
             return self._search_vector(query_id, clause.vector, hits)
         self._refuse_rounding(query_id, bound(clause, self.bound))
-        named = find_ids(clause)
-        if named is None and not has_scored_term(clause):
-            raise UsageError(
-                f"topic {query_id!r}: documents match that share no scored term with the query, which {self.name} "
-                "does not search; build an index with --engine lucene for this"
-            )
+        named = fetching.find_ids(clause)
+        if named is None and not fetching.has_scored_term(clause):
+            what = "documents match that share no scored term with the query"
+            raise UsageError(f"topic {query_id!r}: {what}; build an index with --engine lucene for this")
         with self.lock, self.store.errors():  # one thread at a time
             scored = self._find(clause, hits) if named is None else self._score(clause, sorted(named))
         return rank_hits(query_id, scored, hits)
 
-    def _find(self, clause: Clause, hits: int) -> Scored:
+    def _find(self, clause: Clause, hits: int) -> fetching.Scored:
         """Scores of the documents that can be among the best of a tree; the store ranks them by an upper bound."""
         total: dict[str, int] = {}
         for term, weight in list_scored_terms(clause):
@@ -213,7 +180,7 @@ class StoreEngine(ImpactEngine):
             return []
         scores: dict[str, float | None] = {}
 
-        def select(fetched: Fetched) -> Scored | None:
+        def select(fetched: fetching.Fetched) -> fetching.Scored | None:
             new = [doc_id for doc_id, _ in fetched.hits if doc_id not in scores]
             scores.update({**dict.fromkeys(new), **dict(self._score(clause, new))})
             matching = [(doc_id, score) for doc_id, score in scores.items() if score is not None]
@@ -222,12 +189,12 @@ class StoreEngine(ImpactEngine):
             certain = fetched.all or (len(best) >= hits and best[hits - 1] > fetched.hits[-1][1])
             return matching if certain else None
 
-        return fetch_until(lambda count: fetch_top(self.store, dims, weights, count), select, hits)
+        return fetching.fetch_until(lambda count: fetching.fetch_top(self.store, dims, weights, count), select, hits)
 
-    def _score(self, clause: Clause, doc_ids: Sequence[str]) -> Scored:
+    def _score(self, clause: Clause, doc_ids: Sequence[str]) -> fetching.Scored:
         """The scores of a tree for those of some documents that match it."""
-        vectors = fetch_vectors(self.store, doc_ids).items()
-        scored = ((doc_id, score_document(clause, doc_id, self._terms(vector))) for doc_id, vector in vectors)
+        vectors = fetching.fetch_vectors(self.store, doc_ids).items()
+        scored = ((doc_id, fetching.score_document(clause, doc_id, self._terms(vector))) for doc_id, vector in vectors)
         return [(doc_id, score) for doc_id, score in scored if score is not None]
 
     def _search_vector(self, query_id: str, vector: Mapping[str, int], hits: int) -> RankedList:
@@ -236,20 +203,18 @@ class StoreEngine(ImpactEngine):
         if not dims:
             return rank_hits(query_id, [])
         with self.lock, self.store.errors():  # one thread at a time
-            best = fetch_best(self.store, dims, weights, hits)
+            best = fetching.fetch_best(self.store, dims, weights, hits)
         if self.exact and (strange := next((hit for hit in best if hit[1] != int(hit[1])), None)):
-            raise ArtefactError(
-                f"topic {query_id!r}: document {strange[0]!r} has the score {strange[1]} in {self.store.title}, "
-                "expected an integer; the store rounds, build the index with --engine lucene"
-            )
+            what = f"document {strange[0]!r} has the score {strange[1]} in {self.store.title}, expected an integer"
+            raise ArtefactError(f"topic {query_id!r}: {what}; the store rounds, build the index with --engine lucene")
         return rank_hits(query_id, best, hits)
 
     def _known(self, vector: Mapping[str, int]) -> tuple[list[int], list[int]]:
         """Dimensions, ascending, and weights of the terms that have a posting in the index."""
         dimension = self.vocabulary.dimension
-        there = sorted((dimension[term], weight) for term, weight in vector.items() if term in dimension)
-        pairs = [(dim, weight) for dim, weight in there if self.greatest[dim]]
-        return [dim for dim, _ in pairs], [weight for _, weight in pairs]
+        there = {dimension[term]: weight for term, weight in vector.items() if term in dimension}
+        dims = sorted(dim for dim in there if self.greatest[dim])
+        return dims, [there[dim] for dim in dims]
 
     def _refuse_rounding(self, query_id: str, most: float) -> None:
         if most >= SCORE_LIMIT:

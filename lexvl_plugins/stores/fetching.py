@@ -1,7 +1,6 @@
 """The best hits of a query: more are fetched until the order across the cut is certain; long queries go in parts.
 
-Query trees are evaluated here, on the vectors that a store returns, for the documents that can match. A document scores
-at most the dot product with all scored terms of the tree, by which the store finds candidates.
+Query trees are evaluated here, on stored vectors; the store finds candidates by the dot product with all their terms.
 """
 
 from __future__ import annotations
@@ -15,10 +14,8 @@ from lexvl_plugins.stores.store import ImpactStore
 
 Scored = list[tuple[str, float]]
 Result = TypeVar("Result")
-
 # How many more than the hits are fetched at first, to see past ties at the cut.
 MARGIN = 16
-
 # Documents whose vectors one request fetches.
 VECTORS = 256
 
@@ -59,9 +56,8 @@ def is_long(store: ImpactStore, dims: Sequence[int]) -> bool:
 def fetch_top(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], count: int) -> Fetched:
     """The `count` best documents of a query; of more terms than the store takes, by Fagin's threshold algorithm.
 
-    Each part of a long query has a list of its own. A document in none of the lists scores at most the sum of their
-    last scores; those in the lists are scored with their stored vectors. The lists grow until `count` documents score
-    as much as any other can.
+    A document in none of the parts' lists scores at most the sum of their last scores; those in the lists are scored
+    with their stored vectors. The lists grow until `count` documents score as much as any other can.
     """
     if not is_long(store, dims):
         hits = store.top(dims, weights, count)
@@ -99,15 +95,15 @@ def fetch_vectors(store: ImpactStore, doc_ids: Sequence[str]) -> dict[str, dict[
 def refuse_unsearchable(clause: Clause, engine: str) -> None:
     """Refuses clauses that need more than vectors."""
     for node in walk(clause):
-        what = None
         if isinstance(node, Equals | Range):
             what = f"the metadata field {node.field!r}"
         elif isinstance(node, Text):
             what = "BM25 of a text"
         elif isinstance(node, Boost) and node.weight != int(node.weight):
             what = f"the factor {node.weight}, which is no integer"
-        if what:
-            raise UsageError(f"{what}: {engine} answers terms and ids; build an index with --engine lucene for this")
+        else:
+            continue
+        raise UsageError(f"{what}: {engine} answers terms and ids; build an index with --engine lucene for this")
 
 
 def score_document(clause: Clause, doc_id: str, vector: Mapping[str, int]) -> int | None:
@@ -151,12 +147,7 @@ def find_ids(clause: Clause) -> frozenset[str] | None:
         return frozenset(leaf.doc_ids) if isinstance(leaf, Ids) else None
 
     return fold(
-        clause,
-        read_leaf,
-        all_of=intersect,
-        any_of=unite,
-        negated=lambda _, ids: None,
-        scaled=lambda _, ids: ids,
+        clause, read_leaf, all_of=intersect, any_of=unite, negated=lambda _, ids: None, scaled=lambda _, ids: ids
     )
 
 

@@ -1,9 +1,8 @@
 """The local folder of an index in a store: commands turn a URL into it, and behind them an index is a folder.
 
 $LEXVL_DATA/stores/NAME-DIGEST/ is compared with the store each time, so that it follows an index that another machine
-built again. Its files, manifest.json, index.json, vocab.txt and greatest.txt (the greatest impact of each dimension,
-one a line), come from the notes of the index, texts that any store can hold beside the documents: the files compressed
-and cut into pieces. Note 0 begins with the number of notes and the token of the building.
+built again. Its files come from the notes of the index, texts beside the documents: the files compressed and cut into
+pieces. Note 0 begins with the number of notes and the token of the building.
 """
 
 from __future__ import annotations
@@ -30,27 +29,18 @@ from lexvl_anserini.ground.records import VOCABULARY
 from lexvl_plugins.stores.store import ImpactStore, StorePlace, parse_url
 
 FORMAT = "lexvl-store/1"
-
 GREATEST = "greatest.txt"
 FILES = frozenset({MANIFEST, REPORT, VOCABULARY, GREATEST})
-
 # The limit of all notes, unpacked: a manifest of some million shards.
 MOST_BYTES = 1 << 30
-
 # Characters of a note.
 PIECE = 60_000
-
 # Seconds to wait for another process that writes the same local folder.
 PATIENCE_S = 10.0
 
 
 class Notes(NamedTuple):
-    """What the notes of an index say.
-
-    Attributes:
-        token: of the building, equal in all readers of one index.
-        files: by name.
-    """
+    """The files of an index by name, and the token of its building, equal in all readers of one index."""
 
     token: str
     files: Mapping[str, str]
@@ -69,9 +59,7 @@ def read_header(store: ImpactStore) -> tuple[str, int, str]:
     parts = notes[0].split(" ") if notes else []
     if len(parts) != 4 or parts[0] != FORMAT or not re.fullmatch(r"[1-9]\d{0,5}", parts[1]):
         reason = f"its notes begin with {parts[0][:40]!r}" if parts else "it has no notes"
-        raise ArtefactError(
-            f"{store.place}: no index of this version ({reason}, expected {FORMAT!r}); name another index"
-        )
+        raise ArtefactError(f"{store.place}: no index of this version ({reason}); name another index")
     return parts[2], int(parts[1]), parts[3]
 
 
@@ -91,9 +79,7 @@ def read_notes(store: ImpactStore) -> Notes:
         if not isinstance(report, dict) or report.get("engine") != store.place.engine:
             raise ValueError(f"index.json is not of {store.place.engine}")
     except (ValueError, zlib.error) as error:
-        raise ArtefactError(
-            f"{store.place}: its {count} notes are damaged ({error}); build it again with --overwrite"
-        ) from error
+        raise ArtefactError(f"{store.place}: its notes are damaged ({error}); build it again (--overwrite)") from error
     return Notes(token, files)
 
 

@@ -1,8 +1,7 @@
 """OpenSearch: one index with a field of `rank_features`, searched by linear `rank_feature` queries.
 
-Lucene keeps 9 significant bits of a feature's value, so that impacts up to 512 are exact. The boost of a linear query
-is at most 64: weights are divided by a power of two, and scores multiplied by it, both exactly. A published index has
-the name as an alias. The server sorts ties by the keyword `id`, which Lucene compares as code points.
+Lucene keeps 9 significant bits of a feature's value. The boost of a linear query is at most 64: weights are divided by
+a power of two, and scores multiplied by it, both exactly. A published index has the name as an alias.
 """
 
 from __future__ import annotations
@@ -20,16 +19,12 @@ from lexvl_plugins.stores.engine import StoreEngine
 from lexvl_plugins.stores.store import MISSING, UNREACHABLE, ImpactStore, StoreRow, Trouble, make_key
 
 TIMEOUT_S = 120
-
 # The greatest boost of a linear query.
 MOST_WEIGHT = 64
-
 # Hits of one request; further ones follow after the last.
 PAGE = 10_000
-
 # Further requests to a server that is too busy; the pauses before them are 1, 2, 4, ... seconds.
 RETRIES = 7
-
 SETTINGS: Mapping[str, Any] = {
     "settings": {"index": {"number_of_shards": 1}},
     "mappings": {
@@ -89,9 +84,7 @@ class OpenSearchStore(ImpactStore):
         if indices.exists_alias(name=name):
             tables = sorted(indices.get_alias(name=name))
             if len(tables) != 1 or not self.is_ours(tables[0]):
-                raise ArtefactError(
-                    f"{self.place}: an alias of {', '.join(tables)}, no index of ours; name another index"
-                )
+                raise ArtefactError(f"{self.place}: an alias of {tables}, no index of ours; name another index")
             self.table = tables[0]
             return True
         if indices.exists(index=name):
@@ -190,11 +183,7 @@ class OpenSearchStore(ImpactStore):
 
 
 def read_single(score: float) -> float:
-    """The float of 32 bits that a decimal stands for.
-
-    >>> read_single(1234567.9)
-    1234567.875
-    """
+    """The float of 32 bits that a decimal is the shortest text of."""
     return float(np.float32(score))
 
 

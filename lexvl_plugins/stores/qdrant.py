@@ -1,9 +1,7 @@
 """Qdrant: one collection of sparse vectors, on a server or in a folder; or a shard of Qdrant Edge in a folder.
 
-A published collection has the index's name as an alias. A shard of Qdrant Edge, the engine of Qdrant's server inside
-this process, is the folder FOLDER/NAME, which appears whole. A point's id is a digest of the document's id, which is in
-its payload. The index of the vectors is Float32 by default, in which integer scores below 2^24 are exact; `datatype`
-may make it smaller.
+A published collection has the index's name as an alias; a shard of Qdrant Edge is the folder FOLDER/NAME, which appears
+whole. A point's id is a digest of the document's id, which is in its payload.
 """
 
 from __future__ import annotations
@@ -25,22 +23,17 @@ from lexvl_plugins.stores.store import MISSING, UNREACHABLE, ImpactStore, StoreR
 
 # Queries over any kind of vector, which replaced one call per kind.
 LEAST_VERSION = (1, 10)
-
 TIMEOUT_S = 120
 # For the server to index what it stored.
 INDEXING_S = 1800
-
 # The name of the vector in a point.
 VECTOR = "impacts"
-
 # Datatypes of Qdrant's index of vectors: significant bits of an impact that it keeps; uint8 scales them, and keeps none
 # for sure.
 DATATYPES: Mapping[str, int] = {"float32": 24, "float16": 11, "uint8": 0}
-
 # A file of a folder that the client serves, and of a folder of Qdrant Edge.
 META = "meta.json"
 CONFIG = "edge_config.json"
-
 LOCKED = Trouble("another process has the folder open", "wait for it, or run a Qdrant server")
 
 
@@ -143,11 +136,9 @@ class QdrantStore(QdrantKind):
             if self.is_ours(left.name) and left.name not in published:
                 self.served.delete_collection(left.name)
         self.table = self.fresh_name()
-        models = self.models
-        index = models.SparseIndexParams(datatype=models.Datatype(self.datatype))
-        self.served.create_collection(
-            self.table, vectors_config={}, sparse_vectors_config={VECTOR: models.SparseVectorParams(index=index)}
-        )
+        index = self.models.SparseIndexParams(datatype=self.models.Datatype(self.datatype))
+        sparse = {VECTOR: self.models.SparseVectorParams(index=index)}
+        self.served.create_collection(self.table, vectors_config={}, sparse_vectors_config=sparse)
 
     def add(self, rows: Sequence[StoreRow]) -> None:
         """Points."""
@@ -166,15 +157,10 @@ class QdrantStore(QdrantKind):
 
     def publish(self) -> None:
         """Moves the alias."""
-        models, older = self.models, self._read_aliases().get(self.place.name)
-        moves = [
-            models.CreateAliasOperation(
-                create_alias=models.CreateAlias(collection_name=self.table, alias_name=self.place.name)
-            )
-        ]
-        if older:
-            moves.insert(0, models.DeleteAliasOperation(delete_alias=models.DeleteAlias(alias_name=self.place.name)))
-        self.served.update_collection_aliases(moves)
+        models, name, older = self.models, self.place.name, self._read_aliases().get(self.place.name)
+        created = models.CreateAlias(collection_name=self.table, alias_name=name)
+        moves = [models.DeleteAliasOperation(delete_alias=models.DeleteAlias(alias_name=name))] if older else []
+        self.served.update_collection_aliases([*moves, models.CreateAliasOperation(create_alias=created)])
         if older and self.is_ours(older):
             self.served.delete_collection(older)
 

@@ -3,11 +3,8 @@
 qdrant+http://HOST:6333/NAME            qdrant+https://...          qdrant+file:FOLDER/NAME    qdrant+edge:FOLDER/NAME
 opensearch+http://HOST:9200/NAME        opensearch+https://...
 
-`USER:PASSWORD@` may come before HOST. It is kept in the memory of this process and never written.
-
-An index is one table of the store (a collection, an index, a table), in which a row is a document or a note. The notes
-(`folder.py`) are everything else that a searcher needs. A table is loaded under another name and published at the end:
-nobody finds half an index.
+`USER:PASSWORD@` before HOST stays in the memory of this process. An index is one table of the store, in which a row is
+a document or a note (`folder.py`). A table is loaded under another name and published at the end.
 """
 
 from __future__ import annotations
@@ -31,12 +28,9 @@ from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra
 # The forms of URLs: those of servers, and those of folders of each engine.
 SERVERS = ("http", "https")
 FOLDERS: Mapping[str, tuple[str, ...]] = MappingProxyType({"opensearch": (), "qdrant": ("file", "edge")})
-
 PORTS: Mapping[str, int] = MappingProxyType({"opensearch": 9200, "qdrant": 6333})
-
 # Several slashes become one where a path of the standard library holds a URL.
 _URL = re.compile(rf"({'|'.join(PORTS)})(?:\+(\w*))?:(/*)(.*)", re.DOTALL)
-
 # Names that every store takes; a suffix of an unfinished index still fits.
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
@@ -54,16 +48,7 @@ _LOGINS: dict[str, Login] = {}
 
 @dataclass(frozen=True)
 class StorePlace:
-    """Where an index is; its text is the URL without a login.
-
-    Attributes:
-        engine: a row of `registry.ENGINES`.
-        form: http, https, file or edge.
-        host, port: of a server; empty and 0 of a folder.
-        path: between host and name, or a folder; may be empty.
-        name: of the index.
-        url_login: login of the URL.
-    """
+    """Where an index is; its text is the URL without a login. A folder has neither host nor port."""
 
     engine: str
     form: str
@@ -93,10 +78,6 @@ class StorePlace:
         """The server's own URL."""
         return f"{self.form}://{self.host}:{self.port}"
 
-    def hide_password(self, text: str) -> str:
-        """A text of another program without the login's password."""
-        return text.replace(self.login.password, "***") if self.login.password else text
-
 
 def parse_url(index: str | Path) -> StorePlace:
     """The place that a URL names; its login is remembered for this process."""
@@ -113,10 +94,8 @@ def parse_url(index: str | Path) -> StorePlace:
         raise UsageError(f"{shown}: parameters after `?`; expected none, and a login before the host")
     before, _, name = rest.rpartition("/")
     if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"{shown}: the name of the index is {name[:60]!r}, expected at most 40 lower-case letters, digits and "
-            "underscores, a letter first, which every store takes"
-        )
+        expected = "at most 40 lower-case letters, digits and underscores, a letter first"
+        raise UsageError(f"{shown}: the name of the index is {name[:60]!r}, expected {expected}")
     if form in FOLDERS[engine]:
         folder = Path(("/" if slashes else "") + before)
         return StorePlace(engine, form, "", 0, str(folder.absolute()), name)
@@ -138,14 +117,7 @@ SUFFIX = "_lexvl_"
 
 
 class StoreRow(NamedTuple):
-    """A row of a table: a document, or a note.
-
-    Attributes:
-        doc_id: the id of the document; `name_note` of a note.
-        dims: in ascending order.
-        impacts: of each dimension.
-        note: text of a note; empty for a document.
-    """
+    """A row of a table: a document with its dimensions, ascending, and impacts; or a note, named by `name_note`."""
 
     doc_id: str
     dims: Sequence[int] = ()
@@ -168,8 +140,6 @@ class ImpactStore(ABC):
     """A connection to the index of one place, published or being loaded.
 
     Attributes:
-        title: of the store, for errors.
-        package, extra: the client's module, and the extra of setup.cfg that installs it.
         variables: of the environment that hold the login, for errors.
         most_terms: of a query; None for any number.
         ordered: hits come in the order of `runs/order.py`, also across the cut.
@@ -211,7 +181,9 @@ class ImpactStore(ABC):
         except LexvlError:
             raise
         except Exception as error:
-            trouble, reason = self._explain(error), self.place.hide_password(describe_error(error))
+            trouble, reason = self._explain(error), describe_error(error)
+            if password := self.place.login.password:
+                reason = reason.replace(password, "***")
             if trouble is None:
                 raise StoreError(f"{self.place}: {self.title} failed ({reason})") from error
             kind = ArtefactError if trouble is MISSING else StoreError
@@ -247,11 +219,7 @@ class ImpactStore(ABC):
 
     @abstractmethod
     def open(self) -> bool:
-        """Directs queries to the published table; False if the store has nothing of that name.
-
-        Raises:
-            ArtefactError: what has that name was not published by `publish`.
-        """
+        """Directs queries to the published table; False without one, an error for one that is not ours."""
 
     @abstractmethod
     def begin(self) -> None:
@@ -302,12 +270,10 @@ class ImpactStore(ABC):
 
     def vectors(self, doc_ids: Sequence[str]) -> dict[str, dict[int, int]]:
         """The vectors of the documents that the table has, dimension -> impact, which must be integers."""
-        vectors = {}
-        for row in self.rows(doc_ids):
-            vectors[row.doc_id] = {int(dim): round(impact) for dim, impact in zip(row.dims, row.impacts, strict=True)}
-            if list(vectors[row.doc_id].values()) != list(row.impacts):
-                raise ArtefactError("a stored impact is no integer; the store rounds, or another program wrote it")
-        return vectors
+        rows = {row.doc_id: row for row in self.rows(doc_ids)}
+        if any(impact != round(impact) for row in rows.values() for impact in row.impacts):
+            raise ArtefactError("a stored impact is no integer; the store rounds, or another program wrote it")
+        return {name: dict(zip(map(int, row.dims), map(round, row.impacts), strict=True)) for name, row in rows.items()}
 
 
 def make_key(name: str) -> str:

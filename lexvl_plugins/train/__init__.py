@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lexvl_anserini.ground.registry import CommandRow, CorpusRow
+from lexvl_anserini.ground.registry import CommandRow, CorpusRow, Way
 
 TRAIN = CommandRow("lexvl_plugins.train.command", "Train and encode", "Train encoders by a recipe")
 MINE = CommandRow("lexvl_plugins.train.mine", "Train and encode", "Mine hard negatives for training from a run")
@@ -12,3 +12,7 @@ TRIPLES_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_triples"
 SENTENCES_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_own_queries", has_path=True)
 TITLES_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_own_queries", has_path=True)
 WEBDATASET_CORPUS = CorpusRow("lexvl_plugins.train.corpora.webdataset:load_webdataset", has_path=True)
+
+_HOME, _NEEDED = "lexvl_plugins.train.reproduction", "lexvl_eval.reproduction.prepared"
+TRAINED = Way(f"{_HOME}:measure_trained", f"{_NEEDED}:list_retrieval_needs", f"{_NEEDED}:estimate_retrieval")
+COUNT = Way(f"{_HOME}:count_parameters", fitting=f"{_HOME}:can_be_counted")

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lexvl_eval.reproduction import prepared
-from lexvl_eval.reproduction.matrix import Way, no_cost, nothing_needed
 from lexvl_eval.reproduction.published import PublishedSystem
 from lexvl_eval.reproduction.retrieval import measure_retrieval
 from lexvl_eval.reproduction.rows import Finding, RowPart, Workplace
@@ -140,9 +139,3 @@ def count_parameters(part: RowPart, place: Workplace) -> Finding:
     assert part.system is not None, "`can_be_counted` is true of it"
     counts = COUNTS[part.system.encoder]
     return Finding({name: counts[name]() for name in part.measures}, 0)
-
-
-TRAINED = Way(
-    "lexvl_plugins.train.reproduction:measure_trained", prepared.list_retrieval_needs, prepared.estimate_retrieval
-)
-COUNT = Way("lexvl_plugins.train.reproduction:count_parameters", nothing_needed, no_cost, can_be_counted)

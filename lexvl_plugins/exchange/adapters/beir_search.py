@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 
 class BEIRSearch(BaseSearch):
-    """An encoder and its index as a search of BEIR.
-
-    Args:
-        model: encodes documents and queries.
-        batch_size: inputs per forward pass.
-    """
+    """An encoder and its index as a search of BEIR; `batch_size` inputs per forward pass."""
 
     def __init__(self, model: Encoder, batch_size: int = 32):
         self.model, self.batch_size = model, batch_size
@@ -30,10 +25,9 @@ class BEIRSearch(BaseSearch):
     def search(
         self, corpus: Mapping[str, Mapping[str, str]], queries: Mapping[str, str], top_k: int, *_: Any, **__: Any
     ) -> dict[str, dict[str, float]]:
-        """Finds the best `top_k` documents of each query: {query id: {document id: score}}.
+        """Finds the best `top_k` documents of each query but that of its own id: {query id: {document id: score}}.
 
-        A document whose id is the query's does not count (BEIR's rule). BEIR's name of a score function has no effect:
-        the score is the model's.
+        BEIR's name of a score function has no effect: the score is the model's.
         """
         documents = (Document(doc_id, doc.get("title") or None, doc.get("text", "")) for doc_id, doc in corpus.items())
         indexed = IndexedCorpus(self.model, documents, batch_size=self.batch_size)

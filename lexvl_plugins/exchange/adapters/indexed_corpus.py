@@ -30,14 +30,7 @@ Record = TypeVar("Record", Document, Topic)
 
 
 class IndexedCorpus:
-    """Documents in an index that `model` made.
-
-    Args:
-        model: encodes documents and queries.
-        documents: with distinct ids; ids with white space are refused.
-        folder: of shards and index; default one that goes with this object.
-        batch_size: inputs per forward pass.
-    """
+    """Documents with distinct ids in an index that `model` made, in `folder`, or in one that goes with this object."""
 
     def __init__(self, model: Encoder, documents: Iterable[Document], folder: Path | None = None, batch_size: int = 32):
         self.model, self.batch_size = model, batch_size
@@ -51,11 +44,7 @@ class IndexedCorpus:
     def rank_among(
         self, topics: Iterable[Topic], candidates: Mapping[str, Sequence[str]], hits: int
     ) -> Iterator[RankedList]:
-        """Yields a list per topic of its own candidates (by id of the topic); those without a common term score 0.
-
-        Raises:
-            UsageError: a topic has no candidates.
-        """
+        """Yields a list per topic of its own candidates (by id of the topic); those without a common term score 0."""
         hits = check_hits(hits)
         for topic in check_texts(topics):
             if topic.query_id not in candidates:

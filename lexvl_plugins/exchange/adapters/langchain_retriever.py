@@ -15,13 +15,7 @@ from lexvl_anserini.searching.searcher import Searcher
 
 
 class LexVLRetriever(BaseRetriever):
-    """Finds documents in an index.
-
-    Attributes:
-        index: an index, its folder, or its URL in a store.
-        k: documents per query.
-        data_dir: where the corpus is, for an index that stores no texts; None for the place in its manifest.
-    """
+    """Finds `k` documents per query in an index; `data_dir` has its corpus, if it stores no texts."""
 
     index: Any
     k: int = 4

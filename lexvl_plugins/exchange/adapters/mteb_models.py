@@ -15,16 +15,7 @@ if TYPE_CHECKING:
 
 
 def load_packaged(model_name: str, revision: str | None = None, **kwargs: Any) -> SearchProtocol:
-    """Loads the packaged model of an entry.
-
-    Args:
-        model_name: `lexvl/` and the name of a packaged checkpoint.
-        revision: the first 40 digits of the checkpoint's digest, None for any.
-        kwargs: encoder, the name of ours; device; options of the encoder.
-
-    Raises:
-        UsageError: the installed package has another revision.
-    """
+    """Loads the packaged model of an entry, `lexvl/<checkpoint>`, of this revision; None for any."""
     from lexvl_plugins.exchange.adapters.mteb_search import PackagedSearch
 
     return PackagedSearch(model_name, revision, **kwargs)
@@ -38,7 +29,6 @@ _VDR_CITATION = """@inproceedings{zhou2024vdr,
   year={2024},
   url={https://arxiv.org/abs/2212.07699},
 }"""
-
 _SHARED: dict[str, Any] = {
     "loader": load_packaged,
     "languages": ["eng-Latn"],
@@ -54,7 +44,6 @@ _SHARED: dict[str, Any] = {
     "model_type": ["sparse"],
     "citation": _VDR_CITATION,
 }
-
 lexvl_mini = ModelMeta(
     **_SHARED,
     loader_kwargs={"encoder": "vdr"},
@@ -69,7 +58,6 @@ lexvl_mini = ModelMeta(
     training_datasets={"SciFact", "NFCorpus"},
     adapted_from="sentence-transformers/all-MiniLM-L6-v2",
 )
-
 photos_vdr = ModelMeta(
     **_SHARED,
     loader_kwargs={"encoder": "vdr-crossmodal"},
@@ -83,7 +71,6 @@ photos_vdr = ModelMeta(
     max_tokens=64,
     training_datasets=set(),
 )
-
 photos_dense = photos_vdr.model_copy(
     update={
         "loader_kwargs": {"encoder": "dense-crossmodal"},

@@ -1,7 +1,7 @@
 """MTEB: `mteb.evaluate(MTEBSearch(load_encoder("vdr", "lexvl-mini")), tasks=[...])` searches an index of ours.
 
-MTEB's own wrapper of sparse encoders multiplies matrices in memory; this one searches Lucene with integer impacts, so
-the scores are those that users get. It implements MTEB's SearchProtocol (mteb 2.26), for texts and images.
+It implements MTEB's SearchProtocol (mteb 2.26), for texts and images, by Lucene with integer impacts: the scores are
+those that users get.
 """
 
 from __future__ import annotations
@@ -31,11 +31,9 @@ DIRECTIONS = {"t2i": "text-to-image", "i2t": "image-to-text"}
 
 
 class MTEBSearch:
-    """An encoder and its index as a search model of MTEB.
+    """An encoder and its index as a search model of MTEB, `lexvl/<encoder>` in its results unless it has a name.
 
-    Args:
-        model: an encoder in the direction of the tasks (`direction="image-to-text"` where queries are images).
-        name: `organisation/model`, for MTEB's results; default `lexvl/<encoder>`.
+    The encoder is in the direction of the tasks (`direction="image-to-text"` where queries are images).
     """
 
     def __init__(self, model: Encoder, name: str | None = None):
@@ -53,9 +51,9 @@ class MTEBSearch:
         return ModelMeta.create_empty({**facts, "framework": ["PyTorch"], "similarity_fn_name": "dot"})
 
     def index(self, corpus: Any, *, task_metadata: Any, num_proc: int | None = None, **others: Any) -> None:
-        """Encodes and indexes the corpus of a task's subset, with the columns id, title, text or image.
+        """Encodes and indexes the corpus of a task's subset (id, title, text or image), in place of the one before.
 
-        It replaces the one before. `encode_kwargs` are options of encoders, of which `batch_size` counts.
+        Of `encode_kwargs`, `batch_size` counts.
         """
         batch_size = int((others.get("encode_kwargs") or {}).get("batch_size", 32))
         rows = self._read_rows(corpus, task_metadata, "document", batch_size)
@@ -78,9 +76,6 @@ class MTEBSearch:
         """Finds the best `top_k` documents of each query: {query id: {document id: score}}.
 
         `top_ranked` has the candidates of each query, which are ranked instead of the corpus.
-
-        Raises:
-            UsageError: no corpus is indexed.
         """
         if self.corpus is None:
             raise UsageError("MTEB searches before it indexes; call index first")
@@ -116,17 +111,9 @@ class MTEBSearch:
 
 
 class PackagedSearch(MTEBSearch):
-    """A packaged model, loaded in the direction of each task; `mteb_models` has the entries of MTEB's registry.
+    """A packaged model, `lexvl/<checkpoint>` of a row of `cards.CARDS`, loaded in the direction of each task.
 
-    Args:
-        name: `lexvl/` and the name of the checkpoint.
-        revision: the first 40 digits of its digest; None for any.
-        encoder: a row of `cards.CARDS`.
-        device: auto, cpu, cuda, cuda:1, mps.
-        options: of the encoder.
-
-    Raises:
-        UsageError: the checkpoint has another revision, or `name` has another organisation.
+    `revision` has the first 40 digits of the checkpoint's digest; None for any. `mteb_models` has MTEB's entries.
     """
 
     def __init__(self, name: str, revision: str | None = None, *, encoder: str, device: str = "auto", **options: Any):
@@ -136,17 +123,10 @@ class PackagedSearch(MTEBSearch):
         self._load = partial(load_encoder, encoder, checkpoint, device=device, **options)
         super().__init__(self._load(), name)
         if revision not in (None, installed := get_revision(self.model)):
-            raise UsageError(
-                f"{name}: MTEB's entry has revision {revision}, the installed package has {installed}; install the "
-                "version of lexvl-anserini that has the entry's revision, or pass the installed one as revision"
-            )
+            raise UsageError(f"{name}: MTEB's entry has revision {revision}, the installed package has {installed}")
 
     def index(self, corpus: Any, *, task_metadata: Any, num_proc: int | None = None, **others: Any) -> None:
-        """Indexes as `MTEBSearch.index`, by the encoder in the direction of the task.
-
-        Raises:
-            UsageError: the model does not read the modalities of the task.
-        """
+        """Indexes as `MTEBSearch.index`, by the encoder in the direction of the task."""
         category, pictures = task_metadata.category, CARDS[self.model.name].reads_images
         if category not in (DIRECTIONS if pictures else ("t2t",)):
             reads = f"has the categories {', '.join(DIRECTIONS)}" if pictures else "reads texts only"

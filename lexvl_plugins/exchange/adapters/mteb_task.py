@@ -23,16 +23,8 @@ if TYPE_CHECKING:
 def make_task(dataset: Dataset, name: str | None = None, languages: Iterable[str] = ("eng-Latn",)) -> AbsTaskRetrieval:
     """Makes a retrieval task of MTEB over a dataset, in its direction; nothing is downloaded.
 
-    Its texts, and its pictures as PNG, lie in a temporary folder that goes with the task.
-
-    Args:
-        dataset: with topics and judgements.
-        name: of the task in results; default letters and digits of the dataset's name.
-        languages: of its texts, as MTEB writes them.
-
-    Raises:
-        DataError: no judgement has a relevant document, or judgements name a topic that the dataset lacks.
-        UsageError: `name` has no letter or digit.
+    Its texts, and its pictures as PNG, lie in a temporary folder that goes with the task, whose name is by default that
+    of the dataset in letters and digits.
     """
     from mteb.abstasks.retrieval import AbsTaskRetrieval
     from mteb.abstasks.task_metadata import TaskMetadata

@@ -1,10 +1,6 @@
 """PyTerrier: a retriever over an index of ours, and an indexer that makes one, for `pt.Experiment` and `>>`.
 
-    retriever = PyTerrierRetriever("indexes/scifact")
-    pt.Experiment([retriever], topics, qrels, ["ndcg_cut_10"])
-
-PyTerrier's measures order equal scores by themselves, so the scores of a list fall strictly: a tied score is lowered by
-the least step of its float.
+PyTerrier's measures order equal scores by themselves, so a tied score is lowered by the least step of its float.
 """
 
 from __future__ import annotations
@@ -28,13 +24,7 @@ if TYPE_CHECKING:
 
 
 class PyTerrierRetriever(pt.Transformer):
-    """Adds the documents that an index finds: qid, query -> qid, query, docno, score, rank (from 0).
-
-    Args:
-        index: an index, or its folder.
-        hits: documents per query at most.
-        model: encodes queries; default the encoder of the index.
-    """
+    """Adds the documents that an index finds: qid, query -> qid, query, docno, score, rank (from 0)."""
 
     def __init__(self, index: Index | Path | str, hits: int = DEFAULT_HITS, model: Encoder | None = None):
         self.searcher, self.hits = Searcher(index, model).opened(), hits
@@ -56,13 +46,7 @@ class PyTerrierRetriever(pt.Transformer):
 
 
 class PyTerrierIndexer(pt.Indexer):
-    """Encodes and indexes documents: `PyTerrierIndexer(model, "indexes/mine").index(dataset.get_corpus_iter())`.
-
-    Args:
-        model: encodes documents.
-        folder: gets the shards and the index; PyTerrierRetriever(indexer.index(...)) searches it.
-        fields: of a document: `title` is its title, the others are its text, joined with blanks.
-    """
+    """Encodes and indexes documents in a folder; the field `title` is their title, the others are their text."""
 
     def __init__(self, model: Encoder, folder: Path | str, fields: Iterable[str] = ("title", "text")):
         self.model, self.folder, self.fields = model, Path(folder), tuple(fields)

@@ -1,9 +1,8 @@
 """sentence-transformers: `semantic_search_lucene(query_embeddings, corpus_embeddings)` over an index of ours.
 
 It has the arguments and results of `semantic_search_seismic` and its like in
-`sentence_transformers.sparse_encoder.search_engines`: what `SparseEncoder.encode` returns, or what `decode` makes of
-it. Weights become integer impacts, as everywhere here; a score divided by both scales is a dot product of embeddings
-again, which differs from theirs by the rounding of each weight (half a step of 255 of the largest weight).
+`sentence_transformers.sparse_encoder.search_engines`. A score, divided by both scales of the integer impacts, differs
+from a dot product of embeddings by the rounding of each weight (half a step of 255 of the largest weight).
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict
 
@@ -34,18 +34,13 @@ if TYPE_CHECKING:
 # The result of `SparseEncoder.decode`: the (token, weight) pairs of each text.
 Decoded: TypeAlias = Sequence[Sequence[tuple[str, float]]]
 Embeddings: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | sparse.csr_matrix | Decoded"
-
 # Names of the encoder in the manifest: terms are tokens, or the numbers of dimensions.
 DECODED, TENSORS = "decoded-embeddings", "sparse-embeddings"
 # Documents that are quantised at once.
 BATCH = 4096
 # Digits of a document's id, so that ties are in the order of `corpus_id`.
 DIGITS = 10
-
-EXPECTED = (
-    "a sparse or dense tensor [n, V], a list of tensors [V], a scipy matrix, or the list of lists of (token, weight) "
-    "that SparseEncoder.decode returns"
-)
+EXPECTED = "a tensor [n, V], a list of tensors [V], a scipy matrix, or what SparseEncoder.decode returns"
 
 
 class CorpusHit(TypedDict):
@@ -56,13 +51,7 @@ class CorpusHit(TypedDict):
 
 
 class Rows(NamedTuple):
-    """Embeddings of one side.
-
-    Attributes:
-        weights: CSR [n, V] float32 > 0.
-        terms: terms of the dimensions.
-        name: DECODED or TENSORS.
-    """
+    """Embeddings of one side: CSR [n, V] float32 > 0, the terms of its dimensions, and DECODED or TENSORS."""
 
     weights: sparse.csr_matrix
     terms: Vocabulary
@@ -88,18 +77,14 @@ def semantic_search_lucene(
         corpus_index: an index that an earlier call returned (`output_index`) or wrote (`folder`, its `index`).
         top_k: documents per query at most; a document without a common term is none.
         output_index: return the index too.
-        folder: of the shards and the index that are written; default a temporary one that goes with the index. One that
-            is finished is taken as it is if it holds the same embeddings.
+        folder: of the shards and the index that are written, or taken if they hold the same embeddings; default a
+            temporary one that goes with the index.
         quantiser: default 8 bits of documents, scaled by their largest weight, and up to 8 bits of queries.
         threads: of the search.
 
     Returns:
         Per query, `{"corpus_id": row, "score": dot product}` by falling score, then rising row; the seconds of the
         search (quantising the queries included, indexing not); with `output_index` the index.
-
-    Raises:
-        UsageError: neither a corpus nor an index, embeddings of another form, width or kind, or a weight below 0.
-        LexvlError: as `search_index`; a token that no inverted index holds (one with white space).
     """
     if corpus_embeddings is not None:
         if corpus_index is not None:
@@ -133,10 +118,8 @@ def _search(index: Index, embeddings: Embeddings, top_k: int, threads: int) -> l
     terms = read_vocabulary(index.path, index.manifest)
     queries = read_rows(embeddings, "query_embeddings", terms if name == DECODED else None)
     if queries.name != name or queries.weights.shape[1] != len(terms):
-        raise UsageError(
-            f"query_embeddings: {queries.name} of {queries.weights.shape[1]} dimensions; the index has {name} of "
-            f"{len(terms)}"
-        )
+        theirs = f"{queries.name} of {queries.weights.shape[1]} dimensions"
+        raise UsageError(f"query_embeddings: {theirs}; the index has {name} of {len(terms)}")
     quantiser = Quantiser.from_json(index.manifest.quantiser)
     impacts = quantiser.queries(queries.weights, index.manifest.counts.max_impact)
     # A query's largest weight becomes its largest impact, whatever its bits.
@@ -152,10 +135,7 @@ def _search(index: Index, embeddings: Embeddings, top_k: int, threads: int) -> l
 
 
 def read_rows(embeddings: Embeddings, what: str, terms: Vocabulary | None = None) -> Rows:
-    """Reads embeddings as rows over terms; `what` is their name, for errors.
-
-    `terms` are those of the index, for decoded queries: other tokens have no document. Default all tokens, sorted.
-    """
+    """Reads embeddings as rows over terms, of decoded queries those of the index: other tokens have no document."""
     if _is_decoded(embeddings):
         rows = Rows(*_read_decoded(embeddings, terms), DECODED)
     else:
@@ -166,20 +146,18 @@ def read_rows(embeddings: Embeddings, what: str, terms: Vocabulary | None = None
     if not sound.all():
         worst = int(np.argmin(sound))
         row = int(np.searchsorted(weights.indptr, worst, side="right")) - 1
-        raise UsageError(
-            f"{what}: row {row} has the weight {weights.data[worst]}; an impact index adds weights above 0"
-        )
+        raise UsageError(f"{what}: row {row} has the weight {weights.data[worst]}; an impact index adds positive ones")
     weights.eliminate_zeros()
     return rows
 
 
 def _is_decoded(embeddings: Any) -> bool:
     """Whether it is a list of lists of (token, weight)."""
-    return isinstance(embeddings, list | tuple) and all(
-        isinstance(row, list | tuple)
-        and all(isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in row)
-        for row in embeddings
-    )
+    rows = [embeddings, *embeddings] if isinstance(embeddings, list | tuple) else [None]
+    if not all(isinstance(row, list | tuple) for row in rows):
+        return False
+    pairs = chain.from_iterable(embeddings)
+    return all(isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs)
 
 
 def _read_decoded(embeddings: Any, terms: Vocabulary | None) -> tuple[sparse.csr_matrix, Vocabulary]:
@@ -208,8 +186,7 @@ def _read_tensors(embeddings: Any, what: str) -> sparse.csr_matrix:
     if listed and len({row.shape for row in embeddings}) == 1:
         embeddings = torch.stack([row.to_sparse() if row.layout == torch.strided else row for row in embeddings])
     if not isinstance(embeddings, torch.Tensor) or embeddings.ndim not in (1, 2):
-        is_tensor = isinstance(embeddings, torch.Tensor)
-        kind = f"a tensor of {embeddings.ndim} dimensions" if is_tensor else type(embeddings).__name__
+        kind = f"{embeddings.ndim} dimensions" if isinstance(embeddings, torch.Tensor) else type(embeddings).__name__
         raise UsageError(f"{what}: {kind}; expected {EXPECTED}")
     tensor = embeddings.detach().cpu()
     tensor = (tensor if tensor.ndim == 2 else tensor.unsqueeze(0)).to_sparse_coo().coalesce()

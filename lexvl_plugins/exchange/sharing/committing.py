@@ -1,15 +1,14 @@
 """A folder as one commit of a repository of the hub, and the errors of the hub as one line.
 
-huggingface_hub's own upload of a folder (and its ModelHubMixin) commits in several steps; here all large files are
-uploaded before the one commit that names them, so that a repository is the older one or the new one. The commit names
-its parent: of two that push at once, one gets an error.
+huggingface_hub's own upload of a folder commits in several steps; here all large files are uploaded before the one
+commit that names them and its parent: of two that push at once, one gets an error.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,6 @@ from lexvl_anserini.encoders.checkpoints.find import list_names
 from lexvl_anserini.ground.errors import LexvlError, UsageError, describe_error
 
 log = logging.getLogger(__name__)
-
 # What the hub itself puts into a new repository.
 HUB_FILES = frozenset({".gitattributes"})
 REMEDIES = {
@@ -31,19 +29,7 @@ REMEDIES = {
 
 @dataclass(frozen=True)
 class HubPlace:
-    """A repository to commit to.
-
-    Attributes:
-        repo_id: `owner/name`.
-        repo_type: model or dataset.
-        mark: a file that every commit of this kind has: a repository without it is somebody else's.
-        writer: what writes the mark, for errors.
-        replace_by: how the user says `overwrite`.
-        private: whether a new repository is private; default as the owner's settings.
-        token: default that of `hf auth login`, or HF_TOKEN.
-        branch: an existing one; default main.
-        overwrite: replace files that the writer did not write.
-    """
+    """A repository to commit to, where `writer` leaves the file `mark`; `replace_by` names the option `overwrite`."""
 
     repo_id: str
     repo_type: str
@@ -61,10 +47,7 @@ class HubPlace:
 
         check_name(self.repo_id)
         if not (self.token or get_token()):
-            raise LexvlError(
-                f"{self.repo_id}: no token of the hub; run `hf auth login`, set HF_TOKEN, or pass token=... (of a "
-                "token that may write)"
-            )
+            raise LexvlError(f"{self.repo_id}: no token of the hub; run `hf auth login`, or set HF_TOKEN")
 
     def commit(self, folder: Path, message: str) -> str:
         """Commits the files of a folder, which replace those of an earlier commit; returns the commit's URL."""
@@ -77,10 +60,7 @@ class HubPlace:
             info = api.repo_info(self.repo_id, revision=self.branch, **kind)
             there = {sibling.rfilename for sibling in info.siblings or ()} - HUB_FILES
             if there and self.mark not in there and not self.overwrite:
-                raise LexvlError(
-                    f"{self.repo_id}: holds {len(there)} files that {self.writer} did not write, such as "
-                    f"{min(there)!r}; name another repository, or replace them ({self.replace_by})"
-                )
+                raise LexvlError(describe_strangers(self.repo_id, there, self.writer, self.replace_by))
             names = sorted(list_names(folder))
             operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in names]
             operations += [CommitOperationDelete(name) for name in sorted(there - set(names))]
@@ -88,6 +68,12 @@ class HubPlace:
             commit = api.create_commit(self.repo_id, operations, commit_message=message, **where)
         log.info("%s: %d files committed", self.repo_id, len(names))
         return str(commit.commit_url)
+
+
+def describe_strangers(place: Any, names: Collection[str], writer: str, remedy: str) -> str:
+    """Describes a place that holds files of others."""
+    strange = f"{len(names)} files that {writer} did not write, such as {min(names)!r}"
+    return f"{place}: holds {strange}; name another place, or replace them ({remedy})"
 
 
 def copy_files(source: Path, names: Iterable[str], folder: Path) -> None:
@@ -105,9 +91,7 @@ def check_name(repo_id: str) -> None:
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:
-        raise UsageError(
-            f"{repo_id!r:.80}: not a name on the hub (owner/name); {str(error).splitlines()[0]}"
-        ) from error
+        raise UsageError(f"{repo_id!r:.80}: no name on the hub (owner/name); {str(error).splitlines()[0]}") from error
     if "/" not in repo_id:
         raise UsageError(f"{repo_id!r}: lacks its owner; expected owner/name")
 
@@ -124,9 +108,7 @@ def hub_errors(repo_id: str, step: str, outcome: str) -> Iterator[None]:
     except RevisionNotFoundError as error:
         raise LexvlError(f"{repo_id}: has no such branch; create it on the hub first") from error
     except RepositoryNotFoundError as error:
-        raise LexvlError(
-            f"{repo_id}: not found with this token; it is another owner's private one, or the token may not read it"
-        ) from error
+        raise LexvlError(f"{repo_id}: not found with this token, which may not read another owner's") from error
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else 0
         why = REMEDIES.get(status) or describe_error(error)

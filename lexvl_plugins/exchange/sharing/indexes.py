@@ -1,10 +1,9 @@
 """Whole indexes for others: pushed to the hub or to storage with a card, and pulled with every byte compared.
 
     owner/name          a data set of the hub, one commit for all files, whose digests the hub lists
-    s3://bucket/index   a folder of storage (`ground/places.py`), whose listing has the digests
+    s3://bucket/index   a folder of storage, whose listing has the digests
 
-An index is refused if its manifest names folders of this machine: they would become public, and who pulls the index
-would search with what is in the same folders there.
+An index is refused if its manifest names folders of this machine: they would become public, and be read elsewhere.
 """
 
 from __future__ import annotations
@@ -21,14 +20,7 @@ import orjson
 import yaml
 
 from lexvl_anserini.encoders.cards import PACKAGED
-from lexvl_anserini.encoders.checkpoints.find import (
-    COMMIT,
-    compute_digest_like,
-    is_safe_name,
-    list_names,
-    read_hub_file,
-    remove_blob,
-)
+from lexvl_anserini.encoders.checkpoints import find
 from lexvl_anserini.engines.engine import open_index, open_verified
 from lexvl_anserini.engines.index_folder import REPORT, index_manifest, measure_folder, read_report, report_digest
 from lexvl_anserini.ground.errors import ArtefactError, DataError
@@ -37,12 +29,18 @@ from lexvl_anserini.ground.manifest import PLACES, EncoderRef, Manifest
 from lexvl_anserini.ground.records import Measurement
 from lexvl_anserini.ground.registry import CORPORA, ENGINES
 from lexvl_plugins.cluster.storage import fetch, place, publish_after
-from lexvl_plugins.exchange.sharing.committing import HUB_FILES, HubPlace, check_name, copy_files, hub_errors
+from lexvl_plugins.exchange.sharing.committing import (
+    HUB_FILES,
+    HubPlace,
+    check_name,
+    copy_files,
+    describe_strangers,
+    hub_errors,
+)
 from lexvl_plugins.exchange.sharing.model_card import draw_measures, draw_table
 
 DATASET = "dataset"
 PROCESS_FILES = (".lock", ".part")
-
 # Families of corpora whose colon a name of other projects follows, not a path.
 NAMED = frozenset({"irds"})
 
@@ -109,7 +107,7 @@ def check_index(index: Path) -> Manifest:
 
 def copy_index(index: Path, folder: Path) -> None:
     """Copies the files of an index, without locks."""
-    copy_files(index, [name for name in list_names(index) if not name.endswith(PROCESS_FILES)], folder)
+    copy_files(index, [name for name in find.list_names(index) if not name.endswith(PROCESS_FILES)], folder)
 
 
 def push_index(
@@ -121,15 +119,7 @@ def push_index(
     overwrite: bool = False,
     with_places: bool = False,
 ) -> dict[str, Any]:
-    """Copies an index with its card to the hub or to storage, whole or not at all; returns what the command prints.
-
-    Args:
-        licence: of the documents, an id of the hub (cc-by-4.0, other ...).
-        measures: values of runs over this index, as `lexvl score` computes them.
-        private: whether a new data set of the hub is private.
-        overwrite: replace files that no push wrote.
-        with_places: push an index that names folders of this machine.
-    """
+    """Copies an index with its card to the hub or to storage, whole or not at all; returns what the command prints."""
     stored = "://" in target
     hub = HubPlace(target, DATASET, REPORT, "lexvl push", "--overwrite", private, overwrite=overwrite)
     if not stored:
@@ -139,35 +129,26 @@ def push_index(
         why = "which becomes public and which others do not have; index data and encoders with names of their own"
         refuse_places(str(index), index, manifest, why)
     if deleted := read_report(index).deleted:
-        raise ArtefactError(
-            f"{index}: {deleted} deleted documents are in its files until these are written again, and would become "
-            f"public; push a new index without them: python -m lexvl_anserini.index {index} --index NEW"
-        )
+        remedy = f"push a new index without them: python -m lexvl_anserini.index {index} --index NEW"
+        raise ArtefactError(f"{index}: {deleted} deleted documents are still in its files; {remedy}")
     with TemporaryDirectory(prefix="lexvl-push-") as home:
         folder = Path(home) / "index"
         copy_index(index, folder)
         (folder / "README.md").write_text(build_card(index, manifest, licence, measures, target), encoding="utf-8")
-        rows = {"documents": manifest.counts.documents, "files": len(list(list_names(folder)))}
+        rows = {"documents": manifest.counts.documents, "files": len(list(find.list_names(folder)))}
         if not stored:
             return {"index": hub.commit(folder, "Add an index of lexvl-anserini"), **rows}
         with publish_after(there := place(target)):
-            held = sorted(list_names(there)) if there.is_dir() else []
+            held = sorted(find.list_names(there)) if there.is_dir() else []
             if held and REPORT not in held and not overwrite:
-                raise ArtefactError(
-                    f"{there}: holds {len(held)} files that lexvl push did not write, such as {held[0]!r}; name "
-                    "another folder, or replace them (--overwrite)"
-                )
+                raise ArtefactError(describe_strangers(there, held, hub.writer, hub.replace_by))
             shutil.rmtree(there, ignore_errors=True)
             shutil.copytree(folder, there)
         return {"index": target, **rows}
 
 
 def pull_index(source: str, index: Path, overwrite: bool = False, with_places: bool = False) -> dict[str, Any]:
-    """Copies an index from the hub or from storage, with every file compared with its digest; returns what to print.
-
-    Raises:
-        ArtefactError: INDEX is there, a file arrived damaged, what arrived is no index, or it names folders.
-    """
+    """Copies an index from the hub or from storage, with every file compared with its digest; returns what to print."""
     if index.exists() and (not index.is_dir() or any(index.iterdir())) and not overwrite:
         raise ArtefactError(f"{index}: is there; name another folder, or replace it (--overwrite)")
     commit = {}
@@ -194,20 +175,20 @@ def fetch_index(source: str, part: Path) -> str:
     with hub_errors(repo_id, "download", "pull again, it goes on"):
         info = HfApi().dataset_info(repo_id, revision=revision or None, files_metadata=True)
         commit = str(info.sha)
-        if not COMMIT.fullmatch(commit):
+        if not find.COMMIT.fullmatch(commit):
             raise ArtefactError(f"{repo_id}: the hub answers with commit {commit!r:.80}, expected 40 hex digits")
         listed = [sibling for sibling in info.siblings or () if sibling.rfilename not in HUB_FILES]
-        if odd := next((entry.rfilename for entry in listed if not is_safe_name(entry.rfilename)), None):
+        if odd := next((entry.rfilename for entry in listed if not find.is_safe_name(entry.rfilename)), None):
             raise ArtefactError(f"{repo_id}: the hub lists {odd!r:.80}, which is not a name inside a folder; refused")
-        files = [read_hub_file(repo_id, sibling) for sibling in listed]
+        files = [find.read_hub_file(repo_id, sibling) for sibling in listed]
         if REPORT not in {file.name for file in files}:
             raise ArtefactError(f"{repo_id}: no index of `lexvl push` (it lacks {REPORT})")
         names = [escape(file.name) for file in files]
         snapshot = Path(snapshot_download(repo_id, repo_type=DATASET, revision=commit, allow_patterns=names))
     copy_files(snapshot, [file.name for file in files], part)
     for file in files:
-        if compute_digest_like(file.digest, part / file.name) != file.digest:
-            remove_blob(snapshot / file.name)
+        if find.compute_digest_like(file.digest, part / file.name) != file.digest:
+            find.remove_blob(snapshot / file.name)
             raise ArtefactError(f"{repo_id}: {file.name} arrived damaged and was removed; pull again")
     return commit
 

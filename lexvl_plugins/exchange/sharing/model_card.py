@@ -26,14 +26,7 @@ RECIPE = "training.json"
 
 @dataclass(frozen=True)
 class ModelCardFacts:
-    """What only the author knows.
-
-    Attributes:
-        licence: an id of the hub (apache-2.0, cc-by-nc-sa-4.0, other ...); None for "unknown".
-        language: codes of the texts' languages.
-        measures: values over whole datasets, as `lexvl score` computes them.
-        repo_id: where the card will be; None for a folder.
-    """
+    """What only the author knows: a licence as an id of the hub, or None; languages; measures; the card's place."""
 
     licence: str | None = None
     language: str | Sequence[str] = "en"
@@ -42,11 +35,7 @@ class ModelCardFacts:
 
 
 def build_card(model: Encoder, checkpoint: Checkpoint, facts: ModelCardFacts, loader: str | None) -> str:
-    """Writes README.md of a saved encoder; `loader` of sentence-transformers has a place for the name.
-
-    Raises:
-        UsageError: metadata that the hub would refuse.
-    """
+    """Writes README.md of a saved encoder; `loader` of sentence-transformers has a place for the name."""
     from huggingface_hub import ModelCard, ModelCardData
 
     path = checkpoint.folder / RECIPE
@@ -100,10 +89,8 @@ def _write_sections(
     yield "## Use\n\n```python\n{}\n```".format("\n".join(lines))
     if loader:
         own = " (`pip install lexvl-anserini`; the class is the package's own)" if "trust" in loader else ""
-        yield (
-            f"With sentence-transformers{own}:\n\n```python\nfrom sentence_transformers import "
-            f"{loader.partition('(')[0]}\n\nmodel = {loader.format(name)}\n```"
-        )
+        lines = [f"from sentence_transformers import {loader.partition('(')[0]}", "", f"model = {loader.format(name)}"]
+        yield "With sentence-transformers{}:\n\n```python\n{}\n```".format(own, "\n".join(lines))
     if facts.measures:
         yield draw_measures(facts.measures)
     if original := _read_original(checkpoint):
@@ -126,9 +113,8 @@ def _make_result(measurement: Measurement, model: Encoder) -> EvalResult:
     from huggingface_hub import EvalResult
 
     if measurement.query_id != "all":
-        raise UsageError(
-            f"{measurement.measure} of query {measurement.query_id!r}; a model card has values over all queries"
-        )
+        what = f"{measurement.measure} of query {measurement.query_id!r}"
+        raise UsageError(f"{what}; a model card has values over all queries")
     return EvalResult(
         task_type="image-text-retrieval" if CARDS[model.name].reads_images else "text-retrieval",
         dataset_type=measurement.dataset,

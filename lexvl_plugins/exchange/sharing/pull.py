@@ -11,13 +11,9 @@ from lexvl_anserini import cli
 
 
 def command(
-    source: Annotated[
-        str, typer.Argument(help="owner/name or owner/name@revision, a data set of the hub; or a URL of storage.")
-    ],
+    source: Annotated[str, typer.Argument(help="owner/name[@revision], a data set of the hub; or a URL of storage.")],
     index: Annotated[Path, typer.Argument(help="Folder of the index.")],
-    with_places: Annotated[
-        bool, typer.Option("--with-places", help="Take an index whose manifest names folders, which are searched here.")
-    ] = False,
+    with_places: Annotated[bool, typer.Option("--with-places", help="Take an index that names folders.")] = False,
     overwrite: cli.Overwrite = False,
     style: cli.Style = "text",
     verbose: cli.Verbose = False,

@@ -12,21 +12,11 @@ from lexvl_anserini import cli
 
 def command(
     index: Annotated[Path, typer.Argument(help="Folder of an index.")],
-    target: Annotated[
-        str, typer.Argument(help="owner/name, a data set of the hub; or a URL such as s3://bucket/name.")
-    ],
-    licence: Annotated[
-        str, typer.Option(help="Licence of the documents: an id of the hub, such as cc-by-4.0, or other.")
-    ],
-    measures: Annotated[
-        Path | None, typer.Option(help="Output of score --format json, for the card.", metavar="FILE")
-    ] = None,
-    private: Annotated[
-        bool | None, typer.Option("--private/--public", help="Whether a new data set on the hub is private.")
-    ] = None,
-    with_places: Annotated[
-        bool, typer.Option("--with-places", help="Push although the manifest names folders of this machine.")
-    ] = False,
+    target: Annotated[str, typer.Argument(help="owner/name, a data set of the hub; or a URL: s3://bucket/name.")],
+    licence: Annotated[str, typer.Option(help="Licence of the documents: an id of the hub, cc-by-4.0, or other.")],
+    measures: Annotated[Path | None, typer.Option(help="Output of score --format json.", metavar="FILE")] = None,
+    private: Annotated[bool | None, typer.Option("--private/--public", help="Of a new data set on the hub.")] = None,
+    with_places: Annotated[bool, typer.Option("--with-places", help="Push an index that names folders here.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that push did not write.")] = False,
     style: cli.Style = "text",
     verbose: cli.Verbose = False,

@@ -5,8 +5,7 @@
     FOLDER/README.md          the model card
     FOLDER/modules.json ...   of a lexical encoder: sentence-transformers' SparseEncoder loads the folder too
 
-A plain masked LM becomes the network and pooling of sentence-transformers. Other lexical encoders become one module of
-this package, `lexvl_plugins.exchange.sharing.sparse_encoder.LexicalModule`.
+A plain masked LM becomes sentence-transformers' own modules; other lexical encoders `sparse_encoder.LexicalModule`.
 """
 
 from __future__ import annotations
@@ -18,18 +17,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.encoders.cards import PACKAGED
+from lexvl_anserini.encoders.checkpoints import find
 from lexvl_anserini.encoders.checkpoints import sentence_layout as layout
-from lexvl_anserini.encoders.checkpoints.find import (
-    CONFIGURATIONS,
-    TOKENIZER_FILES,
-    Checkpoint,
-    combine_digests,
-    find_checkpoint,
-    find_parts,
-    is_shard_name,
-    list_model_files,
-    list_names,
-)
 from lexvl_anserini.encoders.loading import SAVED, read_saved
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, UsageError
 from lexvl_anserini.ground.files import atomic_write, new_folder, write_json
@@ -58,25 +47,18 @@ def save_pretrained(
     measures: Sequence[Measurement] = (),
     overwrite: bool = False,
 ) -> Path:
-    """Writes the encoder into a folder that `load_encoder` loads with equal vectors, with a model card.
+    """Writes the encoder into a folder that `load_encoder` loads with equal vectors, with a card; returns the folder.
 
     The checkpoint's files are copied as they are. Options that differ from the defaults stay with the folder;
     sentence-transformers' SparseEncoder loads lexical encoders from it too.
 
     Args:
+        encoder: with a checkpoint, which has not changed since it was loaded.
         folder: new or empty; it appears whole or not at all.
         licence: of these weights, an id of the hub such as apache-2.0; None for unknown.
         language: of the texts, as codes.
         measures: values over whole datasets, for the card.
         overwrite: replace what is in the folder.
-
-    Returns:
-        The folder.
-
-    Raises:
-        UsageError: the encoder has no checkpoint, or metadata of the card that is not valid.
-        CheckpointError: its checkpoint changed since it was loaded.
-        ArtefactError: the folder is not empty, or the disk is full.
     """
     return _save(encoder, Path(folder), ModelCardFacts(licence, language, measures), overwrite)
 
@@ -95,21 +77,16 @@ def push_to_hub(
 ) -> str:
     """Writes what `save_pretrained` writes into a model of the Hugging Face hub, in one commit; returns its URL.
 
-    The files replace those that an earlier push wrote.
+    The files replace those that an earlier push wrote. After an error, nothing is committed.
 
     Args:
+        encoder, licence, language, measures: as for `save_pretrained`.
         repo_id: `owner/name`; created if it is not there.
-        licence, language, measures: as for `save_pretrained`.
         private: of a new model; default as the owner's settings.
         token: default that of `hf auth login`, or HF_TOKEN.
         message: of the commit.
         branch: an existing one; default main.
         overwrite: replace files that no `push_to_hub` wrote.
-
-    Raises:
-        UsageError: not a name of a model; also as `save_pretrained`.
-        LexvlError: no token or one without the right to write, other files in the model, or a hub that cannot be
-            reached; nothing is committed then.
     """
     hub = HubPlace(repo_id, "model", SAVED, "push_to_hub", "overwrite=True", private, token, branch, overwrite)
     hub.check()
@@ -129,16 +106,12 @@ def _save(model: Encoder, folder: Path, facts: ModelCardFacts, overwrite: bool =
     return folder
 
 
-def write_encoder(model: Encoder, folder: Path) -> Checkpoint:
-    """Copies checkpoint and parts into a folder, and describes them for `load_encoder` and for SparseEncoder.
-
-    Returns:
-        The checkpoint of the weights: that of the encoder, or that which a saved folder holds.
-    """
+def write_encoder(model: Encoder, folder: Path) -> find.Checkpoint:
+    """Copies a checkpoint and parts into a folder, for `load_encoder` and SparseEncoder; returns the checkpoint."""
     if model.checkpoint is None:
         raise UsageError(f"encoder {model.name!r} was loaded from no checkpoint; there is nothing to save")
-    checkpoint = find_checkpoint(model.checkpoint)
-    if combine_digests(checkpoint, find_parts(model.options)) != model.checkpoint_digest:
+    checkpoint = find.find_checkpoint(model.checkpoint)
+    if find.combine_digests(checkpoint, find.find_parts(model.options)) != model.checkpoint_digest:
         raise CheckpointError(f"{model.checkpoint}: changed since the encoder was loaded; load it again")
     saved = read_saved(checkpoint)
     base, places = checkpoint, dict[str, str]()
@@ -172,14 +145,14 @@ def _is_ours(folder: Path) -> bool:
     )
 
 
-def _copy_weights(base: Checkpoint, folder: Path, ours: bool) -> None:
+def _copy_weights(base: find.Checkpoint, folder: Path, ours: bool) -> None:
     """Copies the files that a checkpoint is loaded from, and what its configuration names beside it."""
     if base.file is not None:
-        beside = (*CONFIGURATIONS, *TOKENIZER_FILES, *TOKENIZER_SETTINGS)
+        beside = (*find.CONFIGURATIONS, *find.TOKENIZER_FILES, *TOKENIZER_SETTINGS)
         names = {path.name for pattern in beside for path in base.folder.glob(pattern) if path.is_file()}
         names.add(base.file.name)
     else:
-        names = set(list_model_files(list_names(base.folder))) - (
+        names = set(find.list_model_files(find.list_names(base.folder))) - (
             {SAVED, layout.MODULES_FILE, layout.ABOUT_FILE} if ours else set()
         )
         names |= {name for name in RECORDS if (base.folder / name).is_file()}
@@ -191,7 +164,7 @@ def _copy_weights(base: Checkpoint, folder: Path, ours: bool) -> None:
     for name in {side["model_id"] for side in sides if isinstance(side.get("model_id"), str)} - {"", ".", ".."}:
         source = base.folder.parent / name
         if "/" not in name and source.is_dir() and not (base.folder / name).exists():
-            copy_files(source, list_model_files(list_names(source), weights=False), folder / name)
+            copy_files(source, find.list_model_files(find.list_names(source), weights=False), folder / name)
 
 
 def _copy_places(places: dict[str, str], folder: Path) -> dict[str, str]:
@@ -199,14 +172,14 @@ def _copy_places(places: dict[str, str], folder: Path) -> dict[str, str]:
     for key, name in places.items():
         if name in PACKAGED:
             continue
-        part = find_checkpoint(name, key.endswith("_checkpoint"))
-        names = [part.file.name] if part.file else list_model_files(list_names(part.folder), part.weights)
+        part = find.find_checkpoint(name, key.endswith("_checkpoint"))
+        names = [part.file.name] if part.file else find.list_model_files(find.list_names(part.folder), part.weights)
         copy_files(part.folder, names, folder / key)
         places[key] = f"{key}/{part.file.name}" if part.file else key
     return places
 
 
-def _is_plain_splade(model: Encoder, base: Checkpoint) -> bool:
+def _is_plain_splade(model: Encoder, base: find.Checkpoint) -> bool:
     """Whether one masked LM of transformers, read alike on both sides, has all that the encoder computes."""
     from lexvl_anserini.encoders.parts.backbones import is_causal_lm
     from lexvl_anserini.encoders.parts.pooling import log1p_relu, pool_last
@@ -215,8 +188,8 @@ def _is_plain_splade(model: Encoder, base: Checkpoint) -> bool:
     if model.name != "splade" or base.file is not None or (base.folder / layout.MODULES_FILE).is_file():
         return False
     # A run of naver's trainers has folders; a network of transformers has all at the root.
-    files = list_model_files(list_names(base.folder))
-    if any("/" in name for name in files) or not any(map(is_shard_name, files)):
+    files = find.list_model_files(find.list_names(base.folder))
+    if any("/" in name for name in files) or not any(map(find.is_shard_name, files)):
         return False
     # sentence-transformers reads masked LMs alone.
     if is_causal_lm(base.config().get("architectures")) or any(model.options.get(key) for key in PLACES):

@@ -3,8 +3,7 @@
     as_sparse_encoder(load_encoder("vdr", "lexvl-mini")).encode_query(["a ship"])
     SparseEncoder(FOLDER, trust_remote_code=True)    # a folder that `save_pretrained` wrote
 
-Its vectors are the encoder's own; it encodes and does not train. The argument `trust_remote_code` is
-sentence-transformers' condition for any class that is not its own; the folder holds no code.
+It encodes and does not train. `trust_remote_code` is sentence-transformers' condition; the folder holds no code.
 """
 
 from __future__ import annotations
@@ -34,11 +33,7 @@ def as_sparse_encoder(model: Encoder) -> SparseEncoder:
 
 
 class LexicalModule(InputModule):
-    """A lexical encoder as the only module of a SparseEncoder.
-
-    `encode_query` takes the query side, all else the document side; an input that this side does not read (a text,
-    where documents are images) takes the other.
-    """
+    """A lexical encoder as the only module of a SparseEncoder; an input takes the side that reads it."""
 
     forward_kwargs = {"task"}
     save_in_root = True
@@ -112,10 +107,7 @@ class LexicalModule(InputModule):
     def load(  # type: ignore[override]
         cls, model_name_or_path: str, subfolder: str = "", revision: str | None = None, **options: Any
     ) -> LexicalModule:
-        """Loads the module of a folder, or of a model of the hub, that `save_pretrained` wrote.
-
-        The token is that of `hf auth login` or HF_TOKEN, and the cache that of the hub; other arguments have no effect.
-        """
+        """Loads the module of a folder, or of a model of the hub, that `save_pretrained` wrote."""
         if Path(model_name_or_path).is_dir():
             return cls(load_saved(str(Path(model_name_or_path, subfolder))))
         return cls(load_saved(f"{model_name_or_path}@{revision}" if revision else model_name_or_path))

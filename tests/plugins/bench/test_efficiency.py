@@ -25,9 +25,20 @@ from lexvl_anserini.queries.clauses import Not, Term
 from lexvl_anserini.searching.building import build_index
 from lexvl_plugins.bench import baselines, index, search, systems
 from lexvl_plugins.bench.collection import describe, prepare, read_queries
-from lexvl_plugins.bench.command import SUITES, check_options, command, run_suite
+from lexvl_plugins.bench.command import (
+    SUITES,
+    Options,
+    Ratio,
+    Report,
+    cell,
+    check_options,
+    command,
+    latency,
+    ratio,
+    run_suite,
+    tabulate_rows,
+)
 from lexvl_plugins.bench.processes import Outcome, Ready, Stopwatch, Worker, run_once, take_turns, time_each
-from lexvl_plugins.bench.suite import Options, Ratio, Report, cell, latency, ratio, tabulate_rows
 from lexvl_plugins.bench.systems import (
     DIMENSIONS,
     SEARCHERS,
@@ -117,11 +128,8 @@ def work(monkeypatch):
     return work
 
 
-def test_one_by_one_times_each_query(work):
-    assert time_each(work, [0, 8, 4]) == {"wall_s": [0, 8, 4], "cpu_s": [0, 2, 1]}
-
-
 def test_stopwatch_counts_wall_and_cpu(work):
+    assert time_each(work, [0, 8, 4]) == {"wall_s": [0, 8, 4], "cpu_s": [0, 2, 1]}
     with Stopwatch() as watch:
         work(12)
     assert watch.seconds() == {"wall_s": 12, "cpu_s": 3}
@@ -335,7 +343,6 @@ def test_search_times_ours_lucene_and_faiss(workdir):
 
 @pytest.mark.heavy
 def test_search_and_index_next_to_stock(workdir):
-    """Stock ranks as we do, or the suite would refuse to compare."""
     found = index.measure(Options(documents=(40,), shape=("splade",), terms=6, repeats=1, workdir=workdir))
     assert [row["system"] for row in found.rows] == ["ours", "ours-parquet", "stock"]
     report = search.measure(tiny(workdir, hits=(5,), system=("ours", "stock")))
@@ -380,12 +387,6 @@ def test_the_first_round_is_not_kept():
     assert asked == ["a", "b"] * 3
 
 
-def test_single_queries_are_a_row_over_all_rounds():
-    answers = {("lucene", "latency", 10): [{"wall_s": [0.001], "cpu_s": [0.001]}]}
-    [row] = search.make_rows(answers, {"lucene": 1.0}, 1)
-    assert row["p50_ms"] == 1.0 and row["peak_mib"] == 1.0
-
-
 def test_systems_by_name():
     assert choose_systems(None, SEARCHERS) == list(SEARCHERS)
     assert choose_systems(("lucene", "ours"), SEARCHERS) == ["ours", "lucene"]
@@ -408,13 +409,10 @@ def test_a_condition_has_the_nearest_share():
     ]  # fmt: skip
 
 
-def test_exact_hits_are_those_of_all_dot_products(workdir):
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_exact_hits_are_those_of_all_dot_products(workdir, suffix):
     """Tied documents are equally good, and a query of unknown terms has no hit to miss."""
-    for suffix in ("jsonl", "parquet"):
-        expect_exact_hits(workdir / f"four-{suffix}", suffix, workdir / "q.jsonl")
-
-
-def expect_exact_hits(shards, suffix, queries):
+    shards, queries = workdir / f"four-{suffix}", workdir / "q.jsonl"
     write_shards(shards, [("w", {"a": 5, "b": 1}), ("x", {"a": 3})], [("y", {"a": 3}), ("z", {"b": 2})], suffix=suffix)
     queries.write_text('{"id": "1", "vector": {"a": 2, "c": 9}}\n{"id": "2", "vector": {"d": 1}}\n')
     hits = baselines.find_exact(str(shards), str(queries), [2, 10])
@@ -463,7 +461,6 @@ class SeismicRows:
 
 @pytest.fixture
 def three(tmp_path):
-    """Documents that score 19, 6 and 6, and the files that a worker reads."""
     write_shards(tmp_path / "three", [("w", {"a": 5, "b": 1}), ("x", {"a": 3}), ("y", {"a": 3})], terms="abcd")
     queries, exact = tmp_path / "q.jsonl", tmp_path / "exact.json"
     queries.write_text('{"id": "1", "vector": {"a": 2, "b": 9, "e": 1}}\n')
@@ -541,10 +538,6 @@ def test_a_matrix_of_impacts_is_searched(workdir):
         prepare(theirs, workdir, 0)
 
 
-def test_share_found():
-    assert measure_share([["a", "b"], ["c"], []], [["b", "x"], ["c"], []]) == pytest.approx((0.5 + 1 + 1) / 3)
-
-
 def test_dense_vectors_are_unit_and_repeat():
     [block] = draw_dense(50, 1, 0)
     assert block.shape == (50, DIMENSIONS) and block.dtype == np.float32
@@ -566,6 +559,7 @@ def test_a_graph_search_reads_candidates_until_it_finds_almost_all():
     exact = (queries @ vectors.T).argsort(axis=1)[:, :-11:-1].tolist()
     rich.hnsw.efSearch = few
     assert measure_share(exact, rich.search(queries, 10)[1].tolist()) >= 0.99
+    assert measure_share([["a", "b"], ["c"], []], [["b", "x"], ["c"], []]) == pytest.approx((0.5 + 1 + 1) / 3)
 
 
 def test_a_system_without_proc_is_refused(tmp_path, monkeypatch):

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
 from lexvl_plugins.bench import overview
-from lexvl_plugins.bench.command import command
-from lexvl_plugins.bench.suite import Options, Ratio, Report
+from lexvl_plugins.bench.command import Options, Ratio, Report, command
 
 INDEX = Report(
     settings={"documents": 5, "terms_per_document": 2},
@@ -22,8 +21,7 @@ INDEX = Report(
     ),
 )
 THREADS = Report(
-    {"open_ms": 7.5},
-    ratios=(Ratio("ours: batch of queries, 1 thread / 2 threads, wall, k=10", 1.9, 1.8, 2.0, 3),),
+    {"open_ms": 7.5}, ratios=(Ratio("ours: batch of queries, 1 thread / 2 threads, wall, k=10", 1.9, 1.8, 2.0, 3),)
 )
 OTHERS = {
     "search": Report(notes=("a is approximate",)),
@@ -66,7 +64,7 @@ def test_the_command_prints_markdown_and_writes_parts(monkeypatch, tmp_path):
 
 
 def test_a_report_as_markdown():
-    lines = replace(INDEX, rows=({"system": "ours", "bytes": 1234},)).to_markdown().splitlines()
+    lines = replace(INDEX, rows=({"system": "ours", "bytes": 1234},)).to_text(markdown=True).splitlines()
     assert lines[:2] == ["* documents: 5", "* terms_per_document: 2"]
     assert lines[3:6] == ["| system | bytes |", "|---|--:|", "| ours | 1,234 |"]
     assert "| stock / ours: index bytes | 1.00 | 1.00 | 1.00 | 1 |" in lines
@@ -74,7 +72,6 @@ def test_a_report_as_markdown():
 
 @pytest.mark.heavy
 def test_every_goal_is_a_ratio_of_its_part(tmp_path):
-    """On a toy collection; only its size differs in the names."""
     for name, (suite, options) in overview.PARTS.items():
         toy = replace(options, documents=(40,), query_count=4, query_terms=3, terms=6, workdir=tmp_path)
         toy = replace(toy, repeats=1)

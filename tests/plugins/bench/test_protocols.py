@@ -20,16 +20,14 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.searching.searcher import search_index
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.bench import protocols
-from lexvl_plugins.bench.command import command
+from lexvl_plugins.bench.command import Options, command
 from lexvl_plugins.bench.processes import Outcome
 from lexvl_plugins.bench.protocols import find_twins, measure, quote, ratios, summarise_times
-from lexvl_plugins.bench.suite import Options
 
 DOCUMENTS = [("d1", {"dog": 8, "cat": 2}), ("d2", {"cat": 4})]
 
 
 def rounds(*of_rounds: tuple[float, float]) -> list[dict[str, Any]]:
-    """Rounds of two queries: seconds to encode and to search both together."""
     return [
         {"encode_s": [encode, 0.0], "search_s": [0.0, search], "cpu_s": [encode, 0.0]} for encode, search in of_rounds
     ]
@@ -82,7 +80,6 @@ def test_shards_must_be_of_two_models_and_one_corpus(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def twins(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Shards `lexical` and `vectors` of three texts with two judged topics."""
     folder = tmp_path_factory.mktemp("twins")
     corpus = folder / "corpus"
     (corpus / "qrels").mkdir(parents=True)

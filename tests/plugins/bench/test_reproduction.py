@@ -16,9 +16,9 @@ from eval.reproduction.rows import Workplace
 from eval.reproduction.tables import read_record
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_plugins.bench import protocols, reproduction
+from lexvl_plugins.bench.command import Options, Ratio, Report
 from lexvl_plugins.bench.processes import Outcome
 from lexvl_plugins.bench.search import ratios_of
-from lexvl_plugins.bench.suite import Options, Ratio, Report
 from lexvl_plugins.bench.systems import SEARCHERS
 from lexvl_plugins.bench.vectors import SHAPES
 from tests.eval.test_reproduce import call
@@ -38,10 +38,9 @@ tables:
 
 
 def own_tables(folder: Path, monkeypatch: pytest.MonkeyPatch, ratios: str = ">4 >2.5") -> None:
-    """The command reads tables of stated numbers."""
     (folder / "own.yaml").write_text(OWN.replace("{ratios}", ratios))
     monkeypatch.setattr(
-        "eval.reproduce.published_tables", lambda: {t.name: t for t in read_tables(folder / "own.yaml")}
+        "eval.reproduce.load_published_tables", lambda: {t.name: t for t in read_tables(folder / "own.yaml")}
     )
 
 
@@ -100,7 +99,7 @@ def failing_speeds(folder: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[s
     monkeypatch.setattr("lexvl_plugins.bench.search.measure", measure)
     (folder / "two.yaml").write_text(TWO.replace("ORDER", ", ".join(f"{name}: '>4'" for name in order)))
     tables = {table.name: table for table in read_tables(folder / "two.yaml")}
-    monkeypatch.setattr("eval.reproduce.published_tables", lambda: tables)
+    monkeypatch.setattr("eval.reproduce.load_published_tables", lambda: tables)
 
 
 @pytest.mark.parametrize("order", [("good", "bad"), ("bad", "good")])
@@ -179,8 +178,6 @@ def test_latency_beside_the_dense_twin(golden, tmp_path, monkeypatch):
 
 
 class Here:
-    """A worker of a protocol in this process."""
-
     def __init__(self, function: str, environ: object, **arguments: object):
         self.facts, self.request = protocols.answer(**arguments)
         self.peak_bytes = 0
@@ -193,7 +190,6 @@ class Here:
 
 
 def test_the_protocol_runs_over_the_encoded_documents(golden, tmp_path, monkeypatch):
-    """Both models answer the captions of the collection, from indexes of the documents that the row encodes."""
     weights, twin, data = made_stair(golden, tmp_path), made_twin(golden, tmp_path), coloured_coco(tmp_path / "data")
     monkeypatch.setattr(protocols, "Worker", Here)
     monkeypatch.setattr(protocols, "run_once", lambda _, **paths: Outcome(protocols.build(**paths), 0, 0, 0))
@@ -211,7 +207,6 @@ def test_the_protocol_runs_over_the_encoded_documents(golden, tmp_path, monkeypa
     "old,new,message",
     [
         ("protocol: vdr-g", "protocol: vdr-h", "STAIR: unknown protocol 'vdr-h'; did you mean 'vdr-g'"),
-        ("dense-crossmodal", "dense-crosmodal", "STAIR: unknown encoder 'dense-crosmodal'"),
         ("weights: twin", "checkpoint: twin", "STAIR: unknown checkpoint 'twin'"),
         ("ms per query,", "s per query,", "unknown measure 's per query'"),
         ("14.1 ?", "14.1 <?", "'<\\?' is no number"),

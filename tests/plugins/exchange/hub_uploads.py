@@ -33,8 +33,6 @@ class UploadServer(HubServer):
 
 
 class UploadHub(Hub):
-    """Answers the requests for uploads too."""
-
     server: UploadServer
 
     @property
@@ -76,11 +74,9 @@ class UploadHub(Hub):
         return {"preupload": self.preupload, "commit": self.commit}[path[4]](name, data)
 
     def writer(self) -> str | None:
-        """The owner whose token the request has."""
         return self.server.writers.get((self.headers.get("Authorization") or "").removeprefix("Bearer "))
 
     def breaks(self, step: str) -> bool:
-        """Closes the connection without an answer if an upload is to break off at this step."""
         self.close_connection = self.server.fails_at == step
         return self.close_connection
 

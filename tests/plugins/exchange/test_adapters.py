@@ -169,8 +169,6 @@ def count_weights(encoder: Encoder) -> dict[int, int]:
 
 
 class TestMTEB:
-    """MTEB's own mock tasks, through `mteb.evaluate`."""
-
     @staticmethod
     def evaluated(model: Any, task: Any) -> Any:
         import mteb
@@ -300,7 +298,6 @@ class TestMTEB:
             make_task(replace(small, documents=lambda: iter(DOCUMENTS))).load_data()
 
     def test_the_packaged_models_have_entries_in_its_registry(self, monkeypatch):
-        """The file as MTEB would have it, in its own package of implementations."""
         import mteb
         from mteb.mocks.mock_tasks.retrieval import MockRetrievalTask
         from mteb.models import ModelMeta, SearchProtocol, model_implementations

@@ -14,7 +14,6 @@ from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_plugins.exchange.adapters.sentence_transformers_search import semantic_search_lucene
 
 torch = pytest.importorskip("torch")
-
 CORPUS = [[0.0, 2.0, 1.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 2.0, 1.0]]
 QUERIES = [[0.0, 1.0, 0.0], [3.0, 0.0, 0.5], [0.0, 0.0, 0.0]]
 
@@ -107,9 +106,9 @@ def test_scores_are_dot_products_within_the_rounding_of_weights():
     [
         ({}, "neither corpus_embeddings nor corpus_index"),
         ({"corpus_embeddings": tensor(CORPUS), "corpus_index": "x"}, "both corpus_embeddings and corpus_index"),
-        ({"corpus_embeddings": "a dog"}, "corpus_embeddings: str; expected a sparse or dense tensor"),
+        ({"corpus_embeddings": "a dog"}, "corpus_embeddings: str; expected a tensor"),
         ({"corpus_embeddings": ["a dog"]}, "corpus_embeddings: list; expected"),
-        ({"corpus_embeddings": torch.zeros(1, 2, 3)}, "a tensor of 3 dimensions; expected"),
+        ({"corpus_embeddings": torch.zeros(1, 2, 3)}, "3 dimensions; expected"),
         ({"corpus_embeddings": tensor([[1.0, 0, 0], [0, 0, -2.0]])}, "row 1 has the weight -2.0"),
         ({"corpus_embeddings": tensor([[float("nan"), 0, 0]])}, "row 0 has the weight nan"),
         ({"corpus_embeddings": tensor([[1.0, 0]])}, "of 3 dimensions; the index has sparse-embeddings of 2"),

@@ -35,7 +35,6 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def test_its_lists_are_those_of_our_index(stock: Path, tmp_path: Path) -> None:
-    """Stock's own files stay, and the document without terms is not there."""
     before = digests(stock)
     manifest = adopt_index(stock)
     after = digests(stock)

@@ -28,13 +28,11 @@ from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.exchange.adapters.sentence_transformers_search import semantic_search_lucene
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
-
 Lists = dict[str, dict[str, float]]
 
 
 @pytest.fixture(scope="module")
 def model(golden: Path) -> Encoder:
-    """Bags of tokens: a score is the number of common tokens."""
     return load_encoder("bag-of-tokens", str(golden / "splade/ckpt_bert"), device="cpu")
 
 
@@ -44,7 +42,6 @@ def texts_of(random: Random, prefix: str, most: int) -> dict[str, str]:
 
 
 def exact(model: Encoder, documents: dict[str, str], queries: dict[str, str]) -> Lists:
-    """The number of common tokens, for each pair that has some."""
     products = model.encode_query(list(queries.values())) @ model.encode_document(list(documents.values())).T
     rows = products.toarray().tolist()
     return {
@@ -54,13 +51,11 @@ def exact(model: Encoder, documents: dict[str, str], queries: dict[str, str]) ->
 
 
 def best(lists: Lists, hits: int) -> Lists:
-    """The best of each list, by score, then by id."""
     ordered = {query: sorted(row.items(), key=lambda hit: (-hit[1], hit[0])) for query, row in lists.items()}
     return {query: dict(row[:hits]) for query, row in ordered.items()}
 
 
 def refused(call: Callable[[], Any], rounds: Rounds) -> Any:
-    """What a call gives; None if one line refuses it."""
     try:
         return call()
     except LexvlError as error:
@@ -170,7 +165,6 @@ def test_retrievers_over_an_index(rounds: Rounds, model: Encoder) -> None:
 
 
 def forms(rows: np.ndarray) -> list[Callable[[], Any]]:
-    """Every form of embeddings."""
     tensor = torch.from_numpy(rows)
     return [
         lambda: tensor,

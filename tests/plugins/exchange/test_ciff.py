@@ -38,7 +38,6 @@ def postings_list(term: str, postings: Iterable[bytes], df: int) -> bytes:
 
 
 def ciff(lists: Sequence[bytes], ids: Sequence[str], header: bytes | None = None) -> bytes:
-    """A file of these messages; its header counts them unless another is given."""
     if header is None:
         header = b"".join(encode_number(field, n) for field, n in ((1, 1), (2, len(lists)), (3, len(ids))))
     records = [encode_number(1, number) + encode_bytes(2, doc_id.encode()) for number, doc_id in enumerate(ids)]
@@ -46,10 +45,7 @@ def ciff(lists: Sequence[bytes], ids: Sequence[str], header: bytes | None = None
 
 
 # Two terms in three documents.
-SOUND = (
-    postings_list("a", [posting(0, 3), posting(2, 300)], 2),
-    postings_list("b", [posting(1, 1)], 1),
-)
+SOUND = (postings_list("a", [posting(0, 3), posting(2, 300)], 2), postings_list("b", [posting(1, 1)], 1))
 IDS = ("x", "y", "z")
 
 
@@ -140,7 +136,6 @@ def test_deleted_documents_are_left_out(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_index_of_stock_is_exported_without_its_manifest(tmp_path: Path) -> None:
-    """Stock leaves out documents without terms."""
     write_shards(tmp_path / "shards", DOCUMENTS)
     stock_index(tmp_path / "shards", tmp_path / "stock")
     export_ciff(tmp_path / "stock", tmp_path / "file.ciff")
@@ -155,7 +150,6 @@ vectors = st.dictionaries(st.sampled_from(TERMS), st.integers(1, (1 << 24) - 1))
 def test_any_postings_are_turned_around(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, documents: list[dict[str, int]], span: int, chunk: int
 ) -> None:
-    """In whatever spans documents are read, and however few postings are sorted at once."""
     monkeypatch.setattr(ciff_reading, "CHUNK", chunk)
     lists = []
     for term in sorted({term for vector in documents for term in vector}):
@@ -277,7 +271,6 @@ def test_what_cannot_be_exported(tmp_path: Path) -> None:
 
 
 def test_a_file_is_imported_and_indexed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second call finds both finished."""
     monkeypatch.chdir(tmp_path)
     Path("file.ciff").write_bytes(ciff(SOUND, IDS))
     for _ in range(2):

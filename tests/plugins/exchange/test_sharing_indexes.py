@@ -27,7 +27,6 @@ from tests.plugins.exchange.hub_uploads import UploadServer
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Path:
-    """An index of the demo, with names alone."""
     from lexvl_anserini.data.dataset import load_dataset
     from lexvl_anserini.encoders.loading import load_encoder
     from lexvl_anserini.shards.writing import write_impacts
@@ -48,7 +47,6 @@ def hub(hub: UploadServer, monkeypatch: pytest.MonkeyPatch) -> UploadServer:
 
 @pytest.fixture
 def memory(tmp_path, monkeypatch) -> str:
-    """A URL of a storage in this process."""
     pytest.importorskip("fsspec")
     monkeypatch.setenv("LEXVL_STORAGE", str(tmp_path / "copies"))
     return f"memory://{uuid.uuid4().hex}/demo"
@@ -58,13 +56,11 @@ pushed = partial(invoked, push)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """The files of a folder without its card."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files if path.name != "README.md"}
 
 
 def changed(built: Path, folder: Path, **entries: Any) -> Path:
-    """A copy of the index whose manifest has other entries, with the digest that belongs to them."""
     shutil.copytree(built, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
     for name, change in entries.items():
@@ -95,7 +91,6 @@ def test_a_pushed_index_is_pulled_with_equal_bytes(hub, built, tmp_path) -> None
 
 
 def test_storage_takes_and_gives_the_same_index(memory, built, tmp_path, monkeypatch) -> None:
-    """Bytes that change there are refused, on a machine without a copy."""
     import fsspec
 
     assert memory in pushed(built, memory, "--licence", "other")
@@ -161,7 +156,7 @@ def test_what_is_no_whole_index_is_not_pushed(hub, built, tmp_path) -> None:
         (built.parent / "shards", "me/demo", (), "encoded documents, not an index"),
         (damaged, "me/demo", (), "damaged"),
         (built, "demo", (), "owner"),
-        (marked, "me/demo", (), "^.*marked: 1 deleted documents are in its files"),
+        (marked, "me/demo", (), "^.*marked: 1 deleted documents are still in its files"),
         (built, "me/demo", ("--measures", measures), "what lexvl score"),
     ):
         with pytest.raises(LexvlError, match=message):

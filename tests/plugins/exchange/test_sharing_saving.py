@@ -44,7 +44,6 @@ def published(golden: Path, **options: Any) -> Any:
 
 
 def assert_equal(found: Any, expected: Any) -> None:
-    """A sparse tensor of torch has the weights of a sparse matrix."""
     np.testing.assert_array_equal(found.to_dense().numpy(), expected.toarray())
 
 

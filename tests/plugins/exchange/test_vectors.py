@@ -50,7 +50,6 @@ def imported(folder: Path, content: bytes, name: str = "in.jsonl", **values: Any
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.jsonl.gz", "in.json"])
 def test_integers_stay_as_they_are(tmp_path: Path, name: str) -> None:
-    """Also the greatest that has exact scores; a zero is no posting, and is counted."""
     rows = [
         {"id": doc_id, "contents": "", "vector": vector} for doc_id, vector in [*DOCUMENTS, ("n", {"a": (1 << 24) - 1})]
     ]
@@ -111,7 +110,7 @@ DAMAGED = {
     '{"id": "a b", "vector": {"a": 1}}': "white space in id 'a b'.*--escape-ids",
     '{"id": "x"}': "vector None, expected an object of term and weight, or pairs",
     '{"id": "x", "vector": ["boat", "sea"]}': "vector .*expected an object",
-    '{"id": "x", "vector": {"a": "1"}}': "weight '1' of term 'a', expected a number from 0 on",
+    '{"id": "x", "vector": {"a": "1"}}': "weight '1' of term 'a', expected 0 or more",
     '{"id": "x", "vector": {"a": -1}}': "weight -1 of term 'a'",
     '{"id": "x", "vector": {"a": NaN}}': "weight None of term 'a'",
     '{"id": "x", "vector": {"a": 1e999}}': "weight inf of term 'a'|malformed JSON",
@@ -184,7 +183,6 @@ def test_rows_of_a_matrix_are_documents(tmp_path: Path, kind: str) -> None:
 
 
 def save_twice(path: Path, kind: str, weights: np.ndarray) -> None:
-    """Two rows of two columns, the first with two weights in the second column."""
     coo = sparse.coo_matrix((weights, ([0, 0, 1], [1, 1, 0])), shape=(2, 2))
     # Conversions sum; the parts of a file need not be.
     csr = sparse.csr_matrix((weights, np.array([1, 1, 0]), np.array([0, 2, 3])), shape=(2, 2))
@@ -198,7 +196,6 @@ def save_twice(path: Path, kind: str, weights: np.ndarray) -> None:
 @pytest.mark.parametrize("kind", ["csr", "csc", "coo", "pt"])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int64, np.float32])
 def test_weights_of_one_place_are_summed(tmp_path: Path, kind: str, dtype: Any) -> None:
-    """Sums of small integers do not wrap."""
     path = tmp_path / ("m.pt" if kind == "pt" else "m.npz")
     save_twice(path, kind, np.array([100, 120, 5], dtype))
     matrix = read_matrix(path)
@@ -218,7 +215,6 @@ OUTSIDE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_weights_outside_of_a_matrix_are_one_line(tmp_path: Path, name: str) -> None:
-    """scipy would write outside of its memory."""
     kind, path = name[:3], tmp_path / "m.npz"
     numbers = {part: np.array(values, np.int32) for part, values in OUTSIDE[name].items()}
     data = np.ones((2, 1, 1) if kind == "bsr" else 2, np.float32)

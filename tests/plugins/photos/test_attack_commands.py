@@ -20,7 +20,6 @@ from tests.attack.test_attack_commands import (
 )
 
 pytestmark = pytest.mark.heavy
-
 PHOTOS = ["photos", FIXTURES / "squares", "a red square", "--checkpoint", "demo-vdr", "--device", "cpu"]
 
 

@@ -31,7 +31,6 @@ from lexvl_plugins.photos.following import Album
 from tests.plugins.photos.test_following import TERMS, Pixels, held
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
-
 NAMES = (
     "a.png", "b.png", "d.PNG", "a b.png", "é😀.png", "sub/x.png", "sub/deep/y.png", ".hidden.png", "new\nline.png",
     "#%3F?&.png", "-rf.png", "l" * 200 + ".png", "%.png", "x.jpg", "é.png", "é.png", "notes.txt",
@@ -47,13 +46,11 @@ PLACES: tuple[tuple[Any, str], ...] = (
 
 
 def painted(path: Path, random: Random) -> None:
-    """A picture of one pixel whose name says nothing of its format."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (1, 1), tuple(random.choice([0, 1, 9, 200]) for _ in range(3))).save(path, "PNG")
 
 
 def again(path: Path, random: Random) -> None:
-    """Another picture of the same size, inode and time."""
     before = path.stat()
     painted(path, random)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -76,7 +73,6 @@ def gone(path: Path, random: Random) -> None:
 
 
 def odd(path: Path, random: Random) -> None:
-    """A link, a pipe, a folder, or nothing to read of the name of a picture."""
     targets = [path.parent / "a.png", path.parent / "b.png", path, path.parent, Path("/nowhere.png"), Path("/dev/zero")]
     make = random.choice([os.mkfifo, os.mkdir, Path.touch, *[lambda path: path.symlink_to(random.choice(targets))] * 3])
     make(path)
@@ -93,7 +89,6 @@ CHANGES: tuple[Callable[[Path, Random], None], ...] = (
 
 
 def change(folder: Path, random: Random) -> None:
-    """One change; what cannot be done at this path is left."""
     with suppress(OSError, ValueError):
         random.choice(CHANGES)(folder / random.choice(NAMES), random)
 
@@ -121,7 +116,6 @@ def disturbed(folder: Path, random: Random) -> Iterator[list[str]]:
 
 
 def followed(folder: Path, album: Path) -> str:
-    """One call as the command makes it; the line of its error, or nothing."""
     model: Any = Model(document=Pixels())
     try:
         with exclusive(album):
@@ -132,7 +126,6 @@ def followed(folder: Path, album: Path) -> str:
 
 
 def whole(album: Path) -> tuple[Any, Any]:
-    """What the index holds, and the pictures that cannot be read."""
     listed = album / "unreadable.jsonl"
     rows = listed.read_text().splitlines() if listed.exists() else []
     return held(album), sorted((row["id"], row["sha256"], row["reason"]) for row in map(json.loads, rows))

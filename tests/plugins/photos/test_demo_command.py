@@ -29,7 +29,6 @@ from lexvl_plugins.photos import demo as quickstart
 from lexvl_plugins.photos.demo import INDEXES, QUERIES, SYSTEMS, DemoOptions, command, list_steps
 
 SCENES = 8
-
 Demo = Callable[..., None]
 
 
@@ -44,7 +43,6 @@ class Finished(NamedTuple):
 
 
 def drawn(scenes: int, folder: Path) -> Path:
-    """The first scenes of the test split, as the package holds all of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(SPLITS, "test", scenes)
         draw_split("test", folder)
@@ -78,14 +76,12 @@ def finished(few: None, tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 @pytest.fixture
 def demo(tmp_path: Path, finished: Finished, caplog: pytest.LogCaptureFixture) -> Demo:
-    """`demo(**options)` runs the command in `tmp_path/demo`."""
     caplog.set_level("INFO")
     common = {"output": tmp_path / "demo", "data_dir": finished.data_dir, "device": "cpu"}
     return lambda **options: command(**{**common, **options})
 
 
 def files(folder: Path) -> dict[Path, tuple[int, int]]:
-    """The files of a folder with what a new writing of them changes."""
     found = {path.relative_to(folder): path.stat() for path in sorted(folder.rglob("*")) if path.is_file()}
     return {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in found.items()}
 
@@ -110,7 +106,6 @@ def test_a_call_after_a_break_goes_on(finished: Finished) -> None:
 
 
 def test_a_second_call_only_prints(finished: Finished, demo: Demo, capsys, caplog) -> None:
-    """It draws the sheets again, with the same bytes."""
     sheets = [finished.folder / name for name in ("contact-sheet.png", "photos.png")]
     before, drawn = files(finished.folder), [sheet.read_bytes() for sheet in sheets]
     demo(output=finished.folder)
@@ -175,7 +170,7 @@ def test_the_commands_write_the_same(tmp_path: Path, finished: Finished, name: s
     for system in (system for system in SYSTEMS if system.searched == name):
         run = tmp_path / f"{system.run}.trec"
         settings = [f"{key}={value}" for key, value in system.settings.items()]
-        search(index=str(tmp_path / name), hits=100, settings=settings, output=str(run), **common)
+        search(index=str(tmp_path / name), hits=100, settings=settings, output=run, **common)
         assert run.read_bytes() == (finished.folder / "runs" / run.name).read_bytes()
 
 

@@ -54,7 +54,6 @@ class Other(Model):
 
 @pytest.fixture(autouse=True)
 def own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The names of the pictures that are encoded; digests are remembered in a folder of the test."""
     monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "memory"))
     monkeypatch.setattr(Pixels, "seen", [])
     yield Pixels.seen
@@ -75,7 +74,6 @@ def called(folder: Path, album: Path, model: type[Model] = Model) -> Followed:
 
 
 def held(album: Path) -> dict[str, tuple[str, dict[str, int]]]:
-    """Everything in the index: id -> SHA-256 of the picture, and impacts."""
     index = album / "index"
     engine = LuceneEngine(index, read_manifest(index))
     try:
@@ -92,7 +90,6 @@ def impacts(album: Path) -> dict[str, dict[str, int]]:
 
 @pytest.fixture
 def followed(tmp_path: Path) -> Pair:
-    """A folder of two pictures, and the album of its index."""
     folder, album = paint(tmp_path / "in", a=(255, 0, 0), b=(0, 51, 0)), tmp_path / "album"
     called(folder, album)
     return folder, album
@@ -187,7 +184,6 @@ def test_pictures_that_cannot_be_read(tmp_path: Path, own_memory: list[str]) -> 
 
 
 def test_no_picture_can_be_read(tmp_path: Path) -> None:
-    """An index that is there stays as it is."""
     folder, album = paint(tmp_path / "in", a=(255, 0, 0)), tmp_path / "album"
     called(folder, album)
     before = held(album)
@@ -212,7 +208,6 @@ def test_another_checkpoint_and_another_folder(tmp_path: Path, own_memory: list[
 
 
 def test_an_index_without_digests_is_built_anew(tmp_path: Path) -> None:
-    """As `encode` and `index` build it."""
     folder, album = paint(tmp_path / "in", a=(255, 0, 0), b=(0, 51, 0)), tmp_path / "album"
     made: Any = Model(document=Pixels())
     write_impacts(load_pictures(CorpusRef(f"folder:{folder}")), made, tmp_path / "shards")
@@ -251,7 +246,6 @@ def test_a_picture_that_changes_while_it_is_encoded(monkeypatch: pytest.MonkeyPa
 
 
 def changed(root: Path) -> tuple[Path, Path]:
-    """An album of a folder in which pictures are new, changed, broken, renamed and gone since then."""
     folder = paint(root / "in", a=(255, 0, 0), b=(0, 51, 0), c=(0, 0, 5), d=(7, 0, 0))
     called(folder, root / "album")
     paint(folder, b=(0, 9, 9), x=(1, 0, 0), y=(0, 2, 0))
@@ -266,7 +260,6 @@ def of_three(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def undisturbed(root: Path) -> tuple[dict[str, tuple[str, dict[str, int]]], list[str]]:
-    """What the index holds after a call that is not disturbed, and the calls of the system that it makes."""
     root.mkdir()
     folder, album = changed(root)
     with faults(root) as whole:

@@ -41,7 +41,6 @@ class Answered(NamedTuple):
 
 
 def pictures_of_all_kinds(folder: Path) -> Path:
-    """Good ones of every mode, and bad ones."""
     (folder / "Rome 2019").mkdir(parents=True)
     picture = Image.new("RGB", (96, 64), RED)
     picture.paste((20, 90, 160), (0, 32, 96, 64))
@@ -75,13 +74,7 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> Answered:
         printed: list[str] = []
         capture.setattr("lexvl_plugins.photos.command.typer.echo", printed.append)
         capture.setattr("lexvl_plugins.photos.command.log.info", lambda *line: logs.append(line[0] % line[1:]))
-        command(
-            folder=Path("pics"),
-            queries=["a red boat", "two dogs"],
-            hits=2,
-            checkpoint="demo-vdr",
-            device="cpu",
-        )
+        command(folder=Path("pics"), queries=["a red boat", "two dogs"], hits=2, checkpoint="demo-vdr", device="cpu")
     finally:
         capture.undo()
     return Answered(folder, root / "lexvl-photos" / "pics", "\n".join(printed), logs)
@@ -89,7 +82,6 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> Answered:
 
 @pytest.fixture
 def photos(tmp_path: Path, answered: Answered, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """`photos(**options)` runs the command on a copy of the pictures and the answers, in their folder."""
     shutil.copytree(answered.folder.parent, tmp_path / "photos")
     monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "memory"))
     monkeypatch.chdir(tmp_path / "photos")

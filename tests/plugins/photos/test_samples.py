@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """A package with one known picture, one that was replaced, and none of the third; another package is missing."""
     package = tmp_path / "some_pictures"
     package.mkdir()
     (package / "__init__.py").write_text("raise ImportError('nothing needs to be imported')")

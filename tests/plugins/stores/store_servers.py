@@ -25,19 +25,12 @@ PACKAGES = {
     "qdrant-edge": ("qdrant_edge",),
     "opensearch": ("opensearchpy", "osmem_server"),
 }
-FOLDERS = {
-    "qdrant": "qdrant+file:{}/qdrant/",
-    "qdrant-edge": "qdrant+edge:{}/edge/",
-}
+FOLDERS = {"qdrant": "qdrant+file:{}/qdrant/", "qdrant-edge": "qdrant+edge:{}/edge/"}
 KINDS = ("memory", *PACKAGES)
 # The URL of an index by its name.
 UrlOf = Callable[[str], str]
-
 # Where tests find a real server of a store: its URL without the name of an index.
-VARIABLES = {
-    "qdrant": "LEXVL_TEST_QDRANT",
-    "opensearch": "LEXVL_TEST_OPENSEARCH",
-}
+VARIABLES = {"qdrant": "LEXVL_TEST_QDRANT", "opensearch": "LEXVL_TEST_OPENSEARCH"}
 
 
 class MemoryStore(ImpactStore):
@@ -127,7 +120,6 @@ def serving(kind: str, folder: Path) -> Iterator[UrlOf]:
 
 @contextmanager
 def embedded(kind: str, package: Any, folder: Path) -> Iterator[UrlOf]:
-    """A store that a package brings along, over a folder."""
     if kind in FOLDERS:
         yield lambda name: FOLDERS[kind].format(folder) + name
     else:
@@ -137,7 +129,6 @@ def embedded(kind: str, package: Any, folder: Path) -> Iterator[UrlOf]:
 
 @contextmanager
 def opened(url: str) -> Iterator[ImpactStore]:
-    """The store of an index, open."""
     place = parse_url(url)
     store = get_engine(place.engine).store_class(place)(place)  # type: ignore[attr-defined]
     try:
@@ -148,7 +139,6 @@ def opened(url: str) -> Iterator[ImpactStore]:
 
 
 def drop_document(store: ImpactStore, doc_id: str) -> None:
-    """Removes a document behind our back, with the client of the store."""
     from lexvl_plugins.stores.store import make_key
 
     kind = type(store).__name__
@@ -166,7 +156,6 @@ def drop_document(store: ImpactStore, doc_id: str) -> None:
 
 
 def make_foreign(store: ImpactStore, name: str) -> None:
-    """Makes a table that is no index of ours, with the client of the store."""
     kind = type(store).__name__
     served: Any = getattr(store, "served", None)
     if kind == "MemoryStore":
@@ -180,7 +169,6 @@ def make_foreign(store: ImpactStore, name: str) -> None:
 
 
 def tables_of(store: ImpactStore) -> set[str]:
-    """The names of all tables that the store has for this place, finished or not."""
     kind = type(store).__name__
     served: Any = getattr(store, "served", None)
     if kind == "MemoryStore":
@@ -219,7 +207,6 @@ build_index(Path(sys.argv[1]), sys.argv[2], overwrite=True, progress=progress)
 
 
 def killed_build(shards: Path, url: str) -> None:
-    """Builds an index in another process, and kills it in the middle."""
     command = [sys.executable, "-c", KILLED, str(shards), url]
     path = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
     building = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path})

@@ -35,7 +35,6 @@ from lexvl_plugins.stores.store import parse_url
 from tests.plugins.stores.store_servers import KINDS, PACKAGES, UrlOf, opened, serving, tables_of
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack(share=0.3)]
-
 TERMS = [f"t{number}" for number in range(9)]
 QUERIES = [ImpactQuery("all", dict.fromkeys(TERMS, 1)), ImpactQuery("some", {"t1": 3, "t2": 200, "t8": 7})]
 # Errors of each client, made by their classes.
@@ -91,7 +90,6 @@ class Calls:
 
     @contextmanager
     def of(self, url: str) -> Iterator[None]:
-        """Counts within the block."""
         place = parse_url(url)
         store = get_engine(place.engine).store_class(place)  # type: ignore[attr-defined]
 
@@ -111,7 +109,6 @@ class Calls:
 
 
 def killed_build(shards: Path, url: str, number: int, after: bool, data: str) -> None:
-    """In a child: a build that ends at a call."""
     os.environ["LEXVL_DATA"] = data
     with Calls(number, after, lambda: os.kill(os.getpid(), signal.SIGKILL)).of(url):
         build_index(shards, url, overwrite=True)
@@ -135,7 +132,6 @@ class House:
         self.calls = dict[bool, int]()
 
     def begin(self, name: str, older: bool) -> str:
-        """The URL of an index, with or without an older one."""
         url = self.url_of(name)
         if older:
             build_index(self.shards["old"], url, overwrite=True)
@@ -149,7 +145,6 @@ class House:
         return url
 
     def state(self, url: str) -> str:
-        """The collection that answers: old or new, whole; none; or what is wrong."""
         try:
             lists = list(search_index(url, QUERIES, 20))
         except LexvlError as error:
@@ -222,12 +217,10 @@ class Trouble:
         self.arm(Random(0), [])
 
     def arm(self, random: Random, kinds: list[str]) -> None:
-        """Draws a fault; none without kinds."""
         self.random, self.kind = random, random.choice(kinds) if kinds else ""
         self.first, self.many, self.seen = random.randint(1, 30), random.choice([1, 1, 2, 99]), 0
 
     def next(self) -> str:
-        """The fault of the next answer."""
         self.seen += 1
         return self.kind if self.first <= self.seen < self.first + self.many else ""
 
@@ -237,8 +230,6 @@ HTTP_FAULTS = ["429", "500", "503", "404", "closed", "half", "late", "nonsense",
 
 @contextmanager
 def http_proxy(host: str, port: int, trouble: Trouble) -> Iterator[str]:
-    """The address of a proxy of a server of HTTP."""
-
     class Proxy(Quiet):
         protocol_version = "HTTP/1.1"
 
@@ -281,7 +272,6 @@ def http_proxy(host: str, port: int, trouble: Trouble) -> Iterator[str]:
 
 
 def faulty(rounds: Rounds, house: House, trouble: Trouble, through: Callable[[str], str]) -> None:
-    """Builds and searches through a proxy: each ends in one line, or as without a fault."""
     for seed, random, _ in rounds:
         older = random.random() < 0.7
         url = house.begin(f"p{seed:x}", older)

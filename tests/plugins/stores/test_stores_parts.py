@@ -118,8 +118,6 @@ def test_a_store_that_cannot_be_reached(name: str, caplog: pytest.LogCaptureFixt
 
 @contextmanager
 def answering(status: int, content: dict[str, Any]) -> Iterator[int]:
-    """A server that answers every request alike; yields its port."""
-
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:  # noqa: N802
             body = json.dumps(content).encode()
@@ -143,8 +141,7 @@ def answering(status: int, content: dict[str, Any]) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "variable"),
-    [("qdrant", "QDRANT_API_KEY"), ("opensearch", "OPENSEARCH_USER and OPENSEARCH_PASSWORD")],
+    ("name", "variable"), [("qdrant", "QDRANT_API_KEY"), ("opensearch", "OPENSEARCH_USER and OPENSEARCH_PASSWORD")]
 )
 def test_a_login_that_is_refused(name: str, variable: str) -> None:
     pytest.importorskip(CLOSED[name][0], reason=f"the extra [{name}] is not installed")
@@ -172,7 +169,6 @@ def test_a_server_that_is_too_old(name: str, content: dict[str, Any], expected: 
     [("milvus+file:/x/a.db/demo", "milvus"), ("pgvector://bob:sesame@h/base/demo?host=/run", "pgvector")],
 )
 def test_a_store_of_an_older_version(url: str, engine: str, tmp_path: Path) -> None:
-    """Its URL, and the local folder that 0.3.0 left, are one line."""
     shards = small(tmp_path / "shards", DOCUMENTS[:2])
     folder = tmp_path / "folder"
     build_index(shards, folder)
@@ -312,7 +308,6 @@ def test_datatypes_that_keep_small_impacts(tmp_path: Path) -> None:
 
 @given(st.integers(1, 2**24 - 1), st.integers(0, 18))
 def test_scores_of_opensearch_are_scaled_back_exactly(score: int, shift: int) -> None:
-    """As JSON of a float of 32 bits: the shortest decimal that stands for it."""
     sent = float(str(np.float32(score / 2**shift)))
     assert read_single(sent) * 2**shift == score
 
@@ -332,8 +327,6 @@ def test_opensearch_splits_long_queries(tmp_path: Path) -> None:
 
 
 class BusyClient:
-    """Answers bulk requests from a script: a status for each row, or one for the request."""
-
     def __init__(self, answers: list[Any]):
         self.answers, self.sent = answers, []  # type: ignore[var-annotated]
         self.transport = SimpleNamespace(serializer=pytest.importorskip("opensearchpy").JSONSerializer())
