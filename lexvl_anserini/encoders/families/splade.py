@@ -230,8 +230,8 @@ def fits(rows: int, tokenizer: Any) -> bool:
 
 def load_sentence_transformers_sides(folder: Path, source: Source) -> dict[str, SpladeSide]:
     """The sides of a SparseEncoder folder: one chain of modules, or a Router with one chain per side."""
-    about = folder / ABOUT_FILE
-    description = read_json(about, "model description", CheckpointError) if about.is_file() else {}
+    path = folder / ABOUT_FILE
+    description = read_json(path, "model description", CheckpointError) if path.is_file() else {}
     chain = [(part.name, part.folder) for part in read_modules(folder)]
     prompts = description.get("prompts") or {}
     topk = description.get("max_active_dims")
@@ -250,7 +250,7 @@ def load_sentence_transformers_sides(folder: Path, source: Source) -> dict[str, 
         sides = dict.fromkeys(("query", "document"), load_chain_parts(chain, folder, source, topk))
     if (similarity := description.get("similarity_fn_name") or "dot") != "dot":
         expected = "an impact index adds products of weights (dot); if the model uses dot, set it there"
-        raise CheckpointError(f"{about}: similarity_fn_name {similarity!r}, but {expected}")
+        raise CheckpointError(f"{path}: similarity_fn_name {similarity!r}, but {expected}")
     return {side: replace(parts, prompt=prompts.get(side) or "") for side, parts in sides.items()}
 
 
