@@ -11,6 +11,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 OURS = "lexvl-anserini"
+# Modules of six lines, `python -m lexvl_anserini.train`, which forward to commands of plug-ins.
+FORWARDERS = {"train.py", "photos.py", "mine.py", "demo.py"}
 
 SETUP = configparser.ConfigParser()
 SETUP.read(ROOT / "setup.cfg")

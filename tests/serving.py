@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from corpus_folders import write_beir
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.encoder import Encoder
@@ -89,12 +90,9 @@ KINDS = ("encode", "document", "search", "search_index", "feedback", "tree", "ex
 
 def make_service(model: Encoder, folder: Path, documents: int = 200) -> Service:
     """Encodes and indexes drawn documents."""
-    draws, corpus, shards = random.Random(5), folder / "corpus", folder / "shards"
-    (corpus / "qrels").mkdir(parents=True)
-    rows = ({"_id": f"d{number}", "title": "", "text": text(draws)} for number in range(documents))
-    (corpus / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (corpus / "queries.jsonl").write_text('{"_id": "q", "text": "a dog"}\n')
-    (corpus / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td1\t1\n")
+    draws, shards = random.Random(5), folder / "shards"
+    texts = {f"d{number}": text(draws) for number in range(documents)}
+    corpus = write_beir(folder / "corpus", texts, {"q": "a dog"}, [("q", "d1")])
     write_impacts(load_dataset(f"beir:{corpus}"), model, shards)
     return Service(model, build_index(shards, folder / "index", term_vectors=True))
 

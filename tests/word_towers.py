@@ -81,13 +81,13 @@ def encode(output, documents=DOCUMENTS, model=None, layout=SMALL, **options):
 
 def lines(path):
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    return [json.loads(line) for line in data.decode().splitlines()]
+    return [json.loads(line) for line in data.splitlines()]
 
 
 def rows_of(folder):
     """All rows of all shards of either format."""
     paths = sorted((folder / "docs").iterdir())
-    return [row for p in paths for row in (lines(p) if p.suffix == ".jsonl" else parquet.read_table(p).to_pylist())]
+    return [row for p in paths for row in (parquet.read_table(p).to_pylist() if p.suffix == ".parquet" else lines(p))]
 
 
 def same_as_fresh(output, *arguments, **options):

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from damage import damaged, one_line, outcome
+from damage import changed_json, damaged, one_line, outcome
 from rounds import Rounds
 from shard_folders import write_dense_shards, write_shards, write_text_shards
 
@@ -149,18 +149,7 @@ def of_another(random: Random, path: Path, sound: Sound) -> None:
 def change_value(random: Random, path: Path, sound: Sound) -> None:
     """A value of index.json or manifest.json becomes another, or vanishes."""
     path = path.parent / random.choice(["index.json", "manifest.json"])
-    data = json.loads(path.read_text())
-    inner: Any = data
-    while True:
-        key = random.choice(list(inner) if isinstance(inner, dict) else range(len(inner)))
-        if not (isinstance(inner[key], dict | list) and inner[key]) or random.random() < 0.3:
-            break
-        inner = inner[key]
-    if random.random() < 0.3:
-        del inner[key]
-    else:
-        inner[key] = random.choice(["x", 7, 0, -1, None, [], {}, True, 1.5, "../x", 10**18])
-    path.write_text(json.dumps(data))
+    path.write_text(json.dumps(changed_json(random, json.loads(path.read_text()))))
 
 
 DAMAGES = (*[change_bytes] * 6, remove, become_folder, swap, of_another, change_value)

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 from damage import changed_json, damaged, one_line
+from invoking import invoked
 from rounds import Rounds
 from shard_folders import write_shards
-from typer.testing import CliRunner
 
 from eval.score import command as score
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.topics import read_qrels, read_topics
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
@@ -156,13 +155,6 @@ def test_expressions(rounds: Rounds, index: Path) -> None:
             kind_of(partial(searched, engine, text))
             rounds.count("expressions")
     engine.close()
-
-
-def invoked(command: Any, *arguments: Any) -> None:
-    """A command on files; what it raises is one line of ours."""
-    result = CliRunner().invoke(make_app(command), [str(argument) for argument in arguments])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
 
 
 def test_commands(rounds: Rounds, index: Path) -> None:

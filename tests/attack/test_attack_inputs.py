@@ -15,7 +15,7 @@ import tarfile
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -27,16 +27,16 @@ import pytest
 from byte_towers import SMALL, Bytes, Texts, encode, tree
 from damage import damaged, one_line, outcome
 from embedding_tables import write_embeddings
+from invoking import invoked
 from PIL import Image
 from rounds import Round, Rounds
-from typer.testing import CliRunner
 
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.data import digests
 from lexvl_anserini.data.corpora import beir as fetch
 from lexvl_anserini.data.corpora.embeddings import read_embeddings
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.lines import log_once
+from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.data.pictures.images import list_image_suffixes, open_image
 from lexvl_anserini.encode import command
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError
@@ -52,9 +52,6 @@ BLOCK = 512
 COUNTED = re.compile(r"skipped, .*?: ([\d,]+) \(")
 
 
-# ---- what may happen
-
-
 def read_all(read: Callable[[], Iterable[Any]]) -> list[Any] | str:
     """What is read, or the line of the error; the log repeats what it says once."""
     log_once.cache_clear()
@@ -65,12 +62,8 @@ def read_all(read: Callable[[], Iterable[Any]]) -> list[Any] | str:
 def logged() -> Iterator[list[str]]:
     """The messages of the library's log while it lasts."""
     messages: list[str] = []
-
-    class Noted(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            messages.append(record.getMessage())
-
-    handler, log = Noted(), logging.getLogger("lexvl_anserini")
+    handler, log = logging.Handler(), logging.getLogger("lexvl_anserini")
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     level = log.level
     log.addHandler(handler)
     log.setLevel(logging.INFO)
@@ -85,9 +78,6 @@ def name_of(random: Random) -> str:
     """A name of a picture, a caption or something else, sometimes long, nested or of another script."""
     stem = random.choice(["a", "b", "c", "dé", "犬", "e" * 90, "f/g", "h/" * 60 + "i"]) + str(random.randrange(9))
     return stem + random.choice([".png", ".jpg", ".txt", ".jpg.txt", ".md"])
-
-
-# ---- archives and folders
 
 
 def packed(path: Path, random: Random, odd: bool) -> list[tarfile.TarInfo]:
@@ -169,47 +159,45 @@ def damaged_tar(whole: bytes, members: list[tarfile.TarInfo], random: Random) ->
     return bytes(data)
 
 
+def documents_and_skipped(corpus: Path) -> tuple[list[Document], int, list[str]]:
+    """The documents of a corpus, the entries that log lines count as skipped, and the lines; none for an error."""
+    with logged() as messages:
+        documents = read_all(lambda: load_dataset(f"folder:{corpus}").documents())
+    counts = (match[1] for match in map(COUNTED.search, messages) if match)
+    return (documents if isinstance(documents, list) else []), sum(int(n.replace(",", "")) for n in counts), messages
+
+
+def captioned(documents: list[Document]) -> list[str]:
+    """The pictures of the documents that have a caption too."""
+    return [document.image for document in documents if document.image is not None and document.text is not None]
+
+
 def test_every_member_of_an_odd_tar_is_a_document_or_is_counted(rounds: Rounds) -> None:
     for one in rounds:
         path = one.folder / "a.tar"
         members = packed(path, one.random, odd=True)
-        with logged() as messages:
-            found = read_all(lambda path=path: load_dataset(f"folder:{path}").documents())
-        if isinstance(found, list):
-            captions = sum(document.image is not None and document.text is not None for document in found)
+        found, skipped, messages = documents_and_skipped(path)
+        if found:
             shared = captions_of_two(found, path)
-            assert len(found) + captions - shared + counted(messages) == len(members), messages
+            assert len(found) + len(captioned(found)) - shared + skipped == len(members), messages
         rounds.count("odd tars")
 
 
 def captions_of_two(documents: list[Document], path: Path) -> int:
     """Captions that belong to a second picture too: `a.txt` of `a.png` and `a.jpg`."""
-    from lexvl_anserini.data.pictures.archives import open_archive
-
-    there = open_archive(path).members
-    used = []
-    for document in documents:
-        if document.image is not None and document.text is not None:
-            name = document.image.partition("::")[2]
-            candidates = (name.rpartition(".")[0] + ".txt", f"{name}.txt")
-            used.append(next(candidate for candidate in candidates if candidate in there))
+    there, used = open_archive(path).members, []
+    for name in (image.partition("::")[2] for image in captioned(documents)):
+        candidates = (name.rpartition(".")[0] + ".txt", f"{name}.txt")
+        used.append(next(candidate for candidate in candidates if candidate in there))
     return len(used) - len(set(used))
-
-
-def counted(messages: Iterable[str]) -> int:
-    """The entries that log lines count as skipped."""
-    return sum(int(match[1].replace(",", "")) for message in messages if (match := COUNTED.search(message)))
 
 
 def test_every_entry_of_an_odd_folder_is_a_document_or_is_counted(rounds: Rounds) -> None:
     for one in rounds:
-        folder = one.folder / "in"
-        entries = grown(folder, one.random)
-        with logged() as messages:
-            found = read_all(lambda folder=folder: load_dataset(f"folder:{folder}").documents())
-        if isinstance(found, list):
-            captioned = [document for document in found if document.image is not None and document.text is not None]
-            assert len(found) + len(captioned) + counted(messages) == entries, (messages, found)
+        entries = grown(one.folder / "in", one.random)
+        found, skipped, messages = documents_and_skipped(one.folder / "in")
+        if found:
+            assert len(found) + len(captioned(found)) + skipped == entries, (messages, found)
         rounds.count("odd folders")
 
 
@@ -241,9 +229,6 @@ def grown(folder: Path, random: Random) -> int:
                 path.symlink_to(folder.parent / "outside.png")
     (folder.parent / "outside.png").write_bytes(b"text")
     return entries
-
-
-# ---- lines, tables, captions, pictures
 
 
 def test_damaged_gzip_is_the_same_documents_or_an_error(rounds: Rounds) -> None:
@@ -364,12 +349,10 @@ def test_broken_pictures_are_pictures_or_one_line(rounds: Rounds) -> None:
             suffix = one.random.choice(formats)
             path = one.folder / f"a{suffix}"
             path.write_bytes(damaged(one.random, pictured(suffix)))
-            with suppress(DataError):
-                try:
-                    assert open_image(path).mode == "RGB"
-                except DataError as error:
-                    assert one_line(error).startswith(str(path))
-                    raise
+            try:
+                assert open_image(path).mode == "RGB"
+            except DataError as error:
+                assert one_line(error).startswith(str(path))
             rounds.count("broken pictures")
 
 
@@ -387,7 +370,6 @@ def pictured(suffix: str) -> bytes:
 
 def test_commands_end_with_one_line(rounds: Rounds) -> None:
     """`encode` by command over damaged corpora: exit code 0 with the counted documents, else one line."""
-    app = make_app(command)
     rows = [{"_id": f"d{n}", "text": f"text {n}", "metadata": {"year": n}} for n in range(6)]
     whole = "".join(json.dumps(row) + "\n" for row in rows).encode()
     for one in rounds:
@@ -395,21 +377,18 @@ def test_commands_end_with_one_line(rounds: Rounds) -> None:
         path = one.folder / "in/corpus.jsonl"
         for number in range(6):
             path.write_bytes(hostile(whole, path, one.random))
-            output = one.folder / f"out{number}"
-            arguments = ["--corpus", f"folder:{path.parent}", "--encoder", "bm25", "--output", str(output)]
-            arguments += one.random.choice([[], ["--store-metadata"], ["--escape-ids", "--compress"]])
-            result = CliRunner().invoke(app, [*arguments, "--format", "json"])
-            if result.exit_code:
-                assert result.exception is not None
-                one_line(result.exception)
+            output, corpus = one.folder / f"out{number}", f"folder:{path.parent}"
+            options = one.random.choice([[], ["--store-metadata"], ["--escape-ids", "--compress"]])
+            arguments = ["--corpus", corpus, "--encoder", "bm25", "--output", output, *options, "--format", "json"]
+            try:
+                report = json.loads(invoked(command, *arguments))
+            except LexvlError as error:
+                one_line(error)
                 assert not (output / "manifest.json").exists()
             else:
-                found = load_dataset(f"folder:{path.parent}", escape_ids="--escape-ids" in arguments).documents()
-                assert json.loads(result.stdout)["documents"] == len(list(found))
+                documents = load_dataset(corpus, escape_ids="--escape-ids" in options).documents()
+                assert report["documents"] == len(list(documents))
             rounds.count("commands")
-
-
-# ---- inputs that change
 
 
 @pytest.fixture

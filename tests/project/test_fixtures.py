@@ -7,16 +7,15 @@ import json
 import logging
 import shlex
 import shutil
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from invoking import invoked
+from word_towers import rows_of
 
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import INDEX_DIGESTS
@@ -67,9 +66,8 @@ def place(checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def invoke(module: str, *arguments: str) -> str:
-    """Runs a command in this process; what it prints."""
-    command = import_module(module).command
-    return CliRunner().invoke(make_app(command), list(arguments), catch_exceptions=False).stdout
+    """What a command prints that runs in this process."""
+    return invoked(import_module(module).command, *arguments)
 
 
 def again(name: str, output: str) -> None:
@@ -101,21 +99,6 @@ def encoder_of(name: str) -> str:
     path = FIXTURES / name
     manifest = path / "manifest.json" if path.is_dir() else path.with_name(f"{path.name}.manifest.json")
     return str(read(manifest)["encoder"]["name"])
-
-
-def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """The rows of all shards of a folder, in order."""
-    rows: list[dict[str, Any]] = []
-    for path in sorted((folder / "docs").iterdir()):
-        if path.suffix == ".parquet":
-            from pyarrow import parquet
-
-            rows += parquet.read_table(path).to_pylist()
-        else:
-            content = path.read_bytes()
-            lines = gzip.decompress(content) if path.suffix == ".gz" else content
-            rows += map(json.loads, lines.splitlines())
-    return rows
 
 
 def close(found: dict[str, float], expected: dict[str, float]) -> bool:
@@ -358,7 +341,7 @@ def test_an_index_explains_and_shows(place: Path) -> None:
 
 def test_the_public_functions_read_them(place: Path) -> None:
     topics = list(load_dataset("beir:texts").topics())
-    found: Iterator[Any] = search_index("indexes/bag", topics, hits=3, remove_query=True, device="cpu")
+    found = search_index("indexes/bag", topics, hits=3, remove_query=True, device="cpu")
     lines = [f"{d.query_id}\t{d.doc_id}\t{d.rank}\n" for documents in found for d in documents]
     assert "".join(lines) == (place / "runs/msmarco.tsv").read_text()
 

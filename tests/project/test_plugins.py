@@ -188,11 +188,7 @@ def test_the_core_needs_no_plugin(copy, tmp_path, name) -> None:
     plugin.rename(tmp_path / "away")
     try:
         printed = run_all(
-            copy,
-            "import|lexvl_anserini",
-            "import|lexvl_eval",
-            "lexvl_anserini|--help",
-            *(() if name else LINE),
+            copy, "import|lexvl_anserini", "import|lexvl_eval", "lexvl_anserini|--help", *(() if name else LINE)
         )
     finally:
         (tmp_path / "away").rename(plugin)

@@ -29,11 +29,7 @@ LIBRARIES = [
 
 # What stays: Pillow's warnings are silenced for all threads; Java has handlers of its own, but Python's of Ctrl-C; the
 # measures of ranx run on its threads of numba, because those of OpenMP would set the number that torch shares.
-REMAINS = {
-    "encode pictures": ["warnings"],
-    "index lexical": ["signals of the kernel"],
-    "evaluate": ["numba layer"],
-}
+REMAINS = {"encode pictures": ["warnings"], "index lexical": ["signals of the kernel"], "evaluate": ["numba layer"]}
 
 
 def state() -> dict[str, Any]:

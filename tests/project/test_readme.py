@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from declared import ROOT
 
 # Words that compare. "More" and "most" before a noun do not ("say more", "most datasets are for research").
 COMPARES = re.compile(
@@ -15,20 +14,15 @@ COMPARES = re.compile(
     r"than|half of|twice|same ranking|\d times|as \w+ as)\b",
     re.IGNORECASE,
 )
-
 # What a measure gives: percent, decimals but for versions (3.11, 0.3.0, BY-SA 4.0), and multiples.
 FIGURE = re.compile(
     r"(?<![\w.-])(?<!-SA )(?:\d+(?:\.\d+)?(?= %)|(?!3\.1[1-4]\b)\d*\.\d+(?![\d.]*[.-]\w)|\d+(?= times))"
 )
-
 # Numbers of a sentence that compares: all of them, without those inside words (nDCG@10, top2).
 NUMBER = re.compile(r"(?<![\w@.-])(?:\d{1,3}(?:,\d{3})+|\d*\.?\d+)(?![\w-]|\.\d)")
-
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
-
 # A row of a table whose first cell names a former state; its figures are not those of this version.
 FORMER = re.compile(r"^\|[^|]*\bbefore\b.*$", re.MULTILINE)
-
 # A command with its program, or by its name and an option.
 COMMAND = re.compile(
     r"(?:^|`)(?:lexvl [a-z]|python -m (?:lexvl_anserini|eval)\.|bash runs/|[a-z][a-z-]* --[a-z])", re.MULTILINE
@@ -123,10 +117,7 @@ lexvl efficiency --suite search
         ("It takes 0.41 of 2,000 ([table](docs/page.md#speed-and-size)).", "2,000 is not in"),
         ("It takes 0.41 ([table](docs/page.md#size)).", "has no section size"),
         ("It takes 0.41 ([table](docs/page.md#bare)).", "has no figure, or no command"),
-        (
-            "* One.\n* **Fast.** 0.41 of 1,000\n  ([table](docs/page.md#speed-and-size)). Python 3.11 says so.",
-            None,
-        ),
+        ("* One.\n* **Fast.** 0.41 of 1,000\n  ([table](docs/page.md#speed-and-size)). Python 3.11 says so.", None),
     ],
 )
 def test_a_comparison_needs_its_figure(sentence: str, expected: str | None, tmp_path: Path) -> None:

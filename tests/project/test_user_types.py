@@ -23,9 +23,8 @@ def test_a_program_passes_a_strict_type_checker(tmp_path: Path):
     wrong = tmp_path / "wrong.py"
     text = text.replace('index.search("a boat", k=2)', 'index.search("a boat", k="2")')
     wrong.write_text(text.replace("batch_size=8", "prompt='query: '"))
-    options = ["--strict", "--follow-imports=silent", "--warn-unused-ignores", "--cache-dir=/dev/null"]
-    options.append("--config-file=")
-    command = [sys.executable, "-m", "mypy", *options, str(PROGRAM), str(wrong)]
+    options = "--strict --follow-imports=silent --warn-unused-ignores --cache-dir=/dev/null --config-file="
+    command = [sys.executable, "-m", "mypy", *options.split(), str(PROGRAM), str(wrong)]
     environment = {**os.environ, "MYPYPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     errors = [line for line in done.stdout.splitlines() if "error:" in line]

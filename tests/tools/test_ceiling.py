@@ -42,9 +42,6 @@ def wordings(scene, slot, *about):
     return {fact.wording for fact in possible_facts(scene) if fact.slot is slot and fact.about == about}
 
 
-# --- outcomes -------------------------------------------------------------------------------------------------------
-
-
 def test_outcomes_are_those_of_every_path():
     assert outcomes(lambda draws: draws.choice("abc") + (draws.choice("xy") if draws.chance(5) else "")) == {
         *"abc", "ax", "ay", "bx", "by", "cx", "cy"
@@ -54,9 +51,6 @@ def test_outcomes_are_those_of_every_path():
     assert outcomes(lambda draws: draws.between(3, 5)) == {3, 4, 5}
     assert outcomes(lambda draws: draws.weighted({"a": 1, "b": 2})) == {"a", "b"}
     assert outcomes(lambda draws: "always") == {"always"}
-
-
-# --- what can be mentioned ------------------------------------------------------------------------------------------
 
 
 def test_slots_offer_what_the_tables_have_for_a_scene():
@@ -86,9 +80,6 @@ def test_inverted_scenes_are_described_from_the_landmark():
     assert inverted(SEAT) is None
     assert inverted(scene._replace(relation="on")) is None
     assert len(readings(SEAT)) == 1
-
-
-# --- agreement ------------------------------------------------------------------------------------------------------
 
 
 def test_ambiguous_words_agree_with_all_they_can_mean():
@@ -180,9 +171,6 @@ def test_captions_agree_with_those_scenes_of_which_they_could_be_written(listed,
             others = {number for number in range(1000) if agreeing >> number & 1}
             for number in {*some, *others}:
                 assert derivable(description.text, listed[number]) == (number in others), (description, listed[number])
-
-
-# --- figures --------------------------------------------------------------------------------------------------------
 
 
 def test_best_recall_by_hand():

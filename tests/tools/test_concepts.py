@@ -14,17 +14,7 @@ from world import concepts as image_concepts
 from world.commands import print_concepts
 from world.concepts import ConceptFrequencies, concept_means, count_correct, sample
 from world.grammar import captions
-from world.meanings import (
-    Concept,
-    Meaning,
-    concepts_in,
-    distinct,
-    lexicon,
-    meaning_of,
-    meanings,
-    named,
-    words_of,
-)
+from world.meanings import Concept, Meaning, concepts_in, distinct, lexicon, meaning_of, meanings, named, words_of
 from world.scenes import Scene, Thing, scenes
 
 from lexvl_anserini.cli import make_app
@@ -48,9 +38,6 @@ def vague(*concepts: tuple[str, str]) -> Meaning:
 
 def found(*terms: str, places: int = 10) -> list[Meaning]:
     return distinct(meanings(terms), places)
-
-
-# --- what a word means ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -77,9 +64,6 @@ def test_every_thing_of_the_world_can_be_named():
     for scene in scenes("val"):
         for concept in concepts_in(scene):
             assert concept.sort not in ("object", "colour", "place", "weather", "time") or concept in nameable
-
-
-# --- distinct concepts ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -110,9 +94,6 @@ def test_places_are_few_and_disjoint_where_they_are_sure(terms, places):
     assert all(one.senses for one in told)
 
 
-# --- right and wrong ------------------------------------------------------------------------------------------------
-
-
 def test_a_tally_by_hand():
     # boats and a house, right; a dog, wrong; seat names nothing; finned neither; zebra and photo are never right
     told = found("vessel", "sailboat", "seat", "home", "scarlet", "puppy", "finned", "zebra", "photo", "green", "ocean")
@@ -133,9 +114,6 @@ def test_a_row_by_hand():
     assert one.weather == pytest.approx(1 / 3)
     with pytest.raises(ValueError, match="zip"):
         concept_means("short", pictures[:2], [HARBOUR, OTHER, OTHER])
-
-
-# --- the rankings beside it -----------------------------------------------------------------------------------------
 
 
 def test_what_is_likely_is_counted_in_captions():
@@ -160,9 +138,6 @@ def test_a_sample_is_of_different_pictures_and_repeatable():
     for images in (0, 1, 1001):
         with pytest.raises(UsageError, match=f"--images {images}: expected 2 to 1000"):
             sample(1000, images, 1)
-
-
-# --- the command ----------------------------------------------------------------------------------------------------
 
 
 class Namer:

@@ -53,9 +53,6 @@ def edit(folder, name, old, new):
     path.write_text(text.replace(old, new, 1))
 
 
-# --- adding a thing -------------------------------------------------------------------------------------------------
-
-
 def test_a_thing_is_added_by_data_alone(folder, use):
     with (folder / "creatures.yaml").open("a") as file:
         file.write(FOX)
@@ -70,9 +67,6 @@ def test_a_thing_is_added_by_data_alone(folder, use):
         assert scene.subject.colour in ("red", "orange")
         assert any(words & set(caption.lower().strip(".").split()) for caption in captions(scene))
         assert draw(scene).shape == (64, 64, 3)
-
-
-# --- mistakes -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -118,9 +112,6 @@ def test_a_mistake_in_a_drawing_names_its_line(folder, use):
     where = rf"creatures.yaml \(bird\): flying line {line}"
     with pytest.raises(DataError, match=f"{where}: .*; did you mean 'dark'"):
         rasterise(world().kinds["bird"].drawings["flying"][0])
-
-
-# --- the drawing language -------------------------------------------------------------------------------------------
 
 
 def shapes(text, pose=None):

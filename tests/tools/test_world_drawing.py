@@ -42,9 +42,6 @@ def scene_of(subject, place="beach", weather="clear", time="day", number=3, **ot
     return Scene("train", number, place, weather, time, subject, **given)
 
 
-# --- shapes ---------------------------------------------------------------------------------------------------------
-
-
 def area(text):
     """Covered units of a drawing on a field of 4 x 4."""
     drawing = rasterise(Sketch("4,4 plain\n" + text))
@@ -87,9 +84,6 @@ def test_every_drawing_is_of_known_shapes_and_not_empty():
         assert rasterise(sketch).used
 
 
-# --- canvas ---------------------------------------------------------------------------------------------------------
-
-
 def block(material):
     return Drawing(2, 2, np.full((2, 2), MATERIALS.index(material), np.uint8), ((material, MATERIALS.index(material)),))
 
@@ -120,9 +114,6 @@ def test_painting_outside_the_image_and_the_clip_does_nothing():
     assert (image[:, 2:] == 10).all()
 
 
-# --- tables ---------------------------------------------------------------------------------------------------------
-
-
 def test_every_kind_has_a_drawing_for_each_pose():
     for kind, look in KINDS.items():
         for pose in {pose for some in look.poses.values() for pose in some} or {None}:
@@ -130,9 +121,6 @@ def test_every_kind_has_a_drawing_for_each_pose():
             if kind in ("dog", "cat", "horse", "cow", "sheep", "rabbit"):
                 assert all(sketch is look.drawings[pose][0] for sketch in looks(kind, pose))
     assert len({plan(person("man", pose)) for pose in WORLD.poses}) == len(WORLD.poses)
-
-
-# --- composition ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -171,9 +159,6 @@ def test_things_stand_as_the_relation_says(composed):
             assert placed[-1].role == "subject"
         if scene.relation == "behind":
             assert placed[-1].role == "landmark"
-
-
-# --- images ---------------------------------------------------------------------------------------------------------
 
 
 def test_pixels_are_the_same_on_every_machine(drawn):
@@ -220,9 +205,6 @@ def test_the_mean_colour_alone_does_not_give_the_place(drawn):
     distance = ((means[test][:, None] - np.array([centres[name] for name in names])) ** 2).sum(2)
     found = [names[nearest] for nearest in distance.argmin(1)]
     assert sum(a == b for a, b in zip(found, where[test], strict=True)) / 300 < 0.5
-
-
-# --- files ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
