@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import configparser
 from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
+SITE = ROOT / "docs/site"
 OURS = "lexvl-anserini"
 # Modules of six lines, `python -m lexvl_anserini.train`, which forward to commands of plug-ins.
 FORWARDERS = {"train.py", "photos.py", "mine.py", "demo.py"}
@@ -57,3 +60,11 @@ def package_of(module: str) -> str:
 def packages(extra: str | None = None) -> set[str]:
     """The names of `requirements`."""
     return {canonicalize_name(needed.name) for needed in requirements(extra)}
+
+
+def load_from_site(name: str) -> Any:
+    """A module of docs/site, which is no package."""
+    spec: Any = spec_from_file_location(f"lexvl_docs_{name}", SITE / f"{name}.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

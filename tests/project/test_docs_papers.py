@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
 import pytest
 import typer
+from declared import ROOT, SITE, load_from_site
 
 from eval.reproduce import command
 from eval.reproduction.published import find_expected_folder, load_published_tables, read_tables
@@ -19,22 +18,11 @@ from lexvl_anserini.cli import make_app
 
 pytestmark = pytest.mark.extended
 
-ROOT = Path(__file__).parents[2]
-SITE = ROOT / "docs" / "site"
-
-
-def loaded(name):
-    """A module of docs/site, which is no package."""
-    pytest.importorskip("lexvl_eval", reason="the package is not installed: pip install -e .")
-    spec = spec_from_file_location(f"lexvl_docs_{name}", SITE / f"{name}.py")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 @pytest.fixture(scope="module")
 def papers():
-    return loaded("papers")
+    pytest.importorskip("lexvl_eval", reason="the package is not installed: pip install -e .")
+    return load_from_site("papers")
 
 
 PAPER = """\

@@ -8,34 +8,24 @@ import json
 import re
 import subprocess
 import sys
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
-from pathlib import Path
+from importlib.util import find_spec
 
 import pytest
+from declared import ROOT, SITE, load_from_site
 
 import lexvl_anserini
 
 pytestmark = pytest.mark.extended
 
-ROOT = Path(__file__).parents[2]
-SITE = ROOT / "docs" / "site"
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 API = sorted((ROOT / "docs" / "api").glob("*.md"))
 # What only the extras [adapters] and [docs] install.
 OPTIONAL = {"pyterrier", "langchain_core", "IPython"}
 
 
-def loaded(name):
-    """A module of docs/site, which is no package."""
-    spec = spec_from_file_location(f"lexvl_docs_{name}", SITE / f"{name}.py")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-check, conf, pages = loaded("check"), loaded("conf"), loaded("pages")
+check, conf, pages = map(load_from_site, ("check", "conf", "pages"))
 sys.modules.setdefault("pages", pages)  # as `docs/site/build.py` finds it
-notebooks, drawings = loaded("notebooks"), loaded("drawings")
+notebooks, drawings = map(load_from_site, ("notebooks", "drawings"))
 
 
 def cells(page):
@@ -43,22 +33,11 @@ def cells(page):
     return re.findall(r"^```\{code-cell\}[^\n]*\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
-def python_of(page):
-    """The Python of a tutorial's cells, as one module."""
-    return "\n".join(cell for cell in cells(page) if not cell.startswith("%%"))
-
-
-def test_the_contents_name_every_page_once_and_no_other():
+def test_the_contents_name_every_page_once_and_no_other(tmp_path):
     collected = {str(file.with_suffix("")) for file in pages.files_of_the_site() if file.suffix == ".md"} - {"README"}
     assert sorted(pages.listed()) == sorted(collected)
-
-
-def test_links_in_code_are_no_links():
     text = "[a](one.md#x) `[b](two.md)` [c](https://x.example)\n```\n[d](three.md)\n```\n[e](#here) [f](four.png)\n"
-    assert list(pages.links(text)) == ["one.md", "four.png"]
-
-
-def test_collected_pages_keep_their_places(tmp_path):
+    assert list(pages.links(text)) == ["one.md", "four.png"], "links in code are no links"
     pages.collect(tmp_path)
     assert (tmp_path / "index.md").read_text().endswith(pages.CONTENTS.read_text())
     assert (tmp_path / "docs/serving.png").read_bytes() == (ROOT / "docs/serving.png").read_bytes()
@@ -78,9 +57,12 @@ def test_texts_for_programs_lead_to_pages_of_the_site(tmp_path):
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
-def test_tutorials_use_names_that_exist(page):
-    source = python_of(page)
-    for node in ast.walk(ast.parse(source)):
+def test_tutorials_are_notebooks_of_names_that_exist(page):
+    """Their commands can fail."""
+    assert pages.NOTEBOOK.match(page.read_text(encoding="utf-8"))
+    code = [cell for cell in cells(page) if not cell.startswith("%%")]
+    assert {cell.splitlines()[0] for cell in cells(page) if cell.startswith("%")} <= {"%%bash -e"}
+    for node in ast.walk(ast.parse("\n".join(code))):
         if isinstance(node, ast.Import):
             assert all(find_spec(alias.name) for alias in node.names), ast.unparse(node)
         elif isinstance(node, ast.ImportFrom) and node.module.split(".")[0] not in OPTIONAL:
@@ -88,39 +70,15 @@ def test_tutorials_use_names_that_exist(page):
             for alias in node.names:
                 assert hasattr(module, alias.name) or find_spec(f"{module.__name__}.{alias.name}"), ast.unparse(node)
     # Names that are not defined, or not used.
-    done = subprocess.run(
-        [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F", "--line-length", "120", "-"],
-        input=source,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F", "--line-length", "120", "-"]
+    done = subprocess.run(command, input="\n".join(code), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
-
-
-@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
-def test_tutorials_are_notebooks_whose_commands_can_fail(page):
-    assert pages.NOTEBOOK.match(page.read_text(encoding="utf-8"))
-    magics = [cell.splitlines()[0] for cell in cells(page) if cell.startswith("%")]
-    assert set(magics) <= {"%%bash -e"}
 
 
 @pytest.mark.parametrize("name", ["chart.svg", "python.svg", "licence.svg"])
 def test_drawings_are_those_of_the_tables(name):
     drawn = drawings.drawings()[name]
     assert (drawings.FOLDER / name).read_text(encoding="utf-8") == drawn, "draw anew: python docs/site/drawings.py"
-
-
-def test_the_chart_has_each_ratio_at_its_place():
-    """The axis is logarithmic, and what others do faster is drawn too."""
-    assert drawings.ratios("1.61 (1.54 to 1.67)") == [(1.61, 1.54, 1.67)]
-    assert drawings.ratios("0.41, 0.39") == [(0.41, 0.41, 0.41), (0.39, 0.39, 0.39)]
-    assert drawings.x_of(0.3) == drawings.LEFT and drawings.x_of(100) == drawings.RIGHT
-    assert drawings.x_of(50) - drawings.x_of(5) == pytest.approx(drawings.x_of(10) - drawings.x_of(1), abs=0.2)
-    groups = drawings.bars(drawings.TABLES.read_text(encoding="utf-8"))
-    found = {system: bar for group, rows in groups.items() if "mixtures" in group for system, *bar in rows}
-    assert [ratio.value for ratio in found["SINDI, exact"]] == [1.83, 1.34]
-    assert found["Seismic, 99 % of the hits"][0] == (0.46, 0.43, 0.53)
 
 
 NOTEBOOK = {
@@ -146,15 +104,6 @@ def test_a_notebook_installs_first_and_leads_to_colab():
     assert "colab" not in about["source"] and text["source"] == "# A\n[b] and [c](https://c.example) and [d]"
 
 
-def test_a_site_has_its_notebooks_by_name(tmp_path):
-    (tmp_path / "_downloads/0f").mkdir(parents=True)
-    (tmp_path / "_downloads/0f/a.ipynb").write_text(json.dumps(NOTEBOOK))
-    [written] = notebooks.finish(tmp_path, "")
-    assert written == tmp_path / "notebooks/a.ipynb"
-    assert written.read_bytes() == (tmp_path / "_downloads/0f/a.ipynb").read_bytes()
-    assert len(json.loads(written.read_text())["cells"]) == 5
-
-
 def documented(page):
     """The dotted names that an API page shows."""
     return re.findall(r"^\.\. auto(?:class|function):: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
@@ -172,11 +121,9 @@ def test_the_reference_shows_names_that_exist(page):
     for name in names:
         module, _, member = name.rpartition(".")
         try:
-            found = getattr(importlib.import_module(module), member)
+            assert getattr(importlib.import_module(module), member).__doc__, f"{name} has no docstring"
         except ModuleNotFoundError as error:
             assert error.name in OPTIONAL, error
-            continue
-        assert found.__doc__, f"{name} has no docstring"
 
 
 def test_columns_of_fields_become_lists():
@@ -199,20 +146,20 @@ def test_a_good_site_has_no_problem(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "page,problem",
+    ("page", "problem"),
     [
-        ('<a href="no.html">x</a>', "index.html: the link no.html leads to no file"),
-        ('<a href="#no">x</a>', "index.html: the link #no leads to no anchor"),
-        ('<img src="no.png">', "index.html: loads no.png, which does not exist"),
-        ('<script src="https://x.example/a.js">', "index.html: loads https://x.example/a.js from another host"),
-        ('<link href="//x.example/a.css">', "index.html: loads //x.example/a.css from another host"),
-        ("<style>@import 'https://x.example/a';</style>", "index.html: loads https://x.example/a from another host"),
-        ('<p style="background: url(no.png)">', "index.html: loads no.png, which does not exist"),
-        ('<img srcset="no.png 2x">', "index.html: loads no.png, which does not exist"),
+        ('<a href="no.html">x</a>', "the link no.html leads to no file"),
+        ('<a href="#no">x</a>', "the link #no leads to no anchor"),
+        *((page, "loads no.png, which does not exist") for page in (
+            '<img src="no.png">', '<p style="background: url(no.png)">', '<img srcset="no.png 2x">'
+        )),
+        ('<script src="https://x.example/a.js">', "loads https://x.example/a.js from another host"),
+        ('<link href="//x.example/a.css">', "loads //x.example/a.css from another host"),
+        ("<style>@import 'https://x.example/a';</style>", "loads https://x.example/a from another host"),
     ],
 )  # fmt: skip
 def test_the_check_finds_what_is_wrong(tmp_path, page, problem):
-    assert site_of(tmp_path, index_html=page) == [problem]
+    assert site_of(tmp_path, index_html=page) == [f"index.html: {problem}"]
 
 
 @pytest.mark.heavy

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 
 import pytest
-from typer.testing import CliRunner
+from invoking import invoked
 from world import facts, grammar
 from world.catalogue import world
 from world.ceiling import FactIndex, best_recall, ceiling
@@ -18,7 +18,6 @@ from world.facts import Fact, Pen, inverted, possible_facts, readings
 from world.grammar import captions, descriptions
 from world.scenes import Scene, Thing, scenes
 
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UnknownName
 
 pytestmark = pytest.mark.extended
@@ -38,10 +37,6 @@ def index(listed):
     return FactIndex(listed)
 
 
-def wordings(scene, slot, *about):
-    return {fact.wording for fact in possible_facts(scene) if fact.slot is slot and fact.about == about}
-
-
 def test_outcomes_are_those_of_every_path():
     assert outcomes(lambda draws: draws.choice("abc") + (draws.choice("xy") if draws.chance(5) else "")) == {
         *"abc", "ax", "ay", "bx", "by", "cx", "cy"
@@ -53,23 +48,35 @@ def test_outcomes_are_those_of_every_path():
     assert outcomes(lambda draws: "always") == {"always"}
 
 
-def test_slots_offer_what_the_tables_have_for_a_scene():
-    assert wordings(SEAT, facts.noun, "subject") == {"bench", "seat", "long seat", "park bench"}
-    assert wordings(SEAT, facts.colour, "subject") == {"red", "crimson", "scarlet"}
-    assert wordings(SEAT, facts.count, "subject") == {"a", "one", "a single", "a lone"}
-    assert wordings(SEAT, facts.size, "subject") == set()
-    assert wordings(SEAT, facts.noun, "landmark") == wordings(SEAT, facts.link, 0) == set()
-    large = SEAT._replace(subject=replace(BENCH, count=2, size="large"))
-    assert wordings(large, facts.noun, "subject") == {"benches", "seats", "long seats", "park benches"}
-    assert wordings(large, facts.count, "subject") == {"two", "a pair of", "a couple of"}
-    assert wordings(large, facts.size, "subject") == {"large", "big", "huge"}
+LARGE = SEAT._replace(subject=replace(BENCH, count=2, size="large"))
+HOLDING = SEAT._replace(
+    subject=Thing("man", None, 1, "medium"),
+    pose=None,
+    relation="holding",
+    landmark=Thing("umbrella", "red", 1, "medium"),
+)
 
 
-def test_actions_are_links():
-    rider = SEAT._replace(subject=Thing("man", None, 1, "medium"), pose=None, relation="holding")
-    rider = rider._replace(landmark=Thing("umbrella", "red", 1, "medium"))
-    assert wordings(rider, facts.link, 0) == {"holding", "under", "carrying", "sheltered by"}
-    assert wordings(rider, facts.link, 1) == {"holds", "is under", "carries", "is sheltered by"}
+@pytest.mark.parametrize(
+    ("scene", "slot", "about", "expected"),
+    [
+        (SEAT, facts.noun, "subject", {"bench", "seat", "long seat", "park bench"}),
+        (SEAT, facts.colour, "subject", {"red", "crimson", "scarlet"}),
+        (SEAT, facts.count, "subject", {"a", "one", "a single", "a lone"}),
+        (SEAT, facts.size, "subject", set()),
+        (SEAT, facts.noun, "landmark", set()),
+        (SEAT, facts.link, 0, set()),
+        (LARGE, facts.noun, "subject", {"benches", "seats", "long seats", "park benches"}),
+        (LARGE, facts.count, "subject", {"two", "a pair of", "a couple of"}),
+        (LARGE, facts.size, "subject", {"large", "big", "huge"}),
+        (HOLDING, facts.link, 0, {"holding", "under", "carrying", "sheltered by"}),
+        (HOLDING, facts.link, 1, {"holds", "is under", "carries", "is sheltered by"}),
+    ],
+)
+def test_slots_offer_what_the_tables_have_for_a_scene(scene, slot, about, expected):
+    """Actions are links."""
+    found = {fact.wording for fact in possible_facts(scene) if fact.slot is slot and fact.about == (about,)}
+    assert found == expected
 
 
 def test_inverted_scenes_are_described_from_the_landmark():
@@ -164,12 +171,11 @@ def derivable(text, scene):
 
 def test_captions_agree_with_those_scenes_of_which_they_could_be_written(listed, index):
     """The grammar itself is the judge: it is run along all its paths, facts play no part."""
-    some = range(0, 1000, 8)
     for scene in listed[3::125]:
         for description in descriptions(scene)[:2]:
             agreeing = index.agreeing(description.facts)
             others = {number for number in range(1000) if agreeing >> number & 1}
-            for number in {*some, *others}:
+            for number in {*range(0, 1000, 8), *others}:
                 assert derivable(description.text, listed[number]) == (number in others), (description, listed[number])
 
 
@@ -188,12 +194,10 @@ def test_ceiling_of_the_test_split():
 
 
 def test_command():
-    result = CliRunner().invoke(make_app(print_ceiling), ["--split", "val", "--format", "json"])
-    assert result.exit_code == 0, result.output
-    [row] = json.loads(result.stdout)
+    [row] = json.loads(invoked(print_ceiling, "--split", "val", "--format", "json"))
     assert (row["split"], row["captions"]) == ("val", 5000)
-    table = CliRunner().invoke(make_app(print_ceiling), ["--split", "val"]).stdout
+    table = invoked(print_ceiling, "--split", "val")
     assert table.splitlines()[1].split()[:2] == ["val", "5,000"]
     assert f"{100 * row['r_at_1']:.1f}" in table
     with pytest.raises(UnknownName, match="unknown split of demo 'tset'; did you mean 'test'"):
-        CliRunner().invoke(make_app(print_ceiling), ["--split", "tset"], catch_exceptions=False)
+        invoked(print_ceiling, "--split", "tset")
