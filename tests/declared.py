@@ -1,4 +1,4 @@
-"""What setup.cfg declares, and the packages that modules are of."""
+"""The checkout: its commands and test data, what setup.cfg declares, and the packages that modules are of."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from lexvl_anserini import cli
+
 ROOT = Path(__file__).parents[1]
 SITE = ROOT / "docs/site"
+GOLDEN = ROOT / "tests/golden"
+SHARED = ROOT.parent / "shared"
 OURS = "lexvl-anserini"
 # Modules of six lines, `python -m lexvl_anserini.train`, which forward to commands of plug-ins.
 FORWARDERS = {"train.py", "photos.py", "mine.py", "demo.py"}
@@ -31,6 +35,9 @@ def requirements(extra: str | None = None) -> Iterator[Requirement]:
         else:
             yield needed
 
+
+# The modules of commands by name; lexvl_eval is the folder eval/.
+COMMANDS = {name: row.module.replace("lexvl_eval", "eval", 1) for name, row in cli.COMMANDS.items()}
 
 REQUIREMENTS = [*requirements(), *(needed for extra in EXTRAS for needed in requirements(extra))]
 

@@ -14,7 +14,7 @@ from pyarrow import parquet
 from scipy import sparse
 
 from lexvl_anserini.data.dataset import Dataset
-from lexvl_anserini.data.pictures.images import FAIL
+from lexvl_anserini.data.pictures.images import FAIL, read_images
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Document, Vocabulary
 from lexvl_anserini.shards import writing
@@ -53,6 +53,21 @@ class DenseTower(WordTower):
 
 class TextTower(WordTower):
     kind = "text"
+
+
+class PictureTower(WordTower):
+    """Weight of a term: a share of the picture's red, so that a vector shows which picture it is of."""
+
+    def read(self, document):
+        return document.image
+
+    def weights(self, inputs, batch_size=32, progress=lambda n: None, on_error=FAIL):
+        matrix = np.zeros((len(inputs), len(TERMS)), dtype=np.float32)
+        pictures = read_images(inputs, workers=2, on_error=on_error)
+        for picture in pictures:
+            matrix[picture.position, [0, -1]] = np.asarray(picture.value)[0, 0, 0] / 255, 1
+            progress(1)
+        return sparse.csr_matrix(matrix)
 
 
 def model_of(tower: Any = None, **changes: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from damage import damaged
+from tiny_encoders import Runs
 
 CODE = "open({mark!r}, 'w').close()"
 
@@ -94,16 +95,6 @@ def renamed(random: Random, folder: Path, mark: Path) -> None:
     path.write_text(json.dumps(content))
 
 
-class Runs:
-    """Pickles as the call of a function, by the opcodes GLOBAL and REDUCE."""
-
-    def __init__(self, mark: Path):
-        self.mark = mark
-
-    def __reduce__(self) -> Any:
-        return exec, (CODE.format(mark=str(self.mark)),)
-
-
 def hostile_pickles(mark: Path) -> list[bytes]:
     """Pickles that call a function, by every opcode that can, each a dictionary with harmless things first."""
     source = CODE.format(mark=str(mark)).encode()
@@ -146,7 +137,8 @@ def planted(random: Random, folder: Path, mark: Path) -> None:
     if kind == 0:
         path.write_bytes(data)
     elif kind == 1:
-        inner: Any = {"state_dict": {"a": torch.ones(2), "b": Runs(mark)}, "args": {"x": [1, Runs(mark)]}}
+        call = Runs(exec, CODE.format(mark=str(mark)))
+        inner: Any = {"state_dict": {"a": torch.ones(2), "b": call}, "args": {"x": [1, call]}}
         torch.save(inner, path, _use_new_zipfile_serialization=random.random() < 0.5)
     elif kind == 2:
         with zipfile.ZipFile(path, "w") as out:

@@ -15,7 +15,7 @@ from types import ModuleType
 
 import pytest
 import typer
-from checkout import COMMANDS
+from declared import COMMANDS
 
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.encoders import cards

@@ -109,15 +109,16 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 def as_html(text: str) -> str:
     """What Sphinx makes of the raw parts of a page, near enough for its script."""
-    raw = re.findall(r"^```\{raw\} html\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    raw = "".join(re.findall(r"^```\{raw\} html\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
     style, script = ((SITE / "static" / name).read_text() for name in ("site.css", "papers.js"))
-    return f"<!doctype html><style>{style}</style>{''.join(raw)}<script>{script}</script>"
+    without = re.sub(r"<script src[^>]+></script>", "", raw)
+    return f"<!doctype html><style>{style}</style>{without}<script>{script}</script>"
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 def test_two_clicks_copy_the_command_and_filters_hide_rows(papers, tables, tmp_path):
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
-    (tmp_path / "page.html").write_text(re.sub(r"<script src[^>]+></script>", "", as_html(papers.page_of(tables, {}))))
+    (tmp_path / "page.html").write_text(as_html(papers.page_of(tables, {})))
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
         context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
