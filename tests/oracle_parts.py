@@ -257,6 +257,12 @@ def bert_shapes(prefix: str, size: int, width: int, layers: int, inner: int, pos
     return shapes | norm_shapes(width, *norms)
 
 
+def config_shapes(prefix: str, config: Any) -> Shapes:
+    """Those of a BERT's configuration."""
+    sizes = (config.vocab_size, config.hidden_size, config.num_hidden_layers, config.intermediate_size)
+    return bert_shapes(prefix, *sizes, config.max_position_embeddings)
+
+
 def bert(
     weights: dict[str, Tensor],
     prefix: str,

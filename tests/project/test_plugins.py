@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from declared import EXTRAS, ROOT, SETUP, package_of, packages
+from invoking import read_output, run_process
 
 from lexvl_anserini import cli
 from lexvl_anserini.cli import COMMANDS
@@ -47,8 +46,7 @@ def run_all(folder: Path, *commands: str, isolated: bool = True) -> str:
     command = [sys.executable, *(["-S"] if isolated else []), "-P", "-m", "run_all"]
     # Lucene's postings spare the process the kernels, which numba compiles anew for each folder.
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "LEXVL_POSTINGS": "lucene"}
-    process: Any = {"cwd": folder, "env": environ, "capture_output": True, "text": True, "timeout": 900}
-    done = subprocess.run(command, input="\n".join(commands), check=False, **process)
+    done = run_process(command, cwd=folder, env=environ, input="\n".join(commands), timeout=900)
     assert done.returncode == 0, (done.stdout[-500:], done.stderr[-2000:])
     assert "Traceback" not in done.stderr
     return done.stdout
@@ -213,9 +211,7 @@ def test_the_tests_of_the_core_pass_without_plugins(tmp_path) -> None:
     rooms = ("data", "encoders", "engines", "ground", "queries", "runs", "searching", "shards", "commands", "eval")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not heavy and not extended"]
     command += [*(f"tests/{room}" for room in rooms), *(f"--ignore=tests/{file}.py" for file in WHOLE)]
-    environ = os.environ | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-5000:]
+    read_output(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(tmp_path)})
 
 
 def test_each_plugin_has_tests_and_its_extras() -> None:

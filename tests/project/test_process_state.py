@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -12,6 +11,8 @@ from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from invoking import read_output
 
 ROOT = Path(__file__).parents[2]
 
@@ -204,9 +205,7 @@ def assert_unchanged(module: str, folder: Path, golden: Path, remains: Mapping[s
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": paths}
     command = [sys.executable, __file__, module, str(folder), str(golden)]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    changed = json.loads(done.stdout.splitlines()[-1])
+    changed = json.loads(read_output(command, env=environment, cwd=ROOT).splitlines()[-1])
     assert {name: list(differ) for name, differ in changed.items()} == remains, changed
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from declared import REQUIREMENTS, ROOT, SETUP
+from invoking import run_process
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pins import constraints
@@ -73,8 +74,7 @@ class Machine:
 
     def bash(self, *arguments: object, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess:
         environ = {"PATH": str(self.path), "HOME": str(self.folder), "NOTES": str(self.notes), **environ}
-        command = [self.path / "bash", *arguments]
-        return subprocess.run(command, cwd=cwd or self.folder, env=environ, capture_output=True, text=True, check=False)
+        return run_process([self.path / "bash", *arguments], cwd=cwd or self.folder, env=environ)
 
     def set_up(self, **environ: str) -> subprocess.CompletedProcess:
         return self.bash("-c", "set -euo pipefail; source runs/setup.sh test; echo done", **environ)

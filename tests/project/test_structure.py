@@ -7,7 +7,6 @@ import importlib
 import pkgutil
 import re
 import rlcompleter
-import subprocess
 import sys
 from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
@@ -17,6 +16,7 @@ import lexvl_eval
 import pytest
 from declared import EXTRAS, FORWARDERS, ROOT, SETUP, package_of, packages
 from import_graph import CORE_SOURCES, GRAPH, PACKAGES, PLUGIN_GRAPH, PLUGINS, SOURCES, imports
+from invoking import read_output, run_process
 
 import lexvl_anserini
 import lexvl_plugins
@@ -70,8 +70,7 @@ def test_importing_loads_no_heavy_library(modules, names):
         f"import importlib, sys\nfor module in {modules!r}:\n    importlib.import_module(module)\n"
         f"    assert not set({names!r}) & set(sys.modules), module\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    read_output([sys.executable, "-c", code], cwd=ROOT)
 
 
 def test_every_module_can_be_imported():
@@ -112,7 +111,7 @@ def test_packaging():
 def repository_files():
     """Text files of the repository: those git tracks or would, or all that are no build product."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    listed = run_process(command, cwd=ROOT)
     paths = ROOT.rglob("*") if listed.returncode else (ROOT / name for name in listed.stdout.splitlines())
     return [p for p in paths if p.suffix in TEXT_SUFFIXES and p.is_file() and "golden" not in p.parts]
 

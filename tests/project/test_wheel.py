@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -15,10 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from declared import ROOT
+from invoking import read_output
 
 pytestmark = pytest.mark.extended
 
-ROOT = Path(__file__).parents[2]
 # Folders of `runs` whose YAML files are in the archive and the wheel.
 SHIPPED = ("runs/expected/", "runs/recipes/")
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
@@ -41,20 +41,13 @@ class Place(NamedTuple):
         """Runs a program of the environment; the libraries come from the environment of the tests."""
         libraries = {sysconfig.get_path(kind) for kind in ("purelib", "platlib")}
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(self.packages), *sorted(libraries)])}
-        program = self.environment / "bin" / command[0]
-        done = subprocess.run(
-            [program, *command[1:]], cwd=self.folder, env=environ, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return read_output([self.environment / "bin" / command[0], *command[1:]], cwd=self.folder, env=environ)
 
 
 def checked(*command: str | Path, cwd: Path = ROOT) -> str:
     # A checkout on PYTHONPATH would look installed to pip.
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return read_output(command, cwd=cwd, env=environ)
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +74,8 @@ def archive(sources: list[str], tmp_path_factory: pytest.TempPathFactory) -> Pat
 def wheel(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel that the source archive builds."""
     target = tmp_path_factory.mktemp("wheel")
-    checked(
-        *PIP, "wheel", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", target, archive, cwd=target
-    )
+    offline = ("--no-index", "--no-deps", "--no-build-isolation")
+    checked(*PIP, "wheel", *offline, "--wheel-dir", target, archive, cwd=target)
     return next(target.glob("*.whl"))
 
 

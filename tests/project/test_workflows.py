@@ -7,19 +7,18 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 from declared import EXTRAS, ROOT, SETUP
+from invoking import read_output, run_process
 
 from lexvl_anserini.doctor import OF_DEVELOPERS
 
 pytestmark = pytest.mark.extended
 
 FILES = sorted((ROOT / ".github/workflows").glob("*.yml"))
-TEMPLATES = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
 READ = {"contents": "read"}
 # Jobs that may write, and what; everything else only reads the checkout.
 MAY = {
@@ -93,11 +92,8 @@ def test_the_environment_has_extras_and_pythons_that_exist():
         assert environ.get("PYTHON", "python3.11").removeprefix("python") in (*pythons, "${{ matrix.python }}")
 
 
-def run(script, *arguments, cwd=ROOT, **environ):
-    environment = {**os.environ, **environ}
-    return subprocess.run(
-        ["bash", ROOT / script, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False
-    )
+def run(script, *arguments, cwd=ROOT):
+    return run_process(["bash", ROOT / script, *arguments], cwd=cwd)
 
 
 def test_a_release_installs_every_extra_that_users_have():
@@ -112,11 +108,10 @@ def test_a_tag_has_the_version_of_the_package():
 
 def test_notebooks_replace_those_of_their_branch(tmp_path):
     def git(*arguments):
-        done = subprocess.run(["git", *arguments], cwd=tmp_path / "clone", capture_output=True, text=True, check=True)
-        return done.stdout.split()
+        return read_output(["git", *arguments], cwd=tmp_path / "clone").split()
 
     (tmp_path / "clone").mkdir()
-    subprocess.run(["git", "init", "--quiet", "--bare", tmp_path / "remote"], check=True)
+    read_output(["git", "init", "--quiet", "--bare", tmp_path / "remote"])
     git("init", "--quiet")
     git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--allow-empty", "-m", "first")
     done = run(".ci/notebooks", str(tmp_path / "clone"), str(tmp_path / "remote"), cwd=tmp_path / "clone")
@@ -130,15 +125,6 @@ def test_notebooks_replace_those_of_their_branch(tmp_path):
         git("fetch", "--quiet", "--force", str(tmp_path / "remote"), "notebooks:notebooks")
         assert git("ls-tree", "--name-only", "notebooks") == [f"{name}.ipynb"]
     assert git("status", "--porcelain") == []
-
-
-@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
-def test_issue_templates_are_forms(path):
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if path.stem != "config":
-        fields = [field for field in content["body"] if field["type"] != "markdown"]
-        assert len({field["id"] for field in fields}) == len(fields) > 0
-        assert {"name", "description"} <= content.keys() and all(field["attributes"]["label"] for field in fields)
 
 
 # Programs of the scratch checkout: each notes its name, its arguments and the variables that it sees.
@@ -164,7 +150,7 @@ def run_ci(folder: Path, environment: dict[str, str]) -> tuple[int, list[tuple[s
     (folder / "runs/quickstart.sh").write_text(f"set -e\ntest ! -e .venv\n{PYTHON}{NOTES}")
     for script in ("tests/run.sh", "tests/browser.sh"):
         (folder / script).write_text(NOTES)
-    done = subprocess.run(["bash", ".ci/run"], cwd=folder, env=environment, capture_output=True, text=True)
+    done = run_process(["bash", ".ci/run"], cwd=folder, env=environment)
     notes = (folder / "notes").read_text().strip().split("\n\n")
     return done.returncode, [(note.split("\n")[0], note.split("\n")[1:]) for note in notes]
 
