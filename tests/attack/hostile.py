@@ -42,19 +42,14 @@ def flipped(random: Random, folder: Path, mark: Path) -> None:
 
 
 def replaced(random: Random, folder: Path, mark: Path) -> None:
-    """A file is another kind of thing."""
+    """A file is another kind of thing, or gone."""
     path = random.choice(files_of(folder))
     path.unlink()
     others = files_of(folder)
     kinds: list[Callable[[], Any]] = [
-        path.mkdir,
-        lambda: path.symlink_to("/dev/zero"),
-        lambda: os.mkfifo(path),
-        lambda: path.symlink_to(path.name),
-        path.touch,
-        lambda: path.write_bytes(random.choice(others).read_bytes() if others else b"x"),
-        lambda: None,
-    ]
+        path.mkdir, path.touch, lambda: path.symlink_to("/dev/zero"), lambda: os.mkfifo(path), lambda: None,
+        lambda: path.symlink_to(path.name), lambda: path.write_bytes(random.choice(others).read_bytes()),
+    ]  # fmt: skip
     random.choice(kinds)()
 
 
@@ -88,9 +83,8 @@ def renamed(random: Random, folder: Path, mark: Path) -> None:
     if entries := [place for place in places(content) if isinstance(place[0], dict)]:
         container, key = random.choice(entries)
         value = container.pop(key)
-        name = random.choice(
-            ["auto_map", "quantization_config", "model_type", "types", "path", "type", "x", "__class__"]
-        )
+        names = ("auto_map", "quantization_config", "model_type", "types", "path", "type", "x", "__class__")
+        name = random.choice(names)
         container[name] = random.choice([value, name, {"AutoModel": "evil.Model"}])
     path.write_text(json.dumps(content))
 
@@ -162,24 +156,21 @@ def zipped(random: Random, folder: Path, mark: Path) -> None:
     with zipfile.ZipFile(path) as source:
         parts = {name: source.read(name) for name in source.namelist()}
     root = next(iter(parts)).split("/")[0]
-    kind = random.randrange(6)
-    method = zipfile.ZIP_DEFLATED if kind in (0, 1) else zipfile.ZIP_STORED
+    pickled, kind = f"{root}/data.pkl", random.randrange(6)
     if kind == 0:
-        parts["/".join((root, "data", "0"))] = bytes(random.choice([10**6, 10**8]))
+        parts[f"{root}/data/0"] = bytes(random.choice([10**6, 10**8]))
     elif kind == 1:
-        parts[f"{root}/data.pkl"] = b"\x80\x02" + b"N0" * 30_000_000 + b"}."
+        parts[pickled] = b"\x80\x02" + b"N0" * 30_000_000 + b"}."
     elif kind == 2:
-        claimed = random.choice([10**6, 10**9, 2**31 - 1])
-        parts[f"{root}/data.pkl"] = parts[f"{root}/data.pkl"].replace(
-            b"J" + struct.pack("<i", 300_000), b"J" + struct.pack("<i", claimed)
-        )
+        true, claimed = (b"J" + struct.pack("<i", n) for n in (300_000, random.choice([10**6, 10**9, 2**31 - 1])))
+        parts[pickled] = parts[pickled].replace(true, claimed)
     elif kind == 3:
         parts["../../../x"] = b"x"
-    with zipfile.ZipFile(path, "w", method) as out:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED if kind < 2 else zipfile.ZIP_STORED) as out:
         for name, content in parts.items():
             out.writestr(name, content)
         if kind == 4:
-            out.writestr(f"{root}/data.pkl", hostile_pickles(mark)[0])
+            out.writestr(pickled, hostile_pickles(mark)[0])
     if kind == 5:
         data = path.read_bytes()
         start = max(data.rfind(b"PK\x01\x02") - 500, 0)
@@ -228,22 +219,17 @@ def coded(random: Random, folder: Path, mark: Path) -> None:
         for name in ("evil.py", "__init__.py", "setup.py", "conftest.py", "requirements.txt", "sitecustomize.py"):
             (home / name).write_text(EVIL.format(code=CODE.format(mark=str(mark))))
     classes = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model", "AutoModelForMaskedLM": "evil.Model"}
-    auto = {**classes, "AutoTokenizer": ["evil.Tokenizer", "evil.Tokenizer"]}
+    changes = {
+        "auto_map": {**classes, "AutoTokenizer": ["evil.Tokenizer", "evil.Tokenizer"]},
+        "tokenizer_class": "EvilTokenizer", "model_type": "evil", "type": "evil.Model",
+        "activation_function": "evil.load", "custom_pipelines": {"x": {"impl": "evil.Model"}},
+        "chat_template": "{{ cycler.__init__.__globals__.os.system('touch " + str(mark) + "') }}",
+        "model_args": {"trust_remote_code": True}, "attn_implementation": "evil/kernel",
+        "base_model_name_or_path": "evil/model",
+    }  # fmt: skip
     for path in files_of(folder, "*.json"):
         content = json.loads(path.read_text())
         if isinstance(content, dict) and random.random() < 0.6:
-            changes = {
-                "auto_map": auto,
-                "tokenizer_class": "EvilTokenizer",
-                "model_type": "evil",
-                "type": "evil.Model",
-                "activation_function": "evil.load",
-                "custom_pipelines": {"x": {"impl": "evil.Model"}},
-                "chat_template": "{{ cycler.__init__.__globals__.os.system('touch " + str(mark) + "') }}",
-                "model_args": {"trust_remote_code": True},
-                "attn_implementation": "evil/kernel",
-                "base_model_name_or_path": "evil/model",
-            }
             drawn = {key: value for key, value in changes.items() if random.random() < 0.4}
             path.write_text(json.dumps({**content, **drawn}))
         elif isinstance(content, list) and random.random() < 0.6:

@@ -159,17 +159,15 @@ def test_expressions(rounds: Rounds, index: Path) -> None:
 
 def test_commands(rounds: Rounds, index: Path) -> None:
     for one in rounds:
-        files = {
-            name: put(one.random, one.folder / name, mutated(one.random, content))
-            for name, content in (("a.trec", RUN), ("b.trec", RUN), ("q.tsv", QRELS), ("e.jsonl", QUERIES))
-        }
+        contents = {"a.trec": RUN, "b.trec": RUN, "q.tsv": QRELS, "e.jsonl": QUERIES}
+        a, b, qrels, queries = (
+            put(one.random, one.folder / name, mutated(one.random, content)) for name, content in contents.items()
+        )
         if one.random.random() < 0.3:
             shutil.copy(FIXTURES / "runs/bag.trec.manifest.json", one.folder / "a.trec.manifest.json")
-        out = one.folder / "out.trec"
-        queries, written = files["e.jsonl"], one.folder / "s.trec"
-        for call in (
-            partial(invoked, score, "--run", files["a.trec"], "--qrels", files["q.tsv"], "--measure", "nDCG@10"),
-            partial(invoked, fuse, "--run", files["a.trec"], "--run", files["b.trec"], "--output", out),
-            partial(invoked, search, "--index", index, "--topics", queries, "--output", written),
+        for command, *arguments in (
+            (score, "--run", a, "--qrels", qrels, "--measure", "nDCG@10"),
+            (fuse, "--run", a, "--run", b, "--output", one.folder / "out.trec"),
+            (search, "--index", index, "--topics", queries, "--output", one.folder / "s.trec"),
         ):
-            rounds.count(kind_of(call))
+            rounds.count(kind_of(partial(invoked, command, *arguments)))

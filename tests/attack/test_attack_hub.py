@@ -47,12 +47,11 @@ def lying_name(random: Random, listed: list[dict[str, Any]]) -> list[dict[str, A
 def lying_entry(random: Random, listed: list[dict[str, Any]]) -> Any:
     """A size or digest that is another's, or no digest; or an entry of another type."""
     entries: list[Any] = [dict(entry) for entry in listed]
-    entry = random.choice(entries)
     key = random.choice(["rfilename", "size", "blobId", "lfs"])
     value = random.choice([*EVIL, *OTHERS, random.choice(listed).get(key)])
     if key == "lfs" and random.random() < 0.7:
         value = {"size": random.choice([value, 3]), "sha256": value, "pointerSize": 1}
-    entry[key] = value
+    random.choice(entries)[key] = value
     return random.choice([entries, entries, entries[:1], [*entries, 3], {"x": entries}, None])
 
 

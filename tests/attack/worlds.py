@@ -182,15 +182,15 @@ def core_tasks(world: World) -> Mapping[str, Task]:
 
 def placed(task: Task | Sequence[object], folder: Path) -> list[object]:
     """The arguments of a task or a command, with the folder for IN/."""
-    arguments = task.arguments if isinstance(task, Task) else task
-    return [folder / str(word)[3:] if str(word).startswith("IN/") else word for word in arguments]
+    words = task.arguments if isinstance(task, Task) else task
+    return [folder / str(word)[3:] if str(word).startswith("IN/") else word for word in words]
 
 
 def contents(folder: Path, timeless: Timeless = RUNS) -> dict[str, bytes]:
     """Every file below a folder, without times and without the folder's own name."""
-    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     found = {}
-    for name, data in files.items():
-        change = next((change for end, change in timeless.items() if name.endswith(end)), lambda data: data)
-        found[name] = change(data.replace(bytes(folder), b"FOLDER"))
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        name = str(path.relative_to(folder))
+        change = next((change for end, change in timeless.items() if name.endswith(end)), bytes)
+        found[name] = change(path.read_bytes().replace(bytes(folder), b"FOLDER"))
     return found

@@ -254,8 +254,8 @@ def test_without_an_index_of_cpu_builds_the_configured_one_is_used(machine):
     machine.python("3.13")
     done = machine.set_up()
     assert done.returncode == 0 and machine.noted() == [installed("3.13", "test")]
-    notes = [line for line in done.stderr.splitlines() if line.startswith("note: ")]
-    assert len(notes) == 1 and "torch comes from the configured index" in notes[0]
+    [note] = [line for line in done.stderr.splitlines() if line.startswith("note: ")]
+    assert "torch comes from the configured index" in note
     shutil.rmtree(machine.folder / ".venv")
     assert "error: LEXVL_TORCH=gpu, expected cpu or cuda\n" in machine.set_up(LEXVL_TORCH="gpu").stderr
 
