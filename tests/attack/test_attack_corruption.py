@@ -100,10 +100,7 @@ def sounds(tmp_path_factory: pytest.TempPathFactory) -> list[Sound]:
     layouts = ("flat", "hnsw", "sq8", "binary", "ivfpq")
     kinds: dict[str, tuple[Callable[[Path], Path], dict[str, Read]]] = {
         "impact": (impact_index, IMPACT_READS),
-        **{
-            layout: (partial(dense_index, layout=layout), dense)
-            for layout in ("flat", "hnsw", "sq8", "binary", "ivfpq")
-        },
+        **{layout: (partial(dense_index, layout=layout), dense) for layout in layouts},
         "text": (text_index, {"bm25": lambda index: pairs(_texts(index, topics))}),
     }
     return [Sound(make(root / name), make(root / f"{name}-other"), reads) for name, (make, reads) in kinds.items()]

@@ -128,8 +128,8 @@ def test_commands_run_from_a_folder_with_an_eval_of_its_own(place: Place) -> Non
 
 
 def test_published_numbers_are_installed(place: Place) -> None:
-    program = "from lexvl_eval.reproduction.published import expected_folder, published_tables as t; "
-    folder, count = place.run("python", "-c", program + "print(expected_folder()); print(len(t()))").split()
+    program = "from lexvl_eval.reproduction.published import find_expected_folder, load_published_tables as t; "
+    folder, count = place.run("python", "-c", program + "print(find_expected_folder()); print(len(t()))").split()
     assert Path(folder) == place.packages / "lexvl_eval" / "expected"
     assert int(count) > 50
 
