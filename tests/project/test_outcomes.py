@@ -35,7 +35,7 @@ def test_too_many_skipped_tests_are_a_failure(tmp_path: Path, most, code, messag
     done = run(tmp_path, most=most)
     *said, last = done.stdout.splitlines()
     assert done.returncode == code and "1 passed, 3 skipped" in last, done.stdout + done.stderr
-    reasons = ["    2 no lamp here", "    1 no rope here", *([message] if message else [])]
+    reasons = ["    2 no lamp here", "    1 no rope here", *filter(None, [message])]
     assert said[-len(reasons) :] == reasons if most else "no rope here" not in done.stdout
 
 

@@ -104,11 +104,8 @@ def test_a_row_by_hand():
     pictures = [found("boat", "house", "rain"), found("dog", "horse", "green"), found("red")]
     one = concept_means("hand", pictures, [HARBOUR, OTHER, OTHER])
     assert (one.ranking, one.images) == ("hand", 3)
-    assert one.two_objects == pytest.approx(1 / 3)
-    assert one.any_object == pytest.approx(2 / 3)
-    assert one.objects == pytest.approx((2 + 1 + 0) / 3)
-    assert one.wrong_objects == pytest.approx((0 + 1 + 0) / 3)
-    assert one.weather == pytest.approx(1 / 3)
+    means = (one.two_objects, one.any_object, one.objects, one.wrong_objects, one.weather)
+    assert means == pytest.approx((1 / 3, 2 / 3, (2 + 1 + 0) / 3, (0 + 1 + 0) / 3, 1 / 3))
     with pytest.raises(ValueError, match="zip"):
         concept_means("short", pictures[:2], [HARBOUR, OTHER, OTHER])
 
@@ -117,13 +114,11 @@ def test_what_is_likely_is_counted_in_captions():
     training = [scene for number, scene in zip(range(60), scenes("train"), strict=False)]
     likely = ConceptFrequencies(training)
     assert likely.captions[None, None] == 5 * len(training)
-    of_all = likely.frequent()
     said = [set(meanings(words_of(caption))) for scene in training for caption in captions(scene)]
-    counts = [sum(meaning in one for one in said) for meaning in of_all]
+    counts = [sum(meaning in one for one in said) for meaning in likely.frequent()]
     assert counts == sorted(counts, reverse=True) and counts[0] > 0
     # in a known place and colour it leads with them
-    first = likely.ranked(training[0])[:10]
-    assert Concept("place", training[0].place) in named(first, "place")
+    assert Concept("place", training[0].place) in named(likely.ranked(training[0])[:10], "place")
     # a colour never seen in a place says as much as the place alone
     unseen = training[0]._replace(subject=Thing("boat", "no such colour", 1, "medium"), landmark=None, backdrop=None)
     assert likely.ranked(unseen) == likely._ranked([(unseen.place, None)])
