@@ -97,14 +97,12 @@ def karpathy_folder(
 
 
 def gallery_of(root: Path, *names: str) -> None:
-    """Writes files in place of pictures."""
     for name in names:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(b"-")
 
 
 def tar_of(path: Path, members: Mapping[str, bytes], mode: Any = "w") -> Path:
-    """Writes a tar archive of files."""
     with tarfile.open(path, mode) as archive:
         for name, data in members.items():
             member = tarfile.TarInfo(name)

@@ -65,7 +65,6 @@ def package_of(module: str) -> str:
 
 
 def packages(extra: str | None = None) -> set[str]:
-    """The names of `requirements`."""
     return {canonicalize_name(needed.name) for needed in requirements(extra)}
 
 

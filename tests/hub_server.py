@@ -62,7 +62,6 @@ class HubServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """`http://127.0.0.1:PORT`."""
         return f"http://127.0.0.1:{self.server_port}"
 
 

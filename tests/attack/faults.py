@@ -103,7 +103,6 @@ class Faults:
 
         class Counted(io.FileIO):
             def write(self, data: Any) -> int:
-                """Counts, then writes."""
                 whole = bytes(data)
                 faults.call("write", super().write, whole)
                 return len(whole)
@@ -115,7 +114,6 @@ class Faults:
 
 
 def _file_of(handle: int) -> str:
-    """The name of an open file, where the system tells it."""
     link = Path(f"/proc/self/fd/{handle}")
     return link.readlink().name if link.is_symlink() else ""
 
@@ -186,7 +184,6 @@ class Commands:
         return self.wait(self.start(arguments, folder, *fault))
 
     def close(self) -> None:
-        """Ends the process."""
         self.server.communicate()
 
     def _ask(self, *question: Any) -> Any:

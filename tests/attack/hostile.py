@@ -28,7 +28,6 @@ VALUES: tuple[Any, ...] = (
 
 
 def files_of(folder: Path, *patterns: str) -> list[Path]:
-    """The regular files below a folder, sorted."""
     paths = {path for pattern in patterns or ("*",) for path in folder.rglob(pattern)}
     return sorted(path for path in paths if path.is_file() and not path.is_symlink())
 
@@ -117,7 +116,6 @@ def hostile_pickles(mark: Path) -> list[bytes]:
 
 
 def weights_of(folder: Path) -> Path:
-    """The first weight file of a folder."""
     return next(iter(files_of(folder, "*.safetensors", "*.bin", "*.pt")), folder / "model.safetensors")
 
 

@@ -34,7 +34,6 @@ class Yes:
     asked = 0
 
     def readline(self, *_: Any) -> str:
-        """An answer."""
         Yes.asked += 1
         return "y\n"
 

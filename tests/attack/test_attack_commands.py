@@ -26,7 +26,6 @@ pytestmark = pytest.mark.heavy
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, golden: Path) -> Iterator[World]:
-    """The world of the commands, and their undisturbed results."""
     world = World(tmp_path_factory.mktemp("world"), golden / "splade/ckpt_bert")
     yield world
     world.commands.close()
@@ -34,7 +33,6 @@ def world(tmp_path_factory: pytest.TempPathFactory, golden: Path) -> Iterator[Wo
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small file system."""
     with mounted(tmp_path / "disk", "16m") as mount:
         yield mount
 

@@ -138,7 +138,6 @@ SIGNS = (
 
 
 def searched(engine: LuceneEngine, text: str) -> None:
-    """Parses an expression and searches it."""
     clause = parse(text)
     assert isinstance(clause, Clause)
     assert all(hit.score >= 0 for hit in engine.search_tree("q", clause, 5))

@@ -83,7 +83,6 @@ class World:
         self.undisturbed: dict[str, tuple[Any, int]] = {}
 
     def made(self, *arguments: object) -> None:
-        """Runs a command that must succeed."""
         outcome = self.commands.run(arguments, self.folder / "nowhere")
         assert outcome.code == 0, (arguments, outcome)
 

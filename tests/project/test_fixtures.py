@@ -137,10 +137,8 @@ def assert_same_run(found: Path, expected: Path, exact: bool) -> None:
         assert text_of(found) == text_of(expected)
         return
     ours, theirs = scores_of(found), scores_of(expected)
-    assert ours.keys() == theirs.keys()
-    for query_id, scores in ours.items():
-        assert scores.keys() == theirs[query_id].keys()
-        assert close(scores, theirs[query_id])
+    assert {key: row.keys() for key, row in ours.items()} == {key: row.keys() for key, row in theirs.items()}
+    assert all(close(ours[query_id], theirs[query_id]) for query_id in ours)
 
 
 def same_manifest(found: Path, expected: Path, exact: bool = True) -> None:

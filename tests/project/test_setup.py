@@ -89,7 +89,6 @@ class Machine:
 
 
 def installed(version: str, extras: str, options: str = "") -> str:
-    """The line that an installation by pip notes."""
     return f"{version} -m pip install --disable-pip-version-check --progress-bar off {options}--editable .[{extras}]"
 
 

@@ -61,7 +61,6 @@ def sources() -> list[str]:
 
 @pytest.fixture(scope="module")
 def archive(sources: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source archive."""
     export = tmp_path_factory.mktemp("export")
     for name in sources:
         (export / name).parent.mkdir(parents=True, exist_ok=True)

@@ -85,9 +85,9 @@ def test_every_step_runs_a_script_of_the_repository_with_its_options():
 def test_the_environment_has_extras_and_pythons_that_exist():
     pythons = [line.rpartition(" ")[2] for line in SETUP["metadata"]["classifiers"].splitlines() if "3." in line]
     assert WORKFLOWS["tests"]["jobs"]["tests"]["strategy"]["matrix"]["python"] == pythons
-    for name, job, step in STEPS:
+    for _, _, step in STEPS:
         environ = step.get("env", {})
-        assert {*environ} <= {"PYTHON", "LEXVL_TEST_EXTRAS"}, (name, job)
+        assert {*environ} <= {"PYTHON", "LEXVL_TEST_EXTRAS"}, step
         assert {*environ.get("LEXVL_TEST_EXTRAS", "test").split(",")} <= {*EXTRAS}
         assert environ.get("PYTHON", "python3.11").removeprefix("python") in (*pythons, "${{ matrix.python }}")
 

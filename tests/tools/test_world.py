@@ -36,7 +36,6 @@ fox:
 
 @pytest.fixture
 def folder(tmp_path):
-    """A copy of the world's files."""
     return shutil.copytree(FOLDER, tmp_path / "world")
 
 
