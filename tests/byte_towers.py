@@ -54,8 +54,6 @@ class Texts(Bytes):
 
 
 class Stored(Bytes):
-    """Reads vectors of tables."""
-
     def contents(self, given: str) -> bytes:
         return read_embeddings([given])[0].astype(np.uint8).tobytes()
 
@@ -80,7 +78,6 @@ class Model:
 def encode(
     output: Path, documents: Sequence[Document], tower: Bytes | None = None, layout: Layout = SMALL, **options: Any
 ) -> Manifest:
-    """Encodes documents into a folder."""
     dataset = Dataset("toy", "", lambda: iter(documents), lambda: iter(()), lambda: iter(()))
     model: Any = Model(document=tower or Bytes())
     return write_impacts(dataset, model, output, layout=layout, **options)
@@ -92,5 +89,4 @@ def documents_of(folder: Path, **changes: Any) -> list[Document]:
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """The files of a folder."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkout import GOLDEN, SHARED
+from declared import GOLDEN, SHARED
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["outcomes", "rounds"]

@@ -32,16 +32,22 @@ def digest_of(data: bytes, large: bool) -> str:
 class HubServer(ThreadingHTTPServer):
     """Serves repositories, which are folders by name; its attributes make it fail or lie.
 
-    broken, cut, damaged  the file that is lost, breaks off in the middle, or has one bit changed
-    listed                changes the entries of a listing
-    sha                   the commit that it names
-    headers               of every answer to a request for a file, besides the true ones
-    body                  changes the bytes of a file; the digests in listing and headers stay
-    redirects             where requests for a file are sent
-    requests, tokens, ranges  what it was asked
+    Attributes:
+        broken, cut, damaged: the file that is lost, breaks off in the middle, or has one bit changed.
+        listed: changes the entries of a listing.
+        sha: the commit that it names.
+        headers: of every answer to a request for a file, besides the true ones.
+        body: changes the bytes of a file; the digests in listing and headers stay.
+        redirects: where requests for a file are sent.
+        requests, tokens, ranges: what came.
     """
 
     daemon_threads = True
+    broken: str | None = None
+    cut: str | None = None
+    damaged: str | None = None
+    sha: Any = SHA
+    gone = False
 
     def __init__(self, handler: type[Hub] | None = None) -> None:
         super().__init__(("127.0.0.1", 0), handler or Hub)
@@ -49,19 +55,13 @@ class HubServer(ThreadingHTTPServer):
         self.requests: list[str] = []
         self.tokens: set[str | None] = set()
         self.ranges: list[int] = []
-        self.broken: str | None = None
-        self.cut: str | None = None
-        self.damaged: str | None = None
         self.listed: Any = lambda siblings: siblings
-        self.sha: Any = SHA
         self.headers: dict[str, str] = {}
         self.body: Any = lambda name, data: data
         self.redirects: dict[str, str] = {}
-        self.gone = False
 
     @property
     def address(self) -> str:
-        """`http://127.0.0.1:PORT`."""
         return f"http://127.0.0.1:{self.server_port}"
 
 

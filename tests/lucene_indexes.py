@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from invoking import read_output
 from shard_folders import Documents, write_shards
 
 from lexvl_anserini.engines import jvm
@@ -46,11 +47,8 @@ def ranked(engine: Any, vector: dict[str, int], hits: int = 10) -> list[tuple[st
 
 def answers(index: Path, vector: dict[str, int], hits: int = 20) -> list[tuple[str, float]]:
     """The list of an index that is opened for this query."""
-    engine = LuceneEngine(index, read_manifest(index))
-    try:
+    with closing(LuceneEngine(index, read_manifest(index))) as engine:
         return ranked(engine, vector, hits)
-    finally:
-        engine.close()
 
 
 def shards(folder: Path, documents: Documents, **options: Any) -> Path:
@@ -61,13 +59,10 @@ def shards(folder: Path, documents: Documents, **options: Any) -> Path:
 def held(index: Path) -> dict[str, dict[str, int]]:
     """What an index with one posting list a term says its documents are: id -> vector, by asking for every term."""
     found: dict[str, dict[str, int]] = {}
-    engine = LuceneEngine(index, read_manifest(index))
-    try:
+    with closing(LuceneEngine(index, read_manifest(index))) as engine:
         for term, hits in zip(TERMS, engine.search([ImpactQuery(t, {t: 1}) for t in TERMS], 1000), strict=True):
             for hit in hits:
                 found.setdefault(hit.doc_id, {})[term] = int(hit.score)
-    finally:
-        engine.close()
     return found
 
 
@@ -113,11 +108,8 @@ StockLists = list[list[tuple[str, float]]]
 def stock_lists(folder: Path, topics: Sequence[tuple[Path, Sequence[dict[str, int]]]]) -> list[StockLists]:
     """What stock `LuceneImpactSearcher` finds in each of some indexes, for each of its queries, up to rank 50."""
     (folder / "topics.json").write_text(json.dumps([(str(index), list(queries)) for index, queries in topics]))
-    child = subprocess.run(
-        [sys.executable, "-c", STOCK_SEARCH, str(folder / "topics.json")], capture_output=True, text=True, check=False
-    )
-    assert child.returncode == 0, child.stderr[-2000:]
-    found = json.loads(child.stdout.rpartition("LISTS")[2])
+    printed = read_output([sys.executable, "-c", STOCK_SEARCH, str(folder / "topics.json")])
+    found = json.loads(printed.rpartition("LISTS")[2])
     return [[[(doc_id, score) for doc_id, score in hits] for hits in lists] for lists in found]
 
 

@@ -114,7 +114,6 @@ def write_described_shards(folder: Path, documents: Sequence[Doc], terms: Sequen
 
 
 def write_dense_shards(folder: Path, *shards: Documents) -> Manifest:
-    """Dense shards of (id, vector) pairs."""
 
     def content(documents: Documents) -> Any:
         vectors = [np.asarray(vector, np.float32).tolist() for _, vector in documents]
@@ -127,7 +126,6 @@ def write_dense_shards(folder: Path, *shards: Documents) -> Manifest:
 
 
 def write_text_shards(folder: Path, *shards: Documents) -> Manifest:
-    """Text shards of (id, text) pairs."""
     names = write_files(
         folder, shards, "jsonl", lambda documents: [{"id": doc_id, "contents": text} for doc_id, text in documents]
     )

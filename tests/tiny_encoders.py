@@ -101,12 +101,21 @@ def made_stair(golden: Path, folder: Path) -> Path:
     return folder / "stair"
 
 
-def made_twin(golden: Path, folder: Path) -> Path:
-    """The dense twin of VDR cross-modal with random weights."""
+def write_pair(folder: Path, parts: Mapping[str, Any], rows: Mapping[str, Any], config: Mapping[str, Any]) -> Path:
+    """Writes networks by the prefixes of their weights, other weights, and a configuration."""
     import json
 
-    import torch
     from safetensors.torch import save_file
+
+    weights = {f"{part}.{key}": value for part, module in parts.items() for key, value in module.state_dict().items()}
+    save_file(weights | rows, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def made_twin(golden: Path, folder: Path) -> Path:
+    """The dense twin of VDR cross-modal with random weights."""
+    import torch
     from transformers import BertConfig, BertModel
 
     from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
@@ -115,20 +124,12 @@ def made_twin(golden: Path, folder: Path) -> Path:
     shutil.copytree(golden / "vdr/tiny-bert", folder / "twin/bert")
     bert = BertModel(BertConfig.from_pretrained(str(folder / "twin/bert")), add_pooling_layer=False)
     shape = {"resolution": 32, "patch_size": 16, "width": 24, "layers": 2, "heads": 2}
-    sides = {
-        "encoder_q": (bert, torch.randn(8, bert.config.hidden_size)),
-        "encoder_p": (PatchTransformer(**shape), torch.randn(8, 24)),
-    }
-    weights = {
-        f"{side}.{key}": value for side, (model, _) in sides.items() for key, value in model.state_dict().items()
-    }
-    save_file(
-        weights | {f"{side}.proj": matrix for side, (_, matrix) in sides.items()}, folder / "twin/model.safetensors"
-    )
+    rows = {"encoder_q.proj": torch.randn(8, bert.config.hidden_size)}
+    parts = {"encoder_q": bert, "encoder_p": PatchTransformer(**shape)}
+    rows["encoder_p.proj"] = torch.randn(8, 24)
     text = {"type": "dense_crossmodal_text", "model_id": "bert", "max_len": 16}
     config = {"encoder_q": text, "encoder_p": {"type": "dense_crossmodal_image", **shape}}
-    (folder / "twin/config.json").write_text(json.dumps(config))
-    return folder / "twin"
+    return write_pair(folder / "twin", parts, rows, config)
 
 
 def made_causal(golden: Path, folder: Path, **changes: Any) -> Path:
@@ -145,12 +146,26 @@ def made_causal(golden: Path, folder: Path, **changes: Any) -> Path:
     return folder / "causal"
 
 
+def tiny_vit(folder: Path, seed: int = 11) -> Path:
+    """A ViT that reads 16 x 16 pixels as a grid of 4 x 4 cells, with random weights that are not near 0."""
+    import torch
+    from transformers import ViTConfig, ViTModel
+
+    torch.manual_seed(seed)
+    config = ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=16, patch_size=4
+    )
+    model = ViTModel(config, add_pooling_layer=False)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.5 * torch.randn_like(parameter))
+    model.save_pretrained(str(folder))
+    return folder
+
+
 def made_lexlip(golden: Path, folder: Path) -> Path:
     """A pair over networks with random weights, as `train` writes it for LexLIP."""
-    import json
-
     import torch
-    from safetensors.torch import save_file
     from transformers import AutoTokenizer, BertConfig, BertModel
 
     from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
@@ -159,10 +174,11 @@ def made_lexlip(golden: Path, folder: Path) -> Path:
     from lexvl_anserini.encoders.parts.tokens import list_token_strings
 
     torch.manual_seed(7)
-    shutil.copytree(golden / "vdr/tiny-bert", folder / "lexlip/text")
-    bert = BertModel(BertConfig.from_pretrained(str(folder / "lexlip/text")), add_pooling_layer=False)
-    terms = list_token_strings(AutoTokenizer.from_pretrained(str(folder / "lexlip/text")))[1000:]
-    (folder / "lexlip/terms.txt").write_text("".join(f"{term}\n" for term in terms), encoding="utf-8")
+    home = folder / "lexlip"
+    shutil.copytree(golden / "vdr/tiny-bert", home / "text")
+    bert = BertModel(BertConfig.from_pretrained(str(home / "text")), add_pooling_layer=False)
+    terms = list_token_strings(AutoTokenizer.from_pretrained(str(home / "text")))[1000:]
+    (home / "terms.txt").write_text("".join(f"{term}\n" for term in terms), encoding="utf-8")
     shape = {"resolution": 32, "patch_size": 8, "width": 24, "layers": 2, "heads": 2}
     parts = {
         "encoder_q.bert_model": bert,
@@ -171,13 +187,10 @@ def made_lexlip(golden: Path, folder: Path) -> Path:
         "encoder_p.standard": Standard(24),
         "encoder_p.head": TokenHead(24, 12, len(terms), bridge=False, eps=1e-12),
     }
-    weights = {f"{part}.{key}": value for part, module in parts.items() for key, value in module.state_dict().items()}
     rows = {f"{side}.proj": 0.3 * torch.randn(len(terms), 12) for side in ("encoder_q", "encoder_p")}
-    save_file(weights | rows, folder / "lexlip/model.safetensors")
     text = {"type": "lexlip_text", "model_id": "text", "max_len": 40, "terms": "terms.txt"}
     config = {"encoder_q": text, "encoder_p": {"type": "lexlip_image", "grid": 2, **shape}}
-    (folder / "lexlip/config.json").write_text(json.dumps(config))
-    return folder / "lexlip"
+    return write_pair(home, parts, rows, config)
 
 
 def copied(place: Path, to: Path) -> Path:

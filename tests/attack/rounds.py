@@ -9,6 +9,7 @@ test's share of the time is used. The module is a plug-in of pytest.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import time
@@ -45,22 +46,22 @@ class Rounds:
     """
 
     def __init__(self, seed: int, seconds: float, folder: Path):
-        self.seed = seed
-        self.counted: Counter[str] = Counter()
+        self.seed, self.counted = seed, Counter[str]()
         self._seconds, self._folder = seconds, folder
 
     def __iter__(self) -> Iterator[Round]:
         """One round at least; the folder of a round that fails stays."""
         first, end = self.seed, time.monotonic() + self._seconds
-        number = 0
-        while number == 0 or time.monotonic() < end:
-            self.seed = Random(f"{first}/{number}").getrandbits(32) if number else first
+        for number in itertools.count():
+            if number:
+                self.seed = Random(f"{first}/{number}").getrandbits(32)
             folder = self._folder / str(self.seed)
             folder.mkdir(parents=True)
             yield Round(self.seed, Random(self.seed), folder)
             shutil.rmtree(folder)
-            number += 1
             self.count("rounds")
+            if time.monotonic() >= end:
+                return
 
     def count(self, what: str, number: int = 1) -> None:
         """Counts what was attacked, in the plural: "killed commands"."""

@@ -9,13 +9,14 @@ import faulthandler
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from damage import damaged, one_line, outcome
+from damage import changed_json, damaged, one_line, outcome
 from rounds import Rounds
 from shard_folders import write_dense_shards, write_shards, write_text_shards
 
@@ -93,14 +94,16 @@ def checked(index: Path, home: Path) -> list[Any]:
 @pytest.fixture(scope="module")
 def sounds(tmp_path_factory: pytest.TempPathFactory) -> list[Sound]:
     root = tmp_path_factory.mktemp("sound")
-    indexes = [Sound(impact_index(root / "impact"), impact_index(root / "impact-other"), IMPACT_READS)]
     vector = np.random.default_rng(9).normal(size=16).astype(np.float32)
-    for layout in ("flat", "hnsw", "sq8", "binary", "ivfpq"):
-        pair = (dense_index(root / layout, layout), dense_index(root / f"{layout}-other", layout))
-        indexes.append(Sound(*pair, {"dense": lambda index: pairs(search_index(index, [DenseQuery("q", vector)], 9))}))
+    dense: dict[str, Read] = {"dense": lambda index: pairs(search_index(index, [DenseQuery("q", vector)], 9))}
     topics = [Topic(word, word) for word in WORDS]
-    pair = (text_index(root / "text"), text_index(root / "text-other"))
-    return [*indexes, Sound(*pair, {"bm25": lambda index: pairs(_texts(index, topics))})]
+    layouts = ("flat", "hnsw", "sq8", "binary", "ivfpq")
+    kinds: dict[str, tuple[Callable[[Path], Path], dict[str, Read]]] = {
+        "impact": (impact_index, IMPACT_READS),
+        **{layout: (partial(dense_index, layout=layout), dense) for layout in layouts},
+        "text": (text_index, {"bm25": lambda index: pairs(_texts(index, topics))}),
+    }
+    return [Sound(make(root / name), make(root / f"{name}-other"), reads) for name, (make, reads) in kinds.items()]
 
 
 def _texts(index: Path, topics: list[Topic]) -> Iterator[list[Any]]:
@@ -120,13 +123,11 @@ def change_bytes(random: Random, path: Path, sound: Sound) -> None:
     path.write_bytes(damaged(random, path.read_bytes(), PIECES))
 
 
-def remove(random: Random, path: Path, sound: Sound) -> None:
+def replace(random: Random, path: Path, sound: Sound) -> None:
+    """The file is gone, or a folder."""
     path.unlink()
-
-
-def become_folder(random: Random, path: Path, sound: Sound) -> None:
-    path.unlink()
-    path.mkdir()
+    if random.random() < 0.5:
+        path.mkdir()
 
 
 def swap(random: Random, path: Path, sound: Sound) -> None:
@@ -149,21 +150,10 @@ def of_another(random: Random, path: Path, sound: Sound) -> None:
 def change_value(random: Random, path: Path, sound: Sound) -> None:
     """A value of index.json or manifest.json becomes another, or vanishes."""
     path = path.parent / random.choice(["index.json", "manifest.json"])
-    data = json.loads(path.read_text())
-    inner: Any = data
-    while True:
-        key = random.choice(list(inner) if isinstance(inner, dict) else range(len(inner)))
-        if not (isinstance(inner[key], dict | list) and inner[key]) or random.random() < 0.3:
-            break
-        inner = inner[key]
-    if random.random() < 0.3:
-        del inner[key]
-    else:
-        inner[key] = random.choice(["x", 7, 0, -1, None, [], {}, True, 1.5, "../x", 10**18])
-    path.write_text(json.dumps(data))
+    path.write_text(json.dumps(changed_json(random, json.loads(path.read_text()))))
 
 
-DAMAGES = (*[change_bytes] * 6, remove, become_folder, swap, of_another, change_value)
+DAMAGES = (*[change_bytes] * 6, replace, replace, swap, of_another, change_value)
 
 
 def test_answers_of_a_damaged_index_are_right_or_refused(

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from corpus_folders import write_beir
 from faults import Commands
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "lexvl-1"
@@ -62,15 +63,12 @@ class World:
         self.folder = folder
         self.commands = Commands(folder / "notes")
         draw = Random(14)
+        topics = {f"q{n}": word for n, word in enumerate(WORDS)}
         for name, prefix in (("texts", "d"), ("more", "m")):
-            corpus = folder / name
-            (corpus / "qrels").mkdir(parents=True)
-            rows = [(f"{prefix}{n}", " ".join(draw.choices(WORDS, k=draw.randrange(9)))) for n in range(12)]
-            lines(corpus / "corpus.jsonl", [{"_id": i, "title": "", "text": t} for i, t in [*rows, ("both", name)]])
-            lines(corpus / "queries.jsonl", [{"_id": f"q{n}", "text": word} for n, word in enumerate(WORDS)])
-            (corpus / "qrels/test.tsv").write_text(f"query-id\tcorpus-id\tscore\nq1\t{prefix}1\t1\n")
+            texts = {f"{prefix}{n}": " ".join(draw.choices(WORDS, k=draw.randrange(9))) for n in range(12)}
+            write_beir(folder / name, {**texts, "both": name}, topics, [("q1", f"{prefix}1")])
         (folder / "ids.txt").write_text("d1\nd2\n")
-        (folder / "topics.tsv").write_text("".join(f"q{n}\t{word}\n" for n, word in enumerate(WORDS)))
+        (folder / "topics.tsv").write_text("".join(f"{query_id}\t{word}\n" for query_id, word in topics.items()))
         self.encoder = ["--encoder", "bag-of-tokens", "--checkpoint", checkpoint, "--device", "cpu"]
         self.made("encode", *self.corpus("texts"), "--output", folder / "impacts")
         self.made("encode", *self.corpus("more"), "--output", folder / "more-impacts")
@@ -85,7 +83,6 @@ class World:
         self.undisturbed: dict[str, tuple[Any, int]] = {}
 
     def made(self, *arguments: object) -> None:
-        """Runs a command that must succeed."""
         outcome = self.commands.run(arguments, self.folder / "nowhere")
         assert outcome.code == 0, (arguments, outcome)
 
@@ -153,75 +150,46 @@ def core_tasks(world: World) -> Mapping[str, Task]:
     again = ["prune", at / "impacts", "--output", "IN/p", "--document-terms"]
     searching = ["search", "--index", at / "index", "--output", "IN/r.trec"]
     runs = ["--run", at / "a.trec", "--run", at / "b.trec", "--output", "IN/r.trec"]
-    index, changed = ["index", at / "impacts", "--index", "IN/index"], ["index", "--index", "IN/index"]
+    target = ["--index", "IN/index"]
+    more, alone = at / "more-impacts", at / "alone-impacts"
+    sheet = ["sheet", "--index", at / "index", "--query", "a dog", "--output", "IN/s.png"]
+
+    def change(words: Sequence[object], *sources: str, copied: str = "index") -> Task:
+        return Task(["index", *words], "index", copied=copied, sources=sources, takes_long=True)
+
     return {
         "encode": Task(["encode", *corpus, "--output", "IN/impacts"], "impacts"),
         "encode bm25": Task(["encode", *corpus[:2], "--encoder", "bm25", "--output", "IN/t"], "t"),
         "encode topics": Task(["encode", *corpus, "--topics", corpus[1], "--output", "IN/q.jsonl.gz"], "q.jsonl.gz"),
         "prune": Task(["prune", at / "impacts", "--output", "IN/new/p", "--document-terms", 2], "new/p"),
         "prune again": Task([*again, 2, "--overwrite"], "p", [[*again, 1]]),
-        "index": Task(index, "index", sources=["impacts"], takes_long=True),
-        "index again": Task(
-            ["index", at / "more-impacts", "--index", "IN/index", "--overwrite"],
-            "index",
-            copied="index",
-            sources=["more-impacts"],
-            takes_long=True,
-        ),
-        "index dense": Task(["index", FIXTURES / "dense/images", "--index", "IN/index"], "index"),
-        "merge": Task(
-            ["index", at / "impacts", at / "alone-impacts", "--index", "IN/index"],
-            "index",
-            sources=["impacts", "alone-impacts"],
-            takes_long=True,
-        ),
-        "append": Task(
-            [*changed, at / "alone-impacts", "--append"],
-            "index",
-            copied="index",
-            sources=["impacts", "alone-impacts"],
-            takes_long=True,
-        ),
-        "replace": Task(
-            [*changed, at / "more-impacts", "--replace"],
-            "index",
-            copied="index",
-            sources=["impacts", "more-impacts"],
-            takes_long=True,
-        ),
-        "delete": Task(
-            [*changed, "--delete-ids", at / "ids.txt"],
-            "index",
-            copied="index",
-            sources=["impacts"],
-            takes_long=True,
-        ),
+        "index": change([at / "impacts", *target], "impacts", copied=""),
+        "index again": change([more, *target, "--overwrite"], "more-impacts"),
+        "index dense": Task(["index", FIXTURES / "dense/images", *target], "index"),
+        "merge": change([at / "impacts", alone, *target], "impacts", "alone-impacts", copied=""),
+        "append": change([*target, alone, "--append"], "impacts", "alone-impacts"),
+        "replace": change([*target, more, "--replace"], "impacts", "more-impacts"),
+        "delete": change([*target, "--delete-ids", at / "ids.txt"], "impacts"),
         "search": Task(searching, "r.trec", takes_long=True),
         "search again": Task([*searching, "--hits", 2, "--overwrite"], "r.trec", [searching]),
         "fuse": Task(["fuse", *runs], "r.trec"),
         "hybrid": Task(["hybrid", *runs, "--device", "cpu"], "r.trec"),
         "rerank": Task(["rerank", *runs[:2], *runs[4:], "--device", "cpu"], "r.trec"),
-        "sheet": Task(
-            ["sheet", "--index", at / "index", "--query", "a dog", "--output", "IN/s.png"], "s.png", again=""
-        ),
+        "sheet": Task(sheet, "s.png", again=""),
     }
 
 
 def placed(task: Task | Sequence[object], folder: Path) -> list[object]:
     """The arguments of a task or a command, with the folder for IN/."""
-    arguments = task.arguments if isinstance(task, Task) else task
-    return [folder / str(word)[3:] if str(word).startswith("IN/") else word for word in arguments]
-
-
-def lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    words = task.arguments if isinstance(task, Task) else task
+    return [folder / str(word)[3:] if str(word).startswith("IN/") else word for word in words]
 
 
 def contents(folder: Path, timeless: Timeless = RUNS) -> dict[str, bytes]:
     """Every file below a folder, without times and without the folder's own name."""
-    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     found = {}
-    for name, data in files.items():
-        change = next((change for end, change in timeless.items() if name.endswith(end)), lambda data: data)
-        found[name] = change(data.replace(bytes(folder), b"FOLDER"))
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        name = str(path.relative_to(folder))
+        change = next((change for end, change in timeless.items() if name.endswith(end)), bytes)
+        found[name] = change(path.read_bytes().replace(bytes(folder), b"FOLDER"))
     return found

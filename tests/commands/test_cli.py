@@ -17,7 +17,7 @@ from typing import Annotated, Any, get_args
 
 import pytest
 import typer
-from checkout import COMMANDS
+from declared import COMMANDS
 from typer.testing import CliRunner
 
 import lexvl_anserini

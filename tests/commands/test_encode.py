@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 import pytest
-from beir_folders import write_beir
 from byte_towers import tree
+from corpus_folders import write_beir
 from PIL import Image
 
 from lexvl_anserini import cli

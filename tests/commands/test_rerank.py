@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from beir_folders import write_beir
+from corpus_folders import write_beir
 
 from lexvl_anserini import cli
 from lexvl_anserini.data.checks import check_corpus

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from beir_folders import write_beir
+from corpus_folders import write_beir
 from shard_folders import (
     Documents,
     jsonl,

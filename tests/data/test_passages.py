@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from beir_folders import write_beir
+from corpus_folders import write_beir
 from hypothesis import given
 from hypothesis import strategies as st
 

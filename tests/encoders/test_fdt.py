@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checkout import GOLDEN
+from declared import GOLDEN
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import CLIPTextConfig, CLIPTextModelWithProjection

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from checkout import GOLDEN
+from declared import GOLDEN
 from safetensors.numpy import save_file
 
 from lexvl_anserini.encoders.loading import load_encoder

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from checkout import SHARED
+from declared import SHARED
 from safetensors.torch import save_file
 from tiny_encoders import TINY_ENCODERS, Tiny, copied, pytest_generate_tests, weight_files  # noqa: F401
 

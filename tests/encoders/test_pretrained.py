@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pretrained_networks import tiny_vit
+from tiny_encoders import tiny_vit
 from torch import nn
 
 from lexvl_anserini.encoders.families.vdr_crossmodal import ClassLogits, add_class_words, read_class_words

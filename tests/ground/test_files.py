@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 from attack.faults import Ended, faults
-from beir_folders import write_beir
+from corpus_folders import write_beir
 from kill_points import draw_calls, kills
 
 from lexvl_anserini import encode, fuse, search

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from declared import ROOT, packages
+from declared import FORWARDERS, ROOT, packages
 from import_graph import GRAPH, chain_heights
 from line_files import list_files
 
@@ -19,24 +19,22 @@ from lexvl_anserini.cli import COMMANDS
 
 BUDGET = tomllib.loads((ROOT / "tests/project/budget.toml").read_text())["core"]
 CORE = ("lexvl_anserini", "eval")
-# Modules of six lines, `python -m lexvl_anserini.train`, which forward to commands of plug-ins.
-FORWARDERS = {"train.py", "photos.py", "mine.py", "demo.py"}
 
 # First words of functions that do something.
-VERBS = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        add append apply ask build calibrate call carry check choose claim clear close collate collect compare
-        complain compute convert copy count create decode delete describe draw drop encode ensure estimate
-        evaluate expand expect explain export fetch fill filter find finish fit format forward from fuse
-        generate get give group handle has import index init is iter join keep list load log look make map mark
-        measure merge move normalise open pack parse place plot pool prepare print process prune publish pull
-        push put quantise raise rank read refuse register remove render replace report rerank resolve resume run
-        sample save score search select send set settle shard show sort split start stop store sum take to
-        tokenise tokenize train transform tune unpack update upload validate verify wait walk warn weigh write
-        """,
-    )
+VERBS = re.compile(
+    r"""^(?:
+    add|append|apply|ask|build|calibrate|call|carry|check|choose|claim|clear|close|
+    collate|collect|compare|complain|compute|convert|copy|count|create|decode|delete|
+    describe|draw|drop|encode|ensure|estimate|evaluate|expand|expect|explain|export|fetch|
+    fill|filter|find|finish|fit|format|forward|from|fuse|generate|get|give|group|handle
+    |has|import|index|init|is|iter|join|keep|list|load|log|look|make|map|mark|
+    measure|merge|move|normalise|open|pack|parse|place|plot|pool|prepare|print|process|
+    prune|publish|pull|push|put|quantise|raise|rank|read|refuse|register|remove|render|
+    replace|report|rerank|resolve|resume|run|sample|save|score|search|select|send|set|
+    settle|shard|show|sort|split|start|stop|store|sum|take|to|tokenise|tokenize|train|
+    transform|tune|unpack|update|upload|validate|verify|wait|walk|warn|weigh|write
+    )(?:_|$)""",
+    re.VERBOSE,
 )
 PARTICIPLE = re.compile(
     r"^([a-z]+ed|built|chosen|sent|kept|drawn|taken|found|shown|known|written|made|told|spelt|left|given|held)(_|$)"
@@ -64,12 +62,9 @@ def function_names() -> list[str]:
     return names
 
 
-def share(names: list[str], fits: re.Pattern[str] | frozenset[str]) -> float:
-    """Per cent of the names whose first word is in a set, or that a pattern fits."""
-    fitting = [
-        name for name in names if (name.split("_")[0] in fits if isinstance(fits, frozenset) else fits.search(name))
-    ]
-    return 100 * len(fitting) / len(names)
+def share(names: list[str], pattern: re.Pattern[str]) -> float:
+    """Per cent of the names that a pattern fits."""
+    return 100 * sum(pattern.search(name) is not None for name in names) / len(names)
 
 
 def count_options() -> int:
@@ -77,19 +72,17 @@ def count_options() -> int:
     return sum(len(inspect.signature(module.command).parameters) for module in modules)
 
 
-def longest_chain() -> int:
-    return max(chain_heights(GRAPH).values())
+def count_loose() -> int:
+    """The most modules that lie in one folder."""
+    paths = [path for path in sources(*CORE) if path.stem != "__init__" and path.name not in FORWARDERS]
+    return max(Counter(path.parent for path in paths).values())
 
 
 COUNTS = {
     "lines": lambda: count_lines(sources(*CORE)),
     "files": lambda: len(sources(*CORE)),
-    "floors": longest_chain,
-    "loose": lambda: max(
-        Counter(
-            path.parent for path in sources(*CORE) if path.stem != "__init__" and path.name not in FORWARDERS
-        ).values()
-    ),
+    "floors": lambda: max(chain_heights(GRAPH).values()),
+    "loose": count_loose,
     "commands": lambda: len(COMMANDS.core),
     "options": count_options,
     "required": lambda: len(packages()),

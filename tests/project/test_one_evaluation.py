@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from declared import ROOT
+from invoking import run_process
 
 LIBRARIES = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
 
@@ -18,11 +19,11 @@ def python(*arguments: str, folder: Path = ROOT, first: Path | None = None) -> s
     """Runs Python in `folder`, with `first` before everything that is installed."""
     environ = {**os.environ, "PYTHONPATH": str(first or "")}
     command = [sys.executable, "-W", "error", *arguments]
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    return run_process(command, cwd=folder, env=environ)
 
 
-def printed(*arguments: str, folder: Path = ROOT) -> str:
-    done = python(*arguments, folder=folder)
+def printed(*arguments: str, **place: Path) -> str:
+    done = python(*arguments, **place)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -44,22 +45,18 @@ assert importlib.util.find_spec("eval.nothing") is None
 
 
 @pytest.mark.parametrize(
-    "imports",
+    ("options", "imports"),
     [
-        "import eval.measures.names, lexvl_eval.score",
-        "from lexvl_eval.measures import names; from eval import score",
-        "import lexvl_plugins.photos.demo",
-        "import runpy; sys.argv[1:] = ['--help']; runpy.run_module('eval.beir')",
+        ((), "import eval.measures.names, lexvl_eval.score"),
+        ((), "from lexvl_eval.measures import names; from eval import score"),
+        ((), "import lexvl_plugins.photos.demo"),
+        ((), "import runpy; sys.argv[1:] = ['--help']; runpy.run_module('eval.beir')"),
+        # `-S` leaves out the finder of an editable installation: the checkout is not installed.
+        (("-S",), f"sys.path += {LIBRARIES}\nimport eval.score"),
     ],
 )
-def test_a_module_is_one_in_whatever_order_its_names_are_imported(imports: str) -> None:
-    printed("-c", SAME.format(imports=imports))
-
-
-def test_a_checkout_that_is_not_installed_has_both_names() -> None:
-    """`-S` leaves out the finder of an editable installation."""
-    places = f"sys.path += {LIBRARIES}"
-    printed("-S", "-c", SAME.format(imports=f"{places}\nimport eval.score"))
+def test_a_module_is_one_in_whatever_order_its_names_are_imported(options: tuple[str, ...], imports: str) -> None:
+    printed(*options, "-c", SAME.format(imports=imports))
 
 
 SPAWNED = """
@@ -75,8 +72,7 @@ if __name__ == "__main__":
 
 def test_objects_go_to_spawned_processes_and_come_back(tmp_path: Path) -> None:
     (tmp_path / "spawned.py").write_text(SPAWNED)
-    done = python(str(tmp_path / "spawned.py"), first=ROOT)
-    assert (done.stdout, done.stderr) == ("True lexvl_eval.measures.names\n", "")
+    assert printed(str(tmp_path / "spawned.py"), first=ROOT) == "True lexvl_eval.measures.names\n"
 
 
 @pytest.mark.parametrize("module", ["eval.beir", "lexvl_eval.beir", "lexvl_plugins.bench"])

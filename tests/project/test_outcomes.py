@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from invoking import run_process
 
 pytestmark = pytest.mark.extended
 
@@ -34,7 +35,7 @@ def test_too_many_skipped_tests_are_a_failure(tmp_path: Path, most, code, messag
     done = run(tmp_path, most=most)
     *said, last = done.stdout.splitlines()
     assert done.returncode == code and "1 passed, 3 skipped" in last, done.stdout + done.stderr
-    reasons = ["    2 no lamp here", "    1 no rope here", *([message] if message else [])]
+    reasons = ["    2 no lamp here", "    1 no rope here", *filter(None, [message])]
     assert said[-len(reasons) :] == reasons if most else "no rope here" not in done.stdout
 
 
@@ -69,4 +70,4 @@ def run(folder: Path, *arguments: str, most: str | None) -> subprocess.Completed
     environ |= {"PYTHONPATH": str(Path(__file__).parents[1]), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environ |= {} if most is None else {"LEXVL_MOST_SKIPPED": most}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "outcomes", *arguments, str(folder)]
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    return run_process(command, cwd=folder, env=environ)

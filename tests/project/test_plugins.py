@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from declared import EXTRAS, ROOT, SETUP, package_of, packages
+from invoking import read_output, run_process
 
 from lexvl_anserini import cli
 from lexvl_anserini.cli import COMMANDS
@@ -42,19 +42,11 @@ def run_all(folder: Path, *commands: str, isolated: bool = True) -> str:
     """
     (folder / "run_all.py").write_text(RUN_ALL)
     checkout = {str(ROOT), str(ROOT / "tests"), str(ROOT / "tests/attack"), ""}
-    paths = [str(folder), *(path for path in sys.path if path not in checkout)] if isolated else [str(folder)]
+    paths = [str(folder), *(path for path in sys.path if path not in checkout and isolated)]
+    command = [sys.executable, *(["-S"] if isolated else []), "-P", "-m", "run_all"]
     # Lucene's postings spare the process the kernels, which numba compiles anew for each folder.
-    changed = {"PYTHONPATH": os.pathsep.join(paths), "LEXVL_POSTINGS": "lucene"}
-    done = subprocess.run(
-        [sys.executable, *(["-S"] if isolated else []), "-P", "-m", "run_all"],
-        cwd=folder,
-        env=os.environ | changed,
-        input="\n".join(commands),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "LEXVL_POSTINGS": "lucene"}
+    done = run_process(command, cwd=folder, env=environ, input="\n".join(commands), timeout=900)
     assert done.returncode == 0, (done.stdout[-500:], done.stderr[-2000:])
     assert "Traceback" not in done.stderr
     return done.stdout
@@ -187,24 +179,14 @@ def test_the_core_needs_no_plugin(copy, tmp_path, name) -> None:
     plugin = copy / "lexvl_plugins" / name
     plugin.rename(tmp_path / "away")
     try:
-        printed = run_all(
-            copy,
-            "import|lexvl_anserini",
-            "import|lexvl_eval",
-            "lexvl_anserini|--help",
-            *(() if name else LINE),
-        )
+        commands = ("import|lexvl_anserini", "import|lexvl_eval", "lexvl_anserini|--help")
+        printed = run_all(copy, *commands, *(() if name else LINE))
     finally:
         (tmp_path / "away").rename(plugin)
     lines = printed[: printed.index("lexvl COMMAND --help shows")]
-    rows = {
-        command: row.module for command, row in COMMANDS.items() if re.search(rf"^ +{command} ", lines, re.MULTILINE)
-    }
-    assert rows == {
-        command: row.module
-        for command, row in COMMANDS.items()
-        if not row.module.startswith(".".join(("lexvl_plugins", name)).rstrip("."))
-    }
+    shown = {command for command in COMMANDS if re.search(rf"^ +{command} ", lines, re.MULTILINE)}
+    away = ".".join(("lexvl_plugins", name)).rstrip(".")
+    assert shown == {command for command, row in COMMANDS.items() if not row.module.startswith(away)}
     assert name or re.search(r"0?\.\d|\d\d\.\d", printed[printed.index("R@1 ") :])
 
 
@@ -227,19 +209,9 @@ def test_the_tests_of_the_core_pass_without_plugins(tmp_path) -> None:
     """Those of its rooms and commands, in processes that cannot import a plug-in."""
     (tmp_path / "sitecustomize.py").write_text(BLOCKED)
     rooms = ("data", "encoders", "engines", "ground", "queries", "runs", "searching", "shards", "commands", "eval")
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not heavy and not extended"),
-            *(f"tests/{room}" for room in rooms),
-            *(f"--ignore=tests/{file}.py" for file in WHOLE),
-        ],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-5000:]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not heavy and not extended"]
+    command += [*(f"tests/{room}" for room in rooms), *(f"--ignore=tests/{file}.py" for file in WHOLE)]
+    read_output(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(tmp_path)})
 
 
 def test_each_plugin_has_tests_and_its_extras() -> None:

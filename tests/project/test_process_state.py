@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,10 +12,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from invoking import read_output
+
 ROOT = Path(__file__).parents[2]
 
 # Libraries of a user who imports ours after them.
-LIBRARIES = [
+LIBRARIES = (
     "faiss",
     "numba",
     "onnxruntime",
@@ -25,15 +26,11 @@ LIBRARIES = [
     "sentence_transformers",
     "accelerate",
     "sklearn",
-]
+)
 
 # What stays: Pillow's warnings are silenced for all threads; Java has handlers of its own, but Python's of Ctrl-C; the
 # measures of ranx run on its threads of numba, because those of OpenMP would set the number that torch shares.
-REMAINS = {
-    "encode pictures": ["warnings"],
-    "index lexical": ["signals of the kernel"],
-    "evaluate": ["numba layer"],
-}
+REMAINS = {"encode pictures": ["warnings"], "index lexical": ["signals of the kernel"], "evaluate": ["numba layer"]}
 
 
 def state() -> dict[str, Any]:
@@ -64,7 +61,7 @@ def state() -> dict[str, Any]:
     status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
     pools = {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()}
     loggers = {name: log for name, log in logging.root.manager.loggerDict.items() if isinstance(log, logging.Logger)}
-    smallest = np.float32(1.2e-38)
+    smallest, backends, cudnn = np.float32(1.2e-38), torch.backends, torch.backends.cudnn
     os.umask(umask := os.umask(0))
     return {
         **{f"threads of {Path(path).name}": number for path, number in pools.items()},
@@ -74,16 +71,9 @@ def state() -> dict[str, Any]:
         "signals of the kernel": [status[name].strip() for name in ("SigBlk", "SigIgn", "SigCgt")],
         "torch threads": (torch.get_num_threads(), torch.get_num_interop_threads()),
         "torch numbers": (torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled()),
-        "torch arithmetic": (
-            torch.get_float32_matmul_precision(),
-            torch.are_deterministic_algorithms_enabled(),
-            torch.backends.mkldnn.enabled,
-            torch.backends.cudnn.enabled,
-            torch.backends.cudnn.benchmark,
-            torch.backends.cudnn.deterministic,
-            torch.backends.cuda.matmul.allow_tf32,
-            torch.backends.cudnn.allow_tf32,
-        ),
+        "torch arithmetic": (torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()),
+        "torch kernels": (backends.mkldnn.enabled, backends.cuda.matmul.allow_tf32),
+        "cudnn": (cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32),
         "torch small numbers": float(torch.tensor(1.2e-38) / 4),
         "numpy small numbers": float(smallest / np.float32(4)),
         "numpy rounding": float(np.float32(1) + np.float32(2**-24) * np.float32(1.5)),
@@ -128,12 +118,13 @@ def line(
     from lexvl_anserini.searching.searcher import search_index
     from lexvl_anserini.shards.writing import write_impacts
 
-    def search(threads: int) -> None:
-        lists = search_index(folder / "indexes" / name, topics, 5, threads=threads, model=load())
-        assert all(list(lists))
+    shards, index = folder / "shards" / name, folder / "indexes" / name
 
-    yield f"encode {name}", lambda: write_impacts(dataset, load(), folder / "shards" / name)
-    yield f"index {name}", partial(build_index, folder / "shards" / name, folder / "indexes" / name, threads=3)
+    def search(threads: int) -> None:
+        assert all(list(search_index(index, topics, 5, threads=threads, model=load())))
+
+    yield f"encode {name}", lambda: write_impacts(dataset, load(), shards)
+    yield f"index {name}", lambda: build_index(shards, index, threads=3)
     for threads in (1, 2):
         yield f"search {name} with {threads} threads", partial(search, threads)
 
@@ -145,9 +136,8 @@ def texts(folder: Path) -> tuple[Any, list[Any]]:
     from lexvl_anserini.data.dataset import load_dataset
     from lexvl_anserini.ground.records import Topic
 
-    documents = {f"d{number}": f"a red boat number {number} on the sea" for number in range(20)}
-    topics = [Topic(str(number), f"a red boat {number}") for number in range(40)]
-    return load_dataset(f"beir:{beir_folder(folder / 'beir', json_lines(documents))}"), topics
+    corpus = beir_folder(folder / "beir", json_lines({f"d{n}": f"a red boat number {n} on the sea" for n in range(20)}))
+    return load_dataset(f"beir:{corpus}"), [Topic(str(number), f"a red boat {number}") for number in range(40)]
 
 
 def calls(folder: Path, golden: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -215,9 +205,7 @@ def assert_unchanged(module: str, folder: Path, golden: Path, remains: Mapping[s
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": paths}
     command = [sys.executable, __file__, module, str(folder), str(golden)]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    changed = json.loads(done.stdout.splitlines()[-1])
+    changed = json.loads(read_output(command, env=environment, cwd=ROOT).splitlines()[-1])
     assert {name: list(differ) for name, differ in changed.items()} == remains, changed
 
 

@@ -14,7 +14,7 @@ from declared import EXTRAS, OURS, ROOT, SETUP, package_of, packages
 from lexvl_anserini.doctor import OF_DEVELOPERS
 from lexvl_anserini.ground.registry import EXTRA_PACKAGES
 
-# What no extra brings: where it is missing, a line says so.
+# What no extra brings; a line says so where it is missing.
 OF_OTHERS = {
     "open_clip": "reads checkpoints of OpenCLIP; it brings torchvision",
     "pillow_heif": "reads HEIC; it brings codecs under other licences",

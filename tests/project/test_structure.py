@@ -7,17 +7,16 @@ import importlib
 import pkgutil
 import re
 import rlcompleter
-import subprocess
 import sys
 from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 from importlib.util import find_spec
-from pathlib import Path
 
 import lexvl_eval
 import pytest
-from declared import EXTRAS, ROOT, SETUP, package_of, packages
+from declared import EXTRAS, FORWARDERS, ROOT, SETUP, package_of, packages
 from import_graph import CORE_SOURCES, GRAPH, PACKAGES, PLUGIN_GRAPH, PLUGINS, SOURCES, imports
+from invoking import read_output, run_process
 
 import lexvl_anserini
 import lexvl_plugins
@@ -27,7 +26,6 @@ from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.describing import read_equation
 from lexvl_anserini.ground.registry import CORPORA, ENGINES, PICTURES, RUNTIMES, WRAPPERS, import_home
 
-HEAVY = ("torch", "transformers", "sentence_transformers", "jnius", "pyserini", "pandas", "faiss", "scipy", "pyarrow")
 # What importing a command's module must not load: the model, the JVM and the table libraries.
 MODELS = ("torch", "transformers", "sentence_transformers", "jnius", "pyserini", "pandas", "faiss", "ranx", "beir")
 COMMANDS = {name: row.module for name, row in COMMAND_ROWS.items()}
@@ -35,15 +33,14 @@ TABLES = (CARDS, COMMAND_ROWS, CORPORA, ENGINES, PICTURES, RUNTIMES, WAYS, WRAPP
 TEXT_SUFFIXES = {".py", ".md", ".sh", ".cfg", ".toml", ".yaml", ".yml", ".txt", ".cff", ".ini"}
 
 
-def modules(package):
-    return [m.name for m in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
-
-
 def test_exports_resolve():
     assert set(lexvl_anserini.__all__) == set(lexvl_anserini._HOMES)
     assert sorted(lexvl_anserini.__all__) == lexvl_anserini.__all__
-    for name in lexvl_anserini.__all__:
-        assert getattr(lexvl_anserini, name) is not None
+    assert all(getattr(lexvl_anserini, name) is not None for name in lexvl_anserini.__all__)
+    completer = rlcompleter.Completer({"lexvl_anserini": lexvl_anserini})
+    completed = completer.attr_matches("lexvl_anserini.load_")
+    assert completed == ["lexvl_anserini.load_dataset(", "lexvl_anserini.load_encoder("]
+    assert set(lexvl_anserini.__all__) < set(dir(lexvl_anserini))
 
 
 def test_exports_are_what_type_checkers_see():
@@ -58,53 +55,35 @@ def test_exports_are_what_type_checkers_see():
     assert homes == lexvl_anserini._HOMES
 
 
-def test_a_shell_completes_exported_names():
-    completer = rlcompleter.Completer({"lexvl_anserini": lexvl_anserini})
-    assert completer.attr_matches("lexvl_anserini.load_") == [
-        "lexvl_anserini.load_dataset(",
-        "lexvl_anserini.load_encoder(",
-    ]
-    assert set(lexvl_anserini.__all__) < set(dir(lexvl_anserini))
-
-
-def loaded_by(module, names):
-    code = f"import sys, {module}; print(*sorted(set({names!r}) & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    return done.stdout.split()
-
-
-def test_importing_the_package_loads_no_heavy_library():
-    assert loaded_by("lexvl_anserini", (*HEAVY, "numpy")) == []
-
-
-def test_importing_a_command_loads_no_model_library():
-    """One process imports all; it names the first module that loads one."""
-    modules = [*COMMANDS.values(), "lexvl_anserini.cli", "lexvl_anserini.shards.writing"]
+@pytest.mark.parametrize(
+    ("modules", "names"),
+    [
+        (["lexvl_anserini"], (*MODELS, "scipy", "pyarrow", "numpy")),
+        *(([f"lexvl_anserini.{command}"], ("scipy",)) for command in ("encode", "index", "search")),
+        ([*COMMANDS.values(), "lexvl_anserini.cli", "lexvl_anserini.shards.writing"], MODELS),
+    ],
+    ids=["the package", "encode", "index", "search", "every command"],
+)
+def test_importing_loads_no_heavy_library(modules, names):
+    """One process imports all modules; it names the first one that loads a library."""
     code = (
         f"import importlib, sys\nfor module in {modules!r}:\n    importlib.import_module(module)\n"
-        f"    assert not set({MODELS!r}) & set(sys.modules), module\n"
+        f"    assert not set({names!r}) & set(sys.modules), module\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("module", ["encode", "index", "search"])
-def test_the_commands_of_the_line_load_no_scipy(module):
-    assert loaded_by(f"lexvl_anserini.{module}", ("scipy",)) == []
+    read_output([sys.executable, "-c", code], cwd=ROOT)
 
 
 def test_every_module_can_be_imported():
     """But for modules of plug-ins that import a package of an extra, where it is not installed."""
     of_extras = {package for extra in EXTRAS for package in packages(extra)} - packages()
     for package in (lexvl_anserini, lexvl_eval, lexvl_plugins):
-        for name in modules(package):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             try:
-                importlib.import_module(name)
+                importlib.import_module(module.name)
             except ModuleNotFoundError as error:
                 missing = error.name.partition(".")[0]
-                assert package is lexvl_plugins and package_of(missing) in of_extras and find_spec(missing) is None, (
-                    error
-                )
+                assert package is lexvl_plugins and package_of(missing) in of_extras, error
+                assert find_spec(missing) is None, error
 
 
 @pytest.mark.parametrize(("table", "name"), [(table, name) for table in TABLES for name in table])
@@ -131,54 +110,39 @@ def test_packaging():
 
 def repository_files():
     """Text files of the repository: those git tracks or would, or all that are no build product."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    names = (
-        listed.stdout.splitlines() if listed.returncode == 0 else [str(p.relative_to(ROOT)) for p in ROOT.rglob("*")]
-    )
-    paths = [ROOT / name for name in names if Path(name).suffix in TEXT_SUFFIXES]
-    return [path for path in paths if path.is_file() and "golden" not in path.parts]
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = run_process(command, cwd=ROOT)
+    paths = ROOT.rglob("*") if listed.returncode else (ROOT / name for name in listed.stdout.splitlines())
+    return [p for p in paths if p.suffix in TEXT_SUFFIXES and p.is_file() and "golden" not in p.parts]
+
+
+def search_files(pattern, paths):
+    """The first match in each of some files, with what is around it."""
+    texts = ((path, path.read_text(encoding="utf-8")) for path in paths)
+    matches = {str(path.relative_to(ROOT)): (text, pattern.search(text)) for path, text in texts}
+    return {name: text[max(0, m.start() - 40) : m.end() + 40] for name, (text, m) in matches.items() if m}
 
 
 def test_no_file_names_a_place_on_a_machine():
-    places = re.compile(r"(?<![\w.])/(home|root|Users|work|mnt|data\d*)/\w")
-    allowed = re.compile(r"/data/(mine|x)\b")
-    for path in repository_files():
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            match = places.search(allowed.sub("", line))
-            assert not match, f"{path.relative_to(ROOT)} line {number}: {line.strip()}"
+    """Examples of a user's own folders may."""
+    places = re.compile(r"(?<![\w.])/(?!data/(?:mine|x)\b)(home|root|Users|work|mnt|data\d*)/\w")
+    assert search_files(places, repository_files()) == {}
 
 
 # The rooms of the library in import order: a module imports its own room and those before it.
 ROOMS = ("ground", "data", "encoders", "shards", "queries", "runs", "engines", "searching")
 
 
-def room_of(module):
-    """The room of a module of the library; None for commands, which may import everything."""
-    if module in COMMANDS.values():
-        return None
-    parts = module.split(".")
-    return parts[1] if parts[0] == "lexvl_anserini" and len(parts) > 1 and parts[1] in ROOMS else None
-
-
-def climbs(module, other):
-    """Whether an import leads from a room of the library to one after it, or to a command."""
-    room, target = room_of(module), room_of(other)
-    if room is None or other == "lexvl_anserini":
-        return False
-    if target is None:
-        return True
-    return ROOMS.index(target) > ROOMS.index(room)
-
-
 def test_rooms_import_only_rooms_before_them():
-    wrong = [f"{module} imports {other}" for module in sorted(GRAPH) for other in sorted(GRAPH[module])]
-    assert [line for line in wrong if climbs(*line.split(" imports "))] == []
+    """What lies in no room, such as a command, is above them all."""
+
+    def place(module):
+        parts = module.split(".")
+        inside = parts[0] == "lexvl_anserini" and parts[1:] and module not in COMMANDS.values()
+        return ROOMS.index(parts[1]) if inside and parts[1] in ROOMS else len(ROOMS)
+
+    pairs = [(module, other) for module in GRAPH for other in GRAPH[module] if other != "lexvl_anserini"]
+    assert [pair for pair in pairs if place(pair[0]) < place(pair[1])] == []
 
 
 # The floors inside a package, the lowest first; what is named nowhere is above them all, and a longer name goes before.
@@ -199,13 +163,9 @@ FLOORS = {
 
 def floor_of(module, package):
     """The floor of a module inside a package."""
-    name, floors = module.removeprefix(f"{package}."), FLOORS[package]
-    fitting = [
-        (len(start), floor)
-        for floor, names in enumerate(floors)
-        for start in names
-        if f"{name}.".startswith(f"{start}.")
-    ]
+    name, floors = f"{module.removeprefix(f'{package}.')}.", FLOORS[package]
+    starts = [(start, floor) for floor, names in enumerate(floors) for start in names]
+    fitting = [(len(start), floor) for start, floor in starts if name.startswith(f"{start}.")]
     return max(fitting, default=(0, len(floors)))[1]
 
 
@@ -251,13 +211,13 @@ NAMING = re.compile(
 
 
 def test_the_core_names_no_plugin():
-    found = {}
+    found = set()
     for package, home in PACKAGES.items():
         for path in sorted(home.rglob("*.py")):
             module = ".".join((package, *path.relative_to(home).with_suffix("").parts))
             if not NAMING.match(module) and path.name not in FORWARDERS:
-                found |= {f"{module}: {match[0]}": None for match in FOREIGN.finditer(path.read_text(encoding="utf-8"))}
-    assert list(found) == []
+                found |= {f"{module}: {match[0]}" for match in FOREIGN.finditer(path.read_text(encoding="utf-8"))}
+    assert found == set()
 
 
 def definitions(*kinds):
@@ -307,12 +267,9 @@ def test_no_class_name_is_given_twice():
 
 def test_functions_are_short():
     """At most 60 lines, docstring included."""
-    long = [
-        f"{name}.{node.name}: {node.end_lineno - node.lineno + 1} lines"
-        for name, node in definitions(ast.FunctionDef, ast.AsyncFunctionDef)
-        if node.end_lineno - node.lineno >= 60
-    ]
-    assert long == []
+    functions = definitions(ast.FunctionDef, ast.AsyncFunctionDef)
+    lengths = {f"{name}.{node.name}": node.end_lineno - node.lineno + 1 for name, node in functions}
+    assert {name: length for name, length in lengths.items() if length > 60} == {}
 
 
 # Functions that may have more than ten parameters, and why.
@@ -335,33 +292,20 @@ def test_functions_have_few_parameters():
     assert wide.keys() <= WIDE.keys(), wide
 
 
-# Modules that forward to commands of plug-ins, `python -m lexvl_anserini.train`.
-FORWARDERS = {"train.py", "photos.py", "mine.py", "demo.py"}
-
-
 def test_text_is_plain_english():
     """No passives that hide who acts, and no old words: raises, returns, stores, skips, reads."""
-    words = re.compile(r"\b(?:(?:is|are) (?:told|asked)|nobody's|heeds?)\b")
-    for path in repository_files():
-        if path.name == "test_structure.py" or "fixtures" in path.parts:
-            continue
-        text = re.sub(r"\s+", " ", path.read_text(encoding="utf-8"))
-        match = words.search(text)
-        assert not match, f"{path.relative_to(ROOT)}: {text[max(0, match.start() - 40) : match.end() + 40]}"
+    words = re.compile(r"\b(?:(?:is|are)\s(?:told|asked)|nobody's|heeds?)\b")
+    paths = [path for path in repository_files() if path.name != "test_structure.py" and "fixtures" not in path.parts]
+    assert search_files(words, paths) == {}
 
 
 def test_docstrings_and_comments_are_sentences():
     """What begins with "Of" lacks the thing: "The limit of a file" says what "Of a file" leaves out. Help too."""
     fragment = re.compile(r'(?:^\s*(?:"""|# )|\bhelp=\(?\s*")Of ', re.MULTILINE)
-    for home in PACKAGES.values():
-        for path in home.rglob("*.py"):
-            match = fragment.search(path.read_text(encoding="utf-8"))
-            assert not match, f"{path.relative_to(ROOT)}: {match}"
+    assert search_files(fragment, [path for home in PACKAGES.values() for path in home.rglob("*.py")]) == {}
     sentence = re.compile(r"(?:^|[.:|)] |^[*\d.]+ )Of \w", re.MULTILINE)
-    for path in repository_files():
-        if path.suffix == ".md" and "fixtures" not in path.parts:
-            match = sentence.search(path.read_text(encoding="utf-8"))
-            assert not match, f"{path.relative_to(ROOT)}: {match}"
+    pages = [path for path in repository_files() if path.suffix == ".md" and "fixtures" not in path.parts]
+    assert search_files(sentence, pages) == {}
 
 
 # Words that name no thing: a manifest is `manifest`, what a search returns `hits`, what a caller chose `options`.
@@ -369,9 +313,5 @@ NAMELESS = {"about", "asked", "found", "kept", "made", "told", "wanted"}
 
 
 def test_variables_name_things():
-    names = {
-        f"{name}: {node.id}"
-        for name, node in definitions(ast.Name)
-        if isinstance(node.ctx, ast.Store) and node.id in NAMELESS
-    }
-    assert names == set()
+    names = [(name, node.id) for name, node in definitions(ast.Name) if isinstance(node.ctx, ast.Store)]
+    assert {(name, variable) for name, variable in names if variable in NAMELESS} == set()

@@ -8,9 +8,8 @@ import zlib
 import numpy as np
 import pytest
 from byte_towers import tree
-from picture_towers import PictureTower
 from PIL import Image
-from word_towers import WordTower, encode, lines, model_of, rows_of, same_as_fresh
+from word_towers import PictureTower, WordTower, encode, lines, model_of, rows_of, same_as_fresh
 
 from lexvl_anserini.data.pictures import images
 from lexvl_anserini.data.pictures.images import FAIL

@@ -36,7 +36,6 @@ fox:
 
 @pytest.fixture
 def folder(tmp_path):
-    """A copy of the world's files."""
     return shutil.copytree(FOLDER, tmp_path / "world")
 
 
@@ -53,9 +52,6 @@ def edit(folder, name, old, new):
     path.write_text(text.replace(old, new, 1))
 
 
-# --- adding a thing -------------------------------------------------------------------------------------------------
-
-
 def test_a_thing_is_added_by_data_alone(folder, use):
     with (folder / "creatures.yaml").open("a") as file:
         file.write(FOX)
@@ -70,9 +66,6 @@ def test_a_thing_is_added_by_data_alone(folder, use):
         assert scene.subject.colour in ("red", "orange")
         assert any(words & set(caption.lower().strip(".").split()) for caption in captions(scene))
         assert draw(scene).shape == (64, 64, 3)
-
-
-# --- mistakes -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -93,14 +86,9 @@ def test_a_thing_is_added_by_data_alone(folder, use):
             "words",
             "verbs:\n  sailing:",
             "verbs:\n  sail:",
-            "boat: poses: unknown verb for pose 'sailing'; did you mean 'sail'",
+            "unknown verb .* 'sailing'; did you mean 'sail'",
         ),
-        (
-            "household",
-            "drawings:\n    any: |\n      92,74",
-            "verbs:\n    any: |\n      92,74",
-            "the kind 'cup' has neither",
-        ),
+        ("household", "drawings:\n    any: |\n      92,74", "verbs:\n    any: |\n      92,74", "'cup' has neither"),
         ("creatures", "poses: {air: [flying], ", "poses: {", "bird: poses: none for 'air', the class of the place"),
         ("skies", "weathers:", "weathers: [", r"skies.yaml: not YAML"),
     ],
@@ -118,9 +106,6 @@ def test_a_mistake_in_a_drawing_names_its_line(folder, use):
     where = rf"creatures.yaml \(bird\): flying line {line}"
     with pytest.raises(DataError, match=f"{where}: .*; did you mean 'dark'"):
         rasterise(world().kinds["bird"].drawings["flying"][0])
-
-
-# --- the drawing language -------------------------------------------------------------------------------------------
 
 
 def shapes(text, pose=None):
@@ -147,10 +132,6 @@ def test_scattered_places_are_in_the_drawing_and_always_the_same():
         assert (width, 0 <= x < 50, 0 <= y < 20, 0 <= right - x <= 3) == (2, True, True, True)
 
 
-def test_parts_are_inserted():
-    assert shapes("99,99\nuse wheels") == shapes("99,99\n" + world().parts["wheels"].text)
-
-
 def test_joints_and_poses():
     pose = world().poses["sitting"]
     x, y = pose.hip
@@ -168,17 +149,13 @@ def test_joints_and_poses():
     ("text", "message"),
     [
         ("", "expected the size"),
-        ("40", "expected the size"),
         ("40,30 plane", "unknown word 'plane' after the size"),
         ("9,9\novel main 1,2 3,4", r"drawing line 2: `ovel main 1,2 3,4`: unknown shape 'ovel'; did you mean 'oval'"),
         ("9,9\noval man 1,2 3,4", "unknown material 'man'; did you mean 'main'"),
         ("9,9\noval main 1,2", "expected oval MATERIAL"),
-        ("9,9\nline main 1,2 3,4", "expected line MATERIAL"),
         ("9,9\noval main x,2 3,4", "cannot calculate 'x'; known names"),
         ("9,9\nbox main 1/2,2 3,4", "cannot calculate '1 / 2'"),
-        ("9,9\nbox main 1+,2 3,4", "invalid syntax"),
         ("9,9\nfor x in\n  box main x,2 3,4", "expected `for NAMES in"),
-        ("9,9\nfor x,y in 1 2\n  box main x,2 3,4", "`for x,y in 1 2`"),
         ("9,9\nfor x in 1..9 by 2\n  box main x,2 3,4", "cannot calculate|invalid"),
         ("9,9\nfor x,y,n in scatter 9\n  box main x,y 3,4", "expected `for x,y,n in scatter COUNT SEED`"),
         ("9,9\nif 1%0\n  box main 0,0 3,4", "by zero"),

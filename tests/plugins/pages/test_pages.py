@@ -10,9 +10,8 @@ from itertools import islice
 import pytest
 from byte_towers import tree
 from corpus_folders import tar_of
-from picture_towers import PictureTower
 from PIL import Image
-from word_towers import TEXT, lines, model_of
+from word_towers import TEXT, PictureTower, lines, model_of
 
 from lexvl_anserini.data.dataset import get_document_id, load_dataset
 from lexvl_anserini.data.digests import FileDigests

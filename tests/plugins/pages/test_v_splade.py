@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checkout import GOLDEN
+from declared import GOLDEN
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.extended
 def test_photos_are_found_from_where_the_user_is(tmp_path):
     machine = Machine(tmp_path)
     shutil.copy(ROOT / "runs/photos.sh", machine.folder / "runs/photos.sh")
-    machine.python("python3.13", "3.13")
+    machine.python("3.13")
     machine.program("lexvl", '#!/bin/sh\necho "$PWD: $*"\n')
 
     def run(*arguments: str) -> subprocess.CompletedProcess:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pretrained_networks import tiny_vit
+from tiny_encoders import tiny_vit
 from worlds import FIXTURES, RUNS, Task, World, without
 
 from tests.attack.test_attack_commands import (

@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from PIL import Image
-from pretrained_networks import tiny_vit
+from tiny_encoders import tiny_vit
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.encoder import as_lexical

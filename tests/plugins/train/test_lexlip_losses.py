@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from checkout import GOLDEN
+from declared import GOLDEN
 from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer, make_all_columns

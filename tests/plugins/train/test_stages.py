@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pretrained_networks import tiny_vit
+from tiny_encoders import tiny_vit
 
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.image_backbones import Classifier, load_image_backbone
