@@ -26,7 +26,7 @@ from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Measurement
 
 from .measures.inputs import JudgementSource, RunCard, describe_run
-from .measures.names import MEASURES
+from .measures.metrics import MEASURES
 from .report.tables import label_runs, name_datasets, name_systems
 
 if TYPE_CHECKING:

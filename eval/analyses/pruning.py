@@ -30,8 +30,7 @@ from lexvl_anserini.shards.pruning import Pruning
 
 from .. import options
 from ..measures.inputs import encode_shard_queries
-from ..measures.metrics import evaluate, means, measure_overlap
-from ..measures.names import parse_measure
+from ..measures.metrics import evaluate, means, measure_overlap, parse_measure
 from ..measures.ties import sort_strictly
 from ..report.render import render
 from ..report.tables import OF_PRUNING, build_setting_table

@@ -33,8 +33,7 @@ from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.runs.order import select_top_positions
 
 from .. import options
-from ..measures.metrics import evaluate, means, measure_overlap
-from ..measures.names import parse_measure
+from ..measures.metrics import evaluate, means, measure_overlap, parse_measure
 from ..measures.ties import sort_strictly
 from ..report.render import render
 from ..report.tables import OF_LOSS, build_setting_table

@@ -21,8 +21,7 @@ from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 from lexvl_anserini.runs.order import rank_hits
 
 from .averages import CQADUPSTACK
-from .metrics import judgements, make_ranx_importable
-from .names import Measure, parse_measure
+from .metrics import Measure, judgements, make_ranx_importable, parse_measure
 from .result_files import StoredResult, make_slug
 from .ties import check_hits, find_places, rank_by_run
 

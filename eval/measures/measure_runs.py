@@ -25,9 +25,7 @@ from lexvl_anserini.runs.columns import map_run
 from lexvl_anserini.runs.trec import read_lists
 
 from .inputs import Judgements, JudgementSource, RunCard, choose_source, read_judgements
-from .metrics import MeasuringRules, check_levels, compute_values, judgements, mean, measure
-from .names import Measure, parse_measures
-from .result_files import make_result, store
+from .metrics import Measure, MeasuringRules, check_levels, compute_values, judgements, mean, measure, parse_measures
 from .ties import Found, Relevant, check_ties, collect_relevant, find
 
 log = logging.getLogger(__name__)
@@ -83,6 +81,8 @@ def measure_runs(
         rows = measure(places, relevant, parsed, how, str(card.path), judged.label)
         report_unjudged(card.path, judged, places, relevant, how)
         if results:
+            from .result_files import make_result, store
+
             store(results, make_result(card, rows, judged.qrels, how))
         measured.append(rows)
         changed += find_other_values(rows, places, relevant, parsed, how)

@@ -19,7 +19,7 @@ from lexvl_anserini.ground.records import Measurement
 
 from .exchange import make_topic_frame
 from .inputs import RunCard
-from .metrics import mean
+from .metrics import LEVEL, mean
 
 if TYPE_CHECKING:
     import pandas
@@ -97,10 +97,6 @@ def _split_rows(rows: int, columns: int) -> Iterator[int]:
     size = max(1, BLOCK_CELLS // columns)
     for start in range(0, rows, size):
         yield min(size, rows - start)
-
-
-# A corrected p below this is marked in tables.
-LEVEL = 0.05
 
 
 class SystemComparison(NamedTuple):

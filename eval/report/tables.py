@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Measurement
 
-from ..measures.averages import HEADINGS, RSUM, sum_recalls
 from ..measures.inputs import RunCard
-from ..measures.metrics import means
-from ..measures.significance import LEVEL
+from ..measures.metrics import HEADINGS, LEVEL, RSUM, means, sum_recalls
 from .render import (
     COUNT,
     FOUR_DECIMALS,

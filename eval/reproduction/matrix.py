@@ -20,8 +20,7 @@ from lexvl_anserini.ground.registry import Registry, import_home
 
 from ..measures.inputs import JudgementSource, describe_run
 from ..measures.measure_runs import measure_runs
-from ..measures.metrics import means
-from ..measures.names import parse_measure
+from ..measures.metrics import means, parse_measure
 from .prepared import (
     estimate_classification,
     estimate_retrieval,

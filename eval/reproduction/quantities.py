@@ -29,7 +29,7 @@ from lexvl_anserini.ground.registry import CORPORA
 
 from ..analyses.classes.class_sets import CLASS_SETS
 from ..measures.averages import AVERAGES
-from ..measures.names import parse_measure
+from ..measures.metrics import parse_measure
 
 # Corpora in BEIR's layout that are no part of BEIR.
 AS_BEIR = ("limit", "limit-small")

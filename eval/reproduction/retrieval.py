@@ -40,8 +40,7 @@ from lexvl_anserini.searching.searcher import Searcher
 
 from ..measures.inputs import JudgementSource, describe_run
 from ..measures.measure_runs import measure_runs
-from ..measures.metrics import means
-from ..measures.names import parse_measure
+from ..measures.metrics import means, parse_measure
 from .prepared import Prepared, find_limit, find_twin, prepare, select_document_options, write_remarks
 from .rows import Finding, RowPart, Workplace
 

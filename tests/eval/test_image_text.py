@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 import eval.coco
 from eval.image_text import choose_judgements
-from eval.measures.averages import HEADINGS
 from eval.measures.inputs import JudgementSource, RunCard
 from eval.measures.measure_runs import Subsets, measure_subsets
+from eval.measures.metrics import HEADINGS
 from eval.report.tables import build_caption_table
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UsageError

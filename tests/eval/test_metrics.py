@@ -17,16 +17,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval.measures.metrics import (
+    ALIASES,
+    MEASURES,
+    Definition,
+    Measure,
     check_levels,
     evaluate,
     judgements,
     load_ranx_metrics,
     mean,
     means,
+    parse_measure,
+    parse_measures,
     report_compilation,
     select_topics,
 )
-from eval.measures.names import ALIASES, MEASURES, Definition, Measure, parse_measure, parse_measures
 from eval.measures.ties import collect_relevant, sort_strictly
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc

@@ -30,15 +30,15 @@ def printed(*arguments: str, folder: Path = ROOT) -> str:
 SAME = """
 import importlib, pickle, sys
 {imports}
-names = ["", ".measures", ".measures.names", ".score", ".analyses.classes.labelled"]
+names = ["", ".measures", ".measures.metrics", ".score", ".analyses.classes.labelled"]
 for name in names:
     ours = importlib.import_module("lexvl_eval" + name)
     assert ours is importlib.import_module("eval" + name) is sys.modules["eval" + name], name
     assert ours.__name__ == ours.__spec__.name == "lexvl_eval" + name, ours.__spec__
     assert importlib.util.find_spec("eval" + name).origin == ours.__file__
-import eval, lexvl_eval.measures.names
-assert eval.measures.names is lexvl_eval.measures.names
-assert b"lexvl_eval" in pickle.dumps(lexvl_eval.measures.names.Measure)
+import eval, lexvl_eval.measures.metrics
+assert eval.measures.metrics is lexvl_eval.measures.metrics
+assert b"lexvl_eval" in pickle.dumps(lexvl_eval.measures.metrics.Measure)
 assert importlib.util.find_spec("eval.nothing") is None
 """
 
@@ -46,8 +46,8 @@ assert importlib.util.find_spec("eval.nothing") is None
 @pytest.mark.parametrize(
     "imports",
     [
-        "import eval.measures.names, lexvl_eval.score",
-        "from lexvl_eval.measures import names; from eval import score",
+        "import eval.measures.metrics, lexvl_eval.score",
+        "from lexvl_eval.measures import metrics; from eval import score",
         "import lexvl_plugins.photos.demo",
         "import runpy; sys.argv[1:] = ['--help']; runpy.run_module('eval.beir')",
     ],
@@ -64,7 +64,7 @@ def test_a_checkout_that_is_not_installed_has_both_names() -> None:
 
 SPAWNED = """
 import multiprocessing
-from eval.measures.names import parse_measure
+from eval.measures.metrics import parse_measure
 
 if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -76,7 +76,7 @@ if __name__ == "__main__":
 def test_objects_go_to_spawned_processes_and_come_back(tmp_path: Path) -> None:
     (tmp_path / "spawned.py").write_text(SPAWNED)
     done = python(str(tmp_path / "spawned.py"), first=ROOT)
-    assert (done.stdout, done.stderr) == ("True lexvl_eval.measures.names\n", "")
+    assert (done.stdout, done.stderr) == ("True lexvl_eval.measures.metrics\n", "")
 
 
 @pytest.mark.parametrize("module", ["eval.beir", "lexvl_eval.beir", "lexvl_plugins.bench"])
