@@ -148,11 +148,7 @@ def read_object_pairs(annotations: Path, images: Path) -> Iterator[SentencePair]
 
 
 def format_sentence(names: Sequence[str]) -> str:
-    """One sentence that names everything.
-
-    >>> sentence(["apple", "dog", "person"])
-    'a photo of an apple, a dog and a person'
-    """
+    """One sentence that names everything."""
     *others, last = [f"{'an' if name[0] in 'aeiou' else 'a'} {name}" for name in names]
     return f"a photo of {' and '.join([', '.join(others), last] if others else [last])}"
 
@@ -180,11 +176,7 @@ def collect_words(text: str) -> frozenset[str]:
 
 
 def split_caption(caption: str) -> str | None:
-    """A caption up to its first "and" or "with"; None if there is none, or no word on one side of it.
-
-    >>> partial_caption("Two dogs , and a man with a ball .")
-    'Two dogs'
-    """
+    """A caption up to its first "and" or "with"; None if there is none, or no word on one side of it."""
     match = _JOINT.search(caption)
     if not match or not collect_words(caption[match.end() :]) or not collect_words(caption[: match.start()]):
         return None

@@ -36,7 +36,7 @@ from lexvl_anserini.ground.progress import progress_bar
 from .. import options
 from ..measures.flops import Sparsity, count_sparsity
 from ..measures.inputs import encode_shard_queries
-from ..report.judging import JUDGED, list_judged_terms, list_judged_words, place_preferences
+from ..report.judging import JUDGED, list_judged_terms, list_judged_words
 from ..report.render import format_csv, print_records, render
 from ..report.tables import DOCUMENT_TERMS, SPARSITY, build_term_table
 from ..report.term_drawings import draw_clouds, draw_terms
@@ -61,11 +61,7 @@ CAPTIONED = ("document", "caption")
 
 
 class TermStatistic(NamedTuple):
-    """A term of a corpus: in how many documents it is, and its weight, over all documents.
-
-    Attributes:
-        rank: by the mean, from 1
-    """
+    """A term of a corpus: its rank by the mean, in how many documents it is, and its weight over all documents."""
 
     shards: str
     rank: int
@@ -76,13 +72,10 @@ class TermStatistic(NamedTuple):
 
 
 class TermProfile(NamedTuple):
-    """The terms of one folder of shards.
+    """The terms of one folder of shards: those that are used, and those with the largest means.
 
     Attributes:
-        documents: their number, empty ones included
-        used: terms that any document has
         share: of all weight, the part of the first terms
-        first: the terms with the largest means
         active: number of terms -> documents with that many
     """
 
@@ -92,11 +85,6 @@ class TermProfile(NamedTuple):
     share: float
     first: list[TermStatistic]
     active: Mapping[int, int]
-
-    @property
-    def mean_active(self) -> float:
-        """The mean number of terms of a document."""
-        return sum(terms * count for terms, count in self.active.items()) / self.documents
 
 
 class DocumentTerm(NamedTuple):
@@ -237,9 +225,10 @@ def read_captions(path: Path) -> dict[str, list[str]]:
 def describe_terms(stored: StoredVectors, name: str) -> TermProfile:
     """The terms of shards, with a line in the log."""
     profile = measure_terms(stored, name)
+    mean = sum(terms * count for terms, count in profile.active.items()) / profile.documents
     log.info(
         "%s: %d documents of %.1f terms on average; of %d terms the first %d have %.1f %% of all weight",
-        *(profile.shards, profile.documents, profile.mean_active),
+        *(profile.shards, profile.documents, mean),
         *(profile.used, len(profile.first), 100 * profile.share),
     )
     return profile
@@ -297,7 +286,7 @@ class SheetOptions:
             return
         words, preferences = list_judged_words(chosen, read_captions(self.captions))
         _write_rows(self.export, words)
-        _write_rows(place_preferences(self.export), preferences)
+        _write_rows(self.export.with_name(f"{self.export.stem}.preferences{self.export.suffix}"), preferences)
 
 
 def _write_rows(path: Path, rows: Sequence[NamedTuple]) -> None:

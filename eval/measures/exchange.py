@@ -127,11 +127,7 @@ def make_topic_frame(measurements: Iterable[Measurement]) -> pandas.DataFrame:
 
 
 def find_task(dataset: str) -> tuple[str, str]:
-    """MTEB's task and the split of a dataset; the name of another dataset is its task.
-
-    >>> task_of("beir/scifact/test"), task_of("coco/test text-to-image"), task_of("my.qrels")
-    (('SciFact', 'test'), ('MSCOCOT2IRetrieval', 'test'), ('my.qrels', 'test'))
-    """
+    """MTEB's task and the split of a dataset; the name of another dataset is its task."""
     label, _, direction = dataset.partition(" ")
     name, _, split = label.rpartition("/")
     known = TASKS.get(f"{name} {direction}".strip())

@@ -65,13 +65,7 @@ class RunCard:
 
 
 def format_system(encoder: Mapping[str, Any]) -> str:
-    """An encoder's name with its options in brackets, without the direction; a fusion's method and runs.
-
-    >>> system_name({"name": "vdr", "options": {"pooling": "max", "top_k": 64}})
-    'vdr (pooling=max, top_k=64)'
-    >>> system_name({"name": "fusion", "options": {"method": "rrf", "runs": ["a.trec@12", "b.trec.gz@34"]}})
-    'rrf of a, b'
-    """
+    """An encoder's name with its options in brackets, without the direction; a fusion's method and runs."""
     name, settings = str(encoder.get("name", "?")), encoder.get("options") or {}
     if name == "fusion":
         runs = (run_name(str(run).partition("@")[0]) for run in settings.get("runs", ()))

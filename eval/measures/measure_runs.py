@@ -53,22 +53,15 @@ def measure_runs(
 ) -> list[list[Measurement]]:
     """Measures several runs, one list of measurements per run, as `evaluate` returns it.
 
-    Args:
-        cards: the runs; their manifests complete what `source` leaves open.
-        source: the judgements that the caller names.
-        measures: their names.
-        relevance_level: least relevance that counts, of measures without their own (not for nDCG); it is part of
-            their names in the measurements.
-        ties: "rank" or "trec_eval"; None for the one that the runs' origin asks for, see `choose_ties`.
-        remove_query: None follows the dataset's rule, else what the run's manifest says.
-        per_topic: a line says what ties change in topics too, not only in means.
-        results: a folder that gets the result of each run, see `result_files.py`.
+    The runs' manifests complete what `source` leaves open. With None, `ties` is what the runs' origin asks for, see
+    `choose_ties`, and `remove_query` the dataset's rule, else the manifest's. A line says what ties change in means,
+    with `per_topic` in topics too; the folder `results` gets the result of each run, see `result_files.py`.
     """
     parsed, cards = parse_measures(measures, relevance_level), list(cards)
     sources = [choose_source(card, source) for card in cards]
     chosen_ties = choose_ties(cards, ties)
     read: dict[JudgementSource, Judgements] = {}
-    measured, changed = [], list[OtherValue]()
+    measured, changed = [], list[tuple[Measurement, float]]()
     for card, chosen in zip(cards, sources, strict=True):
         if card.hits is not None and (deeper := [str(m) for m in parsed if m.k is not None and m.k > card.hits]):
             log.warning("%s: holds %d hits per topic; %s cannot see more", card.path, card.hits, ", ".join(deeper))
@@ -86,7 +79,7 @@ def measure_runs(
             store(results, make_result(card, rows, judged.qrels, how))
         measured.append(rows)
         changed += find_other_values(rows, places, relevant, parsed, how)
-    report_other_values([other for other in changed if per_topic or other.row.query_id == "all"])
+    report_other_values([(row, value) for row, value in changed if per_topic or row.query_id == "all"])
     return measured
 
 
@@ -137,17 +130,10 @@ def choose_ties(cards: Sequence[RunCard], requested: str | None = None) -> str:
     return next(iter(asking), "rank")
 
 
-class OtherValue(NamedTuple):
-    """A measurement, and the value by the other rule."""
-
-    row: Measurement
-    value: float
-
-
 def find_other_values(
     rows: Sequence[Measurement], found: Found, relevant: Relevant, measures: Sequence[Measure], rules: MeasuringRules
-) -> list[OtherValue]:
-    """The measurements of a run that the other rule changes by more than `NEGLIGIBLE`.
+) -> list[tuple[Measurement, float]]:
+    """The measurements of a run that the other rule changes by more than `NEGLIGIBLE`, and its values.
 
     Only topics in which a relevant document has another place are measured again.
     """
@@ -164,10 +150,10 @@ def find_other_values(
         by_other = np.array([row.value for row in of_measure[:count]])
         by_other[topics] = values[metric]
         paired += zip(of_measure, [*by_other.tolist(), mean(by_other)], strict=True)
-    return [OtherValue(row, value) for row, value in paired if abs(value - row.value) > NEGLIGIBLE]
+    return [(row, value) for row, value in paired if abs(value - row.value) > NEGLIGIBLE]
 
 
-def report_other_values(changed: Sequence[OtherValue]) -> None:
+def report_other_values(changed: Sequence[tuple[Measurement, float]]) -> None:
     """Logs one line if the other rule changes values."""
     if changed:
         row, value = changed[0]
@@ -178,12 +164,7 @@ def report_other_values(changed: Sequence[OtherValue]) -> None:
 
 
 class Subsets(NamedTuple):
-    """Which captions and images count.
-
-    Attributes:
-        captions: of each image, the first ones of the file; None for all
-        folds: of the images; the values are means over them
-    """
+    """The first captions of each image that count, None for all, and the folds of images whose mean the values are."""
 
     captions: int | None = None
     folds: int = 1

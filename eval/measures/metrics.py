@@ -61,13 +61,10 @@ MeasureFunction = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
 
 
 class Definition(NamedTuple):
-    """How a measure is computed.
+    """How a measure is computed: by a function of `ranx.metrics`, by its name, or one with the same parameters.
 
     Attributes:
-        function: the name of a function of `ranx.metrics`, or a function with the same parameters
-        needs_cut: the measure needs a cut
         binary: a least relevance decides which documents are relevant; else every relevance counts
-        described: the measure in words
     """
 
     function: str | MeasureFunction
@@ -90,9 +87,6 @@ def set_level(measure: Measure, relevance_level: int) -> Measure:
     """The measure with a least relevance that counts, if it has none of its own and not every relevance counts in it.
 
     Relevance 1 is what all measures begin with, and stays unsaid.
-
-    >>> str(at_level(Measure("AP", 100), 2)), str(at_level(Measure("nDCG", 10), 2)), str(at_level(Measure("AP"), 1))
-    ('AP(rel=2)@100', 'nDCG@10', 'AP')
     """
     unsaid = relevance_level == 1 or measure.level is not None or not MEASURES[measure.name].binary
     return measure if unsaid else measure._replace(level=relevance_level)
@@ -121,10 +115,6 @@ def parse_measure(text: str) -> Measure:
 
     >>> parse_measure("recip_rank"), parse_measure("AP(rel=2)@100")
     (Measure(name='RR', k=None, level=None), Measure(name='AP', k=100, level=2))
-
-    Raises:
-        UnknownName: there is no such measure; the message suggests the nearest.
-        UsageError: the cut is missing or below 1, a setting is unknown, or the name means two things (`R@10`).
     """
     shape = SHAPE.fullmatch(text)
     name = (shape["name"] if shape else text.partition("@")[0]).lower()
@@ -232,8 +222,7 @@ def evaluate(
         run: scored documents in any order.
         qrels: judgements; each of their topics counts.
         measures: such as "nDCG@10", "RR@10", "Recall@100", "HitRate@1", "AP", "P@5", "AP(rel=2)@100".
-        name: of the run, for the rows and for messages.
-        dataset: of the qrels, for the rows.
+        name: of the run, and `dataset` of the qrels, for the rows and for messages.
         relevance_level: the least relevance that counts, of measures without their own, which have it in their names
             then: AP becomes AP(rel=2), nDCG has none. One that no document has gives 0, as trec_eval does.
         ties: "rank" or "trec_eval", see `ties.py`. The caller has ranked the documents, so its ranks decide by

@@ -49,12 +49,8 @@ class StoredResult:
 
     Attributes:
         run: its path, and `run_sha256` the digest of its file
-        system: its encoder or label
         dataset: label of the judgements, and `judgements_sha256` the digest of their sorted lines
         topics: that were judged; each counts
-        measures: means by name
-        ties: order of equal scores, see `ties.py`
-        remove_query: documents whose id is the query id do not count
         calls: that measured, each with its measures
     """
 
@@ -149,11 +145,7 @@ def read_results(folder: Path) -> Iterator[StoredResult]:
 
 
 def make_slug(text: str) -> str:
-    """A text as part of a file name.
-
-    >>> slug("beir/scifact/test text-to-image")
-    'beir-scifact-test-text-to-image'
-    """
+    """A text as part of a file name."""
     return re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "x"
 
 

@@ -147,7 +147,7 @@ TESTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"randomisation": run_ran
 
 
 def compute_correlations(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
-    """Kendall's tau-b and Pearson's r of two systems' values per topic; NaN if either system's values are all equal."""
+    """Kendall's tau-b and Pearson's r of two systems' values per topic; NaN if either system's are all equal."""
     from scipy.stats import kendalltau, pearsonr
 
     if np.ptp(ours) == 0 or np.ptp(theirs) == 0:
@@ -156,11 +156,7 @@ def compute_correlations(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, f
 
 
 def apply_holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction, in the order of the input.
-
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
+    """Holm's step-down correction, in the order of the input."""
     corrected = [0.0] * len(p_values)
     floor = 0.0
     for place, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -202,14 +198,7 @@ def compare(values: pandas.DataFrame, test: str = "randomisation") -> list[Syste
 
 
 def compare_runs(measured: Sequence[Sequence[Measurement]], test: str = "randomisation") -> list[SystemComparison]:
-    """Compares each run with the first, by each measure.
-
-    Raises:
-        UsageError: the runs answer different datasets, were measured with different orders of equal scores, or two
-            have one name.
-        DataError: a run was measured on other topics.
-        UnknownName: no such test.
-    """
+    """Compares each run with the first, by each measure."""
     if len({rows[0].ties for rows in measured}) > 1:
         raise UsageError("the runs are measured with different orders of equal scores; measure all with one")
     if len(datasets := {rows[0].dataset for rows in measured}) > 1:

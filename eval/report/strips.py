@@ -68,13 +68,7 @@ class Item(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One hit.
-
-    Attributes:
-        terms: shared with the query, largest product first
-        own: its own terms, heaviest first
-        note: what is written in their place, for example words of its text
-    """
+    """One hit: its terms shared with the query, and its own terms or, in their place, a note."""
 
     item: Item
     score: float
@@ -85,11 +79,7 @@ class Cell(NamedTuple):
 
 
 class Strip(NamedTuple):
-    """One query and its first hits, best first.
-
-    Attributes:
-        rank_note: a note on the rank of the first relevant hit, also if that hit is not shown
-    """
+    """One query and its first hits; `rank_note` is of the first relevant hit, also if that is not shown."""
 
     query: Item
     cells: Sequence[Cell]
@@ -97,12 +87,7 @@ class Strip(NamedTuple):
 
 
 class SheetLayout(NamedTuple):
-    """The sizes and positions on a sheet.
-
-    Attributes:
-        strip: height of a strip with the space below it
-        content: height of a strip without that space
-    """
+    """The sizes and positions on a sheet: the height of a strip with the space below it, and of its content."""
 
     width: int
     height: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -36,11 +37,7 @@ if TYPE_CHECKING:
 
 
 class SystemRow(NamedTuple):
-    """One system on one dataset: a row of the table of systems, or several of them a row.
-
-    `ties` is the order of equal scores that the measures were computed with; `significant` the measures by which the
-    system differs from the first one.
-    """
+    """One system on one dataset; `significant` are the measures by which it differs from the first system."""
 
     system: str
     dataset: str
@@ -193,8 +190,7 @@ def build_caption_table(cards: Sequence[RunCard], measured: Sequence[Sequence[Me
 
     A system with runs in both directions has another row with its rsum over both, at most 600.
     """
-    rows, sums = [], dict[str, dict[str, float]]()
-    figures = list_figures(cards)
+    rows, sums, figures = [], dict[str, dict[str, float]](), list_figures(cards)
     shown = shorten_datasets(measurements[0].dataset for measurements in measured)
     for card, measurements in zip(cards, measured, strict=True):
         values = means(measurements)
@@ -204,9 +200,8 @@ def build_caption_table(cards: Sequence[RunCard], measured: Sequence[Sequence[Me
         rows.append((card.system, shown[measurements[0].dataset], *cells, f"{sum_recalls(values):.1f}", *costs))
     for system, by_direction in sums.items():
         if len(by_direction) == 2:
-            blanks = (MISSING,) * len(HEADINGS)
-            dashes = (MISSING,) * len(figures)
-            rows.append((system, "both directions", *blanks, f"{sum(by_direction.values()):.1f}", *dashes))
+            blanks, total = (MISSING,) * len(HEADINGS), f"{sum(by_direction.values()):.1f}"
+            rows.append((system, "both directions", *blanks, total, *(MISSING,) * len(figures)))
     texts = tuple(Column(heading, number=False) for heading in ("system", "dataset"))
     numbers = (*HEADINGS.values(), RSUM, *(EFFICIENCY[name].heading for name in figures))
     return Table((*texts, *map(Column, numbers)), tuple(rows), ties=measured[0][0].ties)
@@ -260,12 +255,7 @@ def build_comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
 
 # How numbers of a setting are shown; other counts as they are, other values with four decimals.
 OF_LOSS: Mapping[str, str] = {"delta": "{:+.4f}"}
-OF_PRUNING: Mapping[str, str] = {
-    "terms/query": "{:.1f}",
-    "postings": "{:,}",
-    "ms/query": "{:.2f}",
-    "speed-up": "{:.1f}x",
-}
+OF_PRUNING = {"terms/query": "{:.1f}", "postings": "{:,}", "ms/query": "{:.2f}", "speed-up": "{:.1f}x"}
 
 
 def build_setting_table(rows: Sequence[Mapping[str, Any]], shown: Mapping[str, str]) -> Table:
@@ -358,20 +348,10 @@ def name_datasets(measured: Sequence[Sequence[Measurement]], labels: Sequence[st
 
 
 def shorten_datasets(datasets: Iterable[str]) -> dict[str, str]:
-    """Names of datasets for a table: of a path in one, its last two parts, if the names are still distinct.
-
-    >>> shown_datasets(["beir:collections/beir/scifact/test", "beir/nfcorpus/test"])
-    {'beir:collections/beir/scifact/test': 'beir:scifact/test', 'beir/nfcorpus/test': 'beir/nfcorpus/test'}
-    """
+    """Names of datasets for a table: of a path in one, its last two parts, if the names are still distinct."""
     names = list(dict.fromkeys(datasets))
-    shorter = [_drop_folders(name) for name in names]
+    shorter = [re.sub(r"[^/:]*(?:/[^/:]*)+/([^/:]*/[^/:]*)$", r"\1", name) for name in names]
     return dict(zip(names, shorter if len(set(shorter)) == len(names) else names, strict=True))
-
-
-def _drop_folders(name: str) -> str:
-    family, colon, path = name.rpartition(":")
-    parts = path.split("/")
-    return f"{family}{colon}{'/'.join(parts[-2:])}" if len(parts) > 3 else name
 
 
 def split_names(judgements: Sequence[str], labels: Sequence[str] | None) -> list[str]:

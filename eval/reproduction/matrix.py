@@ -57,16 +57,14 @@ def measure_published(part: RowPart, place: Workplace) -> Finding:
 
 
 class TablePlan(NamedTuple):
-    """What this version does with a table.
+    """What this version does with the cells of a table.
 
     Attributes:
-        cells: published numbers, and what the source draws without numbers
-        runs: of these: it measures, with published weights and data, or without any
-        own: of these: it measures with weights or data that the user names, because they are not published
-        later: of these: of systems of this project, but it does not measure them
+        runs: it measures them, with published weights and data, or without any
+        own: it measures them with weights or data that the user names, because they are not published
+        later: they are of systems of this project, but it does not measure them
         needs: weights and data of `runs` and `own`, each once
-        bytes: of shards and indexes of `runs`, about
-        seconds: of one CPU core for `runs`, about
+        bytes: of shards and indexes of `runs`, about, and `seconds` of one CPU core
         missing: what the table lacks, or why it has no numbers
     """
 
@@ -146,7 +144,6 @@ class Way(NamedTuple):
 
     Attributes:
         target: `module:function` that measures it, so that a plan imports nothing of what measures
-        needs: what it reads, without reading it
         cost: what it costs; None where that is nothing, or not known
         fits: whether it measures a part of its task
     """
@@ -173,17 +170,17 @@ def no_cost(part: RowPart, place: Workplace) -> None:
 
 RETRIEVAL = Way(f"{__package__}.retrieval:measure_retrieval", list_retrieval_needs, estimate_retrieval)
 CLASSIFICATION = Way(
-    f"{__package__}.vectors:measure_classification", list_classification_needs, estimate_classification
+    f"{__package__}.retrieval:measure_classification", list_classification_needs, estimate_classification
 )
 PUBLISHED_RUN = Way(f"{__name__}:measure_published", list_needed_files, no_cost)
-SPARSITY = Way(f"{__package__}.vectors:measure_sparsity", list_retrieval_needs, estimate_retrieval)
+SPARSITY = Way(f"{__package__}.retrieval:measure_sparsity", list_retrieval_needs, estimate_retrieval)
 WEIGHTS = Way(
-    f"{__package__}.vectors:measure_weights",
+    f"{__package__}.retrieval:measure_weights",
     list_weight_needs,
     no_cost,
     lambda part: bool(part.system and (part.system.item or part.system.text)),
 )
-COMPLETENESS = Way(f"{__package__}.vectors:measure_completeness", list_completeness_needs, no_cost)
+COMPLETENESS = Way(f"{__package__}.retrieval:measure_completeness", list_completeness_needs, no_cost)
 
 # Task -> how it is measured; plug-ins add tasks. A task that is no key is not measured by this installation.
 WAYS: Registry[Way] = Registry(

@@ -115,11 +115,9 @@ OTHERS = "_checkpoint"
 
 
 class Weights(NamedTuple):
-    """The weights of a system.
+    """The weights of a system: what `load_encoder` takes, None for none, and their name in names of files.
 
     Attributes:
-        reference: what `load_encoder` takes; None for an encoder without weights
-        name: of the weights in names of files; empty for none
         options: of the encoder, with the user's places of other checkpoints
         places: published checkpoint (empty: none is) -> the user's weights in its place
     """

@@ -86,12 +86,7 @@ Status = Annotated[str, _refuse_others("status", STATUSES)]
 
 
 class PrintedNumber(NamedTuple):
-    """A number and how many decimals the source prints.
-
-    Attributes:
-        value: None for a point or a bar that the source draws without a number
-        bound: < or > where the source says only that the quantity is below or above this number; else empty
-    """
+    """A number, None for what the source draws without one, its decimals, and < or > where it is only a bound."""
 
     value: float | None
     decimals: int
@@ -159,13 +154,7 @@ class PublishedSystem(NamedTuple):
 
 
 class PublishedRuns(NamedTuple):
-    """Runs that other people publish, one per row of a table.
-
-    Attributes:
-        files: their names in the data folder, with {} in the place of the row's heading
-        qrels: the judgements in the data folder
-        origin: where both are published
-    """
+    """Runs that others publish, and their judgements, in the data folder; {} in `files` is a row's heading."""
 
     files: str
     qrels: str
@@ -196,7 +185,7 @@ class TableEntry(NamedTuple):
 
 
 class PaperEntry(NamedTuple):
-    """A file: the paper, what its tables here lack, its tables, and the source of those that have none."""
+    """A file: the paper, its tables, what these lack, and the source of those that name none."""
 
     paper: str
     tables: Mapping[str, TableEntry]
@@ -205,20 +194,16 @@ class PaperEntry(NamedTuple):
 
 
 class PublishedCell(NamedTuple):
-    """One published number.
+    """One published number; `value`, `decimals` and `bound` are those of `PrintedNumber`, texts may be empty.
 
     Attributes:
-        table: name of the table, such as vdr-table4
         row: its heading in the file, and `column`; one of them is the system's, see `label`
         label: the system as the paper names it
         system: what this project runs for it; None for other people's systems
-        value: None if the source draws it without a number
-        decimals: that the source prints
         unit: a key of `UNITS`; `status` one of `STATUSES`
-        protocol: how the paper measures, and `note`: what is doubtful (both may be empty)
-        uncompared: why the number is no measure of the system: another checkpoint, another measure; empty otherwise
-        source: where the number is from, if its status is not printed; empty otherwise
-        bound: < or > where the source says only that the quantity is below or above the value; else empty
+        protocol: how the paper measures, and `note`: what is doubtful
+        uncompared: why the number is no measure of the system: another checkpoint, another measure
+        source: where the number is from, if its status is not printed
         tolerance: how far a measured value may be off, in the cell's unit; None for the rule of its kind
     """
 
@@ -241,10 +226,7 @@ class PublishedCell(NamedTuple):
 
 
 class PublishedTable(NamedTuple):
-    """A table: its name, the paper, what it is about, its cells, and why numbers are missing (empty: none are).
-
-    `runs` says where the runs of its rows are published; None where they are not.
-    """
+    """A table: why numbers are `missing` is empty where none are, `runs` None where nobody publishes its rows' runs."""
 
     name: str
     paper: str

@@ -120,12 +120,9 @@ NEEDS = (
 
 
 class ReproducedCell(NamedTuple):
-    """A published number and what this project measures.
+    """A published number and what this project measures, in its unit; None where there is no such number.
 
     Attributes:
-        measured: in the unit of the published number; None if it was not measured
-        published: None for what the source draws without a number
-        difference: measured - published
         verdict: agrees, differs, not compared, skipped, failed or not measured
         reason: why it was not compared or not measured; what is doubtful in a comparison; empty otherwise
         bound: < or > where the source says only that the value is below or above the published one; else empty
@@ -238,14 +235,7 @@ OF_ENVIRONMENT = ("processor", "python", "versions")
 
 
 class RecordedCell(NamedTuple):
-    """A measured cell.
-
-    Attributes:
-        measured, verdict, reason: as in `ReproducedCell`
-        date: of the measurement, UTC
-        model: the digest of the checkpoint; empty where none is loaded
-        environment: a key of the file's environments, or, when it is read, that environment
-    """
+    """A measured cell; `environment` is a key of the file's environments, or, when it is read, that environment."""
 
     measured: float
     verdict: str

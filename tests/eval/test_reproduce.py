@@ -31,10 +31,10 @@ from eval.reproduction.matrix import TablePlan, make_plan
 from eval.reproduction.prepared import find_weights, is_file_name, prepare, select_document_options, write_remarks
 from eval.reproduction.published import PublishedCell, PublishedSystem, load_published_tables, read_tables
 from eval.reproduction.quantities import PRIVATE, Quantity, combine_parts, list_parts
+from eval.reproduction.retrieval import choose_images
 from eval.reproduction.rows import Finding, RowPart, Workplace, list_rows, parse_assignments
 from eval.reproduction.sources import COLLECTIONS, DIGESTS, DOCUMENT_COSTS, FILES, IMAGE_SETS, UNCONFIRMED
 from eval.reproduction.tables import check_agreement, read_record, reproduce_cell, reproduce_rows
-from eval.reproduction.vectors import choose_images
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
 from lexvl_anserini.data.dataset import load_dataset

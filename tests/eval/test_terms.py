@@ -56,7 +56,6 @@ def test_means_and_maxima_by_hand(shards):
     sand = TermStatistic("toy", 2, "sand", 1, pytest.approx(0.8 / 3), pytest.approx(0.8))
     assert found.first == [dog, sand]
     assert (found.documents, found.used, found.share, found.active) == (3, 2, 1.0, {0: 1, 1: 1, 2: 1})
-    assert found.mean_active == 1.0
 
 
 def test_the_first_terms_have_a_share_of_all_weight(tmp_path):

@@ -42,14 +42,9 @@ class Labelled(NamedTuple):
 
 
 class LabelledImages(NamedTuple):
-    """Images with their classes.
+    """Images (references, or PIL images) and the number of the class of each, int64 [n].
 
-    Attributes:
-        name: of the set, for tables
-        images: references of images, or PIL images
-        labels: class of each image, int64 [n]
-        classes: the classes that the numbers mean
-        per_class: papers print the mean over classes, not over images
+    With `per_class` papers print the mean over classes, not over images.
     """
 
     name: str
@@ -202,11 +197,7 @@ class ImageClasses:
 
 
 def fold_label(label: str) -> str:
-    """A label for comparison: lower case, and a blank for whatever is neither letter nor digit.
-
-    >>> folded("apartment_building/outdoor")
-    'apartment building outdoor'
-    """
+    """A label for comparison: lower case, and a blank for whatever is neither letter nor digit."""
     return _NO_LETTERS.sub(" ", label).strip().casefold()
 
 
