@@ -19,22 +19,12 @@ from lexvl_anserini.ground.progress import progress_bar
 
 from . import options
 from .report.render import Table, print_records, render
+from .reproduction import tables as verdicts
 from .reproduction.matrix import TablePlan, make_plan
 from .reproduction.prepared import list_checkpoints
 from .reproduction.published import PublishedTable, load_published_tables
 from .reproduction.rows import Workplace, list_rows, parse_assignments
-from .reproduction.tables import (
-    CELLS,
-    DIFFERS,
-    FAILED,
-    NEEDS,
-    PLANS,
-    SKIPPED,
-    ReproducedCell,
-    count_verdicts,
-    reproduce_rows,
-    write_record,
-)
+from .reproduction.tables import ReproducedCell, count_verdicts, reproduce_rows, write_record
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_eval.reproduce")
@@ -137,10 +127,10 @@ class OutcomeOptions:
 
     def check(self, cells: Sequence[ReproducedCell]) -> None:
         """Raises LexvlError for parts that failed, and for verdicts that the user does not accept."""
-        if failed := [cell for cell in cells if cell.verdict == FAILED]:
+        if failed := [cell for cell in cells if cell.verdict == verdicts.FAILED]:
             raise LexvlError(f"{len(failed)} of {len(cells)} cells: their systems failed ({failed[0].reason})")
-        refused = (SKIPPED, DIFFERS) if self.strict else (DIFFERS,) if self.agreeing else ()
-        if failed := [cell for cell in cells if cell.verdict in refused]:
+        refused = {verdicts.DIFFERS: self.strict or self.agreeing, verdicts.SKIPPED: self.strict}
+        if failed := [cell for cell in cells if refused.get(cell.verdict)]:
             what, option = ("are skipped or differ", "--strict") if self.strict else ("differ", "--agreeing")
             raise LexvlError(f"{len(failed)} of {len(cells)} cells {what} ({option})")
 
@@ -178,17 +168,17 @@ def command(
         outcome.write(cells, of_row)  # a call of hours that ends at a later row has the rows before
     if not rows:
         outcome.write(cells, cells)
-    print_records(cells, CELLS, output_format)
+    print_records(cells, verdicts.CELLS, output_format)
     log.info("%s", count_verdicts(cells))
     outcome.check(cells)
 
 
 def render_plans(plans: Sequence[TablePlan], output_format: str, with_needs: bool) -> str:
     """The plans of tables; of named tables also each checkpoint and corpus with its origin, and what is not there."""
-    texts = [render(Table.make_columns(plans, PLANS), plans, output_format)]
+    texts = [render(Table.make_columns(plans, verdicts.PLANS), plans, output_format)]
     needs = {need.name: need for plan in plans for need in plan.needs}
     if with_needs and needs and output_format != "json":
-        texts.append(render(Table.make_columns(needs.values(), NEEDS), None, output_format))
+        texts.append(render(Table.make_columns(needs.values(), verdicts.NEEDS), None, output_format))
     return "\n".join(texts)
 
 

@@ -49,7 +49,6 @@ class RunCard:
         system: the encoder's name and options, else the name of the file
         corpus: the dataset of the topics that it answers and of their judgements
         hits: the largest length of its lists
-        efficiency: figures by name (`ms_per_query`, `index_bytes`, ...), for tables
         ties: the order of equal scores that its origin asks for: "rank" where its manifest vouches for its lines
         sha256: the digest of its file, if it was compared with the manifest
     """
@@ -120,9 +119,7 @@ def choose_source(card: RunCard, requested: JudgementSource) -> JudgementSource:
         direction=named.direction or known.direction,
     )
     if not corpus.name:
-        raise UsageError(
-            f"{card.path}: no manifest beside the run names its dataset; give --qrels FILE or --dataset NAME"
-        )
+        raise UsageError(f"{card.path}: no manifest beside it names its dataset; give --qrels FILE or --dataset NAME")
     return JudgementSource(corpus=corpus)
 
 

@@ -93,21 +93,15 @@ def report_unjudged(path: Path, judged: Judgements, found: Found, relevant: Rele
     if share(found) >= FEW_JUDGED:
         return
     # Documents that are judged as not relevant count too.
-    levels = {
-        query_id: dict.fromkeys(documents, 1) for query_id, documents in judgements(judged.qrels, judged.label).items()
-    }
+    levels = {topic: dict.fromkeys(docs, 1) for topic, docs in judgements(judged.qrels, judged.label).items()}
     of_first = share(map_run(path, partial(find, relevant=collect_relevant(levels), remove_query=rules.remove_query)))
     if of_first >= FEW_JUDGED:
         return
     log.warning(
         "%s: %d of its %d topics and only %.1f %% of their first %d documents are judged by %s; "
         "are these the judgements of another collection?",
-        path,
-        sum(topic in relevant.topics for topic in found.query_ids),
-        len(found.query_ids),
-        100 * of_first,
-        FIRST_RANKS,
-        judged.label,
+        *(path, sum(topic in relevant.topics for topic in found.query_ids), len(found.query_ids)),
+        *(100 * of_first, FIRST_RANKS, judged.label),
     )
 
 
@@ -121,11 +115,8 @@ def choose_ties(cards: Sequence[RunCard], requested: str | None = None) -> str:
         return requested
     asking = {card.ties: card.path for card in reversed(cards)}
     if len(asking) > 1:
-        log.info(
-            "%s has no manifest that fits, so every run has trec_eval's order of equal scores; --ties rank keeps the "
-            "order of ranks",
-            asking["trec_eval"],
-        )
+        rule = "every run has trec_eval's order of equal scores; --ties rank keeps the order of ranks"
+        log.info("%s has no manifest that fits, so %s", asking["trec_eval"], rule)
         return "trec_eval"
     return next(iter(asking), "rank")
 
@@ -197,33 +188,28 @@ def measure_subsets(
                 for query_id in dict.fromkeys(qrel.query_id for qrel in qrels)
             }
             needed = min(deepest, len(doc_ids))
-            short = sum(
-                len(hits) < needed and len(lists.get(topic, ())) == card.hits for topic, hits in of_fold.items()
-            )
-            if short:
+            full = [hits for topic, hits in of_fold.items() if len(lists.get(topic, ())) == card.hits]
+            if short := sum(len(hits) < needed for hits in full):
                 raise UsageError(
                     f"{card.path}: {short} lists of {card.hits} hits hold fewer than {needed} documents of a fold; "
                     "search with more --hits"
                 )
-            run, judgements = Path(folder) / f"{number}.trec", Path(folder) / f"{number}.qrels"
+            part, judgements = Path(folder) / f"{number}.trec", Path(folder) / f"{number}.qrels"
             lines = (
                 f"{topic} Q0 {hit.doc_id} {rank} {hit.score!r} fold\n"
                 for topic, hits in of_fold.items()
                 for rank, hit in enumerate(hits, 1)
             )
-            run.write_text("".join(lines), encoding="utf-8")
+            part.write_text("".join(lines), encoding="utf-8")
             lines = (f"{qrel.query_id} 0 {qrel.doc_id} {qrel.relevance}\n" for qrel in qrels)
             judgements.write_text("".join(lines), encoding="utf-8")
             of_labels = JudgementSource(judgements, CorpusRef(judged.label))
-            [measured] = measure_runs([replace(card, path=run)], of_labels, measures, ties=ties)
+            [measured] = measure_runs([replace(card, path=part)], of_labels, measures, ties=ties)
             rows.append([row for row in measured if row.query_id == "all"])
+    run, dataset = str(card.path), f"{judged.label} ({subsets})"
     return [
-        of_measure[0]._replace(
-            run=str(card.path),
-            dataset=f"{judged.label} ({subsets})",
-            value=float(np.mean([row.value for row in of_measure])),
-        )
-        for of_measure in zip(*rows, strict=True)
+        first._replace(run=run, dataset=dataset, value=float(np.mean([row.value for row in (first, *others)])))
+        for first, *others in zip(*rows, strict=True)
     ]
 
 

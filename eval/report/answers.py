@@ -6,7 +6,7 @@ Maps draw on the images which regions have the terms of their scores.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -66,13 +66,6 @@ def read_hits(run_path: Path, query_ids: Sequence[str]) -> dict[str, RankedList]
     return {query_id: sort_by_rank(documents) for query_id, documents in hits.items()}
 
 
-def describe_first_relevant(listed: Sequence[ScoredDoc], relevant: Collection[str]) -> str:
-    """The rank of the first relevant document among a topic's hits, as a note."""
-    ranks = (rank for rank, scored in enumerate(listed, start=1) if scored.doc_id in relevant)
-    rank = next(ranks, None)
-    return f"relevant at rank {rank}" if rank else f"not among {len(listed)} hits"
-
-
 def make_item(record: Document | Topic) -> Item:
     """A document or topic as it is shown: images under the names of their files."""
     from lexvl_anserini.data.pictures.images import open_image
@@ -93,13 +86,6 @@ def own_terms(model: Encoder, documents: Sequence[Document]) -> dict[str, list[s
 def find_documents(dataset: Dataset, doc_ids: Collection[str]) -> dict[str, Document]:
     """Those of the documents that the dataset contains, by id."""
     return {document.doc_id: document for document in dataset.documents() if document.doc_id in doc_ids}
-
-
-def make_cell(
-    document: Document, why: Explanation, score: float, relevant: bool, own: Mapping[str, Sequence[str]]
-) -> Cell:
-    """A hit with the terms of its score."""
-    return Cell(make_item(document), score, relevant, why.terms, own[document.doc_id])
 
 
 class TypedAnswer(NamedTuple):
@@ -125,7 +111,10 @@ def make_answer_strips(dataset: Dataset, index: Index, model: Encoder, answers: 
         raise DataError(f"{index.path}: {missing[0]!r} is no longer in {dataset.name}; encode and index it again")
     own = own_terms(model, list(documents.values()))
     return [
-        Strip(Item(note, None, text), tuple(make_cell(documents[w.doc_id], w, w.score, False, own) for w in listed))
+        Strip(
+            Item(note, None, text),
+            tuple(Cell(make_item(documents[w.doc_id]), w.score, False, w.terms, own[w.doc_id]) for w in listed),
+        )
         for text, listed, note in answers
     ]
 
@@ -154,10 +143,11 @@ def make_run_strips(
             explanations = searcher.explain(query, [scored.doc_id for scored in listed])
             warn_about_scores(run_path, {scored.doc_id: scored.score for scored in listed}, explanations)
             cells = (
-                make_cell(documents[scored.doc_id], explanation, scored.score, scored.doc_id in relevant[query_id], own)
-                for scored, explanation in zip(listed, explanations, strict=True)
+                Cell(make_item(documents[doc_id]), score, doc_id in relevant[query_id], why.terms, own[doc_id])
+                for (_, doc_id, _, score), why in zip(listed, explanations, strict=True)
             )
-            first = describe_first_relevant(every, relevant[query_id])
+            ranks = (rank for rank, scored in enumerate(every, start=1) if scored.doc_id in relevant[query_id])
+            first = next((f"relevant at rank {rank}" for rank in ranks), f"not among {len(every)} hits")
             strips.append(Strip(make_item(topics[query_id]), tuple(cells), first))
     return strips
 

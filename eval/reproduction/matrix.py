@@ -85,11 +85,6 @@ class TablePlan(NamedTuple):
         """Cells of other people's systems."""
         return self.cells - self.runs - self.own - self.later
 
-    @property
-    def lacking(self) -> tuple[Need, ...]:
-        """What is published and not on this machine."""
-        return tuple(need for need in self.needs if need.public and not need.here)
-
 
 def make_plan(table: PublishedTable, place: Workplace, pattern: str = "*") -> TablePlan:
     """The plan of the rows of a table that match the pattern."""

@@ -96,9 +96,6 @@ def test_first_terms_are_the_heaviest_then_alphabetical():
     assert take_first_terms({"b": 1, "a": 1, "C": 9}) == ["c", "a", "b"]
     assert len(take_first_terms({f"t{n}": 1 for n in range(99)})) == 10
     assert take_first_terms({}) == []
-
-
-def test_frequent_words_count_images():
     assert find_frequent_words([frozenset("ab"), frozenset("bc"), frozenset("c")])[:3] == ["b", "c", "a"]
 
 
@@ -118,9 +115,7 @@ def test_images_without_captions_are_left_out(caplog):
     assert "1 images without captions are left out" in caplog.text
     with pytest.raises(DataError, match="0 of 3 images have captions; expected at least 2"):
         compare_rankings("toy", documents(), {})
-
-
-def test_an_image_without_terms_names_nothing():
+    # An image without terms names nothing.
     [model, *_] = compare_rankings("toy", documents([("i1", {}), ("i3", {"dog": 1})]), collect_caption_words(dataset()))
     assert model[1:] == (2, 0.5, 0.5, 0.5, 0.5)
 
@@ -331,9 +326,6 @@ def test_shares_of_pairs_by_hand(tmp_path, monkeypatch):
     assert compare_sentences(words_and_colours(), "four", pairs(tmp_path), progress=silent) == expected
     monkeypatch.setattr("eval.analyses.sentence_pairs.IMAGES_AT_ONCE", 1)
     assert compare_sentences(words_and_colours(), "four", pairs(tmp_path), progress=silent) == expected
-
-
-def test_one_image_is_refused(tmp_path):
     with pytest.raises(DataError, match="one: pairs of 1 images, expected at least 2"):
         compare_sentences(words_and_colours(), "one", pairs(tmp_path)[:1], progress=silent)
 

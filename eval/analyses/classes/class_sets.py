@@ -43,13 +43,12 @@ FLOWER_SPLITS: Mapping[str, tuple[str, ...]] = {"train": ("trnid", "valid"), "te
 
 
 class ClassSet(NamedTuple):
-    """Where a set has the images of a split, and how papers average.
+    """Where a set has the images of a split, and whether papers print the mean over classes.
 
     Attributes:
         unpacked: the folder that its archive unpacks to
         files: split -> patterns of the files, or the folder, that list its images; a set without splits has test only
         read: those files (at least one), the set's folder and the split -> images with their labels
-        per_class: papers print the mean over classes
     """
 
     unpacked: str
