@@ -34,7 +34,7 @@ from lexvl_anserini.ground.manifest import Manifest, expect_lexical, read_manife
 from lexvl_anserini.ground.progress import progress_bar
 
 from .. import options
-from ..measures.flops import Sparsity, count_sparsity
+from ..measures.flops import count_sparsity
 from ..measures.inputs import encode_shard_queries
 from ..report.judging import JUDGED, list_judged_terms, list_judged_words
 from ..report.render import format_csv, print_records, render
@@ -336,7 +336,9 @@ def command(
     if sparsity:
         if single or drawings.plot or drawings.cloud or sheets.export:
             raise UsageError("--sparsity reads --shards, and draws and exports nothing")
-        print_records([count_sides(f, topics, data_dir, encoder) for f in folders], SPARSITY, output_format)
+        encoded = (encode_shard_queries(f, topics, data_dir, encoder.checkpoint, encoder.device)[0] for f in folders)
+        rows = [count_sparsity(f, (q.vector for q in own)) for f, own in zip(folders, encoded, strict=True)]
+        print_records(rows, SPARSITY, output_format)
         return
     opened = [open_shards(folder) for folder in folders]
     if opened:
@@ -348,14 +350,6 @@ def command(
         show_items(terms, drawings, output_format)
     else:
         show_corpora(opened, drawings, output_format)
-
-
-def count_sides(
-    shards: Path, topics: str | None, data_dir: str | None, encoder: options.ImageEncoderOptions
-) -> Sparsity:
-    """The sparsity of documents and of queries for them, which the encoder of the shards encodes."""
-    queries, _, _ = encode_shard_queries(shards, topics, data_dir, encoder.checkpoint, encoder.device)
-    return count_sparsity(shards, (query.vector for query in queries))
 
 
 def show_items(terms: Sequence[DocumentTerm], drawings: DrawingOptions, output_format: str) -> None:

@@ -101,9 +101,7 @@ ALIASES: dict[str, str] = {
     "map_cut": "AP",
     "ndcg_cut": "nDCG",
     "precision": "P",
-    "success": "HitRate",
-    "hit": "HitRate",
-    "hit_rate": "HitRate",
+    **dict.fromkeys(("success", "hit", "hit_rate"), "HitRate"),
 }
 
 # nDCG@10, ndcg_cut_10 and ndcg_cut.10 (trec_eval), ndcg_at_10 (MTEB), AP(rel=2)@100 (ir_measures).
@@ -382,14 +380,8 @@ def convert_to_arrays(
 
 # R@k of papers on images with captions is 1 if *any* relevant item is among the first k, so it is HitRate@k; Recall@k,
 # the fraction found, has its own heading. rsum adds R@1, R@5 and R@10, over both directions where a system has both.
-HEADINGS: Mapping[str, str] = {
-    "HitRate@1": "R@1",
-    "HitRate@5": "R@5",
-    "HitRate@10": "R@10",
-    "RR@10": "MRR@10",
-    "Recall@10": "recall@10",
-}
-SUMMED = ("HitRate@1", "HitRate@5", "HitRate@10")
+SUMMED = {"HitRate@1": "R@1", "HitRate@5": "R@5", "HitRate@10": "R@10"}
+HEADINGS: Mapping[str, str] = {**SUMMED, "RR@10": "MRR@10", "Recall@10": "recall@10"}
 RSUM = "rsum"
 
 

@@ -158,18 +158,13 @@ VERSIONED = (
 
 def machine() -> dict[str, Any]:
     """The machine, its load, and the versions of Python and of packages."""
+    file = Path("/proc/cpuinfo")
+    known = re.search(r"^model name\s*: *(.*\S)", file.read_text() if file.is_file() else "", re.MULTILINE)
     return {
-        "processor": find_processor(),
+        "processor": known[1] if known else platform.machine(),
         "cores": count_usable_cores(),
         "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
         "load_average": [round(load, 2) for load in os.getloadavg()],
         "python": platform.python_version(),
         "versions": list_versions(VERSIONED),
     }
-
-
-def find_processor() -> str:
-    """The name of the processor, from the system if it is known there."""
-    file = Path("/proc/cpuinfo")
-    known = re.search(r"^model name\s*: *(.*\S)", file.read_text() if file.is_file() else "", re.MULTILINE)
-    return known[1] if known else platform.machine()

@@ -175,22 +175,12 @@ _SIGNS = {
 _LATEX = str.maketrans(
     {
         **{c: f"\\{c}" for c in "&%$#_{}"},
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "|": r"\textbar{}",
-        '"': "''",
-        "[": "{[}",
-        "]": "{]}",
-        "*": "$^{*}$",
-        "\N{MINUS SIGN}": "$-$",
-        MISSING: "--",
-        "\N{EM DASH}": "---",
+        "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
+        ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''", "[": "{[}", "]": "{]}", "*": "$^{*}$",
+        "\N{MINUS SIGN}": "$-$", MISSING: "--", "\N{EM DASH}": "---",
         **{sign: f"$\\{name}$" for sign, name in _SIGNS.items()},
     }
-)
+)  # fmt: skip
 
 # A minus sign of a number, not a hyphen.
 _MINUS = re.compile(r"(?<![^\s(])-(?=[0-9.])")

@@ -193,8 +193,7 @@ def _draw_cell(axes: Axes, cell: Cell, rank: int, left: int, top: int, terms: in
         for number, line in enumerate(wrap_text(cell.item.text, IMAGE - 32, LARGE, CARD_LINES)):
             _write(axes, left + 16, top + 16 + number * (LARGE + 8), line, LARGE)
     if cell.relevant:
-        inset = 3
-        side = IMAGE - 2 * inset
+        inset, side = 3, IMAGE - 6
         axes.add_patch(Rectangle((left + inset, top + inset), side, side, fill=False, edgecolor=FRAME, linewidth=5))
     below = top + IMAGE + 7
     score = f"{cell.score:,.0f}" if cell.score == int(cell.score) else f"{cell.score:.4g}"
@@ -281,8 +280,7 @@ def wrap_text(text: str, width: float, size: int, most: int) -> list[str]:
         if measure_text(longer, size) <= width:
             lines[len(lines) - 1 :] = [longer]
             continue
-        pieces = _split_word(word, width, size)
-        lines += pieces
+        lines += _split_word(word, width, size)
         if len(lines) > most:
             break
     if len(lines) > most:

@@ -88,9 +88,7 @@ class TablePlan(NamedTuple):
 
 def make_plan(table: PublishedTable, place: Workplace, pattern: str = "*") -> TablePlan:
     """The plan of the rows of a table that match the pattern."""
-    counts: Counter[str] = Counter()
-    needs: dict[str, Need] = {}
-    runnable: list[RowPart] = []
+    counts, needs, runnable = Counter[str](), dict[str, Need](), list[RowPart]()
     for row in list_rows(table, pattern):
         parts = list(list_needs(row, place))
         needs |= {need.name: need for _, of_part in parts for need in of_part}
@@ -182,12 +180,8 @@ WAYS: Registry[Way] = Registry(
     "task",
     "lexvl.ways",
     {
-        "text-to-text": RETRIEVAL,
-        "text-to-image": RETRIEVAL,
-        "image-to-text": RETRIEVAL,
-        "zero-shot": CLASSIFICATION,
-        "linear-probe": CLASSIFICATION,
-        "words": CLASSIFICATION,
+        **dict.fromkeys(("text-to-text", "text-to-image", "image-to-text"), RETRIEVAL),
+        **dict.fromkeys(("zero-shot", "linear-probe", "words"), CLASSIFICATION),
         "sparsity": SPARSITY,
         "completeness": COMPLETENESS,
         "weight": WEIGHTS,

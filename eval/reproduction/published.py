@@ -49,19 +49,11 @@ from .sources import PROTOCOLS
 T = TypeVar("T")
 
 UNITS: Mapping[str, str] = {
-    "%": "100 times the measure",
-    "1": "the measure itself, a weight or a rate",
-    "count": "a number of things",
-    "M": "millions",
-    "x": "times as much",
-    "tokens": "tokens of a text",
-    "words": "words of a text",
-    "queries/s": "queries per second",
-    "ms": "milliseconds",
-    "GHz": "clock of a processor",
-    "hours": "hours",
+    "%": "100 times the measure", "1": "the measure itself, a weight or a rate", "count": "a number of things",
+    "M": "millions", "x": "times as much", "tokens": "tokens of a text", "words": "words of a text",
+    "queries/s": "queries per second", "ms": "milliseconds", "GHz": "clock of a processor", "hours": "hours",
     "GB": "gigabytes",
-}
+}  # fmt: skip
 
 STATUSES: Mapping[str, str] = {
     "printed": "the paper prints it",
@@ -374,7 +366,11 @@ def _check_systems(entry: TableEntry, where: str) -> None:
         if system.suite:
             continue
         if system.trained_on:
-            _check_training(system, f"{where}: {label}")
+            _, *options = shlex.split(system.recipe) or ("",)
+            if system.checkpoint or not system.recipe or any(word != "--set" for word in options[::2]):
+                expected = "a recipe with options `--set KEY=VALUE`, and no checkpoint"
+                raise DataError(f"{where}: {label}: what is trained has {expected}")
+            read_text(check_corpus, system.trained_on, f"{where}: {label}: trained_on")
         if system.protocol and system.protocol not in PROTOCOLS:
             raise DataError(f"{where}: {label}: {UnknownName('protocol', system.protocol, PROTOCOLS)}")
         models = [(system.encoder, (system.checkpoint, *system.checkpoints.values()))]
@@ -383,14 +379,5 @@ def _check_systems(entry: TableEntry, where: str) -> None:
             if encoder not in CARDS:
                 continue  # that of a plug-in which is not installed: an error where its row runs
             known = CARDS[encoder].checkpoints
-            for checkpoint in filter(None, checkpoints):
-                if checkpoint not in known:
-                    raise DataError(f"{where}: {label}: {UnknownName('checkpoint', checkpoint, known)}")
-
-
-def _check_training(system: PublishedSystem, where: str) -> None:
-    """The weights are those of a recipe, changed by `--set` alone, and of a corpus with its split."""
-    _, *options = shlex.split(system.recipe) or ("",)
-    if system.checkpoint or not system.recipe or any(word != "--set" for word in options[::2]):
-        raise DataError(f"{where}: what is trained has a recipe with options `--set KEY=VALUE`, and no checkpoint")
-    read_text(check_corpus, system.trained_on, f"{where}: trained_on")
+            if unknown := [checkpoint for checkpoint in checkpoints if checkpoint and checkpoint not in known]:
+                raise DataError(f"{where}: {label}: {UnknownName('checkpoint', unknown[0], known)}")

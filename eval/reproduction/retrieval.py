@@ -13,7 +13,7 @@ Values of parts of rows, `OUTPUT/parts/<part>.json`: found by what decides them,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import wraps
 from itertools import islice
@@ -278,8 +278,7 @@ def measure_weights(part: RowPart, work: Prepared, place: Workplace) -> dict[str
     """The weights that the model gives to the terms of an item, before they are quantised; 0 for one that it lacks."""
     model = load_part_encoder(work, place)
     tower, item = (model.query, work.system.text) if work.system.text else (model.document, find_image(work))
-    [terms] = model.decode(as_lexical(tower).weights([item]))
-    weights = dict(terms)
+    weights = dict(model.decode(as_lexical(tower).weights([item]))[0])
     return {"values": {term: weights.get(term, 0.0) for term in part.measures}, "quantised": False, "documents": 1}
 
 
@@ -326,18 +325,17 @@ def measure_classification(part: RowPart, work: Prepared, place: Workplace) -> d
     if "prompt" in {option.name for option in list_options(work.system.encoder)}:
         settings["prompt"] = ""  # that of a published row is for captions; a class has prompts of its own
     model, images, size = load_part_encoder(work, place, **settings), load("test"), place.batch_size
-    row: Any
+    rows: Sequence[Any]
     with place.bars(f"{part.task} {part.data}", None, "prompts and images") as progress:
         if part.task == "zero-shot":
-            row = measure_accuracies(model.name, images, rank_images(model, images, size, progress))[0]
+            rows = measure_accuracies(model.name, images, rank_images(model, images, size, progress))
         elif part.task == "linear-probe":
-            row = run_linear_probe(model, load("train"), images, size, progress)[0]
+            rows = run_linear_probe(model, load("train"), images, size, progress)
         else:
-            row = measure_class_words(
-                model.name, build_word_space(model, VOCABULARY, size, progress), images, progress
-            )[0]
-    values = {name: getattr(row, name.replace("-", "_")) for name in part.measures}
-    return {"values": values, "quantised": False, "documents": row.images}
+            space = build_word_space(model, VOCABULARY, size, progress)
+            rows = measure_class_words(model.name, space, images, progress)
+    values = {name: getattr(rows[0], name.replace("-", "_")) for name in part.measures}
+    return {"values": values, "quantised": False, "documents": rows[0].images}
 
 
 def choose_images(found: LabelledImages, number: int | None) -> LabelledImages:

@@ -19,11 +19,6 @@ from .quantities import list_parts
 Bars = Callable[[str, int | None, str], AbstractContextManager[Progress]]
 
 
-def no_bars(what: str, total: int | None, unit: str) -> AbstractContextManager[Progress]:
-    """Bars that nobody sees."""
-    return nullcontext(silent)
-
-
 class RowPart(NamedTuple):
     """What one run, or one count, measures for a row: the measures of one task on one collection."""
 
@@ -139,7 +134,7 @@ class Workplace:
     device: str = "auto"
     batch_size: int = 32
     overwrite: bool = False
-    bars: Bars = no_bars
+    bars: Bars = lambda what, total, unit: nullcontext(silent)
 
 
 def parse_assignments(texts: list[str], known: set[str], option: str) -> dict[str, str]:

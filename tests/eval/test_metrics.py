@@ -49,32 +49,15 @@ def qrels_of(text: str) -> list[Qrel]:
     return [Qrel(q, d, int(r)) for q, d, r in (line.split() for line in text.strip().splitlines())]
 
 
-QRELS = qrels_of("""
-    1 a 2
-    1 b 1
-    1 c 0
-    1 z 1
-    2 a 1
-    3 a 0
-    4 x 1
-""")
-RUN = run_of("""
-    1 c 1 9
-    1 a 2 8
-    1 q 3 8
-    1 b 4 1
-    2 b 1 5
-    2 c 2 4
-    3 a 1 3
-    9 a 1 3
-""")
+QRELS = qrels_of("1 a 2\n1 b 1\n1 c 0\n1 z 1\n2 a 1\n3 a 0\n4 x 1")
+RUN = run_of("1 c 1 9\n1 a 2 8\n1 q 3 8\n1 b 4 1\n2 b 1 5\n2 c 2 4\n3 a 1 3\n9 a 1 3")
 # Topic 1 ranks c(0) a(2) q(unjudged) b(1) and misses z; 2 finds nothing; 3 has nothing relevant; 4 is not in the run.
 DCG_1 = 2 / math.log2(3) + 1 / math.log2(5)
 IDEAL_1 = 2 + 1 / math.log2(3) + 1 / 2
 BY_HAND = {
     "nDCG": DCG_1 / IDEAL_1,
     "nDCG@10": DCG_1 / IDEAL_1,
-    "nDCG@2": (2 / math.log2(3)) / (2 + 1 / math.log2(3)),
+    "nDCG@2": 2 / math.log2(3) / (2 + 1 / math.log2(3)),
     "RR": 1 / 2,
     "RR@1": 0,
     "RR@2": 1 / 2,
