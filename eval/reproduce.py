@@ -61,30 +61,22 @@ class SelectionOptions:
         return chosen
 
 
+CHECKPOINT = "NAME=FOLDER: weights for a published checkpoint or a row without one; repeatable."
+CORPUS = "NAME=CORPUS: a corpus in the place of a collection; repeatable."
+AS_PUBLISHED = "The folders and files of --checkpoint are the published weights, by your word."
+OUTPUT = "Folder of shards, indexes, runs and results; found again later."
+RECORD = "Add measured cells to this JSON file, with date, versions and digest of the model."
+
+
 @dataclass(frozen=True)
 class PlaceOptions:
     """What the user has, and where the line writes."""
 
-    checkpoints: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--checkpoint", help="NAME=FOLDER: weights for a published checkpoint or a row without one; repeatable."
-        ),
-    ] = None
-    corpora: Annotated[
-        list[str] | None,
-        typer.Option("--corpus", help="NAME=CORPUS: a corpus in the place of a collection; repeatable."),
-    ] = None
-    as_published: Annotated[
-        bool,
-        typer.Option(
-            "--as-published", help="The folders and files of --checkpoint are the published weights, by your word."
-        ),
-    ] = False
+    checkpoints: Annotated[list[str] | None, typer.Option("--checkpoint", help=CHECKPOINT)] = None
+    corpora: Annotated[list[str] | None, typer.Option("--corpus", help=CORPUS)] = None
+    as_published: Annotated[bool, typer.Option("--as-published", help=AS_PUBLISHED)] = False
     data_dir: DataDir = None
-    output: Annotated[Path, typer.Option(help="Folder of shards, indexes, runs and results; found again later.")] = (
-        Path("reproduction")
-    )
+    output: Annotated[Path, typer.Option(help=OUTPUT)] = Path("reproduction")
     limit: Annotated[
         int | None, typer.Option(min=1, help="Encode that many documents only, relevant ones first; no verdict.")
     ] = None
@@ -109,10 +101,7 @@ class OutcomeOptions:
     """Where the cells go, and which of them end with exit code 1."""
 
     results: Annotated[Path | None, typer.Option(help="Write the cells as JSON lines to this file too.")] = None
-    record: Annotated[
-        Path | None,
-        typer.Option(help="Add measured cells to this JSON file, with date, versions and digest of the model."),
-    ] = None
+    record: Annotated[Path | None, typer.Option(help=RECORD)] = None
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 if a row is skipped or a cell differs.")] = False
     agreeing: Annotated[
         bool, typer.Option("--agreeing", help="Exit 1 if a cell differs; skipped rows are no failure.")

@@ -234,16 +234,23 @@ def describe_terms(stored: StoredVectors, name: str) -> TermProfile:
     return profile
 
 
+PLOT = "Draw boxes of the first terms' weights, and terms per document, as PNG."
+CLOUD = "Draw a cloud of the terms of each corpus, document or image, as PNG or SVG."
+EXPORT = "Write the first 5 terms of some documents as CSV, for people to judge."
+CAPTIONS = (
+    "A list (.tsv or .csv: document, caption): --export writes words of captions too, and beside it the questions "
+    "which side is better."
+)
+SHARDS = "Folder that encode wrote, of impacts; repeatable to compare corpora."
+SIDES = "Count the terms of documents and queries, and those that they share (FLOPS)."
+
+
 @dataclass(frozen=True)
 class DrawingOptions:
     """Files of drawings."""
 
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw boxes of the first terms' weights, and terms per document, as PNG.")
-    ] = None
-    cloud: Annotated[
-        Path | None, typer.Option(help="Draw a cloud of the terms of each corpus, document or image, as PNG or SVG.")
-    ] = None
+    plot: Annotated[Path | None, typer.Option(help=PLOT)] = None
+    cloud: Annotated[Path | None, typer.Option(help=CLOUD)] = None
 
     def check(self) -> None:
         """Raises UsageError for a file that cannot be drawn, before anything is read."""
@@ -257,19 +264,11 @@ class DrawingOptions:
 class SheetOptions:
     """Sheets for people to judge terms."""
 
-    export: Annotated[
-        Path | None, typer.Option(help="Write the first 5 terms of some documents as CSV, for people to judge.")
-    ] = None
+    export: Annotated[Path | None, typer.Option(help=EXPORT)] = None
     documents: Annotated[
         int, typer.Option(min=1, help="Documents that --export writes, evenly spaced in the order of the shards.")
     ] = 20
-    captions: Annotated[
-        Path | None,
-        typer.Option(
-            help="A list (.tsv or .csv: document, caption): --export writes words of captions too, and beside it the "
-            "questions which side is better."
-        ),
-    ] = None
+    captions: Annotated[Path | None, typer.Option(help=CAPTIONS)] = None
 
     def check(self) -> None:
         """Raises UsageError for captions without an export."""
@@ -297,19 +296,14 @@ def _write_rows(path: Path, rows: Sequence[NamedTuple]) -> None:
 @expand_options
 def command(
     *,
-    shards: Annotated[
-        list[Path] | None, typer.Option(help="Folder that encode wrote, of impacts; repeatable to compare corpora.")
-    ] = None,
+    shards: Annotated[list[Path] | None, typer.Option(help=SHARDS)] = None,
     doc_ids: Annotated[
         list[str] | None, typer.Option("--doc-id", help="Show the terms of this document; repeatable.")
     ] = None,
     images: Annotated[
         list[str] | None, typer.Option("--image", help="Encode this image and show its terms; repeatable.")
     ] = None,
-    sparsity: Annotated[
-        bool,
-        typer.Option("--sparsity", help="Count the terms of documents and queries, and those that they share (FLOPS)."),
-    ] = False,
+    sparsity: Annotated[bool, typer.Option("--sparsity", help=SIDES)] = False,
     topics: options.Topics = None,
     data_dir: DataDir = None,
     encoder: options.ImageEncoderOptions,

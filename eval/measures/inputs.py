@@ -105,19 +105,18 @@ def describe_run(path: Path) -> RunCard:
     )
 
 
+def complete_reference(named: CorpusRef, known: CorpusRef) -> CorpusRef:
+    """A dataset whose name, split, folder, ids and direction come from a known one where they are not named."""
+    fields = ("name", "split", "data_dir", "escape_ids", "direction")
+    return CorpusRef(**{field: getattr(named, field) or getattr(known, field) for field in fields})
+
+
 def choose_source(card: RunCard, requested: JudgementSource) -> JudgementSource:
     """The judgements that the caller names, completed by the run's manifest."""
     if requested.qrels:
         return requested
     named = requested.corpus
-    known = card.corpus if named.name in ("", card.corpus.name) else UNNAMED
-    corpus = CorpusRef(
-        name=named.name or known.name,
-        split=named.split or known.split,
-        data_dir=named.data_dir or known.data_dir,
-        escape_ids=named.escape_ids or known.escape_ids,
-        direction=named.direction or known.direction,
-    )
+    corpus = complete_reference(named, card.corpus if named.name in ("", card.corpus.name) else UNNAMED)
     if not corpus.name:
         raise UsageError(f"{card.path}: no manifest beside it names its dataset; give --qrels FILE or --dataset NAME")
     return JudgementSource(corpus=corpus)

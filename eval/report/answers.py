@@ -21,7 +21,7 @@ from lexvl_anserini.runs.trec import read_run, sort_by_rank
 from lexvl_anserini.searching.searcher import Index, Searcher
 from lexvl_anserini.searching.shared_terms import Explanation, cut_like_run, encode_topic, warn_about_scores
 
-from ..measures.inputs import describe_run
+from ..measures.inputs import complete_reference, describe_run
 from .strips import IMAGE, Cell, Item, Strip
 
 if TYPE_CHECKING:
@@ -39,13 +39,7 @@ def resolve_corpus(run_path: Path, about: Manifest, data_dir: str | None) -> Cor
         of_run, of_index = getattr(known, field), getattr(indexed, field)
         if known.name and of_run and of_index and of_run != of_index:
             raise UsageError(f"{run_path}: a run over {of_run}, but the index is of {of_index}; name its own index")
-    return CorpusRef(
-        name=known.name or indexed.name,
-        split=known.split or indexed.split,
-        data_dir=data_dir or known.data_dir or indexed.data_dir,
-        escape_ids=known.escape_ids or indexed.escape_ids,
-        direction=known.direction or indexed.direction,
-    )
+    return complete_reference(known.at(data_dir), indexed)
 
 
 def sample_queries(run_path: Path, count: int) -> list[str]:

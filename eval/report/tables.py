@@ -71,11 +71,6 @@ def format_figure(name: str, value: float | None) -> str:
     return MISSING if value is None else f"{value * figure.factor:,.{figure.decimals}f}"
 
 
-def format_p(p: float) -> str:
-    """A p-value, four decimals."""
-    return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
-
-
 def list_figures(cards: Iterable[RunCard | SystemRow]) -> list[str]:
     """The figures of efficiency that any of the runs has, in the order of `EFFICIENCY`."""
     known = [card.efficiency for card in cards]
@@ -91,14 +86,12 @@ def build_score_table(measurements: Sequence[Measurement]) -> Table:
     cells: dict[tuple[str, ...], dict[str, float]] = {}
     for row in measurements:
         cells.setdefault((row.run, shown[row.dataset], row.query_id)[: len(labels)], {})[row.measure] = row.value
-    return Table(
-        columns=(*(Column(label, number=False) for label in labels), *map(Column, measures)),
-        rows=tuple(
-            (*key, *(FOUR_DECIMALS(values[m]) if m in values else MISSING for m in measures))
-            for key, values in cells.items()
-        ),
-        ties=measurements[0].ties if measurements else "",
+    columns = (*(Column(label, number=False) for label in labels), *map(Column, measures))
+    rows = (
+        (*key, *(FOUR_DECIMALS(values[m]) if m in values else MISSING for m in measures))
+        for key, values in cells.items()
     )
+    return Table(columns, tuple(rows), ties=measurements[0].ties if measurements else "")
 
 
 SCORE_FORMATS: dict[str, Callable[[Sequence[Measurement]], str]] = {
@@ -214,6 +207,10 @@ def render_comparisons(comparisons: Sequence[SystemComparison], output_format: s
     return render(build_comparison_table(comparisons), comparisons, output_format)
 
 
+def _format_p(p: float) -> str:
+    return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
+
+
 COMPARISON = (
     FieldColumn("system", "system"),
     FieldColumn("measure", "measure"),
@@ -223,8 +220,8 @@ COMPARISON = (
     FieldColumn(
         "95 % interval", lambda row: MISSING if isnan(row.low) else f"{row.low:+.4f} to {row.high:+.4f}", PLAIN
     ),
-    FieldColumn("p", "p", format_p),
-    FieldColumn("p (Holm)", "p_corrected", format_p),
+    FieldColumn("p", "p", _format_p),
+    FieldColumn("p (Holm)", "p_corrected", _format_p),
     *(
         FieldColumn(name.title(), name, lambda value: MISSING if isnan(value) else f"{value:.3f}")
         for name in ("kendall", "pearson")
@@ -282,13 +279,8 @@ TOP_1, TOP_5, TOP_10, TOP_50, TOP_100 = (
 NAMED_WORDS = (RANKING, IMAGES, TOP_1, TOP_5, TOP_10, FieldColumn("of 10", "words_in_10", TWO_DECIMALS))
 CLASS_WORDS = (RANKING, DATASET, IMAGES, CLASSES, TOP_1, TOP_10, TOP_50, TOP_100)
 ACCURACIES = (SYSTEM, DATASET, IMAGES, CLASSES, MEAN_OVER, TOP_1, TOP_5)
-PROBE_ACCURACIES = (
-    SYSTEM,
-    DATASET,
-    FieldColumn("trained on", "trained_on", COUNT),
-    FieldColumn("lambda", "strength", "{:.3g}".format),
-    *(IMAGES, CLASSES, MEAN_OVER, TOP_1, TOP_5),
-)
+PROBE = FieldColumn("trained on", "trained_on", COUNT), FieldColumn("lambda", "strength", "{:.3g}".format)
+PROBE_ACCURACIES = (SYSTEM, DATASET, *PROBE, IMAGES, CLASSES, MEAN_OVER, TOP_1, TOP_5)
 COMPLETENESS = (
     *(RANKING, DATASET, IMAGES),
     FieldColumn("pairs", "pairs", COUNT),

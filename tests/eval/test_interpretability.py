@@ -61,14 +61,11 @@ TERMS = ["##ing", "cat", "dog", "dogs", "hündchen", "sand", "the"]
 
 
 def dataset(qrels=JUDGED, direction="text-to-image"):
-    return Dataset(
-        "toy",
-        "test",
-        lambda: iter(Document(doc_id, image="x.png") for doc_id, _ in VECTORS),
-        lambda: iter(Topic(query_id, text) for query_id, text in CAPTIONS.items()),
-        lambda: iter(qrels),
-        direction=direction,
-    )
+    def topics():
+        return iter(Topic(*topic) for topic in CAPTIONS.items())
+
+    images = [Document(doc_id, image="x.png") for doc_id, _ in VECTORS]
+    return Dataset("toy", "test", lambda: iter(images), topics, lambda: iter(qrels), direction=direction)
 
 
 def documents(vectors=VECTORS):
@@ -308,12 +305,8 @@ def pairs(folder) -> list[SentencePair]:
     painted(8, 8, red=(0, 0, 8, 4), blue=(0, 4, 8, 8)).save(folder / "both.png")
     painted(8, 8, green=(0, 0, 8, 8)).save(folder / "green.png")
     both, green = str(folder / "both.png"), str(folder / "green.png")
-    return [
-        SentencePair(both, "red and blue", "red"),
-        SentencePair(green, "green and red", "green"),
-        SentencePair(both, "blue and green", "blue"),
-        SentencePair(green, "red, red", "red"),
-    ]
+    sentences = ("red and blue", "red"), ("green and red", "green"), ("blue and green", "blue"), ("red, red", "red")
+    return [SentencePair(image, *pair) for image, pair in zip((both, green) * 2, sentences, strict=True)]
 
 
 def test_shares_of_pairs_by_hand(tmp_path, monkeypatch):

@@ -608,6 +608,13 @@ def start(folder: Path, script: str, *options: str, **variables: str) -> subproc
     return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
+def copy_script(folder: Path, script: str, setup: str = "") -> None:
+    """A script of `runs/` beside a set-up of ours."""
+    (folder / "runs").mkdir()
+    (folder / "runs/setup.sh").write_text(setup)
+    (folder / "runs" / script).write_text((ROOT / "runs" / script).read_text())
+
+
 def echo(*programs: Path) -> None:
     """Programs that print their arguments."""
     for program in programs:
@@ -617,9 +624,8 @@ def echo(*programs: Path) -> None:
 
 def test_scripts_call_the_command(tmp_path):
     """With a set-up that does nothing, and the command that prints how it is called."""
-    (tmp_path / "runs").mkdir()
-    for path in (ROOT / "runs").glob("*.sh"):
-        (tmp_path / "runs" / path.name).write_text("" if path.name == "setup.sh" else path.read_text())
+    copy_script(tmp_path, "reproduce.sh")
+    (tmp_path / "runs/vdr-table4.sh").write_text((ROOT / "runs/vdr-table4.sh").read_text())
     (tmp_path / "lexvl").write_text('#!/bin/sh\necho "$PWD:" "$@"\n')
     (tmp_path / "lexvl").chmod(0o755)
     done = start(tmp_path, "vdr-table4.sh", "--dry-run", "--rows", "VDR k=*", PATH=f"{tmp_path}:/usr/bin:/bin")
@@ -627,9 +633,7 @@ def test_scripts_call_the_command(tmp_path):
 
 
 def test_a_dry_run_installs_nothing(tmp_path):
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs/reproduce.sh").write_text((ROOT / "runs/reproduce.sh").read_text())
-    (tmp_path / "runs/setup.sh").write_text(f'PATH={tmp_path}:$PATH; echo "set up $1"\n')
+    copy_script(tmp_path, "reproduce.sh", f'PATH={tmp_path}:$PATH; echo "set up $1"\n')
     started = partial(start, tmp_path, "reproduce.sh", "vdr-table4")
     done = started("--dry-run")
     assert (done.returncode, done.stdout) == (1, "") and "a dry run installs nothing" in done.stderr
@@ -640,9 +644,7 @@ def test_a_dry_run_installs_nothing(tmp_path):
 
 
 def test_the_regressions_name_their_tables_and_the_users_pool(tmp_path):
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs/regressions.sh").write_text((ROOT / "runs/regressions.sh").read_text())
-    (tmp_path / "runs/setup.sh").write_text(f"PATH={tmp_path}:$PATH\n")
+    copy_script(tmp_path, "regressions.sh", f"PATH={tmp_path}:$PATH\n")
     echo(tmp_path / "lexvl", tmp_path / "python")
     (tmp_path / "data/beir/msmarco-dl19-pool").mkdir(parents=True)
     started = partial(start, tmp_path, "regressions.sh", HOME=str(tmp_path))
@@ -656,8 +658,7 @@ def test_the_regressions_name_their_tables_and_the_users_pool(tmp_path):
 
 
 def test_a_script_of_its_own_knows_its_options_before_it_installs(tmp_path):
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs/beir-small.sh").write_text((ROOT / "runs/beir-small.sh").read_text())
+    copy_script(tmp_path, "beir-small.sh")
     for options in (["--dry-run"], ["--data-dir"], ["--data-dir", "a", "--dry-run"]):
         done = start(tmp_path, "beir-small.sh", *options)
         assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("usage: ")
