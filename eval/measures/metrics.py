@@ -246,10 +246,10 @@ def measure(
     return [
         Measurement(name, dataset, str(metric), query_id, value, rules.ties)
         for metric in measures
-        for query_id, value in [
+        for query_id, value in (
             *zip(relevant.topics, values[metric].tolist(), strict=True),
             ("all", mean(values[metric])),
-        ]
+        )
     ]
 
 
@@ -260,15 +260,9 @@ def mean(values: Iterable[float]) -> float:
 
 
 def measure_overlap(reference: Mapping[str, Sequence[str]], other: Mapping[str, Sequence[str]], k: int) -> float:
-    """Mean over the reference's topics of the share of its first k documents that the other's first k contain.
-
-    A topic without any document in the reference does not count.
-    """
-    return mean(
-        len(set(ranking[:k]) & set(other.get(query_id, ())[:k])) / len(ranking[:k])
-        for query_id, ranking in reference.items()
-        if ranking
-    )
+    """Mean over the reference's topics with documents of the share of its first k that the other's first k contain."""
+    lists = ((ranking[:k], other.get(query_id, ())[:k]) for query_id, ranking in reference.items() if ranking)
+    return mean(len({*first} & {*others}) / len(first) for first, others in lists)
 
 
 def means(measurements: Iterable[Measurement]) -> dict[str, float]:

@@ -118,10 +118,7 @@ def merge_earlier(result: StoredResult, path: Path) -> StoredResult:
     rules = attrgetter("judgements_sha256", "ties", "remove_query")
     if rules(earlier) != rules(result):
         return result
-    older = [
-        replace(call, measures=tuple(name for name in call.measures if name not in result.measures))
-        for call in earlier.calls
-    ]
+    older = [replace(c, measures=tuple(m for m in c.measures if m not in result.measures)) for c in earlier.calls]
     calls = (*(call for call in older if call.measures), *result.calls)
     return replace(result, measures={**earlier.measures, **result.measures}, calls=calls)
 

@@ -189,10 +189,8 @@ def compare(values: pandas.DataFrame, test: str = "randomisation") -> list[Syste
             test=test,
         )
         rows.append(row)
-    corrected = {
-        measure: iter(apply_holm([row.p for row in rows if row.measure == measure]))
-        for measure in {m for m, _ in pairs}
-    }
+    p_values_of = {measure: [row.p for row in rows if row.measure == measure] for measure, _ in pairs}
+    corrected = {measure: iter(apply_holm(values)) for measure, values in p_values_of.items()}
     rows = [row._replace(p_corrected=next(corrected[row.measure])) for row in rows]
     return [row._replace(significant=row.p_corrected < LEVEL) for row in rows]
 
