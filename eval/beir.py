@@ -1,7 +1,5 @@
 """Measures runs as BEIR does: drops hits that are the query itself before the cut, counts every topic of the qrels."""
 
-from __future__ import annotations
-
 from lexvl_anserini.cli import run
 
 from .score import make_judged_command

@@ -1,7 +1,5 @@
 """Measures runs on flickr30k: hit rates in both directions, as the papers call R@k."""
 
-from __future__ import annotations
-
 from lexvl_anserini.cli import run
 
 from .image_text import make_caption_command

@@ -15,10 +15,9 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 
 from . import options
-from .measures.averages import HEADINGS, RSUM, sum_recalls
 from .measures.inputs import JudgementSource, RunCard
 from .measures.measure_runs import Subsets, measure_runs, measure_subsets
-from .measures.metrics import means
+from .measures.metrics import HEADINGS, RSUM, means, sum_recalls
 from .report.render import render
 from .report.tables import build_caption_table, name_datasets
 

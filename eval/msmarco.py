@@ -1,7 +1,5 @@
 """Measures runs as MS MARCO passage ranking does: the reciprocal rank within the first ten."""
 
-from __future__ import annotations
-
 from lexvl_anserini.cli import run
 
 from .score import make_judged_command

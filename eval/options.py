@@ -26,7 +26,7 @@ from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Measurement
 
 from .measures.inputs import JudgementSource, RunCard, describe_run
-from .measures.names import MEASURES
+from .measures.metrics import MEASURES
 from .report.tables import label_runs, name_datasets, name_systems
 
 if TYPE_CHECKING:
@@ -52,15 +52,11 @@ def list_class_sets() -> list[str]:
 Runs = Annotated[
     list[Path], typer.Option("--run", help="A run in TREC's or MS MARCO's format, plain, .gz or .zst; repeatable.")
 ]
-Measures = Annotated[
-    list[str],
-    typer.Option(
-        "--measure",
-        help="nDCG@k, RR@k, Recall@k, HitRate@k, AP@k, P@k, AP(rel=2)@k; trec_eval's and ir_measures' names too; "
-        "repeat for several.",
-        autocompletion=measure_names,
-    ),
-]
+MEASURED = (
+    "nDCG@k, RR@k, Recall@k, HitRate@k, AP@k, P@k, AP(rel=2)@k; trec_eval's and ir_measures' names too; "
+    "repeat for several."
+)
+Measures = Annotated[list[str], typer.Option("--measure", help=MEASURED, autocompletion=measure_names)]
 Labels = Annotated[
     list[str] | None,
     typer.Option("--label", help="A run's system, one per --run; default: the encoder of its manifest, or the path."),
@@ -75,20 +71,10 @@ MarkingTest = Annotated[
     TestName | None,
     typer.Option("--test", help="Mark values that differ significantly from the first system's by this paired test."),
 ]
-Averages = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--average",
-        help="Columns of an average over datasets: beir-12, beir-13, beir-18, cqadupstack, vidore-2; repeatable.",
-    ),
-]
-Efficiency = Annotated[
-    bool | None,
-    typer.Option(
-        "--efficiency/--no-efficiency",
-        help="Also the figures of the searches: terms, MB, ms; default yes, but not in LaTeX.",
-    ),
-]
+AVERAGES = "Columns of an average over datasets: beir-12, beir-13, beir-18, cqadupstack, vidore-2; repeatable."
+Averages = Annotated[list[str] | None, typer.Option("--average", help=AVERAGES)]
+FIGURES = "Also the figures of the searches: terms, MB, ms; default yes, but not in LaTeX."
+Efficiency = Annotated[bool | None, typer.Option("--efficiency/--no-efficiency", help=FIGURES)]
 EscapeIds = Annotated[bool, typer.Option("--escape-ids", help="Percent-encode the judgements' ids, as in the run.")]
 Results = Annotated[
     Path | None,
@@ -98,12 +84,8 @@ PerTopic = Annotated[bool, typer.Option("--per-topic", help="Also print every to
 ScoreFormat = Annotated[
     Literal["text", "json", "csv"], typer.Option("--format", help="Columns, or the fields of Measurement.")
 ]
-Words = Annotated[
-    str,
-    typer.Option(
-        "--vocabulary", help="Words for a dense encoder: folder or hub id of a tokenizer, or a packaged name."
-    ),
-]
+WORDS = "Words for a dense encoder: folder or hub id of a tokenizer, or a packaged name."
+Words = Annotated[str, typer.Option("--vocabulary", help=WORDS)]
 TableFormat = Annotated[
     Literal["text", "markdown", "latex", "csv", "json"], typer.Option("--format", help="How the table is written.")
 ]
@@ -116,26 +98,16 @@ CLASSIFIED_IMAGES = typer.Option(
     autocompletion=list_class_sets,
 )
 ClassifiedImages = Annotated[str, CLASSIFIED_IMAGES]
-ClassFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--classes", help="JSON with `classes` and `templates`; default those of the known set, or the folders' names."
-    ),
-]
+CLASSES = "JSON with `classes` and `templates`; default those of the known set, or the folders' names."
+ClassFile = Annotated[Path | None, typer.Option("--classes", help=CLASSES)]
 OnUnreadable = Annotated[
     Literal["fail", "skip"], typer.Option("--on-error", help="For images that cannot be read; skipped ones are named.")
 ]
 QrelsFile = Annotated[
     Path | None, typer.Option("--qrels", help="Judgements in TREC's format or BEIR's, plain, .gz or .zst.")
 ]
-DatasetName = Annotated[
-    str | None,
-    typer.Option(
-        "--dataset",
-        help="Dataset of the judgements, or with --qrels their name; default: that of the run's manifest.",
-        autocompletion=corpus_names,
-    ),
-]
+DATASET = "Dataset of the judgements, or with --qrels their name; default: that of the run's manifest."
+DatasetName = Annotated[str | None, typer.Option("--dataset", help=DATASET, autocompletion=corpus_names)]
 TiesName = Literal["rank", "trec_eval"]
 Ties = Annotated[
     TiesName | None,

@@ -19,22 +19,12 @@ from lexvl_anserini.ground.progress import progress_bar
 
 from . import options
 from .report.render import Table, print_records, render
+from .reproduction import tables as verdicts
 from .reproduction.matrix import TablePlan, make_plan
 from .reproduction.prepared import list_checkpoints
 from .reproduction.published import PublishedTable, load_published_tables
 from .reproduction.rows import Workplace, list_rows, parse_assignments
-from .reproduction.tables import (
-    CELLS,
-    DIFFERS,
-    FAILED,
-    NEEDS,
-    PLANS,
-    SKIPPED,
-    ReproducedCell,
-    count_verdicts,
-    reproduce_rows,
-    write_record,
-)
+from .reproduction.tables import ReproducedCell, count_verdicts, reproduce_rows, write_record
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_eval.reproduce")
@@ -50,7 +40,8 @@ class SelectionOptions:
     """Which tables and rows."""
 
     tables: Annotated[
-        list[str] | None, typer.Argument(help="Tables, such as vdr-table4.", autocompletion=list_tables)
+        list[str] | None,
+        typer.Argument(help="Tables, such as vdr-table4.", autocompletion=list_tables),
     ] = None
     every: Annotated[bool, typer.Option("--all", help="All tables.")] = False
     rows: Annotated[str, typer.Option(help="Only rows whose heading matches: 'VDR k=*'.")] = "*"
@@ -70,30 +61,22 @@ class SelectionOptions:
         return chosen
 
 
+CHECKPOINT = "NAME=FOLDER: weights for a published checkpoint or a row without one; repeatable."
+CORPUS = "NAME=CORPUS: a corpus in the place of a collection; repeatable."
+AS_PUBLISHED = "The folders and files of --checkpoint are the published weights, by your word."
+OUTPUT = "Folder of shards, indexes, runs and results; found again later."
+RECORD = "Add measured cells to this JSON file, with date, versions and digest of the model."
+
+
 @dataclass(frozen=True)
 class PlaceOptions:
     """What the user has, and where the line writes."""
 
-    checkpoints: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--checkpoint", help="NAME=FOLDER: weights for a published checkpoint or a row without one; repeatable."
-        ),
-    ] = None
-    corpora: Annotated[
-        list[str] | None,
-        typer.Option("--corpus", help="NAME=CORPUS: a corpus in the place of a collection; repeatable."),
-    ] = None
-    as_published: Annotated[
-        bool,
-        typer.Option(
-            "--as-published", help="The folders and files of --checkpoint are the published weights, by your word."
-        ),
-    ] = False
+    checkpoints: Annotated[list[str] | None, typer.Option("--checkpoint", help=CHECKPOINT)] = None
+    corpora: Annotated[list[str] | None, typer.Option("--corpus", help=CORPUS)] = None
+    as_published: Annotated[bool, typer.Option("--as-published", help=AS_PUBLISHED)] = False
     data_dir: DataDir = None
-    output: Annotated[Path, typer.Option(help="Folder of shards, indexes, runs and results; found again later.")] = (
-        Path("reproduction")
-    )
+    output: Annotated[Path, typer.Option(help=OUTPUT)] = Path("reproduction")
     limit: Annotated[
         int | None, typer.Option(min=1, help="Encode that many documents only, relevant ones first; no verdict.")
     ] = None
@@ -118,10 +101,7 @@ class OutcomeOptions:
     """Where the cells go, and which of them end with exit code 1."""
 
     results: Annotated[Path | None, typer.Option(help="Write the cells as JSON lines to this file too.")] = None
-    record: Annotated[
-        Path | None,
-        typer.Option(help="Add measured cells to this JSON file, with date, versions and digest of the model."),
-    ] = None
+    record: Annotated[Path | None, typer.Option(help=RECORD)] = None
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 if a row is skipped or a cell differs.")] = False
     agreeing: Annotated[
         bool, typer.Option("--agreeing", help="Exit 1 if a cell differs; skipped rows are no failure.")
@@ -137,10 +117,10 @@ class OutcomeOptions:
 
     def check(self, cells: Sequence[ReproducedCell]) -> None:
         """Raises LexvlError for parts that failed, and for verdicts that the user does not accept."""
-        if failed := [cell for cell in cells if cell.verdict == FAILED]:
+        if failed := [cell for cell in cells if cell.verdict == verdicts.FAILED]:
             raise LexvlError(f"{len(failed)} of {len(cells)} cells: their systems failed ({failed[0].reason})")
-        refused = (SKIPPED, DIFFERS) if self.strict else (DIFFERS,) if self.agreeing else ()
-        if failed := [cell for cell in cells if cell.verdict in refused]:
+        refused = {verdicts.DIFFERS: self.strict or self.agreeing, verdicts.SKIPPED: self.strict}
+        if failed := [cell for cell in cells if refused.get(cell.verdict)]:
             what, option = ("are skipped or differ", "--strict") if self.strict else ("differ", "--agreeing")
             raise LexvlError(f"{len(failed)} of {len(cells)} cells {what} ({option})")
 
@@ -178,17 +158,17 @@ def command(
         outcome.write(cells, of_row)  # a call of hours that ends at a later row has the rows before
     if not rows:
         outcome.write(cells, cells)
-    print_records(cells, CELLS, output_format)
+    print_records(cells, verdicts.CELLS, output_format)
     log.info("%s", count_verdicts(cells))
     outcome.check(cells)
 
 
 def render_plans(plans: Sequence[TablePlan], output_format: str, with_needs: bool) -> str:
     """The plans of tables; of named tables also each checkpoint and corpus with its origin, and what is not there."""
-    texts = [render(Table.make_columns(plans, PLANS), plans, output_format)]
+    texts = [render(Table.make_columns(plans, verdicts.PLANS), plans, output_format)]
     needs = {need.name: need for plan in plans for need in plan.needs}
     if with_needs and needs and output_format != "json":
-        texts.append(render(Table.make_columns(needs.values(), NEEDS), None, output_format))
+        texts.append(render(Table.make_columns(needs.values(), verdicts.NEEDS), None, output_format))
     return "\n".join(texts)
 
 

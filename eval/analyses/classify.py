@@ -12,7 +12,7 @@ to 8 steps a decade (96 over the range). The classifier that is measured is trai
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -27,9 +27,6 @@ from ..report.tables import ACCURACIES, PROBE_ACCURACIES
 from .classes.class_sets import CLASS_SETS, load_labelled
 from .classes.classification import measure_accuracies, rank_images, run_linear_probe
 from .classes.labelled import read_classes
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

@@ -67,21 +67,16 @@ SHOWN = 5
 IMAGES_AT_ONCE, TEXTS_AT_ONCE = 64, 512
 
 
-def find_dimensions(model: Encoder, terms: Sequence[str]) -> list[int]:
-    """The dimensions of terms."""
-    vocabulary = model.vocabulary
-    if missing := [term for term in terms if term not in vocabulary.dimension]:
-        raise UsageError(f"{missing[0]!r} is no term of {model.name}; its terms are such as {vocabulary[0]!r}")
-    return [vocabulary.dimension[term] for term in terms]
-
-
 def build_term_strips(
     model: Encoder, dataset: Dataset, terms: Sequence[str], images: int, progress: Progress = silent
 ) -> list[Strip]:
     """One strip per term: its first tokens, and the images where it is strongest, with their maps."""
     from lexvl_anserini.encoders.parts.images.grounding import compute_patch_logits, image_side, overlay
 
-    dims, tower = find_dimensions(model, terms), image_side(model)
+    vocabulary, tower = model.vocabulary, image_side(model)
+    if missing := [term for term in terms if term not in vocabulary.dimension]:
+        raise UsageError(f"{missing[0]!r} is no term of {model.name}; its terms are such as {vocabulary[0]!r}")
+    dims = [vocabulary.dimension[term] for term in terms]
     documents = list(islice((document for document in dataset.documents() if document.image), images))
     if not documents:
         raise DataError(f"{dataset.name}: no images in it")

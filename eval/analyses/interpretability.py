@@ -40,7 +40,6 @@ from .sentence_pairs import CompletenessShare, collect_words, compare_sentences,
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
-    from lexvl_anserini.ground.manifest import Manifest
     from lexvl_anserini.ground.records import ImpactDocument
 
 log = logging.getLogger(__name__)
@@ -48,16 +47,11 @@ log = logging.getLogger(__name__)
 # Terms that are read of each image.
 FIRST = 10
 
-
 Words = frozenset[str]
 
 
 class NamedWords(NamedTuple):
-    """One ranking over images: the share with a named term among the first 1, 5 and 10, and how many of 10 are named.
-
-    Attributes:
-        words_in_10: the mean over images
-    """
+    """One ranking over images: the share with a named term among the first 1, 5 and 10, and the mean named of 10."""
 
     ranking: str
     images: int
@@ -99,13 +93,10 @@ def find_frequent_words(captions: Iterable[Words]) -> list[str]:
 
 def compare_rankings(name: str, documents: Iterable[ImpactDocument], captions: Mapping[str, Words]) -> list[NamedWords]:
     """The model's row, then those of the other rankings; images without captions are left out."""
-    terms, words, without = [], [], 0
-    for document in documents:
-        if document.doc_id in captions:
-            terms.append(take_first_terms(document.vector))
-            words.append(captions[document.doc_id])
-        else:
-            without += 1
+    read = [(take_first_terms(document.vector), captions.get(document.doc_id)) for document in documents]
+    terms = [first for first, own in read if own is not None]
+    words = [own for _, own in read if own is not None]
+    without = len(read) - len(words)
     if len(words) < 2:
         raise DataError(f"{len(words)} of {len(words) + without} images have captions; expected at least 2")
     if without:
@@ -122,12 +113,11 @@ def measure_shards(shards: Path, data_dir: str | None = None) -> list[NamedWords
     from lexvl_anserini.data.dataset import load_reference
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
-    manifest: Manifest = read_manifest(shards)
+    manifest = read_manifest(shards)
     expect_lexical(shards, manifest.kind, "only the dimensions of impacts are words")
     captions = collect_caption_words(load_reference(manifest.corpus.ref.at(data_dir)))
-    return compare_rankings(
-        manifest.encoder.name, read_impacts(shards, manifest, read_vocabulary(shards, manifest)), captions
-    )
+    documents = read_impacts(shards, manifest, read_vocabulary(shards, manifest))
+    return compare_rankings(manifest.encoder.name, documents, captions)
 
 
 def count_class_words(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -22,7 +22,7 @@ import typer
 
 from lexvl_anserini.cli import DataDir, Device, Verbose, run
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.records import ImpactQuery, Qrel, ScoredDoc
+from lexvl_anserini.ground.records import ImpactQuery, Qrel
 from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.searching.refine import RefinedQuery, cut_queries, search_refined
 from lexvl_anserini.searching.search import Search
@@ -30,8 +30,7 @@ from lexvl_anserini.shards.pruning import Pruning
 
 from .. import options
 from ..measures.inputs import encode_shard_queries
-from ..measures.metrics import evaluate, means, measure_overlap
-from ..measures.names import parse_measure
+from ..measures.metrics import evaluate, means, measure_overlap, parse_measure
 from ..measures.ties import sort_strictly
 from ..report.render import render
 from ..report.tables import OF_PRUNING, build_setting_table
@@ -113,11 +112,6 @@ class Measured(NamedTuple):
     def ms_per_query(self) -> float:
         """The mean over queries."""
         return sum(self.ms) / len(self.ms)
-
-    @property
-    def hits(self) -> Iterator[ScoredDoc]:
-        """All lines of the run."""
-        return chain.from_iterable(self.lists)
 
 
 class OpenIndex:
@@ -208,17 +202,15 @@ def compare_settings(
     measured: Mapping[str, Measured], qrels: Sequence[Qrel], measure: str, remove_query: bool = False
 ) -> list[dict[str, Any]]:
     """One row per setting, compared with the first; without judgements the measure is omitted."""
-    exact = next(iter(measured.values()))
-    rankings = {
-        name: sort_strictly(setting.hits, remove_query=remove_query, name=name) for name, setting in measured.items()
-    }
-    reference = rankings[next(iter(measured))]
-    rows = []
+    exact, reference, rows = next(iter(measured.values())), dict[str, list[str]](), []
     for name, setting in measured.items():
+        hits = list(chain.from_iterable(setting.lists))
+        ranking = sort_strictly(hits, remove_query=remove_query, name=name)
+        reference = reference or ranking
         row: dict[str, Any] = {"setting": name, "terms/query": setting.terms_per_query, "postings": setting.postings}
-        row |= {f"overlap@{k}": measure_overlap(reference, rankings[name], k) for k in DEPTHS}
+        row |= {f"overlap@{k}": measure_overlap(reference, ranking, k) for k in DEPTHS}
         if qrels:
-            values = evaluate(setting.hits, qrels, [measure], name=name, remove_query=remove_query)
+            values = evaluate(hits, qrels, [measure], name=name, remove_query=remove_query)
             [row[measure]] = means(values).values()
         rows.append({**row, "ms/query": setting.ms_per_query, "speed-up": exact.ms_per_query / setting.ms_per_query})
     return rows

@@ -33,8 +33,7 @@ from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.runs.order import select_top_positions
 
 from .. import options
-from ..measures.metrics import evaluate, means, measure_overlap
-from ..measures.names import parse_measure
+from ..measures.metrics import evaluate, means, measure_overlap, parse_measure
 from ..measures.ties import sort_strictly
 from ..report.render import render
 from ..report.tables import OF_LOSS, build_setting_table
@@ -161,14 +160,9 @@ def measure_loss(
         rankings[side] = sort_strictly(hits, remove_query=remove_query, name=name)
         [values[side]] = means(evaluate(hits, qrels, [measure], name=name, remove_query=remove_query)).values()
     postings = documents.impacts.nnz + documents.dropped
-    return QuantisationLoss(
-        measure=measure,
-        overlap={k: measure_overlap(rankings["float"], rankings["integer"], k) for k in depths},
-        value_float=values["float"],
-        value_integer=values["integer"],
-        clipped=documents.clipped / max(1, postings),
-        dropped=documents.dropped / max(1, postings),
-    )
+    overlap = {k: measure_overlap(rankings["float"], rankings["integer"], k) for k in depths}
+    lost = (documents.clipped / max(1, postings), documents.dropped / max(1, postings))
+    return QuantisationLoss(measure, overlap, values["float"], values["integer"], *lost)
 
 
 def search_exactly(
@@ -202,17 +196,11 @@ def measure_losses(
     log.info("%s: encodes %d documents and %d topics with %s", dataset.name, len(documents), len(topics), model.name)
     document_weights = as_lexical(model.document).weights([model.document.read(d) for d in documents], batch_size)
     query_weights = as_lexical(model.query).weights([model.query.read_topic(topic) for topic in topics], batch_size)
+    ids = [d.doc_id for d in documents], [topic.query_id for topic in topics]
     for quantiser in quantisers:
-        yield measure_loss(
-            document_weights,
-            query_weights,
-            [d.doc_id for d in documents],
-            [topic.query_id for topic in topics],
-            dataset.qrels(),
-            calibrate(quantiser, documents, len(documents), model, batch_size, name=dataset.name),
-            measure=measure,
-            remove_query=dataset.remove_query,
-        )
+        fitted = calibrate(quantiser, documents, len(documents), model, batch_size, name=dataset.name)
+        facts = (document_weights, query_weights, *ids, dataset.qrels(), fitted)
+        yield measure_loss(*facts, measure=measure, remove_query=dataset.remove_query)
 
 
 if __name__ == "__main__":

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 # Images whose vectors, and those of their sentences, are in memory together.
 IMAGES_AT_ONCE = 256
 
-COLUMNS = ("image", "complete", "partial")
-
 _LETTERS = re.compile(r"[^\W\d_]+")
 _JOINT = re.compile(r"[\s,]+(?:and|with)\s", re.IGNORECASE)
 
@@ -121,7 +119,7 @@ def load_sentence_pairs(source: str, data_dir: str | None = None) -> list[Senten
 
 def read_pairs(path: Path) -> Iterator[SentencePair]:
     """Streams the pairs of a list; images are relative to it."""
-    for where, (image, complete, partial) in read_rows(path, COLUMNS):
+    for where, (image, complete, partial) in read_rows(path, SentencePair._fields):
         if complete == partial:
             raise DataError(f"{where}: the two sentences are equal: {complete[:80]!r}")
         yield SentencePair(str(path.parent / expand_path(image)), complete, partial)
@@ -141,18 +139,13 @@ def read_object_pairs(annotations: Path, images: Path) -> Iterator[SentencePair]
             for left_out in shown if len(shown) > 1 else ():
                 rest = [name for name in shown if name != left_out]
                 yield SentencePair(str(images / files[image]), format_sentence(shown), format_sentence(rest))
-    except KeyError as error:
-        raise DataError(f"{annotations}: no annotations of objects as COCO's ({error} is missing)") from error
-    except TypeError as error:
-        raise DataError(f"{annotations}: no annotations of objects as COCO's (another structure)") from error
+    except (KeyError, TypeError) as error:
+        why = f"{error} is missing" if isinstance(error, KeyError) else "another structure"
+        raise DataError(f"{annotations}: no annotations of objects as COCO's ({why})") from error
 
 
 def format_sentence(names: Sequence[str]) -> str:
-    """One sentence that names everything.
-
-    >>> sentence(["apple", "dog", "person"])
-    'a photo of an apple, a dog and a person'
-    """
+    """One sentence that names everything."""
     *others, last = [f"{'an' if name[0] in 'aeiou' else 'a'} {name}" for name in names]
     return f"a photo of {' and '.join([', '.join(others), last] if others else [last])}"
 
@@ -180,11 +173,7 @@ def collect_words(text: str) -> frozenset[str]:
 
 
 def split_caption(caption: str) -> str | None:
-    """A caption up to its first "and" or "with"; None if there is none, or no word on one side of it.
-
-    >>> partial_caption("Two dogs , and a man with a ball .")
-    'Two dogs'
-    """
+    """A caption up to its first "and" or "with"; None if there is none, or no word on one side of it."""
     match = _JOINT.search(caption)
     if not match or not collect_words(caption[match.end() :]) or not collect_words(caption[: match.start()]):
         return None

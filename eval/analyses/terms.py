@@ -34,9 +34,9 @@ from lexvl_anserini.ground.manifest import Manifest, expect_lexical, read_manife
 from lexvl_anserini.ground.progress import progress_bar
 
 from .. import options
-from ..measures.flops import Sparsity, count_sparsity
+from ..measures.flops import count_sparsity
 from ..measures.inputs import encode_shard_queries
-from ..report.judging import JUDGED, list_judged_terms, list_judged_words, place_preferences
+from ..report.judging import JUDGED, list_judged_terms, list_judged_words
 from ..report.render import format_csv, print_records, render
 from ..report.tables import DOCUMENT_TERMS, SPARSITY, build_term_table
 from ..report.term_drawings import draw_clouds, draw_terms
@@ -61,11 +61,7 @@ CAPTIONED = ("document", "caption")
 
 
 class TermStatistic(NamedTuple):
-    """A term of a corpus: in how many documents it is, and its weight, over all documents.
-
-    Attributes:
-        rank: by the mean, from 1
-    """
+    """A term of a corpus: its rank by the mean, in how many documents it is, and its weight over all documents."""
 
     shards: str
     rank: int
@@ -76,13 +72,10 @@ class TermStatistic(NamedTuple):
 
 
 class TermProfile(NamedTuple):
-    """The terms of one folder of shards.
+    """The terms of one folder of shards: those that are used, and those with the largest means.
 
     Attributes:
-        documents: their number, empty ones included
-        used: terms that any document has
         share: of all weight, the part of the first terms
-        first: the terms with the largest means
         active: number of terms -> documents with that many
     """
 
@@ -92,11 +85,6 @@ class TermProfile(NamedTuple):
     share: float
     first: list[TermStatistic]
     active: Mapping[int, int]
-
-    @property
-    def mean_active(self) -> float:
-        """The mean number of terms of a document."""
-        return sum(terms * count for terms, count in self.active.items()) / self.documents
 
 
 class DocumentTerm(NamedTuple):
@@ -237,24 +225,32 @@ def read_captions(path: Path) -> dict[str, list[str]]:
 def describe_terms(stored: StoredVectors, name: str) -> TermProfile:
     """The terms of shards, with a line in the log."""
     profile = measure_terms(stored, name)
+    mean = sum(terms * count for terms, count in profile.active.items()) / profile.documents
     log.info(
         "%s: %d documents of %.1f terms on average; of %d terms the first %d have %.1f %% of all weight",
-        *(profile.shards, profile.documents, profile.mean_active),
+        *(profile.shards, profile.documents, mean),
         *(profile.used, len(profile.first), 100 * profile.share),
     )
     return profile
+
+
+PLOT = "Draw boxes of the first terms' weights, and terms per document, as PNG."
+CLOUD = "Draw a cloud of the terms of each corpus, document or image, as PNG or SVG."
+EXPORT = "Write the first 5 terms of some documents as CSV, for people to judge."
+CAPTIONS = (
+    "A list (.tsv or .csv: document, caption): --export writes words of captions too, and beside it the questions "
+    "which side is better."
+)
+SHARDS = "Folder that encode wrote, of impacts; repeatable to compare corpora."
+SIDES = "Count the terms of documents and queries, and those that they share (FLOPS)."
 
 
 @dataclass(frozen=True)
 class DrawingOptions:
     """Files of drawings."""
 
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw boxes of the first terms' weights, and terms per document, as PNG.")
-    ] = None
-    cloud: Annotated[
-        Path | None, typer.Option(help="Draw a cloud of the terms of each corpus, document or image, as PNG or SVG.")
-    ] = None
+    plot: Annotated[Path | None, typer.Option(help=PLOT)] = None
+    cloud: Annotated[Path | None, typer.Option(help=CLOUD)] = None
 
     def check(self) -> None:
         """Raises UsageError for a file that cannot be drawn, before anything is read."""
@@ -268,19 +264,11 @@ class DrawingOptions:
 class SheetOptions:
     """Sheets for people to judge terms."""
 
-    export: Annotated[
-        Path | None, typer.Option(help="Write the first 5 terms of some documents as CSV, for people to judge.")
-    ] = None
+    export: Annotated[Path | None, typer.Option(help=EXPORT)] = None
     documents: Annotated[
         int, typer.Option(min=1, help="Documents that --export writes, evenly spaced in the order of the shards.")
     ] = 20
-    captions: Annotated[
-        Path | None,
-        typer.Option(
-            help="A list (.tsv or .csv: document, caption): --export writes words of captions too, and beside it the "
-            "questions which side is better."
-        ),
-    ] = None
+    captions: Annotated[Path | None, typer.Option(help=CAPTIONS)] = None
 
     def check(self) -> None:
         """Raises UsageError for captions without an export."""
@@ -297,7 +285,7 @@ class SheetOptions:
             return
         words, preferences = list_judged_words(chosen, read_captions(self.captions))
         _write_rows(self.export, words)
-        _write_rows(place_preferences(self.export), preferences)
+        _write_rows(self.export.with_name(f"{self.export.stem}.preferences{self.export.suffix}"), preferences)
 
 
 def _write_rows(path: Path, rows: Sequence[NamedTuple]) -> None:
@@ -308,19 +296,14 @@ def _write_rows(path: Path, rows: Sequence[NamedTuple]) -> None:
 @expand_options
 def command(
     *,
-    shards: Annotated[
-        list[Path] | None, typer.Option(help="Folder that encode wrote, of impacts; repeatable to compare corpora.")
-    ] = None,
+    shards: Annotated[list[Path] | None, typer.Option(help=SHARDS)] = None,
     doc_ids: Annotated[
         list[str] | None, typer.Option("--doc-id", help="Show the terms of this document; repeatable.")
     ] = None,
     images: Annotated[
         list[str] | None, typer.Option("--image", help="Encode this image and show its terms; repeatable.")
     ] = None,
-    sparsity: Annotated[
-        bool,
-        typer.Option("--sparsity", help="Count the terms of documents and queries, and those that they share (FLOPS)."),
-    ] = False,
+    sparsity: Annotated[bool, typer.Option("--sparsity", help=SIDES)] = False,
     topics: options.Topics = None,
     data_dir: DataDir = None,
     encoder: options.ImageEncoderOptions,
@@ -347,7 +330,9 @@ def command(
     if sparsity:
         if single or drawings.plot or drawings.cloud or sheets.export:
             raise UsageError("--sparsity reads --shards, and draws and exports nothing")
-        print_records([count_sides(f, topics, data_dir, encoder) for f in folders], SPARSITY, output_format)
+        encoded = (encode_shard_queries(f, topics, data_dir, encoder.checkpoint, encoder.device)[0] for f in folders)
+        rows = [count_sparsity(f, (q.vector for q in own)) for f, own in zip(folders, encoded, strict=True)]
+        print_records(rows, SPARSITY, output_format)
         return
     opened = [open_shards(folder) for folder in folders]
     if opened:
@@ -359,14 +344,6 @@ def command(
         show_items(terms, drawings, output_format)
     else:
         show_corpora(opened, drawings, output_format)
-
-
-def count_sides(
-    shards: Path, topics: str | None, data_dir: str | None, encoder: options.ImageEncoderOptions
-) -> Sparsity:
-    """The sparsity of documents and of queries for them, which the encoder of the shards encodes."""
-    queries, _, _ = encode_shard_queries(shards, topics, data_dir, encoder.checkpoint, encoder.device)
-    return count_sparsity(shards, (query.vector for query in queries))
 
 
 def show_items(terms: Sequence[DocumentTerm], drawings: DrawingOptions, output_format: str) -> None:

@@ -1,9 +1,4 @@
-"""Means that papers print: averages over datasets, by name, and R@k of images with captions.
-
-An average that lacks a dataset is refused. R@k is a hit rate in percent, per direction: an image has several captions;
-the papers' R@k is 1 if *any* relevant item is among the first k, so it is HitRate@k here, and Recall@k (the fraction
-found) has its own heading. rsum adds R@1, R@5 and R@10, over both directions where a system has both.
-"""
+"""Averages over datasets that papers print, by name; one that lacks a dataset is refused."""
 
 from __future__ import annotations
 
@@ -73,20 +68,3 @@ def compute_averages(name: str, means: Iterable[Measurement]) -> list[Measuremen
         except DataError as error:
             raise DataError(f"{system}: {measure}: {error}") from error
     return averages
-
-
-# Measure -> the papers' heading.
-HEADINGS: Mapping[str, str] = {
-    "HitRate@1": "R@1",
-    "HitRate@5": "R@5",
-    "HitRate@10": "R@10",
-    "RR@10": "MRR@10",
-    "Recall@10": "recall@10",
-}
-SUMMED = ("HitRate@1", "HitRate@5", "HitRate@10")
-RSUM = "rsum"
-
-
-def sum_recalls(values: Mapping[str, float]) -> float:
-    """R@1 + R@5 + R@10 of one direction, in percent: at most 300."""
-    return 100 * sum(values[measure] for measure in SUMMED)

@@ -21,8 +21,7 @@ from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 from lexvl_anserini.runs.order import rank_hits
 
 from .averages import CQADUPSTACK
-from .metrics import judgements, make_ranx_importable
-from .names import Measure, parse_measure
+from .metrics import Measure, judgements, make_ranx_importable, parse_measure
 from .result_files import StoredResult, make_slug
 from .ties import check_hits, find_places, rank_by_run
 
@@ -43,26 +42,14 @@ NAMES = {"nDCG": "ndcg", "AP": "map", "RR": "mrr", "Recall": "recall", "P": "pre
 
 # Our datasets and MTEB's tasks; a caption set has one per direction.
 TASKS: Mapping[str, str] = {
-    "beir/arguana": "ArguAna",
-    "beir/climate-fever": "ClimateFEVER",
+    "beir/arguana": "ArguAna", "beir/climate-fever": "ClimateFEVER", "beir/dbpedia-entity": "DBPedia",
+    "beir/fever": "FEVER", "beir/fiqa": "FiQA2018", "beir/hotpotqa": "HotpotQA", "beir/msmarco": "MSMARCO",
+    "beir/nfcorpus": "NFCorpus", "beir/nq": "NQ", "beir/quora": "QuoraRetrieval", "beir/scidocs": "SCIDOCS",
+    "beir/scifact": "SciFact", "beir/trec-covid": "TRECCOVID", "beir/webis-touche2020": "Touche2020",
     **{f"beir/cqadupstack/{part}": f"CQADupstack{part.capitalize()}Retrieval" for part in CQADUPSTACK},
-    "beir/dbpedia-entity": "DBPedia",
-    "beir/fever": "FEVER",
-    "beir/fiqa": "FiQA2018",
-    "beir/hotpotqa": "HotpotQA",
-    "beir/msmarco": "MSMARCO",
-    "beir/nfcorpus": "NFCorpus",
-    "beir/nq": "NQ",
-    "beir/quora": "QuoraRetrieval",
-    "beir/scidocs": "SCIDOCS",
-    "beir/scifact": "SciFact",
-    "beir/trec-covid": "TRECCOVID",
-    "beir/webis-touche2020": "Touche2020",
-    "coco text-to-image": "MSCOCOT2IRetrieval",
-    "coco image-to-text": "MSCOCOI2TRetrieval",
-    "flickr30k text-to-image": "Flickr30kT2IRetrieval",
-    "flickr30k image-to-text": "Flickr30kI2TRetrieval",
-}
+    "coco text-to-image": "MSCOCOT2IRetrieval", "coco image-to-text": "MSCOCOI2TRetrieval",
+    "flickr30k text-to-image": "Flickr30kT2IRetrieval", "flickr30k image-to-text": "Flickr30kI2TRetrieval",
+}  # fmt: skip
 
 
 def to_ranx_run(run: Iterable[ScoredDoc], name: str = "run") -> ranx.Run:
@@ -73,9 +60,8 @@ def to_ranx_run(run: Iterable[ScoredDoc], name: str = "run") -> ranx.Run:
     scores: dict[str, dict[str, float]] = {}
     hits = check_hits(run, name)
     order = np.lexsort((find_places(hits, rank_by_run(hits), np.arange(len(hits.ranks))), hits.topics()))
-    for topic, doc_id, score in zip(
-        hits.topics().tolist(), hits.read_ids(order), hits.scores[order].tolist(), strict=True
-    ):
+    columns = hits.topics().tolist(), hits.read_ids(order), hits.scores[order].tolist()
+    for topic, doc_id, score in zip(*columns, strict=True):
         strict = scores.setdefault(hits.query_ids[topic], {})
         below = nextafter(next(reversed(strict.values())), -inf) if strict else inf
         strict[doc_id] = min(score, below)
@@ -128,11 +114,7 @@ def make_topic_frame(measurements: Iterable[Measurement]) -> pandas.DataFrame:
 
 
 def find_task(dataset: str) -> tuple[str, str]:
-    """MTEB's task and the split of a dataset; the name of another dataset is its task.
-
-    >>> task_of("beir/scifact/test"), task_of("coco/test text-to-image"), task_of("my.qrels")
-    (('SciFact', 'test'), ('MSCOCOT2IRetrieval', 'test'), ('my.qrels', 'test'))
-    """
+    """MTEB's task and the split of a dataset; the name of another dataset is its task."""
     label, _, direction = dataset.partition(" ")
     name, _, split = label.rpartition("/")
     known = TASKS.get(f"{name} {direction}".strip())

@@ -17,24 +17,11 @@ Vector = Mapping[str, int]
 
 
 class TermCounts(NamedTuple):
-    """The vectors of one side.
-
-    Attributes:
-        vectors: their number, empty ones included
-        postings: of all vectors
-        most: the largest number of terms of a vector
-        frequency: of each term: the vectors that have it
-    """
+    """How many vectors one side has, and how many of them each term; `most` is the largest number of terms of one."""
 
     vectors: int
-    postings: int
     most: int
-    frequency: Mapping[str, int]
-
-    @property
-    def terms(self) -> float:
-        """The mean number of terms of a vector."""
-        return self.postings / self.vectors
+    frequency: Counter[str]
 
 
 class Sparsity(NamedTuple):
@@ -62,16 +49,12 @@ def count_terms(vectors: Iterable[Vector], what: str) -> TermCounts:
         frequency.update(vector.keys())
     if not count:
         raise DataError(f"{what}: no vector in it")
-    return TermCounts(count, frequency.total(), most, frequency)
+    return TermCounts(count, most, frequency)
 
 
 def compute_flops(queries: TermCounts, documents: TermCounts) -> float:
-    """The expected number of terms that a query and a document share.
-
-    >>> flops(count_terms([{"a": 1}, {"b": 1}], "queries"), count_terms([{"a": 3, "b": 1}, {"b": 9}], "documents"))
-    0.75
-    """
-    shared = sum(count * documents.frequency.get(term, 0) for term, count in queries.frequency.items())
+    """The expected number of terms that a query and a document share."""
+    shared = sum(count * documents.frequency[term] for term, count in queries.frequency.items())
     return shared / (queries.vectors * documents.vectors)
 
 
@@ -86,5 +69,7 @@ def count_sparsity(shards: Path, queries: Iterable[Vector]) -> Sparsity:
         count_terms((document.vector for document in documents), str(shards)),
         count_terms(queries, f"queries of {shards}"),
     )
-    facts = (fact for side in sides for fact in (side.vectors, side.terms, side.most, len(side.frequency)))
+    facts = (
+        fact for count, most, frequency in sides for fact in (count, frequency.total() / count, most, len(frequency))
+    )
     return Sparsity._make((str(shards), *facts, compute_flops(sides[1], sides[0])))

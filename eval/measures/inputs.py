@@ -49,7 +49,6 @@ class RunCard:
         system: the encoder's name and options, else the name of the file
         corpus: the dataset of the topics that it answers and of their judgements
         hits: the largest length of its lists
-        efficiency: figures by name (`ms_per_query`, `index_bytes`, ...), for tables
         ties: the order of equal scores that its origin asks for: "rank" where its manifest vouches for its lines
         sha256: the digest of its file, if it was compared with the manifest
     """
@@ -65,13 +64,7 @@ class RunCard:
 
 
 def format_system(encoder: Mapping[str, Any]) -> str:
-    """An encoder's name with its options in brackets, without the direction; a fusion's method and runs.
-
-    >>> system_name({"name": "vdr", "options": {"pooling": "max", "top_k": 64}})
-    'vdr (pooling=max, top_k=64)'
-    >>> system_name({"name": "fusion", "options": {"method": "rrf", "runs": ["a.trec@12", "b.trec.gz@34"]}})
-    'rrf of a, b'
-    """
+    """An encoder's name with its options in brackets, without the direction; a fusion's method and runs."""
     name, settings = str(encoder.get("name", "?")), encoder.get("options") or {}
     if name == "fusion":
         runs = (run_name(str(run).partition("@")[0]) for run in settings.get("runs", ()))
@@ -112,23 +105,20 @@ def describe_run(path: Path) -> RunCard:
     )
 
 
+def complete_reference(named: CorpusRef, known: CorpusRef) -> CorpusRef:
+    """A dataset whose name, split, folder, ids and direction come from a known one where they are not named."""
+    fields = ("name", "split", "data_dir", "escape_ids", "direction")
+    return CorpusRef(**{field: getattr(named, field) or getattr(known, field) for field in fields})
+
+
 def choose_source(card: RunCard, requested: JudgementSource) -> JudgementSource:
     """The judgements that the caller names, completed by the run's manifest."""
     if requested.qrels:
         return requested
     named = requested.corpus
-    known = card.corpus if named.name in ("", card.corpus.name) else UNNAMED
-    corpus = CorpusRef(
-        name=named.name or known.name,
-        split=named.split or known.split,
-        data_dir=named.data_dir or known.data_dir,
-        escape_ids=named.escape_ids or known.escape_ids,
-        direction=named.direction or known.direction,
-    )
+    corpus = complete_reference(named, card.corpus if named.name in ("", card.corpus.name) else UNNAMED)
     if not corpus.name:
-        raise UsageError(
-            f"{card.path}: no manifest beside the run names its dataset; give --qrels FILE or --dataset NAME"
-        )
+        raise UsageError(f"{card.path}: no manifest beside it names its dataset; give --qrels FILE or --dataset NAME")
     return JudgementSource(corpus=corpus)
 
 

@@ -25,9 +25,7 @@ from lexvl_anserini.runs.columns import map_run
 from lexvl_anserini.runs.trec import read_lists
 
 from .inputs import Judgements, JudgementSource, RunCard, choose_source, read_judgements
-from .metrics import MeasuringRules, check_levels, compute_values, judgements, mean, measure
-from .names import Measure, parse_measures
-from .result_files import make_result, store
+from .metrics import Measure, MeasuringRules, check_levels, compute_values, judgements, mean, measure, parse_measures
 from .ties import Found, Relevant, check_ties, collect_relevant, find
 
 log = logging.getLogger(__name__)
@@ -55,22 +53,15 @@ def measure_runs(
 ) -> list[list[Measurement]]:
     """Measures several runs, one list of measurements per run, as `evaluate` returns it.
 
-    Args:
-        cards: the runs; their manifests complete what `source` leaves open.
-        source: the judgements that the caller names.
-        measures: their names.
-        relevance_level: least relevance that counts, of measures without their own (not for nDCG); it is part of
-            their names in the measurements.
-        ties: "rank" or "trec_eval"; None for the one that the runs' origin asks for, see `choose_ties`.
-        remove_query: None follows the dataset's rule, else what the run's manifest says.
-        per_topic: a line says what ties change in topics too, not only in means.
-        results: a folder that gets the result of each run, see `result_files.py`.
+    The runs' manifests complete what `source` leaves open. With None, `ties` is what the runs' origin asks for, see
+    `choose_ties`, and `remove_query` the dataset's rule, else the manifest's. A line says what ties change in means,
+    with `per_topic` in topics too; the folder `results` gets the result of each run, see `result_files.py`.
     """
     parsed, cards = parse_measures(measures, relevance_level), list(cards)
     sources = [choose_source(card, source) for card in cards]
     chosen_ties = choose_ties(cards, ties)
     read: dict[JudgementSource, Judgements] = {}
-    measured, changed = [], list[OtherValue]()
+    measured, changed = [], list[tuple[Measurement, float]]()
     for card, chosen in zip(cards, sources, strict=True):
         if card.hits is not None and (deeper := [str(m) for m in parsed if m.k is not None and m.k > card.hits]):
             log.warning("%s: holds %d hits per topic; %s cannot see more", card.path, card.hits, ", ".join(deeper))
@@ -83,10 +74,12 @@ def measure_runs(
         rows = measure(places, relevant, parsed, how, str(card.path), judged.label)
         report_unjudged(card.path, judged, places, relevant, how)
         if results:
+            from .result_files import make_result, store
+
             store(results, make_result(card, rows, judged.qrels, how))
         measured.append(rows)
         changed += find_other_values(rows, places, relevant, parsed, how)
-    report_other_values([other for other in changed if per_topic or other.row.query_id == "all"])
+    report_other_values([(row, value) for row, value in changed if per_topic or row.query_id == "all"])
     return measured
 
 
@@ -100,21 +93,15 @@ def report_unjudged(path: Path, judged: Judgements, found: Found, relevant: Rele
     if share(found) >= FEW_JUDGED:
         return
     # Documents that are judged as not relevant count too.
-    levels = {
-        query_id: dict.fromkeys(documents, 1) for query_id, documents in judgements(judged.qrels, judged.label).items()
-    }
+    levels = {topic: dict.fromkeys(docs, 1) for topic, docs in judgements(judged.qrels, judged.label).items()}
     of_first = share(map_run(path, partial(find, relevant=collect_relevant(levels), remove_query=rules.remove_query)))
     if of_first >= FEW_JUDGED:
         return
     log.warning(
         "%s: %d of its %d topics and only %.1f %% of their first %d documents are judged by %s; "
         "are these the judgements of another collection?",
-        path,
-        sum(topic in relevant.topics for topic in found.query_ids),
-        len(found.query_ids),
-        100 * of_first,
-        FIRST_RANKS,
-        judged.label,
+        *(path, sum(topic in relevant.topics for topic in found.query_ids), len(found.query_ids)),
+        *(100 * of_first, FIRST_RANKS, judged.label),
     )
 
 
@@ -128,26 +115,16 @@ def choose_ties(cards: Sequence[RunCard], requested: str | None = None) -> str:
         return requested
     asking = {card.ties: card.path for card in reversed(cards)}
     if len(asking) > 1:
-        log.info(
-            "%s has no manifest that fits, so every run has trec_eval's order of equal scores; --ties rank keeps the "
-            "order of ranks",
-            asking["trec_eval"],
-        )
+        rule = "every run has trec_eval's order of equal scores; --ties rank keeps the order of ranks"
+        log.info("%s has no manifest that fits, so %s", asking["trec_eval"], rule)
         return "trec_eval"
     return next(iter(asking), "rank")
 
 
-class OtherValue(NamedTuple):
-    """A measurement, and the value by the other rule."""
-
-    row: Measurement
-    value: float
-
-
 def find_other_values(
     rows: Sequence[Measurement], found: Found, relevant: Relevant, measures: Sequence[Measure], rules: MeasuringRules
-) -> list[OtherValue]:
-    """The measurements of a run that the other rule changes by more than `NEGLIGIBLE`.
+) -> list[tuple[Measurement, float]]:
+    """The measurements of a run that the other rule changes by more than `NEGLIGIBLE`, and its values.
 
     Only topics in which a relevant document has another place are measured again.
     """
@@ -164,10 +141,10 @@ def find_other_values(
         by_other = np.array([row.value for row in of_measure[:count]])
         by_other[topics] = values[metric]
         paired += zip(of_measure, [*by_other.tolist(), mean(by_other)], strict=True)
-    return [OtherValue(row, value) for row, value in paired if abs(value - row.value) > NEGLIGIBLE]
+    return [(row, value) for row, value in paired if abs(value - row.value) > NEGLIGIBLE]
 
 
-def report_other_values(changed: Sequence[OtherValue]) -> None:
+def report_other_values(changed: Sequence[tuple[Measurement, float]]) -> None:
     """Logs one line if the other rule changes values."""
     if changed:
         row, value = changed[0]
@@ -178,12 +155,7 @@ def report_other_values(changed: Sequence[OtherValue]) -> None:
 
 
 class Subsets(NamedTuple):
-    """Which captions and images count.
-
-    Attributes:
-        captions: of each image, the first ones of the file; None for all
-        folds: of the images; the values are means over them
-    """
+    """The first captions of each image that count, None for all, and the folds of images whose mean the values are."""
 
     captions: int | None = None
     folds: int = 1
@@ -216,33 +188,28 @@ def measure_subsets(
                 for query_id in dict.fromkeys(qrel.query_id for qrel in qrels)
             }
             needed = min(deepest, len(doc_ids))
-            short = sum(
-                len(hits) < needed and len(lists.get(topic, ())) == card.hits for topic, hits in of_fold.items()
-            )
-            if short:
+            full = [hits for topic, hits in of_fold.items() if len(lists.get(topic, ())) == card.hits]
+            if short := sum(len(hits) < needed for hits in full):
                 raise UsageError(
                     f"{card.path}: {short} lists of {card.hits} hits hold fewer than {needed} documents of a fold; "
                     "search with more --hits"
                 )
-            run, judgements = Path(folder) / f"{number}.trec", Path(folder) / f"{number}.qrels"
+            part, judgements = Path(folder) / f"{number}.trec", Path(folder) / f"{number}.qrels"
             lines = (
                 f"{topic} Q0 {hit.doc_id} {rank} {hit.score!r} fold\n"
                 for topic, hits in of_fold.items()
                 for rank, hit in enumerate(hits, 1)
             )
-            run.write_text("".join(lines), encoding="utf-8")
+            part.write_text("".join(lines), encoding="utf-8")
             lines = (f"{qrel.query_id} 0 {qrel.doc_id} {qrel.relevance}\n" for qrel in qrels)
             judgements.write_text("".join(lines), encoding="utf-8")
             of_labels = JudgementSource(judgements, CorpusRef(judged.label))
-            [measured] = measure_runs([replace(card, path=run)], of_labels, measures, ties=ties)
+            [measured] = measure_runs([replace(card, path=part)], of_labels, measures, ties=ties)
             rows.append([row for row in measured if row.query_id == "all"])
+    run, dataset = str(card.path), f"{judged.label} ({subsets})"
     return [
-        of_measure[0]._replace(
-            run=str(card.path),
-            dataset=f"{judged.label} ({subsets})",
-            value=float(np.mean([row.value for row in of_measure])),
-        )
-        for of_measure in zip(*rows, strict=True)
+        first._replace(run=run, dataset=dataset, value=float(np.mean([row.value for row in (first, *others)])))
+        for first, *others in zip(*rows, strict=True)
     ]
 
 

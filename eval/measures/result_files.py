@@ -49,12 +49,8 @@ class StoredResult:
 
     Attributes:
         run: its path, and `run_sha256` the digest of its file
-        system: its encoder or label
         dataset: label of the judgements, and `judgements_sha256` the digest of their sorted lines
         topics: that were judged; each counts
-        measures: means by name
-        ties: order of equal scores, see `ties.py`
-        remove_query: documents whose id is the query id do not count
         calls: that measured, each with its measures
     """
 
@@ -122,10 +118,7 @@ def merge_earlier(result: StoredResult, path: Path) -> StoredResult:
     rules = attrgetter("judgements_sha256", "ties", "remove_query")
     if rules(earlier) != rules(result):
         return result
-    older = [
-        replace(call, measures=tuple(name for name in call.measures if name not in result.measures))
-        for call in earlier.calls
-    ]
+    older = [replace(c, measures=tuple(m for m in c.measures if m not in result.measures)) for c in earlier.calls]
     calls = (*(call for call in older if call.measures), *result.calls)
     return replace(result, measures={**earlier.measures, **result.measures}, calls=calls)
 
@@ -149,11 +142,7 @@ def read_results(folder: Path) -> Iterator[StoredResult]:
 
 
 def make_slug(text: str) -> str:
-    """A text as part of a file name.
-
-    >>> slug("beir/scifact/test text-to-image")
-    'beir-scifact-test-text-to-image'
-    """
+    """A text as part of a file name."""
     return re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "x"
 
 
@@ -166,18 +155,13 @@ VERSIONED = (
 
 def machine() -> dict[str, Any]:
     """The machine, its load, and the versions of Python and of packages."""
+    file = Path("/proc/cpuinfo")
+    known = re.search(r"^model name\s*: *(.*\S)", file.read_text() if file.is_file() else "", re.MULTILINE)
     return {
-        "processor": find_processor(),
+        "processor": known[1] if known else platform.machine(),
         "cores": count_usable_cores(),
         "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
         "load_average": [round(load, 2) for load in os.getloadavg()],
         "python": platform.python_version(),
         "versions": list_versions(VERSIONED),
     }
-
-
-def find_processor() -> str:
-    """The name of the processor, from the system if it is known there."""
-    file = Path("/proc/cpuinfo")
-    known = re.search(r"^model name\s*: *(.*\S)", file.read_text() if file.is_file() else "", re.MULTILINE)
-    return known[1] if known else platform.machine()

@@ -19,7 +19,7 @@ from lexvl_anserini.ground.records import Measurement
 
 from .exchange import make_topic_frame
 from .inputs import RunCard
-from .metrics import mean
+from .metrics import LEVEL, mean
 
 if TYPE_CHECKING:
     import pandas
@@ -99,10 +99,6 @@ def _split_rows(rows: int, columns: int) -> Iterator[int]:
         yield min(size, rows - start)
 
 
-# A corrected p below this is marked in tables.
-LEVEL = 0.05
-
-
 class SystemComparison(NamedTuple):
     """One system against the baseline by one measure.
 
@@ -151,7 +147,7 @@ TESTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"randomisation": run_ran
 
 
 def compute_correlations(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
-    """Kendall's tau-b and Pearson's r of two systems' values per topic; NaN if either system's values are all equal."""
+    """Kendall's tau-b and Pearson's r of two systems' values per topic; NaN if either system's are all equal."""
     from scipy.stats import kendalltau, pearsonr
 
     if np.ptp(ours) == 0 or np.ptp(theirs) == 0:
@@ -160,11 +156,7 @@ def compute_correlations(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, f
 
 
 def apply_holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction, in the order of the input.
-
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
+    """Holm's step-down correction, in the order of the input."""
     corrected = [0.0] * len(p_values)
     floor = 0.0
     for place, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -197,23 +189,14 @@ def compare(values: pandas.DataFrame, test: str = "randomisation") -> list[Syste
             test=test,
         )
         rows.append(row)
-    corrected = {
-        measure: iter(apply_holm([row.p for row in rows if row.measure == measure]))
-        for measure in {m for m, _ in pairs}
-    }
+    p_values_of = {measure: [row.p for row in rows if row.measure == measure] for measure, _ in pairs}
+    corrected = {measure: iter(apply_holm(values)) for measure, values in p_values_of.items()}
     rows = [row._replace(p_corrected=next(corrected[row.measure])) for row in rows]
     return [row._replace(significant=row.p_corrected < LEVEL) for row in rows]
 
 
 def compare_runs(measured: Sequence[Sequence[Measurement]], test: str = "randomisation") -> list[SystemComparison]:
-    """Compares each run with the first, by each measure.
-
-    Raises:
-        UsageError: the runs answer different datasets, were measured with different orders of equal scores, or two
-            have one name.
-        DataError: a run was measured on other topics.
-        UnknownName: no such test.
-    """
+    """Compares each run with the first, by each measure."""
     if len({rows[0].ties for rows in measured}) > 1:
         raise UsageError("the runs are measured with different orders of equal scores; measure all with one")
     if len(datasets := {rows[0].dataset for rows in measured}) > 1:

@@ -163,7 +163,6 @@ class Relevant(NamedTuple):
     Attributes:
         topics: query ids of all T judged topics, each with its number
         starts: [T + 1]: topic t has the documents from starts[t] to starts[t + 1]
-        relevance: float64 [R], at least 1
         numbers: per topic the number of each document, from 0 to R - 1
     """
 
@@ -181,8 +180,7 @@ class Found(NamedTuple):
     """The relevant documents of a run, M of them.
 
     Attributes:
-        query_ids: all topics of the run
-        contradicting: those whose ranks contradict their scores
+        query_ids: all topics of the run, and `contradicting` those whose ranks contradict their scores
         hits: [T]: hits of each judged topic
         documents: [M]: numbers among the relevant ones
         places: per rule of ties, how many hits come before each: [M]

@@ -6,7 +6,7 @@ Maps draw on the images which regions have the terms of their scores.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,7 +21,7 @@ from lexvl_anserini.runs.trec import read_run, sort_by_rank
 from lexvl_anserini.searching.searcher import Index, Searcher
 from lexvl_anserini.searching.shared_terms import Explanation, cut_like_run, encode_topic, warn_about_scores
 
-from ..measures.inputs import describe_run
+from ..measures.inputs import complete_reference, describe_run
 from .strips import IMAGE, Cell, Item, Strip
 
 if TYPE_CHECKING:
@@ -39,13 +39,7 @@ def resolve_corpus(run_path: Path, about: Manifest, data_dir: str | None) -> Cor
         of_run, of_index = getattr(known, field), getattr(indexed, field)
         if known.name and of_run and of_index and of_run != of_index:
             raise UsageError(f"{run_path}: a run over {of_run}, but the index is of {of_index}; name its own index")
-    return CorpusRef(
-        name=known.name or indexed.name,
-        split=known.split or indexed.split,
-        data_dir=data_dir or known.data_dir or indexed.data_dir,
-        escape_ids=known.escape_ids or indexed.escape_ids,
-        direction=known.direction or indexed.direction,
-    )
+    return complete_reference(known.at(data_dir), indexed)
 
 
 def sample_queries(run_path: Path, count: int) -> list[str]:
@@ -64,13 +58,6 @@ def read_hits(run_path: Path, query_ids: Sequence[str]) -> dict[str, RankedList]
         if document.query_id in hits:
             hits[document.query_id].append(document)
     return {query_id: sort_by_rank(documents) for query_id, documents in hits.items()}
-
-
-def describe_first_relevant(listed: Sequence[ScoredDoc], relevant: Collection[str]) -> str:
-    """The rank of the first relevant document among a topic's hits, as a note."""
-    ranks = (rank for rank, scored in enumerate(listed, start=1) if scored.doc_id in relevant)
-    rank = next(ranks, None)
-    return f"relevant at rank {rank}" if rank else f"not among {len(listed)} hits"
 
 
 def make_item(record: Document | Topic) -> Item:
@@ -93,13 +80,6 @@ def own_terms(model: Encoder, documents: Sequence[Document]) -> dict[str, list[s
 def find_documents(dataset: Dataset, doc_ids: Collection[str]) -> dict[str, Document]:
     """Those of the documents that the dataset contains, by id."""
     return {document.doc_id: document for document in dataset.documents() if document.doc_id in doc_ids}
-
-
-def make_cell(
-    document: Document, why: Explanation, score: float, relevant: bool, own: Mapping[str, Sequence[str]]
-) -> Cell:
-    """A hit with the terms of its score."""
-    return Cell(make_item(document), score, relevant, why.terms, own[document.doc_id])
 
 
 class TypedAnswer(NamedTuple):
@@ -125,7 +105,10 @@ def make_answer_strips(dataset: Dataset, index: Index, model: Encoder, answers: 
         raise DataError(f"{index.path}: {missing[0]!r} is no longer in {dataset.name}; encode and index it again")
     own = own_terms(model, list(documents.values()))
     return [
-        Strip(Item(note, None, text), tuple(make_cell(documents[w.doc_id], w, w.score, False, own) for w in listed))
+        Strip(
+            Item(note, None, text),
+            tuple(Cell(make_item(documents[w.doc_id]), w.score, False, w.terms, own[w.doc_id]) for w in listed),
+        )
         for text, listed, note in answers
     ]
 
@@ -154,10 +137,11 @@ def make_run_strips(
             explanations = searcher.explain(query, [scored.doc_id for scored in listed])
             warn_about_scores(run_path, {scored.doc_id: scored.score for scored in listed}, explanations)
             cells = (
-                make_cell(documents[scored.doc_id], explanation, scored.score, scored.doc_id in relevant[query_id], own)
-                for scored, explanation in zip(listed, explanations, strict=True)
+                Cell(make_item(documents[doc_id]), score, doc_id in relevant[query_id], why.terms, own[doc_id])
+                for (_, doc_id, _, score), why in zip(listed, explanations, strict=True)
             )
-            first = describe_first_relevant(every, relevant[query_id])
+            ranks = (rank for rank, scored in enumerate(every, start=1) if scored.doc_id in relevant[query_id])
+            first = next((f"relevant at rank {rank}" for rank in ranks), f"not among {len(every)} hits")
             strips.append(Strip(make_item(topics[query_id]), tuple(cells), first))
     return strips
 

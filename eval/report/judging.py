@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -35,12 +34,7 @@ class JudgedTerm(NamedTuple):
 
 
 class JudgedWord(NamedTuple):
-    """One word of a set: the model's terms, or words of a caption, in their order there and without a weight.
-
-    Attributes:
-        set: A or B: the place of the set in the question of preference
-        side: model or caption
-    """
+    """One word of a set: A or B, the model's terms or words of a caption, which have no weight."""
 
     document: str
     set: str
@@ -87,8 +81,3 @@ def list_judged_words(
             words += [JudgedWord(document, name, side, rank, *word) for rank, word in enumerate(sets[side], start=1)]
         preferences.append(PreferenceQuestion(document, *(", ".join(word for word, _ in sets[side]) for side in order)))
     return words, preferences
-
-
-def place_preferences(path: Path) -> Path:
-    """The file of the questions beside that of the words: `labels.preferences.csv`."""
-    return path.with_name(f"{path.stem}.preferences{path.suffix}")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
 
 import orjson
@@ -60,8 +60,7 @@ class Table:
     Attributes:
         best: the (row, column) of the cells to emphasise
         ties: the rule of `ties.TIES` that all measures of the table were computed by; empty if there are none
-        marked: the (row, column) of the cells with a star
-        about_marks: what the star means; empty if there is none
+        marked: the (row, column) of the cells with a star, whose meaning is `about_marks`
     """
 
     columns: tuple[Column, ...]
@@ -149,12 +148,9 @@ def to_latex(table: Table) -> str:
 
 def to_csv(table: Table) -> str:
     """Comma-separated values with one line of headings; the rule of equal scores is the last column."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     last = (("ties",), (table.ties,)) if table.ties else ((), ())
-    writer.writerow([*(f"{column.group} {column.heading}".strip() for column in table.columns), *last[0]])
-    writer.writerows((*row, *last[1]) for row in table.rows)
-    return out.getvalue()
+    head = (*(f"{column.group} {column.heading}".strip() for column in table.columns), *last[0])
+    return _write_csv(head, ((*row, *last[1]) for row in table.rows))
 
 
 TABLE_FORMATS: dict[str, Callable[[Table], str]] = {
@@ -179,22 +175,12 @@ _SIGNS = {
 _LATEX = str.maketrans(
     {
         **{c: f"\\{c}" for c in "&%$#_{}"},
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "|": r"\textbar{}",
-        '"': "''",
-        "[": "{[}",
-        "]": "{]}",
-        "*": "$^{*}$",
-        "\N{MINUS SIGN}": "$-$",
-        MISSING: "--",
-        "\N{EM DASH}": "---",
+        "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
+        ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''", "[": "{[}", "]": "{]}", "*": "$^{*}$",
+        "\N{MINUS SIGN}": "$-$", MISSING: "--", "\N{EM DASH}": "---",
         **{sign: f"$\\{name}$" for sign, name in _SIGNS.items()},
     }
-)
+)  # fmt: skip
 
 # A minus sign of a number, not a hyphen.
 _MINUS = re.compile(r"(?<![^\s(])-(?=[0-9.])")
@@ -202,9 +188,8 @@ _MINUS = re.compile(r"(?<![^\s(])-(?=[0-9.])")
 
 def to_json(value: Any) -> str:
     """Mappings, sequences and records (as objects of their fields) as indented JSON."""
-    return (
-        orjson.dumps(value, default=_list_fields, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode() + "\n"
-    )
+    options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
+    return orjson.dumps(value, default=methodcaller("_asdict"), option=options).decode()
 
 
 def render(table: Table, value: Any, output_format: str) -> str:
@@ -219,10 +204,12 @@ def print_records(rows: Sequence[Any], fields: Sequence[FieldColumn], output_for
 
 def format_csv(rows: Sequence[NamedTuple]) -> str:
     """Records as comma-separated values, headed by the names of their fields; NaN is an empty cell."""
+    return _write_csv(rows[0]._fields, (["" if value != value else value for value in row] for row in rows))
+
+
+def _write_csv(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(rows[0]._fields)
-    writer.writerows(["" if value != value else value for value in row] for row in rows)
+    csv.writer(out, lineterminator="\n").writerows([head, *rows])
     return out.getvalue()
 
 
@@ -230,12 +217,6 @@ def check_format(name: str, known: Iterable[str] = FORMATS) -> None:
     """Raises an error for an unknown format, before anything is computed."""
     if name not in (known := list(known)):
         raise UnknownName("format", name, known)
-
-
-def _list_fields(record: Any) -> dict[str, Any]:
-    """A NamedTuple's fields, for orjson."""
-    fields: dict[str, Any] = record._asdict()
-    return fields
 
 
 def _group_columns(columns: Sequence[Column]) -> list[tuple[str, int, int]]:

@@ -68,13 +68,7 @@ class Item(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One hit.
-
-    Attributes:
-        terms: shared with the query, largest product first
-        own: its own terms, heaviest first
-        note: what is written in their place, for example words of its text
-    """
+    """One hit: its terms shared with the query, and its own terms or, in their place, a note."""
 
     item: Item
     score: float
@@ -85,11 +79,7 @@ class Cell(NamedTuple):
 
 
 class Strip(NamedTuple):
-    """One query and its first hits, best first.
-
-    Attributes:
-        rank_note: a note on the rank of the first relevant hit, also if that hit is not shown
-    """
+    """One query and its first hits; `rank_note` is of the first relevant hit, also if that is not shown."""
 
     query: Item
     cells: Sequence[Cell]
@@ -97,12 +87,7 @@ class Strip(NamedTuple):
 
 
 class SheetLayout(NamedTuple):
-    """The sizes and positions on a sheet.
-
-    Attributes:
-        strip: height of a strip with the space below it
-        content: height of a strip without that space
-    """
+    """The sizes and positions on a sheet: the height of a strip with the space below it, and of its content."""
 
     width: int
     height: int
@@ -208,8 +193,7 @@ def _draw_cell(axes: Axes, cell: Cell, rank: int, left: int, top: int, terms: in
         for number, line in enumerate(wrap_text(cell.item.text, IMAGE - 32, LARGE, CARD_LINES)):
             _write(axes, left + 16, top + 16 + number * (LARGE + 8), line, LARGE)
     if cell.relevant:
-        inset = 3
-        side = IMAGE - 2 * inset
+        inset, side = 3, IMAGE - 6
         axes.add_patch(Rectangle((left + inset, top + inset), side, side, fill=False, edgecolor=FRAME, linewidth=5))
     below = top + IMAGE + 7
     score = f"{cell.score:,.0f}" if cell.score == int(cell.score) else f"{cell.score:.4g}"
@@ -296,8 +280,7 @@ def wrap_text(text: str, width: float, size: int, most: int) -> list[str]:
         if measure_text(longer, size) <= width:
             lines[len(lines) - 1 :] = [longer]
             continue
-        pieces = _split_word(word, width, size)
-        lines += pieces
+        lines += _split_word(word, width, size)
         if len(lines) > most:
             break
     if len(lines) > most:

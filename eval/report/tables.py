@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -12,10 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Measurement
 
-from ..measures.averages import HEADINGS, RSUM, sum_recalls
 from ..measures.inputs import RunCard
-from ..measures.metrics import means
-from ..measures.significance import LEVEL
+from ..measures.metrics import HEADINGS, LEVEL, RSUM, means, sum_recalls
 from .render import (
     COUNT,
     FOUR_DECIMALS,
@@ -38,11 +37,7 @@ if TYPE_CHECKING:
 
 
 class SystemRow(NamedTuple):
-    """One system on one dataset: a row of the table of systems, or several of them a row.
-
-    `ties` is the order of equal scores that the measures were computed with; `significant` the measures by which the
-    system differs from the first one.
-    """
+    """One system on one dataset; `significant` are the measures by which it differs from the first system."""
 
     system: str
     dataset: str
@@ -76,11 +71,6 @@ def format_figure(name: str, value: float | None) -> str:
     return MISSING if value is None else f"{value * figure.factor:,.{figure.decimals}f}"
 
 
-def format_p(p: float) -> str:
-    """A p-value, four decimals."""
-    return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
-
-
 def list_figures(cards: Iterable[RunCard | SystemRow]) -> list[str]:
     """The figures of efficiency that any of the runs has, in the order of `EFFICIENCY`."""
     known = [card.efficiency for card in cards]
@@ -96,14 +86,12 @@ def build_score_table(measurements: Sequence[Measurement]) -> Table:
     cells: dict[tuple[str, ...], dict[str, float]] = {}
     for row in measurements:
         cells.setdefault((row.run, shown[row.dataset], row.query_id)[: len(labels)], {})[row.measure] = row.value
-    return Table(
-        columns=(*(Column(label, number=False) for label in labels), *map(Column, measures)),
-        rows=tuple(
-            (*key, *(FOUR_DECIMALS(values[m]) if m in values else MISSING for m in measures))
-            for key, values in cells.items()
-        ),
-        ties=measurements[0].ties if measurements else "",
+    columns = (*(Column(label, number=False) for label in labels), *map(Column, measures))
+    rows = (
+        (*key, *(FOUR_DECIMALS(values[m]) if m in values else MISSING for m in measures))
+        for key, values in cells.items()
     )
+    return Table(columns, tuple(rows), ties=measurements[0].ties if measurements else "")
 
 
 SCORE_FORMATS: dict[str, Callable[[Sequence[Measurement]], str]] = {
@@ -195,8 +183,7 @@ def build_caption_table(cards: Sequence[RunCard], measured: Sequence[Sequence[Me
 
     A system with runs in both directions has another row with its rsum over both, at most 600.
     """
-    rows, sums = [], dict[str, dict[str, float]]()
-    figures = list_figures(cards)
+    rows, sums, figures = [], dict[str, dict[str, float]](), list_figures(cards)
     shown = shorten_datasets(measurements[0].dataset for measurements in measured)
     for card, measurements in zip(cards, measured, strict=True):
         values = means(measurements)
@@ -206,9 +193,8 @@ def build_caption_table(cards: Sequence[RunCard], measured: Sequence[Sequence[Me
         rows.append((card.system, shown[measurements[0].dataset], *cells, f"{sum_recalls(values):.1f}", *costs))
     for system, by_direction in sums.items():
         if len(by_direction) == 2:
-            blanks = (MISSING,) * len(HEADINGS)
-            dashes = (MISSING,) * len(figures)
-            rows.append((system, "both directions", *blanks, f"{sum(by_direction.values()):.1f}", *dashes))
+            blanks, total = (MISSING,) * len(HEADINGS), f"{sum(by_direction.values()):.1f}"
+            rows.append((system, "both directions", *blanks, total, *(MISSING,) * len(figures)))
     texts = tuple(Column(heading, number=False) for heading in ("system", "dataset"))
     numbers = (*HEADINGS.values(), RSUM, *(EFFICIENCY[name].heading for name in figures))
     return Table((*texts, *map(Column, numbers)), tuple(rows), ties=measured[0][0].ties)
@@ -221,6 +207,10 @@ def render_comparisons(comparisons: Sequence[SystemComparison], output_format: s
     return render(build_comparison_table(comparisons), comparisons, output_format)
 
 
+def _format_p(p: float) -> str:
+    return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
+
+
 COMPARISON = (
     FieldColumn("system", "system"),
     FieldColumn("measure", "measure"),
@@ -230,8 +220,8 @@ COMPARISON = (
     FieldColumn(
         "95 % interval", lambda row: MISSING if isnan(row.low) else f"{row.low:+.4f} to {row.high:+.4f}", PLAIN
     ),
-    FieldColumn("p", "p", format_p),
-    FieldColumn("p (Holm)", "p_corrected", format_p),
+    FieldColumn("p", "p", _format_p),
+    FieldColumn("p (Holm)", "p_corrected", _format_p),
     *(
         FieldColumn(name.title(), name, lambda value: MISSING if isnan(value) else f"{value:.3f}")
         for name in ("kendall", "pearson")
@@ -262,12 +252,7 @@ def build_comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
 
 # How numbers of a setting are shown; other counts as they are, other values with four decimals.
 OF_LOSS: Mapping[str, str] = {"delta": "{:+.4f}"}
-OF_PRUNING: Mapping[str, str] = {
-    "terms/query": "{:.1f}",
-    "postings": "{:,}",
-    "ms/query": "{:.2f}",
-    "speed-up": "{:.1f}x",
-}
+OF_PRUNING = {"terms/query": "{:.1f}", "postings": "{:,}", "ms/query": "{:.2f}", "speed-up": "{:.1f}x"}
 
 
 def build_setting_table(rows: Sequence[Mapping[str, Any]], shown: Mapping[str, str]) -> Table:
@@ -294,13 +279,8 @@ TOP_1, TOP_5, TOP_10, TOP_50, TOP_100 = (
 NAMED_WORDS = (RANKING, IMAGES, TOP_1, TOP_5, TOP_10, FieldColumn("of 10", "words_in_10", TWO_DECIMALS))
 CLASS_WORDS = (RANKING, DATASET, IMAGES, CLASSES, TOP_1, TOP_10, TOP_50, TOP_100)
 ACCURACIES = (SYSTEM, DATASET, IMAGES, CLASSES, MEAN_OVER, TOP_1, TOP_5)
-PROBE_ACCURACIES = (
-    SYSTEM,
-    DATASET,
-    FieldColumn("trained on", "trained_on", COUNT),
-    FieldColumn("lambda", "strength", "{:.3g}".format),
-    *(IMAGES, CLASSES, MEAN_OVER, TOP_1, TOP_5),
-)
+PROBE = FieldColumn("trained on", "trained_on", COUNT), FieldColumn("lambda", "strength", "{:.3g}".format)
+PROBE_ACCURACIES = (SYSTEM, DATASET, *PROBE, IMAGES, CLASSES, MEAN_OVER, TOP_1, TOP_5)
 COMPLETENESS = (
     *(RANKING, DATASET, IMAGES),
     FieldColumn("pairs", "pairs", COUNT),
@@ -360,20 +340,10 @@ def name_datasets(measured: Sequence[Sequence[Measurement]], labels: Sequence[st
 
 
 def shorten_datasets(datasets: Iterable[str]) -> dict[str, str]:
-    """Names of datasets for a table: of a path in one, its last two parts, if the names are still distinct.
-
-    >>> shown_datasets(["beir:collections/beir/scifact/test", "beir/nfcorpus/test"])
-    {'beir:collections/beir/scifact/test': 'beir:scifact/test', 'beir/nfcorpus/test': 'beir/nfcorpus/test'}
-    """
+    """Names of datasets for a table: of a path in one, its last two parts, if the names are still distinct."""
     names = list(dict.fromkeys(datasets))
-    shorter = [_drop_folders(name) for name in names]
+    shorter = [re.sub(r"[^/:]*(?:/[^/:]*)+/([^/:]*/[^/:]*)$", r"\1", name) for name in names]
     return dict(zip(names, shorter if len(set(shorter)) == len(names) else names, strict=True))
-
-
-def _drop_folders(name: str) -> str:
-    family, colon, path = name.rpartition(":")
-    parts = path.split("/")
-    return f"{family}{colon}{'/'.join(parts[-2:])}" if len(parts) > 3 else name
 
 
 def split_names(judgements: Sequence[str], labels: Sequence[str] | None) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from io import BytesIO
 from math import ceil
@@ -27,21 +28,28 @@ def draw_terms(profiles: Sequence[TermProfile], path: Path) -> None:
 
     Boxes reach from the first to the third quartile, whiskers at most 1.5 times as far; circles are the terms beyond.
     """
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    drawn = BytesIO()
-    with matplotlib.rc_context(matplotlib.rcParamsDefault):
-        boxes = MARGIN + BOX * len(profiles)
-        figure = Figure(figsize=(2 * boxes + WIDTH, HEIGHT), layout="constrained")
-        FigureCanvasAgg(figure)
+    boxes = MARGIN + BOX * len(profiles)
+    with _open_figure(path, (2 * boxes + WIDTH, HEIGHT)) as figure:
         means, maxima, active = figure.subplots(1, 3, width_ratios=(boxes, boxes, WIDTH))
         names = [profile.shards for profile in profiles]
         _draw_boxes(means, names, [[term.mean for term in profile.first] for profile in profiles], "mean weight")
         _draw_boxes(maxima, names, [[term.maximum for term in profile.first] for profile in profiles], "largest weight")
         _draw_histograms(active, profiles)
-        figure.savefig(drawn, format="png", dpi=DPI)
+
+
+@contextmanager
+def _open_figure(path: Path, size: tuple[float, float]) -> Iterator[Any]:
+    """A figure of that size in inches, which is written to the file; the user's settings have no effect."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    drawn, kind = BytesIO(), path.suffix.lower().removeprefix(".")
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, "svg.hashsalt": "lexvl"}):
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
+        yield figure
+        figure.savefig(drawn, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
     with atomic_write(path) as out:
         out.write(drawn.getvalue())
 
@@ -106,9 +114,9 @@ def place_words(weights: Mapping[str, float]) -> list[PlacedWord]:
             continue
         for point in middle + draw_spiral():
             low, high = point - (extent + GAP) / 2, point + (extent + GAP) / 2
-            box = np.concatenate([low, high])
-            if (low >= 0).all() and (high <= edge).all() and not check_overlap(box, boxes):
-                boxes = np.vstack([boxes, box])
+            apart = (boxes[:, :2] >= high).any(axis=1) | (boxes[:, 2:] <= low).any(axis=1)
+            if (low >= 0).all() and (high <= edge).all() and apart.all():
+                boxes = np.vstack([boxes, np.concatenate([low, high])])
                 x, y = (low + GAP / 2 - corner).tolist()
                 placed.append(PlacedWord(word, x, y, size, rank))
                 break
@@ -128,12 +136,6 @@ def measure_word(word: str, size: float) -> tuple[np.ndarray, np.ndarray]:
     return np.array([box.x0, box.y0]), np.array([box.width, box.height])
 
 
-def check_overlap(box: np.ndarray, boxes: np.ndarray) -> bool:
-    """True if a box has a point in common with one of some boxes, [n, 4]."""
-    apart = (boxes[:, :2] >= box[2:]).any(axis=1) | (boxes[:, 2:] <= box[:2]).any(axis=1)
-    return not bool(apart.all())
-
-
 @cache
 def draw_spiral() -> np.ndarray:
     """Points of a spiral from the middle to the corners of a panel, stretched as the panel is, [n, 2]."""
@@ -145,18 +147,13 @@ def draw_spiral() -> np.ndarray:
 def draw_clouds(clouds: Sequence[tuple[str, Mapping[str, float]]], path: Path) -> None:
     """Draws one cloud per (title, weights of words), as PNG or SVG by the suffix of the file."""
     import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.patches import PathPatch
     from matplotlib.transforms import Affine2D
 
     columns = min(PANELS_IN_ROW, len(clouds))
     rows, (width, height) = ceil(len(clouds) / columns), PANEL
-    drawn, kind = BytesIO(), path.suffix.lower().removeprefix(".")
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, "svg.hashsalt": "lexvl"}):
-        size = (columns * width / POINTS_PER_INCH, rows * (height + LARGEST / 2) / POINTS_PER_INCH)
-        figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(figure)
+    size = (columns * width / POINTS_PER_INCH, rows * (height + LARGEST / 2) / POINTS_PER_INCH)
+    with _open_figure(path, size) as figure:
         colours = matplotlib.colormaps["viridis"]
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
         for axes in panels:
@@ -166,11 +163,6 @@ def draw_clouds(clouds: Sequence[tuple[str, Mapping[str, float]]], path: Path) -
             axes.set_title(title.replace("$", r"\$"), fontsize="small")
             words = place_words(weights)
             for word in words:
-                colour = colours(0.85 * word.rank / max(1, words[-1].rank))
+                outline, colour = draw_outline(word.word, word.size), colours(0.85 * word.rank / max(1, words[-1].rank))
                 place = Affine2D().translate(word.x, word.y) + axes.transData
-                axes.add_patch(
-                    PathPatch(draw_outline(word.word, word.size), transform=place, facecolor=colour, linewidth=0)
-                )
-        figure.savefig(drawn, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
-    with atomic_write(path) as out:
-        out.write(drawn.getvalue())
+                axes.add_patch(PathPatch(outline, transform=place, facecolor=colour, linewidth=0))

@@ -20,8 +20,7 @@ from lexvl_anserini.ground.registry import Registry, Way
 
 from ..measures.inputs import JudgementSource, describe_run
 from ..measures.measure_runs import measure_runs
-from ..measures.metrics import means
-from ..measures.names import parse_measure
+from ..measures.metrics import means, parse_measure
 from .published import PublishedTable
 from .quantities import list_parts
 from .rows import Finding, Need, PublishedRow, RowPart, Workplace, list_rows
@@ -50,16 +49,14 @@ def measure_published(part: RowPart, place: Workplace) -> Finding:
 
 
 class TablePlan(NamedTuple):
-    """What this version does with a table.
+    """What this version does with the cells of a table.
 
     Attributes:
-        cells: published numbers, and what the source draws without numbers
-        runs: of these: it measures, with published weights and data, or without any
-        own: of these: it measures with weights or data that the user names, because they are not published
-        later: of these: of systems of this project, but it does not measure them
+        runs: it measures them, with published weights and data, or without any
+        own: it measures them with weights or data that the user names, because they are not published
+        later: they are of systems of this project, but it does not measure them
         needs: weights and data of `runs` and `own`, each once
-        bytes: of shards and indexes of `runs`, about
-        seconds: of one CPU core for `runs`, about
+        bytes: of shards and indexes of `runs`, about, and `seconds` of one CPU core
         missing: what the table lacks, or why it has no numbers
     """
 
@@ -80,17 +77,10 @@ class TablePlan(NamedTuple):
         """Cells of other people's systems."""
         return self.cells - self.runs - self.own - self.later
 
-    @property
-    def lacking(self) -> tuple[Need, ...]:
-        """What is published and not on this machine."""
-        return tuple(need for need in self.needs if need.public and not need.here)
-
 
 def make_plan(table: PublishedTable, place: Workplace, pattern: str = "*") -> TablePlan:
     """The plan of the rows of a table that match the pattern."""
-    counts: Counter[str] = Counter()
-    needs: dict[str, Need] = {}
-    runnable: list[RowPart] = []
+    counts, needs, runnable = Counter[str](), dict[str, Need](), list[RowPart]()
     for row in list_rows(table, pattern):
         parts = list(list_needs(row, place))
         needs |= {need.name: need for _, of_part in parts for need in of_part}
@@ -143,28 +133,24 @@ _NEEDED = f"{__package__}.prepared"
 _RETRIEVED = (f"{_NEEDED}:list_retrieval_needs", f"{_NEEDED}:estimate_retrieval")
 RETRIEVAL = Way(f"{__package__}.retrieval:measure_retrieval", *_RETRIEVED)
 CLASSIFICATION = Way(
-    f"{__package__}.vectors:measure_classification",
+    f"{__package__}.retrieval:measure_classification",
     f"{_NEEDED}:list_classification_needs",
     f"{_NEEDED}:estimate_classification",
 )
 PUBLISHED_RUN = Way(f"{__name__}:measure_published", f"{__name__}:list_needed_files")
-SPARSITY = Way(f"{__package__}.vectors:measure_sparsity", *_RETRIEVED)
+SPARSITY = Way(f"{__package__}.retrieval:measure_sparsity", *_RETRIEVED)
 WEIGHTS = Way(
-    f"{__package__}.vectors:measure_weights", f"{_NEEDED}:list_weight_needs", fitting=f"{__name__}:has_dimensions"
+    f"{__package__}.retrieval:measure_weights", f"{_NEEDED}:list_weight_needs", fitting=f"{__name__}:has_dimensions"
 )
-COMPLETENESS = Way(f"{__package__}.vectors:measure_completeness", f"{_NEEDED}:list_completeness_needs")
+COMPLETENESS = Way(f"{__package__}.retrieval:measure_completeness", f"{_NEEDED}:list_completeness_needs")
 
 # Task -> how it is measured; plug-ins add tasks. A task that is no key is not measured by this installation.
 WAYS: Registry[Way] = Registry(
     "task",
     "lexvl.ways",
     {
-        "text-to-text": RETRIEVAL,
-        "text-to-image": RETRIEVAL,
-        "image-to-text": RETRIEVAL,
-        "zero-shot": CLASSIFICATION,
-        "linear-probe": CLASSIFICATION,
-        "words": CLASSIFICATION,
+        **dict.fromkeys(("text-to-text", "text-to-image", "image-to-text"), RETRIEVAL),
+        **dict.fromkeys(("zero-shot", "linear-probe", "words"), CLASSIFICATION),
         "sparsity": SPARSITY,
         "completeness": COMPLETENESS,
         "weight": WEIGHTS,

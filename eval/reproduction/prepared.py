@@ -115,11 +115,9 @@ OTHERS = "_checkpoint"
 
 
 class Weights(NamedTuple):
-    """The weights of a system.
+    """The weights of a system: what `load_encoder` takes, None for none, and their name in names of files.
 
     Attributes:
-        reference: what `load_encoder` takes; None for an encoder without weights
-        name: of the weights in names of files; empty for none
         options: of the encoder, with the user's places of other checkpoints
         places: published checkpoint (empty: none is) -> the user's weights in its place
     """
@@ -143,13 +141,8 @@ def list_checkpoints(row: PublishedRow) -> Iterator[str]:
     for part in row.parts():
         for model in (part, find_twin(part)):
             if model and model.system:
-                yield model.system.find_checkpoint_name(model.data) or make_own_name(model, model.system)
+                yield model.system.find_checkpoint_name(model.data) or model.system.weights or model.label
                 yield from (value for name, value in model.system.options.items() if name.endswith(OTHERS))
-
-
-def make_own_name(part: RowPart, system: PublishedSystem) -> str:
-    """The name by which `--checkpoint` gives weights that nobody publishes."""
-    return system.weights or part.label
 
 
 def find_twin(part: RowPart) -> RowPart | None:
@@ -171,7 +164,7 @@ def find_weights(part: RowPart, system: PublishedSystem, place: Workplace) -> We
         return Weights(None, "", options, {})
     name = system.find_checkpoint_name(part.data)
     published = name or (str(place_trained_model(part, place)) if system.trained_on else "")
-    reference = checkpoints.get(name or make_own_name(part, system), published)
+    reference = checkpoints.get(name or system.weights or part.label, published)
     if not reference:
         return None
     trained = system.trained_on and reference == published
@@ -193,7 +186,7 @@ def write_remarks(weights: Weights, as_published: bool) -> tuple[str, str]:
     unproven = [name for name, place in weights.places.items() if not (name and is_published(place, name))]
     if not unproven:
         return "", ""
-    if as_published and all(name and is_place(weights.places[name]) for name in unproven):
+    if as_published and all(name and expand_path(weights.places[name]).exists() for name in unproven):
         return "", "--as-published"
     return "other weights", ""
 
@@ -218,7 +211,7 @@ def list_needed_weights(part: RowPart, place: Workplace) -> list[Need]:
         how = f"{part.system.origin or 'not published'}; {how}"
         return [
             Need("weights", name, False, f"{how}--checkpoint '{name}'=FOLDER names yours", public=False)
-            for name in (make_own_name(part, part.system), *others)
+            for name in (part.system.weights or part.label, *others)
         ]
     if weights.reference == str(place_trained_model(part, place)):
         return [describe_needed_corpus(part._replace(data=part.system.trained_on), place)]
@@ -233,7 +226,7 @@ def describe_checkpoint(reference: str) -> Need:
         here = find_package(packaged.module) is not None
         source = f"pip: the extra [{packaged.extra}]" if packaged.extra else "the package"
         return Need("weights", reference, here, source)
-    if is_place(reference):
+    if expand_path(reference).exists():
         return Need("weights", reference, True, "")
     if is_file_name(reference):
         origin = FILES.get(reference, "no such file or folder")
@@ -243,11 +236,6 @@ def describe_checkpoint(reference: str) -> Need:
     here = folder is not None and bool(list_model_files(list_names(folder), True))
     origin = f"{HUB}; no source confirms the id, {UNCONFIRMED[name]}" if name in UNCONFIRMED else HUB
     return Need("weights", reference, here, origin, fetchable=True)
-
-
-def is_place(reference: str) -> bool:
-    """True for a folder or file that exists."""
-    return expand_path(reference).exists()
 
 
 def is_file_name(reference: str) -> bool:
@@ -295,7 +283,7 @@ def list_completeness_needs(part: RowPart, place: Workplace) -> list[Need]:
     if source:
         # A dataset of captions is found, or not, when it is read.
         return [*list_needed_weights(part, place), Need("data", source, True, f"--corpus {part.data}")]
-    here = all(map(is_place, find_objects(place).split(",")))
+    here = all(expand_path(name).exists() for name in find_objects(place).split(","))
     origin = "cocodataset.org: annotations_trainval2017.zip and train2017.zip"
     return [*list_needed_weights(part, place), Need("data", ", ".join(OBJECTS), here, origin)]
 

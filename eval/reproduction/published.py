@@ -49,19 +49,11 @@ from .sources import PROTOCOLS
 T = TypeVar("T")
 
 UNITS: Mapping[str, str] = {
-    "%": "100 times the measure",
-    "1": "the measure itself, a weight or a rate",
-    "count": "a number of things",
-    "M": "millions",
-    "x": "times as much",
-    "tokens": "tokens of a text",
-    "words": "words of a text",
-    "queries/s": "queries per second",
-    "ms": "milliseconds",
-    "GHz": "clock of a processor",
-    "hours": "hours",
+    "%": "100 times the measure", "1": "the measure itself, a weight or a rate", "count": "a number of things",
+    "M": "millions", "x": "times as much", "tokens": "tokens of a text", "words": "words of a text",
+    "queries/s": "queries per second", "ms": "milliseconds", "GHz": "clock of a processor", "hours": "hours",
     "GB": "gigabytes",
-}
+}  # fmt: skip
 
 STATUSES: Mapping[str, str] = {
     "printed": "the paper prints it",
@@ -86,12 +78,7 @@ Status = Annotated[str, _refuse_others("status", STATUSES)]
 
 
 class PrintedNumber(NamedTuple):
-    """A number and how many decimals the source prints.
-
-    Attributes:
-        value: None for a point or a bar that the source draws without a number
-        bound: < or > where the source says only that the quantity is below or above this number; else empty
-    """
+    """A number, None for what the source draws without one, its decimals, and < or > where it is only a bound."""
 
     value: float | None
     decimals: int
@@ -159,13 +146,7 @@ class PublishedSystem(NamedTuple):
 
 
 class PublishedRuns(NamedTuple):
-    """Runs that other people publish, one per row of a table.
-
-    Attributes:
-        files: their names in the data folder, with {} in the place of the row's heading
-        qrels: the judgements in the data folder
-        origin: where both are published
-    """
+    """Runs that others publish, and their judgements, in the data folder; {} in `files` is a row's heading."""
 
     files: str
     qrels: str
@@ -196,7 +177,7 @@ class TableEntry(NamedTuple):
 
 
 class PaperEntry(NamedTuple):
-    """A file: the paper, what its tables here lack, its tables, and the source of those that have none."""
+    """A file: the paper, its tables, what these lack, and the source of those that name none."""
 
     paper: str
     tables: Mapping[str, TableEntry]
@@ -205,20 +186,16 @@ class PaperEntry(NamedTuple):
 
 
 class PublishedCell(NamedTuple):
-    """One published number.
+    """One published number; `value`, `decimals` and `bound` are those of `PrintedNumber`, texts may be empty.
 
     Attributes:
-        table: name of the table, such as vdr-table4
         row: its heading in the file, and `column`; one of them is the system's, see `label`
         label: the system as the paper names it
         system: what this project runs for it; None for other people's systems
-        value: None if the source draws it without a number
-        decimals: that the source prints
         unit: a key of `UNITS`; `status` one of `STATUSES`
-        protocol: how the paper measures, and `note`: what is doubtful (both may be empty)
-        uncompared: why the number is no measure of the system: another checkpoint, another measure; empty otherwise
-        source: where the number is from, if its status is not printed; empty otherwise
-        bound: < or > where the source says only that the quantity is below or above the value; else empty
+        protocol: how the paper measures, and `note`: what is doubtful
+        uncompared: why the number is no measure of the system: another checkpoint, another measure
+        source: where the number is from, if its status is not printed
         tolerance: how far a measured value may be off, in the cell's unit; None for the rule of its kind
     """
 
@@ -241,10 +218,7 @@ class PublishedCell(NamedTuple):
 
 
 class PublishedTable(NamedTuple):
-    """A table: its name, the paper, what it is about, its cells, and why numbers are missing (empty: none are).
-
-    `runs` says where the runs of its rows are published; None where they are not.
-    """
+    """A table: why numbers are `missing` is empty where none are, `runs` None where nobody publishes its rows' runs."""
 
     name: str
     paper: str
@@ -392,7 +366,11 @@ def _check_systems(entry: TableEntry, where: str) -> None:
         if system.suite:
             continue
         if system.trained_on:
-            _check_training(system, f"{where}: {label}")
+            _, *options = shlex.split(system.recipe) or ("",)
+            if system.checkpoint or not system.recipe or any(word != "--set" for word in options[::2]):
+                expected = "a recipe with options `--set KEY=VALUE`, and no checkpoint"
+                raise DataError(f"{where}: {label}: what is trained has {expected}")
+            read_text(check_corpus, system.trained_on, f"{where}: {label}: trained_on")
         if system.protocol and system.protocol not in PROTOCOLS:
             raise DataError(f"{where}: {label}: {UnknownName('protocol', system.protocol, PROTOCOLS)}")
         models = [(system.encoder, (system.checkpoint, *system.checkpoints.values()))]
@@ -401,14 +379,5 @@ def _check_systems(entry: TableEntry, where: str) -> None:
             if encoder not in CARDS:
                 continue  # that of a plug-in which is not installed: an error where its row runs
             known = CARDS[encoder].checkpoints
-            for checkpoint in filter(None, checkpoints):
-                if checkpoint not in known:
-                    raise DataError(f"{where}: {label}: {UnknownName('checkpoint', checkpoint, known)}")
-
-
-def _check_training(system: PublishedSystem, where: str) -> None:
-    """The weights are those of a recipe, changed by `--set` alone, and of a corpus with its split."""
-    _, *options = shlex.split(system.recipe) or ("",)
-    if system.checkpoint or not system.recipe or any(word != "--set" for word in options[::2]):
-        raise DataError(f"{where}: what is trained has a recipe with options `--set KEY=VALUE`, and no checkpoint")
-    read_text(check_corpus, system.trained_on, f"{where}: trained_on")
+            if unknown := [checkpoint for checkpoint in checkpoints if checkpoint and checkpoint not in known]:
+                raise DataError(f"{where}: {label}: {UnknownName('checkpoint', unknown[0], known)}")

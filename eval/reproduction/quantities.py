@@ -29,7 +29,7 @@ from lexvl_anserini.ground.registry import CORPORA
 
 from ..analyses.classes.class_sets import CLASS_SETS
 from ..measures.averages import AVERAGES
-from ..measures.names import parse_measure
+from ..measures.metrics import parse_measure
 
 # Corpora in BEIR's layout that are no part of BEIR.
 AS_BEIR = ("limit", "limit-small")
@@ -77,11 +77,7 @@ DIRECTIONS = ("text-to-image", "image-to-text")
 
 
 def list_parts(quantity: Quantity) -> tuple[Quantity, ...]:
-    """What a mean or a sum is computed from; the quantity alone where it is neither.
-
-    >>> len(parts_of(Quantity("text-to-text", "beir-12", "nDCG@10")))
-    12
-    """
+    """What a mean or a sum is computed from; the quantity alone where it is neither."""
     if quantity.measure == "rsum":
         return tuple(Quantity(task, quantity.data, measure) for task in DIRECTIONS for measure in SUMMED)
     return tuple(quantity._replace(data=data) for data in MEANS.get(quantity.data, (quantity.data,)))
@@ -93,11 +89,7 @@ def combine_parts(quantity: Quantity, values: Sequence[float]) -> float:
 
 
 def find_direction(task: str, data: str) -> str:
-    """The direction in which a task reads a collection; a task that is no retrieval over documents is its own.
-
-    >>> direction_of("sparsity", "coco/test"), direction_of("image-to-text", "coco/test")
-    ('text-to-image', 'image-to-text')
-    """
+    """The direction in which a task reads a collection; a task that is no retrieval over documents is its own."""
     if task not in OF_DOCUMENTS:
         return task
     return "text-to-text" if data.startswith("beir/") else "text-to-image"

@@ -1,4 +1,4 @@
-"""The whole line for one system on one collection: encode documents, build the index, search, measure.
+"""Measures parts of rows: the whole line for one system on one collection, or what needs no run.
 
     OUTPUT/impacts/<documents>, OUTPUT/indexes/<documents>   shared by rows that differ in their queries alone
     OUTPUT/runs/<run>.trec                                   and <run>.qrels where only some documents are encoded
@@ -13,23 +13,28 @@ Values of parts of rows, `OUTPUT/parts/<part>.json`: found by what decides them,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import wraps
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from lexvl_anserini.data.dataset import Dataset, data_root, load_reference
 from lexvl_anserini.encoders.cards import make_direction_option
 from lexvl_anserini.encoders.checkpoints.find import combine_digests, find_checkpoint, find_parts
+from lexvl_anserini.encoders.describing import list_options
+from lexvl_anserini.encoders.encoder import Encoder, as_lexical
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.claims import compare_requests
-from lexvl_anserini.ground.errors import CheckpointError
+from lexvl_anserini.ground.errors import CheckpointError, DataError
 from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, make_folder, read_json, write_json
 from lexvl_anserini.ground.manifest import RunManifest, read_manifest
-from lexvl_anserini.ground.records import Document, Qrel, Topic
+from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.query_source import TopicSource
+from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, read_lists, write_run
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index_runs import plan_run, write_index_run
@@ -38,15 +43,37 @@ from lexvl_anserini.searching.rescoring import expect_run_manifest, load_reranki
 from lexvl_anserini.searching.search import Search
 from lexvl_anserini.searching.searcher import Searcher
 
+from ..analyses.classes.class_sets import load_labelled
+from ..analyses.classes.classification import (
+    VOCABULARY,
+    build_word_space,
+    measure_accuracies,
+    measure_class_words,
+    rank_images,
+    run_linear_probe,
+)
+from ..analyses.sentence_pairs import compare_sentences, load_sentence_pairs
+from ..measures.flops import count_sparsity
 from ..measures.inputs import JudgementSource, describe_run
 from ..measures.measure_runs import measure_runs
-from ..measures.metrics import means
-from ..measures.names import parse_measure
-from .prepared import Prepared, find_limit, find_twin, prepare, select_document_options, write_remarks
+from ..measures.metrics import means, parse_measure
+from .prepared import (
+    STORED,
+    Prepared,
+    find_limit,
+    find_objects,
+    find_picture,
+    find_twin,
+    prepare,
+    select_document_options,
+    write_remarks,
+)
 from .rows import Finding, RowPart, Workplace
 
 if TYPE_CHECKING:
     from lexvl_anserini.searching.searcher import Index
+
+    from ..analyses.classes.labelled import LabelledImages
 
 # Documents of a shard: what a killed call encodes again.
 SHARD_SIZE = 1024
@@ -54,10 +81,8 @@ SHARD_SIZE = 1024
 # Hits per topic where images or captions are searched, of which papers measure the first ten.
 CAPTION_HITS = 100
 
-
 # How far a value from 0 to 1 may be from the published one: 0.3 points with vectors of 8 bits, else 0.1.
 TOLERANCES = {True: 0.003, False: 0.001}
-
 
 # (part, what runs for it, workplace) -> `values` by measure, whether the vectors are `quantised`, and other facts.
 Make = Callable[[RowPart, Prepared, Workplace], dict[str, Any]]
@@ -70,8 +95,9 @@ def find_or_make(part: RowPart, place: Workplace, make: Make) -> Finding:
         raise CheckpointError(f"{part.label}: no published weights")
     request = make_request(part, work, place)
     stored = place.output / "parts" / f"{work.names.run}.json"
-    result = find_result(stored, request, part)
-    if result is None:
+    result = read_json(stored, "result") if stored.is_file() else {}
+    complete = "quantised" in result and {*part.measures} <= {*result.get("values", ())}
+    if not (complete and compare_requests(request, result.get("request") or {})):
         started = time.perf_counter()
         with disk_errors(place.output):
             make_folder(stored.parent)
@@ -105,10 +131,17 @@ def measure_retrieval(part: RowPart, work: Prepared, place: Workplace) -> dict[s
     run = search_part(index, work, dataset, place)
     if work.system.rerank:
         run = rerank_part(run, work, dataset, place)
-    judgements = write_judgements(run, dataset) if place.limit else JudgementSource()
+    judgements = JudgementSource()
+    if place.limit:
+        judgements = JudgementSource(run.with_suffix(".qrels"))
+        lines = (f"{query_id} 0 {doc_id} {value}\n".encode() for query_id, doc_id, value in dataset.qrels())
+        with atomic_write(run.with_suffix(".qrels")) as out:
+            out.writelines(lines)
     measures, stored = map(measure_name, part.measures), place.output / "results"
     card = describe_run(run)
-    [rows] = measure_runs([card], judgements, measures, ties=choose_order(part), results=stored)
+    # The authors of ViDoRe measure in trec_eval's order of equal scores; None is that of the run.
+    order = "trec_eval" if part.data.startswith("vidore/") else None
+    [rows] = measure_runs([card], judgements, measures, ties=order, results=stored)
     values = means(rows)
     return {
         "values": {name: values[measure_name(name)] for name in part.measures},
@@ -117,11 +150,6 @@ def measure_retrieval(part: RowPart, work: Prepared, place: Workplace) -> dict[s
         "run": run.name,
         "sha256": card.sha256,
     }
-
-
-def choose_order(part: RowPart) -> str | None:
-    """The order of equal scores in which the authors of a collection measure; None for that of the run."""
-    return "trec_eval" if part.data.startswith("vidore/") else None
 
 
 def dataset_for(part: RowPart, work: Prepared, place: Workplace) -> Dataset:
@@ -201,24 +229,12 @@ def limit_dataset(dataset: Dataset, number: int) -> Dataset:
         doc_ids.add(document.doc_id)
     answered = {qrel.query_id for qrel in dataset.qrels() if qrel.doc_id in doc_ids and qrel.relevance > 0}
 
-    def documents() -> Iterator[Document]:
-        return (document for document in dataset.documents() if document.doc_id in doc_ids)
-
-    def topics() -> Iterator[Topic]:
-        return (topic for topic in dataset.topics() if topic.query_id in answered)
-
-    def qrels() -> Iterator[Qrel]:
-        return (qrel for qrel in dataset.qrels() if qrel.query_id in answered and qrel.doc_id in doc_ids)
-
-    return replace(dataset, documents=documents, topics=topics, qrels=qrels)
-
-
-def write_judgements(run: Path, dataset: Dataset) -> JudgementSource:
-    """The judgements of a part of a dataset, beside its run."""
-    path = run.with_suffix(".qrels")
-    with atomic_write(path) as out:
-        out.writelines(f"{query_id} 0 {doc_id} {value}\n".encode() for query_id, doc_id, value in dataset.qrels())
-    return JudgementSource(path)
+    return replace(
+        dataset,
+        documents=lambda: (document for document in dataset.documents() if document.doc_id in doc_ids),
+        topics=lambda: (topic for topic in dataset.topics() if topic.query_id in answered),
+        qrels=lambda: (q for q in dataset.qrels() if q.query_id in answered and q.doc_id in doc_ids),
+    )
 
 
 def make_request(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
@@ -242,8 +258,89 @@ def make_request(part: RowPart, work: Prepared, place: Workplace) -> dict[str, A
     }
 
 
-def find_result(path: Path, request: dict[str, Any], part: RowPart) -> dict[str, Any] | None:
-    """A finished result; None if it is not there, of another request, or lacks a measure of the part."""
-    content = read_json(path, "result") if path.is_file() else {}
-    complete = "quantised" in content and {*part.measures} <= {*content.get("values", ())}
-    return content if complete and compare_requests(request, content.get("request") or {}) else None
+# What is measured without a run: sparsity, single weights, the completeness probe, classification of images.
+
+
+@keep_values
+def measure_sparsity(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+    """Mean terms of queries and of documents, and FLOPS, of the stored impacts and of all topics."""
+    dataset = dataset_for(part, work, place)
+    shards = encode_documents(work, dataset, place)
+    model = load_part_encoder(work, place, direction=dataset.direction)
+    queries = encode_queries(model, dataset.topics(), read_manifest(shards))
+    row = count_sparsity(shards, (query.vector for query in queries if isinstance(query, ImpactQuery)))
+    values = {"query terms": row.terms_per_query, "document terms": row.terms_per_document, "FLOPS": row.flops}
+    return {"values": {name: values[name] for name in part.measures}, "quantised": True, "documents": row.documents}
+
+
+@keep_values
+def measure_weights(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+    """The weights that the model gives to the terms of an item, before they are quantised; 0 for one that it lacks."""
+    model = load_part_encoder(work, place)
+    tower, item = (model.query, work.system.text) if work.system.text else (model.document, find_image(work))
+    weights = dict(model.decode(as_lexical(tower).weights([item]))[0])
+    return {"values": {term: weights.get(term, 0.0) for term in part.measures}, "quantised": False, "documents": 1}
+
+
+@keep_values
+def measure_completeness(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+    """The pairs of sentences about an image's objects, and the share whose complete sentence is more similar to it."""
+    pairs = load_sentence_pairs(place.corpora.get(part.data) or find_objects(place), place.data_dir)
+    shown = dict.fromkeys(pair.image for pair in pairs)
+    chosen = set(islice(shown, place.limit))
+    pairs = [pair for pair in pairs if pair.image in chosen]
+    model = load_part_encoder(work, place, direction="text-to-image")
+    with place.bars(f"completeness {part.data}", len(chosen) + 2 * len(pairs), "images and sentences") as progress:
+        row, _ = compare_sentences(model, part.data, pairs, place.batch_size, progress)
+    values = {"sentence pairs": row.pairs, "complete sentence first": row.complete_first}
+    return {"values": {name: values[name] for name in part.measures}, "quantised": False, "documents": row.images}
+
+
+def find_image(work: Prepared) -> str:
+    """What the document tower reads of an item: the reference of a stored vector, or the path of a picture."""
+    from lexvl_anserini.data.corpora.embeddings import find_image_reference
+
+    if work.corpus.name.startswith(STORED):
+        return find_image_reference(work.corpus, work.system.item)
+    path = find_picture(work.system, work.corpus.name)
+    if path is None:
+        raise DataError(f"{work.corpus.name}: no picture of the name {work.system.item}")
+    return str(path)
+
+
+def load_part_encoder(work: Prepared, place: Workplace, **settings: Any) -> Encoder:
+    """The encoder of a part."""
+    options = {**work.weights.options, **settings}
+    return load_encoder(work.system.encoder, work.weights.reference, device=place.device, **options)
+
+
+@keep_values
+def measure_classification(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+    """Shares of images with the right class, averaged as papers do, or with a word of it among the first ones."""
+
+    def load(split: str) -> LabelledImages:
+        return choose_images(load_labelled(work.corpus.name, None, place.data_dir, split), place.limit)
+
+    settings = {"direction": "text-to-image"}
+    if "prompt" in {option.name for option in list_options(work.system.encoder)}:
+        settings["prompt"] = ""  # that of a published row is for captions; a class has prompts of its own
+    model, images, size = load_part_encoder(work, place, **settings), load("test"), place.batch_size
+    rows: Sequence[Any]
+    with place.bars(f"{part.task} {part.data}", None, "prompts and images") as progress:
+        if part.task == "zero-shot":
+            rows = measure_accuracies(model.name, images, rank_images(model, images, size, progress))
+        elif part.task == "linear-probe":
+            rows = run_linear_probe(model, load("train"), images, size, progress)
+        else:
+            space = build_word_space(model, VOCABULARY, size, progress)
+            rows = measure_class_words(model.name, space, images, progress)
+    values = {name: getattr(rows[0], name.replace("-", "_")) for name in part.measures}
+    return {"values": values, "quantised": False, "documents": rows[0].images}
+
+
+def choose_images(found: LabelledImages, number: int | None) -> LabelledImages:
+    """At most that many images, evenly from all of them, so that they are of many classes."""
+    if number is None or number >= len(found.images):
+        return found
+    chosen: list[int] = np.linspace(0, len(found.images) - 1, number, dtype=np.int64).tolist()
+    return found._replace(images=[found.images[place] for place in chosen], labels=found.labels[chosen])

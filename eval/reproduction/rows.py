@@ -19,11 +19,6 @@ from .quantities import list_parts
 Bars = Callable[[str, int | None, str], AbstractContextManager[Progress]]
 
 
-def no_bars(what: str, total: int | None, unit: str) -> AbstractContextManager[Progress]:
-    """Bars that nobody sees."""
-    return nullcontext(silent)
-
-
 class RowPart(NamedTuple):
     """What one run, or one count, measures for a row: the measures of one task on one collection."""
 
@@ -97,14 +92,9 @@ class Finding(NamedTuple):
 
 
 class Need(NamedTuple):
-    """A checkpoint, a corpus or a file that a part reads.
+    """Weights or data that a part reads: whether they are on this machine, where to get them, and whether one can.
 
-    Attributes:
-        kind: weights or data
-        here: it is on this machine
-        origin: where to get it
-        fetchable: it is fetched when it is read, where the network allows
-        public: somebody publishes it
+    What is `fetchable` is fetched when it is read, where the network allows; what is `public` somebody publishes.
     """
 
     kind: str
@@ -116,14 +106,7 @@ class Need(NamedTuple):
 
 
 class PartCost(NamedTuple):
-    """About what a part costs.
-
-    Attributes:
-        documents: a name of its encoded documents, which parts of the same name share
-        bytes: of shards and index
-        encoding_s: CPU seconds that encode the documents
-        topics_s: CPU seconds that encode the topics
-    """
+    """About what a part costs: disk and CPU seconds; parts with one name of `documents` share what is encoded."""
 
     documents: str
     bytes: float
@@ -136,8 +119,6 @@ class Workplace:
     """Where the line of each row runs, and what the user has.
 
     Attributes:
-        output: folder of shards, indexes, runs, results and values
-        data_dir: folder of the datasets; None for the default
         checkpoints: a published checkpoint, or a row without one -> the folder, file or packaged name of weights
         as_published: the folders and files of `checkpoints` are what their names say, by the user's word
         corpora: a collection -> the corpus that is read instead
@@ -153,7 +134,7 @@ class Workplace:
     device: str = "auto"
     batch_size: int = 32
     overwrite: bool = False
-    bars: Bars = no_bars
+    bars: Bars = lambda what, total, unit: nullcontext(silent)
 
 
 def parse_assignments(texts: list[str], known: set[str], option: str) -> dict[str, str]:

@@ -59,21 +59,12 @@ class ImageSet(NamedTuple):
 ARCHIVE = "its authors' archive, unpacked in the data folder (docs/measuring.md)"
 
 IMAGE_SETS: Mapping[str, ImageSet] = {
-    "aircraft": ImageSet(3_333, 6_667),
-    "caltech101": ImageSet(8_677),
-    "cars": ImageSet(8_041, 8_144),
-    "cifar10": ImageSet(10_000, 50_000),
-    "cifar100": ImageSet(10_000, 50_000),
-    "dtd": ImageSet(1_880, 3_760),
-    "eurosat": ImageSet(27_000),
-    "flowers102": ImageSet(6_149, 2_040),
-    "food101": ImageSet(25_250, 75_750),
-    "imagenet": ImageSet(50_000, 1_281_167),
-    "pets": ImageSet(3_669, 3_680),
-    "resisc45": ImageSet(31_500),
-    "sun397": ImageSet(19_850, 19_850),
-    "svhn": ImageSet(26_032, 73_257),
-}
+    "aircraft": ImageSet(3_333, 6_667), "caltech101": ImageSet(8_677), "cars": ImageSet(8_041, 8_144),
+    "cifar10": ImageSet(10_000, 50_000), "cifar100": ImageSet(10_000, 50_000), "dtd": ImageSet(1_880, 3_760),
+    "eurosat": ImageSet(27_000), "flowers102": ImageSet(6_149, 2_040), "food101": ImageSet(25_250, 75_750),
+    "imagenet": ImageSet(50_000, 1_281_167), "pets": ImageSet(3_669, 3_680), "resisc45": ImageSet(31_500),
+    "sun397": ImageSet(19_850, 19_850), "svhn": ImageSet(26_032, 73_257),
+}  # fmt: skip
 
 JOINT_FOLDER = "the authors' folder on Google Drive, which their repository names"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -64,8 +64,8 @@ def count_verdicts(cells: Iterable[ReproducedCell]) -> str:
 
 def count_here(plan: TablePlan) -> str:
     """How many of the published checkpoints and corpora of a table are on this machine."""
-    public = [need for need in plan.needs if need.public]
-    return f"{len(public) - len(plan.lacking)} of {len(public)}" if public else MISSING
+    here = [need.here for need in plan.needs if need.public]
+    return f"{sum(here)} of {len(here)}" if here else MISSING
 
 
 def name_needs(plan: TablePlan, kind: str) -> str:
@@ -120,12 +120,9 @@ NEEDS = (
 
 
 class ReproducedCell(NamedTuple):
-    """A published number and what this project measures.
+    """A published number and what this project measures, in its unit; None where there is no such number.
 
     Attributes:
-        measured: in the unit of the published number; None if it was not measured
-        published: None for what the source draws without a number
-        difference: measured - published
         verdict: agrees, differs, not compared, skipped, failed or not measured
         reason: why it was not compared or not measured; what is doubtful in a comparison; empty otherwise
         bound: < or > where the source says only that the value is below or above the published one; else empty
@@ -148,7 +145,7 @@ class ReproducedCell(NamedTuple):
 
 
 class Unmeasured(NamedTuple):
-    """Why a part of a row has no values: the verdict and the reason."""
+    """Why a part of a row has no values."""
 
     verdict: str
     reason: str
@@ -238,14 +235,7 @@ OF_ENVIRONMENT = ("processor", "python", "versions")
 
 
 class RecordedCell(NamedTuple):
-    """A measured cell.
-
-    Attributes:
-        measured, verdict, reason: as in `ReproducedCell`
-        date: of the measurement, UTC
-        model: the digest of the checkpoint; empty where none is loaded
-        environment: a key of the file's environments, or, when it is read, that environment
-    """
+    """A measured cell; `environment` is a key of the file's environments, or, when it is read, that environment."""
 
     measured: float
     verdict: str
@@ -289,12 +279,10 @@ def write_record(path: Path, cells: Iterable[ReproducedCell]) -> None:
             for cell in cells
             if cell.measured is not None
         }
-        write_json(path, _build_content({**read_record(path), **fresh}))
-
-
-def _build_content(cells: Mapping[str, RecordedCell]) -> dict[str, Any]:
-    digests = {key: sha256(format_json(cell.environment)).hexdigest()[:12] for key, cell in cells.items()}
-    return {
-        "cells": {key: cells[key]._replace(environment=digests[key])._asdict() for key in sorted(cells)},
-        "environments": {digests[key]: cells[key].environment for key in sorted(cells)},
-    }
+        recorded = {**read_record(path), **fresh}
+        digests = {key: sha256(format_json(recorded[key].environment)).hexdigest()[:12] for key in sorted(recorded)}
+        content = {
+            "cells": {key: recorded[key]._replace(environment=digest)._asdict() for key, digest in digests.items()},
+            "environments": {digest: recorded[key].environment for key, digest in digests.items()},
+        }
+        write_json(path, content)

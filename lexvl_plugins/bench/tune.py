@@ -18,8 +18,15 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from lexvl_eval import options
 from lexvl_eval.measures.inputs import JudgementSource, choose_source, describe_run, read_judgements
-from lexvl_eval.measures.metrics import MeasuringRules, check_levels, compute_values, judgements, mean
-from lexvl_eval.measures.names import Measure, parse_measure
+from lexvl_eval.measures.metrics import (
+    Measure,
+    MeasuringRules,
+    check_levels,
+    compute_values,
+    judgements,
+    mean,
+    parse_measure,
+)
 from lexvl_eval.measures.ties import check_hits, collect_relevant, find, some
 from lexvl_eval.report.render import FOUR_DECIMALS, MISSING, Column, Table, check_format, render
 from lexvl_eval.report.tables import split_names

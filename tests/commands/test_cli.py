@@ -21,7 +21,7 @@ from declared import COMMANDS
 from typer.testing import CliRunner
 
 import lexvl_anserini
-from eval.measures.names import parse_measure
+from eval.measures.metrics import parse_measure
 from eval.options import measure_names
 from lexvl_anserini import cli
 from lexvl_anserini.cli import SECTIONS, Command, expand_options, make_app, quiet_libraries, run_guarded

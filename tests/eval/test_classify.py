@@ -14,21 +14,8 @@ from tiny_encoders import made_stair
 from typer.testing import CliRunner
 
 import eval.analyses.classify
-from eval.analyses.classes.classification import (
-    NO_ANSWER,
-    ClassAccuracy,
-    choose_held_out,
-    compute_similarities,
-    encode_classes,
-    encode_images,
-    find_exponent,
-    fit_classifier,
-    measure_accuracies,
-    rank_classes,
-    rank_images,
-    run_linear_probe,
-    score_classes,
-)
+from eval.analyses.classes import classification
+from eval.analyses.classes.classification import NO_ANSWER, ClassAccuracy, measure_accuracies, rank_images
 from eval.analyses.classes.labelled import ImageClasses, LabelledImages
 from eval.options import ImageEncoderOptions
 from lexvl_anserini.cli import make_app
@@ -71,40 +58,33 @@ def model() -> Encoder:
 
 def images(**changes) -> LabelledImages:
     """Red, green, mostly red with some blue, and black: of the classes red, blue and green."""
-    shown = [
-        painted(8, 8, red=WHOLE),
-        painted(8, 8, green=WHOLE),
-        painted(8, 8, red=WHOLE, blue=(0, 0, 8, 3)),
-        painted(8, 8),
-    ]
+    shown = [painted(8, 8, **boxes) for boxes in ({"red": WHOLE}, {"green": WHOLE})]
+    shown += [painted(8, 8, red=WHOLE, blue=(0, 0, 8, 3)), painted(8, 8)]
     classes = ImageClasses(("red", "blue", "green"), (("red",), ("blue",), ("green",)), ("a {} thing",))
     return LabelledImages("toy", shown, np.array([0, 2, 1, 1]), classes)._replace(**changes)
 
 
-def test_prompts_are_normalised_averaged_and_normalised():
+def test_prompts_are_normalised_averaged_and_normalised(monkeypatch):
     prompts = [["red red red", "green"], ["blue", "blue blue"], ["none"]]
     expected = [[0.5**0.5, 0.5**0.5, 0], [0, 0, 1], [0, 0, 0]]
-    sparse_rows = encode_classes(Words(), prompts, progress=silent)
+    sparse_rows = classification.encode_classes(Words(), prompts, progress=silent)
     assert sparse_rows.toarray() == pytest.approx(np.array(expected))
-    assert encode_classes(DenseWords(), prompts, progress=silent) == pytest.approx(np.array(expected))
-
-
-def test_classes_are_encoded_in_pieces(monkeypatch):
+    assert classification.encode_classes(DenseWords(), prompts, progress=silent) == pytest.approx(np.array(expected))
     monkeypatch.setattr("eval.analyses.classes.classification.CLASSES_AT_ONCE", 2)
     prompts = [[colour] for colour in COLOURS]
-    assert encode_classes(Words(), prompts, progress=silent).toarray() == pytest.approx(np.eye(3))
+    assert classification.encode_classes(Words(), prompts, progress=silent).toarray() == pytest.approx(np.eye(3))
 
 
 def test_ranks_by_hand():
     scores = np.array([[3.0, 1.0, 2.0], [3.0, 1.0, 2.0], [2.0, 2.0, 2.0], [0.0, -np.inf, 1.0]])
     # The second of three equal scores is second; no answer is behind every cut.
-    assert rank_classes(scores, np.array([0, 1, 1, 1])).tolist() == [1, 3, 2, NO_ANSWER]
+    assert classification.rank_classes(scores, np.array([0, 1, 1, 1])).tolist() == [1, 3, 2, NO_ANSWER]
 
 
 def test_a_class_without_a_common_term_is_no_answer():
     image, classes = sparse.csr_matrix([[1.0, 0.0]]), sparse.csr_matrix([[0.5, 0.5], [0.0, 1.0]])
-    assert compute_similarities(image, classes).tolist() == [[0.5, -np.inf]]
-    assert compute_similarities(image.toarray(), classes.toarray()).tolist() == [[0.5, 0.0]]
+    assert classification.compute_similarities(image, classes).tolist() == [[0.5, -np.inf]]
+    assert classification.compute_similarities(image.toarray(), classes.toarray()).tolist() == [[0.5, 0.0]]
 
 
 def test_ranks_of_images():
@@ -115,9 +95,7 @@ def test_ranks_of_images():
         ClassAccuracy("toy", "toy", 4, 3, "classes", 2 / 3, 2.5 / 3),
     ]
     assert measure_accuracies("toy", images(per_class=True), np.array([1, 1, 2, NO_ANSWER])) == rows[::-1]
-
-
-def test_classes_without_images_count_in_no_mean():
+    # Classes without images count in no mean.
     found = images(labels=np.array([0, 0, 0, 2]))
     [_, over_classes] = measure_accuracies("toy", found, np.array([1, 1, 6, 1]))
     assert over_classes[5:] == (pytest.approx((2 / 3 + 1) / 2), pytest.approx((2 / 3 + 1) / 2))
@@ -143,7 +121,7 @@ def test_class_vectors_are_the_references(shared, space, key):
     folder = shared / "golden" / "fdt"
     captions = json.loads((folder / "fdt-tiny.json").read_text())["captions"][:3]
     encoder = load_encoder("fdt", str(folder), device="cpu", space=space)
-    found = encode_classes(encoder.query, [captions])
+    found = classification.encode_classes(encoder.query, [captions])
     found = found if isinstance(found, np.ndarray) else found.toarray()
     assert found[0] == pytest.approx(np.load(folder / "fdt-tiny.npz")[key].ravel(), abs=2e-5)
 
@@ -189,30 +167,30 @@ def test_the_search_ends_at_the_nearest_of_96_steps(peak, found):
         tried.append(exponent)
         return -abs(exponent - peak)
 
-    assert find_exponent(score) == found
+    assert classification.find_exponent(score) == found
     assert tried[:7] == [-6, -4, -2, 0, 2, 4, 6]
     assert len(tried) == len(set(tried)) <= 15
     assert all(-6 <= exponent <= 6 and exponent * 8 % 1 == 0 for exponent in tried)
-
-
-def test_of_equal_scores_the_largest_penalty():
-    assert find_exponent(lambda exponent: exponent <= 0.3) == 0.25
-    assert find_exponent(lambda exponent: 0) == 6
+    # Of equal scores the largest penalty.
+    assert classification.find_exponent(lambda exponent: exponent <= 0.3) == 0.25
+    assert classification.find_exponent(lambda exponent: 0) == 6
 
 
 def test_every_fifth_image_of_a_class_is_held_out():
     labels = np.array([3, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0])
-    assert np.flatnonzero(choose_held_out(labels)).tolist() == [6]
-    assert np.flatnonzero(choose_held_out(np.append(labels, 0))).tolist() == [6, 11]
+    assert np.flatnonzero(classification.choose_held_out(labels)).tolist() == [6]
+    assert np.flatnonzero(classification.choose_held_out(np.append(labels, 0))).tolist() == [6, 11]
     with pytest.raises(DataError, match="training images of 1 classes, expected at least 2"):
-        choose_held_out(np.zeros(9, int))
+        classification.choose_held_out(np.zeros(9, int))
     with pytest.raises(DataError, match="no class has 5 training images"):
-        choose_held_out(np.array([0, 1, 0, 1]))
+        classification.choose_held_out(np.array([0, 1, 0, 1]))
 
 
 def test_scores_have_a_column_for_every_class():
     vectors = sparse.csr_matrix(np.array([[1, 0], [0, 1], [1, 0], [0, 1]], dtype=np.float32))
-    scores = score_classes(fit_classifier(vectors, np.array([1, 3, 1, 3]), 0.0), vectors[:2], 4)
+    scores = classification.score_classes(
+        classification.fit_classifier(vectors, np.array([1, 3, 1, 3]), 0.0), vectors[:2], 4
+    )
     assert np.isneginf(scores[:, [0, 2]]).all()
     assert (scores[:, 1] == -scores[:, 3]).all() and scores[0, 1] > 0 > scores[1, 1]
 
@@ -220,7 +198,7 @@ def test_scores_have_a_column_for_every_class():
 def test_colours_are_learned_and_unseen_classes_are_no_answer():
     train = images(images=[RED] * 5 + [BLUE] * 5, labels=np.array([0] * 5 + [1] * 5))
     test = images(images=[RED, BLUE, GREEN], labels=np.array([0, 1, 2]))
-    [over_images, over_classes] = run_linear_probe(model(), train, test, progress=silent)
+    [over_images, over_classes] = classification.run_linear_probe(model(), train, test, progress=silent)
     assert over_images[:3] == ("toy", "toy", 10)
     assert over_images[4:] == (3, 3, "images", 2 / 3, 2 / 3) and over_classes[6:] == ("classes", 2 / 3, 2 / 3)
 
@@ -229,13 +207,15 @@ def test_images_that_cannot_be_read_leave_their_labels(tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no picture")
     broken = str(tmp_path / "broken.png")
     found = images(images=[RED, broken, GREEN], labels=np.array([0, 1, 2]))
-    vectors, kept = encode_images(model(), found, 2, silent, OnError("skip"))
+    vectors, kept = classification.encode_images(model(), found, 2, silent, OnError("skip"))
     assert kept.images == [RED, GREEN] and kept.labels.tolist() == [0, 2]
     assert vectors.toarray() == pytest.approx(np.array([[1.0, 0, 0], [0, 1, 0]]))
     with pytest.raises(DataError, match="broken.png"):
-        encode_images(model(), found, 2, silent)
+        classification.encode_images(model(), found, 2, silent)
     with pytest.raises(DataError, match="toy: none of its 2 images can be read"):
-        encode_images(model(), images(images=[broken] * 2, labels=np.array([0, 1])), 2, silent, OnError("skip"))
+        classification.encode_images(
+            model(), images(images=[broken] * 2, labels=np.array([0, 1])), 2, silent, OnError("skip")
+        )
 
 
 def test_an_image_of_the_test_that_cannot_be_read_ends_it_before_the_search(tmp_path, monkeypatch):
@@ -246,7 +226,7 @@ def test_an_image_of_the_test_that_cannot_be_read_ends_it_before_the_search(tmp_
         "eval.analyses.classes.classification.find_exponent", lambda score: pytest.fail("the search began")
     )
     with pytest.raises(DataError, match="broken.png"):
-        run_linear_probe(model(), train, test)
+        classification.run_linear_probe(model(), train, test)
 
 
 def test_the_command_probes(tmp_path, monkeypatch):

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 import eval.coco
 from eval.image_text import choose_judgements
-from eval.measures.averages import HEADINGS
 from eval.measures.inputs import JudgementSource, RunCard
 from eval.measures.measure_runs import Subsets, measure_subsets
+from eval.measures.metrics import HEADINGS
 from eval.report.tables import build_caption_table
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UsageError
@@ -27,14 +27,10 @@ from lexvl_anserini.ground.records import Measurement
 @pytest.fixture
 def coco(tmp_path: Path) -> Path:
     """Two test images with five captions each, in Karpathy's layout; image and caption ids collide on purpose."""
+    captions = [[{"raw": f"caption {n}", "sentid": n} for n in range(start, start + 5)] for start in (0, 5)]
     images = [
-        {
-            "imgid": number,
-            "filename": f"{number}.jpg",
-            "split": "test",
-            "sentences": [{"raw": f"caption {5 * number + k}", "sentid": 5 * number + k} for k in range(5)],
-        }
-        for number in range(2)
+        {"imgid": number, "filename": f"{number}.jpg", "split": "test", "sentences": own}
+        for number, own in enumerate(captions)
     ]
     (tmp_path / "coco").mkdir()
     (tmp_path / "coco" / "dataset_coco.json").write_bytes(orjson.dumps({"dataset": "coco", "images": images}))
@@ -42,21 +38,15 @@ def coco(tmp_path: Path) -> Path:
 
 
 def write(path: Path, lists: dict[str, list[str]]) -> Path:
-    path.write_text(
-        "".join(
-            f"{topic} Q0 {doc_id} {rank} {10 - rank} t\n"
-            for topic, documents in lists.items()
-            for rank, doc_id in enumerate(documents, 1)
-        )
-    )
+    hits = [(topic, doc_id, rank) for topic, documents in lists.items() for rank, doc_id in enumerate(documents, 1)]
+    path.write_text("".join(f"{topic} Q0 {doc_id} {rank} {10 - rank} t\n" for topic, doc_id, rank in hits))
     return path
 
 
-def measured(coco: Path, run: Path, direction: str) -> dict[str, float]:
-    arguments = ["--run", str(run), "--data-dir", str(coco), "--direction", direction, "--format", "json"]
-    result = CliRunner().invoke(make_app(eval.coco.command), arguments)
-    assert result.exit_code == 0, result.output
-    return {row["measure"]: row["value"] for row in json.loads(result.stdout)}
+def measured(coco: Path, run: Path, direction: str, *options: str) -> dict[str, float]:
+    code, text = asked(coco, run, "--direction", direction, *options)
+    assert code == 0, text
+    return {row["measure"]: row["value"] for row in json.loads(text)}
 
 
 def test_text_to_image(coco, tmp_path):
@@ -121,10 +111,8 @@ def test_a_system_with_both_directions_gets_their_sum():
     cards = [RunCard(Path("a"), "vdr"), RunCard(Path("b"), "vdr"), RunCard(Path("c"), "other")]
     measured = [run("text-to-image", 0.5), run("image-to-text", 0.25), run("text-to-image", 0.1)]
     rows = build_caption_table(cards, measured).rows
-    assert [(row[0], row[1], row[-1]) for row in rows] == [
-        ("vdr", "coco/test text-to-image", "150.0"),
-        ("vdr", "coco/test image-to-text", "75.0"),
-        ("other", "coco/test text-to-image", "30.0"),
+    assert [(row[0], row[1].removeprefix("coco/test "), row[-1]) for row in rows] == [
+        *(("vdr", "text-to-image", "150.0"), ("vdr", "image-to-text", "75.0"), ("other", "text-to-image", "30.0")),
         ("vdr", "both directions", "225.0"),
     ]
 
@@ -140,12 +128,10 @@ def test_folds_are_searched_by_themselves(coco, tmp_path):
     lists = {str(caption): ["0", "1"] for caption in range(10)}
     run = write(tmp_path / "a.trec", lists)
     assert measured(coco, run, "text-to-image")["HitRate@1"] == 0.5
-    code, text = asked(coco, run, "--folds", "2", "--direction", "text-to-image")
-    assert code == 0 and {row["measure"]: row["value"] for row in json.loads(text)}["HitRate@1"] == 1
+    assert measured(coco, run, "text-to-image", "--folds", "2")["HitRate@1"] == 1
     captions = write(tmp_path / "b.trec", {"0": [*map(str, range(10))], "1": [*map(str, range(10))]})
     assert measured(coco, captions, "image-to-text")["HitRate@5"] == 0.5
-    code, text = asked(coco, captions, "--folds", "2", "--direction", "image-to-text")
-    assert {row["measure"]: row["value"] for row in json.loads(text)}["HitRate@1"] == 1
+    assert measured(coco, captions, "image-to-text", "--folds", "2")["HitRate@1"] == 1
     assert "2 images, fewer than 3 folds" in asked(coco, run, "--folds", "3", "--direction", "text-to-image")[1]
     assert "--results keeps" in asked(coco, run, "--folds", "2", "--results", str(tmp_path / "r"))[1]
 
@@ -154,12 +140,11 @@ def test_only_the_first_captions_count(coco, tmp_path):
     """The fifth caption of each image finds the other image; without it all are right."""
     run = write(tmp_path / "a.trec", {str(c): [str((c // 5) ^ (c % 5 == 4))] for c in range(10)})
     assert measured(coco, run, "text-to-image")["HitRate@1"] == pytest.approx(0.8)
-    code, text = asked(coco, run, "--captions", "4", "--direction", "text-to-image")
-    assert code == 0 and {row["measure"]: row["value"] for row in json.loads(text)}["HitRate@1"] == 1
+    assert measured(coco, run, "text-to-image", "--captions", "4")["HitRate@1"] == 1
     # As documents they are left out too: image 1 finds caption 9 first, which does not count, then caption 5.
     run = write(tmp_path / "b.trec", {"0": ["0"], "1": ["9", "0", "5"]})
-    values = {n: json.loads(asked(coco, run, "--captions", n, "--direction", "image-to-text")[1]) for n in ("4", "5")}
-    assert [{row["measure"]: row["value"] for row in values[n]}["RR@10"] for n in ("4", "5")] == [0.75, 1]
+    values = [measured(coco, run, "image-to-text", "--captions", count)["RR@10"] for count in ("4", "5")]
+    assert values == [0.75, 1]
 
 
 def test_lists_that_are_too_short_for_a_fold(coco, tmp_path):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-import subprocess
-import sys
+import re
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -17,16 +16,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval.measures.metrics import (
+    ALIASES,
+    MEASURES,
+    Definition,
+    Measure,
     check_levels,
     evaluate,
     judgements,
     load_ranx_metrics,
     mean,
     means,
+    parse_measure,
+    parse_measures,
     report_compilation,
     select_topics,
 )
-from eval.measures.names import ALIASES, MEASURES, Definition, Measure, parse_measure, parse_measures
 from eval.measures.ties import collect_relevant, sort_strictly
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
@@ -45,32 +49,15 @@ def qrels_of(text: str) -> list[Qrel]:
     return [Qrel(q, d, int(r)) for q, d, r in (line.split() for line in text.strip().splitlines())]
 
 
-QRELS = qrels_of("""
-    1 a 2
-    1 b 1
-    1 c 0
-    1 z 1
-    2 a 1
-    3 a 0
-    4 x 1
-""")
-RUN = run_of("""
-    1 c 1 9
-    1 a 2 8
-    1 q 3 8
-    1 b 4 1
-    2 b 1 5
-    2 c 2 4
-    3 a 1 3
-    9 a 1 3
-""")
+QRELS = qrels_of("1 a 2\n1 b 1\n1 c 0\n1 z 1\n2 a 1\n3 a 0\n4 x 1")
+RUN = run_of("1 c 1 9\n1 a 2 8\n1 q 3 8\n1 b 4 1\n2 b 1 5\n2 c 2 4\n3 a 1 3\n9 a 1 3")
 # Topic 1 ranks c(0) a(2) q(unjudged) b(1) and misses z; 2 finds nothing; 3 has nothing relevant; 4 is not in the run.
 DCG_1 = 2 / math.log2(3) + 1 / math.log2(5)
 IDEAL_1 = 2 + 1 / math.log2(3) + 1 / 2
 BY_HAND = {
     "nDCG": DCG_1 / IDEAL_1,
     "nDCG@10": DCG_1 / IDEAL_1,
-    "nDCG@2": (2 / math.log2(3)) / (2 + 1 / math.log2(3)),
+    "nDCG@2": 2 / math.log2(3) / (2 + 1 / math.log2(3)),
     "RR": 1 / 2,
     "RR@1": 0,
     "RR@2": 1 / 2,
@@ -114,9 +101,7 @@ def test_negative_relevance_is_not_relevant_and_costs_nothing():
     qrels = qrels_of("1 spam -2\n1 a 1")
     run = run_of("1 spam 1 2\n1 a 2 1")
     assert means(evaluate(run, qrels, ["nDCG@10", "RR"])) == pytest.approx({"nDCG@10": 1 / math.log2(3), "RR": 1 / 2})
-
-
-def test_a_topic_of_negative_judgements_only_counts_0():
+    # A topic of negative judgements only counts 0.
     rows = means(evaluate(run_of("1 a 1 2\n2 a 1 2"), qrels_of("1 a -1\n2 a 1"), ["nDCG@10", "AP", "Recall@5"]))
     assert rows == {"nDCG@10": 1 / 2, "AP": 1 / 2, "Recall@5": 1 / 2}
 
@@ -151,10 +136,7 @@ def test_trec_eval_reads_scores_as_float32_and_breaks_ties_by_doc_id_descending(
     run = run_of("1 a 1 16777217\n1 b 2 16777216\n1 c 3 1")
     assert sort_strictly(run) == sort_strictly(run[::-1]) == {"1": ["a", "b", "c"]}
     assert sort_strictly(run, ties="trec_eval") == {"1": ["b", "a", "c"]}
-
-
-def test_doc_ids_are_ordered_by_code_point():
-    run = run_of("1 \U0001f600 1 5\n1 \uff5e 1 5\n1 é 1 5\n1 z 1 5")
+    run = run_of("1 \U0001f600 1 5\n1 \uff5e 1 5\n1 é 1 5\n1 z 1 5")  # ids are ordered by code point
     assert sort_strictly(run) == {"1": ["z", "é", "\uff5e", "\U0001f600"]}
 
 
@@ -170,10 +152,8 @@ def test_doc_ids_are_ordered_by_code_point():
     ],
 )
 def test_bad_input_is_refused_in_one_line(run: str, qrels: str, message: str):
-    with pytest.raises(DataError) as error:
+    with pytest.raises(DataError, match=f"^.*{message}.*$"):
         evaluate(run_of(run), qrels_of(qrels), ["AP"], name="toy", dataset="hand")
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -210,10 +190,8 @@ def test_each_measure_has_its_own_level_of_relevance():
         abs=1e-12,
     )  # fmt: skip
     # --relevance-level is for the others.
-    assert means(evaluate(RUN, QRELS, ["AP(rel=1)", "AP"], relevance_level=2)) == {
-        "AP(rel=1)": rows["AP"],
-        "AP(rel=2)": rows["AP(rel=2)"],
-    }
+    both = means(evaluate(RUN, QRELS, ["AP(rel=1)", "AP"], relevance_level=2))
+    assert both == {"AP(rel=1)": rows["AP"], "AP(rel=2)": rows["AP(rel=2)"]}
     assert parse_measures(["AP", "AP(rel=2)", "nDCG"], 2) == (Measure("AP", None, 2), Measure("nDCG"))
 
 
@@ -236,12 +214,8 @@ def test_a_level_that_no_document_has():
     ],
 )
 def test_unreadable_measures(name: str, message: str):
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(UsageError, match=re.escape(message)):
         parse_measure(name)
-    assert message in str(error.value)
-
-
-def test_no_measure_and_unknown_ties():
     with pytest.raises(UsageError, match="no measure given"):
         evaluate(RUN, QRELS, [])
     with pytest.raises(UnknownName, match="did you mean 'trec_eval'"):
@@ -253,10 +227,10 @@ ORACLE = {
     "nDCG@3": ("ndcg_cut.3", "ndcg_cut_3", None),
     "nDCG@10": ("ndcg_cut.10", "ndcg_cut_10", None),
     "nDCG": ("ndcg", "ndcg", None),
-    "RR": ("recip_rank", "recip_rank", None),
-    "RR@2": ("recip_rank", "recip_rank", 2),
     "AP": ("map", "map", None),
     "AP@3": ("map_cut.3", "map_cut_3", None),
+    "RR": ("recip_rank", "recip_rank", None),
+    "RR@2": ("recip_rank", "recip_rank", 2),
     "Recall@3": ("recall.3", "recall_3", None),
     "HitRate@2": ("success.2", "success_2", None),
     "P@3": ("P.3", "P_3", None),
@@ -394,10 +368,3 @@ def test_ranx_has_the_functions_that_are_loaded_past_its_package():
         assert function, f"this version of ranx has no ranx.metrics.{name}; MEASURES needs another function"
         parameters = list(inspect.signature(getattr(function, "py_func", function)).parameters)
         assert parameters[:3] == ["qrels", "run", "k"], f"ranx.metrics.{name} has other parameters: {parameters}"
-
-
-def test_importing_the_measures_loads_nothing_heavy():
-    heavy = "{'ranx', 'numba', 'pandas', 'torch', 'faiss', 'jnius'}"
-    modules = "eval, eval.measures.metrics"
-    code = f"import sys, {modules}; found = {heavy} & set(sys.modules); sys.exit(str(found) if found else 0)"
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -16,13 +16,8 @@ from embedding_tables import write_embeddings
 from tiny_encoders import WORDPIECES, made_stair
 from typer.testing import CliRunner
 
+from eval.analyses.classes import classification as classes
 from eval.analyses.classes.class_sets import CLASS_SETS, load_labelled
-from eval.analyses.classes.classification import (
-    build_lexical_space,
-    measure_accuracies,
-    measure_class_words,
-    rank_images,
-)
 from eval.measures.metrics import evaluate, means
 from eval.measures.result_files import read_results
 from eval.reproduce import command
@@ -31,10 +26,10 @@ from eval.reproduction.matrix import TablePlan, make_plan
 from eval.reproduction.prepared import find_weights, is_file_name, prepare, select_document_options, write_remarks
 from eval.reproduction.published import PublishedCell, PublishedSystem, load_published_tables, read_tables
 from eval.reproduction.quantities import PRIVATE, Quantity, combine_parts, list_parts
+from eval.reproduction.retrieval import choose_images
 from eval.reproduction.rows import Finding, RowPart, Workplace, list_rows, parse_assignments
 from eval.reproduction.sources import COLLECTIONS, DIGESTS, DOCUMENT_COSTS, FILES, IMAGE_SETS, UNCONFIRMED
 from eval.reproduction.tables import check_agreement, read_record, reproduce_cell, reproduce_rows
-from eval.reproduction.vectors import choose_images
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
 from lexvl_anserini.data.dataset import load_dataset
@@ -123,11 +118,8 @@ def test_a_row_has_one_part_per_run():
 def test_names_may_have_equals_signs():
     known = {"VDR k=32", "VDR k=3", "a/b"}
     assert parse_assignments(["VDR k=32=x=y", "a/b=c"], known, "--checkpoint") == {"VDR k=32": "x=y", "a/b": "c"}
-    for wrong, message in (
-        (["VDR=x"], "expected NAME=VALUE with a name of the selected tables: VDR k=3, VDR k=32, a/b"),
-        (["a/b="], "no value after 'a/b'"),
-        (["a/b=x", "a/b=y"], "two values for 'a/b'"),
-    ):
+    expected = "expected NAME=VALUE with a name of the selected tables: VDR k=3, VDR k=32, a/b"
+    for wrong, message in ((["VDR=x"], expected), (["a/b="], "no value"), (["a/b=x", "a/b=y"], "two values")):
         with pytest.raises(UsageError, match=message):
             parse_assignments(wrong, known, "--checkpoint")
 
@@ -195,13 +187,9 @@ def test_rows_that_differ_in_their_queries_share_documents(tmp_path):
     names = [prepare(next(row.parts()), place).names for row in rows.values()]
     assert {name.documents for name in names} == {"beir-msmarco-dev.vdr.vdr-msmarco"}
     assert len({name.run for name in names}) == 7
-    assert select_document_options("svdr", {"mode": "alpha"}) == {"mode": "alpha"}, (
-        "documents of svdr are bags by default"
-    )
-    assert select_document_options("vdr", {"mode": "beta", "topk": "8", "query_topk": "9"}) == {
-        "mode": "beta",
-        "topk": "8",
-    }
+    assert select_document_options("svdr", {"mode": "alpha"}) == {"mode": "alpha"}, "bags are documents of svdr"
+    beta = {"mode": "beta", "topk": "8"}
+    assert select_document_options("vdr", {**beta, "query_topk": "9"}) == beta
     limited = prepare(next(rows["VDR k=32"].parts()), Workplace(tmp_path, limit=5)).names
     assert limited.run == "beir-msmarco-dev.first-5.vdr.vdr-msmarco.query_topk-32"
 
@@ -231,9 +219,8 @@ def test_a_cell_in_percent_and_as_it_is():
     assert reproduce_cell(cell(46.0), [found])[7:10] == (pytest.approx(46.12), pytest.approx(0.12), "agrees")
     assert reproduce_cell(cell(0.4612, 4, "1"), [found])[7:10] == (0.4612, 0, "agrees")
     assert reproduce_cell(cell(0.457, 3, "1"), [found]).verdict == "differs"
-    assert reproduce_cell(cell(46.0)._replace(tolerance=0.1), [found]).verdict == "differs", (
-        "a stated tolerance decides"
-    )
+    stated = cell(46.0)._replace(tolerance=0.1)
+    assert reproduce_cell(stated, [found]).verdict == "differs", "a stated tolerance decides"
     six = [Finding({"R@1": 0.1, "R@5": 0.2, "R@10": 0.3}, 0.001)] * 6
     sums = [reproduce_cell(cell(value, quantity="captions coco/test rsum"), six).verdict for value in (120.6, 120.7)]
     assert sums == ["agrees", "differs"], "a sum has the tolerance of its parts"
@@ -301,9 +288,8 @@ def test_other_weights_and_parts_are_not_compared(data, tmp_path):
     line = ["vdr-table4", "--rows", "VDR k=32", "--data-dir", data, "--output", tmp_path / "out"]
     code, text, said = call(*line, "--checkpoint", f"{VDR}=minilm", "--limit", 3)
     assert code == 0 and "not compared (other weights, --limit 3)" in text
-    assert (tmp_path / "out/runs/beir-scifact-test.first-3.vdr.minilm.query_topk-32.qrels").read_text() == (
-        "q1 0 d2 1\nq1 0 d4 1\nq2 0 d3 1\n"
-    )
+    judged = (tmp_path / "out/runs/beir-scifact-test.first-3.vdr.minilm.query_topk-32.qrels").read_text()
+    assert judged == "q1 0 d2 1\nq1 0 d4 1\nq2 0 d3 1\n"
 
 
 def test_first_documents_are_scored_again(data, golden, tmp_path):
@@ -366,15 +352,10 @@ def test_what_is_no_record_is_named(tmp_path):
             read_record(tmp_path / "record.json")
 
 
-# --- this project's own numbers ---------------------------------------------------------------------------------------
-
-
 def test_a_table_of_other_systems_has_empty_results(tmp_path):
     results = tmp_path / "cells.jsonl"
-    others = next(
-        table for table in TABLES.values() if list_rows(table) and not any(r.is_ours for r in list_rows(table))
-    )
-    assert call(others.name, "--output", tmp_path / "out", "--results", results)[0] == 0
+    others = next(name for name, table in TABLES.items() if {row.is_ours for row in list_rows(table)} == {False})
+    assert call(others, "--output", tmp_path / "out", "--results", results)[0] == 0
     assert results.read_bytes() == b""
 
 
@@ -403,10 +384,10 @@ def test_images_are_classified(golden, tmp_path):
     cells = {cell["quantity"]: cell for cell in json.loads(text)}
     model = load_encoder("stair", str(weights), device="cpu", prompt="")
     found = load_labelled(str(things))
-    expected = measure_accuracies("stair", found, rank_images(model, found))[0].top_1
+    expected = classes.measure_accuracies("stair", found, classes.rank_images(model, found))[0].top_1
     assert cells["zero-shot cifar100 top-1"]["measured"] == pytest.approx(100 * expected)
     assert cells["linear-probe cifar100 top-1"]["measured"] == 100, "red and blue are easily told apart"
-    own = measure_class_words("stair", build_lexical_space(model, 32), found)[0]
+    own = classes.measure_class_words("stair", classes.build_lexical_space(model, 32), found)[0]
     assert cells["words cifar100 top-100"]["measured"] == pytest.approx(100 * own.top_100)
     assert cells["zero-shot imagenet top-1"]["reason"] == "missing: imagenet"
     assert cells["words cifar100 top-1"]["reason"] == "other weights"
@@ -444,10 +425,8 @@ def test_published_runs_come_out_to_the_last_digit(tmp_path):
     (tmp_path / "theirs/one.txt").write_text("q1 Q0 d1 1 9 x\nq1 Q0 d2 2 9 x\n")
     place = Workplace(tmp_path / "out", data_dir=str(tmp_path))
     one, other = reproduce_rows(list_rows(table), place)
-    assert [(cell.published, round(cell.measured, 4), cell.verdict) for cell in one] == [
-        (0.5, 0.5, "agrees"),
-        (0.6309, 0.6309, "agrees"),
-    ]
+    assert [(cell.published, round(cell.measured, 4)) for cell in one] == [(0.5, 0.5), (0.6309, 0.6309)]
+    assert {cell.verdict for cell in one} == {"agrees"}
     assert {(cell.verdict, cell.reason) for cell in other} == {("skipped", "missing: theirs/other.txt")}
     [stored] = read_results(tmp_path / "out/results")
     assert (stored.system, stored.dataset, stored.ties) == ("one", "beir/scifact/test", "trec_eval")
@@ -482,26 +461,20 @@ tables:
 def test_the_weights_of_an_image_come_out(shared, golden, tmp_path):
     """Image 7 of stored vectors by the reference's head: the reference's own weights agree, and another's differ."""
     arrays = np.load(shared / "golden/d2s/head.npz")
-    vectors = write_embeddings(
-        tmp_path / "vectors",
-        {"2": arrays["dense_imgs"][0], "7": arrays["dense_imgs"][1]},
-        {"1": arrays["dense_texts"][0]},
-    )
+    images = dict(zip(("2", "7"), arrays["dense_imgs"], strict=False))
+    vectors = write_embeddings(tmp_path / "vectors", images, {"1": arrays["dense_texts"][0]})
     tokenizer, name = golden / WORDPIECES, "lsr42/d2s_mscoco-blip-dense_q_reg_0.001_d_reg_0.001"
-    terms = load_encoder(
-        "d2s", str(shared / "golden/d2s/ckpt"), tokenizer=str(tokenizer), device="cpu"
-    ).vocabulary.terms
+    head = load_encoder("d2s", str(shared / "golden/d2s/ckpt"), tokenizer=str(tokenizer), device="cpu")
+    terms = head.vocabulary.terms
     heaviest = [n for n in np.argsort(-arrays["img_full"][1]) if re.fullmatch("[a-z]+", terms[n])][:5]
     printed = [f"{terms[n]} {arrays['img_full'][1][n]:.4f}" for n in heaviest] + [f"{terms[n]} 9.0000" for n in (60,)]
-    (tmp_path / "paper.yaml").write_text(
-        WEIGHTS_OF_AN_IMAGE.format(terms=json.dumps(", ".join(printed)), tokenizer=tokenizer, vectors=vectors)
-    )
+    text = WEIGHTS_OF_AN_IMAGE.format(terms=json.dumps(", ".join(printed)), tokenizer=tokenizer, vectors=vectors)
+    (tmp_path / "paper.yaml").write_text(text)
     [table] = read_tables(tmp_path / "paper.yaml")
     place = Workplace(tmp_path / "out", checkpoints={name: str(shared / "golden/d2s/ckpt")}, as_published=True)
     [cells] = reproduce_rows(list_rows(table), place)
-    assert [(cell.verdict, cell.reason) for cell in cells] == [("agrees", "--as-published")] * 5 + [
-        ("differs", "--as-published")
-    ]
+    assert [cell.verdict for cell in cells] == ["agrees"] * 5 + ["differs"]
+    assert {cell.reason for cell in cells} == {"--as-published"}
     assert make_plan(table, place).runs == 6 and make_plan(TABLES["d2s-readme"], place).runs == 20
 
 
@@ -527,14 +500,17 @@ def test_every_table_has_a_plan(bare):
     assert all(min(plan.runs, plan.own, plan.later, plan.others) >= 0 for plan in found)
     by_name = {plan.table: plan for plan in found}
     assert by_name["vdr-table4"].runs == 98 and by_name["vdr-table4"].others == 24
-    assert {need.name for need in by_name["vdr-table4"].lacking} == {
+    lacking = {name: {n.name for n in plan.needs if n.public and not n.here} for name, plan in by_name.items()}
+    assert lacking["vdr-table4"] == {
         VDR,
         *(d for d in COLLECTIONS if "quora" not in d and "limit" not in d and d.startswith("beir")),
     }
     assert by_name["stair-table1"][3:7] == (4, 2, 0, 0) and not by_name["stair-table1"].needs
-    assert by_name["stair-table9"].own == 3 and not by_name["stair-table9"].lacking, "nobody publishes what it needs"
+    assert by_name["stair-table9"].own == 3 and not lacking["stair-table9"], "nobody publishes what it needs"
     free = ("trec-runs-dl19", "trec-runs-covid", "d2s-readme")
-    assert all(plan.bytes and plan.seconds for plan in found if plan.runs and plan.lacking and plan.table not in free)
+    assert all(
+        plan.bytes and plan.seconds for plan in found if plan.runs and lacking[plan.table] and plan.table not in free
+    )
 
 
 def test_what_is_here_is_seen(data):
@@ -562,10 +538,8 @@ def test_facts_cover_what_is_run():
     assert IMAGE_SETS.keys() == CLASS_SETS.keys()
     checkpoints = {part.system.find_checkpoint_name(part.data) for part in parts}
     assert {name for name in checkpoints if is_file_name(name)} == FILES.keys()
-    known = {f"beir/{name}" for name in BEIR_ARCHIVES}
-    assert all(
-        ("BEIR's archive" in COLLECTIONS[data].origin) == (data.rpartition("/")[0] in known) for data in COLLECTIONS
-    )
+    archived = {data for data, collection in COLLECTIONS.items() if "BEIR's archive" in collection.origin}
+    assert archived == {data for data in COLLECTIONS if data.rpartition("/")[0] in {f"beir/{n}" for n in BEIR_ARCHIVES}}
 
 
 # --- the command, the scripts, the page -------------------------------------------------------------------------------
@@ -634,6 +608,13 @@ def start(folder: Path, script: str, *options: str, **variables: str) -> subproc
     return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
+def copy_script(folder: Path, script: str, setup: str = "") -> None:
+    """A script of `runs/` beside a set-up of ours."""
+    (folder / "runs").mkdir()
+    (folder / "runs/setup.sh").write_text(setup)
+    (folder / "runs" / script).write_text((ROOT / "runs" / script).read_text())
+
+
 def echo(*programs: Path) -> None:
     """Programs that print their arguments."""
     for program in programs:
@@ -643,9 +624,8 @@ def echo(*programs: Path) -> None:
 
 def test_scripts_call_the_command(tmp_path):
     """With a set-up that does nothing, and the command that prints how it is called."""
-    (tmp_path / "runs").mkdir()
-    for path in (ROOT / "runs").glob("*.sh"):
-        (tmp_path / "runs" / path.name).write_text("" if path.name == "setup.sh" else path.read_text())
+    copy_script(tmp_path, "reproduce.sh")
+    (tmp_path / "runs/vdr-table4.sh").write_text((ROOT / "runs/vdr-table4.sh").read_text())
     (tmp_path / "lexvl").write_text('#!/bin/sh\necho "$PWD:" "$@"\n')
     (tmp_path / "lexvl").chmod(0o755)
     done = start(tmp_path, "vdr-table4.sh", "--dry-run", "--rows", "VDR k=*", PATH=f"{tmp_path}:/usr/bin:/bin")
@@ -653,9 +633,7 @@ def test_scripts_call_the_command(tmp_path):
 
 
 def test_a_dry_run_installs_nothing(tmp_path):
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs/reproduce.sh").write_text((ROOT / "runs/reproduce.sh").read_text())
-    (tmp_path / "runs/setup.sh").write_text(f'PATH={tmp_path}:$PATH; echo "set up $1"\n')
+    copy_script(tmp_path, "reproduce.sh", f'PATH={tmp_path}:$PATH; echo "set up $1"\n')
     started = partial(start, tmp_path, "reproduce.sh", "vdr-table4")
     done = started("--dry-run")
     assert (done.returncode, done.stdout) == (1, "") and "a dry run installs nothing" in done.stderr
@@ -666,9 +644,7 @@ def test_a_dry_run_installs_nothing(tmp_path):
 
 
 def test_the_regressions_name_their_tables_and_the_users_pool(tmp_path):
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs/regressions.sh").write_text((ROOT / "runs/regressions.sh").read_text())
-    (tmp_path / "runs/setup.sh").write_text(f"PATH={tmp_path}:$PATH\n")
+    copy_script(tmp_path, "regressions.sh", f"PATH={tmp_path}:$PATH\n")
     echo(tmp_path / "lexvl", tmp_path / "python")
     (tmp_path / "data/beir/msmarco-dl19-pool").mkdir(parents=True)
     started = partial(start, tmp_path, "regressions.sh", HOME=str(tmp_path))
@@ -682,8 +658,7 @@ def test_the_regressions_name_their_tables_and_the_users_pool(tmp_path):
 
 
 def test_a_script_of_its_own_knows_its_options_before_it_installs(tmp_path):
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs/beir-small.sh").write_text((ROOT / "runs/beir-small.sh").read_text())
+    copy_script(tmp_path, "beir-small.sh")
     for options in (["--dry-run"], ["--data-dir"], ["--data-dir", "a", "--dry-run"]):
         done = start(tmp_path, "beir-small.sh", *options)
         assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("usage: ")

@@ -17,17 +17,8 @@ from shard_folders import write_shards
 from typer.testing import CliRunner
 
 import lexvl_anserini.searching.shared_terms
-from eval.report import strips
-from eval.report.answers import (
-    SIDE,
-    make_item,
-    make_query_strips,
-    make_run_strips,
-    read_hits,
-    resolve_corpus,
-    sample_queries,
-    with_maps,
-)
+from eval.report import answers, strips
+from eval.report.answers import make_item, make_query_strips, make_run_strips, read_hits, sample_queries, with_maps
 from eval.report.strips import (
     Cell,
     Item,
@@ -91,13 +82,9 @@ def test_a_sheet_is_as_wide_as_its_widest_strip():
     assert [sheet.top(0), sheet.top(1)] == [24, 24 + sheet.strip]
     assert [sheet.left(1), sheet.left(5)] == [24 + 202 + 14, 24 + 202 + 14 + 4 * 270]
     assert sheet.left(5) + 256 + 24 == sheet.width
-
-
-def test_the_legend_says_what_the_sheet_has():
     plain, judged = [strip(cell(RED))], [strip(cell(RED)), strip(cell(BLUE, relevant=True))]
-    assert strips.write_legend(plain, maps=False) == strips.LEGEND
-    assert strips.write_legend(judged, maps=False) == strips.JUDGED + strips.LEGEND
-    assert strips.write_legend(plain, maps=True) == strips.LEGEND + strips.MAPPED
+    legends = strips.LEGEND, strips.JUDGED + strips.LEGEND, strips.LEGEND + strips.MAPPED
+    assert tuple(write_legend(*given) for given in ((plain, False), (judged, False), (plain, True))) == legends
 
 
 def test_pictures_frames_and_bars_are_where_the_layout_says(tmp_path):
@@ -121,12 +108,6 @@ def test_pictures_frames_and_bars_are_where_the_layout_says(tmp_path):
     assert not near(seen[below + 29, sheet.left(1) + longest // 3 + 2], bar)
 
 
-def test_a_strip_without_hits_and_a_hit_without_terms(tmp_path):
-    empty = drawn(tmp_path, strip())
-    assert (empty < 200).any(), "the query and what is said of its hits"
-    assert drawn(tmp_path, strip(cell(terms=(), own=(), score=0.0))).shape[0] > 256
-
-
 def test_the_same_strips_are_the_same_bytes_whatever_the_users_settings(tmp_path):
     shown = [strip(cell(relevant=True), cell(BLUE, item=Item("c", None, "two boats — zwei Boote ⛵")))]
     draw_sheet(shown, tmp_path / "a.png", 5)
@@ -138,17 +119,18 @@ def test_the_same_strips_are_the_same_bytes_whatever_the_users_settings(tmp_path
 
 
 def test_few_colours_keep_a_rare_one():
+    def converted(pixels):
+        out = io.BytesIO()
+        Image.fromarray(pixels).save(out, "PNG")
+        return np.asarray(Image.open(io.BytesIO(convert_colours(out.getvalue()))).convert("RGB")).astype(int)
+
     picture = np.random.default_rng(3).integers(110, 140, (256, 256, 3), dtype=np.uint8)
     picture[:4, :4] = (128, 0, 128)
-    out = io.BytesIO()
-    Image.fromarray(picture).save(out, "PNG")
-    few = np.asarray(Image.open(io.BytesIO(convert_colours(out.getvalue()))).convert("RGB")).astype(int)
+    few = converted(picture)
     assert len(np.unique(few.reshape(-1, 3), axis=0)) <= 256
     assert np.abs(few[0, 0] - (128, 0, 128)).max() < 16
     photo = np.random.default_rng(3).integers(0, 255, (256, 256, 3), dtype=np.uint8)
-    out = io.BytesIO()
-    Image.fromarray(photo).save(out, "PNG")
-    assert (np.asarray(Image.open(io.BytesIO(convert_colours(out.getvalue())))) == photo).all(), "photos keep theirs"
+    assert (converted(photo) == photo).all(), "photos keep theirs"
 
 
 # --- text -----------------------------------------------------------------------------------------------------------
@@ -162,9 +144,7 @@ def test_lines_are_as_wide_as_they_may_be():
     for line, after in zip(lines, lines[1:], strict=False):
         assert measure_text(f"{line} {after.split()[0]}", 24) > 200
     assert wrap_text("", 200, 24, 3) == []
-
-
-def test_a_text_with_more_lines_ends_in_an_ellipsis():
+    # A text with more lines ends in an ellipsis.
     text = "one two three four five six seven eight nine ten eleven twelve"
     whole = wrap_text(text, 120, 24, 99)
     cut = wrap_text(text, 120, 24, 2)
@@ -197,6 +177,8 @@ def test_a_long_query_stays_in_its_strip(tmp_path):
     sheet = compute_layout([strip(cell())], 2)
     between = seen[sheet.top(0) + sheet.content + 4 : sheet.top(1) - strips.SPACE * 6 // 10 - 2, : strips.QUERY]
     assert (between == 255).all()
+    assert (drawn(tmp_path, strip()) < 200).any(), "without hits: the query and what is said of them"
+    assert drawn(tmp_path, strip(cell(terms=(), own=(), score=0.0))).shape[0] > 256, "a hit without terms"
 
 
 # --- what is shown --------------------------------------------------------------------------------------------------
@@ -241,18 +223,17 @@ def manifest_of(direction: str, split: str = "test") -> Manifest:
 
 @pytest.mark.parametrize(
     ("about", "told"),
-    [
-        (manifest_of("image-to-text"), "a run over text-to-image, but the index is of image-to-text"),
-        (manifest_of("text-to-image", "val"), "a run over test, but the index is of val"),
-    ],
+    [(manifest_of("image-to-text"), "the index is of image-to-text"), (manifest_of("text-to-image", "val"), "of val")],
 )
 def test_a_run_over_another_index_is_refused(tmp_path, monkeypatch, about, told):
     run = write_run_lines(tmp_path / "r.trec", "q1 Q0 a 1 9 t")
-    assert resolve_corpus(run, about, None).direction == about.corpus.ref.direction, "without a manifest, the index's"
+    assert answers.resolve_corpus(run, about, None).direction == about.corpus.ref.direction, (
+        "without a manifest, the index's"
+    )
     known = SimpleNamespace(corpus=CorpusRef("demo", "test", direction="text-to-image"))
     monkeypatch.setattr("eval.report.answers.describe_run", lambda path: known)
     with pytest.raises(UsageError, match=told):
-        resolve_corpus(run, about, None)
+        answers.resolve_corpus(run, about, None)
 
 
 # --- from an index --------------------------------------------------------------------------------------------------
@@ -295,10 +276,8 @@ def test_topics_hits_and_their_terms(tmp_path, index, caplog):
     [only] = make_run_strips(DATASET, index, ToySheet(), run, ["q1"], 1)
     assert len(only.cells) == 1 and only.rank_note == "relevant at rank 2", "also of a hit that is not shown"
     draw_sheet([first, second], tmp_path / "sheet.png", 5)
-    assert (
-        Image.open(tmp_path / "sheet.png").width
-        == compute_layout([first], 5, strips.write_legend([first], maps=False)).width
-    )
+    width = compute_layout([first], 5, write_legend([first], maps=False)).width
+    assert Image.open(tmp_path / "sheet.png").width == width
 
 
 def test_queries_that_were_typed(tmp_path, index):
@@ -326,17 +305,11 @@ def test_scores_of_another_index_are_told(tmp_path, index, caplog):
     assert "1 of 1 documents have another score there (d1: 99, here 10)" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("line", "asked", "told"),
-    [
-        ("q1 Q0 elsewhere 1 9 t", "q1", "'elsewhere' is not in toy/test; another dataset's run?"),
-        ("q9 Q0 d1 1 9 t", "q9", "'q9' is not in toy/test; another dataset's run?"),
-    ],
-)
-def test_runs_of_another_data_set(tmp_path, index, line, asked, told):
-    run = write_run_lines(tmp_path / "r.trec", line)
-    with pytest.raises(DataError, match=told):
-        make_run_strips(DATASET, index, ToySheet(), run, [asked], 5)
+@pytest.mark.parametrize(("query_id", "doc_id", "missing"), [("q1", "elsewhere", "elsewhere"), ("q9", "d1", "q9")])
+def test_runs_of_another_data_set(tmp_path, index, query_id, doc_id, missing):
+    run = write_run_lines(tmp_path / "r.trec", f"{query_id} Q0 {doc_id} 1 9 t")
+    with pytest.raises(DataError, match=f"'{missing}' is not in toy/test; another dataset's run?"):
+        make_run_strips(DATASET, index, ToySheet(), run, [query_id], 5)
 
 
 def colours(grid=2):
@@ -367,10 +340,9 @@ def test_colours_stay_where_the_shared_terms_are():
 
 
 def test_a_large_image_is_made_smaller():
-    [strip] = with_maps(
-        [Strip(Item("q", None, "red"), (hit(painted(3000, 1500, red=(0, 0, 9, 9)), "red"),))], colours()
-    )
-    assert strip.cells[0].item.image.size == (SIDE, SIDE // 2)
+    large = hit(painted(3000, 1500, red=(0, 0, 9, 9)), "red")
+    [strip] = with_maps([Strip(Item("q", None, "red"), (large,))], colours())
+    assert strip.cells[0].item.image.size == (answers.SIDE, answers.SIDE // 2)
 
 
 def test_texts_have_no_maps():

@@ -31,15 +31,15 @@ def printed(*arguments: str, **place: Path) -> str:
 SAME = """
 import importlib, pickle, sys
 {imports}
-names = ["", ".measures", ".measures.names", ".score", ".analyses.classes.labelled"]
+names = ["", ".measures", ".measures.metrics", ".score", ".analyses.classes.labelled"]
 for name in names:
     ours = importlib.import_module("lexvl_eval" + name)
     assert ours is importlib.import_module("eval" + name) is sys.modules["eval" + name], name
     assert ours.__name__ == ours.__spec__.name == "lexvl_eval" + name, ours.__spec__
     assert importlib.util.find_spec("eval" + name).origin == ours.__file__
-import eval, lexvl_eval.measures.names
-assert eval.measures.names is lexvl_eval.measures.names
-assert b"lexvl_eval" in pickle.dumps(lexvl_eval.measures.names.Measure)
+import eval, lexvl_eval.measures.metrics
+assert eval.measures.metrics is lexvl_eval.measures.metrics
+assert b"lexvl_eval" in pickle.dumps(lexvl_eval.measures.metrics.Measure)
 assert importlib.util.find_spec("eval.nothing") is None
 """
 
@@ -47,8 +47,8 @@ assert importlib.util.find_spec("eval.nothing") is None
 @pytest.mark.parametrize(
     ("options", "imports"),
     [
-        ((), "import eval.measures.names, lexvl_eval.score"),
-        ((), "from lexvl_eval.measures import names; from eval import score"),
+        ((), "import eval.measures.metrics, lexvl_eval.score"),
+        ((), "from lexvl_eval.measures import metrics; from eval import score"),
         ((), "import lexvl_plugins.photos.demo"),
         ((), "import runpy; sys.argv[1:] = ['--help']; runpy.run_module('eval.beir')"),
         # `-S` leaves out the finder of an editable installation: the checkout is not installed.
@@ -61,7 +61,7 @@ def test_a_module_is_one_in_whatever_order_its_names_are_imported(options: tuple
 
 SPAWNED = """
 import multiprocessing
-from eval.measures.names import parse_measure
+from eval.measures.metrics import parse_measure
 
 if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -72,7 +72,7 @@ if __name__ == "__main__":
 
 def test_objects_go_to_spawned_processes_and_come_back(tmp_path: Path) -> None:
     (tmp_path / "spawned.py").write_text(SPAWNED)
-    assert printed(str(tmp_path / "spawned.py"), first=ROOT) == "True lexvl_eval.measures.names\n"
+    assert printed(str(tmp_path / "spawned.py"), first=ROOT) == "True lexvl_eval.measures.metrics\n"
 
 
 @pytest.mark.parametrize("module", ["eval.beir", "lexvl_eval.beir", "lexvl_plugins.bench"])

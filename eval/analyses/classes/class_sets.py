@@ -43,13 +43,12 @@ FLOWER_SPLITS: Mapping[str, tuple[str, ...]] = {"train": ("trnid", "valid"), "te
 
 
 class ClassSet(NamedTuple):
-    """Where a set has the images of a split, and how papers average.
+    """Where a set has the images of a split, and whether papers print the mean over classes.
 
     Attributes:
         unpacked: the folder that its archive unpacks to
         files: split -> patterns of the files, or the folder, that list its images; a set without splits has test only
         read: those files (at least one), the set's folder and the split -> images with their labels
-        per_class: papers print the mean over classes
     """
 
     unpacked: str
@@ -61,13 +60,10 @@ class ClassSet(NamedTuple):
 def load_labelled(
     name: str, classes: ImageClasses | None = None, data_dir: str | None = None, split: str = "test"
 ) -> LabelledImages:
-    """Loads a set by its name, `NAME` or `NAME:FOLDER`, or what `read_labelled` reads.
+    """Loads a set of `CLASS_SETS` by its name, `NAME` or `NAME:FOLDER`, or a path, as `read_labelled`.
 
-    Args:
-        name: of `CLASS_SETS`, or a path; a folder with the name of a set is `./NAME`.
-        classes: that the labels name; default the set's own, or the labels of the images.
-        data_dir: the folder of the datasets; default $LEXVL_DATA, else ~/.cache/lexvl.
-        split: train or test; ignored for a path.
+    A folder with the name of a set is `./NAME`. The classes are by default the set's own, or the labels of the images;
+    a path has no splits.
     """
     known, _, folder = name.partition(":")
     if known not in CLASS_SETS:
@@ -101,15 +97,7 @@ def _read_images(name: str, where: Path, split: str) -> Iterator[Labelled]:
 
 
 def read_lines(files: Sequence[Path], base: Path, split: str, line: str, image: str) -> Iterator[Labelled]:
-    """Images of text files, one a line.
-
-    Args:
-        files: to read.
-        base: folder of the set.
-        split: has no effect.
-        line: pattern of a line, with the groups `label` and, if `image` names it, `file`.
-        image: place of an image below `base`: a format of those groups.
-    """
+    """Images of text files, one a line: a pattern with the groups `label` and `file`, of which `image` is the path."""
     for path in files:
         try:
             lines = path.read_text(encoding="utf-8").splitlines()

@@ -179,11 +179,8 @@ class WordSpace(NamedTuple):
 def rank_words(weights: np.ndarray, tokens: Sequence[Sequence[int]]) -> np.ndarray:
     """The rank, from 1, of each image's label among the whole vocabulary, int64 [n].
 
-    A label of several tokens has the largest of their weights. Terms of equal weight do not come before it.
-
-    Args:
-        weights: [n, V]; minus infinity is no answer.
-        tokens: per row, the dimensions of its label's tokens; a label without tokens is no answer.
+    A label of several tokens has the largest of their weights [n, V]; one without tokens, or of minus infinity, is no
+    answer. Terms of equal weight do not come before it.
     """
     own = np.array([row[list(dims)].max(initial=-np.inf) for row, dims in zip(weights, tokens, strict=True)])
     return np.where(np.isneginf(own), NO_ANSWER, 1 + (weights > own[:, None]).sum(axis=1))
@@ -273,10 +270,9 @@ class ProbeAccuracy(NamedTuple):
 
 
 def find_exponent(score: Callable[[float], float]) -> float:
-    """The exponent with the best score, searched by halved steps; of equal scores the largest exponent.
+    """The exponent of 10 with the best score, searched by halved steps; of equal scores the largest exponent.
 
-    Args:
-        score: an exponent of 10 -> how good the classifier is. It is called once for each exponent, at most 15 times.
+    Each exponent is scored once, at most 15 are.
     """
     scores = {float(exponent): score(exponent) for exponent in np.arange(LEAST, MOST + 1, FIRST_STEP)}
     step = FIRST_STEP

@@ -42,14 +42,9 @@ class Labelled(NamedTuple):
 
 
 class LabelledImages(NamedTuple):
-    """Images with their classes.
+    """Images (references, or PIL images) and the number of the class of each, int64 [n].
 
-    Attributes:
-        name: of the set, for tables
-        images: references of images, or PIL images
-        labels: class of each image, int64 [n]
-        classes: the classes that the numbers mean
-        per_class: papers print the mean over classes, not over images
+    With `per_class` papers print the mean over classes, not over images.
     """
 
     name: str
@@ -142,7 +137,6 @@ PLACE = "{}"
 DEFAULT_TEMPLATES = (f"a photo of a {PLACE}.",)
 
 KEYS = ("classes", "templates")
-
 _NO_LETTERS = re.compile(r"[\W_]+")
 
 
@@ -170,11 +164,8 @@ class ImageClasses:
 
     def with_templates(self, templates: Sequence[str]) -> ImageClasses:
         """The same classes with other templates, each with a place for a name; none keeps these."""
-        for template in templates:
-            if PLACE not in template:
-                raise UsageError(
-                    f"template {template!r} has no {PLACE} for the name of a class, as in {DEFAULT_TEMPLATES[0]!r}"
-                )
+        if without := [template for template in templates if PLACE not in template]:
+            raise UsageError(f"template {without[0]!r} has no {PLACE} for a class, as in {DEFAULT_TEMPLATES[0]!r}")
         return replace(self, templates=tuple(templates) or self.templates)
 
     @cached_property
@@ -182,10 +173,8 @@ class ImageClasses:
         """Folded label -> class."""
         number_of: dict[str, int] = {}
         for number, label in enumerate(self.labels):
-            if number_of.setdefault(fold_label(label), number) != number:
-                raise DataError(
-                    f"classes {number_of[fold_label(label)] + 1} and {number + 1} have the same label {label!r}"
-                )
+            if (first := number_of.setdefault(fold_label(label), number)) != number:
+                raise DataError(f"classes {first + 1} and {number + 1} have the same label {label!r}")
         return number_of
 
     def read_number(self, label: str | int) -> int | None:
@@ -196,17 +185,11 @@ class ImageClasses:
 
     def prompts(self) -> list[list[str]]:
         """Per class, every name in every template."""
-        return [
-            [template.replace(PLACE, name) for name in names for template in self.templates] for names in self.names
-        ]
+        return [[text.replace(PLACE, name) for name in names for text in self.templates] for names in self.names]
 
 
 def fold_label(label: str) -> str:
-    """A label for comparison: lower case, and a blank for whatever is neither letter nor digit.
-
-    >>> folded("apartment_building/outdoor")
-    'apartment building outdoor'
-    """
+    """A label for comparison: lower case, and a blank for whatever is neither letter nor digit."""
     return _NO_LETTERS.sub(" ", label).strip().casefold()
 
 
@@ -236,7 +219,6 @@ def read_classes(path: Path) -> ImageClasses:
 
 
 def _read_names(path: Path, entry: Any) -> tuple[str, ...]:
-    """The names of one class."""
     names = entry if isinstance(entry, list) else [entry]
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise DataError(f"{path}: class {entry!r:.80}, expected a name or a list of names")

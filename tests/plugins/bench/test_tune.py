@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from shard_folders import jsonl, write_shards, write_text_shards
 
-from eval.measures.names import parse_measure
+from eval.measures.metrics import parse_measure
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.fuse import command as fuse
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
