@@ -268,14 +268,14 @@ def test_the_end_of_a_command_looks_for_no_garbage() -> None:
     """A cycle that the command leaves is not collected; Python alone would, and `__del__` would print."""
     code = """
 import gc
-from lexvl_anserini.cli import guarded
+from lexvl_anserini.cli import run_guarded
 class Cycle:
     def __init__(self):
         self.itself = self
     def __del__(self):
         print("collected")
 gc.disable()
-guarded(Cycle)
+run_guarded(Cycle)
 print("done")
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "done\n"

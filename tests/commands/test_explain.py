@@ -55,7 +55,7 @@ def toy_of_digest(*arguments: Any) -> Toy:
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_encoder, "load_encoder_of", toy_of_digest)
+    monkeypatch.setattr(query_encoder, "load_encoder_from", toy_of_digest)
     monkeypatch.setattr(lexvl_anserini.searching.shared_terms, "encode_queries", encode)
 
 
