@@ -1,4 +1,4 @@
-"""The files of ours that one caption passes: `python tests/line_files.py` encodes, indexes, searches and measures the demo.
+"""The files of ours that one caption passes: `python tests/line_files.py` encodes, searches and measures the demo.
 
 A file counts if one of its functions runs; imports alone do not count. Each command runs in a process of its own, under
 a profile of its calls.

@@ -209,13 +209,6 @@ def test_pictures_that_changed_since_they_were_encoded(tmp_path, caplog):
     assert "pictures or vectors changed since they were encoded, or were encoded in parts" in caplog.text
 
 
-def test_a_run_of_unknown_making(monkeypatch, capsys, first, tmp_path):
-    name_manifest(first).unlink()
-    code, _, err = run(monkeypatch, capsys, "--run", first, "--output", tmp_path / "x.trec")
-    assert code == 1 and "no manifest beside it" in err
-    assert list(read_lists(first)) == ["q"]
-
-
 def test_a_mixture_of_runs_has_no_encoder(monkeypatch, capsys, first, tmp_path):
     fused = tmp_path / "fused.trec"
     write_run(fused, read_lists(first).values(), build_fused_manifest([first, first], Fusion(), 10), tag="fusion")
