@@ -240,7 +240,10 @@ class Searcher:
             counted = cost.count_queries(cut_queries(queries, search))
             with_texts = (RefinedQuery(query, next(texts).text if texts else None) for query in counted)
             impacts = cast("ImpactEngine", self.engine)  # `check_kind` refuses others
-            lists = search_refined(impacts, with_texts, search, fetch, self._choose_vectors(impacts, search))
+            vector_of: VectorOf | None = impacts.vector if search.feedback else None
+            if search.feedback and search.feedback_shards is not None:
+                vector_of = ShardVectors(Path(search.feedback_shards), self.index.manifest)
+            lists = search_refined(impacts, with_texts, search, fetch, vector_of)
         else:
             find, best = self.engine.search, read_best(search.passages)
             if search.rm3:
@@ -254,13 +257,6 @@ class Searcher:
         for listed in cost.count_lists(lists):
             yield cost.remove_query(listed)[:hits] if search.remove_query else listed
         cost.served = self.engine.served()
-
-    def _choose_vectors(self, engine: ImpactEngine, search: Search) -> VectorOf | None:
-        """Returns what feedback reads a document's vector with: the shards if the user names them, else the index."""
-        if not search.feedback:
-            return None
-        shards = search.feedback_shards
-        return engine.vector if shards is None else ShardVectors(Path(shards), self.index.manifest)
 
     def explain(
         self,
