@@ -40,8 +40,7 @@ class SelectionOptions:
     """Which tables and rows."""
 
     tables: Annotated[
-        list[str] | None,
-        typer.Argument(help="Tables, such as vdr-table4.", autocompletion=list_tables),
+        list[str] | None, typer.Argument(help="Tables, such as vdr-table4.", autocompletion=list_tables)
     ] = None
     every: Annotated[bool, typer.Option("--all", help="All tables.")] = False
     rows: Annotated[str, typer.Option(help="Only rows whose heading matches: 'VDR k=*'.")] = "*"

@@ -15,9 +15,9 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
 import orjson
 import typer
@@ -32,13 +32,6 @@ from lexvl_anserini.ground.registry import EXTRA_PACKAGES, CommandRow, Registry,
 Command = Callable[..., None]
 
 
-def check_style(style: str) -> str:
-    """The format of what is printed; raises UsageError unless it is text or json."""
-    if style not in ("text", "json"):
-        raise UsageError(f"--format {style!r}: expected text or json")
-    return style
-
-
 # Options of many commands.
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error and debug log lines.")]
 DataDir = Annotated[
@@ -46,7 +39,7 @@ DataDir = Annotated[
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a finished output of another request.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
-Style = Annotated[str, typer.Option("--format", callback=check_style, help="Format of what is printed: text or json.")]
+Style = Annotated[Literal["text", "json"], typer.Option("--format", help="Format of what is printed: text or json.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Items per forward pass.")]
 Settings = Annotated[
@@ -60,12 +53,10 @@ Checkpoint = Annotated[
 ]
 Tokenizer = Annotated[str | None, typer.Option("--tokenizer", help="Take the tokenizer from this folder or hub id.")]
 BackboneConfig = Annotated[
-    str | None,
-    typer.Option("--backbone-config", help="Take the backbone's configuration from this folder or hub id."),
+    str | None, typer.Option("--backbone-config", help="Take the backbone's configuration from this folder or hub id.")
 ]
 ShardsManifest = Annotated[
-    Path | None,
-    typer.Option("--manifest", help="manifest.json of the shards, for an index that stock Pyserini built."),
+    Path | None, typer.Option("--manifest", help="manifest.json of the shards, for an index that stock Pyserini built.")
 ]
 
 
@@ -164,17 +155,7 @@ def expand_options(command: Command) -> Command:
     """The command with every parameter that is a dataclass replaced by the fields of that class, one option each.
 
     A field is declared like a parameter of a command, or is of another such dataclass; a field without an annotation of
-    typer is no option, and keeps its default:
-
-        @dataclass(frozen=True)
-        class FusionOptions:
-            method: Annotated[str, typer.Option(help="rrf or interpolation.")] = "rrf"
-
-        @expanded
-        def command(output: Output, fusion: FusionOptions, verbose: Verbose = False) -> None: ...
-
-    The command line has `--output --method --verbose`, in this order, and `command` receives a `FusionOptions`. The
-    expanded command takes the options by keyword.
+    typer is no option, and keeps its default. The expanded command takes the options by keyword.
     """
     signature = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
@@ -197,15 +178,11 @@ def expand_options(command: Command) -> Command:
     return flat
 
 
-def _list_fields(group: Any) -> Iterator[tuple[Field[Any], Any]]:
-    """The fields of a dataclass, each with its annotation."""
-    hints = get_type_hints(group, include_extras=True)
-    return ((field, hints[field.name]) for field in fields(group))
-
-
 def _parameters(group: Any) -> Iterator[inspect.Parameter]:
     """The fields of a dataclass as parameters of a command."""
-    for field, annotation in _list_fields(group):
+    hints = get_type_hints(group, include_extras=True)
+    for field in fields(group):
+        annotation = hints[field.name]
         if is_dataclass(annotation):
             yield from _parameters(annotation)
         if get_origin(annotation) is not Annotated:
@@ -219,11 +196,11 @@ def _parameters(group: Any) -> Iterator[inspect.Parameter]:
 def _group_options(group: Any, options: dict[str, Any]) -> Any:
     """The dataclass filled with its options, which are taken out of `options`; absent ones keep their defaults."""
     values: dict[str, Any] = {}
-    for field, annotation in _list_fields(group):
+    for name, annotation in get_type_hints(group, include_extras=True).items():
         if is_dataclass(annotation):
-            values[field.name] = _group_options(annotation, options)
-        elif field.name in options:
-            values[field.name] = options.pop(field.name)
+            values[name] = _group_options(annotation, options)
+        elif name in options:
+            values[name] = options.pop(name)
     return group(**values)
 
 
@@ -347,11 +324,9 @@ def print_versions(requested: bool) -> None:
         lucene = find_lucene(find_jar())
     except JavaError:
         lucene = None
-    libraries = {package: find_version(package) for package in ("pyserini", "torch", "transformers")} | {
-        "Lucene": lucene
-    }
-    rows = {"lexvl-anserini": __version__, "Python": platform.python_version()}
-    print_rows(rows | {name: number or "not found" for name, number in libraries.items()}, "text")
+    rows: dict[str, str | None] = {"lexvl-anserini": __version__, "Python": platform.python_version()}
+    rows |= {package: find_version(package) for package in ("pyserini", "torch", "transformers")} | {"Lucene": lucene}
+    print_rows({name: number or "not found" for name, number in rows.items()}, "text")
     raise typer.Exit
 
 

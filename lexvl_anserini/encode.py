@@ -10,13 +10,13 @@ import time
 from dataclasses import astuple, dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import orjson
 import typer
 
 from lexvl_anserini import cli
-from lexvl_anserini.data.pictures.images import ON_ERROR, OnError, UnreadableImage
+from lexvl_anserini.data.pictures.images import OnError, UnreadableImage
 from lexvl_anserini.encoders.cards import (
     CARDS,
     choose_encoder,
@@ -28,7 +28,7 @@ from lexvl_anserini.encoders.cards import (
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, Manifest
 from lexvl_anserini.ground.progress import silent
-from lexvl_anserini.queries.query_source import TopicSource, load_topics
+from lexvl_anserini.queries.query_source import load_topics
 from lexvl_anserini.queries.query_vectors import encode_topics
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.encoders.loading import EncoderSpec
     from lexvl_anserini.ground.quantise import Quantiser
-    from lexvl_anserini.shards.encoding import PartOfPlan
     from lexvl_anserini.shards.layout import Layout, Part
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -62,7 +61,15 @@ def report(manifest: Manifest, output: Path, seconds: float) -> dict[str, Any]:
     return rows
 
 
-def estimate(dataset: Dataset, model: Encoder, work: Work, part: Part | None) -> dict[str, Any]:
+def estimate(
+    dataset: Dataset,
+    model: Encoder,
+    quantiser: Quantiser,
+    layout: Layout,
+    batch_size: int,
+    on_error: str,
+    part: Part | None,
+) -> dict[str, Any]:
     """The number of documents of a corpus or a part, and the time that encoding will take.
 
     All documents are read once, which encoding does twice; a sample of them is encoded and written, to memory.
@@ -72,21 +79,20 @@ def estimate(dataset: Dataset, model: Encoder, work: Work, part: Part | None) ->
     from lexvl_anserini.shards.encoding import draw_sample, encode_shard, sample_size
     from lexvl_anserini.shards.layout import SHARD_WRITERS
 
-    batch_size, on_error, layout = work.encoder.batch_size, OnError(work.parts.on_error), work.layout
-    started = time.perf_counter()
+    started, policy = time.perf_counter(), OnError(on_error)
     summary = check_corpus(dataset.documents, dataset.name)
     reading_s = time.perf_counter() - started
     sample = draw_sample(dataset.documents(), summary.documents, DRY_RUN_SAMPLE)
     plain = Quantiser(document=SideQuantiser("peak", 8))
-    encode_shard(sample[:WARMING], model, plain, batch_size, silent, on_error)
+    encode_shard(sample[:WARMING], model, plain, batch_size, silent, policy)
     started = time.perf_counter()
-    shard = encode_shard(sample, model, plain, batch_size, silent, on_error)
+    shard = encode_shard(sample, model, plain, batch_size, silent, policy)
     encoding_s = (time.perf_counter() - started) / len(sample)
     started, vocabulary = time.perf_counter(), model.vocabulary if model.kind == "impact" else None
     SHARD_WRITERS[model.kind, layout.fit_kind(model.kind).shard_format](BytesIO(), shard, vocabulary, layout)
     writing_s = (time.perf_counter() - started) / len(sample)
     documents = part.span(summary.documents)[1] if part else summary.documents
-    calibrating = sample_size(work.quantiser, model, summary.documents)
+    calibrating = sample_size(quantiser, model, summary.documents)
     seconds = 2 * reading_s + encoding_s * (documents + calibrating) + writing_s * documents
     rows: dict[str, Any] = {"documents": documents, "estimated_seconds": round(seconds, 1)}
     if "postings" in (counts := shard.counts()):
@@ -129,8 +135,15 @@ class InputOptions:
         typer.Option(help="Split texts into passages DOC#N of WORDS[:STRIDE] words, for search --passages; 150:75."),
     ] = None
 
+    on_error: Annotated[
+        Literal["fail", "skip"],
+        typer.Option(help="For images that cannot be read: fail, or skip (counted and listed in skipped.jsonl)."),
+    ] = "fail"
+    shard_id: Annotated[int | None, typer.Option(help="Encode one part of the corpus only: its number, from 0.")] = None
+    shard_num: Annotated[int | None, typer.Option(help="Number of parts of the corpus.")] = None
+
     def check(self) -> None:
-        """Raises UnknownName for an unknown encoder, UsageError for topics without an output."""
+        """Raises UnknownName for an unknown encoder, UsageError for options that do not go together."""
         if self.encoder is not None:
             _ = CARDS[self.encoder]
         if self.topics and self.passages:
@@ -139,16 +152,27 @@ class InputOptions:
             raise UsageError("--index names the encoder of --topics; give it with --topics and without --encoder")
         if self.topics and not self.output:
             raise UsageError("--topics needs --output, for example --output queries.jsonl.gz")
+        if (self.shard_id is None) != (self.shard_num is None):
+            raise UsageError("--shard-id and --shard-num go together, for example --shard-id 0 --shard-num 4")
+        if self.part and self.topics:
+            raise UsageError("--shard-id divides a corpus; --topics are encoded as a whole")
+
+    @property
+    def part(self) -> Part | None:
+        """The part of the corpus; None for the whole corpus. Raises UsageError if there is no such part."""
+        from lexvl_anserini.shards.layout import Part
+
+        if self.shard_id is None or self.shard_num is None:
+            return None
+        part = Part(self.shard_id, self.shard_num)
+        part.span(self.shard_num)  # a corpus of that many documents: raises if there is no such part
+        return part
 
     def ref(self, name: str, split: str | None = None) -> CorpusRef:
         """The dataset of a name, in the direction that the encoder reads."""
         return CorpusRef(
             name, split, self.data_dir, self.escape_ids, choose_natural_direction(self.encoder, self.direction)
         )
-
-    def load_topics(self) -> TopicSource | None:
-        """The topics to encode; None for a corpus."""
-        return load_topics(self.ref(self.topics)) if self.topics else None
 
     def corpus_ref(self) -> CorpusRef:
         """The corpus to encode."""
@@ -160,9 +184,9 @@ class InputOptions:
 
         return load_reference(self.corpus_ref())
 
-    def target(self, encoder: str, part: Part | None) -> Path:
+    def target(self, encoder: str) -> Path:
         """The output."""
-        suffix = f".part-{part.number}-of-{part.of}" if part else ""
+        suffix = "" if self.shard_id is None else f".part-{self.shard_id}-of-{self.shard_num}"
         return Path(self.output or f"impacts/{cli.file_name(self.corpus)}.{encoder}{suffix}")
 
 
@@ -196,7 +220,9 @@ class EncoderOptions:
 class QuantiserOptions:
     """How weights become impacts."""
 
-    quantiser: Annotated[str, typer.Option(help="calibrated, fixed (with --scale) or naver.")] = "calibrated"
+    quantiser: Annotated[
+        Literal["calibrated", "fixed", "naver"], typer.Option(help="calibrated, fixed (with --scale) or naver.")
+    ] = "calibrated"
     bits: Annotated[int, typer.Option(help="Bits of document impacts.")] = 8
     query_bits: Annotated[int, typer.Option(help="Bits of query weights; fewer where a score could reach 2^24.")] = 8
     scale: Annotated[float | None, typer.Option(help="Impacts per unit of weight, for fixed.")] = None
@@ -215,7 +241,7 @@ class QuantiserOptions:
 class ShardOptions:
     """What the shards hold."""
 
-    shard_format: Annotated[str, typer.Option(help="jsonl or parquet.")] = "jsonl"
+    shard_format: Annotated[Literal["jsonl", "parquet"], typer.Option(help="jsonl or parquet.")] = "jsonl"
     shard_size: Annotated[int, typer.Option(min=1, help="Documents per shard.")] = 4096
     compress: Annotated[bool, typer.Option("--compress", help="Gzip the jsonl shards.")] = False
     store_contents: Annotated[
@@ -232,81 +258,18 @@ class ShardOptions:
         return Layout(*astuple(self))
 
 
-@dataclass(frozen=True)
-class PartOptions:
-    """Which documents of the corpus are encoded."""
-
-    on_error: Annotated[
-        str, typer.Option(help="For images that cannot be read: fail, or skip (counted and listed in skipped.jsonl).")
-    ] = "fail"
-    shard_id: Annotated[int | None, typer.Option(help="Encode one part of the corpus only: its number, from 0.")] = None
-    shard_num: Annotated[int | None, typer.Option(help="Number of parts of the corpus.")] = None
-
-    def part(self, topics: str | None) -> Part | None:
-        """The part of the corpus; None for the whole corpus. Raises UsageError for options that do not go together."""
-        from lexvl_anserini.shards.layout import Part
-
-        if self.on_error not in ON_ERROR:
-            raise UsageError(f"--on-error {self.on_error!r}: expected {' or '.join(ON_ERROR)}")
-        if self.shard_id is None and self.shard_num is None:
-            return None
-        if self.shard_id is None or self.shard_num is None:
-            raise UsageError("--shard-id and --shard-num go together, for example --shard-id 0 --shard-num 4")
-        part = Part(self.shard_id, self.shard_num)
-        part.span(self.shard_num)  # a corpus of that many documents: raises if there is no such part
-        if topics:
-            raise UsageError("--shard-id divides a corpus; --topics are encoded as a whole")
-        return part
-
-
-@dataclass(frozen=True)
-class CatalogueOptions:
-    """What to print about encoders instead of encoding."""
-
-    list_all: Annotated[bool, typer.Option("--list-encoders", help="List the encoders and stop.")] = False
-    described: Annotated[
-        str | None, typer.Option("--describe", help="Describe one encoder and stop.", autocompletion=cli.encoder_names)
-    ] = None
-
-    def text(self, style: str) -> str | None:
-        """What to print; None to encode."""
-        from lexvl_anserini.encoders.describing import (
-            describe_encoder,
-            format_description,
-            format_listing,
-            list_encoders,
-        )
-
-        if self.described:
-            description = describe_encoder(self.described)
-            return orjson.dumps(description).decode() if style == "json" else format_description(description)
-        if not self.list_all:
-            return None
-        return orjson.dumps(list_encoders()).decode() if style == "json" else format_listing(list_encoders())
-
-
-class Work(NamedTuple):
-    """What every way of encoding reads: the options, and what they make."""
-
-    inputs: InputOptions
-    encoder: EncoderOptions
-    quantiser: Quantiser
-    layout: Layout
-    parts: PartOptions
-    overwrite: bool
-
-
 @cli.expand_options
 def command(
     inputs: InputOptions,
     encoder: EncoderOptions,
     quantised: QuantiserOptions,
     shards: ShardOptions,
-    parts: PartOptions,
     overwrite: cli.Overwrite = False,
     dry_run: cli.DryRun = False,
-    *,
-    catalogue: CatalogueOptions,
+    list_all: Annotated[bool, typer.Option("--list-encoders", help="List the encoders and stop.")] = False,
+    described: Annotated[
+        str | None, typer.Option("--describe", help="Describe one encoder and stop.", autocompletion=cli.encoder_names)
+    ] = None,
     style: cli.Style = "text",
     verbose: cli.Verbose = False,
 ) -> None:
@@ -316,70 +279,69 @@ def command(
     """
     from lexvl_anserini.data.dataset import begun
 
-    if (text := catalogue.text(style)) is not None:
-        typer.echo(text)
+    if list_all or described:
+        typer.echo(describe_catalogue(described, style))
         return
     inputs.check()
-    part = parts.part(inputs.topics)
-    work = Work(inputs, encoder, quantised.load(), shards.layout(), parts, overwrite)
+    part, quantiser, layout, batch_size = inputs.part, quantised.load(), shards.layout(), encoder.batch_size
     if inputs.index and not dry_run:
-        cli.print_rows(encode_for_index(work), style)
+        cli.print_rows(encode_for_index(inputs, encoder, quantiser, overwrite), style)
         return
-    topics, dataset = inputs.load_topics(), inputs.load_corpus()
+    topics, dataset = load_topics(inputs.ref(inputs.topics)) if inputs.topics else None, inputs.load_corpus()
     if topics is None:
         dataset = begun(dataset)  # a corpus that cannot be read fails before the encoder is loaded
     model = encoder.request(inputs, dataset.direction).load()
     if remark := remark_on(model.checkpoint, inputs.corpus):
         log.warning(remark)
-    target, batch_size = inputs.target(model.name, part), encoder.batch_size
+    target = inputs.target(model.name)
     if dry_run:
         rows: dict[str, Any] = {"output": str(target), "encoder": model.name, "checkpoint": model.checkpoint}
         rows["corpus"] = inputs.topics or inputs.corpus
         if topics is None:
-            rows |= estimate(dataset, model, work, part)
+            rows |= estimate(dataset, model, quantiser, layout, batch_size, inputs.on_error, part)
         else:
             rows["topics"] = topics.count()
     elif topics is not None:
-        rows = encode_topics(model, topics, work.quantiser, target, batch_size, overwrite)
+        rows = encode_topics(model, topics, quantiser, target, batch_size, overwrite)
     else:
-        rows = encode_corpus(work, dataset, model, target, part)
+        options = {"quantiser": quantiser, "layout": layout, "batch_size": batch_size, "overwrite": overwrite}
+        rows = encode_corpus(dataset, model, target, on_error=inputs.on_error, part=part, **options)
     cli.print_rows(rows, style)
 
 
-def encode_for_index(work: Work) -> dict[str, Any]:
+def describe_catalogue(encoder: str | None, style: str) -> str:
+    """Describes one encoder, or lists all."""
+    from lexvl_anserini.encoders.describing import describe_encoder, format_description, format_listing, list_encoders
+
+    if style == "json":
+        return orjson.dumps(describe_encoder(encoder) if encoder else list_encoders()).decode()
+    return format_description(describe_encoder(encoder)) if encoder else format_listing(list_encoders())
+
+
+def encode_for_index(
+    inputs: InputOptions, encoder: EncoderOptions, quantiser: Quantiser, overwrite: bool
+) -> dict[str, Any]:
     """Encodes topics as a search of an index does, and returns the rows of the command."""
     from lexvl_anserini.engines.engine import index_path
     from lexvl_anserini.engines.index_folder import index_manifest
     from lexvl_anserini.queries.query_source import find_topic_source
     from lexvl_anserini.searching.query_encoder import EncoderChanges
 
-    inputs, options = work.inputs, cli.parse_settings(work.encoder.settings or ())
     path, output = index_path(inputs.index or ""), Path(inputs.output or "")
-    manifest = index_manifest(path)
+    manifest, options = index_manifest(path), cli.parse_settings(encoder.settings or ())
     topics = find_topic_source(inputs.topics, path, manifest, inputs.data_dir, None, inputs.split)
     if topics.encoded:
         raise UsageError(f"{inputs.topics}: encoded queries already")
-    changes = EncoderChanges(inputs.checkpoint, work.encoder.tokenizer, work.encoder.device, options)
-    model, batch_size = changes.load(manifest), work.encoder.batch_size
-    return encode_topics(model, topics, work.quantiser, output, batch_size, work.overwrite, manifest)
+    model = EncoderChanges(inputs.checkpoint, encoder.tokenizer, encoder.device, options).load(manifest)
+    return encode_topics(model, topics, quantiser, output, encoder.batch_size, overwrite, manifest)
 
 
-def encode_corpus(
-    work: Work, dataset: Dataset, model: Encoder, target: Path, part: Part | PartOfPlan | None
-) -> dict[str, Any]:
-    """Encodes a corpus or a part of it, and returns the rows of the command."""
+def encode_corpus(dataset: Dataset, model: Encoder, target: Path, **options: Any) -> dict[str, Any]:
+    """Encodes a corpus or a part of it with the options of `write_impacts`, and returns the rows of the command."""
     from lexvl_anserini.shards.manifests import SKIPPED
     from lexvl_anserini.shards.writing import write_impacts
 
     started = time.perf_counter()
-    options: dict[str, Any] = {
-        "quantiser": work.quantiser,
-        "layout": work.layout,
-        "batch_size": work.encoder.batch_size,
-        "overwrite": work.overwrite,
-        "on_error": work.parts.on_error,
-        "part": part,
-    }
     with cli.progress_bar(f"encode {dataset.name} with {model.name}", None) as progress:
         try:
             manifest = write_impacts(dataset, model, target, progress=progress, **options)

@@ -36,10 +36,7 @@ def command(
     fusion = Fusion(method, tuple(weights or ()), k, normalisation)
     request = build_fused_manifest(runs, fusion, hits)
     written = ensure_run(
-        output,
-        request,
-        overwrite,
-        lambda: write_run(output, fuse_runs(runs, fusion, hits), request, tag=method),
+        output, request, overwrite, lambda: write_run(output, fuse_runs(runs, fusion, hits), request, tag=method)
     )
     print_rows({"run": str(output), **written.counts}, style)
 

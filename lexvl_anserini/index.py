@@ -62,20 +62,13 @@ class ChangeOptions:
 
     def action(self) -> str:
         """The option that is given, empty without any; raises UsageError for options that exclude each other."""
-        values = {
-            "--append": self.append,
-            "--replace": self.replace,
-            "--delete-ids": self.delete_ids is not None,
-            "--check": self.check,
-            "--approximate": self.approximate,
-        }
-        chosen = [name for name, value in values.items() if value]
+        names = ("append", "replace", "delete_ids", "check", "approximate")
+        chosen = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) not in (None, False)]
         if len(chosen) > 1:
             raise UsageError(f"{' and '.join(chosen)} exclude each other; give one of them")
-        if self.repair and not self.check:
-            raise UsageError("--repair is for --check; give both")
-        if self.queries is not None and not self.approximate:
-            raise UsageError("--queries is for --approximate; give both")
+        for name, given, purpose in (("queries", self.queries, "approximate"), ("repair", self.repair, "check")):
+            if given not in (None, False) and not getattr(self, purpose):
+                raise UsageError(f"--{name} is for --{purpose}; give both")
         return chosen[0] if chosen else ""
 
 
@@ -116,17 +109,10 @@ class BuildOptions:
 
     def refuse_with(self, action: str) -> None:
         """Raises UsageError for an option that only a build reads."""
-        values = {
-            "--engine": self.engine,
-            "--text": self.text,
-            "--store-text": self.store_text,
-            "--term-vectors": self.term_vectors,
-            "--no-metadata": not self.metadata,
-            "--faiss": self.faiss,
-            "--set": self.settings,
-        }
-        if foreign := [name for name, value in values.items() if value]:
-            raise UsageError(f"{action} keeps what the index was built with; {foreign[0]} is for building one")
+        options = {"no-metadata": not self.metadata, "set": self.settings}
+        options |= {name: getattr(self, name) for name in ("engine", "text", "store_text", "term_vectors", "faiss")}
+        if foreign := next((name.replace("_", "-") for name, value in options.items() if value), None):
+            raise UsageError(f"{action} keeps what the index was built with; --{foreign} is for building one")
 
 
 @cli.expand_options
@@ -223,17 +209,15 @@ def change_rows(
     started, index = time.perf_counter(), Path(place)
     if find_urls(place):
         raise UsageError(f"{action}: an index of a URL is built again (--overwrite)")
+    if shards and action in ("--delete-ids", "--approximate"):
+        raise UsageError(f"{action} takes no shards, but {shards[0]!r} was given")
     if change.delete_ids is not None:
-        if shards:
-            raise UsageError(f"--delete-ids takes no shards, but {shards[0]!r} was given")
         doc_ids = read_ids(Path(change.delete_ids))
         if dry_run:
             return {"index": place, "delete": len(doc_ids)}
         return report(delete_documents(index, doc_ids), time.perf_counter() - started, style)
     build.refuse_with(action)
     if change.approximate:
-        if shards:
-            raise UsageError(f"--approximate takes no shards, but {shards[0]!r} was given")
         if dry_run:
             return {"index": place, "todo": "approximate"}
         prepared = approximate_index(index, change.queries)
@@ -294,12 +278,8 @@ def peak_memory_bytes() -> int:
 
 def estimate(shards: Path, index: Path, manifest: Manifest) -> dict[str, Any]:
     """What a dry run prints about a build."""
-    rows: dict[str, Any] = {
-        "shards": str(shards),
-        "index": str(index),
-        "kind": manifest.kind,
-        "documents": manifest.counts.documents,
-    }
+    rows: dict[str, Any] = {"shards": str(shards), "index": str(index)}
+    rows |= {"kind": manifest.kind, "documents": manifest.counts.documents}
     if postings := manifest.counts.postings:
         rows["postings"] = postings
         rows["estimated_seconds"] = round(postings / POSTINGS_PER_S, 1)

@@ -13,15 +13,7 @@ from typing import Annotated, cast
 import typer
 
 from lexvl_anserini import cli
-from lexvl_anserini.cli import (
-    BatchSize,
-    DataDir,
-    Device,
-    Overwrite,
-    Settings,
-    Style,
-    Verbose,
-)
+from lexvl_anserini.cli import BatchSize, DataDir, Device, Overwrite, Settings, Style, Verbose
 from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.runs.trec import ensure_run, read_lists, write_run

@@ -47,15 +47,7 @@ SHOWN_CHARACTERS = 240
 
 
 class Shown(NamedTuple):
-    """How the hits of one query are printed.
-
-    Attributes:
-        hits: their number at most.
-        texts: whether each document's text is printed.
-        data_dir: the folder of the datasets, for texts.
-        style: text or json.
-        cut: the least score.
-    """
+    """How the hits of one query are printed: how many at most, whether with texts, in which style."""
 
     hits: int
     texts: bool
@@ -91,11 +83,7 @@ class QueryOptions:
     ] = False
 
     def choose(self, output: Path | None) -> tuple[str, str]:
-        """Returns the option and the value of the query that the user types; `topics` where there is none.
-
-        Raises:
-            UsageError: two of the options have values, the query is empty, or it has an output.
-        """
+        """Returns the option and the value of the query that the user types; `topics` where there is none."""
         values = {"query": self.query, "query-image": self.query_image, "match": self.match, "topics": self.topics}
         values["interactive"] = "each line" if self.interactive else None
         named = [(name, value) for name, value in values.items() if value is not None]

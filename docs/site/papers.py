@@ -49,12 +49,7 @@ MOST_COLUMNS = 16
 FREE = re.compile("the package|fetched when|tools/world draw")
 
 # A kind of cell in a plan -> why it has no measured value.
-REASONS = {
-    "runs": "not measured yet",
-    "own": "needs weights or data of your own",
-    "later": LATER,
-    "others": OTHERS,
-}
+REASONS = {"runs": "not measured yet", "own": "needs weights or data of your own", "later": LATER, "others": OTHERS}
 
 INTRODUCTION = """\
 A cell has what this project measured, what is published, or computed from what is, the difference and the verdict, or

@@ -59,8 +59,7 @@ class BuildPlan:
 
     def look_again(self) -> BuildPlan:
         """Looks again at what is there."""
-        there = is_built(self.index, self.manifest, self.engine, self.options, self.overwrite)
-        return replace(self, finished=there)
+        return replace(self, finished=is_built(self))
 
 
 def build_plan(
@@ -70,7 +69,7 @@ def build_plan(
     sources = list_folders(shards)
     check_type("index", index, Path | str | None, "a folder or a URL")
     named = shards if isinstance(shards, Path | str) else shards[0]
-    target = resolve_target(name_index(Path(named)) if index is None else index, engine, options)
+    target = resolve_target(Path("indexes", Path(named).resolve().name) if index is None else index, engine, options)
     if index is None and len(sources) == 1 and is_index(sources[0]):
         raise UsageError(
             f"{named}: an index already; search it with lexvl search --index {named}, or name the folder of its shards"
@@ -79,11 +78,6 @@ def build_plan(
     name = choose_engine(manifest.kind, target.engine)
     chosen = get_engine(name).options(select_options(name, manifest.kind, target.options))
     return BuildPlan(sources, target.folder, manifest, name, chosen, overwrite).look_again()
-
-
-def name_index(shards: Path) -> Path:
-    """Names the index of shards: `impacts/demo.vdr` -> `indexes/demo.vdr`."""
-    return Path("indexes") / shards.resolve().name
 
 
 def list_folders(shards: Folders) -> list[Path]:
@@ -120,13 +114,14 @@ def select_options(engine: str, kind: str, options: Mapping[str, Any]) -> dict[s
     return named
 
 
-def is_built(index: Path, manifest: Manifest, engine: str, options: EngineOptions, overwrite: bool) -> bool:
-    """Returns True if `index` was built from these shards with this engine and these options; False if it may be built.
+def is_built(plan: BuildPlan) -> bool:
+    """Returns True if a planned index is there; False if it may be built.
 
     Raises:
         ArtefactError: the folder holds something else: shards, files that are no index of ours, or, unless it may be
             overwritten, another index.
     """
+    index, manifest = plan.index, plan.manifest
     if not index.exists():
         return False
     if index.is_dir() and not any(index.iterdir()):
@@ -136,17 +131,12 @@ def is_built(index: Path, manifest: Manifest, engine: str, options: EngineOption
         raise ArtefactError(f"{index}: exists and is no index of ours; name another --index")
     stored_manifest, report = read_manifest(index), read_report(index)
     if stored_manifest != manifest:
-        return claim(index, "an index", manifest.to_json(), stored_manifest.to_json(), overwrite) is Claim.DONE
-    stored = {"engine": report.get("engine"), **find_engine(index, stored_manifest.kind).read_options(report)}
-    requested = {"engine": engine, **options.to_json()}
-    decision = claim(
-        index,
-        "an index",
-        {name: str(value) for name, value in requested.items()},
-        {name: str(stored.get(name)) for name in requested},
-        overwrite,
-    )
-    return decision is Claim.DONE and find_engine(index, stored_manifest.kind).is_whole(index, report)
+        return claim(index, "an index", manifest.to_json(), stored_manifest.to_json(), plan.overwrite) is Claim.DONE
+    engine = find_engine(index, manifest.kind)
+    stored = {"engine": report.get("engine"), **engine.read_options(report)}
+    requested = {name: str(value) for name, value in {"engine": plan.engine, **plan.options.to_json()}.items()}
+    decision = claim(index, "an index", requested, {name: str(stored.get(name)) for name in requested}, plan.overwrite)
+    return decision is Claim.DONE and engine.is_whole(index, report)
 
 
 def build_index(
@@ -181,12 +171,6 @@ def build_index(
 
     Returns:
         The index; one that is there already and was built from the same shards is left as it is.
-
-    Raises:
-        ArtefactError: the shards are unfinished, damaged or malformed, the index exists, counts in and out differ, or
-            several folders do not go together.
-        UsageError: an unknown engine, one for shards of another kind, or an option that is not one of its own.
-        JavaError: no usable Java.
     """
     threads = choose_threads(threads)
     switches = {"text": text, "store_text": store_text, "term_vectors": term_vectors}
@@ -219,12 +203,12 @@ def _keep(plan: BuildPlan) -> Index:
 
 
 def _build(plan: BuildPlan, threads: int, progress: Progress) -> Index:
-    engine = get_engine(plan.engine)
-    first, *others = sources = plan.sources
+    engine, (first, *others) = get_engine(plan.engine), plan.sources
+    settings = (plan.index, threads, progress, plan.options)
     if others or is_index(first) and issubclass(engine, ChangingEngine):
-        built = get_changing_engine(first, plan.engine).merge(sources, plan.index, threads, progress, plan.options)
+        built = get_changing_engine(first, plan.engine).merge(plan.sources, *settings)
     else:
-        built = engine.build(first, plan.index, plan.manifest, threads, progress, plan.options)
+        built = engine.build(first, plan.index, plan.manifest, *settings[1:])
     return Index(built.path, built.manifest)
 
 
@@ -257,14 +241,8 @@ def read_keywords(index: Path | str, key: str) -> dict[str, str]:
 
 
 def check_index(index: Path | str, shards: Folders, progress: Progress = silent) -> dict[str, Any]:
-    """Compares an impact index with the shards it was built from, and with its own checksums.
-
-    Raises:
-        ArtefactError: something differs; the message lists what.
-        UsageError: an index of an engine that only builds.
-    """
-    folder = Path(index)
-    sources = list_folders(shards)
+    """Compares an impact index with its shards and with its checksums; an error lists what differs."""
+    folder, sources = Path(index), list_folders(shards)
     for source in sources:
         if is_index(source):
             raise UsageError(f"{source}: an index; name the shards that it was built from")

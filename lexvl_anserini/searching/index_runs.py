@@ -90,7 +90,12 @@ def write_index_run(
     def measure() -> dict[str, Any]:
         return {"efficiency": cost.compute_figures(index.manifest, index.path), "left_out": cost.removed}
 
-    watched = _watch(close_after(searcher, lists), progress)
+    def watch(lists: Iterable[RankedList]) -> Iterator[RankedList]:
+        for hits in lists:
+            yield hits
+            progress(1)
+
+    watched = watch(close_after(searcher, lists))
     written = write_run(run, watched, request, request.encoder.name, measure)
     if cost.removed:
         log.info(
@@ -124,9 +129,3 @@ def read_texts(hits: RankedList, index: BuiltIndex, data_dir: str | None) -> dic
     dataset = load_reference(index.manifest.corpus.ref.at(data_dir))
     doc_ids = set(hits.doc_ids)
     return {d.doc_id: d.contents or str(d.image or "") for d in dataset.documents() if d.doc_id in doc_ids}
-
-
-def _watch(lists: Iterable[RankedList], progress: Progress) -> Iterator[RankedList]:
-    for hits in lists:
-        yield hits
-        progress(1)

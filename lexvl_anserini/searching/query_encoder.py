@@ -65,13 +65,8 @@ class EncoderChanges:
 def load_fields(ref: EncoderRef, changes: Mapping[str, Any], device: str = "auto") -> Encoder:
     """Loads the encoders of an index of several fields as one that encodes its queries.
 
-    Args:
-        ref: of the index's manifest.
-        changes: options by field: `text.weight`, `image.checkpoint` and `image.tokenizer` for places of the same files,
-            `image.<option>` of the query side of its encoder; and the runtime of all.
-
-    Raises:
-        UsageError: no such field or option, or all weights are 0.
+    Changes are options by field: `text.weight`, `image.checkpoint` and `image.tokenizer` for places of the same files,
+    `image.<option>` of the query side of its encoder; and the runtime of all.
     """
     entries, options = ref.fields, {**ref.options, **changes}
     by_field = split_field_options([entry.name for entry in entries], options)

@@ -25,12 +25,7 @@ Vector = Mapping[str, int]
 
 
 class RefinedQuery(NamedTuple):
-    """A query after lists of terms and cuts.
-
-    Attributes:
-        query: a vector, or a tree as it was.
-        text: of the topic, if the search needs it.
-    """
+    """A query after lists of terms and cuts, or a tree as it was; and the topic's text, if the search needs it."""
 
     query: ImpactQuery | TreeQuery
     text: str | None = None
@@ -79,18 +74,11 @@ def build_tree(refined: RefinedQuery, search: Search) -> Clause:
 
 
 def search_refined(
-    engine: ImpactEngine,
-    queries: Iterable[RefinedQuery],
-    search: Search,
-    hits: int,
-    vector_of: VectorOf | None = None,
+    engine: ImpactEngine, queries: Iterable[RefinedQuery], search: Search, hits: int, vector_of: VectorOf | None = None
 ) -> Iterator[RankedList]:
     """Yields one ranked list per query, whose lists of terms and cuts are already applied.
 
-    Args:
-        engine: an open impact index.
-        search: with `remove_query`, feedback ignores a document whose id is the query's.
-        vector_of: a document's vector, for feedback.
+    Feedback reads documents by `vector_of`; with `remove_query` it ignores a document whose id is the query's.
     """
     passages, feedback = read_best(search.passages), search.rocchio
 

@@ -72,10 +72,11 @@ Candidates = Mapping[str, Sequence[str]]
 class WeightedEncoder:
     """One summand of a hybrid score.
 
-    model      its towers encode topics and documents
-    weight     of its inner product
-    documents  reads the corpus for this encoder, from the start at each call
-    shards     have the documents' vectors; None to encode the documents
+    Attributes:
+        model: its towers encode topics and documents.
+        weight: of its inner product.
+        documents: reads the corpus for this encoder, from the start at each call.
+        shards: have the documents' vectors; None to encode the documents.
     """
 
     model: Encoder
@@ -95,11 +96,9 @@ def compute_hybrid_lists(
 
     Each distinct candidate is encoded (or read) once per encoder and its vectors stay in memory: 4 bytes a dimension
     (dense), 8 a posting (lexical; 12 if read).
-
-    Raises:
-        UsageError: no encoder, or one without vectors.
-        DataError: a candidate is not in an encoder's corpus.
     """
+    import numpy as np
+
     check_count("hits", hits)
     check_count("batch_size", batch_size)
     if not encoders:
@@ -117,7 +116,8 @@ def compute_hybrid_lists(
                 encoder.weight * products(matrix[chosen], query[position])
                 for encoder, matrix, query in zip(encoders, documents, queries, strict=True)
             )
-            yield rank_hits(topic.query_id, zip(doc_ids, _round_scores(scores), strict=True), hits)
+            rounded = np.atleast_1d(np.asarray(scores, dtype=np.float32)).tolist()  # equal vectors keep equal scores
+            yield rank_hits(topic.query_id, zip(doc_ids, rounded, strict=True), hits)
 
 
 def read_candidate_vectors(encoder: WeightedEncoder, rows: Mapping[str, int], batch_size: int) -> Any:
@@ -149,13 +149,6 @@ def products(documents: Any, query: Any) -> np.ndarray:
     return np.asarray(documents.astype(np.float64) @ dense.astype(np.float64)).reshape(-1)
 
 
-def _round_scores(scores: Any) -> list[float]:
-    """Scores rounded to float32, so that equal vectors keep equal scores."""
-    import numpy as np
-
-    return np.atleast_1d(np.asarray(scores, dtype=np.float32)).tolist()
-
-
 def list_candidates(runs: Sequence[Path], depth: int) -> dict[str, list[str]]:
     """The first `depth` documents of every run, each once, in the order in which the runs name them."""
     merged: dict[str, dict[str, None]] = {}
@@ -185,9 +178,6 @@ def load_run_documents(run: RunManifest, model: Encoder, data_dir: str | None) -
     """The documents of a run, read again; the last one is followed by a comparison with what was encoded.
 
     Pictures that differ are a warning: those of a corpus that was encoded in parts have a digest of their parts.
-
-    Raises:
-        ArtefactError: ids, titles, texts or names of pictures changed since they were encoded.
     """
     corpus, texts = run.corpus, sha256()
     dataset = load_reference(corpus.ref.at(data_dir))
@@ -225,11 +215,7 @@ def expect_run_manifest(path: Path) -> RunManifest:
 
 
 def load_run_topics(run: RunManifest, topics: str | None, data_dir: str | None) -> TopicSource:
-    """The topics of a run; `topics` names their file.
-
-    Raises:
-        UsageError: the run's topics came from a file, and `topics` does not name it.
-    """
+    """The topics of a run; `topics` names their file, if they came from one."""
     if topics is not None:
         path = Path(topics)
         stream = partial(read_topics, path, run.corpus.escape_ids)
@@ -256,10 +242,7 @@ def plan_hybrid(
 ) -> RunManifest:
     """The manifest of a hybrid run: topics and judgements as in the runs, their names and weights.
 
-    Args:
-        candidates: taken from each run, per topic.
-        topics: of the runs, as they are read.
-        shards: those that are read, one (or None) for each run; empty for none.
+    `shards` are those that are read, one (or None) for each run; empty for none.
     """
     shared = build_fused_manifest(runs, Fusion("interpolation", tuple(weights), normalisation="none"), hits)
     options = {"weights": list(weights), "candidates": candidates, "runs": shared.encoder.options["runs"]}
@@ -283,9 +266,7 @@ def rerank_lists(
 ) -> Iterator[RankedList]:
     """One list per topic: its first `depth` documents by the model's inner product, then the others as they were.
 
-    Args:
-        lists: per topic the documents of the first search, in rank order.
-        documents: the corpus, from the start at each call; only documents that are scored are encoded.
+    `documents` reads the corpus from the start at each call; only documents that are scored are encoded.
     """
     listed = {query_id: RankedList.of(hits) for query_id, hits in lists.items()}
     candidates = {query_id: hits.doc_ids[:depth] for query_id, hits in listed.items()}
@@ -309,9 +290,8 @@ def load_reranking_encoder(
 ) -> Encoder:
     """The encoder of a run with the options for re-ranking (`rerank_options` of its card) and the user's settings."""
     own = {} if run.encoder.fields else CARDS[run.encoder.name].rerank_options
-    settings = {**own, **settings}
     # No vocabulary: it may differ from the index's.
-    return load_encoder_from(load_own_encoder(run), checkpoint, tokenizer, device, settings)
+    return load_encoder_from(load_own_encoder(run), checkpoint, tokenizer, device, {**own, **settings})
 
 
 def plan_rerank(path: Path, topics: TopicSource, model: Encoder, depth: int) -> RunManifest:

@@ -26,12 +26,11 @@ if TYPE_CHECKING:
 SCALE = float(1 << 48)
 
 # The names of settings in a run's manifest, among the options of the encoder.
-NOTED = frozenset(
-    (
-        *("where", "require", "forbid", "only_terms", "without_terms", "query_terms", "threshold", "two_phase"),
-        *("text_weight", "feedback", "rm3", "approximate", "passages", "min_score"),
-    )
+NOTED_SETTINGS = (
+    *("only_terms", "without_terms", "query_terms", "threshold", "two_phase", "text_weight"),
+    *("feedback", "rm3", "approximate", "passages", "min_score"),
 )
+NOTED = frozenset(("where", "require", "forbid", *NOTED_SETTINGS))
 
 # The settings that need the vectors of an impact index.
 REFINING = (
@@ -82,11 +81,7 @@ def parse_cut(text: str) -> Cut:
 
 
 class ListedTerms(frozenset[str]):
-    """The terms of a file.
-
-    Attributes:
-        source: name and digest of the file, `terms.txt@0123456789ab`.
-    """
+    """The terms of a file; `source` is its name and digest, `terms.txt@0123456789ab`."""
 
     source = ""
 
@@ -140,8 +135,7 @@ class Search:
         typer.Option(parser=read_terms, metavar="FILE", help="File of terms; queries keep no others."),
     ] = None
     without_terms: Annotated[
-        frozenset[str] | None,
-        typer.Option(parser=read_terms, metavar="FILE", help="File of terms that queries lose."),
+        frozenset[str] | None, typer.Option(parser=read_terms, metavar="FILE", help="File of terms that queries lose.")
     ] = None
     query_terms: Annotated[int | None, typer.Option(min=1, help="Keep that many heaviest terms of a query.")] = None
     threshold: Annotated[
@@ -233,21 +227,16 @@ class Search:
 
     def note(self) -> dict[str, Any]:
         """The settings that decide lists, as a run's manifest names them; a list of terms by its size and digest."""
-        phases, feedback, rm3 = (self.first_terms, self.candidates), self.rocchio, self.bm25_expansion
-        values = {
+        changed = {
             "only_terms": self.only_terms and describe_terms(self.only_terms),
             "without_terms": self.without_terms and describe_terms(self.without_terms),
-            "query_terms": self.query_terms,
-            "threshold": self.threshold,
-            "two_phase": self.first_terms and list(phases),
-            "text_weight": self.text_weight,
-            "feedback": feedback and list(vars(feedback).values()),
-            "rm3": rm3 and list(vars(rm3).values()),
-            "approximate": self.approximate,
-            "passages": self.passages,
-            "min_score": None if self.min_score is None else str(self.min_score),
+            "two_phase": self.first_terms and [self.first_terms, self.candidates],
+            "feedback": self.rocchio and list(vars(self.rocchio).values()),
+            "rm3": self.bm25_expansion and list(vars(self.bm25_expansion).values()),
+            "min_score": self.min_score and str(self.min_score),
         }
-        return {name: value for name, value in values.items() if value}
+        noted = {name: changed[name] if name in changed else getattr(self, name) for name in NOTED_SETTINGS}
+        return {name: value for name, value in noted.items() if value}
 
 
 def describe_terms(terms: frozenset[str]) -> str:
@@ -259,11 +248,7 @@ def describe_terms(terms: frozenset[str]) -> str:
 
 
 def compute_least_score(cut: Cut, clause: Clause, engine: ImpactEngine) -> float:
-    """The least score of a hit of a query tree.
-
-    Raises:
-        UsageError: a share of a bound, and the tree has BM25.
-    """
+    """The least score of a hit of a query tree."""
     return cut.value * compute_greatest_score(clause, engine) / 100 if cut.relative else cut.value
 
 
@@ -271,9 +256,6 @@ def compute_greatest_score(clause: Clause, engine: ImpactEngine) -> float:
     """The greatest score that a document could have: sum over terms of weight x greatest impact in the index.
 
     It is the same in every exact engine. A document has it if it has the greatest impact of each term.
-
-    Raises:
-        UsageError: the tree has BM25, whose greatest score is not known.
     """
     if any(isinstance(node, Text) for node in walk(clause)):
         raise UsageError("a share of the query's bound: BM25 of texts has no bound; give a score instead of a share")

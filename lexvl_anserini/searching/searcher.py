@@ -142,9 +142,6 @@ class Searcher:
         model: encodes texts and topics; default the encoder of the index's manifest.
         encoder: changes of that encoder.
         manifest: of the shards, for an index that stock Pyserini built.
-
-    Raises:
-        ArtefactError: not an index.
     """
 
     _engine: Engine | None = None
@@ -165,11 +162,7 @@ class Searcher:
 
     @property
     def model(self) -> Encoder:
-        """The encoder of queries, loaded at the first call.
-
-        Raises:
-            ArtefactError: it is not the one that made the index.
-        """
+        """The encoder of queries, loaded at the first call; an ArtefactError if it did not make the index."""
         with self._opening:
             if self._model is None:
                 manifest = self.index.manifest
@@ -247,7 +240,10 @@ class Searcher:
             counted = cost.count_queries(cut_queries(queries, search))
             with_texts = (RefinedQuery(query, next(texts).text if texts else None) for query in counted)
             impacts = cast("ImpactEngine", self.engine)  # `check_kind` refuses others
-            lists = search_refined(impacts, with_texts, search, fetch, self._choose_vectors(impacts, search))
+            vector_of: VectorOf | None = impacts.vector if search.feedback else None
+            if search.feedback and search.feedback_shards is not None:
+                vector_of = ShardVectors(Path(search.feedback_shards), self.index.manifest)
+            lists = search_refined(impacts, with_texts, search, fetch, vector_of)
         else:
             find, best = self.engine.search, read_best(search.passages)
             if search.rm3:
@@ -261,13 +257,6 @@ class Searcher:
         for listed in cost.count_lists(lists):
             yield cost.remove_query(listed)[:hits] if search.remove_query else listed
         cost.served = self.engine.served()
-
-    def _choose_vectors(self, engine: ImpactEngine, search: Search) -> VectorOf | None:
-        """Returns what feedback reads a document's vector with: the shards if the user names them, else the index."""
-        if not search.feedback:
-            return None
-        shards = search.feedback_shards
-        return engine.vector if shards is None else ShardVectors(Path(shards), self.index.manifest)
 
     def explain(
         self,
@@ -283,11 +272,6 @@ class Searcher:
             doc_ids: the documents, in the order of the explanations; default the best.
             hits: how many of the best.
             passages: `max`, `sum:N` or `sum`, for documents of an index of passages, see `Search`.
-
-        Raises:
-            DataError: the index has no such document, or the query no term of its passages.
-            UsageError: no impact index, or a topic that the encoder does not read.
-            ArtefactError: the products do not sum to the engine's score; the index is damaged.
         """
         check_count("hits", hits)
         best, manifest = read_best(passages), self.index.manifest
@@ -305,13 +289,8 @@ class Searcher:
         return explain_documents(engine, query, listed, fields=manifest.fields)
 
     def verify(self) -> None:
-        """Waits until the files of the index are compared with their checksums.
-
-        Raises:
-            ArtefactError: one is damaged.
-        """
-        engine = self._engine
-        if engine is not None:
+        """Waits until the files of the index are compared with their checksums; an ArtefactError if one is damaged."""
+        if (engine := self._engine) is not None:
             engine.verify()
 
     def close(self) -> None:
@@ -507,10 +486,6 @@ def search_index(
         device: of the default model.
         cost: counts what the search costs.
         settings: the attributes of `Search`, for example `remove_query=True`, `threads=4`, `query_terms=16`.
-
-    Raises:
-        ArtefactError: not an index, or its vocabulary is not the model's.
-        UsageError: a topic that the encoder cannot read, or a query of another kind than the index.
     """
     check_count("hits", hits)
     search = Search(**settings)

@@ -40,15 +40,7 @@ EXPLAINED_HITS = 3
 
 
 class SharedTerm(NamedTuple):
-    """A term of query and document.
-
-    Attributes:
-        term: its name.
-        weight: in the query.
-        impact: in the document.
-        product: weight x impact.
-        field: of the index; empty in an index of one encoder.
-    """
+    """A term, its weight in the query, its impact in the document, their product, and the field, if any."""
 
     term: str
     weight: float
@@ -114,12 +106,7 @@ def explain_documents(
 ) -> list[Explanation]:
     """Explains documents with an open engine of an impact index; of a tree, BM25 adds to the score too.
 
-    Args:
-        impacts_of: looks up a document's impacts for terms; default in the engine.
-        fields: of the index.
-
-    Raises:
-        ArtefactError: the products do not sum to the score of an encoded query.
+    `impacts_of` looks up a document's impacts for terms; default in the engine.
     """
     if not doc_ids:
         return []
@@ -233,8 +220,7 @@ def select_encoder_options(run: RunManifest | None) -> dict[str, Any]:
 
 def read_passages(run: RunManifest | None) -> str | None:
     """Reads how a run's documents are scored by their passages; None for documents without."""
-    passages: str | None = _options(run).get("passages")
-    return passages
+    return _options(run).get("passages")
 
 
 def cut_like_run(query: ImpactQuery, run: RunManifest | None) -> ImpactQuery:

@@ -32,14 +32,7 @@ from lexvl_anserini.ground.progress import Progress, make_batches, silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import VOCABULARY
 from lexvl_anserini.ground.typed import check_count, check_type
-from lexvl_anserini.shards.encoding import (
-    CorpusReading,
-    Covered,
-    CoveredDigest,
-    PartOfPlan,
-    WholeCorpus,
-    encode_shard,
-)
+from lexvl_anserini.shards.encoding import CorpusReading, Covered, CoveredDigest, PartOfPlan, WholeCorpus, encode_shard
 from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream, sum_counts
 from lexvl_anserini.shards.manifests import SKIPPED, claim_on_shards, clear, is_recorded, request_shards, select_valid
 

@@ -6,26 +6,19 @@ import logging
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from lexvl_anserini.cli import DryRun, Overwrite, Style, Verbose, expand_options, print_rows
 from lexvl_anserini.data.dataset import Dataset, begun
-from lexvl_anserini.encode import (
-    EncoderOptions,
-    InputOptions,
-    PartOptions,
-    QuantiserOptions,
-    ShardOptions,
-    Work,
-    encode_corpus,
-    estimate,
-)
+from lexvl_anserini.encode import EncoderOptions, InputOptions, QuantiserOptions, ShardOptions, encode_corpus, estimate
 from lexvl_anserini.encoders.cards import remark_on
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.progress import progress_bar
+from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.shards.layout import Layout
 from lexvl_plugins.cluster.options import RunnerOptions, print_urls
 from lexvl_plugins.cluster.parts import PartsRequest, encode_parts, load_plan
 from lexvl_plugins.cluster.plans import CorpusPlan, name_listing, plan_corpus, refuse_other_plan
@@ -47,9 +40,9 @@ class PlanOptions:
         None
     )
 
-    def check(self, inputs: InputOptions, parts: PartOptions, runner: RunnerOptions) -> None:
+    def check(self, inputs: InputOptions, runner: RunnerOptions) -> None:
         """Raises UsageError for options that do not go together, ArtefactError for a plan that is not there."""
-        alone = self.plan is None or parts.shard_id is not None
+        alone = self.plan is None or inputs.shard_id is not None
         if inputs.topics:
             raise UsageError("--topics are encoded as a whole, into a local file, by lexvl encode")
         if self.parts is not None and (alone or inputs.output is not None):
@@ -62,13 +55,26 @@ class PlanOptions:
             raise ArtefactError(f"{self.plan}: no plan of a corpus; --parts N writes it")
 
 
+class Work(NamedTuple):
+    """What every way of encoding reads: the options, and what they make."""
+
+    inputs: InputOptions
+    encoder: EncoderOptions
+    quantiser: Quantiser
+    layout: Layout
+    overwrite: bool
+
+    def list_settings(self) -> tuple[Quantiser, Layout, int, str]:
+        """Lists quantiser, layout, batch size and the policy for images that cannot be read."""
+        return self.quantiser, self.layout, self.encoder.batch_size, self.inputs.on_error
+
+
 @expand_options
 def command(
     inputs: InputOptions,
     encoder: EncoderOptions,
     quantised: QuantiserOptions,
     shards: ShardOptions,
-    parts: PartOptions,
     planning: PlanOptions,
     runner: RunnerOptions,
     overwrite: Overwrite = False,
@@ -83,12 +89,11 @@ def command(
     Example: lexvl cluster-encode --corpus demo --encoder bag-of-tokens --plan plan.json --parts 4
     """
     inputs.check()
-    part = parts.part(None)
     inputs = replace(inputs, output=inputs.output and str(place(inputs.output)))
-    work = Work(inputs, encoder, quantised.load(), shards.layout(), parts, overwrite)
+    work = Work(inputs, encoder, quantised.load(), shards.layout(), overwrite)
     with print_urls():
-        planning.check(inputs, parts, runner)
-        if planning.plan is None or planning.parts or part or dry_run:
+        planning.check(inputs, runner)
+        if planning.plan is None or planning.parts or inputs.part or dry_run:
             rows = encode_here(work, planning, dry_run)
         else:
             rows = encode_all_parts(work, place(planning.plan), runner)
@@ -97,35 +102,27 @@ def command(
 
 def encode_here(work: Work, planning: PlanOptions, dry_run: bool) -> dict[str, Any]:
     """Plans a corpus, or encodes it or one part of it in this process; returns the rows of the command."""
-    inputs, part = work.inputs, work.parts.part(None)
+    inputs, part = work.inputs, work.inputs.part
     dataset = begun(inputs.load_corpus())
     model = work.encoder.request(inputs, dataset.direction).load()
     if remark := remark_on(model.checkpoint, inputs.corpus):
         log.warning(remark)
-    target = inputs.target(model.name, part)
+    target = inputs.target(model.name)
     if dry_run:
         rows = {"output": str(target), "encoder": model.name, "checkpoint": model.checkpoint, "corpus": inputs.corpus}
-        return {**rows, **estimate(dataset, model, work, part)}
+        return {**rows, **estimate(dataset, model, *work.list_settings(), part)}
     if planning.parts:
         return write_plan(work, dataset, model, place(planning.plan or ""), planning.parts)
     planned = load_plan(place(planning.plan)).take_part(part) if planning.plan and part else part
     with publish_after(target):
-        return encode_corpus(work, dataset, model, target, planned)
+        settings = dict(zip(("quantiser", "layout", "batch_size", "on_error"), work.list_settings(), strict=True))
+        return encode_corpus(dataset, model, target, part=planned, overwrite=work.overwrite, **settings)
 
 
 def write_plan(work: Work, dataset: Dataset, model: Encoder, path: Path, parts: int) -> dict[str, Any]:
     """Writes the plan of a corpus, and returns the rows of the command: what each part reads."""
     refuse_other_plan(path, parts, dataset.name, model.name, work.overwrite)
-    plan = plan_corpus(
-        dataset,
-        model,
-        parts,
-        work.quantiser,
-        work.layout,
-        work.encoder.batch_size,
-        work.parts.on_error,
-        listing=name_listing(path),
-    )
+    plan = plan_corpus(dataset, model, parts, *work.list_settings(), listing=name_listing(path))
     plan.write(path)
     rows: dict[str, Any] = {"plan": str(path), "documents": plan.manifest.corpus.documents, "parts": plan.parts}
     if scale := plan.manifest.quantiser.get("document", {}).get("scale"):
@@ -139,18 +136,8 @@ def encode_all_parts(work: Work, path: Path, runner: RunnerOptions) -> dict[str,
     started, inputs, documents = time.perf_counter(), work.inputs, CorpusPlan.read(path).summary.documents
     dataset = inputs.load_corpus()
     encoder = work.encoder.request(inputs, dataset.direction)
-    output = place(inputs.target(encoder.name, None))
-    request = PartsRequest(
-        path,
-        output,
-        inputs.corpus_ref(),
-        encoder,
-        work.quantiser,
-        work.layout,
-        work.encoder.batch_size,
-        work.parts.on_error,
-        work.overwrite,
-    )
+    output = place(inputs.target(encoder.name))
+    request = PartsRequest(path, output, inputs.corpus_ref(), encoder, *work.list_settings(), work.overwrite)
     with run_on(runner), progress_bar(f"encode {dataset.name} with {encoder.name}", documents) as progress:
         collection = encode_parts(request, progress)
     rows = {"output": str(output), "encoder": encoder.name, "parts": collection.parts, **collection.manifest.counts}

@@ -22,10 +22,7 @@ Result = TypeVar("Result")
 # Failed parts that an error names.
 NAMED = 3
 
-RUNNERS: Mapping[str, str] = {
-    "local": f"{__name__}:LocalRunner",
-    "ray": "lexvl_plugins.cluster.ray_cluster:RayRunner",
-}
+RUNNERS: Mapping[str, str] = {"local": f"{__name__}:LocalRunner", "ray": "lexvl_plugins.cluster.ray_cluster:RayRunner"}
 
 
 class FailedPart(NamedTuple):

@@ -119,8 +119,7 @@ class ListenOptions:
 @cli.expand_options
 def command(
     index: Annotated[
-        list[str],
-        typer.Option(help="Folder that index wrote, or URL of an index in a store; repeatable, for columns."),
+        list[str], typer.Option(help="Folder that index wrote, or URL of an index in a store; repeatable, for columns.")
     ],
     listen: ListenOptions,
     opening: OpenOptions,

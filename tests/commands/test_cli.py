@@ -218,10 +218,7 @@ def completed(shell: str, line: str) -> tuple[list[str], set[str]]:
     """What a shell offers for the last word of a line, and what was imported for that."""
     words = line.split(" ")
     shown, imported = lexvl(
-        _LEXVL_COMPLETE=f"complete_{shell}",
-        COMP_WORDS=line,
-        COMP_CWORD=str(len(words) - 1),
-        _TYPER_COMPLETE_ARGS=line,
+        _LEXVL_COMPLETE=f"complete_{shell}", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1), _TYPER_COMPLETE_ARGS=line
     )
     offered = shown.split() if shell == "bash" else re.findall(r'^(?:_arguments .*\(\()?"([^"]+)"', shown, re.MULTILINE)
     return [value.replace("\\", "") for value in offered], imported

@@ -29,12 +29,7 @@ from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm, expla
 from tests.commands.test_search import Toy, encode
 from tests.invoking import invoked
 
-DOCUMENTS = [
-    ("d1", {"dog": 9, "cat": 1, "😀": 3}),
-    ("d2", {"dog": 3, "boat": 250}),
-    ("d3", {}),
-    ("é/1", {"cat": 7}),
-]
+DOCUMENTS = [("d1", {"dog": 9, "cat": 1, "😀": 3}), ("d2", {"dog": 3, "boat": 250}), ("d3", {}), ("é/1", {"cat": 7})]
 QUERY = ImpactQuery("q", {"dog": 2, "cat": 18, "zebra": 5, "😀": 6})
 
 
@@ -55,7 +50,7 @@ def toy_of_digest(*arguments: Any) -> Toy:
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_encoder, "load_encoder_of", toy_of_digest)
+    monkeypatch.setattr(query_encoder, "load_encoder_from", toy_of_digest)
     monkeypatch.setattr(lexvl_anserini.searching.shared_terms, "encode_queries", encode)
 
 
@@ -90,20 +85,18 @@ def test_unknown_documents_and_other_kinds(index: Path, tmp_path: Path) -> None:
         Searcher(index, model).explain("dog")
 
 
-def test_another_sum_than_the_indexs_raises(index: Path) -> None:
-    engine = LuceneEngine(index, index_manifest(index))
-    top = engine.top
-    engine.top = lambda *args: in_order("q", [(d, score + 1) for d, score in top(*args).pairs()])  # type: ignore[method-assign]
-    with pytest.raises(ArtefactError, match="its products sum to 54, the index's score is 55"):
-        explain_documents(engine, QUERY, ["d1"])
-    engine.close()
-
-
 @pytest.fixture(scope="module")
 def engine(index: Path) -> Any:
     engine = LuceneEngine(index, index_manifest(index))
     yield engine
     engine.close()
+
+
+def test_another_sum_than_the_indexs_raises(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    top = engine.top
+    monkeypatch.setattr(engine, "top", lambda *args: in_order("q", [(d, s + 1) for d, s in top(*args).pairs()]))
+    with pytest.raises(ArtefactError, match="its products sum to 54, the index's score is 55"):
+        explain_documents(engine, QUERY, ["d1"])
 
 
 @given(vector=st.dictionaries(st.sampled_from(["boat", "cat", "dog", "zebra", "😀"]), st.integers(1, 255)))

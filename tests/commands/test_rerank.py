@@ -23,12 +23,7 @@ from lexvl_anserini.rerank import command
 from lexvl_anserini.runs.fusion import Fusion, build_fused_manifest
 from lexvl_anserini.runs.order import in_order
 from lexvl_anserini.runs.trec import read_lists, read_run, write_run
-from lexvl_anserini.searching.rescoring import (
-    load_run_documents,
-    load_run_encoder,
-    load_run_topics,
-    rerank_lists,
-)
+from lexvl_anserini.searching.rescoring import load_run_documents, load_run_encoder, load_run_topics, rerank_lists
 from lexvl_anserini.searching.shared_terms import select_encoder_options
 from lexvl_anserini.shards.encoding import Covered, WholeCorpus
 
@@ -207,13 +202,6 @@ def test_pictures_that_changed_since_they_were_encoded(tmp_path, caplog):
     picture.write_bytes(b"2")
     assert len(list(load_run_documents(ran, model, None))) == 1
     assert "pictures or vectors changed since they were encoded, or were encoded in parts" in caplog.text
-
-
-def test_a_run_of_unknown_making(monkeypatch, capsys, first, tmp_path):
-    name_manifest(first).unlink()
-    code, _, err = run(monkeypatch, capsys, "--run", first, "--output", tmp_path / "x.trec")
-    assert code == 1 and "no manifest beside it" in err
-    assert list(read_lists(first)) == ["q"]
 
 
 def test_a_mixture_of_runs_has_no_encoder(monkeypatch, capsys, first, tmp_path):

@@ -16,13 +16,7 @@ from typer.testing import CliRunner
 from lexvl_anserini.cli import make_app, parse_settings
 from lexvl_anserini.encode import command
 from lexvl_anserini.encoders.cards import CARDS, PACKAGED, UNKNOWN
-from lexvl_anserini.encoders.describing import (
-    build_example,
-    describe_encoder,
-    list_options,
-    name_type,
-    read_equation,
-)
+from lexvl_anserini.encoders.describing import build_example, describe_encoder, list_options, name_type, read_equation
 from lexvl_anserini.encoders.loading import DEFAULT_DIRECTION, check_options, load_encoder
 from lexvl_anserini.ground.errors import UnknownName
 from lexvl_anserini.ground.registry import CORPORA, import_home

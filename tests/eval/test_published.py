@@ -186,8 +186,7 @@ def test_any_numbers_come_back(tmp_path, rows):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["text-to-text beir-12 nDCG@10", "image-to-text flickr30k/test R@5", "captions coco/test rsum", "speed a b"],
+    "text", ["text-to-text beir-12 nDCG@10", "image-to-text flickr30k/test R@5", "captions coco/test rsum", "speed a b"]
 )
 def test_a_quantity_is_its_text(text):
     assert str(parse_quantity(text)) == text

@@ -138,11 +138,8 @@ def test_a_removed_index_is_not_made_again(built):
     assert not built.exists()
 
 
-def test_encoded_documents_are_no_index(built):
-    with pytest.raises(ArtefactError, match=r"encoded documents, not an index; build one with .*index "):
-        Searcher(built.parent / "shards")
-
-
-def test_a_name_that_no_file_system_takes_is_no_index() -> None:
-    with pytest.raises(ArtefactError, match="xxx: no such index; build it"):
-        Searcher("x" * 300)
+def test_what_is_no_index(built):
+    """Encoded documents, and a name that no file system takes."""
+    for place, message in ((built.parent / "shards", "encoded documents, not an index"), ("x" * 300, "no such index")):
+        with pytest.raises(ArtefactError, match=message):
+            Searcher(place)

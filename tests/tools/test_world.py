@@ -82,12 +82,7 @@ def test_a_thing_is_added_by_data_alone(folder, use):
         ("places", "[360, 460]", "[360]", "sea.horizon.1: is missing"),
         ("places", "where: strip", "where: stripe", r"sea: props: unknown where 'stripe'; did you mean 'strip'"),
         ("words", "counts:\n  1:", "counts:\n  one:", 'counts.one.* "one", expected an integer'),
-        (
-            "words",
-            "verbs:\n  sailing:",
-            "verbs:\n  sail:",
-            "unknown verb .* 'sailing'; did you mean 'sail'",
-        ),
+        ("words", "verbs:\n  sailing:", "verbs:\n  sail:", "unknown verb .* 'sailing'; did you mean 'sail'"),
         ("household", "drawings:\n    any: |\n      92,74", "verbs:\n    any: |\n      92,74", "'cup' has neither"),
         ("creatures", "poses: {air: [flying], ", "poses: {", "bird: poses: none for 'air', the class of the place"),
         ("skies", "weathers:", "weathers: [", r"skies.yaml: not YAML"),

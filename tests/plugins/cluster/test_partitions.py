@@ -93,11 +93,7 @@ def test_ties_across_partitions_and_the_cut(indexes):
 
 
 def test_trees_vectors_impacts_and_bounds_are_those_of_one_index(indexes):
-    trees = [
-        Term("ash", 2),
-        Not(Term("bay")),
-        All((Impacts({"ash": 1, "bay": 1}), Ids(("d4", "d3", "z")))),
-    ]
+    trees = [Term("ash", 2), Not(Term("bay")), All((Impacts({"ash": 1, "bay": 1}), Ids(("d4", "d3", "z"))))]
     answers = []
     for index in indexes:
         with open_verified(engine(index)) as opened:

@@ -49,12 +49,7 @@ def work_failing_at(failing: Sequence[int]) -> Callable[[int], int]:
     return work
 
 
-@given(
-    parts=st.integers(0, 40),
-    failing=st.sets(st.integers(0, 39)),
-    seed=st.integers(0, 9),
-    window=st.integers(1, 6),
-)
+@given(parts=st.integers(0, 40), failing=st.sets(st.integers(0, 39)), seed=st.integers(0, 9), window=st.integers(1, 6))
 def test_all_parts_are_done_once_or_named(parts, failing, seed, window):
     failing = {number for number in failing if number < parts}
     runner: Runner = ShuffledRunner(seed, window)

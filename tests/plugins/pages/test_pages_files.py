@@ -169,8 +169,7 @@ def test_a_file_without_an_end_is_opened_and_has_damaged_pages(written):
 
 
 @pytest.mark.parametrize(
-    "paper, expected",
-    [((20_000, 20_000), (LONGEST, LONGEST)), ((20_000, 10), (LONGEST, 1)), ((72, 144), (200, 400))],
+    "paper, expected", [((20_000, 20_000), (LONGEST, LONGEST)), ((20_000, 10), (LONGEST, 1)), ((72, 144), (200, 400))]
 )
 def test_a_picture_is_bounded(written, paper, expected):
     picture = pdf.draw_page(written(pdf_of("0 0 5 5 re f", paper=paper)), LONGEST)

@@ -242,11 +242,7 @@ LEXLIP, OVER_VIEWS = {"name": "lexlip", "temperature": 0.05}, {"trained": HEADS,
 STAGED: dict[str, list[dict[str, Any]]] = {
     "lexlip": [
         {"objective": LEXLIP, "auxiliaries": [{"name": "masked_words", "weight": 1.0}], **OVER_VIEWS},
-        {
-            "objective": {**LEXLIP, "name": "lexlip_momentum"},
-            "momentum": {"queue": 6, "decay": 0.9},
-            **OVER_VIEWS,
-        },
+        {"objective": {**LEXLIP, "name": "lexlip_momentum"}, "momentum": {"queue": 6, "decay": 0.9}, **OVER_VIEWS},
         {"objective": LEXLIP, "trained": []},
     ],
     "stair": [
