@@ -156,7 +156,7 @@ def zipped(random: Random, folder: Path, mark: Path) -> None:
     root = next(iter(parts)).split("/")[0]
     pickled, kind = f"{root}/data.pkl", random.randrange(6)
     if kind == 0:
-        parts[f"{root}/data/0"] = bytes(random.choice([10**6, 10**8]))
+        parts["/".join((root, "data", "0"))] = bytes(random.choice([10**6, 10**8]))
     elif kind == 1:
         parts[pickled] = b"\x80\x02" + b"N0" * 30_000_000 + b"}."
     elif kind == 2:
