@@ -80,20 +80,20 @@ def parse_cut(text: str) -> Cut:
     return Cut(value, number.endswith("%"))
 
 
-class ListedTerms(frozenset[str]):
+class TermFile(frozenset[str]):
     """The terms of a file; `source` is its name and digest, `terms.txt@0123456789ab`."""
 
     source = ""
 
 
-def read_terms(path: str) -> ListedTerms:
+def read_terms(path: str) -> TermFile:
     """Reads a list of terms, one a line."""
     try:
         raw = Path(path).read_bytes()
         lines = raw.decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as a list of terms ({error})") from error
-    if not (terms := ListedTerms(filter(None, map(str.strip, lines)))):
+    if not (terms := TermFile(filter(None, map(str.strip, lines)))):
         raise DataError(f"{path}: no term in it; expected one a line")
     terms.source = f"{Path(path).name}@{sha256(raw).hexdigest()[:NAMED]}"
     return terms
@@ -241,7 +241,7 @@ class Search:
 
 def describe_terms(terms: frozenset[str]) -> str:
     """Returns what a run's manifest says of listed terms: their file, else their number and a digest."""
-    if isinstance(terms, ListedTerms):
+    if isinstance(terms, TermFile):
         return terms.source
     lines = "\n".join(sorted(terms))
     return f"{len(terms)}@{sha256(lines.encode()).hexdigest()[:NAMED]}"
