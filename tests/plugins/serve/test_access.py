@@ -26,7 +26,7 @@ QUESTION = json.dumps({"index": "colours", "text": "red"})
 def client(tmp_path_factory):
     folder = tmp_path_factory.mktemp("keys")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(query_encoder, "load_encoder_of", load)
+        patched.setattr(query_encoder, "load_encoder_from", load)
         index = index_pictures(folder / "pictures", folder / "colours")
         with running(index, keys=ApiKeys([FIRST, SECOND]), log_requests=True) as client:
             yield client

@@ -36,7 +36,7 @@ def colours(tmp_path_factory) -> Iterator[Any]:
     """A lexical index and its dense twin, served over HTTP."""
     folder = tmp_path_factory.mktemp("agents")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(query_encoder, "load_encoder_of", load)
+        patched.setattr(query_encoder, "load_encoder_from", load)
         lexical = index_pictures(folder / "pictures", folder / "colours")
         dense = index_pictures(folder / "pictures", folder / "twin", DENSE)
         with running(lexical, dense, examples=("red",), make=agents.build_tools_app) as client:

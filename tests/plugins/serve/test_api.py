@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def client(folder):
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(query_encoder, "load_encoder_of", load)
+        patched.setattr(query_encoder, "load_encoder_from", load)
         lexical = index_pictures(folder / "pictures", folder / "colours")
         dense = index_pictures(folder / "pictures", folder / "twin", DENSE)
         with running(lexical, dense, examples=("red", "blue")) as found:
@@ -145,7 +145,7 @@ def test_an_index_has_the_name_of_its_folder_or_of_its_album(tmp_path) -> None:
 
 
 def test_examples_of_a_corpus_without_topics_are_heavy_terms(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(query_encoder, "load_encoder_of", load)
+    monkeypatch.setattr(query_encoder, "load_encoder_from", load)
     with running(index_pictures(tmp_path / "pictures", tmp_path / "colours")) as client:
         found = client.get("/api/indexes")
         # Of half.png, red.png, sub/green.png and the one with blue alone; a picture has no term of the other colours.
@@ -257,7 +257,7 @@ def test_only_the_files_of_the_page_are_served(client, path) -> None:
 
 
 def test_a_picture_that_became_a_link_is_not_served(folder, monkeypatch) -> None:
-    monkeypatch.setattr(query_encoder, "load_encoder_of", load)
+    monkeypatch.setattr(query_encoder, "load_encoder_from", load)
     index = index_pictures(folder / "linked", folder / "linked-index", pictures={"a.png": painted(8, 8)})
     outside = folder / "secret.png"
     painted(8, 8, red=(0, 0, 8, 8)).save(outside)
@@ -314,7 +314,7 @@ def test_many_clients_get_the_answers_of_one(client) -> None:
 
 
 def test_an_index_may_be_replaced_while_it_is_served(folder, monkeypatch) -> None:
-    monkeypatch.setattr(query_encoder, "load_encoder_of", load)
+    monkeypatch.setattr(query_encoder, "load_encoder_from", load)
     monkeypatch.setattr(indexes, "LOOK_EVERY_S", 0.0)
     pictures, index = folder / "changing", folder / "changing-index"
     index_pictures(pictures, index, pictures={"a.png": PICTURES["red.png"]})
@@ -337,7 +337,7 @@ def test_an_index_may_be_replaced_while_it_is_served(folder, monkeypatch) -> Non
 
 def test_an_index_that_is_replaced_while_it_is_opened_is_of_one_state(folder, monkeypatch) -> None:
     """Its manifest, its corpus and its postings are of the newer index."""
-    monkeypatch.setattr(query_encoder, "load_encoder_of", load)
+    monkeypatch.setattr(query_encoder, "load_encoder_from", load)
     index = index_pictures(folder / "first", folder / "twice", pictures={"a.png": PICTURES["red.png"]})
     other = index_pictures(folder / "second", folder / "twice-other", pictures={"b.png": PICTURES["red.png"]})
     read = indexes.read_corpus
@@ -379,7 +379,7 @@ def toys(monkeypatch):
     opened = []
     monkeypatch.setattr(indexes, "Thread", AtOnce)
     monkeypatch.setattr(indexes, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(indexes, "state_of_index", lambda path: 1)
+    monkeypatch.setattr(indexes, "read_index_state", lambda path: 1)
     monkeypatch.setattr(indexes, "open_live", lambda *_: opened.append(ToyIndex(min(len(opened), 1))) or opened[-1])
     return opened
 
@@ -388,11 +388,11 @@ def test_two_threads_that_see_a_change_open_the_index_once(toys, monkeypatch) ->
     shelf = indexes.Shelf([SimpleNamespace(name="toy")])
 
     def while_another_opens_it(path) -> int:
-        monkeypatch.setattr(indexes, "state_of_index", lambda path: 1)
+        monkeypatch.setattr(indexes, "read_index_state", lambda path: 1)
         shelf._look("toy")
         return 1
 
-    monkeypatch.setattr(indexes, "state_of_index", while_another_opens_it)
+    monkeypatch.setattr(indexes, "read_index_state", while_another_opens_it)
     with shelf.borrow("toy") as index:
         assert index is toys[1]
     shelf.close()
@@ -426,7 +426,7 @@ def test_an_index_of_texts_for_bm25(folder) -> None:
 
 
 def test_a_corpus_that_is_gone_leaves_ids(folder, monkeypatch) -> None:
-    monkeypatch.setattr(query_encoder, "load_encoder_of", load)
+    monkeypatch.setattr(query_encoder, "load_encoder_from", load)
     index = index_pictures(folder / "gone", folder / "gone-index", pictures={"a.png": PICTURES["red.png"]})
     (folder / "gone").rename(folder / "moved")
     with running(index) as client:

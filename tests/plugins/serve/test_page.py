@@ -38,7 +38,7 @@ EXAMPLE = "a red picture"
 def client(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(query_encoder, "load_encoder_of", load)
+        patched.setattr(query_encoder, "load_encoder_from", load)
         lexical = index_pictures(folder / "pictures", folder / "colours")
         twin = index_pictures(folder / "pictures", folder / "twin", DENSE)
         with running(lexical, twin, examples=(EXAMPLE,)) as found:

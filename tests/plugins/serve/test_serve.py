@@ -26,7 +26,7 @@ invoke = partial(invoked, command)
 
 @pytest.fixture
 def toy(monkeypatch) -> None:
-    monkeypatch.setattr(query_encoder, "load_encoder_of", load)
+    monkeypatch.setattr(query_encoder, "load_encoder_from", load)
 
 
 def test_check_answers_one_query_and_ends(toy, tmp_path) -> None:

@@ -23,7 +23,7 @@ QUESTION = json.dumps({"index": "colours", "text": "red"})
 def client(tmp_path_factory):
     folder = tmp_path_factory.mktemp("guarded")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(query_encoder, "load_encoder_of", load)
+        patched.setattr(query_encoder, "load_encoder_from", load)
         with running(index_pictures(folder / "pictures", folder / "colours", pictures=PICTURES)) as client:
             yield client
 

@@ -38,7 +38,7 @@ def own_tables(folder: Path, monkeypatch: pytest.MonkeyPatch, first: str = "33.3
     """The command reads tables of stated numbers."""
     (folder / "own.yaml").write_text(OWN.replace("{first}", first))
     monkeypatch.setattr(
-        "eval.reproduce.published_tables", lambda: {t.name: t for t in read_tables(folder / "own.yaml")}
+        "eval.reproduce.load_published_tables", lambda: {t.name: t for t in read_tables(folder / "own.yaml")}
     )
 
 
