@@ -196,7 +196,7 @@ def test_what_cannot_be_done(tmp_path: Path, answered: Answered, photos: Callabl
         ({"folder": tmp_path / "none"}, DataError, "none: no picture in it; expected .jpg, .png"),
         ({"folder": tmp_path / "nowhere"}, DataError, "nowhere: no such folder or tar"),
         ({"device": "nosuch"}, UsageError, "device 'nosuch' cannot be used here"),
-        ({"checkpoint": str(tmp_path / "none")}, CheckpointError, ""),
+        ({"checkpoint": str(tmp_path / "none")}, CheckpointError, "none"),
         ({"queries": ["two dogs", ""]}, UsageError, "a query is empty"),
         ({"queries": ["two dogs", "  "]}, UsageError, "a query is empty"),
         ({"output": answered.folder / "index"}, UsageError, "among the pictures; name a folder outside"),

@@ -1,4 +1,4 @@
-"""The parts of `doors/stores`: URLs, logins, errors of clients, queries in parts, rounding."""
+"""The parts of `lexvl_plugins/stores`: URLs, logins, errors of clients, queries in parts, rounding."""
 
 from __future__ import annotations
 
