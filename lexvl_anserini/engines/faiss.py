@@ -68,6 +68,7 @@ class FaissLayout:
 
     Attributes:
         defaults: its parameters; None is chosen from the number of documents and dimensions.
+        kind: FAISS's class of its file.
         searching: those that only matter when searching: another value needs no other index.
         exhaustive: True if searching compares all vectors by their inner products, so that lists are exact.
         training: the number of vectors it learns from, at most; 0 if it learns nothing.
@@ -75,6 +76,7 @@ class FaissLayout:
 
     defaults: Mapping[str, int | None]
     empty: Callable[[int, Parameters], Any]
+    kind: str
     searching: tuple[str, ...] = ()
     exhaustive: bool = False
     training: Callable[[Parameters], int] = lambda parameters: 0
@@ -101,11 +103,14 @@ def empty_ivfpq(dimensions: int, parameters: Parameters) -> Any:
 
 
 LAYOUTS: Mapping[str, FaissLayout] = {
-    "flat": FaissLayout({}, lambda dimensions, parameters: faiss.IndexFlatIP(dimensions), exhaustive=True),
-    "hnsw": FaissLayout({"m": 32, "ef_construction": 200, "ef_search": 128}, empty_hnsw, ("ef_search",)),
+    "flat": FaissLayout({}, lambda dimensions, parameters: faiss.IndexFlatIP(dimensions), "IndexFlat", exhaustive=True),
+    "hnsw": FaissLayout(
+        {"m": 32, "ef_construction": 200, "ef_search": 128}, empty_hnsw, "IndexHNSWFlat", ("ef_search",)
+    ),
     "ivfpq": FaissLayout(
         {"nlist": None, "m": None, "nbits": None, "nprobe": None},
         empty_ivfpq,
+        "IndexIVFPQ",
         ("nprobe",),
         training=lambda parameters: MOST_POINTS * max(parameters["nlist"], 1 << parameters["nbits"]),
     ),
@@ -114,11 +119,15 @@ LAYOUTS: Mapping[str, FaissLayout] = {
         lambda dimensions, parameters: faiss.IndexScalarQuantizer(
             dimensions, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
         ),
+        "IndexScalarQuantizer",
         exhaustive=True,
         training=lambda parameters: 100_000,
     ),
     "binary": FaissLayout(
-        {"rescore": 4}, lambda dimensions, parameters: faiss.IndexBinaryFlat(8 * -(-dimensions // 8)), ("rescore",)
+        {"rescore": 4},
+        lambda dimensions, parameters: faiss.IndexBinaryFlat(8 * -(-dimensions // 8)),
+        "IndexBinaryFlat",
+        ("rescore",),
     ),
 }
 
@@ -180,6 +189,8 @@ class Store:
     def read(cls, path: Path, name: str, dimensions: int | None, parameters: Parameters) -> Store:
         """Reads a file that `write` wrote; only a binary one does not know its dimensions itself."""
         index = (core.read_index_binary if name == "binary" else core.read_index)(str(path))
+        if (kind := type(index).__name__.removesuffix("IP")) != find_layout(name).kind:
+            raise RuntimeError(f"the file has a {kind}, index.json says {name}")
         store = cls(name, index, dimensions or index.d, parameters)
         store.map_positions()  # now, not at the first search, which threads may make at once
         return store
