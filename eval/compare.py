@@ -5,19 +5,18 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 
-from lexvl_anserini.cli import Verbose, expanded, run
+from lexvl_anserini.cli import Verbose, expand_options, run
 from lexvl_anserini.ground.errors import UsageError
 
 from . import options
 from .measures.measure_runs import measure_runs
-from .measures.significance import check_test, compare_runs
-from .report.render import check_format
+from .measures.significance import compare_runs
 from .report.tables import render_comparisons
 
 DEFAULT_MEASURES = ["nDCG@10", "Recall@100"]
 
 
-@expanded
+@expand_options
 def command(
     *,
     runs: options.Runs,
@@ -34,13 +33,11 @@ def command(
 
     Example: python -m eval.compare --run runs/demo.bm25.trec --run runs/demo.vdr.trec
     """
-    check_format(output_format)
-    check_test(test)
     if len(set(runs)) < max(2, len(runs)):
         raise UsageError("give --run twice or more, each another run; the first is the baseline")
     cards = names.cards(runs)
     measured = measure_runs(cards, judgements.source(escape_ids), measures, **asdict(rules))
-    sys.stdout.write(render_comparisons(compare_runs(names.of_runs(cards, measured), test), output_format))
+    sys.stdout.write(render_comparisons(compare_runs(names.open_runs(cards, measured), test), output_format))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,10 @@
 """Measures runs on demo: hit rates in both directions, as the papers call R@k."""
 
-from __future__ import annotations
-
 from lexvl_anserini.cli import run
 
-from .image_text import caption_command
+from .image_text import make_caption_command
 
-command = caption_command("demo", "eval.demo")
+command = make_caption_command("demo", "eval.demo")
 
 if __name__ == "__main__":
     run(command)

@@ -3,51 +3,35 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from lexvl_anserini.cli import Command, DataDir, Verbose, expanded
+from lexvl_anserini.cli import Command, Verbose, expand_options
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.records import Measurement
 
 from . import options
-from .measures.averages import HEADINGS, RSUM, rsum
 from .measures.inputs import JudgementSource, RunCard
-from .measures.measure_runs import measure_runs
-from .measures.metrics import means
-from .measures.subsets import Subsets, measure_subsets
-from .report.labels import with_datasets
-from .report.render import check_format, render
-from .report.tables import caption_table
+from .measures.measure_runs import Subsets, measure_runs, measure_subsets
+from .measures.metrics import HEADINGS, RSUM, means, sum_recalls
+from .report.render import render
+from .report.tables import build_caption_table, name_datasets
 
 Direction = Annotated[
-    str | None, typer.Option(help="text-to-image, image-to-text or text-to-text; default: the run's.")
+    Literal["text-to-image", "image-to-text", "text-to-text"] | None, typer.Option(help="Default: the run's.")
 ]
 
 
 @dataclass(frozen=True)
-class TableOptions:
-    """How the runs are compared in one table."""
+class CaptionOptions:
+    """Which captions and images are measured, and how."""
 
-    names: options.NameOptions = options.NameOptions()
+    direction: Direction = None
     ties: options.Ties = None
-    efficiency: options.Efficiency = None
-    results: options.Results = None
-
-    def cards(self, runs: Sequence[Path], output_format: str) -> Sequence[RunCard]:
-        """The runs under their labels, with the figures of their searches or without."""
-        return options.with_figures(self.names.cards(map(Path, runs)), self.efficiency, output_format)
-
-
-@dataclass(frozen=True)
-class SubsetOptions:
-    """Older protocols."""
-
     captions: Annotated[
         int | None, typer.Option(min=1, help="Only that many captions of each image, the first ones (FDT: 5).")
     ] = None
@@ -56,16 +40,7 @@ class SubsetOptions:
     ] = 1
 
 
-def caption_rows(measured: Iterable[Sequence[Measurement]]) -> list[Measurement]:
-    """Means under the measures' own names, and rsum, of every run."""
-    rows = []
-    for measurements in measured:
-        whole = [row for row in measurements if row.query_id == "all"]
-        rows += [*whole, whole[0]._replace(measure=RSUM, value=rsum(means(whole)))]
-    return rows
-
-
-def with_judgements(card: RunCard, corpus: str) -> RunCard:
+def choose_judgements(card: RunCard, corpus: str) -> RunCard:
     """The run, judged by its own dataset if that is named by a path, else by `corpus`.
 
     `embeddings:<folder>` and `karpathy:<json>` do not say whose captions they contain, and have their own judgements.
@@ -74,7 +49,7 @@ def with_judgements(card: RunCard, corpus: str) -> RunCard:
     return card if name == corpus or ":" in name else replace(card, corpus=CorpusRef(corpus))
 
 
-def caption_report(
+def render_captions(
     cards: Sequence[RunCard],
     source: JudgementSource,
     output_format: str = "text",
@@ -83,55 +58,43 @@ def caption_report(
     dataset_labels: Sequence[str] | None = None,
     subsets: Subsets = Subsets(),
 ) -> str:
-    """The table of runs on images with captions, measured against these judgements.
-
-    Raises:
-        UsageError: results of subsets are to be stored.
-    """
+    """The table of runs on images with captions, measured against these judgements."""
     if subsets.is_whole:
         measured = measure_runs(cards, source, list(HEADINGS), ties=ties, results=results)
     elif results:
         raise UsageError("--results keeps the values of whole test sets; leave out --captions and --folds")
     else:
         measured = [measure_subsets(card, source, list(HEADINGS), subsets, ties) for card in cards]
-    measured = with_datasets(measured, dataset_labels)
-    return render(caption_table(cards, measured), caption_rows(measured), output_format)
+    measured = name_datasets(measured, dataset_labels)
+    rows = []
+    for measurements in measured:
+        whole = [row for row in measurements if row.query_id == "all"]
+        rows += [*whole, whole[0]._replace(measure=RSUM, value=sum_recalls(means(whole)))]
+    return render(build_caption_table(cards, measured), rows, output_format)
 
 
-def caption_command(corpus: str, module: str) -> Command:
+def make_caption_command(corpus: str, module: str) -> Command:
     """The command that measures runs on one dataset of images with captions."""
 
     def command(
         runs: options.Runs,
-        qrels: options.QrelsFile = None,
-        dataset: options.DatasetName = None,
-        split: options.Split = None,
-        direction: Direction = None,
-        data_dir: DataDir = None,
-        table: TableOptions = TableOptions(),
-        subsets: SubsetOptions = SubsetOptions(),
+        judgements: options.JudgementOptions,
+        names: options.NameOptions,
+        how: CaptionOptions,
+        efficiency: options.Efficiency = None,
+        results: options.Results = None,
         output_format: options.TableFormat = "text",
         verbose: Verbose = False,
     ) -> None:
-        check_format(output_format)
-        cards = table.cards(runs, output_format)
-        if dataset is None:
-            cards = [with_judgements(card, corpus) for card in cards]
-        source = JudgementSource(qrels, CorpusRef(dataset or "", split, data_dir, direction=direction))
-        sys.stdout.write(
-            caption_report(
-                cards,
-                source,
-                output_format,
-                table.ties,
-                table.results,
-                table.names.dataset_labels,
-                Subsets(subsets.captions, subsets.folds),
-            )
-        )
+        cards = options.choose_figures(names.cards(runs), efficiency, output_format)
+        if judgements.dataset is None:
+            cards = [choose_judgements(card, corpus) for card in cards]
+        source, subsets = judgements.source(direction=how.direction), Subsets(how.captions, how.folds)
+        report = render_captions(cards, source, output_format, how.ties, results, names.dataset_labels, subsets)
+        sys.stdout.write(report)
 
     command.__doc__ = f"""Measure runs on {corpus}: R@1, R@5, R@10 as hit rates, MRR@10, recall@10, rsum; in percent.
 
     Example: python -m {module} --run runs/{corpus}.vdr-crossmodal.trec
     """
-    return expanded(command)
+    return expand_options(command)

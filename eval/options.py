@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,20 +13,21 @@ from lexvl_anserini.cli import (
     BatchSize,
     Checkpoint,
     DataDir,
+    Device,
     Settings,
     Tokenizer,
     corpus_names,
     encoder_names,
     parse_settings,
 )
-from lexvl_anserini.encoders.cards import card_of, default_encoder
+from lexvl_anserini.encoders.cards import CARDS, choose_encoder
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Measurement
 
 from .measures.inputs import JudgementSource, RunCard, describe_run
-from .measures.names import MEASURES
-from .report.labels import labelled, with_datasets, with_systems
+from .measures.metrics import MEASURES
+from .report.tables import label_runs, name_datasets, name_systems
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -41,7 +42,7 @@ def measure_names() -> list[str]:
     return [*whole, *(f"{name}@{cut}" for name in MEASURES for cut in CUTS)]
 
 
-def class_set_names() -> list[str]:
+def list_class_sets() -> list[str]:
     """What the shell completes after --images."""
     from .analyses.classes.class_sets import CLASS_SETS
 
@@ -51,15 +52,11 @@ def class_set_names() -> list[str]:
 Runs = Annotated[
     list[Path], typer.Option("--run", help="A run in TREC's or MS MARCO's format, plain, .gz or .zst; repeatable.")
 ]
-Measures = Annotated[
-    list[str],
-    typer.Option(
-        "--measure",
-        help="nDCG@k, RR@k, Recall@k, HitRate@k, AP@k, P@k, AP(rel=2)@k; trec_eval's and ir_measures' names too; "
-        "repeat for several.",
-        autocompletion=measure_names,
-    ),
-]
+MEASURED = (
+    "nDCG@k, RR@k, Recall@k, HitRate@k, AP@k, P@k, AP(rel=2)@k; trec_eval's and ir_measures' names too; "
+    "repeat for several."
+)
+Measures = Annotated[list[str], typer.Option("--measure", help=MEASURED, autocompletion=measure_names)]
 Labels = Annotated[
     list[str] | None,
     typer.Option("--label", help="A run's system, one per --run; default: the encoder of its manifest, or the path."),
@@ -68,80 +65,58 @@ DatasetLabels = Annotated[
     list[str] | None,
     typer.Option("--dataset-label", help="A dataset's name in the output, one per dataset in their order."),
 ]
-Test = Annotated[str, typer.Option("--test", help="Paired test: randomisation or student.")]
+TestName = Literal["randomisation", "student"]
+Test = Annotated[TestName, typer.Option("--test", help="Paired test.")]
 MarkingTest = Annotated[
-    str | None,
-    typer.Option(
-        "--test", help="Mark values that differ significantly from the first system's: randomisation or student."
-    ),
+    TestName | None,
+    typer.Option("--test", help="Mark values that differ significantly from the first system's by this paired test."),
 ]
-Averages = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--average",
-        help="Columns of an average over datasets: beir-12, beir-13, beir-18, cqadupstack, vidore-2; repeatable.",
-    ),
-]
-Efficiency = Annotated[
-    bool | None,
-    typer.Option(
-        "--efficiency/--no-efficiency",
-        help="Also the figures of the searches: terms, MB, ms; default yes, but not in LaTeX.",
-    ),
-]
+AVERAGES = "Columns of an average over datasets: beir-12, beir-13, beir-18, cqadupstack, vidore-2; repeatable."
+Averages = Annotated[list[str] | None, typer.Option("--average", help=AVERAGES)]
+FIGURES = "Also the figures of the searches: terms, MB, ms; default yes, but not in LaTeX."
+Efficiency = Annotated[bool | None, typer.Option("--efficiency/--no-efficiency", help=FIGURES)]
 EscapeIds = Annotated[bool, typer.Option("--escape-ids", help="Percent-encode the judgements' ids, as in the run.")]
 Results = Annotated[
     Path | None,
     typer.Option("--results", help="Folder that gets a JSON file per run and dataset, and a line in results.jsonl."),
 ]
 PerTopic = Annotated[bool, typer.Option("--per-topic", help="Also print every topic's value.")]
-ScoreFormat = Annotated[str, typer.Option("--format", help="text, json (fields of Measurement) or csv (the same).")]
-Words = Annotated[
-    str,
-    typer.Option(
-        "--vocabulary", help="Words for a dense encoder: folder or hub id of a tokenizer, or a packaged name."
-    ),
+ScoreFormat = Annotated[
+    Literal["text", "json", "csv"], typer.Option("--format", help="Columns, or the fields of Measurement.")
 ]
-TableFormat = Annotated[str, typer.Option("--format", help="text, markdown, latex, csv or json.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")]
+WORDS = "Words for a dense encoder: folder or hub id of a tokenizer, or a packaged name."
+Words = Annotated[str, typer.Option("--vocabulary", help=WORDS)]
+TableFormat = Annotated[
+    Literal["text", "markdown", "latex", "csv", "json"], typer.Option("--format", help="How the table is written.")
+]
+Topics = Annotated[
+    str | None, typer.Option(help="dataset/split, a topics file, or encoded queries; default the corpus's own.")
+]
 CLASSIFIED_IMAGES = typer.Option(
     "--images",
     help="A folder of class folders, a list (.tsv or .csv: image, class), or a known set: pets, or pets:FOLDER.",
-    autocompletion=class_set_names,
+    autocompletion=list_class_sets,
 )
 ClassifiedImages = Annotated[str, CLASSIFIED_IMAGES]
-ClassFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--classes", help="JSON with `classes` and `templates`; default those of the known set, or the folders' names."
-    ),
-]
+CLASSES = "JSON with `classes` and `templates`; default those of the known set, or the folders' names."
+ClassFile = Annotated[Path | None, typer.Option("--classes", help=CLASSES)]
 OnUnreadable = Annotated[
-    str, typer.Option("--on-error", help="For images that cannot be read: fail, or skip (counted and named).")
+    Literal["fail", "skip"], typer.Option("--on-error", help="For images that cannot be read; skipped ones are named.")
 ]
 QrelsFile = Annotated[
     Path | None, typer.Option("--qrels", help="Judgements in TREC's format or BEIR's, plain, .gz or .zst.")
 ]
-DatasetName = Annotated[
-    str | None,
-    typer.Option(
-        "--dataset",
-        help="Dataset of the judgements, or with --qrels their name; default: that of the run's manifest.",
-        autocompletion=corpus_names,
-    ),
-]
+DATASET = "Dataset of the judgements, or with --qrels their name; default: that of the run's manifest."
+DatasetName = Annotated[str | None, typer.Option("--dataset", help=DATASET, autocompletion=corpus_names)]
+TiesName = Literal["rank", "trec_eval"]
 Ties = Annotated[
-    str | None,
-    typer.Option(
-        "--ties",
-        help="Order of equal scores: rank (the run's own; default for runs that search wrote) "
-        "or trec_eval (doc id descending; default for other runs).",
-    ),
+    TiesName | None,
+    typer.Option("--ties", help="Equal scores: the run's order (default for runs that search wrote), or by doc id."),
 ]
 Split = Annotated[str | None, typer.Option("--split", help="Split of the judgements; default: the run's, else test.")]
 
 
-def with_figures(cards: Sequence[RunCard], efficiency: bool | None, output_format: str) -> Sequence[RunCard]:
+def choose_figures(cards: Sequence[RunCard], efficiency: bool | None, output_format: str) -> Sequence[RunCard]:
     """The runs with the figures of their searches, or without; a table of a paper has them where the user says so."""
     shown = output_format != "latex" if efficiency is None else efficiency
     return cards if shown else [replace(card, efficiency={}) for card in cards]
@@ -156,9 +131,10 @@ class JudgementOptions:
     split: Split = None
     data_dir: DataDir = None
 
-    def source(self, escape_ids: bool = False) -> JudgementSource:
+    def source(self, escape_ids: bool = False, direction: str | None = None) -> JudgementSource:
         """The judgements that the options name."""
-        return JudgementSource(self.qrels, CorpusRef(self.dataset or "", self.split, self.data_dir, escape_ids))
+        corpus = CorpusRef(self.dataset or "", self.split, self.data_dir, escape_ids, direction=direction)
+        return JudgementSource(self.qrels, corpus)
 
 
 @dataclass(frozen=True)
@@ -170,11 +146,11 @@ class NameOptions:
 
     def cards(self, runs: Iterable[Path]) -> list[RunCard]:
         """The runs under the names of their systems."""
-        return labelled([describe_run(path) for path in runs], self.labels)
+        return label_runs([describe_run(path) for path in runs], self.labels)
 
-    def of_runs(self, cards: Sequence[RunCard], measured: Sequence[Sequence[Measurement]]) -> list[list[Measurement]]:
+    def open_runs(self, cards: Sequence[RunCard], measured: Sequence[Sequence[Measurement]]) -> list[list[Measurement]]:
         """Measurements of runs by their labels, or their paths where there are none; datasets by theirs."""
-        return with_datasets(with_systems(cards, measured) if self.labels else measured, self.dataset_labels)
+        return name_datasets(name_systems(cards, measured) if self.labels else measured, self.dataset_labels)
 
 
 @dataclass(frozen=True)
@@ -199,11 +175,11 @@ class RuleOptions:
 
 @dataclass(frozen=True)
 class ImageEncoderOptions:
-    """An encoder of texts and images; without one, the packaged pair for photos."""
+    """An encoder of texts and images; without one, the packaged pair for pictures."""
 
     encoder: Annotated[
         str | None,
-        typer.Option(help="One that reads images; default as for a folder of photos.", autocompletion=encoder_names),
+        typer.Option(help="One that reads images; default as for a folder of pictures.", autocompletion=encoder_names),
     ] = None
     checkpoint: Checkpoint = None
     tokenizer: Tokenizer = None
@@ -213,15 +189,15 @@ class ImageEncoderOptions:
 
     def load(self) -> Encoder:
         """The encoder, whose queries are texts and whose documents are images; no prompt of its own precedes a text."""
-        from lexvl_anserini.encoders.describing import options_of
+        from lexvl_anserini.encoders.describing import list_options
         from lexvl_anserini.encoders.loading import DEFAULT_DIRECTION, load_encoder
 
-        name, default_checkpoint = default_encoder("folder", "text-to-image", self.encoder)
-        if not card_of(name).reads_images:
+        name, default_checkpoint = choose_encoder("folder", "text-to-image", self.encoder)
+        if not CARDS[name].reads_images:
             raise UsageError(f"encoder {name!r} reads texts only; choose one that reads images")
         settings = parse_settings(self.settings or ())
         if (direction := settings.get("direction", DEFAULT_DIRECTION)) != DEFAULT_DIRECTION:
             raise UsageError(f"--set direction={direction}: this command encodes texts as queries, images as documents")
-        if "prompt" in (option.name for option in options_of(name)):
+        if "prompt" in (option.name for option in list_options(name)):
             settings = {"prompt": "", **settings}
         return load_encoder(name, self.checkpoint or default_checkpoint, self.tokenizer, device=self.device, **settings)

@@ -12,36 +12,27 @@ from typing import Annotated
 import orjson
 import typer
 
-from lexvl_anserini.cli import BatchSize, DataDir, Device, Overwrite, Verbose, expanded, progress_bar, run
+from lexvl_anserini.cli import BatchSize, DataDir, Device, Overwrite, Verbose, expand_options, run
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.files import atomic_write
+from lexvl_anserini.ground.progress import progress_bar
 
 from . import options
-from .report.render import check_format, render
-from .reproduction.matrix import TablePlan, plan_of
-from .reproduction.prepared import checkpoints_of
-from .reproduction.published import PublishedTable, published_tables
-from .reproduction.record import write_record
-from .reproduction.rows import Workplace, assignments, rows_of
-from .reproduction.tables import (
-    DIFFERS,
-    FAILED,
-    SKIPPED,
-    ReproducedCell,
-    cell_table,
-    need_table,
-    plan_table,
-    reproduced_rows,
-    summary,
-)
+from .report.render import Table, print_records, render
+from .reproduction import tables as verdicts
+from .reproduction.matrix import TablePlan, make_plan
+from .reproduction.prepared import list_checkpoints
+from .reproduction.published import PublishedTable, load_published_tables
+from .reproduction.rows import Workplace, list_rows, parse_assignments
+from .reproduction.tables import ReproducedCell, count_verdicts, reproduce_rows, write_record
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_eval.reproduce")
 
 
-def table_names() -> list[str]:
+def list_tables() -> list[str]:
     """What the shell completes as tables."""
-    return list(published_tables())
+    return list(load_published_tables())
 
 
 @dataclass(frozen=True)
@@ -49,51 +40,42 @@ class SelectionOptions:
     """Which tables and rows."""
 
     tables: Annotated[
-        list[str] | None,
-        typer.Argument(help="Tables, such as vdr-table4.", autocompletion=table_names),
+        list[str] | None, typer.Argument(help="Tables, such as vdr-table4.", autocompletion=list_tables)
     ] = None
     every: Annotated[bool, typer.Option("--all", help="All tables.")] = False
     rows: Annotated[str, typer.Option(help="Only rows whose heading matches: 'VDR k=*'.")] = "*"
 
     def chosen(self) -> list[PublishedTable]:
         """The tables."""
-        known = published_tables()
+        known = load_published_tables()
         if bool(self.tables) == self.every:
             raise UsageError("name a table, or give --all; --all --dry-run lists them")
         for name in self.tables or ():
             if name not in known:
                 raise UnknownName("table", name, known)
         chosen = [known[name] for name in self.tables or known]
-        if self.rows != "*" and not any(rows_of(table, self.rows) for table in chosen):
-            headings = dict.fromkeys(row.label for table in chosen for row in rows_of(table))
+        if self.rows != "*" and not any(list_rows(table, self.rows) for table in chosen):
+            headings = dict.fromkeys(row.label for table in chosen for row in list_rows(table))
             raise UsageError(f"--rows {self.rows!r} matches no row; rows: {', '.join(headings)}")
         return chosen
+
+
+CHECKPOINT = "NAME=FOLDER: weights for a published checkpoint or a row without one; repeatable."
+CORPUS = "NAME=CORPUS: a corpus in the place of a collection; repeatable."
+AS_PUBLISHED = "The folders and files of --checkpoint are the published weights, by your word."
+OUTPUT = "Folder of shards, indexes, runs and results; found again later."
+RECORD = "Add measured cells to this JSON file, with date, versions and digest of the model."
 
 
 @dataclass(frozen=True)
 class PlaceOptions:
     """What the user has, and where the line writes."""
 
-    checkpoints: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--checkpoint", help="NAME=FOLDER: weights for a published checkpoint or a row without one; repeatable."
-        ),
-    ] = None
-    corpora: Annotated[
-        list[str] | None,
-        typer.Option("--corpus", help="NAME=CORPUS: a corpus in the place of a collection; repeatable."),
-    ] = None
-    as_published: Annotated[
-        bool,
-        typer.Option(
-            "--as-published", help="The folders and files of --checkpoint are the published weights, by your word."
-        ),
-    ] = False
+    checkpoints: Annotated[list[str] | None, typer.Option("--checkpoint", help=CHECKPOINT)] = None
+    corpora: Annotated[list[str] | None, typer.Option("--corpus", help=CORPUS)] = None
+    as_published: Annotated[bool, typer.Option("--as-published", help=AS_PUBLISHED)] = False
     data_dir: DataDir = None
-    output: Annotated[Path, typer.Option(help="Folder of shards, indexes, runs and results; found again later.")] = (
-        Path("reproduction")
-    )
+    output: Annotated[Path, typer.Option(help=OUTPUT)] = Path("reproduction")
     limit: Annotated[
         int | None, typer.Option(min=1, help="Encode that many documents only, relevant ones first; no verdict.")
     ] = None
@@ -103,25 +85,14 @@ class PlaceOptions:
 
     def place(self, tables: Sequence[PublishedTable]) -> Workplace:
         """The workplace."""
-        rows = [row for table in tables for row in rows_of(table)]
-        checkpoints = assignments(
-            self.checkpoints or [], {name for row in rows for name in checkpoints_of(row)}, "--checkpoint"
-        )
+        rows = [row for table in tables for row in list_rows(table)]
+        names = {name for row in rows for name in list_checkpoints(row)}
+        checkpoints = parse_assignments(self.checkpoints or [], names, "--checkpoint")
         parts = [part for row in rows if row.is_ours for part in row.parts()]
         data = {name for part in parts for name in (part.data, part.system and part.system.trained_on) if name}
-        corpora = assignments(self.corpora or [], data, "--corpus")
-        return Workplace(
-            self.output,
-            self.data_dir,
-            checkpoints,
-            corpora,
-            self.limit,
-            self.as_published,
-            self.device,
-            self.batch_size,
-            self.overwrite,
-            progress_bar,
-        )
+        corpora = parse_assignments(self.corpora or [], data, "--corpus")
+        how = (self.limit, self.as_published, self.device, self.batch_size, self.overwrite, progress_bar)
+        return Workplace(self.output, self.data_dir, checkpoints, corpora, *how)
 
 
 @dataclass(frozen=True)
@@ -129,10 +100,7 @@ class OutcomeOptions:
     """Where the cells go, and which of them end with exit code 1."""
 
     results: Annotated[Path | None, typer.Option(help="Write the cells as JSON lines to this file too.")] = None
-    record: Annotated[
-        Path | None,
-        typer.Option(help="Add measured cells to this JSON file, with date, versions and digest of the model."),
-    ] = None
+    record: Annotated[Path | None, typer.Option(help=RECORD)] = None
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 if a row is skipped or a cell differs.")] = False
     agreeing: Annotated[
         bool, typer.Option("--agreeing", help="Exit 1 if a cell differs; skipped rows are no failure.")
@@ -148,15 +116,15 @@ class OutcomeOptions:
 
     def check(self, cells: Sequence[ReproducedCell]) -> None:
         """Raises LexvlError for parts that failed, and for verdicts that the user does not accept."""
-        if failed := [cell for cell in cells if cell.verdict == FAILED]:
+        if failed := [cell for cell in cells if cell.verdict == verdicts.FAILED]:
             raise LexvlError(f"{len(failed)} of {len(cells)} cells: their systems failed ({failed[0].reason})")
-        refused = (SKIPPED, DIFFERS) if self.strict else (DIFFERS,) if self.agreeing else ()
-        if failed := [cell for cell in cells if cell.verdict in refused]:
+        refused = {verdicts.DIFFERS: self.strict or self.agreeing, verdicts.SKIPPED: self.strict}
+        if failed := [cell for cell in cells if refused.get(cell.verdict)]:
             what, option = ("are skipped or differ", "--strict") if self.strict else ("differ", "--agreeing")
             raise LexvlError(f"{len(failed)} of {len(cells)} cells {what} ({option})")
 
 
-@expanded
+@expand_options
 def command(
     selection: SelectionOptions,
     place: PlaceOptions,
@@ -174,33 +142,32 @@ def command(
 
     Example: python -m eval.reproduce vdr-table4 --dry-run
     """
-    check_format(output_format)
     tables = selection.chosen()
     workplace = place.place(tables)
     if outcome.record and (place.limit or (place.checkpoints and not place.as_published)):
         raise UsageError("--record takes whole collections and published weights: leave out --limit and --checkpoint")
     if dry_run:
-        plans = [plan_of(table, workplace, selection.rows) for table in tables]
-        sys.stdout.write(planned(plans, output_format, with_needs=not selection.every))
+        plans = [make_plan(table, workplace, selection.rows) for table in tables]
+        sys.stdout.write(render_plans(plans, output_format, with_needs=not selection.every))
         return
-    rows = [row for table in tables for row in rows_of(table, selection.rows) if row.is_ours]
+    rows = [row for table in tables for row in list_rows(table, selection.rows) if row.is_ours]
     cells: list[ReproducedCell] = []
-    for of_row in reproduced_rows(rows, workplace):
+    for of_row in reproduce_rows(rows, workplace):
         cells += of_row
         outcome.write(cells, of_row)  # a call of hours that ends at a later row has the rows before
     if not rows:
         outcome.write(cells, cells)
-    sys.stdout.write(render(cell_table(cells), cells, output_format))
-    log.info("%s", summary(cells))
+    print_records(cells, verdicts.CELLS, output_format)
+    log.info("%s", count_verdicts(cells))
     outcome.check(cells)
 
 
-def planned(plans: Sequence[TablePlan], output_format: str, with_needs: bool) -> str:
+def render_plans(plans: Sequence[TablePlan], output_format: str, with_needs: bool) -> str:
     """The plans of tables; of named tables also each checkpoint and corpus with its origin, and what is not there."""
-    texts = [render(plan_table(plans), plans, output_format)]
+    texts = [render(Table.make_columns(plans, verdicts.PLANS), plans, output_format)]
     needs = {need.name: need for plan in plans for need in plan.needs}
     if with_needs and needs and output_format != "json":
-        texts.append(render(need_table([*needs.values()]), None, output_format))
+        texts.append(render(Table.make_columns(needs.values(), verdicts.NEEDS), None, output_format))
     return "\n".join(texts)
 
 

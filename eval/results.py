@@ -15,9 +15,8 @@ from lexvl_anserini.ground.errors import UsageError
 from . import options
 from .measures.exchange import frame, write_mteb
 from .measures.result_files import read_results
-from .report.labels import with_datasets
-from .report.render import check_format, render
-from .report.tables import SystemRow, system_table
+from .report.render import render
+from .report.tables import SystemRow, build_system_table, name_datasets
 
 __all__ = ["command", "frame", "read_results", "write_mteb"]
 
@@ -36,19 +35,18 @@ def command(
 
     Example: python -m eval.results results
     """
-    check_format(output_format)
     results = list(read_results(folder))
     if len({result.ties for result in results}) > 1:
         raise UsageError(f"{folder}: results with different orders of equal scores; measure all with one --ties")
     if mteb:
         for path in write_mteb(results, mteb):
             log.info("%s: written", path)
-    named = with_datasets([result.measurements() for result in results], dataset_labels)
+    named = name_datasets([result.measurements() for result in results], dataset_labels)
     rows = [
         SystemRow(result.system, rows[0].dataset, result.run, result.measures, {}, result.ties)
         for result, rows in zip(results, named, strict=True)
     ]
-    sys.stdout.write(render(system_table(rows), results, output_format))
+    sys.stdout.write(render(build_system_table(rows), results, output_format))
 
 
 if __name__ == "__main__":

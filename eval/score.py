@@ -1,6 +1,6 @@
 """Measures runs against judgements: `python -m eval.score --run RUN --qrels QRELS --measure nDCG@10`.
 
-`eval.beir` and its like are commands with the rules of one dataset, which `judged_command` makes.
+`eval.beir` and its like are commands with the rules of one dataset, which `make_judged_command` makes.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lexvl_anserini.cli import Command, Verbose, expanded, run
+from lexvl_anserini.cli import Command, Verbose, expand_options, run
 
 from . import options
 from .measures.measure_runs import measure_runs
-from .report.render import check_format
-from .report.tables import SCORE_FORMATS, render_scores
+from .report.tables import render_scores
 
 DEFAULT_MEASURES = ["nDCG@10", "RR@10", "Recall@100"]
 
@@ -38,15 +37,14 @@ class PrintOptions:
         rules: options.RuleOptions,
     ) -> None:
         """Measures runs, and prints the values."""
-        check_format(self.output_format, SCORE_FORMATS)
         cards, source = names.cards(runs), judgements.source(self.escape_ids)
         measured = measure_runs(
             cards, source, measures, **asdict(rules), per_topic=self.per_topic, results=self.results
         )
-        sys.stdout.write(render_scores(names.of_runs(cards, measured), self.per_topic, self.output_format))
+        sys.stdout.write(render_scores(names.open_runs(cards, measured), self.per_topic, self.output_format))
 
 
-@expanded
+@expand_options
 def command(
     *,
     runs: options.Runs,
@@ -66,17 +64,10 @@ def command(
     printing.print_scores(runs, names, judgements, measures, rules)
 
 
-def judged_command(
-    help_text: str, measures: Sequence[str], ties: str | None = None, remove_query: bool = False
+def make_judged_command(
+    help_text: str, measures: Sequence[str], ties: options.TiesName | None = None, remove_query: bool = False
 ) -> Command:
-    """The command of a dataset.
-
-    Args:
-        help_text: what `--help` prints.
-        measures: its measures by default.
-        ties: its order of equal scores; None for that of the run.
-        remove_query: whether a hit whose id is the query's is dropped before the cut.
-    """
+    """The command of a dataset."""
     measures_by_default, ties_by_default = list(measures), ties
 
     def command(
@@ -93,7 +84,7 @@ def judged_command(
         printing.print_scores(runs, names, judgements, measures, rules)
 
     command.__doc__ = help_text
-    return expanded(command)
+    return expand_options(command)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Draws a contact sheet: queries, the first hits of each, and the terms of their scores; relevant hits are framed.
 
 python -m eval.sheet --run runs/demo.vdr-crossmodal.trec --index indexes/demo --output sheet.png
-python -m eval.sheet --query "two dogs" --query "a red boat" --index indexes/photos --maps --output sheet.png
+python -m eval.sheet --query "two dogs" --query "a red boat" --index indexes/pictures --maps --output sheet.png
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lexvl_anserini.cli import DataDir, Style, Verbose, print_rows, run
-from lexvl_anserini.encoders.loading import load_encoder_of
+from lexvl_anserini.cli import DataDir, Device, Style, Verbose, print_rows, run
+from lexvl_anserini.encoders.loading import load_encoder_from
+from lexvl_anserini.engines.engine import index_path
 from lexvl_anserini.engines.index_folder import index_manifest
-from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.manifest import expect_lexical
-from lexvl_anserini.ground.run_manifest import read_run_manifest
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.shared_terms import encoder_options
+from lexvl_anserini.ground.manifest import expect_lexical, read_run_manifest
+from lexvl_anserini.searching.searcher import Index
+from lexvl_anserini.searching.shared_terms import select_encoder_options
 
-from . import options
-from .report.answers import answered_corpus, sample_queries, strips_of_queries, strips_of_run, with_maps
+from .report.answers import make_query_strips, make_run_strips, resolve_corpus, sample_queries, with_maps
 from .report.strips import Strip, draw_sheet
 
 if TYPE_CHECKING:
@@ -34,14 +32,16 @@ DEFAULT_HITS = 5
 DEFAULT_TERMS = 5
 
 
-def encoder_of(index: Index, run_file: Path | None, checkpoint: str | None = None, device: str = "auto") -> Encoder:
+def load_sheet_encoder(
+    index: Index, run_file: Path | None, checkpoint: str | None = None, device: str = "auto"
+) -> Encoder:
     """The encoder of an index, with the options that a run was made with."""
     manifest = index.manifest
-    changed = encoder_options(read_run_manifest(run_file)) if run_file else {}
-    return load_encoder_of(manifest.encoder, checkpoint, None, device, changed, vocabulary=manifest.vocabulary_digest)
+    changed = select_encoder_options(read_run_manifest(run_file)) if run_file else {}
+    return load_encoder_from(manifest.encoder, checkpoint, None, device, changed, vocabulary=manifest.vocabulary_digest)
 
 
-def shown_of_run(
+def load_run_strips(
     run_file: Path,
     index: Index,
     model: Encoder,
@@ -50,11 +50,11 @@ def shown_of_run(
     data_dir: str | None = None,
 ) -> list[Strip]:
     """Topics of a run with their first hits."""
-    from lexvl_anserini.data.dataset import dataset_of
+    from lexvl_anserini.data.dataset import load_reference
 
-    dataset = dataset_of(answered_corpus(run_file, index.manifest, data_dir))
+    dataset = load_reference(resolve_corpus(run_file, index.manifest, data_dir))
     chosen = list(dict.fromkeys(query_ids or sample_queries(run_file, DEFAULT_QUERIES)))
-    return strips_of_run(dataset, index, model, run_file, chosen, hits)
+    return make_run_strips(dataset, index, model, run_file, chosen, hits)
 
 
 def command(
@@ -74,7 +74,7 @@ def command(
     ] = False,
     data_dir: DataDir = None,
     checkpoint: Annotated[str | None, typer.Option(help="Where the encoder's checkpoint is now.")] = None,
-    device: options.Device = "auto",
+    device: Device = "auto",
     style: Style = "text",
     verbose: Verbose = False,
 ) -> None:
@@ -87,14 +87,14 @@ def command(
     expect_lexical(index, manifest.kind, "only the score of an impact index is a sum over terms")
     if (run_file is None) == (not queries) or (queries and query_ids):
         raise UsageError("give --run FILE (with --query-id Q for chosen topics), or --query TEXT")
-    from lexvl_anserini.data.dataset import dataset_of
+    from lexvl_anserini.data.dataset import load_reference
 
     opened = Index(index, manifest)
-    model = encoder_of(opened, run_file, checkpoint, device)
+    model = load_sheet_encoder(opened, run_file, checkpoint, device)
     if run_file is None:
-        strips = strips_of_queries(dataset_of(manifest.corpus.ref.at(data_dir)), opened, model, queries or [], hits)
+        strips = make_query_strips(load_reference(manifest.corpus.ref.at(data_dir)), opened, model, queries or [], hits)
     else:
-        strips = shown_of_run(run_file, opened, model, query_ids or (), hits, data_dir)
+        strips = load_run_strips(run_file, opened, model, query_ids or (), hits, data_dir)
     draw_sheet(with_maps(strips, model) if maps else strips, output, terms, maps)
     print_rows({"sheet": str(output), "queries": len(strips), "bytes": output.stat().st_size}, style)
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 
-from lexvl_anserini.cli import Verbose, expanded, run
+from lexvl_anserini.cli import Verbose, expand_options, run
 
 from . import options
-from .measures.averages import averaged, datasets_of
+from .measures.averages import compute_averages, list_datasets
 from .measures.measure_runs import measure_runs
-from .measures.significance import check_test, differing
-from .report.labels import with_datasets, with_systems
-from .report.render import check_format, render
-from .report.tables import average_rows, system_row, system_table
+from .measures.significance import find_differing
+from .report.render import render
+from .report.tables import build_system_table, make_average_rows, make_system_row, name_datasets, name_systems
 
 DEFAULT_MEASURES = ["nDCG@10", "Recall@100"]
 
 
-@expanded
+@expand_options
 def command(
     *,
     runs: options.Runs,
@@ -38,19 +37,16 @@ def command(
 
     Example: python -m eval.table --run runs/demo.vdr.trec --run runs/demo.bm25.trec --format markdown
     """
-    check_format(output_format)
     for name in averages or ():
-        datasets_of(name)
-    if test:
-        check_test(test)
-    cards = options.with_figures(names.cards(runs), efficiency, output_format)
+        list_datasets(name)
+    cards = options.choose_figures(names.cards(runs), efficiency, output_format)
     measured = measure_runs(cards, judgements.source(escape_ids), measures, **asdict(rules), results=results)
-    measured = with_datasets(measured, names.dataset_labels)
-    marks = differing(cards, measured, test) if test else {}
-    rows = [system_row(card, of_run, marks) for card, of_run in zip(cards, measured, strict=True)]
-    means = [row for of_run in with_systems(cards, measured) for row in of_run if row.query_id == "all"]
-    rows += [row for name in averages or () for row in average_rows(averaged(name, means))]
-    sys.stdout.write(render(system_table(rows, test or ""), rows, output_format))
+    measured = name_datasets(measured, names.dataset_labels)
+    marks = find_differing(cards, measured, test) if test else {}
+    rows = [make_system_row(card, of_run, marks) for card, of_run in zip(cards, measured, strict=True)]
+    means = [row for of_run in name_systems(cards, measured) for row in of_run if row.query_id == "all"]
+    rows += [row for name in averages or () for row in make_average_rows(compute_averages(name, means))]
+    sys.stdout.write(render(build_system_table(rows, test or ""), rows, output_format))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,10 @@
 """Lexical vision-language retrieval on Lucene.
 
-    from lexvl_anserini import load_dataset, load_encoder, write_impacts, build_index, search_index
+    from lexvl_anserini.data.dataset import load_dataset
+    from lexvl_anserini.encoders.loading import load_encoder
+    from lexvl_anserini.shards.writing import write_impacts
+    from lexvl_anserini.searching.building import build_index
+    from lexvl_anserini.searching.searcher import search_index
 
 Names are imported when they are first used: `import lexvl_anserini` loads neither torch nor a JVM.
 """
@@ -29,8 +33,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.ground.records import Document, Qrel, ScoredDoc, Topic
     from lexvl_anserini.runs.order import as_frame
     from lexvl_anserini.searching.building import build_index
-    from lexvl_anserini.searching.retrieval import search_index
-    from lexvl_anserini.searching.searcher import Searcher
+    from lexvl_anserini.searching.searcher import Searcher, search_index
     from lexvl_anserini.shards.writing import write_impacts
 
 _HOMES = {
@@ -47,7 +50,7 @@ _HOMES = {
     "build_index": "searching.building",
     "load_dataset": "data.dataset",
     "load_encoder": "encoders.loading",
-    "search_index": "searching.retrieval",
+    "search_index": "searching.searcher",
     "write_impacts": "shards.writing",
 }
 

@@ -15,10 +15,9 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
 import orjson
 import typer
@@ -26,19 +25,11 @@ from typer.core import TyperCommand, TyperGroup
 
 from lexvl_anserini import __version__
 from lexvl_anserini.ground.errors import JavaError, LexvlError, UsageError
-from lexvl_anserini.ground.places import with_urls
+from lexvl_anserini.ground.machine import find_home_folder
 from lexvl_anserini.ground.progress import progress_bar as progress_bar
-from lexvl_anserini.ground.registry import AUTO, EXTRA_PACKAGES, door, import_home, missing_package
-from lexvl_anserini.ground.user_folders import home_folder
+from lexvl_anserini.ground.registry import EXTRA_PACKAGES, CommandRow, Registry, describe_extra, import_home
 
 Command = Callable[..., None]
-
-
-def checked_style(style: str) -> str:
-    """The format of what is printed; raises UsageError unless it is text or json."""
-    if style not in ("text", "json"):
-        raise UsageError(f"--format {style!r}: expected text or json")
-    return style
 
 
 # Options of many commands.
@@ -48,26 +39,8 @@ DataDir = Annotated[
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a finished output of another request.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
-Style = Annotated[
-    str, typer.Option("--format", callback=checked_style, help="Format of what is printed: text or json.")
-]
-Languages = Annotated[
-    bool,
-    typer.Option(
-        "--languages",
-        help="Queries in any language: a word that is no term becomes the nearest terms (extra "
-        "[languages]); no text encoder reads them.",
-    ),
-]
+Style = Annotated[Literal["text", "json"], typer.Option("--format", help="Format of what is printed: text or json.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
-Runtime = Annotated[
-    str | None,
-    typer.Option(
-        "--runtime",
-        help="What computes the networks: torch, or onnx with a --checkpoint that export-onnx wrote. Typed queries and "
-        "serve also have auto, their default: onnx where an export of the encoder is found.",
-    ),
-]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Items per forward pass.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="An option of the encoder, KEY=VALUE (query_topk=64); repeatable.")
@@ -80,13 +53,11 @@ Checkpoint = Annotated[
 ]
 Tokenizer = Annotated[str | None, typer.Option("--tokenizer", help="Take the tokenizer from this folder or hub id.")]
 BackboneConfig = Annotated[
-    str | None,
-    typer.Option("--backbone-config", help="Take the backbone's configuration from this folder or hub id."),
+    str | None, typer.Option("--backbone-config", help="Take the backbone's configuration from this folder or hub id.")
 ]
-MovedCheckpoint = Annotated[
-    str | None, typer.Option("--checkpoint", help="Where the encoder's checkpoint is now, if it was moved.")
+ShardsManifest = Annotated[
+    Path | None, typer.Option("--manifest", help="manifest.json of the shards, for an index that stock Pyserini built.")
 ]
-MovedTokenizer = Annotated[str | None, typer.Option("--tokenizer", help="Where its tokenizer is now, if it was moved.")]
 
 
 def encoder_names() -> list[str]:
@@ -98,159 +69,74 @@ def encoder_names() -> list[str]:
 
 def corpus_names() -> list[str]:
     """What the shell completes after --corpus: datasets of the registry, and those of BEIR that can be downloaded."""
-    from lexvl_anserini.data.fetch import BEIR_ARCHIVES
-    from lexvl_anserini.ground.registry import DATASETS, FAMILIES_OF_PATHS
+    from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
+    from lexvl_anserini.ground.registry import CORPORA
 
-    families = [f"{family}:" if family in FAMILIES_OF_PATHS else family for family in DATASETS]
+    families = [f"{family}:" if row.has_path else family for family, row in CORPORA.items()]
     return [*families, *(f"beir/{name}" for name in BEIR_ARCHIVES)]
 
 
-class Row(NamedTuple):
-    """A command of `lexvl`: the module that has it, and its line in `lexvl --help`."""
+# The sections of `lexvl --help`, in their order; those of plug-ins that name others come after them.
+SECTIONS = START, ENCODE, SEARCH, COMBINE, EVALUATE, DATASETS, ANALYSE = (
+    "Start here",
+    "Train and encode",
+    "Index and search",
+    "Combine runs",
+    "Evaluate runs",
+    "Evaluate runs by the rules of one dataset",
+    "Analyses and benchmarks",
+)
 
-    module: str
-    summary: str
-
-
-GROUPS: Mapping[str, Mapping[str, Row]] = {
-    "Start here": {
-        "demo": Row("lexvl_anserini.demo", "The whole line on drawn images, with its tables"),
-        "photos": Row("lexvl_anserini.photos", "Search a folder of your own pictures"),
-        "pages": Row("lexvl_anserini.doors.pages.pages", "Search a folder of your own PDFs and scans"),
+COMMANDS: Registry[CommandRow] = Registry(
+    "command",
+    "lexvl.commands",
+    {
+        "encode": CommandRow("lexvl_anserini.encode", ENCODE, "Encode a corpus, or topics, into vectors on disk"),
+        "prune": CommandRow("lexvl_anserini.prune", ENCODE, "Prune encoded documents before they are indexed"),
+        "index": CommandRow("lexvl_anserini.index", SEARCH, "Build, change or check an index"),
+        "search": CommandRow("lexvl_anserini.search", SEARCH, "Write a run, or print the hits of one query"),
+        "explain": CommandRow("lexvl_anserini.explain", SEARCH, "Show the terms that query and document share"),
+        "localise": CommandRow("lexvl_anserini.localise", SEARCH, "Show where in images queries are"),
+        "fuse": CommandRow("lexvl_anserini.fuse", COMBINE, "Fuse runs by ranks or scores"),
+        "rerank": CommandRow(
+            "lexvl_anserini.rerank", COMBINE, "Score the first documents of a run again, by full vectors"
+        ),
+        "hybrid": CommandRow("lexvl_anserini.hybrid", COMBINE, "Add weighted scores of several encoders"),
+        "score": CommandRow("lexvl_eval.score", EVALUATE, "Measure runs against judgements"),
+        "table": CommandRow("lexvl_eval.table", EVALUATE, "Print systems as rows and measures as columns"),
+        "results": CommandRow("lexvl_eval.results", EVALUATE, "Print stored results, or write them as MTEB does"),
+        "compare": CommandRow("lexvl_eval.compare", EVALUATE, "Compare runs with a baseline, with significance"),
+        "sheet": CommandRow("lexvl_eval.sheet", EVALUATE, "Draw queries with their first hits and terms"),
+        "reproduce": CommandRow("lexvl_eval.reproduce", EVALUATE, "Measure tables of papers and compare the numbers"),
+        "beir": CommandRow("lexvl_eval.beir", DATASETS, "BEIR: nDCG@10, Recall@100"),
+        "msmarco": CommandRow("lexvl_eval.msmarco", DATASETS, "MS MARCO passages: RR@10"),
+        "coco": CommandRow("lexvl_eval.coco", DATASETS, "COCO captions: R@1, R@5, R@10"),
+        "flickr30k": CommandRow("lexvl_eval.flickr30k", DATASETS, "Flickr30k captions: R@1, R@5, R@10"),
+        "flickr8k": CommandRow("lexvl_eval.flickr8k", DATASETS, "Flickr8k captions: R@1, R@5, R@10"),
+        "score-demo": CommandRow("lexvl_eval.demo", DATASETS, "The drawn demo images: R@1, R@5, R@10"),
+        "classify": CommandRow(
+            "lexvl_eval.analyses.classify", ANALYSE, "Classify images, zero-shot or by linear probe"
+        ),
+        "interpretability": CommandRow(
+            "lexvl_eval.analyses.interpretability", ANALYSE, "Whether terms are words of captions, classes, sentences"
+        ),
+        "codewords": CommandRow(
+            "lexvl_eval.analyses.codewords", ANALYSE, "Draw the images and words where single terms are strongest"
+        ),
+        "terms": CommandRow(
+            "lexvl_eval.analyses.terms", ANALYSE, "The heaviest terms of a corpus, a document or an image"
+        ),
+        "quantisation": CommandRow("lexvl_eval.analyses.quantisation", ANALYSE, "What integer impacts lose"),
+        "pruning": CommandRow("lexvl_eval.analyses.pruning", ANALYSE, "What shorter queries and documents lose"),
+        "doctor": CommandRow("lexvl_anserini.doctor", ANALYSE, "Whether everything runs here, and what is missing"),
     },
-    "Train and encode": {
-        "train": Row("lexvl_anserini.train", "Train encoders by a recipe"),
-        "mine": Row("lexvl_anserini.mine", "Mine hard negatives for training from a run"),
-        "encode": Row("lexvl_anserini.encode", "Encode a corpus, or topics, into vectors on disk"),
-        "export-onnx": Row("lexvl_anserini.doors.onnx.export_onnx", "Export an encoder as ONNX graphs"),
-        "import": Row("lexvl_anserini.exchange.import_shards", "Import vectors that another program encoded"),
-        "prune": Row("lexvl_anserini.prune", "Prune encoded documents before they are indexed"),
-    },
-    "Index and search": {
-        "index": Row("lexvl_anserini.index", "Build, change or check an index"),
-        "adopt": Row("lexvl_anserini.exchange.adopt", "Search an index of stock Anserini as one of ours"),
-        "export-ciff": Row("lexvl_anserini.exchange.export_ciff", "Export an index as a file that other systems read"),
-        "search": Row("lexvl_anserini.search", "Write a run, or print the hits of one query"),
-        "explain": Row("lexvl_anserini.explain", "Show the terms that query and document share"),
-        "localise": Row("lexvl_anserini.localise", "Show where in images queries are"),
-        "teach": Row("lexvl_anserini.searching.teach", "Teach an index a new word by pictures"),
-        "duplicates": Row("lexvl_anserini.searching.duplicates", "List near-duplicates in an index"),
-        "serve": Row("lexvl_anserini.doors.serving.serve", "Serve a search page and a JSON API"),
-        "mcp": Row("lexvl_anserini.doors.serving.mcp", "Serve indexes as tools of agents (MCP)"),
-        "publish": Row("lexvl_anserini.doors.serving.publish", "Write the search page as files that need no server"),
-        "push": Row("lexvl_anserini.doors.sharing.push", "Push an index to the hub or to storage"),
-        "pull": Row("lexvl_anserini.doors.sharing.pull", "Pull an index from the hub or from storage"),
-    },
-    "Combine runs": {
-        "fuse": Row("lexvl_anserini.fuse", "Fuse runs by ranks or scores"),
-        "rerank": Row("lexvl_anserini.rerank", "Score the first documents of a run again, by full vectors"),
-        "hybrid": Row("lexvl_anserini.hybrid", "Add weighted scores of several encoders"),
-    },
-    "Evaluate runs": {
-        "score": Row("lexvl_eval.score", "Measure runs against judgements"),
-        "table": Row("lexvl_eval.table", "Print systems as rows and measures as columns"),
-        "results": Row("lexvl_eval.results", "Print stored results, or write them as MTEB does"),
-        "compare": Row("lexvl_eval.compare", "Compare runs with a baseline, with significance"),
-        "sheet": Row("lexvl_eval.sheet", "Draw queries with their first hits and terms"),
-        "reproduce": Row("lexvl_eval.reproduce", "Measure tables of papers and compare the numbers"),
-    },
-    "Evaluate runs by the rules of one dataset": {
-        "beir": Row("lexvl_eval.beir", "BEIR: nDCG@10, Recall@100"),
-        "msmarco": Row("lexvl_eval.msmarco", "MS MARCO passages: RR@10"),
-        "vidore": Row("lexvl_eval.vidore", "Pages: nDCG@5"),
-        "coco": Row("lexvl_eval.coco", "COCO captions: R@1, R@5, R@10"),
-        "flickr30k": Row("lexvl_eval.flickr30k", "Flickr30k captions: R@1, R@5, R@10"),
-        "flickr8k": Row("lexvl_eval.flickr8k", "Flickr8k captions: R@1, R@5, R@10"),
-        "score-demo": Row("lexvl_eval.demo", "The drawn demo images: R@1, R@5, R@10"),
-    },
-    "Analyses and benchmarks": {
-        "zeroshot": Row("lexvl_eval.analyses.zeroshot", "Classify images by prompts with class names"),
-        "linear-probe": Row("lexvl_eval.analyses.linear_probe", "Train a linear classifier on vectors of images"),
-        "interpretability": Row("lexvl_eval.analyses.interpretability", "Whether first terms are words of captions"),
-        "codewords": Row("lexvl_eval.analyses.codewords", "Draw the images and words where single terms are strongest"),
-        "completeness": Row("lexvl_eval.analyses.completeness", "Whether images prefer complete sentences"),
-        "terms": Row("lexvl_eval.analyses.terms", "The heaviest terms of a corpus, a document or an image"),
-        "quantisation": Row("lexvl_eval.analyses.quantisation", "What integer impacts lose"),
-        "pruning": Row("lexvl_eval.analyses.pruning", "What shorter queries and documents lose"),
-        "sparsity": Row("lexvl_eval.analyses.sparsity", "Terms per query and document, and FLOPS"),
-        "draw-pages": Row("lexvl_eval.analyses.pages.draw_pages", "Draw judged texts as scanned pages"),
-        "word-error": Row("lexvl_eval.analyses.pages.word_error", "How well the words of pages are read"),
-        "tune": Row("lexvl_eval.analyses.tune", "Choose settings on one split, report them on another"),
-        "split": Row("lexvl_eval.analyses.split", "Split judged topics into seeded halves or folds"),
-        "ann": Row("lexvl_eval.analyses.ann", "What approximate dense search loses"),
-        "efficiency": Row("lexvl_eval.efficiency.command", "Time, memory and size on this machine"),
-        "cluster": Row("lexvl_eval.efficiency.cluster", "A cluster of this machine against one process"),
-        "doctor": Row("lexvl_anserini.searching.doctor", "Whether everything runs here, and what is missing"),
-        "caches": Row("lexvl_anserini.data.caches", "What is kept on this machine, and how to clear it"),
-    },
-}
-
-COMMANDS = {name: row.module for rows in GROUPS.values() for name, row in rows.items()}
-
-
-@dataclass(frozen=True)
-class QueryEncoderOptions:
-    """The encoder of an index, as a search uses it."""
-
-    settings: Settings = None
-    data_dir: DataDir = None
-    manifest: Annotated[
-        str | None, typer.Option(help="manifest.json of the shards, for an index that stock Pyserini built.")
-    ] = None
-    checkpoint: MovedCheckpoint = None
-    tokenizer: MovedTokenizer = None
-    device: Device = "auto"
-    runtime: Runtime = None
-    languages: Languages = False
-
-    def changes(self, typed: bool) -> dict[str, Any]:
-        """The options that replace those of the index; `typed` is True if no run notes them.
-
-        Raises:
-            UsageError: a run is to choose its runtime by itself.
-        """
-        if self.runtime == AUTO and not typed:
-            raise UsageError(f"--runtime {AUTO} is for typed queries; a run names its runtime: give torch or onnx")
-        return encoder_settings(self.settings, self.runtime or (AUTO if typed else None), self.languages)
-
-
-@dataclass(frozen=True)
-class RunnerOptions:
-    """Where the parts of a corpus are encoded, indexed and searched."""
-
-    runner: Annotated[str, typer.Option(help="Who does the parts of a corpus: local (this process) or ray.")] = "local"
-    address: Annotated[
-        str | None, typer.Option(help="For ray: address of a running cluster; default a new one on this machine.")
-    ] = None
-    workers: Annotated[int | None, typer.Option(min=1, help="For ray: processes at a time; default all cores.")] = None
-    gpus: Annotated[float, typer.Option(min=0, help="For ray: GPUs of each process that encodes.")] = 0.0
-    retries: Annotated[int, typer.Option(min=0, help="For ray: further tries of a part whose process died.")] = 3
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="For ray: use a cluster on a network without token authentication.")
-    ] = False
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Parts are done by this runner within the block.
-
-        Raises:
-            UsageError: options of ray without it.
-        """
-        if self.runner == "local":
-            if self != RunnerOptions():
-                raise UsageError("--address, --workers, --gpus, --retries and --insecure are for --runner ray")
-            yield
-            return
-        runners = door("cluster.runners")
-        settings = runners.RunnerSettings(self.address, self.workers, self.gpus, self.retries, self.insecure)
-        with runners.running_on(self.runner, settings):
-            yield
+)
 
 
 def set_up_logging(verbose: bool = False) -> None:
-    """Plain log lines on stderr for our two packages; other libraries only from warnings on."""
+    """Plain log lines on stderr for our packages; other libraries only from warnings on."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    for package in ("lexvl_anserini", "lexvl_eval"):
+    for package in ("lexvl_anserini", "lexvl_eval", "lexvl_plugins"):
         logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.INFO)
 
 
@@ -265,20 +151,11 @@ def quiet_libraries() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
-def expanded(command: Command) -> Command:
+def expand_options(command: Command) -> Command:
     """The command with every parameter that is a dataclass replaced by the fields of that class, one option each.
 
-    A field is declared like a parameter of a command, or is of another such dataclass:
-
-        @dataclass(frozen=True)
-        class FusionOptions:
-            method: Annotated[str, typer.Option(help="rrf or interpolation.")] = "rrf"
-
-        @expanded
-        def command(output: Output, fusion: FusionOptions, verbose: Verbose = False) -> None: ...
-
-    The command line has `--output --method --verbose`, in this order, and `command` receives a `FusionOptions`. The
-    expanded command takes the options by keyword.
+    A field is declared like a parameter of a command, or is of another such dataclass; a field without an annotation of
+    typer is no option, and keeps its default. The expanded command takes the options by keyword.
     """
     signature = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
@@ -290,7 +167,7 @@ def expanded(command: Command) -> Command:
 
     def flat(**options: Any) -> None:
         groups = {
-            parameter.name: _grouped(parameter.annotation, options)
+            parameter.name: _group_options(parameter.annotation, options)
             for parameter in signature.parameters.values()
             if is_dataclass(parameter.annotation)
         }
@@ -301,17 +178,14 @@ def expanded(command: Command) -> Command:
     return flat
 
 
-def _annotated(group: Any) -> Iterator[tuple[Field[Any], Any]]:
-    """The fields of a dataclass, each with its annotation."""
-    hints = get_type_hints(group, include_extras=True)
-    return ((field, hints[field.name]) for field in fields(group))
-
-
 def _parameters(group: Any) -> Iterator[inspect.Parameter]:
     """The fields of a dataclass as parameters of a command."""
-    for field, annotation in _annotated(group):
+    hints = get_type_hints(group, include_extras=True)
+    for field in fields(group):
+        annotation = hints[field.name]
         if is_dataclass(annotation):
             yield from _parameters(annotation)
+        if get_origin(annotation) is not Annotated:
             continue
         default = inspect.Parameter.empty if field.default is MISSING else field.default
         if field.default_factory is not MISSING:
@@ -319,14 +193,14 @@ def _parameters(group: Any) -> Iterator[inspect.Parameter]:
         yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _grouped(group: Any, options: dict[str, Any]) -> Any:
+def _group_options(group: Any, options: dict[str, Any]) -> Any:
     """The dataclass filled with its options, which are taken out of `options`; absent ones keep their defaults."""
     values: dict[str, Any] = {}
-    for field, annotation in _annotated(group):
+    for name, annotation in get_type_hints(group, include_extras=True).items():
         if is_dataclass(annotation):
-            values[field.name] = _grouped(annotation, options)
-        elif field.name in options:
-            values[field.name] = options.pop(field.name)
+            values[name] = _group_options(annotation, options)
+        elif name in options:
+            values[name] = options.pop(name)
     return group(**values)
 
 
@@ -337,8 +211,8 @@ def make_app(command: Command, name: str | None = None, program: str | None = No
     replaces the `python -m MODULE` in it.
     """
     text, _, example = (inspect.getdoc(command) or "").partition("\n\nExample: ")
-    if program and example:
-        *_, arguments = example.split(maxsplit=3)
+    if program and example:  # `python -m MODULE ...`, or `lexvl NAME ...`
+        *_, arguments = example.split(maxsplit=3 if example.startswith("python") else 2)
         example = f"{program} {arguments}"
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     # The \b keeps the example on one line; wrapped at a hyphen it would not run.
@@ -348,8 +222,19 @@ def make_app(command: Command, name: str | None = None, program: str | None = No
 
 # Commands of older versions: the first version without each, and what there is instead.
 GONE: Mapping[str, str] = {
+    "ann": "0.4.0; FAISS's own tools compare its layouts with exact search",
+    "caches": "0.4.0; docs/platforms.md lists the folders",
     "ceiling": "0.3.0; in a checkout: python tools/world ceiling",
+    "completeness": "0.4.0; lexvl interpretability --pairs",
     "concepts": "0.3.0; in a checkout: python tools/world concepts",
+    "draw-pages": "0.4.0; lexvl pages searches pages of your own",
+    "linear-probe": "0.4.0; lexvl classify --by linear-probe",
+    "sparsity": "0.4.0; lexvl terms --sparsity",
+    "zeroshot": "0.4.0; lexvl classify",
+    "split": "0.4.0; lexvl tune --split-seed draws the same halves and folds",
+    "word-error": "0.4.0; other packages, such as jiwer, measure it",
+    "duplicates": "0.4.0; 0.3.0 lists near-duplicates of an index",
+    "teach": "0.4.0; 0.3.0 teaches words, and searches an index that has some",
 }
 
 
@@ -358,9 +243,8 @@ class CommandGroup(TyperGroup):
 
     def __init__(self, **attributes: Any):
         super().__init__(**attributes)
-        for rows in GROUPS.values():
-            for name, row in rows.items():
-                self.add_command(TyperCommand(name, short_help=row.summary))
+        for name, row in COMMANDS.items():
+            self.add_command(TyperCommand(name, short_help=row.summary))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The name, the command itself, and the arguments that remain; the command is None if there is no such one."""
@@ -369,18 +253,20 @@ class CommandGroup(TyperGroup):
         name, listed, rest = super().resolve_command(ctx, args)
         if name is None or listed is None:
             return None, None, rest
-        command = import_home(COMMANDS[name]).command
+        command = import_home(COMMANDS[name].module).command
         return name, typer.main.get_command(make_app(command, name, f"{ctx.command_path} {name}")), rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """One section of the help for each group."""
         width = max(map(len, COMMANDS))
-        for title, rows in GROUPS.items():
-            with formatter.section(title):
-                formatter.write_dl([(f"{name:{width}}", row.summary) for name, row in rows.items()])
+        others = {row.group: None for row in COMMANDS.values() if row.group not in SECTIONS}
+        for title in (*SECTIONS, *others):
+            if rows := [(f"{name:{width}}", row.summary) for name, row in COMMANDS.items() if row.group == title]:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
-def guarded(app: Callable[[], Any]) -> None:
+def run_guarded(app: Callable[[], Any]) -> None:
     """Calls `app` and exits the process with the exit code of its outcome."""
     # Else Python looks for garbage among all objects of torch while it ends, for most of a second.
     atexit.register(gc.freeze)
@@ -388,7 +274,7 @@ def guarded(app: Callable[[], Any]) -> None:
     set_up_logging(verbose)
     quiet_libraries()
     # Where the system knows no home of the user, libraries fail or make a folder of the name `~`.
-    os.environ.setdefault("HOME", str(home_folder()))
+    os.environ.setdefault("HOME", str(find_home_folder()))
     try:
         app()
     except BrokenPipeError:
@@ -400,7 +286,7 @@ def guarded(app: Callable[[], Any]) -> None:
         if verbose:
             logging.getLogger("lexvl_anserini").exception("error")
         expected = as_expected(error)
-        print(f"error: {with_urls(str(expected))}", file=sys.stderr)
+        print(f"error: {expected}", file=sys.stderr)
         sys.exit(expected.exit_code)
 
 
@@ -409,7 +295,7 @@ def as_expected(error: Exception) -> LexvlError:
     if isinstance(error, LexvlError):
         return error
     if isinstance(error, ModuleNotFoundError) and (package := str(error.name).partition(".")[0]) in EXTRA_PACKAGES:
-        return missing_package(package)
+        return describe_extra(package)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
         return LexvlError("standard output: the disk is full; free some space and run the same command again")
     return LexvlError(f"{type(error).__name__}: {error} (--verbose shows where)")
@@ -419,7 +305,12 @@ def run(command: Command) -> None:
     """Runs a module that is one command; its help names the module as the user did (`lexvl_eval.score`)."""
     spec = sys.modules["__main__"].__spec__
     program = f"python -m {spec.name.removesuffix('.__main__')}" if spec else None
-    guarded(make_app(command, program=program))
+    run_guarded(make_app(command, program=program))
+
+
+def run_row(name: str) -> None:
+    """Runs a module that forwards to the command of a plug-in."""
+    run_guarded(lambda: run(import_home(COMMANDS[name].module).command))
 
 
 def print_versions(requested: bool) -> None:
@@ -427,15 +318,15 @@ def print_versions(requested: bool) -> None:
     if not requested:
         return
     from lexvl_anserini.engines.jvm import find_jar
-    from lexvl_anserini.ground.installed import lucene_of, version_of
+    from lexvl_anserini.ground.machine import find_lucene, find_version
 
     try:
-        lucene = lucene_of(find_jar())
+        lucene = find_lucene(find_jar())
     except JavaError:
         lucene = None
-    libraries = {package: version_of(package) for package in ("pyserini", "torch", "transformers")} | {"Lucene": lucene}
-    rows = {"lexvl-anserini": __version__, "Python": platform.python_version()}
-    print_rows(rows | {name: number or "not found" for name, number in libraries.items()}, "text")
+    rows: dict[str, str | None] = {"lexvl-anserini": __version__, "Python": platform.python_version()}
+    rows |= {package: find_version(package) for package in ("pyserini", "torch", "transformers")} | {"Lucene": lucene}
+    print_rows({name: number or "not found" for name, number in rows.items()}, "text")
     raise typer.Exit
 
 
@@ -461,7 +352,7 @@ def main() -> None:
         epilog="lexvl COMMAND --help shows the options of a command and an example.",
     )
     app.callback()(lexvl)
-    guarded(app)
+    run_guarded(app)
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
@@ -475,20 +366,14 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
     return parsed
 
 
-def encoder_settings(settings: Iterable[str] | None, runtime: str | None, languages: bool = False) -> dict[str, Any]:
-    """The options of an encoder: its settings, the runtime where the user names one, queries in any language."""
-    others = {"runtime": runtime, "languages": languages}
-    return parse_settings(settings or ()) | {name: value for name, value in others.items() if value}
-
-
 def print_rows(rows: Mapping[str, Any], style: str) -> None:
     """A mapping as aligned text or as one JSON object, on stdout."""
     if style == "json":
-        sys.stdout.write(with_urls(orjson.dumps(rows).decode()) + "\n")
+        sys.stdout.write(orjson.dumps(rows).decode() + "\n")
         return
     width = max(map(len, rows))
     for key, value in rows.items():
-        typer.echo(f"{key:{width}}  {with_urls(str(value))}")
+        typer.echo(f"{key:{width}}  {value}")
 
 
 def file_name(corpus: str) -> str:

@@ -10,34 +10,31 @@ import time
 from dataclasses import astuple, dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import orjson
 import typer
 
 from lexvl_anserini import cli
-from lexvl_anserini.data.pictures.images import ON_ERROR, OnError, UnreadableImage
+from lexvl_anserini.data.pictures.images import OnError, UnreadableImage
 from lexvl_anserini.encoders.cards import (
-    ENCODERS,
-    default_encoder,
-    direction_option,
-    length_options,
-    natural_direction,
+    CARDS,
+    choose_encoder,
+    choose_natural_direction,
+    make_direction_option,
+    make_length_options,
     remark_on,
 )
-from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
+from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, Manifest
-from lexvl_anserini.ground.places import fetched_file, place, published, stored_url
 from lexvl_anserini.ground.progress import silent
-from lexvl_anserini.ground.registry import door
-from lexvl_anserini.queries.query_source import TopicSource, load_topics
+from lexvl_anserini.queries.query_source import load_topics
 from lexvl_anserini.queries.query_vectors import encode_topics
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
-    from lexvl_anserini.doors.cluster.plans import CorpusPlan
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.encoders.loading import EncoderRequest
+    from lexvl_anserini.encoders.loading import EncoderSpec
     from lexvl_anserini.ground.quantise import Quantiser
     from lexvl_anserini.shards.layout import Layout, Part
 
@@ -64,31 +61,38 @@ def report(manifest: Manifest, output: Path, seconds: float) -> dict[str, Any]:
     return rows
 
 
-def estimate(dataset: Dataset, model: Encoder, work: Work, part: Part | None) -> dict[str, Any]:
+def estimate(
+    dataset: Dataset,
+    model: Encoder,
+    quantiser: Quantiser,
+    layout: Layout,
+    batch_size: int,
+    on_error: str,
+    part: Part | None,
+) -> dict[str, Any]:
     """The number of documents of a corpus or a part, and the time that encoding will take.
 
     All documents are read once, which encoding does twice; a sample of them is encoded and written, to memory.
     """
     from lexvl_anserini.data.checks import check_corpus
     from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
-    from lexvl_anserini.shards.encoding import drawn_sample, encode_shard, sample_size
+    from lexvl_anserini.shards.encoding import draw_sample, encode_shard, sample_size
     from lexvl_anserini.shards.layout import SHARD_WRITERS
 
-    batch_size, on_error, layout = work.encoder.batch_size, OnError(work.parts.on_error), work.layout
-    started = time.perf_counter()
+    started, policy = time.perf_counter(), OnError(on_error)
     summary = check_corpus(dataset.documents, dataset.name)
     reading_s = time.perf_counter() - started
-    sample = drawn_sample(dataset.documents(), summary.documents, DRY_RUN_SAMPLE)
+    sample = draw_sample(dataset.documents(), summary.documents, DRY_RUN_SAMPLE)
     plain = Quantiser(document=SideQuantiser("peak", 8))
-    encode_shard(sample[:WARMING], model, plain, batch_size, silent, on_error)
+    encode_shard(sample[:WARMING], model, plain, batch_size, silent, policy)
     started = time.perf_counter()
-    shard = encode_shard(sample, model, plain, batch_size, silent, on_error)
+    shard = encode_shard(sample, model, plain, batch_size, silent, policy)
     encoding_s = (time.perf_counter() - started) / len(sample)
     started, vocabulary = time.perf_counter(), model.vocabulary if model.kind == "impact" else None
-    SHARD_WRITERS[model.kind, layout.of_kind(model.kind).shard_format](BytesIO(), shard, vocabulary, layout)
+    SHARD_WRITERS[model.kind, layout.fit_kind(model.kind).shard_format](BytesIO(), shard, vocabulary, layout)
     writing_s = (time.perf_counter() - started) / len(sample)
     documents = part.span(summary.documents)[1] if part else summary.documents
-    calibrating = sample_size(work.quantiser, model, summary.documents)
+    calibrating = sample_size(quantiser, model, summary.documents)
     seconds = 2 * reading_s + encoding_s * (documents + calibrating) + writing_s * documents
     rows: dict[str, Any] = {"documents": documents, "estimated_seconds": round(seconds, 1)}
     if "postings" in (counts := shard.counts()):
@@ -130,52 +134,60 @@ class InputOptions:
         str | None,
         typer.Option(help="Split texts into passages DOC#N of WORDS[:STRIDE] words, for search --passages; 150:75."),
     ] = None
-    exif: Annotated[
-        str | None,
-        typer.Option(
-            help="Store date, camera, orientation of a folder's pictures as metadata: basic; and the place: gps."
-        ),
-    ] = None
+
+    on_error: Annotated[
+        Literal["fail", "skip"],
+        typer.Option(help="For images that cannot be read: fail, or skip (counted and listed in skipped.jsonl)."),
+    ] = "fail"
+    shard_id: Annotated[int | None, typer.Option(help="Encode one part of the corpus only: its number, from 0.")] = None
+    shard_num: Annotated[int | None, typer.Option(help="Number of parts of the corpus.")] = None
 
     def check(self) -> None:
-        """Raises UnknownName for an unknown encoder, UsageError for topics without an output."""
-        if self.encoder is not None and self.encoder not in ENCODERS:
-            raise UnknownName("encoder", self.encoder, ENCODERS)
+        """Raises UnknownName for an unknown encoder, UsageError for options that do not go together."""
+        if self.encoder is not None:
+            _ = CARDS[self.encoder]
         if self.topics and self.passages:
             raise UsageError("--passages splits the texts of a corpus; --topics are encoded as they are")
-        if self.topics and self.exif:
-            raise UsageError("--exif reads pictures of a corpus; --topics have no metadata")
         if self.index and (not self.topics or self.encoder):
             raise UsageError("--index names the encoder of --topics; give it with --topics and without --encoder")
         if self.topics and not self.output:
             raise UsageError("--topics needs --output, for example --output queries.jsonl.gz")
-        if self.topics and stored_url(place(self.output or "")):
-            raise UsageError(f"--output {self.output}: encoded topics are a local file; a corpus may have a URL")
+        if (self.shard_id is None) != (self.shard_num is None):
+            raise UsageError("--shard-id and --shard-num go together, for example --shard-id 0 --shard-num 4")
+        if self.part and self.topics:
+            raise UsageError("--shard-id divides a corpus; --topics are encoded as a whole")
+
+    @property
+    def part(self) -> Part | None:
+        """The part of the corpus; None for the whole corpus. Raises UsageError if there is no such part."""
+        from lexvl_anserini.shards.layout import Part
+
+        if self.shard_id is None or self.shard_num is None:
+            return None
+        part = Part(self.shard_id, self.shard_num)
+        part.span(self.shard_num)  # a corpus of that many documents: raises if there is no such part
+        return part
 
     def ref(self, name: str, split: str | None = None) -> CorpusRef:
         """The dataset of a name, in the direction that the encoder reads."""
-        return CorpusRef(name, split, self.data_dir, self.escape_ids, natural_direction(self.encoder, self.direction))
-
-    def load_topics(self) -> TopicSource | None:
-        """The topics to encode; None for a corpus."""
-        return load_topics(self.ref(self.topics)) if self.topics else None
+        return CorpusRef(
+            name, split, self.data_dir, self.escape_ids, choose_natural_direction(self.encoder, self.direction)
+        )
 
     def corpus_ref(self) -> CorpusRef:
         """The corpus to encode."""
-        return replace(self.ref(self.corpus, self.split), passages=self.passages, exif=self.exif)
+        return replace(self.ref(self.corpus, self.split), passages=self.passages)
 
     def load_corpus(self) -> Dataset:
         """The corpus to encode; with topics, it decides their direction."""
-        from lexvl_anserini.data.dataset import dataset_of
+        from lexvl_anserini.data.dataset import load_reference
 
-        return dataset_of(self.corpus_ref())
+        return load_reference(self.corpus_ref())
 
-    def target(self, encoder: str, part: Part | None) -> Path:
+    def target(self, encoder: str) -> Path:
         """The output."""
-        suffix = f".part-{part.number}-of-{part.of}" if part else ""
-        return (
-            place(self.output) if self.output else Path("impacts") / f"{cli.file_name(self.corpus)}.{encoder}{suffix}"
-        )
+        suffix = "" if self.shard_id is None else f".part-{self.shard_id}-of-{self.shard_num}"
+        return Path(self.output or f"impacts/{cli.file_name(self.corpus)}.{encoder}{suffix}")
 
 
 @dataclass(frozen=True)
@@ -185,7 +197,6 @@ class EncoderOptions:
     tokenizer: cli.Tokenizer = None
     backbone_config: cli.BackboneConfig = None
     device: cli.Device = "auto"
-    runtime: cli.Runtime = None
     batch_size: cli.BatchSize = 32
     max_length: Annotated[
         int | None, typer.Option(min=1, help="Tokens read per document; per text where there is one limit.")
@@ -193,23 +204,25 @@ class EncoderOptions:
     query_max_length: Annotated[int | None, typer.Option(min=1, help="Tokens read per query.")] = None
     settings: cli.Settings = None
 
-    def request(self, inputs: InputOptions, direction: str) -> EncoderRequest:
+    def request(self, inputs: InputOptions, direction: str) -> EncoderSpec:
         """The encoder for a dataset of this direction, before it is loaded."""
-        from lexvl_anserini.encoders.loading import EncoderRequest
+        from lexvl_anserini.encoders.loading import EncoderSpec
 
-        name, default_checkpoint = default_encoder(inputs.corpus, direction, inputs.encoder)
-        options = {**direction_option(name, direction), **cli.encoder_settings(self.settings, self.runtime)}
+        name, default_checkpoint = choose_encoder(inputs.corpus, direction, inputs.encoder)
+        options = {**make_direction_option(name, direction), **cli.parse_settings(self.settings or ())}
         chosen = str(options.get("direction", direction))
-        options |= length_options(name, chosen, self.max_length, self.query_max_length)
+        options |= make_length_options(name, chosen, self.max_length, self.query_max_length)
         checkpoint = inputs.checkpoint or default_checkpoint
-        return EncoderRequest(name, checkpoint, self.tokenizer, self.backbone_config, self.device, options)
+        return EncoderSpec(name, checkpoint, self.tokenizer, self.backbone_config, self.device, options)
 
 
 @dataclass(frozen=True)
 class QuantiserOptions:
     """How weights become impacts."""
 
-    quantiser: Annotated[str, typer.Option(help="calibrated, fixed (with --scale) or naver.")] = "calibrated"
+    quantiser: Annotated[
+        Literal["calibrated", "fixed", "naver"], typer.Option(help="calibrated, fixed (with --scale) or naver.")
+    ] = "calibrated"
     bits: Annotated[int, typer.Option(help="Bits of document impacts.")] = 8
     query_bits: Annotated[int, typer.Option(help="Bits of query weights; fewer where a score could reach 2^24.")] = 8
     scale: Annotated[float | None, typer.Option(help="Impacts per unit of weight, for fixed.")] = None
@@ -228,7 +241,7 @@ class QuantiserOptions:
 class ShardOptions:
     """What the shards hold."""
 
-    shard_format: Annotated[str, typer.Option(help="jsonl or parquet.")] = "jsonl"
+    shard_format: Annotated[Literal["jsonl", "parquet"], typer.Option(help="jsonl or parquet.")] = "jsonl"
     shard_size: Annotated[int, typer.Option(min=1, help="Documents per shard.")] = 4096
     compress: Annotated[bool, typer.Option("--compress", help="Gzip the jsonl shards.")] = False
     store_contents: Annotated[
@@ -238,110 +251,25 @@ class ShardOptions:
         bool, typer.Option("--store-metadata", help="Keep each document's metadata beside its vector.")
     ] = False
 
-    def layout(self, metadata: bool = False) -> Layout:
-        """The layout of the shards; they store `metadata` anyway where an option of the corpus makes some."""
+    def layout(self) -> Layout:
+        """The layout of the shards."""
         from lexvl_anserini.shards.layout import Layout
 
-        return Layout(*astuple(replace(self, store_metadata=self.store_metadata or metadata)))
+        return Layout(*astuple(self))
 
 
-@dataclass(frozen=True)
-class PartOptions:
-    """Which documents of the corpus are encoded."""
-
-    on_error: Annotated[
-        str, typer.Option(help="For images that cannot be read: fail, or skip (counted and listed in skipped.jsonl).")
-    ] = "fail"
-    shard_id: Annotated[int | None, typer.Option(help="Encode one part of the corpus only: its number, from 0.")] = None
-    shard_num: Annotated[int | None, typer.Option(help="Number of parts of the corpus.")] = None
-    plan: Annotated[
-        str | None,
-        typer.Option(help="Plan of the corpus, written by --parts; then all parts are encoded, or that of --shard-id."),
-    ] = None
-    parts: Annotated[int | None, typer.Option(min=1, help="Write the --plan for this number of parts, and stop.")] = (
-        None
-    )
-
-    def corpus_plan(self) -> CorpusPlan | None:
-        """The plan of the parts; None where a call has none, or writes it."""
-        if self.plan is None or self.parts is not None:
-            return None
-        if not fetched_file(place(self.plan)).is_file():
-            raise ArtefactError(f"{self.plan}: no plan of a corpus; --parts N writes it")
-        plan: CorpusPlan = door("cluster.plans").CorpusPlan.read(place(self.plan))
-        return plan
-
-    def part(self, topics: str | None, output: str | None = None) -> Part | None:
-        """The part of the corpus; None for the whole corpus. Raises UsageError for options that do not go together."""
-        from lexvl_anserini.shards.layout import Part
-
-        if self.on_error not in ON_ERROR:
-            raise UsageError(f"--on-error {self.on_error!r}: expected {' or '.join(ON_ERROR)}")
-        if self.parts is not None and (self.plan is None or self.shard_id is not None or topics):
-            raise UsageError("--parts N writes the --plan of a corpus, without --shard-id and --topics")
-        if self.parts is not None and output is not None:
-            raise UsageError("--parts N writes the --plan alone; then encode with --output and without --parts")
-        if self.shard_id is None and self.shard_num is None:
-            return None
-        if self.shard_id is None or self.shard_num is None:
-            raise UsageError("--shard-id and --shard-num go together, for example --shard-id 0 --shard-num 4")
-        part = Part(self.shard_id, self.shard_num)
-        part.span(self.shard_num)  # a corpus of that many documents: raises if there is no such part
-        if topics:
-            raise UsageError("--shard-id divides a corpus; --topics are encoded as a whole")
-        return part
-
-    def all_parts(self, topics: str | None) -> bool:
-        """Whether all parts of a plan are encoded; raises UsageError for topics, which have no plan."""
-        if self.plan is not None and topics:
-            raise UsageError("--plan is of a corpus; --topics are encoded as a whole")
-        return self.plan is not None and self.parts is None and self.shard_id is None
-
-
-@dataclass(frozen=True)
-class CatalogueOptions:
-    """What to print about encoders instead of encoding."""
-
-    list_all: Annotated[bool, typer.Option("--list-encoders", help="List the encoders and stop.")] = False
-    described: Annotated[
-        str | None, typer.Option("--describe", help="Describe one encoder and stop.", autocompletion=cli.encoder_names)
-    ] = None
-
-    def text(self, style: str) -> str | None:
-        """What to print; None to encode."""
-        from lexvl_anserini.encoders.describing import as_lines, as_text, describe, listing
-
-        if self.described:
-            description = describe(self.described)
-            return orjson.dumps(description).decode() if style == "json" else as_text(description)
-        if not self.list_all:
-            return None
-        return orjson.dumps(listing()).decode() if style == "json" else as_lines(listing())
-
-
-class Work(NamedTuple):
-    """What every way of encoding reads: the options, and what they make."""
-
-    inputs: InputOptions
-    encoder: EncoderOptions
-    quantiser: Quantiser
-    layout: Layout
-    parts: PartOptions
-    overwrite: bool
-
-
-@cli.expanded
+@cli.expand_options
 def command(
     inputs: InputOptions,
     encoder: EncoderOptions,
     quantised: QuantiserOptions,
     shards: ShardOptions,
-    parts: PartOptions,
-    runner: cli.RunnerOptions,
     overwrite: cli.Overwrite = False,
     dry_run: cli.DryRun = False,
-    *,
-    catalogue: CatalogueOptions,
+    list_all: Annotated[bool, typer.Option("--list-encoders", help="List the encoders and stop.")] = False,
+    described: Annotated[
+        str | None, typer.Option("--describe", help="Describe one encoder and stop.", autocompletion=cli.encoder_names)
+    ] = None,
     style: cli.Style = "text",
     verbose: cli.Verbose = False,
 ) -> None:
@@ -351,133 +279,77 @@ def command(
     """
     from lexvl_anserini.data.dataset import begun
 
-    if (text := catalogue.text(style)) is not None:
-        typer.echo(text)
+    if list_all or described:
+        typer.echo(describe_catalogue(described, style))
         return
     inputs.check()
-    part = parts.part(inputs.topics, inputs.output)
-    work = Work(inputs, encoder, quantised.load(), shards.layout(inputs.exif is not None), parts, overwrite)
-    if runner != cli.RunnerOptions() and not dry_run and not parts.all_parts(inputs.topics):
-        raise UsageError(
-            "--runner and its options are for all parts of a plan: write it with --parts N --plan FILE first"
-        )
+    part, quantiser, layout, batch_size = inputs.part, quantised.load(), shards.layout(), encoder.batch_size
     if inputs.index and not dry_run:
-        cli.print_rows(encode_for_index(work), style)
+        cli.print_rows(encode_for_index(inputs, encoder, quantiser, overwrite), style)
         return
-    if parts.all_parts(inputs.topics) and not dry_run:
-        with runner.running():
-            cli.print_rows(encode_all_parts(work), style)
-        return
-    topics, dataset = inputs.load_topics(), inputs.load_corpus()
+    topics, dataset = load_topics(inputs.ref(inputs.topics)) if inputs.topics else None, inputs.load_corpus()
     if topics is None:
         dataset = begun(dataset)  # a corpus that cannot be read fails before the encoder is loaded
     model = encoder.request(inputs, dataset.direction).load()
     if remark := remark_on(model.checkpoint, inputs.corpus):
         log.warning(remark)
-    target, batch_size = inputs.target(model.name, part), encoder.batch_size
-    if parts.parts is not None:
-        rows = write_plan(work, dataset, model, parts.parts)
-    elif dry_run:
-        rows = {"output": str(target), "encoder": model.name, "checkpoint": model.checkpoint}
+    target = inputs.target(model.name)
+    if dry_run:
+        rows: dict[str, Any] = {"output": str(target), "encoder": model.name, "checkpoint": model.checkpoint}
         rows["corpus"] = inputs.topics or inputs.corpus
         if topics is None:
-            rows |= estimate(dataset, model, work, part)
+            rows |= estimate(dataset, model, quantiser, layout, batch_size, inputs.on_error, part)
         else:
             rows["topics"] = topics.count()
     elif topics is not None:
-        rows = encode_topics(model, topics, work.quantiser, target, batch_size, overwrite)
+        rows = encode_topics(model, topics, quantiser, target, batch_size, overwrite)
     else:
-        rows = encode_corpus(work, dataset, model, target, part)
+        options = {"quantiser": quantiser, "layout": layout, "batch_size": batch_size, "overwrite": overwrite}
+        rows = encode_corpus(dataset, model, target, on_error=inputs.on_error, part=part, **options)
     cli.print_rows(rows, style)
 
 
-def encode_for_index(work: Work) -> dict[str, Any]:
-    """Encodes topics as a search of an index does, and returns the rows of the command."""
-    from lexvl_anserini.engines.index_folder import index_manifest
-    from lexvl_anserini.engines.opening import index_path
-    from lexvl_anserini.queries.query_source import topic_source
-    from lexvl_anserini.searching.searcher import EncoderChanges
+def describe_catalogue(encoder: str | None, style: str) -> str:
+    """Describes one encoder, or lists all."""
+    from lexvl_anserini.encoders.describing import describe_encoder, format_description, format_listing, list_encoders
 
-    inputs, options = work.inputs, cli.encoder_settings(work.encoder.settings, work.encoder.runtime)
-    path, output = index_path(inputs.index or ""), place(inputs.output or "")
-    manifest = index_manifest(path)
-    topics = topic_source(inputs.topics, path, manifest, inputs.data_dir, None, inputs.split)
+    if style == "json":
+        return orjson.dumps(describe_encoder(encoder) if encoder else list_encoders()).decode()
+    return format_description(describe_encoder(encoder)) if encoder else format_listing(list_encoders())
+
+
+def encode_for_index(
+    inputs: InputOptions, encoder: EncoderOptions, quantiser: Quantiser, overwrite: bool
+) -> dict[str, Any]:
+    """Encodes topics as a search of an index does, and returns the rows of the command."""
+    from lexvl_anserini.engines.engine import index_path
+    from lexvl_anserini.engines.index_folder import index_manifest
+    from lexvl_anserini.queries.query_source import find_topic_source
+    from lexvl_anserini.searching.query_encoder import EncoderChanges
+
+    path, output = index_path(inputs.index or ""), Path(inputs.output or "")
+    manifest, options = index_manifest(path), cli.parse_settings(encoder.settings or ())
+    topics = find_topic_source(inputs.topics, path, manifest, inputs.data_dir, None, inputs.split)
     if topics.encoded:
         raise UsageError(f"{inputs.topics}: encoded queries already")
-    changes = EncoderChanges(inputs.checkpoint, work.encoder.tokenizer, options, work.encoder.device)
-    model, batch_size = changes.load(manifest), work.encoder.batch_size
-    return encode_topics(model, topics, work.quantiser, output, batch_size, work.overwrite, manifest)
+    model = EncoderChanges(inputs.checkpoint, encoder.tokenizer, encoder.device, options).load(manifest)
+    return encode_topics(model, topics, quantiser, output, encoder.batch_size, overwrite, manifest)
 
 
-def encode_corpus(work: Work, dataset: Dataset, model: Encoder, target: Path, part: Part | None) -> dict[str, Any]:
-    """Encodes a corpus or a part of it, and returns the rows of the command."""
-    from lexvl_anserini.shards.request import SKIPPED
+def encode_corpus(dataset: Dataset, model: Encoder, target: Path, **options: Any) -> dict[str, Any]:
+    """Encodes a corpus or a part of it with the options of `write_impacts`, and returns the rows of the command."""
+    from lexvl_anserini.shards.manifests import SKIPPED
     from lexvl_anserini.shards.writing import write_impacts
 
-    started, corpus_plan = time.perf_counter(), work.parts.corpus_plan()
-    options: dict[str, Any] = {
-        "quantiser": work.quantiser,
-        "layout": work.layout,
-        "batch_size": work.encoder.batch_size,
-        "overwrite": work.overwrite,
-        "on_error": work.parts.on_error,
-        "part": corpus_plan.with_threads().part(part) if corpus_plan and part else part,
-    }
+    started = time.perf_counter()
     with cli.progress_bar(f"encode {dataset.name} with {model.name}", None) as progress:
         try:
-            with published(target):
-                manifest = write_impacts(dataset, model, target, progress=progress, **options)
+            manifest = write_impacts(dataset, model, target, progress=progress, **options)
         except UnreadableImage as error:
             raise UnreadableImage(f"{error}; --on-error skip leaves such pictures out and lists them") from error
     if without := manifest.counts.skipped:
         log.warning("skipped, their images cannot be read: %d (listed in %s)", without, target / SKIPPED)
     return report(manifest, target, time.perf_counter() - started)
-
-
-def encode_all_parts(work: Work) -> dict[str, Any]:
-    """Encodes all parts of a plan, by the runner that is in use, and returns the rows of the command."""
-    started, inputs, corpus_plan = time.perf_counter(), work.inputs, work.parts.corpus_plan()
-    dataset = inputs.load_corpus()
-    encoder = work.encoder.request(inputs, dataset.direction)
-    assert work.parts.plan is not None and corpus_plan is not None
-    output = inputs.target(encoder.name, None)
-    request = door("cluster.parts").PartsRequest(
-        plan=place(work.parts.plan),
-        output=output,
-        corpus=inputs.corpus_ref(),
-        encoder=encoder,
-        quantiser=work.quantiser,
-        layout=work.layout,
-        batch_size=work.encoder.batch_size,
-        on_error=work.parts.on_error,
-        overwrite=work.overwrite,
-    )
-    with cli.progress_bar(f"encode {dataset.name} with {encoder.name}", corpus_plan.summary.documents) as progress:
-        collection = door("cluster.parts").encode_parts(request, progress)
-    rows = {"output": str(output), "encoder": encoder.name, "parts": collection.parts, **collection.manifest.counts}
-    return {**rows, "seconds": round(time.perf_counter() - started, 2)}
-
-
-def write_plan(work: Work, dataset: Dataset, model: Encoder, parts: int) -> dict[str, Any]:
-    """Writes the plan of a corpus, and returns the rows of the command: what each part reads."""
-    plans, path = door("cluster.plans"), place(work.parts.plan or "")
-    plans.refuse_other_plan(path, parts, dataset.name, model.name, work.overwrite)
-    plan: CorpusPlan = plans.plan_corpus(
-        dataset,
-        model,
-        parts,
-        work.quantiser,
-        work.layout,
-        work.encoder.batch_size,
-        work.parts.on_error,
-        listing=plans.listing_of(path),
-    )
-    plan.write(path)
-    rows: dict[str, Any] = {"plan": str(path), "documents": plan.manifest.corpus.documents, "parts": plan.parts}
-    if scale := plan.manifest.quantiser.get("document", {}).get("scale"):
-        rows["scale"] = scale
-    rows |= {"listing": str(plan.listing)} if plan.listing else {}
-    return {**rows, "threads": plan.threads}
 
 
 if __name__ == "__main__":

@@ -7,34 +7,31 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import orjson
 import typer
 
-from lexvl_anserini.cli import QueryEncoderOptions, Style, Verbose, expanded, run
-from lexvl_anserini.engines.index_folder import index_manifest
-from lexvl_anserini.engines.opening import index_path
+from lexvl_anserini.cli import DataDir, Settings, ShardsManifest, Style, Verbose, expand_options, parse_settings, run
+from lexvl_anserini.engines.index_folder import BuiltIndex
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.manifest import RunManifest, read_run_manifest
 from lexvl_anserini.ground.records import ImpactQuery, Topic
-from lexvl_anserini.ground.run_manifest import RunManifest, read_run_manifest
-from lexvl_anserini.queries.query_source import TYPED, topic_source, typed_topic, vocabulary_file
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.searcher import EncoderChanges
+from lexvl_anserini.queries.query_source import TYPED, build_typed_topic, find_topic_source, find_vocabulary_file
+from lexvl_anserini.searching.query_encoder import EncoderChanges
+from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.searching.shared_terms import (
-    DEFAULT_HITS,
+    EXPLAINED_HITS,
     Explanation,
-    encoded,
-    encoder_options,
-    explain,
-    passages_in_run,
-    scores_in_run,
-    topic_of,
-    warn_of_other_scores,
-    with_cuts,
+    cut_like_run,
+    encode_topic,
+    find_topic,
+    read_passages,
+    read_scores,
+    select_encoder_options,
+    warn_about_scores,
 )
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -58,14 +55,14 @@ class ExplainedOptions:
     ] = None
     query_id: Annotated[str | None, typer.Option(help="Which of the topics.")] = None
     run_file: Annotated[
-        str | None, typer.Option("--run", help="Explain the best hits of this run; its topics unless --topics.")
+        Path | None, typer.Option("--run", help="Explain the best hits of this run; its topics unless --topics.")
     ] = None
     doc_ids: Annotated[list[str] | None, typer.Option("--doc-id", help="Explain this document; repeatable.")] = None
     passages: Annotated[
         str | None,
         typer.Option(help="Explain documents of passages DOC#N: max, sum:N or sum, as in search; default the run's."),
     ] = None
-    hits: Annotated[int, typer.Option(min=1, help="Without --doc-id: explain that many best hits.")] = DEFAULT_HITS
+    hits: Annotated[int, typer.Option(min=1, help="Without --doc-id: explain that many best hits.")] = EXPLAINED_HITS
 
     def check(self) -> None:
         """Raises UsageError unless there is one query."""
@@ -73,24 +70,27 @@ class ExplainedOptions:
         if typed == (self.query_id is not None) or (typed and (self.topics or self.run_file)):
             raise UsageError("give --query TEXT, --query-image PATH, or --query-id Q (with --topics T or --run R)")
 
-    def find(
-        self, path: Path, manifest: Manifest, run: RunManifest | None, encoder: QueryEncoderOptions
+    def find_query(
+        self, index: BuiltIndex, run: RunManifest | None, data_dir: str | None, shards_manifest: Path | None
     ) -> Topic | ImpactQuery:
-        """The query: typed, or one of the topics of an index's folder."""
+        """Returns the query: the typed one, or one of the topics."""
         if self.query_id is None:
-            return typed_topic(self.query, self.query_image)
+            return build_typed_topic(self.query, self.query_image)
         topics = self.topics or (f"{run.dataset}/{run.split}" if run and run.dataset else None)
-        data_dir = encoder.data_dir or (run.data_dir if run else None)
-        vocabulary = vocabulary_file(path, Path(encoder.manifest) if encoder.manifest else None)
-        return topic_of(topic_source(topics, path, manifest, data_dir, vocabulary), self.query_id)
+        vocabulary = find_vocabulary_file(index.path, shards_manifest)
+        folder = data_dir or (run.data_dir if run else None)
+        return find_topic(find_topic_source(topics, index.path, index.manifest, folder, vocabulary), self.query_id)
 
 
-@expanded
+@expand_options
 def command(
     chosen: ExplainedOptions,
     terms: Annotated[int, typer.Option(min=1, help="Terms printed per document; json has all.")] = DEFAULT_TERMS,
     *,
-    encoder: QueryEncoderOptions,
+    encoder: EncoderChanges,
+    settings: Settings = None,
+    data_dir: DataDir = None,
+    manifest: ShardsManifest = None,
     style: Style = "text",
     verbose: Verbose = False,
 ) -> None:
@@ -99,24 +99,22 @@ def command(
     Example: python -m lexvl_anserini.explain --index indexes/demo --query "a ship in the moonlight" --hits 2
     """
     chosen.check()
-    path = index_path(chosen.index)
-    manifest = index_manifest(path, Path(encoder.manifest) if encoder.manifest else None)
-    run_path = Path(chosen.run_file) if chosen.run_file else None
-    run_manifest = read_run_manifest(run_path) if run_path else None
-    query = chosen.find(path, manifest, run_manifest, encoder)
-    if isinstance(query, Topic) and manifest.kind == "impact":
-        options = {**encoder_options(run_manifest), **encoder.changes(chosen.query_id is None)}
-        changes = EncoderChanges(encoder.checkpoint, encoder.tokenizer, options, encoder.device)
-        query = encoded(query, changes.load(manifest), manifest)
-    if isinstance(query, ImpactQuery):
-        query = with_cuts(query, run_manifest)
-    scores = scores_in_run(run_path, chosen.query_id, chosen.hits) if run_path and chosen.query_id else {}
-    opened = Index(path, manifest)
-    doc_ids = chosen.doc_ids or list(scores) or None
-    passages = chosen.passages or passages_in_run(run_manifest)
-    explanations = explain(opened, query, doc_ids, chosen.hits, passages=passages)
-    if run_path:
-        warn_of_other_scores(run_path, scores, explanations)
+    about_run = read_run_manifest(chosen.run_file) if chosen.run_file else None
+    options = {**select_encoder_options(about_run), **parse_settings(settings or ())}
+    with Searcher(chosen.index, encoder=replace(encoder, options=options), manifest=manifest) as searcher:
+        index = searcher.index
+        query = chosen.find_query(index, about_run, data_dir, manifest)
+        if isinstance(query, Topic) and index.manifest.kind == "impact":
+            query = encode_topic(query, searcher.model, index.manifest)
+        if isinstance(query, ImpactQuery):
+            query = cut_like_run(query, about_run)
+        scores = {}
+        if chosen.run_file and chosen.query_id:
+            scores = read_scores(chosen.run_file, chosen.query_id, chosen.hits)
+        doc_ids = chosen.doc_ids or list(scores) or None
+        explanations = searcher.explain(query, doc_ids, chosen.hits, chosen.passages or read_passages(about_run))
+    if chosen.run_file:
+        warn_about_scores(chosen.run_file, scores, explanations)
     if style == "json":
         sys.stdout.write(orjson.dumps([e.to_json() for e in explanations]).decode() + "\n")
         return
@@ -134,7 +132,7 @@ def to_text(explanation: Explanation, terms: int, what: str = "document") -> str
         of_parts = "of its best passage" if len(parts) == 1 else f"the sum of {len(parts)} passages"
         return "\n".join([first + of_parts, *(to_text(part, terms, "passage") for part in parts)])
     sums = ", ".join(
-        f"{field} {value} ({value / explanation.score:.1%})" for field, value in explanation.by_field().items()
+        f"{field} {value} ({value / explanation.score:.1%})" for field, value in explanation.sum_fields().items()
     )
     lines = [f"{first}{len(shared)} of {explanation.query_terms} query terms{f'; {sums}' if sums else ''}"]
     if not shared:

@@ -9,7 +9,7 @@ import typer
 
 from lexvl_anserini.cli import Overwrite, Style, Verbose, print_rows, run
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.runs.fusion import RRF_K, Fusion, fuse_runs, fused_manifest
+from lexvl_anserini.runs.fusion import RRF_K, Fusion, build_fused_manifest, fuse_runs
 from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, write_run
 
 
@@ -34,12 +34,9 @@ def command(
     if len(runs) < 2:
         raise UsageError("give --run twice or more")
     fusion = Fusion(method, tuple(weights or ()), k, normalisation)
-    request = fused_manifest(runs, fusion, hits)
+    request = build_fused_manifest(runs, fusion, hits)
     written = ensure_run(
-        output,
-        request,
-        overwrite,
-        lambda: write_run(output, fuse_runs(runs, fusion, hits), request, tag=method),
+        output, request, overwrite, lambda: write_run(output, fuse_runs(runs, fusion, hits), request, tag=method)
     )
     print_rows({"run": str(output), **written.counts}, style)
 

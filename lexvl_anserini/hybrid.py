@@ -13,19 +13,19 @@ import typer
 
 from lexvl_anserini.cli import BatchSize, DataDir, Device, Overwrite, Style, Verbose, print_rows, run
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.records import Topic
-from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, write_run
 from lexvl_anserini.searching.rescoring import (
     CANDIDATES,
-    candidates_of,
-    encoder_of_run,
-    hybrid_lists,
-    hybrid_manifest,
-    manifest_of_run,
-    topics_of_run,
+    compute_hybrid_lists,
+    expect_run_manifest,
+    list_candidates,
+    load_run_encoder,
+    load_run_topics,
+    plan_hybrid,
 )
-from lexvl_anserini.shards.stored_vectors import shards_of_runs
+from lexvl_anserini.shards.reading import match_shards
 
 
 def command(
@@ -55,17 +55,17 @@ def command(
     if weights and len(weights) != len(runs):
         raise UsageError(f"{len(weights)} weights for {len(runs)} runs; give one for each, or none")
     weights = weights or [1.0] * len(runs)
-    stored = shards_of_runs([(path, manifest_of_run(path)) for path in runs], shards or ())
-    source = topics_of_run(manifest_of_run(runs[0]), topics, data_dir)
-    request = hybrid_manifest(runs, weights, candidates, hits, source, stored)
+    stored = match_shards([(path, expect_run_manifest(path)) for path in runs], shards or ())
+    source = load_run_topics(expect_run_manifest(runs[0]), topics, data_dir)
+    request = plan_hybrid(runs, weights, candidates, hits, source, stored)
 
     def write() -> RunManifest:
         stream = cast(Iterator[Topic], source.stream())
         encoders = [
-            encoder_of_run(path, weight, data_dir, device, folder)
+            load_run_encoder(path, weight, data_dir, device, folder)
             for path, weight, folder in zip(runs, weights, stored, strict=True)
         ]
-        lists = hybrid_lists(stream, candidates_of(runs, candidates), encoders, hits, batch_size)
+        lists = compute_hybrid_lists(stream, list_candidates(runs, candidates), encoders, hits, batch_size)
         return write_run(output, lists, request, tag=request.encoder["name"])
 
     written = ensure_run(output, request, overwrite, write)

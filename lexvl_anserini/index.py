@@ -15,25 +15,23 @@ from typing import Annotated, Any
 import typer
 
 from lexvl_anserini import cli
+from lexvl_anserini.engines.engine import find_engine, find_urls
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report
-from lexvl_anserini.engines.opening import engine_of, is_store_url
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import FIELDS, Manifest
-from lexvl_anserini.ground.places import fetched, place
-from lexvl_anserini.ground.registry import door
 from lexvl_anserini.searching.building import (
     append_index,
     approximate_index,
-    carry_out,
+    build_plan,
     check_index,
-    checked_threads,
+    choose_threads,
     delete_documents,
-    folders_of,
-    plan_index,
-    planned_manifest,
+    list_folders,
+    plan_manifest,
     repair_index,
+    run_plan,
 )
-from lexvl_anserini.searching.index import Index
+from lexvl_anserini.searching.searcher import Index
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.index")
@@ -64,20 +62,13 @@ class ChangeOptions:
 
     def action(self) -> str:
         """The option that is given, empty without any; raises UsageError for options that exclude each other."""
-        values = {
-            "--append": self.append,
-            "--replace": self.replace,
-            "--delete-ids": self.delete_ids is not None,
-            "--check": self.check,
-            "--approximate": self.approximate,
-        }
-        chosen = [name for name, value in values.items() if value]
+        names = ("append", "replace", "delete_ids", "check", "approximate")
+        chosen = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) not in (None, False)]
         if len(chosen) > 1:
             raise UsageError(f"{' and '.join(chosen)} exclude each other; give one of them")
-        if self.repair and not self.check:
-            raise UsageError("--repair is for --check; give both")
-        if self.queries is not None and not self.approximate:
-            raise UsageError("--queries is for --approximate; give both")
+        for name, given, purpose in (("queries", self.queries, "approximate"), ("repair", self.repair, "check")):
+            if given not in (None, False) and not getattr(self, purpose):
+                raise UsageError(f"--{name} is for --{purpose}; give both")
         return chosen[0] if chosen else ""
 
 
@@ -118,32 +109,19 @@ class BuildOptions:
 
     def refuse_with(self, action: str) -> None:
         """Raises UsageError for an option that only a build reads."""
-        values = {
-            "--engine": self.engine,
-            "--text": self.text,
-            "--store-text": self.store_text,
-            "--term-vectors": self.term_vectors,
-            "--no-metadata": not self.metadata,
-            "--faiss": self.faiss,
-            "--set": self.settings,
-        }
-        if foreign := [name for name, value in values.items() if value]:
-            raise UsageError(f"{action} keeps what the index was built with; {foreign[0]} is for building one")
+        options = {"no-metadata": not self.metadata, "set": self.settings}
+        options |= {name: getattr(self, name) for name in ("engine", "text", "store_text", "term_vectors", "faiss")}
+        if foreign := next((name.replace("_", "-") for name, value in options.items() if value), None):
+            raise UsageError(f"{action} keeps what the index was built with; --{foreign} is for building one")
 
 
-@cli.expanded
+@cli.expand_options
 def command(
     shards: Annotated[
         list[str] | None, typer.Argument(help="Folder that encode wrote; several (or indexes) become one index.")
     ] = None,
     index: Annotated[
         str | None, typer.Option(help="Folder to write, or URL of a store; default indexes/<SHARDS>.")
-    ] = None,
-    from_ciff: Annotated[
-        Path | None,
-        typer.Option(
-            help="Import this file of the Common Index File Format into SHARDS first; default impacts/<FILE>."
-        ),
     ] = None,
     fields: Annotated[
         list[str] | None,
@@ -155,7 +133,6 @@ def command(
     *,
     change: ChangeOptions,
     build: BuildOptions,
-    runner: cli.RunnerOptions,
     overwrite: cli.Overwrite = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done.")] = False,
     style: cli.Style = "text",
@@ -168,42 +145,27 @@ def command(
     from lexvl_anserini.engines import jvm
 
     action = change.action()
-    if from_ciff is not None:
-        shards = [str(imported(from_ciff, shards or (), overwrite, dry_run))]
-    # The options of a Java that only indexes, unless the user sets others; workers of a cluster read them too.
+    # The options of a Java that only indexes, unless the user sets others; processes of this command read them too.
     java = os.environ.get("LEXVL_JAVA_OPTIONS", jvm.INDEXING_OPTIONS)
-    with jvm.environment(LEXVL_JAVA_OPTIONS=java):
+    with jvm.set_environment(LEXVL_JAVA_OPTIONS=java):
         if fields:
-            shards = [str(joined(fields, shards or (), overwrite, dry_run or from_ciff is not None))]
+            shards = [str(join_shards(fields, shards or (), overwrite, dry_run))]
         if action:
             if index is None or overwrite:
                 raise UsageError(f"{action} is for an index that exists: name it with --index, and without --overwrite")
-            rows = changed(shards or (), index, action, change, build, dry_run, style)
+            rows = change_rows(shards or (), index, action, change, build, dry_run, style)
         else:
-            with runner.running():
-                rows = built(shards or (), index, build, overwrite, dry_run, style)
+            rows = build_rows(shards or (), index, build, overwrite, dry_run, style)
     cli.print_rows(rows, style)
 
 
-def imported(file: Path, shards: Sequence[str], overwrite: bool, dry_run: bool) -> Path:
-    """Writes the postings of a CIFF file as shards; returns their folder."""
-    from lexvl_anserini.exchange.formats import CIFF, default_shards, import_file
-
-    if len(shards) > 1 or dry_run:
-        raise UsageError("--from-ciff writes one folder of SHARDS, before anything can be estimated of an index")
-    folder = Path(shards[0]) if shards else default_shards(file)
-    with cli.progress_bar(f"import {file}", None) as progress:
-        import_file(file, folder, overwrite=overwrite, progress=progress, suffix=CIFF)
-    return folder
-
-
-def joined(fields: Sequence[str], shards: Sequence[str], overwrite: bool, with_others: bool) -> Path:
+def join_shards(fields: Sequence[str], shards: Sequence[str], overwrite: bool, with_others: bool) -> Path:
     """Writes the shards of several fields as one folder of shards; returns it."""
-    from lexvl_anserini.engines.analysis import word_analysis
+    from lexvl_anserini.engines.lucene.fields import load_word_analysis
     from lexvl_anserini.shards.fields import join_fields
 
     if len(shards) > 1 or with_others:
-        raise UsageError("--field writes one folder of SHARDS, without --from-ciff, before an index can be estimated")
+        raise UsageError("--field writes one folder of SHARDS, before an index can be estimated")
     folders: dict[str, Path] = {}
     for field in fields:
         name, equals, folder = field.partition("=")
@@ -211,30 +173,30 @@ def joined(fields: Sequence[str], shards: Sequence[str], overwrite: bool, with_o
             raise UsageError(
                 f"--field {field!r}: expected NAME=FOLDER, each name once, such as text=impacts/pages.bm25"
             )
-        folders[name] = fetched(place(folder))
+        folders[name] = Path(folder)
     names = "+".join(folder.resolve().name for folder in folders.values())
     output = Path(shards[0]) if shards else Path("impacts") / names
     with cli.progress_bar(f"join {output}", None) as progress:
-        join_fields(folders, output, word_analysis, overwrite, progress)
+        join_fields(folders, output, load_word_analysis, overwrite, progress)
     return output
 
 
-def built(
+def build_rows(
     shards: Sequence[str], index: str | None, build: BuildOptions, overwrite: bool, dry_run: bool, style: str
 ) -> dict[str, Any]:
     """Builds an index; returns what the command prints."""
     started = time.perf_counter()
-    plan = plan_index(list(shards), index, build.engine, build.options(), overwrite)
+    plan = build_plan(list(shards), index, build.engine, build.options(), overwrite)
     first = plan.sources[0]
     if dry_run:
         where = {"index": str(getattr(plan.options, "place", plan.index))}
         return {**estimate(first, plan.index, plan.manifest), **where, "todo": "build", "finished": plan.finished}
     with cli.progress_bar(f"index {first}", plan.manifest.counts.documents) as progress:
-        index_built = carry_out(plan, checked_threads(build.threads), progress)
+        index_built = run_plan(plan, choose_threads(build.threads), progress)
     return report(index_built, None if plan.finished else time.perf_counter() - started, style)
 
 
-def changed(
+def change_rows(
     shards: Sequence[str],
     place: str,
     action: str,
@@ -245,28 +207,25 @@ def changed(
 ) -> dict[str, Any]:
     """Changes, checks or prepares an index; returns what the command prints."""
     started, index = time.perf_counter(), Path(place)
-    if is_store_url(place):
-        url = door("stores.urls").parse_url(place)
-        raise UsageError(f"{action}: {url} is in a store, where an index is built again (--overwrite)")
+    if find_urls(place):
+        raise UsageError(f"{action}: an index of a URL is built again (--overwrite)")
+    if shards and action in ("--delete-ids", "--approximate"):
+        raise UsageError(f"{action} takes no shards, but {shards[0]!r} was given")
     if change.delete_ids is not None:
-        if shards:
-            raise UsageError(f"--delete-ids takes no shards, but {shards[0]!r} was given")
         doc_ids = read_ids(Path(change.delete_ids))
         if dry_run:
             return {"index": place, "delete": len(doc_ids)}
         return report(delete_documents(index, doc_ids), time.perf_counter() - started, style)
     build.refuse_with(action)
     if change.approximate:
-        if shards:
-            raise UsageError(f"--approximate takes no shards, but {shards[0]!r} was given")
         if dry_run:
             return {"index": place, "todo": "approximate"}
         prepared = approximate_index(index, change.queries)
-        return report(prepared, time.perf_counter() - started, style) | measured(prepared, style)
+        return report(prepared, time.perf_counter() - started, style) | describe_settings(prepared, style)
     if change.repair and not dry_run and repair_index(place):
         log.info("%s: %s written again", place, RESIDENT)
-    sources = folders_of(list(shards))
-    manifest = planned_manifest(sources)
+    sources = list_folders(list(shards))
+    manifest = plan_manifest(sources)
     if dry_run:
         return {**estimate(sources[0], index, manifest), "todo": action[2:], "finished": False}
     with cli.progress_bar(f"index {sources[0]}", manifest.counts.documents) as progress:
@@ -282,7 +241,7 @@ def report(index: Index, seconds: float | None, style: str) -> dict[str, Any]:
     # An index in a store has a URL; its folder here is a copy of what the store says.
     rows: dict[str, Any] = {"index": report.get("url", str(index.path))}
     rows |= {name: report[name] for name in ("engine", "documents", "empty")}
-    rows |= engine_of(index.path, index.manifest.kind).figures(report)
+    rows |= find_engine(index.path, index.manifest.kind).figures(report)
     if fields := index.manifest.layout.get(FIELDS):
         rows[FIELDS] = ", ".join(f"{field['name']} {field['documents']}" for field in fields)
     rows |= {"bytes": report["bytes"]} if "bytes" in report else {}
@@ -298,7 +257,7 @@ def report(index: Index, seconds: float | None, style: str) -> dict[str, Any]:
     return {**rows, "seconds": round(seconds, 2), "peak_memory_mib": round(peak_memory_bytes() / (1 << 20))}
 
 
-def measured(index: Index, style: str) -> dict[str, Any]:
+def describe_settings(index: Index, style: str) -> dict[str, Any]:
     """The settings of approximate search that were measured, and with which queries."""
     approximation = read_report(index.path).approximation
     settings = approximation["settings"]
@@ -319,12 +278,8 @@ def peak_memory_bytes() -> int:
 
 def estimate(shards: Path, index: Path, manifest: Manifest) -> dict[str, Any]:
     """What a dry run prints about a build."""
-    rows: dict[str, Any] = {
-        "shards": str(shards),
-        "index": str(index),
-        "kind": manifest.kind,
-        "documents": manifest.counts.documents,
-    }
+    rows: dict[str, Any] = {"shards": str(shards), "index": str(index)}
+    rows |= {"kind": manifest.kind, "documents": manifest.counts.documents}
     if postings := manifest.counts.postings:
         rows["postings"] = postings
         rows["estimated_seconds"] = round(postings / POSTINGS_PER_S, 1)

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import orjson
 import typer
 
 from lexvl_anserini import cli
-from lexvl_anserini.encoders.cards import default_encoder
-from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.encoders.cards import choose_encoder
 from lexvl_anserini.ground.files import atomic_write
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.localise")
 
-VALUES = ("logit", "activation")
+Values = Literal["logit", "activation"]
 
 
 class Map(NamedTuple):
@@ -34,24 +33,6 @@ class Map(NamedTuple):
     image: str
     query: str
     grid: list[list[float]]
-
-
-def encoder_of(index: Path, device: str) -> Encoder:
-    """The encoder of an index, or of a folder of photos, with the words that it is taught."""
-    from lexvl_anserini.engines.index_folder import in_album, index_manifest
-    from lexvl_anserini.searching.searcher import EncoderChanges
-
-    return EncoderChanges(device=device).load(index_manifest(in_album(index)))
-
-
-def localise_queries(model: Encoder, images: Sequence[str], queries: Sequence[str], values: str) -> Iterator[Map]:
-    """The map of every query in every image, image by image."""
-    from lexvl_anserini.encoders.parts.images.grounding import localise
-
-    for image in images:
-        for query in queries:
-            [grid] = localise(model, [image], query, values)  # type: ignore[arg-type]
-            yield Map(image, query, grid.tolist())
 
 
 def write_overlay(model: Encoder, item: Map, path: Path) -> None:
@@ -80,14 +61,10 @@ def print_map(item: Map, style: str) -> None:
 def command(
     image: Annotated[list[str], typer.Option(help="An image, or archive.tar::member; repeatable.")],
     query: Annotated[list[str], typer.Option(help="A text; the maps of several tokens are averaged. Repeatable.")],
-    index: Annotated[
-        Path | None,
-        typer.Option(help="The encoder of this index, or of photos (lexvl-photos/NAME), with its taught words."),
-    ] = None,
     encoder: Annotated[
         str | None,
         typer.Option(
-            help="One that reads images; default as for a folder of photos.", autocompletion=cli.encoder_names
+            help="One that reads images; default as for a folder of pictures.", autocompletion=cli.encoder_names
         ),
     ] = None,
     checkpoint: cli.Checkpoint = None,
@@ -95,7 +72,7 @@ def command(
     backbone_config: cli.BackboneConfig = None,
     device: cli.Device = "auto",
     settings: cli.Settings = None,
-    values: Annotated[str, typer.Option(help="logit or activation.")] = "logit",
+    values: Annotated[Values, typer.Option(help="logit or activation.")] = "logit",
     output: Annotated[str | None, typer.Option(help="Folder for a PNG per map; default none.")] = None,
     style: cli.Style = "text",
     verbose: cli.Verbose = False,
@@ -104,24 +81,19 @@ def command(
 
     Example: python -m lexvl_anserini.localise --image beach.jpg --query "a dog" --output maps
     """
-    if values not in VALUES:
-        raise UsageError(f"--values {values!r}: expected {' or '.join(VALUES)}")
-    if index is None:
-        from lexvl_anserini.encoders.loading import load_encoder
+    from lexvl_anserini.encoders.loading import load_encoder
+    from lexvl_anserini.encoders.parts.images.grounding import localise
 
-        name, default_checkpoint = default_encoder("folder", "text-to-image", encoder)
-        options = cli.parse_settings(settings or ())
-        model = load_encoder(name, checkpoint or default_checkpoint, tokenizer, backbone_config, device, **options)
-    elif encoder or checkpoint or tokenizer or backbone_config or settings:
-        raise UsageError("--index has its encoder; --encoder, --checkpoint and what else names one are without it")
-    else:
-        model = encoder_of(index, device)
-    for number, map_of_query in enumerate(localise_queries(model, image, query, values)):
-        print_map(map_of_query, style)
+    name, default_checkpoint = choose_encoder("folder", "text-to-image", encoder)
+    options = cli.parse_settings(settings or ())
+    model = load_encoder(name, checkpoint or default_checkpoint, tokenizer, backbone_config, device, **options)
+    for number, (path, text) in enumerate(product(image, query)):
+        item = Map(path, text, localise(model, [path], text, values)[0].tolist())
+        print_map(item, style)
         if output:
-            path = Path(output) / f"{number:03d}.{Path(map_of_query.image).stem}.png"
-            write_overlay(model, map_of_query, path)
-            log.info("%s: %r", path, map_of_query.query)
+            drawn = Path(output) / f"{number:03d}.{Path(path).stem}.png"
+            write_overlay(model, item, drawn)
+            log.info("%s: %r", drawn, text)
 
 
 if __name__ == "__main__":

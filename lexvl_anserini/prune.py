@@ -10,9 +10,10 @@ from typing import Annotated
 
 import typer
 
-from lexvl_anserini.cli import Overwrite, Style, Verbose, print_rows, progress_bar, run
+from lexvl_anserini.cli import Overwrite, Style, Verbose, print_rows, run
 from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.searching.refine import read_terms
+from lexvl_anserini.ground.progress import progress_bar
+from lexvl_anserini.searching.search import read_terms
 from lexvl_anserini.shards.pruning import Pruning, prune_shards
 
 
@@ -33,8 +34,8 @@ def command(
     Example: python -m lexvl_anserini.prune impacts/demo --output impacts/demo-64 --document-terms 64
     """
     pruning = Pruning(
-        only_terms=read_terms(Path(only_terms)) if only_terms else None,
-        without_terms=read_terms(Path(without_terms)) if without_terms else frozenset(),
+        only_terms=read_terms(only_terms) if only_terms else None,
+        without_terms=read_terms(without_terms) if without_terms else frozenset(),
         least_impact=least_impact,
         document_terms=document_terms,
         term_documents=term_documents,

@@ -13,28 +13,19 @@ from typing import Annotated, cast
 import typer
 
 from lexvl_anserini import cli
-from lexvl_anserini.cli import (
-    BatchSize,
-    DataDir,
-    Device,
-    MovedCheckpoint,
-    MovedTokenizer,
-    Overwrite,
-    Settings,
-    Style,
-    Verbose,
-)
+from lexvl_anserini.cli import BatchSize, DataDir, Device, Overwrite, Settings, Style, Verbose
+from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.records import Topic
-from lexvl_anserini.ground.run_manifest import RunManifest
-from lexvl_anserini.runs.trec import ensure_run, lists_of, write_run
+from lexvl_anserini.runs.trec import ensure_run, read_lists, write_run
+from lexvl_anserini.searching.query_encoder import MovedCheckpoint, MovedTokenizer
 from lexvl_anserini.searching.rescoring import (
     DEPTH,
-    documents_of_run,
-    manifest_of_run,
+    expect_run_manifest,
+    load_reranking_encoder,
+    load_run_documents,
+    load_run_topics,
+    plan_rerank,
     rerank_lists,
-    reranked_manifest,
-    reranking_encoder,
-    topics_of_run,
 )
 
 
@@ -59,15 +50,15 @@ def command(
 
     Example: python -m lexvl_anserini.rerank --run runs/demo.svdr.trec --output runs/demo.svdr-reranked.trec
     """
-    manifest = manifest_of_run(run)
-    model = reranking_encoder(manifest, checkpoint, tokenizer, device, cli.parse_settings(settings or ()))
-    source = topics_of_run(manifest, topics, data_dir)
-    request = reranked_manifest(run, source, model, depth)
+    manifest = expect_run_manifest(run)
+    model = load_reranking_encoder(manifest, checkpoint, tokenizer, device, cli.parse_settings(settings or ()))
+    source = load_run_topics(manifest, topics, data_dir)
+    request = plan_rerank(run, source, model, depth)
 
     def write() -> RunManifest:
-        documents = partial(documents_of_run, manifest, model, data_dir)
+        documents = partial(load_run_documents, manifest, model, data_dir)
         stream = cast(Iterator[Topic], source.stream())
-        lists = rerank_lists(stream, lists_of(run), model, documents, depth, batch_size)
+        lists = rerank_lists(stream, read_lists(run), model, documents, depth, batch_size)
         return write_run(output, lists, request, tag=f"{model.name}-reranked")
 
     written = ensure_run(output, request, overwrite, write)

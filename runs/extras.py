@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, distribution, metadata
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from lexvl_anserini.searching.doctor import OF_DEVELOPERS
+from lexvl_anserini.doctor import OF_DEVELOPERS
 
 OURS = "lexvl-anserini"
 

@@ -27,7 +27,7 @@ suffix=${seed[1]:+.${seed[1]#seed=}}
 train() { # RECIPE [options of train]: writes training/RECIPE, and shares what the networks make of photos and captions
   local recipe=$1
   shift
-  python -m lexvl_anserini.train --recipe "runs/recipes/$recipe.yaml" --output "training/$recipe$suffix" --cache training/cache \
+  python -m lexvl_plugins.train.command --recipe "runs/recipes/$recipe.yaml" --output "training/$recipe$suffix" --cache training/cache \
     ${seed[@]+"${seed[@]}"} ${data[@]+"${data[@]}"} ${device[@]+"${device[@]}"} ${hours[@]+"${hours[@]}"} "$@"
 }
 
@@ -79,7 +79,7 @@ done
 for recipe in vdr-crossmodal stair-single stair lexlip v-splade fdt d2s joint; do
   shards=impacts/$recipe-small$suffix.text-to-image
   if [ -e "$shards" ]; then
-    python -m eval.analyses.sparsity --shards "$shards" ${data[@]+"${data[@]}"} ${device[@]+"${device[@]}"} --format markdown
+    python -m eval.analyses.terms --sparsity --shards "$shards" ${data[@]+"${data[@]}"} ${device[@]+"${device[@]}"} --format markdown
     [ $recipe = fdt ] || python -m eval.analyses.interpretability --shards "$shards" ${data[@]+"${data[@]}"} --format markdown
   fi
 done

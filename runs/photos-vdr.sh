@@ -15,6 +15,6 @@ if [ ! -s imagenet-classes.json ]; then
   mv imagenet-classes.json.part imagenet-classes.json
 fi
 for seed in 2 3 4 5; do
-  python -m lexvl_anserini.train --recipe photos-dense --set seed=$seed --output training/photos-dense-$seed --cache training/cache "$@"
+  python -m lexvl_plugins.train.command --recipe photos-dense --set seed=$seed --output training/photos-dense-$seed --cache training/cache "$@"
 done
-python -m lexvl_anserini.train --recipe photos-vdr --output training/photos-vdr --cache training/cache "$@"
+python -m lexvl_plugins.train.command --recipe photos-vdr --output training/photos-vdr --cache training/cache "$@"

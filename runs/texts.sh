@@ -41,12 +41,12 @@ mkdir -p mined
 for dataset in scifact nfcorpus; do
   encode $dataset bm25 bm25
   search $dataset train bm25 bm25
-  [ -e mined/$dataset.jsonl ] || python -m lexvl_anserini.mine --run runs/$dataset.train.bm25.trec --first-rank 2 --depth 40 \
+  [ -e mined/$dataset.jsonl ] || python -m lexvl_plugins.train.mine --run runs/$dataset.train.bm25.trec --first-rank 2 --depth 40 \
     --number 10 ${data[@]+"${data[@]}"} --output mined/$dataset.jsonl
 done
 
 for recipe in vdr-text-small svdr-text-small splade-small dpr-small; do
-  python -m lexvl_anserini.train --recipe "runs/recipes/$recipe.yaml" --output "training/$recipe$suffix" \
+  python -m lexvl_plugins.train.command --recipe "runs/recipes/$recipe.yaml" --output "training/$recipe$suffix" \
     ${seed[@]+"${seed[@]}"} ${device[@]+"${device[@]}"} ${hours[@]+"${hours[@]}"}
 done
 

@@ -16,8 +16,7 @@ from lexvl_anserini.data.pictures.images import FAIL, OnError, open_source
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import Document
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Document, Vocabulary
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 
@@ -55,8 +54,6 @@ class Texts(Bytes):
 
 
 class Stored(Bytes):
-    """Reads vectors of tables."""
-
     def contents(self, given: str) -> bytes:
         return read_embeddings([given])[0].astype(np.uint8).tobytes()
 
@@ -81,7 +78,6 @@ class Model:
 def encode(
     output: Path, documents: Sequence[Document], tower: Bytes | None = None, layout: Layout = SMALL, **options: Any
 ) -> Manifest:
-    """Encodes documents into a folder."""
     dataset = Dataset("toy", "", lambda: iter(documents), lambda: iter(()), lambda: iter(()))
     model: Any = Model(document=tower or Bytes())
     return write_impacts(dataset, model, output, layout=layout, **options)
@@ -93,5 +89,4 @@ def documents_of(folder: Path, **changes: Any) -> list[Document]:
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """The files of a folder."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -16,21 +16,15 @@ LUCENE = "org/apache/lucene/"
 
 
 class ClassFile(NamedTuple):
-    """What a class declares, and what it refers to.
-
-    parents     the names of its superclass and interfaces
-    members     (name, type) of its fields and methods
-    references  (class, name, type) of the fields and methods that its code uses
-    """
+    """What a class declares, and what it refers to."""
 
     name: str
-    parents: list[str]
-    members: set[tuple[str, str]]
-    references: set[tuple[str, str, str]]
+    parents: list[str]  # its superclass and interfaces
+    members: set[tuple[str, str]]  # (name, type) of its fields and methods
+    references: set[tuple[str, str, str]]  # (class, name, type) of the fields and methods that its code uses
 
 
 def read_class(code: bytes) -> ClassFile:
-    """Reads a class file."""
     constants, at = _constants(code)
 
     def text(index: int) -> str:
@@ -63,11 +57,8 @@ def read_class(code: bytes) -> ClassFile:
 
 def unresolved(code: ClassFile, find: Callable[[str], ClassFile]) -> list[str]:
     """The references to Lucene that no class of it declares, with this exact type; `find` reads a class by name."""
-    missing = []
-    for reference in sorted(code.references):
-        if reference[0].startswith(LUCENE) and reference[1:] not in _members(reference[0], find):
-            missing.append(f"{reference[0]}.{reference[1]}{reference[2]}")
-    return missing
+    ours = (reference for reference in sorted(code.references) if reference[0].startswith(LUCENE))
+    return [f"{owner}.{name}{kind}" for owner, name, kind in ours if (name, kind) not in _members(owner, find)]
 
 
 def _members(owner: str, find: Callable[[str], ClassFile]) -> set[tuple[str, str]]:

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
-from lexvl_anserini.encoders.parts.pooling import Head, masked_max
-from lexvl_anserini.encoders.parts.sparsify import positive_or_top
+from lexvl_anserini.encoders.parts.pooling import Head, pool_max
+from lexvl_anserini.encoders.parts.sparsify import keep_top
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.encoders.parts.towers import Composition
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 
 COLOURS = ("red", "green", "blue")
 
@@ -26,7 +26,7 @@ def colour_tower(grid: int, class_token: bool = False, pixels: Pixels | None = N
         cells = nn.functional.adaptive_avg_pool2d(images, grid).flatten(2).transpose(1, 2)  # [B, grid^2, 3]
         return torch.cat([torch.ones(len(cells), 1, 3), cells], dim=1) if class_token else cells
 
-    composition = Composition(states, Head(nn.Identity(), torch.eye(3)), torch.relu, masked_max, positive_or_top(None))
+    composition = Composition(states, Head(nn.Identity(), torch.eye(3)), torch.relu, pool_max, keep_top(None))
     columns = TokenColumns(Vocabulary(COLOURS, "colours"), np.arange(3))
     read = pixels or Pixels(grid * 4, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
     return ImageTower(composition, read, columns)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkout import GOLDEN, SHARED
+from declared import GOLDEN, SHARED
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["outcomes"]
+pytest_plugins = ["outcomes", "rounds"]
 
 # Before any test imports a model library.
 os.environ["HF_HUB_OFFLINE"] = "1"

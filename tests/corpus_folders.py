@@ -62,6 +62,14 @@ def beir_folder(
     return folder
 
 
+def write_beir(
+    folder: Path, documents: Mapping[str, str], topics: Mapping[str, str], judged: Iterable[tuple[str, str]]
+) -> Path:
+    """BEIR's layout of texts by id; a topic's relevant documents are `judged` pairs."""
+    qrels = "".join(f"{query_id}\t{doc_id}\t1\n" for query_id, doc_id in judged)
+    return beir_folder(folder, json_lines(documents), json_lines(topics), qrels, None)
+
+
 def captioned_image(
     number: int, split: str = "test", texts: Iterable[str] = "abcde", first: int | None = None, **others: Any
 ) -> dict[str, Any]:
@@ -89,14 +97,12 @@ def karpathy_folder(
 
 
 def gallery_of(root: Path, *names: str) -> None:
-    """Writes files in place of pictures."""
     for name in names:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(b"-")
 
 
 def tar_of(path: Path, members: Mapping[str, bytes], mode: Any = "w") -> Path:
-    """Writes a tar archive of files."""
     with tarfile.open(path, mode) as archive:
         for name, data in members.items():
             member = tarfile.TarInfo(name)

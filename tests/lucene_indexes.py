@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from invoking import read_output
 from shard_folders import Documents, write_shards
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.fields import whole_index
+from lexvl_anserini.engines.lucene.fields import open_whole_index
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 
@@ -46,11 +47,8 @@ def ranked(engine: Any, vector: dict[str, int], hits: int = 10) -> list[tuple[st
 
 def answers(index: Path, vector: dict[str, int], hits: int = 20) -> list[tuple[str, float]]:
     """The list of an index that is opened for this query."""
-    engine = LuceneEngine(index, read_manifest(index))
-    try:
+    with closing(LuceneEngine(index, read_manifest(index))) as engine:
         return ranked(engine, vector, hits)
-    finally:
-        engine.close()
 
 
 def shards(folder: Path, documents: Documents, **options: Any) -> Path:
@@ -61,13 +59,10 @@ def shards(folder: Path, documents: Documents, **options: Any) -> Path:
 def held(index: Path) -> dict[str, dict[str, int]]:
     """What an index with one posting list a term says its documents are: id -> vector, by asking for every term."""
     found: dict[str, dict[str, int]] = {}
-    engine = LuceneEngine(index, read_manifest(index))
-    try:
+    with closing(LuceneEngine(index, read_manifest(index))) as engine:
         for term, hits in zip(TERMS, engine.search([ImpactQuery(t, {t: 1}) for t in TERMS], 1000), strict=True):
             for hit in hits:
                 found.setdefault(hit.doc_id, {})[term] = int(hit.score)
-    finally:
-        engine.close()
     return found
 
 
@@ -84,7 +79,7 @@ def expect(index: Path, documents: Mapping[str, Mapping[str, int]]) -> None:
     assert held(index) == {doc_id: vector for doc_id, vector in documents.items() if vector}
     assert {name: manifest.counts[name] for name in counts} == counts
     assert {name: report[name] for name in counts} == counts
-    with whole_index(index) as whole:
+    with open_whole_index(index) as whole:
         assert whole.counts()["impacts"] == report["impacts"] == sum(impact for *_, impact in postings)
     lists = {term: sum(t == term for _, t, _ in postings) for term in TERMS}
     longest = sorted(((-n, term.encode()) for term, n in lists.items() if n))
@@ -94,7 +89,7 @@ def expect(index: Path, documents: Mapping[str, Mapping[str, int]]) -> None:
 # Stock Pyserini in a process of its own: its import loads everything.
 STOCK_SEARCH = """
 import json, sys
-from lexvl_anserini.stock import prepare
+from lexvl_anserini.engines.pyserini import prepare
 prepare()
 from pyserini.search.lucene import LuceneImpactSearcher
 class Cached:
@@ -113,11 +108,8 @@ StockLists = list[list[tuple[str, float]]]
 def stock_lists(folder: Path, topics: Sequence[tuple[Path, Sequence[dict[str, int]]]]) -> list[StockLists]:
     """What stock `LuceneImpactSearcher` finds in each of some indexes, for each of its queries, up to rank 50."""
     (folder / "topics.json").write_text(json.dumps([(str(index), list(queries)) for index, queries in topics]))
-    child = subprocess.run(
-        [sys.executable, "-c", STOCK_SEARCH, str(folder / "topics.json")], capture_output=True, text=True, check=False
-    )
-    assert child.returncode == 0, child.stderr[-2000:]
-    found = json.loads(child.stdout.rpartition("LISTS")[2])
+    printed = read_output([sys.executable, "-c", STOCK_SEARCH, str(folder / "topics.json")])
+    found = json.loads(printed.rpartition("LISTS")[2])
     return [[[(doc_id, score) for doc_id, score in hits] for hits in lists] for lists in found]
 
 
@@ -125,8 +117,8 @@ def stock_index(shards: Path, index: Path) -> None:
     jvm.start()
     arguments = ["-collection", "JsonVectorCollection", "-input", str(shards / "docs"), "-index", str(index)]
     arguments += ["-generator", "DefaultLuceneDocumentGenerator", "-threads", "1", "-impact", "-pretokenized"]
-    with jvm.captured_stdout():
-        jvm.java_class("io.anserini.index.IndexCollection").main([*arguments, "-memoryBuffer", "64"])
+    with jvm.capture_stdout():
+        jvm.get_java_class("io.anserini.index.IndexCollection").main([*arguments, "-memoryBuffer", "64"])
 
 
 def flip(path: Path, place: int) -> None:

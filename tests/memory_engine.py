@@ -10,13 +10,13 @@ from typing import Any
 from brute_force import Doc, Oracle
 
 from lexvl_anserini.engines.engine import ImpactEngine
-from lexvl_anserini.engines.index_folder import BuiltIndex, folder_bytes, new_index, write_report
+from lexvl_anserini.engines.index_folder import BuiltIndex, measure_folder, write_index, write_report
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import Clause, Impacts
-from lexvl_anserini.runs.order import RankedList, ranked
+from lexvl_anserini.runs.order import RankedList, rank_hits
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
 
@@ -40,17 +40,17 @@ class MemoryEngine(ImpactEngine):
         vectors = MemoryEngine(shards, manifest).vectors
         progress(len(vectors))
         postings = sum(map(len, vectors.values()))
-        with new_index(index, shards, manifest) as part:
+        with write_index(index, shards, manifest) as part:
             shutil.copytree(shards / "docs", part / "docs")
             counts = {"documents": len(vectors), "empty": manifest.counts.empty, "postings": postings}
-            write_report(part, {"engine": "memory", **counts, "bytes": folder_bytes(part)})
+            write_report(part, {"engine": "memory", **counts, "bytes": measure_folder(part)})
         return BuiltIndex(index, manifest)
 
     def search(self, queries: Iterable[Any], hits: int, threads: int = 1) -> Iterator[RankedList]:
         return (self.search_tree(query.query_id, Impacts(query.vector), hits) for query in queries)
 
     def search_tree(self, query_id: str, clause: Clause, hits: int) -> RankedList:
-        return ranked(query_id, self.oracle.ranked(clause, hits))
+        return rank_hits(query_id, self.oracle.ranked(clause, hits))
 
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
         vector = self.vector(doc_id)

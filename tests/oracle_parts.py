@@ -80,7 +80,6 @@ def write_wordpieces(golden: Path, folder: Path, size: int) -> Any:
 
 
 def bert_config(seed: int, size: int, **options: Any) -> Any:
-    """A BERT of drawn sizes."""
     from transformers import BertConfig
 
     drawn = {
@@ -145,13 +144,11 @@ def shorter_side_crop(path: str, shorter: int, side: int, filter: int, floor: bo
 
 
 def pixels_of(crops: list[np.ndarray], mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """float32 [n, 3, side, side]."""
     values = (np.stack(crops).astype(np.float64) / 255.0 - np.array(mean)) / np.array(std)
     return torch.from_numpy(values.transpose(0, 3, 1, 2)).float()
 
 
 def ln(x: Tensor, weights: dict[str, Tensor], name: str, eps: float) -> Tensor:
-    """LayerNorm by its name."""
     return layer_norm(x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"], eps)
 
 
@@ -174,14 +171,12 @@ def attention(query: Tensor, key: Tensor, value: Tensor, heads: int, bias: Tenso
 
 
 def quick_gelu(x: Tensor) -> Tensor:
-    """x sigmoid(1.702 x)."""
     return x / (1 + torch.exp(-1.702 * x))
 
 
 def clip_blocks(
     x: Tensor, weights: dict[str, Tensor], prefix: str, layers: int, heads: int, bias: Any = None
 ) -> Tensor:
-    """CLIP's residual blocks in OpenAI's names, packed projections."""
     for layer in range(layers):
         at = f"{prefix}transformer.resblocks.{layer}."
         normed = ln(x, weights, f"{at}ln_1", 1e-5)
@@ -209,17 +204,14 @@ def later_positions(length: int) -> Tensor:
 
 
 def dense_shapes(name: str, rows: int, columns: int) -> Shapes:
-    """A linear layer."""
     return {f"{name}.weight": (rows, columns), f"{name}.bias": (rows,)}
 
 
 def norm_shapes(width: int, *names: str) -> Shapes:
-    """LayerNorms."""
     return {f"{name}.{kind}": (width,) for name in names for kind in ("weight", "bias")}
 
 
 def clip_block_shapes(prefix: str, width: int, layers: int) -> Shapes:
-    """Names and shapes of CLIP's blocks."""
     shapes: Shapes = {}
     for layer in range(layers):
         at = f"{prefix}transformer.resblocks.{layer}."
@@ -265,6 +257,12 @@ def bert_shapes(prefix: str, size: int, width: int, layers: int, inner: int, pos
     return shapes | norm_shapes(width, *norms)
 
 
+def config_shapes(prefix: str, config: Any) -> Shapes:
+    """Those of a BERT's configuration."""
+    sizes = (config.vocab_size, config.hidden_size, config.num_hidden_layers, config.intermediate_size)
+    return bert_shapes(prefix, *sizes, config.max_position_embeddings)
+
+
 def bert(
     weights: dict[str, Tensor],
     prefix: str,
@@ -275,7 +273,7 @@ def bert(
     token_types: bool = True,
     eps: float = 1e-12,
 ) -> Tensor:
-    """BERT's last hidden states [B, L, D]; `token_types=False` leaves their embeddings out (BLIP, ALBEF)."""
+    """Last hidden states [B, L, D]; `token_types=False` leaves their embeddings out (BLIP, ALBEF)."""
     x = weights[f"{prefix}embeddings.word_embeddings.weight"][ids]
     x = x + weights[f"{prefix}embeddings.position_embeddings.weight"][: ids.shape[1]]
     if token_types:
@@ -293,12 +291,10 @@ def bert(
 
 
 def elu1p(x: Tensor) -> Tensor:
-    """VDR's activation."""
     return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
 
 
 def unit(x: Tensor) -> Tensor:
-    """Rows of unit length."""
     return x / x.norm(dim=-1, keepdim=True)
 
 

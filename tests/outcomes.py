@@ -14,7 +14,7 @@ import pytest
 
 MOST = "LEXVL_MOST_SKIPPED"  # .ci/run sets it: a run that skips more tests fails
 PASSED = "lexvl/passed"  # a key of pytest's cache
-DOORS = "tests/doors/"  # these run again: where all extras are installed, the packages of one can break another
+PLUGINS = "tests/plugins/"  # these run again: where all extras are installed, the packages of one can break another
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,15 +23,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects the tests that the last run passed, but for those of doors, where `--rest` is set."""
+    """Deselects the tests that the last run passed, but for those of plug-ins, where `--rest` is set."""
     if not config.getoption("rest"):
         return
     passed = _read_passed(config)
     if not passed:
         raise pytest.UsageError("--rest: no earlier run of this checkout; run the tests once without it")
-    done = [item for item in items if item.nodeid in passed and not item.nodeid.startswith(DOORS)]
+    done = [item for item in items if item.nodeid in passed and not item.nodeid.startswith(PLUGINS)]
     config.hook.pytest_deselected(items=done)
-    items[:] = [item for item in items if item.nodeid not in passed or item.nodeid.startswith(DOORS)]
+    items[:] = [item for item in items if item.nodeid not in passed or item.nodeid.startswith(PLUGINS)]
 
 
 def _read_passed(config: pytest.Config) -> set[str]:

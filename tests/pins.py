@@ -10,7 +10,7 @@ from importlib.metadata import distributions
 from packaging.specifiers import SpecifierSet
 
 from lexvl_anserini.engines.jvm import find_jar
-from lexvl_anserini.ground.installed import lucene_of
+from lexvl_anserini.ground.machine import find_lucene
 
 # What installs, and this project.
 LEFT_OUT = {"pip", "setuptools", "wheel", "lexvl-anserini"}
@@ -35,5 +35,5 @@ def constraints(installed: Iterable[tuple[str, str, str]], python: str, lucene: 
 
 if __name__ == "__main__":
     packages = [(each.name, each.version, each.metadata["Requires-Python"] or "") for each in distributions()]
-    lucene = lucene_of(find_jar()) or ""
+    lucene = find_lucene(find_jar()) or ""
     print(*constraints(packages, "{}.{}".format(*sys.version_info), lucene), sep="\n")

@@ -5,9 +5,9 @@
 #        bash tests/run.sh --python VERSION ...
 #        bash tests/run.sh --lint
 #   --all           also the tests of scripts, workflows, the site builder, wheels and tools, and slow cases beside quick ones
-#   --rest          of --all, the tests that the last run in this checkout did not pass, and those of the doors
+#   --rest          of --all, the tests that the last run in this checkout did not pass, and those of the plug-ins
 #   --heavy         only the slow tests; the environment gets the extra [docs] too, for the documentation site
-#   --attack        only the attack (tests/attack), for 10 minutes and with a random seed if not given
+#   --attack        only the attack (tests of the mark), for 10 minutes and with a random seed if not given
 #   --python 3.13   with another Python: one on PATH, else Debian's in a root of its own (tests/other_python.sh);
 #                   after it --newest: all packages in their newest versions, also beyond the bounds of setup.cfg, or --pin:
 #                   those within the bounds, which it writes to constraints/
@@ -39,7 +39,7 @@ if [ "${1:-}" = "--attack" ]; then
     esac
     shift 2
   done
-  exec python -m pytest -n 2 --dist worksteal tests/attack "$@"
+  exec python -m pytest -n 2 --dist worksteal -m attack "$@"
 fi
 
 case "${1:-}" in

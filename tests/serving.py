@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from corpus_folders import write_beir
+
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.engines.opening import open_impact_index
+from lexvl_anserini.engines.engine import open_impact_index
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.queries.clauses import All, Impacts, Not, Term
-from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.refine import Refinement
-from lexvl_anserini.searching.retrieval import search_index
-from lexvl_anserini.searching.shared_terms import explain, explained
+from lexvl_anserini.searching.searcher import Index, Searcher, search_index
+from lexvl_anserini.searching.shared_terms import explain_documents
 from lexvl_anserini.shards.writing import write_impacts
 
 WORDS = ["a", "dog", "runs", "on", "the", "sandy", "beach", "and", "two", "children", "watch", "it", "red", "boat"]
@@ -41,15 +39,12 @@ class Service:
         self.engine = open_impact_index(index.path, index.manifest)
 
     def answer(self, question: Question) -> Any:
-        """The answer to one question."""
         return getattr(self, question.kind)(question.text)
 
     def encode(self, text: str) -> Any:
-        """The query's vector."""
         return self.model.decode(self.model.encode_query([text]))
 
     def document(self, text: str) -> Any:
-        """The document's vector."""
         return self.model.decode(self.model.encode_document([text]))
 
     def search(self, text: str) -> Any:
@@ -63,11 +58,9 @@ class Service:
 
     def feedback(self, text: str) -> Any:
         """Two searches, with vectors from the index between them."""
-        refinement = Refinement(feedback=Feedback(3, 5))
-        return list(search_index(self.index, [Topic("q", text)], hits=10, model=self.model, refinement=refinement))
+        return list(search_index(self.index, [Topic("q", text)], 10, model=self.model, feedback=3, feedback_terms=5))
 
     def tree(self, text: str) -> Any:
-        """A tree of terms."""
         [query] = encode_queries(self.model, [Topic("q", text)], self.index.manifest)
         words = sorted(query.vector, key=lambda term: (-query.vector[term], term))
         clause = All((Impacts(query.vector), Not(Term(words[-1]))))
@@ -76,11 +69,12 @@ class Service:
     def explained(self, text: str) -> Any:
         """Explains two documents with the open index."""
         [query] = encode_queries(self.model, [Topic("q", text)], self.index.manifest)
-        return explained(self.engine, query, ["d0", f"d{len(text)}"])
+        return explain_documents(self.engine, query, ["d0", f"d{len(text)}"])
 
     def explain(self, text: str) -> Any:
         """Opens the index and explains its best documents."""
-        return explain(self.index, text, hits=2, model=self.model)
+        with Searcher(self.index, self.model) as searcher:
+            return searcher.explain(text, hits=2)
 
     def vector(self, text: str) -> Any:
         """A document's vector, from the index."""
@@ -91,24 +85,18 @@ KINDS = ("encode", "document", "search", "search_index", "feedback", "tree", "ex
 
 
 def make_service(model: Encoder, folder: Path, documents: int = 200) -> Service:
-    """Encodes and indexes drawn documents."""
-    draws, corpus, shards = random.Random(5), folder / "corpus", folder / "shards"
-    (corpus / "qrels").mkdir(parents=True)
-    rows = ({"_id": f"d{number}", "title": "", "text": text(draws)} for number in range(documents))
-    (corpus / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (corpus / "queries.jsonl").write_text('{"_id": "q", "text": "a dog"}\n')
-    (corpus / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td1\t1\n")
+    draws, shards = random.Random(5), folder / "shards"
+    texts = {f"d{number}": text(draws) for number in range(documents)}
+    corpus = write_beir(folder / "corpus", texts, {"q": "a dog"}, [("q", "d1")])
     write_impacts(load_dataset(f"beir:{corpus}"), model, shards)
     return Service(model, build_index(shards, folder / "index", term_vectors=True))
 
 
 def text(draws: random.Random) -> str:
-    """1 to 30 words."""
     return " ".join(draws.choices(WORDS, k=draws.randint(1, 30)))
 
 
 def questions(number: int, draws: random.Random, kinds: tuple[str, ...] = KINDS) -> list[Question]:
-    """Drawn questions."""
     return [Question(draws.choice(kinds), text(draws)) for _ in range(number)]
 
 

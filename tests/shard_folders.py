@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from brute_force import Doc
 
-from lexvl_anserini.ground.files import file_sha256, write_json
-from lexvl_anserini.ground.manifest import Manifest
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.files import compute_sha256, write_json
+from lexvl_anserini.ground.manifest import Manifest, read_manifest
+from lexvl_anserini.ground.records import Vocabulary
+from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
 Documents = Sequence[tuple[str, Any]]
 NUMBERS = pa.list_(pa.uint32())
@@ -25,13 +26,19 @@ def jsonl(rows: Iterable[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
 
 
+def read_all(folder: Path) -> dict[str, dict[str, int]]:
+    """The vectors of a folder of impact shards by id."""
+    manifest = read_manifest(folder)
+    return {d.doc_id: dict(d.vector) for d in read_impacts(folder, manifest, read_vocabulary(folder, manifest))}
+
+
 def publish_shards(
     folder: Path, kind: str, entries: list[dict[str, Any]], vocabulary: Vocabulary | None = None
 ) -> Manifest:
     """Writes the manifest of shards that lie in `folder` already."""
     for entry in entries:
         path = folder / entry["name"]
-        entry |= {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+        entry |= {"bytes": path.stat().st_size, "sha256": compute_sha256(path)}
     names = [name for name in ("documents", "empty", "postings") if all(name in entry for entry in entries)]
     greatest = [entry["max_impact"] for entry in entries if "max_impact" in entry]
     manifest = Manifest(
@@ -107,7 +114,6 @@ def write_described_shards(folder: Path, documents: Sequence[Doc], terms: Sequen
 
 
 def write_dense_shards(folder: Path, *shards: Documents) -> Manifest:
-    """Dense shards of (id, vector) pairs."""
 
     def content(documents: Documents) -> Any:
         vectors = [np.asarray(vector, np.float32).tolist() for _, vector in documents]
@@ -120,7 +126,6 @@ def write_dense_shards(folder: Path, *shards: Documents) -> Manifest:
 
 
 def write_text_shards(folder: Path, *shards: Documents) -> Manifest:
-    """Text shards of (id, text) pairs."""
     names = write_files(
         folder, shards, "jsonl", lambda documents: [{"id": doc_id, "contents": text} for doc_id, text in documents]
     )

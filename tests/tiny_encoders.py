@@ -1,7 +1,10 @@
-"""Tiny models of every registered encoder, for the contracts that hold of all of them.
+"""Tiny models of every encoder of the core, for the contracts that hold of all encoders.
 
 A new encoder joins by one line: its name, a checkpoint (a path below tests/golden, or `shared/...` beside the checkout,
 or a function that makes one), and options. `tests/encoders/test_contracts.py` fails for an encoder without a line.
+
+A module of tests has the contracts if it has `pytest_generate_tests` and a table `TINY_ENCODERS`: those of a plug-in
+import the tests, and have a table of their own (tests/plugins/pages/test_v_splade_contracts.py).
 """
 
 from __future__ import annotations
@@ -12,6 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from lexvl_anserini.encoders.cards import CARDS
+from lexvl_anserini.encoders.describing import list_options
+
 BERT, DISTILBERT, PUBLISHED = "splade/ckpt_bert", "splade/ckpt_distilbert", "vdr/text-tiny"
 SPARSE = "sentence_transformers_sparse/"
 WORDPIECES, CLIP_TINY = "common/tokenizer_bert_tiny", "shared/golden/common/tokenizer_clip_tiny"
@@ -19,13 +27,16 @@ CROSSMODAL = "shared/golden/vdr/crossmodal-tiny"
 BLIP, ALBEF = "shared/golden/blip/lavis_checkpoint.pth", "shared/golden/albef/lavis_checkpoint.pt"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tiny:
     """One composition of an encoder.
 
-    checkpoint  a path, or a function of (tests' golden folder, an empty folder) that writes one and returns its path
-    options     of the loader; values that begin with `path:` are paths as above
-    vectors     width of the vectors that it reads instead of texts and pictures, if it does
+    Attributes:
+        encoder: its name.
+        checkpoint: a path, or a function of (tests' golden folder, an empty folder) that writes one and returns its
+            path.
+        options: of the loader; values that begin with `path:` are paths as above.
+        vectors: the width of the vectors that it reads instead of texts and pictures, if it does.
     """
 
     encoder: str
@@ -34,10 +45,27 @@ class Tiny:
     vectors: int | None = None
 
     @property
-    def needs_shared(self) -> bool:
-        """True if it reads from beside the checkout."""
+    def marks(self) -> list[pytest.MarkDecorator]:
+        """The mark of what reads from beside the checkout."""
         places = (self.checkpoint, *self.options.values())
-        return any(isinstance(place, str) and place.removeprefix("path:").startswith("shared/") for place in places)
+        reads = any(isinstance(place, str) and place.removeprefix("path:").startswith("shared/") for place in places)
+        return [pytest.mark.shared] if reads else []
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether it has a checkpoint of its own kind."""
+        return self.checkpoint is not None and self.encoder != "bag-of-tokens"
+
+    @property
+    def directions(self) -> str:
+        """The directions that its loader knows, as `a|b`; none for encoders of stored vectors."""
+        types = {option.name: option.type for option in list_options(self.encoder)}
+        return "" if self.vectors or "mode" in self.options else types.get("direction", "")
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether a side reads pictures."""
+        return "image" in CARDS[self.encoder].modalities and not self.vectors
 
 
 def made_dense(golden: Path, folder: Path) -> Path:
@@ -73,12 +101,21 @@ def made_stair(golden: Path, folder: Path) -> Path:
     return folder / "stair"
 
 
-def made_twin(golden: Path, folder: Path) -> Path:
-    """The dense twin of VDR cross-modal with random weights."""
+def write_pair(folder: Path, parts: Mapping[str, Any], rows: Mapping[str, Any], config: Mapping[str, Any]) -> Path:
+    """Writes networks by the prefixes of their weights, other weights, and a configuration."""
     import json
 
-    import torch
     from safetensors.torch import save_file
+
+    weights = {f"{part}.{key}": value for part, module in parts.items() for key, value in module.state_dict().items()}
+    save_file(weights | rows, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def made_twin(golden: Path, folder: Path) -> Path:
+    """The dense twin of VDR cross-modal with random weights."""
+    import torch
     from transformers import BertConfig, BertModel
 
     from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
@@ -87,20 +124,12 @@ def made_twin(golden: Path, folder: Path) -> Path:
     shutil.copytree(golden / "vdr/tiny-bert", folder / "twin/bert")
     bert = BertModel(BertConfig.from_pretrained(str(folder / "twin/bert")), add_pooling_layer=False)
     shape = {"resolution": 32, "patch_size": 16, "width": 24, "layers": 2, "heads": 2}
-    sides = {
-        "encoder_q": (bert, torch.randn(8, bert.config.hidden_size)),
-        "encoder_p": (PatchTransformer(**shape), torch.randn(8, 24)),
-    }
-    weights = {
-        f"{side}.{key}": value for side, (model, _) in sides.items() for key, value in model.state_dict().items()
-    }
-    save_file(
-        weights | {f"{side}.proj": matrix for side, (_, matrix) in sides.items()}, folder / "twin/model.safetensors"
-    )
+    rows = {"encoder_q.proj": torch.randn(8, bert.config.hidden_size)}
+    parts = {"encoder_q": bert, "encoder_p": PatchTransformer(**shape)}
+    rows["encoder_p.proj"] = torch.randn(8, 24)
     text = {"type": "dense_crossmodal_text", "model_id": "bert", "max_len": 16}
     config = {"encoder_q": text, "encoder_p": {"type": "dense_crossmodal_image", **shape}}
-    (folder / "twin/config.json").write_text(json.dumps(config))
-    return folder / "twin"
+    return write_pair(folder / "twin", parts, rows, config)
 
 
 def made_causal(golden: Path, folder: Path, **changes: Any) -> Path:
@@ -117,24 +146,39 @@ def made_causal(golden: Path, folder: Path, **changes: Any) -> Path:
     return folder / "causal"
 
 
+def tiny_vit(folder: Path, seed: int = 11) -> Path:
+    """A ViT that reads 16 x 16 pixels as a grid of 4 x 4 cells, with random weights that are not near 0."""
+    import torch
+    from transformers import ViTConfig, ViTModel
+
+    torch.manual_seed(seed)
+    config = ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=16, patch_size=4
+    )
+    model = ViTModel(config, add_pooling_layer=False)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.5 * torch.randn_like(parameter))
+    model.save_pretrained(str(folder))
+    return folder
+
+
 def made_lexlip(golden: Path, folder: Path) -> Path:
     """A pair over networks with random weights, as `train` writes it for LexLIP."""
-    import json
-
     import torch
-    from safetensors.torch import save_file
     from transformers import AutoTokenizer, BertConfig, BertModel
 
     from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
     from lexvl_anserini.encoders.parts.pretrained import Standard
     from lexvl_anserini.encoders.parts.stair_network import TokenHead
-    from lexvl_anserini.encoders.parts.tokens import token_strings
+    from lexvl_anserini.encoders.parts.tokens import list_token_strings
 
     torch.manual_seed(7)
-    shutil.copytree(golden / "vdr/tiny-bert", folder / "lexlip/text")
-    bert = BertModel(BertConfig.from_pretrained(str(folder / "lexlip/text")), add_pooling_layer=False)
-    terms = token_strings(AutoTokenizer.from_pretrained(str(folder / "lexlip/text")))[1000:]
-    (folder / "lexlip/terms.txt").write_text("".join(f"{term}\n" for term in terms), encoding="utf-8")
+    home = folder / "lexlip"
+    shutil.copytree(golden / "vdr/tiny-bert", home / "text")
+    bert = BertModel(BertConfig.from_pretrained(str(home / "text")), add_pooling_layer=False)
+    terms = list_token_strings(AutoTokenizer.from_pretrained(str(home / "text")))[1000:]
+    (home / "terms.txt").write_text("".join(f"{term}\n" for term in terms), encoding="utf-8")
     shape = {"resolution": 32, "patch_size": 8, "width": 24, "layers": 2, "heads": 2}
     parts = {
         "encoder_q.bert_model": bert,
@@ -143,20 +187,10 @@ def made_lexlip(golden: Path, folder: Path) -> Path:
         "encoder_p.standard": Standard(24),
         "encoder_p.head": TokenHead(24, 12, len(terms), bridge=False, eps=1e-12),
     }
-    weights = {f"{part}.{key}": value for part, module in parts.items() for key, value in module.state_dict().items()}
     rows = {f"{side}.proj": 0.3 * torch.randn(len(terms), 12) for side in ("encoder_q", "encoder_p")}
-    save_file(weights | rows, folder / "lexlip/model.safetensors")
     text = {"type": "lexlip_text", "model_id": "text", "max_len": 40, "terms": "terms.txt"}
     config = {"encoder_q": text, "encoder_p": {"type": "lexlip_image", "grid": 2, **shape}}
-    (folder / "lexlip/config.json").write_text(json.dumps(config))
-    return folder / "lexlip"
-
-
-def made_v_splade(golden: Path, folder: Path) -> Path:
-    """V-SPLADE with random weights, in the layout of its authors."""
-    from v_splade_folders import write_export
-
-    return write_export(folder / "v-splade")
+    return write_pair(home, parts, rows, config)
 
 
 def copied(place: Path, to: Path) -> Path:
@@ -175,7 +209,7 @@ def copied(place: Path, to: Path) -> Path:
 
 def weight_files(checkpoint: Path) -> list[Path]:
     """The file itself, or all weight files below the folder."""
-    from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES
+    from lexvl_anserini.encoders.checkpoints.find import WEIGHT_SUFFIXES
 
     if checkpoint.is_file():
         return [checkpoint]
@@ -232,8 +266,6 @@ TINY_ENCODERS: Mapping[str, Tiny] = {
     "stair": Tiny("stair", made_stair),
     "stair own": Tiny("stair", made_stair, {"text_mask": "own", "padding": "max_length"}),
     "svdr": Tiny("svdr", PUBLISHED, {"padding": "none"}),
-    "v-splade": Tiny("v-splade", made_v_splade),
-    "v-splade bow": Tiny("v-splade", made_v_splade, {"text": "bow", "topk": 16}),
     "vdr untrained": Tiny("vdr", BERT, {"topk": 32}),
     "vdr full": Tiny("vdr", PUBLISHED),
     "vdr unpadded union": Tiny("vdr", PUBLISHED, {"padding": "none", "lexical_union": True}),
@@ -244,3 +276,34 @@ TINY_ENCODERS: Mapping[str, Tiny] = {
     "vdr-crossmodal": Tiny("vdr-crossmodal", CROSSMODAL),
     "vdr-crossmodal alpha": Tiny("vdr-crossmodal", CROSSMODAL, {"mode": "alpha", "direction": "image-to-text"}),
 }
+
+# Arguments of contracts, each with its rows of a table: all that fit, or of each encoder the first that fits.
+EVERY_ROW: Mapping[str, Callable[[Tiny], Any]] = {
+    "every": lambda tiny: True,
+    "any_model": lambda tiny: tiny.encoder != "bm25",
+    "model": lambda tiny: tiny.encoder in ("bag-of-tokens", "splade", "bertlex", "vdr", "svdr"),
+    "weighted": lambda tiny: tiny.has_weights,
+    "directed": lambda tiny: tiny.directions,
+    "limited": lambda tiny: tiny.encoder in ("stair", "lexlip", "bertlex", "d2s"),
+    "of_unit_length": lambda tiny: tiny.encoder in ("stair", "lexlip"),
+}
+FIRST_ROWS: Mapping[str, Callable[[Tiny], Any]] = {
+    # Without the encoders that read others' layouts.
+    "damaged": lambda tiny: tiny.has_weights and tiny.encoder not in ("svdr", "bertlex", "sentence"),
+    "reader": lambda tiny: not tiny.vectors,
+    "reader_of_images": lambda tiny: tiny.reads_images,
+    "reader_of_texts": lambda tiny: "image" not in CARDS[tiny.encoder].modalities,
+    "reader_of_vectors": lambda tiny: tiny.vectors,
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Gives each contract the rows of its module's table; a fixture of an argument's name gets them as `param`."""
+    table: dict[str, Tiny] = metafunc.module.TINY_ENCODERS
+    firsts = {tiny.encoder: tiny for tiny in reversed(table.values())}
+    for choices, rows in ((EVERY_ROW, table), (FIRST_ROWS, firsts)):
+        for name in choices.keys() & {*metafunc.fixturenames}:
+            chosen = [
+                pytest.param(tiny, marks=tiny.marks, id=label) for label, tiny in rows.items() if choices[name](tiny)
+            ]
+            metafunc.parametrize(name, chosen, indirect=name in ("any_model", "model", "damaged"))

@@ -11,26 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, assert_type
 
 from eval.measures.metrics import evaluate, means
-from lexvl_anserini import (
-    Document,
-    Encoder,
-    LexvlError,
-    Qrel,
-    Quantiser,
-    ScoredDoc,
-    Topic,
-    as_frame,
-    build_index,
-    load_encoder,
-    search_index,
-    write_impacts,
-)
 from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import progress_bar
-from lexvl_anserini.ground.records import Measurement
-from lexvl_anserini.runs.order import RankedList
-from lexvl_anserini.searching.index import Index
+from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.ground.records import Document, Measurement, Qrel, ScoredDoc, Topic
+from lexvl_anserini.runs.order import RankedList, as_frame
+from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.searcher import Index, search_index
+from lexvl_anserini.shards.writing import write_impacts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,8 +72,6 @@ def main(checkpoint: str, folder: Path) -> int:
     assert_type(measured, list[Measurement])
     assert_type(means(measured), dict[str, float])
     print(means(measured))
-    saved = model.save_pretrained(folder / "saved", measures=[one for one in measured if one.query_id == "all"])
-    assert_type(saved, Path)
     return 0
 
 

@@ -14,10 +14,9 @@ from pyarrow import parquet
 from scipy import sparse
 
 from lexvl_anserini.data.dataset import Dataset
-from lexvl_anserini.data.pictures.images import FAIL
+from lexvl_anserini.data.pictures.images import FAIL, read_images
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.records import Document
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Document, Vocabulary
 from lexvl_anserini.shards import writing
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
@@ -56,6 +55,21 @@ class TextTower(WordTower):
     kind = "text"
 
 
+class PictureTower(WordTower):
+    """Weight of a term: a share of the picture's red, so that a vector shows which picture it is of."""
+
+    def read(self, document):
+        return document.image
+
+    def weights(self, inputs, batch_size=32, progress=lambda n: None, on_error=FAIL):
+        matrix = np.zeros((len(inputs), len(TERMS)), dtype=np.float32)
+        pictures = read_images(inputs, workers=2, on_error=on_error)
+        for picture in pictures:
+            matrix[picture.position, [0, -1]] = np.asarray(picture.value)[0, 0, 0] / 255, 1
+            progress(1)
+        return sparse.csr_matrix(matrix)
+
+
 def model_of(tower: Any = None, **changes: Any) -> Any:
     """A model with this tower on both sides."""
     tower = tower or WordTower()
@@ -82,13 +96,13 @@ def encode(output, documents=DOCUMENTS, model=None, layout=SMALL, **options):
 
 def lines(path):
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    return [json.loads(line) for line in data.decode().splitlines()]
+    return [json.loads(line) for line in data.splitlines()]
 
 
 def rows_of(folder):
     """All rows of all shards of either format."""
     paths = sorted((folder / "docs").iterdir())
-    return [row for p in paths for row in (lines(p) if p.suffix == ".jsonl" else parquet.read_table(p).to_pylist())]
+    return [row for p in paths for row in (parquet.read_table(p).to_pylist() if p.suffix == ".parquet" else lines(p))]
 
 
 def same_as_fresh(output, *arguments, **options):

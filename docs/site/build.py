@@ -26,11 +26,11 @@ def publish_demo(site: Path, environment: dict[str, str]) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         shards, index = f"{folder}/shards", f"{folder}/demo"
         for arguments in (
-            ["encode", "--corpus", "demo", "--output", shards],
-            ["index", shards, "--index", index],
-            ["doors.serving.publish", index, str(site), "--name", "drawn pictures"],
+            ["lexvl_anserini.encode", "--corpus", "demo", "--output", shards],
+            ["lexvl_anserini.index", shards, "--index", index],
+            ["lexvl_plugins.serve.publish", index, str(site), "--name", "drawn pictures"],
         ):
-            command = [sys.executable, "-m", f"lexvl_anserini.{arguments[0]}", *arguments[1:]]
+            command = [sys.executable, "-m", *arguments]
             if subprocess.run(command, cwd=ROOT, env=environment, check=False, stdout=subprocess.DEVNULL).returncode:
                 return False
     return True

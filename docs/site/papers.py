@@ -16,11 +16,21 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from lexvl_eval.reproduction.matrix import cost_of, kinds_of, needs_of
-from lexvl_eval.reproduction.published import PublishedCell, PublishedTable, expected_folder, read_tables
-from lexvl_eval.reproduction.record import RecordedCell, key_of, read_record
-from lexvl_eval.reproduction.rows import Need, PublishedRow, Workplace, rows_of
-from lexvl_eval.reproduction.tables import AGREES, DIFFERS, HOUR, LATER, OTHERS, cpu_time, number_text
+from lexvl_eval.reproduction.matrix import estimate_cost, list_kinds, list_needs
+from lexvl_eval.reproduction.published import PublishedCell, PublishedTable, find_expected_folder, read_tables
+from lexvl_eval.reproduction.rows import Need, PublishedRow, Workplace, list_rows
+from lexvl_eval.reproduction.tables import (
+    AGREES,
+    DIFFERS,
+    HOUR,
+    LATER,
+    OTHERS,
+    RecordedCell,
+    format_number,
+    format_time,
+    make_key,
+    read_record,
+)
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "runs" / "measured.json"
@@ -39,12 +49,7 @@ MOST_COLUMNS = 16
 FREE = re.compile("the package|fetched when|tools/world draw")
 
 # A kind of cell in a plan -> why it has no measured value.
-REASONS = {
-    "runs": "not measured yet",
-    "own": "needs weights or data of your own",
-    "later": LATER,
-    "others": OTHERS,
-}
+REASONS = {"runs": "not measured yet", "own": "needs weights or data of your own", "later": LATER, "others": OTHERS}
 
 INTRODUCTION = """\
 A cell has what this project measured, what is published, or computed from what is, the difference and the verdict, or
@@ -95,18 +100,18 @@ class ShownRow(NamedTuple):
 def shown_row(row: PublishedRow) -> ShownRow:
     """What a page says about a row, for a machine of which nothing is known."""
     place = Workplace(Path("reproduction"))
-    parts = list(needs_of(row, place))
+    parts = list(list_needs(row, place))
     needs = {need.name: need for _, of_part in parts for need in of_part}
-    kinds = tuple(kinds_of(row, parts))
+    kinds = tuple(list_kinds(row, parts))
     command = command_of(row, [*needs.values()]) if {"runs", "own"} & {*kinds} else ""
-    seconds = cost_of([part for part, _ in parts], place)[1]
+    seconds = estimate_cost([part for part, _ in parts], place)[1]
     return ShownRow(row, kinds, tuple(needs.values()), seconds, command)
 
 
 def command_of(row: PublishedRow, needs: Sequence[Need]) -> str:
     """The command that measures a row; names in capitals are the reader's own."""
     words = ["lexvl reproduce", row.table.name]
-    if len(rows_of(row.table)) > 1:
+    if len(list_rows(row.table)) > 1:
         words += ["--rows", shlex.quote(glob_escape(row.label))]
     texts = [re.findall(r"--(?:checkpoint|corpus) (?:'[^']+'|[^ =]+)=\w+\S*", need.origin) for need in needs]
     words += dict.fromkeys(option for several in texts for option in several)
@@ -136,8 +141,8 @@ def cell_html(cell: PublishedCell, kind: str, recorded: RecordedCell | None, wit
     own = cell.tolerance or cell.bound == ">"
     word = "stated" if own else "computed" if cell.status == "derived" else "published"
     if recorded:
-        difference = "" if cell.value is None else number_text(cell.decimals, recorded.measured - cell.value, "+z")
-        lines += [f"<b>{number_text(cell.decimals, recorded.measured)}</b>"]
+        difference = "" if cell.value is None else format_number(cell.decimals, recorded.measured - cell.value, "+z")
+        lines += [f"<b>{format_number(cell.decimals, recorded.measured)}</b>"]
         lines += [f"<span>{word} {escape(published)}</span><span>{difference}</span>"]
         name, text = recorded.verdict.replace(" ", "-"), recorded.verdict
     else:
@@ -157,10 +162,10 @@ def how_html(shown: ShownRow, recorded: Sequence[RecordedCell | None]) -> str:
         sources.setdefault((need.kind, need.origin), []).append(f"<code>{escape(need.name)}</code>")
     needs = [f"{kind} {', '.join(names)}: {escape(origin)}" for (kind, origin), names in sources.items()]
     if shown.is_for_cpus:
-        duration = f"; about {cpu_time(shown.seconds)} of one CPU core" if shown.seconds else ""
+        duration = f"; about {format_time(shown.seconds)} of one CPU core" if shown.seconds else ""
         needs += [f"accelerator: none{duration}"]
     else:
-        needs += [f"accelerator: advisable; about {cpu_time(shown.seconds)} of one CPU core without one"]
+        needs += [f"accelerator: advisable; about {format_time(shown.seconds)} of one CPU core without one"]
     measured = [cell for cell in recorded if cell]
     reasons = dict.fromkeys(cell.reason for cell in measured if cell.reason)
     notes = [escape(reason) for reason in reasons] + [*dict.fromkeys(map(provenance, measured))]
@@ -185,9 +190,9 @@ def table_html(table: PublishedTable, record: dict[str, RecordedCell]) -> Iterat
     heads = "" if wraps else "".join(f"<th scope=col>{heading(first[column])}</th>" for column in columns)
     yield '<div class="published"><table>'
     yield f"<thead><tr><th scope=col>system</th>{heads or '<th scope=col>cells</th>'}</tr></thead><tbody>"
-    for row in rows_of(table):
+    for row in list_rows(table):
         shown = shown_row(row)
-        recorded = [record.get(key_of(table.name, cell.label, place_of(cell))) for cell in row.cells]
+        recorded = [record.get(make_key(table.name, cell.label, place_of(cell))) for cell in row.cells]
         cells = {
             place_of(cell): cell_html(cell, kind, value, wraps)
             for cell, kind, value in zip(row.cells, shown.kinds, recorded, strict=True)
@@ -224,12 +229,12 @@ def write_pages(folder: Path) -> None:
     record = read_record(RECORD)
     (folder / FOLDER).mkdir(parents=True)
     lines, names = [], []
-    for path in sorted(expected_folder().glob("*.yaml")):
+    for path in sorted(find_expected_folder().glob("*.yaml")):
         tables = list(read_tables(path))
         (folder / FOLDER / f"{path.stem}.md").write_text(page_of(tables, record), encoding="utf-8")
         names.append(f"papers/{path.stem}")
         cells = [cell for table in tables for cell in table.cells]
-        recorded = [record.get(key_of(cell.table, cell.label, place_of(cell))) for cell in cells]
+        recorded = [record.get(make_key(cell.table, cell.label, place_of(cell))) for cell in cells]
         verdicts = [cell.verdict for cell in recorded if cell]
         counts = (len(cells), len(verdicts), verdicts.count(AGREES), verdicts.count(DIFFERS))
         lines.append(f"| [{tables[0].paper}](papers/{path.stem}.md) | {' | '.join(map(str, counts))} |")

@@ -11,48 +11,39 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from lexvl_anserini.cli import DataDir, Verbose, run
+from lexvl_anserini.cli import DataDir, Device, Verbose, run
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.records import ImpactQuery, Qrel, ScoredDoc
-from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.ground.records import ImpactQuery, Qrel
 from lexvl_anserini.runs.order import RankedList
-from lexvl_anserini.searching.refine import (
-    RefinedQuery,
-    Refinement,
-    SearchSettings,
-    TwoPhase,
-    refined_queries,
-    search_refined,
-)
+from lexvl_anserini.searching.refine import RefinedQuery, cut_queries, search_refined
+from lexvl_anserini.searching.search import Search
 from lexvl_anserini.shards.pruning import Pruning
 
 from .. import options
-from ..measures.inputs import encoded_queries
-from ..measures.metrics import evaluate, means, overlap
-from ..measures.names import parse_measure
-from ..measures.ties import strict_order
-from ..report.render import check_format, render
-from ..report.tables import OF_PRUNING, setting_table
+from ..measures.inputs import encode_shard_queries
+from ..measures.metrics import evaluate, means, measure_overlap, parse_measure
+from ..measures.ties import sort_strictly
+from ..report.render import render
+from ..report.tables import OF_PRUNING, build_setting_table
 
 if TYPE_CHECKING:
-    from lexvl_anserini.queries.feedback import VectorOf
+    from lexvl_anserini.queries.query_vectors import VectorOf
 
 MEASURE = "nDCG@10"
 
 
 def command(
     shards: Annotated[Path, typer.Option(help="Folder that encode wrote, of impacts.")],
-    topics: Annotated[
-        str | None, typer.Option(help="dataset/split, a topics file, or encoded queries; default the corpus's own.")
-    ] = None,
+    topics: options.Topics = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Use the first topics only.")] = None,
     data_dir: DataDir = None,
     query_terms: Annotated[list[int] | None, typer.Option(help="Keep a query's heaviest terms; repeatable.")] = None,
@@ -76,7 +67,7 @@ def command(
         typer.Option(help="Measure of the rankings, if there are judgements.", autocompletion=options.measure_names),
     ] = MEASURE,
     checkpoint: Annotated[str | None, typer.Option(help="Where the encoder's checkpoint is now.")] = None,
-    device: options.Device = "auto",
+    device: Device = "auto",
     output_format: options.TableFormat = "text",
     verbose: Verbose = False,
 ) -> None:
@@ -84,18 +75,17 @@ def command(
 
     Example: python -m eval.analyses.pruning --shards impacts/demo --query-terms 8 --document-terms 64
     """
-    check_format(output_format)
     parse_measure(measure)
     of_queries = (query_terms or (), threshold or (), first_terms or (), candidates, feedback or ())
-    settings = settings_of(*of_queries, document_terms or (), least_impact or (), term_documents or ())
+    settings = list_settings(*of_queries, document_terms or (), least_impact or (), term_documents or ())
     if len(settings) == 1:
         raise UsageError("nothing to compare; give --query-terms, --threshold, --document-terms, ... at least once")
-    queries, qrels, remove_query = encoded_queries(shards, topics, data_dir, checkpoint, device)
+    queries, qrels, remove_query = encode_shard_queries(shards, topics, data_dir, checkpoint, device)
     measured = measure_settings(shards, queries[:limit], settings, hits, rounds)
     topic_ids = {query.query_id for query in queries[:limit]}
     judged = [qrel for qrel in qrels if qrel.query_id in topic_ids]
-    rows = [{**row, "ties": "rank"} for row in rows_of(measured, judged, measure, remove_query)]
-    sys.stdout.write(render(setting_table(rows, OF_PRUNING), rows, output_format))
+    rows = [{**row, "ties": "rank"} for row in compare_settings(measured, judged, measure, remove_query)]
+    sys.stdout.write(render(build_setting_table(rows, OF_PRUNING), rows, output_format))
 
 
 DEPTHS = (10, 100)
@@ -106,12 +96,11 @@ class PruningSetting:
     """One row: how queries are refined, and how the shards are pruned (None: not at all)."""
 
     name: str
-    refinement: Refinement = Refinement()
+    search: Search = Search()
     pruning: Pruning | None = None
 
 
-@dataclass
-class Measured:
+class Measured(NamedTuple):
     """The results of one setting: its lists, each query's milliseconds, and the size of its index."""
 
     lists: list[RankedList]
@@ -124,16 +113,12 @@ class Measured:
         """The mean over queries."""
         return sum(self.ms) / len(self.ms)
 
-    def best(self, other: Measured) -> Measured:
-        """The faster of two rounds for each query."""
-        return replace(self, ms=list(map(min, self.ms, other.ms)))
-
 
 class OpenIndex:
     """An open index that answers refined queries."""
 
     def __init__(self, shards: Path, folder: Path, vector_of: VectorOf | None = None):
-        from lexvl_anserini.engines.opening import open_impact_index
+        from lexvl_anserini.engines.engine import open_impact_index
         from lexvl_anserini.searching.building import build_index
 
         built = build_index(shards, folder)
@@ -141,24 +126,20 @@ class OpenIndex:
         self.engine = open_impact_index(folder, built.manifest)
         self.vector_of = vector_of
 
-    def measure(self, queries: Sequence[ImpactQuery], refinement: Refinement, hits: int) -> Measured:
-        """One round."""
-        ms: list[float] = []
-        lists: list[RankedList] = []
+    def measure(self, queries: Sequence[ImpactQuery], search: Search, hits: int) -> Measured:
+        """One round, one query after the other: a batch would hide the latency of a single query."""
+        measured = Measured([], [], self.postings, 0.0)
         terms = 0
-        # One after the other: a batch would hide the latency of a single query.
         for query in queries:
             started = time.perf_counter()
-            [cut] = refined_queries([query], refinement)
-            lists += search_refined(
-                self.engine, [RefinedQuery(cut)], SearchSettings(refinement=refinement), hits, self.vector_of
-            )
-            ms.append((time.perf_counter() - started) * 1000)
-            terms += len(cut.vector)
-        return Measured(lists, ms, self.postings, terms / len(queries))
+            [shorter] = cut_queries([query], search)
+            measured.lists.extend(search_refined(self.engine, [RefinedQuery(shorter)], search, hits, self.vector_of))
+            measured.ms.append((time.perf_counter() - started) * 1000)
+            terms += len(shorter.vector)
+        return measured._replace(terms_per_query=terms / len(queries))
 
 
-def settings_of(
+def list_settings(
     query_terms: Iterable[int] = (),
     thresholds: Iterable[float] = (),
     first_terms: Iterable[int] = (),
@@ -169,22 +150,20 @@ def settings_of(
     term_documents: Iterable[int] = (),
 ) -> list[PruningSetting]:
     """The rows of the table; the first is exact."""
-    refinements = {
-        **{f"query terms {n}": Refinement(query_terms=n) for n in query_terms},
-        **{f"threshold {share:g}": Refinement(threshold=share) for share in thresholds},
-        **{f"two phases {n}, {candidates}": Refinement(two_phase=TwoPhase(n, candidates)) for n in first_terms},
-        **{f"feedback {n}": Refinement(feedback=Feedback(n)) for n in feedback},
-    }
-    prunings = {
-        **{f"document terms {n}": Pruning(document_terms=n) for n in document_terms},
-        **{f"least impact {n}": Pruning(least_impact=n) for n in least_impacts},
-        **{f"term documents {n}": Pruning(term_documents=n) for n in term_documents},
-    }
-    return [
+    settings = [
         PruningSetting("exact"),
-        *(PruningSetting(name, refinement) for name, refinement in refinements.items()),
-        *(PruningSetting(name, pruning=pruning) for name, pruning in prunings.items()),
+        *(PruningSetting(f"query terms {n}", Search(query_terms=n)) for n in query_terms),
+        *(PruningSetting(f"threshold {share:g}", Search(threshold=share)) for share in thresholds),
+        *(
+            PruningSetting(f"two phases {n}, {candidates}", Search(first_terms=n, candidates=candidates))
+            for n in first_terms
+        ),
+        *(PruningSetting(f"feedback {n}", Search(feedback=n)) for n in feedback),
+        *(PruningSetting(f"document terms {n}", pruning=Pruning(document_terms=n)) for n in document_terms),
+        *(PruningSetting(f"least impact {n}", pruning=Pruning(least_impact=n)) for n in least_impacts),
+        *(PruningSetting(f"term documents {n}", pruning=Pruning(term_documents=n)) for n in term_documents),
     ]
+    return list({setting.name: setting for setting in settings}.values())
 
 
 def measure_settings(
@@ -192,10 +171,10 @@ def measure_settings(
 ) -> dict[str, Measured]:
     """Searches all queries with every setting, `rounds` times; the lists are those of the first round."""
     from lexvl_anserini.ground.manifest import read_manifest
-    from lexvl_anserini.queries.feedback import ShardVectors
+    from lexvl_anserini.queries.query_vectors import ShardVectors
     from lexvl_anserini.shards.pruning import prune_shards
 
-    needs_vectors = any(setting.refinement.feedback for setting in settings)
+    needs_vectors = any(setting.search.feedback for setting in settings)
     vectors = ShardVectors(shards, read_manifest(shards)) if needs_vectors else None
     measured_by: dict[str, Measured] = {}
     with TemporaryDirectory() as folder:
@@ -208,38 +187,33 @@ def measure_settings(
             opened[pruning] = OpenIndex(source, Path(folder) / f"index-{number}", vectors)
         for number in range(rounds + 1):
             for setting in settings:
-                measured = opened[setting.pruning].measure(queries, setting.refinement, hits)
+                measured = opened[setting.pruning].measure(queries, setting.search, hits)
                 # The first round warms up Java's compiler and the page cache.
-                measured_by[setting.name] = measured if number <= 1 else measured_by[setting.name].best(measured)
+                if number > 1:  # the fastest round of each query counts
+                    earlier = measured_by[setting.name]
+                    measured = earlier._replace(ms=list(map(min, earlier.ms, measured.ms)))
+                measured_by[setting.name] = measured
         for index in opened.values():
             index.engine.close()
     return measured_by
 
 
-def rows_of(
+def compare_settings(
     measured: Mapping[str, Measured], qrels: Sequence[Qrel], measure: str, remove_query: bool = False
 ) -> list[dict[str, Any]]:
     """One row per setting, compared with the first; without judgements the measure is omitted."""
-    exact = next(iter(measured.values()))
-    rankings = {
-        name: strict_order(flat(setting.lists), remove_query=remove_query, name=name)
-        for name, setting in measured.items()
-    }
-    reference = rankings[next(iter(measured))]
-    rows = []
+    exact, reference, rows = next(iter(measured.values())), dict[str, list[str]](), []
     for name, setting in measured.items():
+        hits = list(chain.from_iterable(setting.lists))
+        ranking = sort_strictly(hits, remove_query=remove_query, name=name)
+        reference = reference or ranking
         row: dict[str, Any] = {"setting": name, "terms/query": setting.terms_per_query, "postings": setting.postings}
-        row |= {f"overlap@{k}": overlap(reference, rankings[name], k) for k in DEPTHS}
+        row |= {f"overlap@{k}": measure_overlap(reference, ranking, k) for k in DEPTHS}
         if qrels:
-            values = evaluate(flat(setting.lists), qrels, [measure], name=name, remove_query=remove_query)
+            values = evaluate(hits, qrels, [measure], name=name, remove_query=remove_query)
             [row[measure]] = means(values).values()
         rows.append({**row, "ms/query": setting.ms_per_query, "speed-up": exact.ms_per_query / setting.ms_per_query})
     return rows
-
-
-def flat(lists: Iterable[Sequence[ScoredDoc]]) -> Iterator[ScoredDoc]:
-    """All lines of a run."""
-    return (document for documents in lists for document in documents)
 
 
 if __name__ == "__main__":

@@ -9,24 +9,34 @@ import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import typer
 
-from lexvl_anserini.cli import DataDir, Verbose, corpus_names, encoder_names, parse_settings, run
-from lexvl_anserini.encoders.cards import default_encoder, direction_option, natural_direction
+from lexvl_anserini.cli import (
+    BatchSize,
+    Checkpoint,
+    DataDir,
+    Device,
+    Settings,
+    Verbose,
+    corpus_names,
+    encoder_names,
+    parse_settings,
+    run,
+)
+from lexvl_anserini.encoders.cards import choose_encoder, choose_natural_direction, make_direction_option
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.manifest import expect_lexical
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
-from lexvl_anserini.runs.order import top_positions
+from lexvl_anserini.runs.order import select_top_positions
 
 from .. import options
-from ..measures.metrics import evaluate, means, overlap
-from ..measures.names import parse_measure
-from ..measures.ties import strict_order
-from ..report.render import check_format, render
-from ..report.tables import OF_LOSS, setting_table
+from ..measures.metrics import evaluate, means, measure_overlap, parse_measure
+from ..measures.ties import sort_strictly
+from ..report.render import render
+from ..report.tables import OF_LOSS, build_setting_table
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -50,14 +60,16 @@ def command(
     encoder: Annotated[
         str | None, typer.Option(help="A lexical encoder; default as in encode.", autocompletion=encoder_names)
     ] = None,
-    checkpoint: Annotated[str | None, typer.Option(help="Folder, hub id (owner/name[@revision]) or packaged.")] = None,
+    checkpoint: Checkpoint = None,
     split: Annotated[str | None, typer.Option(help="Split of topics and judgements; default test.")] = None,
     direction: Annotated[str | None, typer.Option(help="Direction of captioned images; default as in encode.")] = None,
     data_dir: DataDir = None,
-    device: options.Device = "auto",
-    batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 32,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="An encoder's option, KEY=VALUE.")] = None,
-    quantiser: Annotated[str, typer.Option(help="calibrated, fixed (with --scale) or naver.")] = "calibrated",
+    device: Device = "auto",
+    batch_size: BatchSize = 32,
+    settings: Settings = None,
+    quantiser: Annotated[
+        Literal["calibrated", "fixed", "naver"], typer.Option(help="How impacts are made; fixed needs --scale.")
+    ] = "calibrated",
     bits: Annotated[list[int], typer.Option("--bits", help="Bits of document impacts; repeatable.")] = DEFAULT_BITS,
     query_bits: Annotated[int, typer.Option(help="Bits of query weights, lowered where a score could reach 2^24.")] = 8,
     scale: Annotated[float | None, typer.Option(help="Impacts per unit of weight, for fixed.")] = None,
@@ -76,23 +88,22 @@ def command(
 
     Example: python -m eval.analyses.quantisation --corpus demo --bits 4 --bits 8
     """
-    check_format(output_format)
     parse_measure(measure)
     from lexvl_anserini.data.dataset import load_dataset
     from lexvl_anserini.encoders.loading import load_encoder
     from lexvl_anserini.ground.quantise import Quantiser
 
     quantisers = {b: Quantiser.named(quantiser, b, query_bits, scale, percentile) for b in bits}
-    dataset = load_dataset(corpus, split, data_dir, direction=natural_direction(encoder, direction))
-    name, default_checkpoint = default_encoder(corpus, dataset.direction, encoder)
-    encoder_options = direction_option(name, dataset.direction) | parse_settings(settings or ())
+    dataset = load_dataset(corpus, split, data_dir, direction=choose_natural_direction(encoder, direction))
+    name, default_checkpoint = choose_encoder(corpus, dataset.direction, encoder)
+    encoder_options = make_direction_option(name, dataset.direction) | parse_settings(settings or ())
     model = load_encoder(name, checkpoint or default_checkpoint, device=device, **encoder_options)
-    losses = quantisation_losses(dataset, model, quantisers.values(), measure, batch_size)
+    losses = measure_losses(dataset, model, quantisers.values(), measure, batch_size)
     rows: list[dict[str, Any]] = [
-        {"bits": b, "query bits": query_bits, **figures(loss), "ties": "rank"}
+        {"bits": b, "query bits": query_bits, **loss.figures(), "ties": "rank"}
         for b, loss in zip(quantisers, losses, strict=True)
     ]
-    sys.stdout.write(render(setting_table(rows, OF_LOSS), rows, output_format))
+    sys.stdout.write(render(build_setting_table(rows, OF_LOSS), rows, output_format))
 
 
 @dataclass(frozen=True)
@@ -109,13 +120,19 @@ class QuantisationLoss:
     clipped: float
     dropped: float
 
-    @property
-    def delta(self) -> float:
-        """Integer minus float: negative is a loss."""
-        return self.value_integer - self.value_float
+    def figures(self) -> dict[str, float]:
+        """The loss as named figures, in the order of the table; a negative delta is a loss."""
+        return {
+            **{f"overlap@{k}": share for k, share in self.overlap.items()},
+            f"{self.measure} float": self.value_float,
+            f"{self.measure} integer": self.value_integer,
+            "delta": self.value_integer - self.value_float,
+            "clipped": self.clipped,
+            "dropped": self.dropped,
+        }
 
 
-def quantisation_loss(
+def measure_loss(
     document_weights: csr_matrix,
     query_weights: csr_matrix,
     doc_ids: Sequence[str],
@@ -138,22 +155,17 @@ def quantisation_loss(
     depth = max(*depths, parse_measure(measure).k or len(doc_ids)) + remove_query
     rankings, values = {}, {}
     for side, (queries, vectors) in sides.items():
-        hits = list(exact_search(queries, vectors, query_ids, doc_ids, depth))
+        hits = list(search_exactly(queries, vectors, query_ids, doc_ids, depth))
         name = f"ranking by {side}"
-        rankings[side] = strict_order(hits, remove_query=remove_query, name=name)
+        rankings[side] = sort_strictly(hits, remove_query=remove_query, name=name)
         [values[side]] = means(evaluate(hits, qrels, [measure], name=name, remove_query=remove_query)).values()
     postings = documents.impacts.nnz + documents.dropped
-    return QuantisationLoss(
-        measure=measure,
-        overlap={k: overlap(rankings["float"], rankings["integer"], k) for k in depths},
-        value_float=values["float"],
-        value_integer=values["integer"],
-        clipped=documents.clipped / max(1, postings),
-        dropped=documents.dropped / max(1, postings),
-    )
+    overlap = {k: measure_overlap(rankings["float"], rankings["integer"], k) for k in depths}
+    lost = (documents.clipped / max(1, postings), documents.dropped / max(1, postings))
+    return QuantisationLoss(measure, overlap, values["float"], values["integer"], *lost)
 
 
-def exact_search(
+def search_exactly(
     queries: csr_matrix, documents: csr_matrix, query_ids: Sequence[str], doc_ids: Sequence[str], k: int
 ) -> Iterator[ScoredDoc]:
     """The first k documents [N, V] of each query [Q, V] by the dot product, in float64 or int64 as the matrices are.
@@ -169,44 +181,26 @@ def exact_search(
     for start in range(0, len(query_ids), step):
         block = (queries[start : start + step].astype(exact) @ terms).toarray()  # [step, N]
         for query_id, scores in zip(query_ids[start : start + step], block, strict=True):
-            for rank, place in enumerate(top_positions(scores, k), 1):
+            for rank, place in enumerate(select_top_positions(scores, k), 1):
                 yield ScoredDoc(query_id, doc_ids[order[place]], rank, scores[place].item())
 
 
-def figures(loss: QuantisationLoss) -> dict[str, float]:
-    """The loss as named figures, in the order of the table."""
-    return {
-        **{f"overlap@{k}": share for k, share in loss.overlap.items()},
-        f"{loss.measure} float": loss.value_float,
-        f"{loss.measure} integer": loss.value_integer,
-        "delta": loss.delta,
-        "clipped": loss.clipped,
-        "dropped": loss.dropped,
-    }
-
-
-def quantisation_losses(
+def measure_losses(
     dataset: Dataset, model: Encoder, quantisers: Iterable[Quantiser], measure: str, batch_size: int = 32
 ) -> Iterator[QuantisationLoss]:
     """The loss by each quantiser; the corpus and the topics are encoded once and kept in memory."""
-    from lexvl_anserini.shards.encoding import calibrated
+    from lexvl_anserini.shards.encoding import calibrate
 
     expect_lexical(f"encoder {model.name!r}", model.kind, "only lexical encoders are quantised")
     documents, topics = list(dataset.documents()), list(dataset.topics())
     log.info("%s: encodes %d documents and %d topics with %s", dataset.name, len(documents), len(topics), model.name)
     document_weights = as_lexical(model.document).weights([model.document.read(d) for d in documents], batch_size)
     query_weights = as_lexical(model.query).weights([model.query.read_topic(topic) for topic in topics], batch_size)
+    ids = [d.doc_id for d in documents], [topic.query_id for topic in topics]
     for quantiser in quantisers:
-        yield quantisation_loss(
-            document_weights,
-            query_weights,
-            [d.doc_id for d in documents],
-            [topic.query_id for topic in topics],
-            dataset.qrels(),
-            calibrated(quantiser, documents, len(documents), model, batch_size, name=dataset.name),
-            measure=measure,
-            remove_query=dataset.remove_query,
-        )
+        fitted = calibrate(quantiser, documents, len(documents), model, batch_size, name=dataset.name)
+        facts = (document_weights, query_weights, *ids, dataset.qrels(), fitted)
+        yield measure_loss(*facts, measure=measure, remove_query=dataset.remove_query)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,12 @@
-"""Pairs of sentences about an image, a complete one and one about a part of the same: where they come from, and how
-often the complete one is more similar (FDT, 4.4).
+"""The completeness probe: whether an image is more similar to a complete sentence than to a partial one (FDT, 4.4).
+
+FDT makes the pairs of the annotated objects of COCO's training images: one sentence describes all objects, the other
+some of them; the wording is in its supplement, which is not public. Here the complete sentence names every category of
+an image's objects once, "a photo of a dog, a frisbee and a person", and each partial one leaves one of them out.
+Captions give pairs without annotations: the partial sentence is a caption up to its first "and" or "with".
+
+Vectors of texts have unit length here, so that a longer sentence does not win by its norm; equal similarities do not
+count. A second row compares each pair with another image: it says how often the complete sentence wins by itself.
 """
 
 from __future__ import annotations
@@ -12,12 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from lexvl_anserini.data.lines import load_function_words
 from lexvl_anserini.encoders.encoder import Encoder, encode_inputs
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import read_json
+from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.user_folders import expanded_path
-from lexvl_anserini.training.words import function_words
 
 from .classes.classification import Vectors
 from .classes.labelled import LISTS, read_rows
@@ -27,8 +34,6 @@ if TYPE_CHECKING:
 
 # Images whose vectors, and those of their sentences, are in memory together.
 IMAGES_AT_ONCE = 256
-
-COLUMNS = ("image", "complete", "partial")
 
 _LETTERS = re.compile(r"[^\W\d_]+")
 _JOINT = re.compile(r"[\s,]+(?:and|with)\s", re.IGNORECASE)
@@ -44,14 +49,14 @@ class CompletenessShare(NamedTuple):
     complete_first: float
 
 
-def row_products(left: Vectors, right: Vectors) -> np.ndarray:
+def compute_row_products(left: Vectors, right: Vectors) -> np.ndarray:
     """The inner products of the rows of two matrices, [n]."""
     if isinstance(left, np.ndarray):
         return np.einsum("nd,nd->n", left, right)
     return np.asarray(left.multiply(right).sum(axis=1)).ravel()
 
 
-def completeness(
+def compare_sentences(
     model: Encoder, dataset: str, pairs: Sequence[SentencePair], batch_size: int = 32, progress: Progress = silent
 ) -> list[CompletenessShare]:
     """The rows of a model: each pair with its own image, and with the image before it."""
@@ -76,8 +81,8 @@ def completeness(
         vectors = encode_inputs(model.document, shown, batch_size, progress)
         rows = [before, vectors[:-1]]
         previous = sparse.vstack(rows, format="csr") if sparse.issparse(vectors) else np.concatenate(rows)
-        preferred += int((row_products(gained, vectors[at]) > 0).sum())
-        by_chance += int((row_products(gained, previous[at]) > 0).sum())
+        preferred += int((compute_row_products(gained, vectors[at]) > 0).sum())
+        by_chance += int((compute_row_products(gained, previous[at]) > 0).sum())
         before = vectors[-1:]
     return [
         CompletenessShare(ranking, dataset, len(images), len(pairs), wins / len(pairs))
@@ -93,40 +98,34 @@ class SentencePair(NamedTuple):
     partial: str
 
 
-def sentence_pairs(source: str, data_dir: str | None = None) -> list[SentencePair]:
-    """Pairs of a list, of COCO's annotations or of captions.
-
-    Args:
-        source: a file with a suffix of `LISTS` (image, complete, partial), COCO's `instances_*.json,IMAGES`, or a
-            dataset of captioned images, as `flickr8k/val`.
-        data_dir: folder of the datasets; default $LEXVL_DATA, else ~/.cache/lexvl.
-    """
+def load_sentence_pairs(source: str, data_dir: str | None = None) -> list[SentencePair]:
+    """Pairs of a list, of COCO's annotations or of captions."""
     from lexvl_anserini.data.dataset import load_dataset
 
     annotations, comma, images = source.partition(",")
-    path = expanded_path(source)
+    path = expand_path(source)
     if path.suffix.lower() in LISTS:
-        pairs = list(listed_pairs(path))
+        pairs = list(read_pairs(path))
     elif annotations.endswith(".json") and not source.startswith("karpathy:"):
         if not comma:
             raise UsageError(f"{source} names no images; expected {source},IMAGES with the folder of its images")
-        pairs = list(object_pairs(expanded_path(annotations), expanded_path(images)))
+        pairs = list(read_object_pairs(expand_path(annotations), expand_path(images)))
     else:
-        pairs = list(caption_pairs(load_dataset(source, data_dir=data_dir, direction="text-to-image")))
+        pairs = list(make_caption_pairs(load_dataset(source, data_dir=data_dir, direction="text-to-image")))
     if not pairs:
         raise DataError(f"{source}: no pair of sentences in it")
     return pairs
 
 
-def listed_pairs(path: Path) -> Iterator[SentencePair]:
+def read_pairs(path: Path) -> Iterator[SentencePair]:
     """Streams the pairs of a list; images are relative to it."""
-    for where, (image, complete, partial) in read_rows(path, COLUMNS):
+    for where, (image, complete, partial) in read_rows(path, SentencePair._fields):
         if complete == partial:
             raise DataError(f"{where}: the two sentences are equal: {complete[:80]!r}")
-        yield SentencePair(str(path.parent / expanded_path(image)), complete, partial)
+        yield SentencePair(str(path.parent / expand_path(image)), complete, partial)
 
 
-def object_pairs(annotations: Path, images: Path) -> Iterator[SentencePair]:
+def read_object_pairs(annotations: Path, images: Path) -> Iterator[SentencePair]:
     """Streams the pairs of COCO's annotated objects; an image of one category has none."""
     content = read_json(annotations, "annotations of objects", DataError)
     try:
@@ -139,24 +138,19 @@ def object_pairs(annotations: Path, images: Path) -> Iterator[SentencePair]:
             shown = sorted(names[category] for category in categories)
             for left_out in shown if len(shown) > 1 else ():
                 rest = [name for name in shown if name != left_out]
-                yield SentencePair(str(images / files[image]), sentence(shown), sentence(rest))
-    except KeyError as error:
-        raise DataError(f"{annotations}: no annotations of objects as COCO's ({error} is missing)") from error
-    except TypeError as error:
-        raise DataError(f"{annotations}: no annotations of objects as COCO's (another structure)") from error
+                yield SentencePair(str(images / files[image]), format_sentence(shown), format_sentence(rest))
+    except (KeyError, TypeError) as error:
+        why = f"{error} is missing" if isinstance(error, KeyError) else "another structure"
+        raise DataError(f"{annotations}: no annotations of objects as COCO's ({why})") from error
 
 
-def sentence(names: Sequence[str]) -> str:
-    """One sentence that names everything.
-
-    >>> sentence(["apple", "dog", "person"])
-    'a photo of an apple, a dog and a person'
-    """
+def format_sentence(names: Sequence[str]) -> str:
+    """One sentence that names everything."""
     *others, last = [f"{'an' if name[0] in 'aeiou' else 'a'} {name}" for name in names]
     return f"a photo of {' and '.join([', '.join(others), last] if others else [last])}"
 
 
-def caption_pairs(dataset: Dataset) -> Iterator[SentencePair]:
+def make_caption_pairs(dataset: Dataset) -> Iterator[SentencePair]:
     """Streams the captions that a partial one can be made of, which must have words on both sides."""
     if dataset.direction != "text-to-image":
         raise UsageError(f"{dataset.name} is {dataset.direction}; expected images that captions describe")
@@ -164,27 +158,23 @@ def caption_pairs(dataset: Dataset) -> Iterator[SentencePair]:
     judged = {qrel.query_id: qrel.doc_id for qrel in dataset.qrels() if qrel.relevance > 0}
     for topic in dataset.topics():
         image = image_of.get(judged.get(topic.query_id, ""))
-        if image and topic.text and (partial := partial_caption(topic.text)):
+        if image and topic.text and (partial := split_caption(topic.text)):
             yield SentencePair(image, topic.text, partial)
 
 
-def words_in(text: str) -> list[str]:
+def list_words(text: str) -> list[str]:
     """The words of a caption without function words, in their order."""
-    return [word for word in _LETTERS.findall(text.lower()) if word not in function_words()]
+    return [word for word in _LETTERS.findall(text.lower()) if word not in load_function_words()]
 
 
-def words_of(text: str) -> frozenset[str]:
+def collect_words(text: str) -> frozenset[str]:
     """The words of a caption without function words."""
-    return frozenset(words_in(text))
+    return frozenset(list_words(text))
 
 
-def partial_caption(caption: str) -> str | None:
-    """A caption up to its first "and" or "with"; None if there is none, or no word on one side of it.
-
-    >>> partial_caption("Two dogs , and a man with a ball .")
-    'Two dogs'
-    """
+def split_caption(caption: str) -> str | None:
+    """A caption up to its first "and" or "with"; None if there is none, or no word on one side of it."""
     match = _JOINT.search(caption)
-    if not match or not words_of(caption[match.end() :]) or not words_of(caption[: match.start()]):
+    if not match or not collect_words(caption[match.end() :]) or not collect_words(caption[: match.start()]):
         return None
     return caption[: match.start()]

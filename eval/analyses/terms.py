@@ -3,6 +3,7 @@
 python -m eval.analyses.terms --shards impacts/a --shards impacts/b --plot terms.png
 python -m eval.analyses.terms --shards impacts/demo --doc-id test-00017
 python -m eval.analyses.terms --image beach.jpg
+python -m eval.analyses.terms --shards impacts/demo --sparsity
 
 Which terms the vectors of a corpus have, and how heavy: a term's mean and largest weight over all documents.
 
@@ -26,161 +27,29 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import numpy as np
 import typer
 
-from lexvl_anserini.cli import Verbose, expanded, progress_bar, run
+from lexvl_anserini.cli import DataDir, Verbose, expand_options, run
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import atomic_write
 from lexvl_anserini.ground.manifest import Manifest, expect_lexical, read_manifest
+from lexvl_anserini.ground.progress import progress_bar
 
 from .. import options
-from ..report.judging import JUDGED, preferences_path, terms_to_judge, words_to_judge
-from ..report.render import Table, check_format, csv_rows, render
-from ..report.tables import DOCUMENT_TERMS, term_table
+from ..measures.flops import count_sparsity
+from ..measures.inputs import encode_shard_queries
+from ..report.judging import JUDGED, list_judged_terms, list_judged_words
+from ..report.render import format_csv, print_records, render
+from ..report.tables import DOCUMENT_TERMS, SPARSITY, build_term_table
 from ..report.term_drawings import draw_clouds, draw_terms
-from .classes.class_words import VOCABULARY, WordSpace, dense_space
+from .classes.classification import VOCABULARY, WordSpace, build_dense_space
 from .classes.labelled import LISTS, read_rows
-from .sentence_pairs import words_in
+from .sentence_pairs import list_words
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.ground.records import ImpactDocument
-    from lexvl_anserini.ground.vocabulary import Vocabulary
+    from lexvl_anserini.ground.records import ImpactDocument, Vocabulary
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_eval.analyses.terms")
-
-
-def described(stored: StoredVectors, name: str) -> TermProfile:
-    """The terms of shards, with a line in the log."""
-    profile = term_profile(stored, name)
-    log.info(
-        "%s: %d documents of %.1f terms on average; of %d terms the first %d have %.1f %% of all weight",
-        *(
-            profile.shards,
-            profile.documents,
-            profile.mean_active,
-            profile.used,
-            len(profile.first),
-            100 * profile.share,
-        ),
-    )
-    return profile
-
-
-@dataclass(frozen=True)
-class DrawingOptions:
-    """Files of drawings."""
-
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw boxes of the first terms' weights, and terms per document, as PNG.")
-    ] = None
-    cloud: Annotated[
-        Path | None, typer.Option(help="Draw a cloud of the terms of each corpus, document or image, as PNG or SVG.")
-    ] = None
-
-    def check(self) -> None:
-        """Raises UsageError for a file that cannot be drawn, before anything is read."""
-        if self.plot and self.plot.suffix.lower() != ".png":
-            raise UsageError(f"--plot {self.plot}: draws PNG only; give the file the suffix .png")
-        if self.cloud and self.cloud.suffix.lower() not in CLOUDS:
-            raise UsageError(f"--cloud {self.cloud}: draws PNG and SVG; give the file the suffix .png or .svg")
-
-
-@dataclass(frozen=True)
-class SheetOptions:
-    """Sheets for people to judge terms."""
-
-    export: Annotated[
-        Path | None, typer.Option(help="Write the first 5 terms of some documents as CSV, for people to judge.")
-    ] = None
-    documents: Annotated[
-        int, typer.Option(min=1, help="Documents that --export writes, evenly spaced in the order of the shards.")
-    ] = 20
-    captions: Annotated[
-        Path | None,
-        typer.Option(
-            help="A list (.tsv or .csv: document, caption): --export writes words of captions too, and beside it the "
-            "questions which side is better."
-        ),
-    ] = None
-
-    def check(self) -> None:
-        """Raises UsageError for captions without an export."""
-        if self.captions and not self.export:
-            raise UsageError("--captions names captions for --export FILE.csv")
-
-    def write(self, stored: StoredVectors) -> None:
-        """Writes the sheets that are requested."""
-        if self.export is None:
-            return
-        chosen = spaced_documents(stored, self.documents, JUDGED)
-        if self.captions is None:
-            _write_rows(self.export, terms_to_judge(chosen))
-            return
-        words, preferences = words_to_judge(chosen, read_captions(self.captions))
-        _write_rows(self.export, words)
-        _write_rows(preferences_path(self.export), preferences)
-
-
-def _write_rows(path: Path, rows: Sequence[NamedTuple]) -> None:
-    with atomic_write(path) as out:
-        out.write(csv_rows(rows).encode())
-
-
-@expanded
-def command(
-    *,
-    shards: Annotated[
-        list[Path] | None, typer.Option(help="Folder that encode wrote, of impacts; repeatable to compare corpora.")
-    ] = None,
-    doc_ids: Annotated[
-        list[str] | None, typer.Option("--doc-id", help="Show the terms of this document; repeatable.")
-    ] = None,
-    images: Annotated[
-        list[str] | None, typer.Option("--image", help="Encode this image and show its terms; repeatable.")
-    ] = None,
-    encoder: options.ImageEncoderOptions,
-    vocabulary: options.Words = VOCABULARY,
-    drawings: DrawingOptions,
-    sheets: SheetOptions,
-    output_format: options.TableFormat = "text",
-    verbose: Verbose = False,
-) -> None:
-    """Show the terms of a corpus with the largest mean weights, or the terms of documents or images.
-
-    Of a dense encoder the terms of an image are the words of a vocabulary that are nearest to it, by their cosines.
-
-    Example: python -m eval.analyses.terms --shards impacts/demo
-    """
-    check_format(output_format)
-    single = bool(images or doc_ids)
-    if bool(shards) == bool(images) or (images and (doc_ids or sheets.export)) or (drawings.plot and single):
-        raise UsageError("give --shards (with --plot and --export, or with --doc-id), or --image")
-    drawings.check()
-    sheets.check()
-    opened = [stored_vectors(folder) for folder in shards or ()]
-    if len(opened) > 1 and (doc_ids or sheets.export):
-        raise UsageError(f"--doc-id and --export read one folder of shards, not {len(opened)}")
-    if opened:
-        sheets.write(opened[0])
-    if single:
-        terms = (
-            terms_of_documents(opened[0], doc_ids)
-            if doc_ids
-            else terms_of_images(encoder.load(), images or (), encoder.batch_size, vocabulary)
-        )
-        if drawings.cloud:
-            draw_clouds(clouds_of(terms), drawings.cloud)
-        sys.stdout.write(render(Table.of_fields(terms, DOCUMENT_TERMS), terms, output_format))
-        return
-    names = [folder.name for folder in shards or ()]
-    distinct = names if len(set(names)) == len(names) else map(str, shards or ())
-    profiles = [described(stored, name) for stored, name in zip(opened, distinct, strict=True)]
-    if drawings.plot:
-        draw_terms(profiles, drawings.plot)
-    if drawings.cloud:
-        of_corpora = [(profile.shards, {term.term: term.mean for term in profile.first}) for profile in profiles]
-        draw_clouds(of_corpora, drawings.cloud)
-    sys.stdout.write(render(term_table(profiles), profiles, output_format))
 
 
 # Terms of a corpus (VDR, appendix D), and words of an image by a dense encoder.
@@ -192,10 +61,7 @@ CAPTIONED = ("document", "caption")
 
 
 class TermStatistic(NamedTuple):
-    """A term of a corpus: in how many documents it is, and its weight, over all documents.
-
-    rank  by the mean, from 1
-    """
+    """A term of a corpus: its rank by the mean, in how many documents it is, and its weight over all documents."""
 
     shards: str
     rank: int
@@ -206,13 +72,11 @@ class TermStatistic(NamedTuple):
 
 
 class TermProfile(NamedTuple):
-    """The terms of one folder of shards.
+    """The terms of one folder of shards: those that are used, and those with the largest means.
 
-    documents  their number, empty ones included
-    used       terms that any document has
-    share      of all weight, the part of the first terms
-    first      the terms with the largest means
-    active     number of terms -> documents with that many
+    Attributes:
+        share: of all weight, the part of the first terms
+        active: number of terms -> documents with that many
     """
 
     shards: str
@@ -221,11 +85,6 @@ class TermProfile(NamedTuple):
     share: float
     first: list[TermStatistic]
     active: Mapping[int, int]
-
-    @property
-    def mean_active(self) -> float:
-        """The mean number of terms of a document."""
-        return sum(terms * count for terms, count in self.active.items()) / self.documents
 
 
 class DocumentTerm(NamedTuple):
@@ -251,7 +110,7 @@ class StoredVectors(NamedTuple):
         return read_impacts(self.folder, self.manifest, self.vocabulary)
 
 
-def stored_vectors(folder: Path) -> StoredVectors:
+def open_shards(folder: Path) -> StoredVectors:
     """Opens shards."""
     from lexvl_anserini.shards.reading import read_vocabulary
 
@@ -260,7 +119,7 @@ def stored_vectors(folder: Path) -> StoredVectors:
     return StoredVectors(folder, manifest, read_vocabulary(folder, manifest))
 
 
-def term_profile(stored: StoredVectors, name: str) -> TermProfile:
+def measure_terms(stored: StoredVectors, name: str) -> TermProfile:
     """Means, maxima and numbers of terms, in one pass."""
     dimension, size = stored.vocabulary.dimension, len(stored.vocabulary)
     total, largest, within = np.zeros(size), np.zeros(size), np.zeros(size, dtype=np.int64)
@@ -269,7 +128,7 @@ def term_profile(stored: StoredVectors, name: str) -> TermProfile:
         count = len(document.vector)
         active[count] += 1
         dims = np.fromiter((dimension[term] for term in document.vector), np.int64, count)
-        weights = unit_weights(document.vector)
+        weights = normalise_weights(document.vector)
         total[dims] += weights
         largest[dims] = np.maximum(largest[dims], weights)
         within[dims] += 1
@@ -278,56 +137,51 @@ def term_profile(stored: StoredVectors, name: str) -> TermProfile:
     documents, terms = active.total(), stored.vocabulary.terms
     order = nsmallest(FIRST, np.flatnonzero(within).tolist(), key=lambda dim: (-total[dim], terms[dim]))
     first = [
-        TermStatistic(
-            shards=name,
-            rank=rank,
-            term=terms[dim],
-            documents=int(within[dim]),
-            mean=float(total[dim] / documents),
-            maximum=float(largest[dim]),
-        )
+        TermStatistic(name, rank, terms[dim], int(within[dim]), float(total[dim] / documents), float(largest[dim]))
         for rank, dim in enumerate(order, start=1)
     ]
     share = float(total[order].sum() / total.sum())
     return TermProfile(name, documents, int((within > 0).sum()), share, first, dict(sorted(active.items())))
 
 
-def unit_weights(vector: Mapping[str, float]) -> np.ndarray:
+def normalise_weights(vector: Mapping[str, float]) -> np.ndarray:
     """The weights of a vector at unit length, float64 [terms]."""
     weights = np.fromiter(vector.values(), np.float64, len(vector))
     return weights / (np.linalg.norm(weights) or 1)
 
 
-def document_terms(name: str, vector: Mapping[str, float], most: int | None = None) -> list[DocumentTerm]:
+def list_document_terms(name: str, vector: Mapping[str, float], most: int | None = None) -> list[DocumentTerm]:
     """The terms of a document, heaviest first; of equal ones the first in alphabetical order."""
-    weights = zip(vector, unit_weights(vector).tolist(), strict=True)
+    weights = zip(vector, normalise_weights(vector).tolist(), strict=True)
     order = sorted(weights, key=lambda item: (-item[1], item[0]))[:most]
     return [DocumentTerm(name, rank, term, weight) for rank, (term, weight) in enumerate(order, start=1)]
 
 
-def terms_of_documents(stored: StoredVectors, doc_ids: Sequence[str]) -> list[DocumentTerm]:
+def read_document_terms(stored: StoredVectors, doc_ids: Sequence[str]) -> list[DocumentTerm]:
     """All terms of some documents, in the order of their ids given."""
     chosen = set(doc_ids)
     terms = {
-        document.doc_id: document_terms(*document[:2]) for document in stored.documents() if document.doc_id in chosen
+        document.doc_id: list_document_terms(*document[:2])
+        for document in stored.documents()
+        if document.doc_id in chosen
     }
     if missing := [doc_id for doc_id in doc_ids if doc_id not in terms]:
         raise DataError(f"{stored.folder}: no document {missing[0]!r} among {stored.manifest.counts.documents:,}")
     return [term for doc_id in dict.fromkeys(doc_ids) for term in terms[doc_id]]
 
 
-def terms_of_images(
+def encode_image_terms(
     model: Encoder, images: Sequence[str], batch_size: int = 32, vocabulary: str = VOCABULARY
 ) -> list[DocumentTerm]:
     """All terms of some images; by a dense encoder the nearest words of a vocabulary, with their cosines."""
     if model.kind == "dense":
         with progress_bar("words", None, "words") as advance:
-            return nearest_words(dense_space(model, vocabulary, batch_size, advance), images)
+            return find_nearest_words(build_dense_space(model, vocabulary, batch_size, advance), images)
     rows = model.decode(model.encode_document(images, batch_size))
-    return [term for image, row in zip(images, rows, strict=True) for term in document_terms(image, dict(row))]
+    return [term for image, row in zip(images, rows, strict=True) for term in list_document_terms(image, dict(row))]
 
 
-def nearest_words(space: WordSpace, images: Sequence[str]) -> list[DocumentTerm]:
+def find_nearest_words(space: WordSpace, images: Sequence[str]) -> list[DocumentTerm]:
     """The first words of each image; of equal weights the first in alphabetical order."""
     return [
         DocumentTerm(image, rank, space.terms[dim], float(row[dim]))
@@ -336,7 +190,7 @@ def nearest_words(space: WordSpace, images: Sequence[str]) -> list[DocumentTerm]
     ]
 
 
-def clouds_of(terms: Sequence[DocumentTerm]) -> list[tuple[str, dict[str, float]]]:
+def build_clouds(terms: Sequence[DocumentTerm]) -> list[tuple[str, dict[str, float]]]:
     """The first terms of each document with their weights, named by the last part of its id or path."""
     clouds: dict[str, dict[str, float]] = {}
     for term in terms:
@@ -345,22 +199,17 @@ def clouds_of(terms: Sequence[DocumentTerm]) -> list[tuple[str, dict[str, float]
     return [(Path(document).name, weights) for document, weights in clouds.items()]
 
 
-def spaced_documents(stored: StoredVectors, count: int, most: int) -> Iterator[tuple[str, list[DocumentTerm]]]:
+def choose_documents(stored: StoredVectors, count: int, most: int) -> Iterator[tuple[str, list[DocumentTerm]]]:
     """Streams `count` documents, evenly spaced in their order, with their first terms."""
     documents = stored.manifest.counts.documents
     chosen = set(np.linspace(0, documents - 1, min(count, documents)).round().astype(int).tolist())
     for number, document in enumerate(stored.documents()):
         if number in chosen:
-            yield document.doc_id, document_terms(document.doc_id, document.vector, most)
+            yield document.doc_id, list_document_terms(document.doc_id, document.vector, most)
 
 
 def read_captions(path: Path) -> dict[str, list[str]]:
-    """The words of one caption per document, of a list (document, caption).
-
-    Raises:
-        UsageError: the file has no suffix of a list.
-        DataError: a line is damaged, or a document is there twice.
-    """
+    """The words of one caption per document, of a list (document, caption)."""
     if path.suffix.lower() not in LISTS:
         raise UsageError(
             f"--captions {path}: expected a list, {' or '.join(LISTS)}, with columns {', '.join(CAPTIONED)}"
@@ -369,8 +218,152 @@ def read_captions(path: Path) -> dict[str, list[str]]:
     for where, (document, caption) in read_rows(path, CAPTIONED):
         if document in captions:
             raise DataError(f"{where}: a second caption for document {document!r}; expected one")
-        captions[document] = words_in(caption)
+        captions[document] = list_words(caption)
     return captions
+
+
+def describe_terms(stored: StoredVectors, name: str) -> TermProfile:
+    """The terms of shards, with a line in the log."""
+    profile = measure_terms(stored, name)
+    mean = sum(terms * count for terms, count in profile.active.items()) / profile.documents
+    log.info(
+        "%s: %d documents of %.1f terms on average; of %d terms the first %d have %.1f %% of all weight",
+        *(profile.shards, profile.documents, mean),
+        *(profile.used, len(profile.first), 100 * profile.share),
+    )
+    return profile
+
+
+PLOT = "Draw boxes of the first terms' weights, and terms per document, as PNG."
+CLOUD = "Draw a cloud of the terms of each corpus, document or image, as PNG or SVG."
+EXPORT = "Write the first 5 terms of some documents as CSV, for people to judge."
+CAPTIONS = (
+    "A list (.tsv or .csv: document, caption): --export writes words of captions too, and beside it the questions "
+    "which side is better."
+)
+SHARDS = "Folder that encode wrote, of impacts; repeatable to compare corpora."
+SIDES = "Count the terms of documents and queries, and those that they share (FLOPS)."
+
+
+@dataclass(frozen=True)
+class DrawingOptions:
+    """Files of drawings."""
+
+    plot: Annotated[Path | None, typer.Option(help=PLOT)] = None
+    cloud: Annotated[Path | None, typer.Option(help=CLOUD)] = None
+
+    def check(self) -> None:
+        """Raises UsageError for a file that cannot be drawn, before anything is read."""
+        if self.plot and self.plot.suffix.lower() != ".png":
+            raise UsageError(f"--plot {self.plot}: draws PNG only; give the file the suffix .png")
+        if self.cloud and self.cloud.suffix.lower() not in CLOUDS:
+            raise UsageError(f"--cloud {self.cloud}: draws PNG and SVG; give the file the suffix .png or .svg")
+
+
+@dataclass(frozen=True)
+class SheetOptions:
+    """Sheets for people to judge terms."""
+
+    export: Annotated[Path | None, typer.Option(help=EXPORT)] = None
+    documents: Annotated[
+        int, typer.Option(min=1, help="Documents that --export writes, evenly spaced in the order of the shards.")
+    ] = 20
+    captions: Annotated[Path | None, typer.Option(help=CAPTIONS)] = None
+
+    def check(self) -> None:
+        """Raises UsageError for captions without an export."""
+        if self.captions and not self.export:
+            raise UsageError("--captions names captions for --export FILE.csv")
+
+    def write(self, stored: StoredVectors) -> None:
+        """Writes the sheets that are requested."""
+        if self.export is None:
+            return
+        chosen = choose_documents(stored, self.documents, JUDGED)
+        if self.captions is None:
+            _write_rows(self.export, list_judged_terms(chosen))
+            return
+        words, preferences = list_judged_words(chosen, read_captions(self.captions))
+        _write_rows(self.export, words)
+        _write_rows(self.export.with_name(f"{self.export.stem}.preferences{self.export.suffix}"), preferences)
+
+
+def _write_rows(path: Path, rows: Sequence[NamedTuple]) -> None:
+    with atomic_write(path) as out:
+        out.write(format_csv(rows).encode())
+
+
+@expand_options
+def command(
+    *,
+    shards: Annotated[list[Path] | None, typer.Option(help=SHARDS)] = None,
+    doc_ids: Annotated[
+        list[str] | None, typer.Option("--doc-id", help="Show the terms of this document; repeatable.")
+    ] = None,
+    images: Annotated[
+        list[str] | None, typer.Option("--image", help="Encode this image and show its terms; repeatable.")
+    ] = None,
+    sparsity: Annotated[bool, typer.Option("--sparsity", help=SIDES)] = False,
+    topics: options.Topics = None,
+    data_dir: DataDir = None,
+    encoder: options.ImageEncoderOptions,
+    vocabulary: options.Words = VOCABULARY,
+    drawings: DrawingOptions,
+    sheets: SheetOptions,
+    output_format: options.TableFormat = "text",
+    verbose: Verbose = False,
+) -> None:
+    """Show the terms of a corpus with the largest mean weights, those of documents or images, or how many there are.
+
+    Of a dense encoder the terms of an image are the words of a vocabulary that are nearest to it, by their cosines.
+
+    Example: python -m eval.analyses.terms --shards impacts/demo
+    """
+    single = bool(images or doc_ids)
+    if bool(shards) == bool(images) or (images and (doc_ids or sheets.export)) or (drawings.plot and single):
+        raise UsageError("give --shards (with --plot and --export, or with --doc-id), or --image")
+    drawings.check()
+    sheets.check()
+    folders = shards or []
+    if len(folders) > 1 and (doc_ids or sheets.export):
+        raise UsageError(f"--doc-id and --export read one folder of shards, not {len(folders)}")
+    if sparsity:
+        if single or drawings.plot or drawings.cloud or sheets.export:
+            raise UsageError("--sparsity reads --shards, and draws and exports nothing")
+        encoded = (encode_shard_queries(f, topics, data_dir, encoder.checkpoint, encoder.device)[0] for f in folders)
+        rows = [count_sparsity(f, (q.vector for q in own)) for f, own in zip(folders, encoded, strict=True)]
+        print_records(rows, SPARSITY, output_format)
+        return
+    opened = [open_shards(folder) for folder in folders]
+    if opened:
+        sheets.write(opened[0])
+    if doc_ids:
+        show_items(read_document_terms(opened[0], doc_ids), drawings, output_format)
+    elif images:
+        terms = encode_image_terms(encoder.load(), images, encoder.batch_size, vocabulary)
+        show_items(terms, drawings, output_format)
+    else:
+        show_corpora(opened, drawings, output_format)
+
+
+def show_items(terms: Sequence[DocumentTerm], drawings: DrawingOptions, output_format: str) -> None:
+    """Prints the terms of documents or images, and draws their clouds."""
+    if drawings.cloud:
+        draw_clouds(build_clouds(terms), drawings.cloud)
+    print_records(terms, DOCUMENT_TERMS, output_format)
+
+
+def show_corpora(opened: Sequence[StoredVectors], drawings: DrawingOptions, output_format: str) -> None:
+    """Prints the first terms of corpora, and draws them; folders of one name are named by their paths."""
+    names = [stored.folder.name for stored in opened]
+    distinct = names if len(set(names)) == len(names) else [str(stored.folder) for stored in opened]
+    profiles = [describe_terms(stored, name) for stored, name in zip(opened, distinct, strict=True)]
+    if drawings.plot:
+        draw_terms(profiles, drawings.plot)
+    if drawings.cloud:
+        clouds = [(profile.shards, {term.term: term.mean for term in profile.first}) for profile in profiles]
+        draw_clouds(clouds, drawings.cloud)
+    sys.stdout.write(render(build_term_table(profiles), profiles, output_format))
 
 
 if __name__ == "__main__":

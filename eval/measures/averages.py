@@ -1,9 +1,4 @@
-"""Means that papers print: averages over datasets, by name, and R@k of images with captions.
-
-An average that lacks a dataset is refused. R@k is a hit rate in percent, per direction: an image has several captions;
-the papers' R@k is 1 if *any* relevant item is among the first k, so it is HitRate@k here, and Recall@k (the fraction
-found) has its own heading. rsum adds R@1, R@5 and R@10, over both directions where a system has both.
-"""
+"""Averages over datasets that papers print, by name; one that lacks a dataset is refused."""
 
 from __future__ import annotations
 
@@ -13,35 +8,14 @@ from lexvl_anserini.ground.errors import DataError, UnknownName
 from lexvl_anserini.ground.records import Measurement
 
 CQADUPSTACK = (
-    "android",
-    "english",
-    "gaming",
-    "gis",
-    "mathematica",
-    "physics",
-    "programmers",
-    "stats",
-    "tex",
-    "unix",
-    "webmasters",
-    "wordpress",
-)
-
+    "android", "english", "gaming", "gis", "mathematica", "physics", "programmers", "stats", "tex", "unix",
+    "webmasters", "wordpress",
+)  # fmt: skip
 # Without MS MARCO (the models train on it) and Quora.
 BEIR_12 = (
-    "arguana",
-    "climate-fever",
-    "dbpedia-entity",
-    "fever",
-    "fiqa",
-    "hotpotqa",
-    "nfcorpus",
-    "nq",
-    "scidocs",
-    "scifact",
-    "trec-covid",
-    "webis-touche2020",
-)
+    "arguana", "climate-fever", "dbpedia-entity", "fever", "fiqa", "hotpotqa", "nfcorpus", "nq", "scidocs", "scifact",
+    "trec-covid", "webis-touche2020",
+)  # fmt: skip
 BEIR_13 = (*BEIR_12, "quora")
 # Not public, or not in BEIR's archives.
 BEIR_CLOSED = ("bioasq", "robust04", "signal1m", "trec-news")
@@ -49,45 +23,40 @@ BEIR_CLOSED = ("bioasq", "robust04", "signal1m", "trec-news")
 VIDORE_2 = ("biomedical_lectures_v2", "economics_reports_v2", "esg_reports_human_labeled_v2", "esg_reports_v2")
 
 
-def _test_splits(names: Iterable[str]) -> tuple[str, ...]:
+def _list_test_splits(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"beir/{name}/test" for name in names)
 
 
 # Datasets, or other averages: CQADupStack is the mean of its 12 parts and counts once.
 AVERAGES: Mapping[str, tuple[str, ...]] = {
-    "beir-12": _test_splits(BEIR_12),
-    "beir-13": _test_splits(BEIR_13),
-    "beir-18": (*_test_splits((*BEIR_13, *BEIR_CLOSED)), "cqadupstack"),
+    "beir-12": _list_test_splits(BEIR_12),
+    "beir-13": _list_test_splits(BEIR_13),
+    "beir-18": (*_list_test_splits((*BEIR_13, *BEIR_CLOSED)), "cqadupstack"),
     "vidore-2": tuple(f"vidore/{name},english/test text-to-image" for name in VIDORE_2),
-    "cqadupstack": _test_splits(f"cqadupstack/{part}" for part in CQADUPSTACK),
+    "cqadupstack": _list_test_splits(f"cqadupstack/{part}" for part in CQADUPSTACK),
 }
 
 
-def datasets_of(name: str) -> list[str]:
+def list_datasets(name: str) -> list[str]:
     """All datasets of an average."""
     if name not in AVERAGES:
         raise UnknownName("average", name, AVERAGES)
-    parts = (datasets_of(part) if part in AVERAGES else [part] for part in AVERAGES[name])
+    parts = (list_datasets(part) if part in AVERAGES else [part] for part in AVERAGES[name])
     return [dataset for part in parts for dataset in part]
 
 
-def average(name: str, values: Mapping[str, float]) -> float:
-    """An average of values by dataset; those of other datasets do not count.
-
-    Raises:
-        UnknownName: no such average.
-        DataError: a dataset has no value.
-    """
-    needed = datasets_of(name)
+def compute_average(name: str, values: Mapping[str, float]) -> float:
+    """An average of values by dataset; those of other datasets do not count."""
+    needed = list_datasets(name)
     if missing := [dataset for dataset in needed if dataset not in values]:
         raise DataError(
             f"{name} is the mean of {len(needed)} datasets, and {len(missing)} have no value: {', '.join(missing)}"
         )
-    parts = [average(part, values) if part in AVERAGES else values[part] for part in AVERAGES[name]]
+    parts = [compute_average(part, values) if part in AVERAGES else values[part] for part in AVERAGES[name]]
     return sum(parts) / len(parts)
 
 
-def averaged(name: str, means: Iterable[Measurement]) -> list[Measurement]:
+def compute_averages(name: str, means: Iterable[Measurement]) -> list[Measurement]:
     """The average of each run and measure, as a measurement of the dataset `name`."""
     systems: dict[tuple[str, str, str], dict[str, float]] = {}
     for row in means:
@@ -95,24 +64,7 @@ def averaged(name: str, means: Iterable[Measurement]) -> list[Measurement]:
     averages = []
     for (system, measure, ties), values in systems.items():
         try:
-            averages.append(Measurement(system, name, measure, "all", average(name, values), ties))
+            averages.append(Measurement(system, name, measure, "all", compute_average(name, values), ties))
         except DataError as error:
             raise DataError(f"{system}: {measure}: {error}") from error
     return averages
-
-
-# Measure -> the papers' heading.
-HEADINGS: Mapping[str, str] = {
-    "HitRate@1": "R@1",
-    "HitRate@5": "R@5",
-    "HitRate@10": "R@10",
-    "RR@10": "MRR@10",
-    "Recall@10": "recall@10",
-}
-SUMMED = ("HitRate@1", "HitRate@5", "HitRate@10")
-RSUM = "rsum"
-
-
-def rsum(values: Mapping[str, float]) -> float:
-    """R@1 + R@5 + R@10 of one direction, in percent: at most 300."""
-    return 100 * sum(values[measure] for measure in SUMMED)

@@ -18,13 +18,12 @@ import numpy as np
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
-from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.runs.order import rank_hits
 
 from .averages import CQADUPSTACK
-from .metrics import judgements, ranx_importable
-from .names import Measure, parse_measure
-from .result_files import StoredResult, slug
-from .ties import by_rank, checked_hits, places
+from .metrics import Measure, judgements, make_ranx_importable, parse_measure
+from .result_files import StoredResult, make_slug
+from .ties import check_hits, find_places, rank_by_run
 
 if TYPE_CHECKING:
     import pandas
@@ -43,39 +42,26 @@ NAMES = {"nDCG": "ndcg", "AP": "map", "RR": "mrr", "Recall": "recall", "P": "pre
 
 # Our datasets and MTEB's tasks; a caption set has one per direction.
 TASKS: Mapping[str, str] = {
-    "beir/arguana": "ArguAna",
-    "beir/climate-fever": "ClimateFEVER",
+    "beir/arguana": "ArguAna", "beir/climate-fever": "ClimateFEVER", "beir/dbpedia-entity": "DBPedia",
+    "beir/fever": "FEVER", "beir/fiqa": "FiQA2018", "beir/hotpotqa": "HotpotQA", "beir/msmarco": "MSMARCO",
+    "beir/nfcorpus": "NFCorpus", "beir/nq": "NQ", "beir/quora": "QuoraRetrieval", "beir/scidocs": "SCIDOCS",
+    "beir/scifact": "SciFact", "beir/trec-covid": "TRECCOVID", "beir/webis-touche2020": "Touche2020",
     **{f"beir/cqadupstack/{part}": f"CQADupstack{part.capitalize()}Retrieval" for part in CQADUPSTACK},
-    "beir/dbpedia-entity": "DBPedia",
-    "beir/fever": "FEVER",
-    "beir/fiqa": "FiQA2018",
-    "beir/hotpotqa": "HotpotQA",
-    "beir/msmarco": "MSMARCO",
-    "beir/nfcorpus": "NFCorpus",
-    "beir/nq": "NQ",
-    "beir/quora": "QuoraRetrieval",
-    "beir/scidocs": "SCIDOCS",
-    "beir/scifact": "SciFact",
-    "beir/trec-covid": "TRECCOVID",
-    "beir/webis-touche2020": "Touche2020",
-    "coco text-to-image": "MSCOCOT2IRetrieval",
-    "coco image-to-text": "MSCOCOI2TRetrieval",
-    "flickr30k text-to-image": "Flickr30kT2IRetrieval",
-    "flickr30k image-to-text": "Flickr30kI2TRetrieval",
-}
+    "coco text-to-image": "MSCOCOT2IRetrieval", "coco image-to-text": "MSCOCOI2TRetrieval",
+    "flickr30k text-to-image": "Flickr30kT2IRetrieval", "flickr30k image-to-text": "Flickr30kI2TRetrieval",
+}  # fmt: skip
 
 
 def to_ranx_run(run: Iterable[ScoredDoc], name: str = "run") -> ranx.Run:
     """Converts a run to ranx."""
-    with ranx_importable():
+    with make_ranx_importable():
         from ranx import Run
 
     scores: dict[str, dict[str, float]] = {}
-    hits = checked_hits(run, name)
-    order = np.lexsort((places(hits, by_rank(hits), np.arange(len(hits.ranks))), hits.topics()))
-    for topic, doc_id, score in zip(
-        hits.topics().tolist(), hits.ids_of(order), hits.scores[order].tolist(), strict=True
-    ):
+    hits = check_hits(run, name)
+    order = np.lexsort((find_places(hits, rank_by_run(hits), np.arange(len(hits.ranks))), hits.topics()))
+    columns = hits.topics().tolist(), hits.read_ids(order), hits.scores[order].tolist()
+    for topic, doc_id, score in zip(*columns, strict=True):
         strict = scores.setdefault(hits.query_ids[topic], {})
         below = nextafter(next(reversed(strict.values())), -inf) if strict else inf
         strict[doc_id] = min(score, below)
@@ -85,12 +71,12 @@ def to_ranx_run(run: Iterable[ScoredDoc], name: str = "run") -> ranx.Run:
 def from_ranx_run(run: ranx.Run) -> Iterator[ScoredDoc]:
     """Converts a run of ranx to scored documents, topics in its order, documents by score descending, then doc_id."""
     for query_id, scores in run.to_dict().items():
-        yield from ranked(query_id, scores.items())
+        yield from rank_hits(query_id, scores.items())
 
 
 def to_ranx_qrels(qrels: Iterable[Qrel], name: str = "qrels") -> ranx.Qrels:
     """Converts judgements to ranx."""
-    with ranx_importable():
+    with make_ranx_importable():
         from ranx import Qrels
 
     return Qrels(judgements(qrels, name), name=name)
@@ -113,13 +99,10 @@ def frame(measurements: Iterable[Measurement]) -> pandas.DataFrame:
     return rows.astype({"value": "float64"})
 
 
-def by_topic(measurements: Iterable[Measurement]) -> pandas.DataFrame:
+def make_topic_frame(measurements: Iterable[Measurement]) -> pandas.DataFrame:
     """Values of several runs on the same topics: topics as rows, pairs of measure and run as columns.
 
     Rows and columns are in the order of the measurements; means are left out.
-
-    Raises:
-        DataError: a run lacks a value that another has.
     """
     rows = frame(row for row in measurements if row.query_id != "all")
     wide = rows.pivot(index="query_id", columns=["measure", "run"], values="value")
@@ -130,35 +113,23 @@ def by_topic(measurements: Iterable[Measurement]) -> pandas.DataFrame:
     return wide[order]
 
 
-def task_of(dataset: str) -> tuple[str, str]:
-    """MTEB's task and the split of a dataset; the name of another dataset is its task.
-
-    >>> task_of("beir/scifact/test"), task_of("coco/test text-to-image"), task_of("my.qrels")
-    (('SciFact', 'test'), ('MSCOCOT2IRetrieval', 'test'), ('my.qrels', 'test'))
-    """
+def find_task(dataset: str) -> tuple[str, str]:
+    """MTEB's task and the split of a dataset; the name of another dataset is its task."""
     label, _, direction = dataset.partition(" ")
     name, _, split = label.rpartition("/")
     known = TASKS.get(f"{name} {direction}".strip())
-    return (known, split) if known else (slug(Path(dataset).name if Path(dataset).is_file() else dataset), "test")
+    return (known, split) if known else (make_slug(Path(dataset).name if Path(dataset).is_file() else dataset), "test")
 
 
 def write_mteb(results: Iterable[StoredResult], folder: Path) -> list[Path]:
-    """Writes each result as MTEB's JSON, and `model_meta.json` beside it.
-
-    Returns:
-        The files of tasks.
-
-    Raises:
-        UsageError: a result lacks nDCG@10, or two results are of one system and task.
-        ArtefactError: the folder cannot be written.
-    """
+    """Writes each result as MTEB's JSON, and `model_meta.json` beside it."""
     contents: dict[Path, tuple[str, dict[str, Any]]] = {}
     for result in results:
-        task, split = task_of(result.dataset)
-        path = folder / slug(result.system.replace("/", "__")) / NO_REVISION / f"{task}.json"
+        task, split = find_task(result.dataset)
+        path = folder / make_slug(result.system.replace("/", "__")) / NO_REVISION / f"{task}.json"
         if path in contents:
             raise UsageError(f"{path}: two results of {result.system!r} on {result.dataset}; keep one, or --label them")
-        contents[path] = result.system, _content(result, task, split)
+        contents[path] = result.system, _build_content(result, task, split)
     for path, (system, content) in contents.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, content)
@@ -166,7 +137,7 @@ def write_mteb(results: Iterable[StoredResult], folder: Path) -> list[Path]:
     return list(contents)
 
 
-def _content(result: StoredResult, task: str, split: str) -> dict[str, Any]:
+def _build_content(result: StoredResult, task: str, split: str) -> dict[str, Any]:
     values = {parse_measure(name): value for name, value in result.measures.items()}
     if MAIN not in values:
         raise UsageError(f"{result.system} on {result.dataset}: no {MAIN}, the main score of MTEB's tasks; measure it")

@@ -7,34 +7,21 @@ query) x p(t in document): the postings that a query touches per document, as SP
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.vocabulary import Vocabulary
 
 Vector = Mapping[str, int]
 
 
 class TermCounts(NamedTuple):
-    """The vectors of one side.
-
-    vectors    their number, empty ones included
-    postings   of all vectors
-    most       the largest number of terms of a vector
-    frequency  of each term: the vectors that have it
-    """
+    """How many vectors one side has, and how many of them each term; `most` is the largest number of terms of one."""
 
     vectors: int
-    postings: int
     most: int
-    frequency: Mapping[str, int]
-
-    @property
-    def terms(self) -> float:
-        """The mean number of terms of a vector."""
-        return self.postings / self.vectors
+    frequency: Counter[str]
 
 
 class Sparsity(NamedTuple):
@@ -53,11 +40,7 @@ class Sparsity(NamedTuple):
 
 
 def count_terms(vectors: Iterable[Vector], what: str) -> TermCounts:
-    """Counts the terms of vectors, in one pass.
-
-    Raises:
-        DataError: there is no vector.
-    """
+    """Counts the terms of vectors, in one pass."""
     count = most = 0
     frequency: Counter[str] = Counter()
     for vector in vectors:
@@ -66,40 +49,27 @@ def count_terms(vectors: Iterable[Vector], what: str) -> TermCounts:
         frequency.update(vector.keys())
     if not count:
         raise DataError(f"{what}: no vector in it")
-    return TermCounts(count, frequency.total(), most, frequency)
+    return TermCounts(count, most, frequency)
 
 
-def flops(queries: TermCounts, documents: TermCounts) -> float:
-    """The expected number of terms that a query and a document share.
-
-    >>> flops(count_terms([{"a": 1}, {"b": 1}], "queries"), count_terms([{"a": 3, "b": 1}, {"b": 9}], "documents"))
-    0.75
-    """
-    shared = sum(count * documents.frequency.get(term, 0) for term, count in queries.frequency.items())
+def compute_flops(queries: TermCounts, documents: TermCounts) -> float:
+    """The expected number of terms that a query and a document share."""
+    shared = sum(count * documents.frequency[term] for term, count in queries.frequency.items())
     return shared / (queries.vectors * documents.vectors)
 
 
-def sparsity_of(shards: Path, queries: Iterable[Vector]) -> Sparsity:
+def count_sparsity(shards: Path, queries: Iterable[Vector]) -> Sparsity:
     """The row of shards and of queries for them."""
-    of_documents, of_queries = count_terms(_stored(shards), str(shards)), count_terms(queries, f"queries of {shards}")
-    return Sparsity(
-        shards=str(shards),
-        documents=of_documents.vectors,
-        terms_per_document=of_documents.terms,
-        most_document_terms=of_documents.most,
-        document_dimensions=len(of_documents.frequency),
-        queries=of_queries.vectors,
-        terms_per_query=of_queries.terms,
-        most_query_terms=of_queries.most,
-        query_dimensions=len(of_queries.frequency),
-        flops=flops(of_queries, of_documents),
-    )
-
-
-def _stored(shards: Path) -> Iterator[Vector]:
     from lexvl_anserini.ground.manifest import read_manifest
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
     manifest = read_manifest(shards)
-    vocabulary: Vocabulary = read_vocabulary(shards, manifest)
-    return (document.vector for document in read_impacts(shards, manifest, vocabulary))
+    documents = read_impacts(shards, manifest, read_vocabulary(shards, manifest))
+    sides = (
+        count_terms((document.vector for document in documents), str(shards)),
+        count_terms(queries, f"queries of {shards}"),
+    )
+    facts = (
+        fact for count, most, frequency in sides for fact in (count, frequency.total() / count, most, len(frequency))
+    )
+    return Sparsity._make((str(shards), *facts, compute_flops(sides[1], sides[0])))

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lexvl_anserini.data.lines import without_packing
+from lexvl_anserini.data.lines import remove_packing
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.manifest import CorpusRef, expect_lexical, read_manifest
+from lexvl_anserini.ground.files import compute_sha256
+from lexvl_anserini.ground.manifest import CorpusRef, expect_lexical, name_manifest, read_manifest, read_run_manifest
 from lexvl_anserini.ground.records import ImpactQuery, Qrel, Topic
-from lexvl_anserini.ground.run_manifest import manifest_path, read_run_manifest
 
 log = logging.getLogger(__name__)
 
@@ -46,12 +45,12 @@ class Judgements(NamedTuple):
 class RunCard:
     """A run on disk and the contents of its manifest; only the path for a run that another program wrote.
 
-    system      the encoder's name and options, else the name of the file
-    corpus      the dataset of the topics that it answers and of their judgements
-    hits        the largest length of its lists
-    efficiency  figures by name (`ms_per_query`, `index_bytes`, ...), for tables
-    ties        the order of equal scores that its origin asks for: "rank" where its manifest vouches for its lines
-    sha256      the digest of its file, if it was compared with the manifest
+    Attributes:
+        system: the encoder's name and options, else the name of the file
+        corpus: the dataset of the topics that it answers and of their judgements
+        hits: the largest length of its lists
+        ties: the order of equal scores that its origin asks for: "rank" where its manifest vouches for its lines
+        sha256: the digest of its file, if it was compared with the manifest
     """
 
     path: Path
@@ -64,14 +63,8 @@ class RunCard:
     sha256: str = ""
 
 
-def system_name(encoder: Mapping[str, Any]) -> str:
-    """An encoder's name with its options in brackets, without the direction; a fusion's method and runs.
-
-    >>> system_name({"name": "vdr", "options": {"pooling": "max", "top_k": 64}})
-    'vdr (pooling=max, top_k=64)'
-    >>> system_name({"name": "fusion", "options": {"method": "rrf", "runs": ["a.trec@12", "b.trec.gz@34"]}})
-    'rrf of a, b'
-    """
+def format_system(encoder: Mapping[str, Any]) -> str:
+    """An encoder's name with its options in brackets, without the direction; a fusion's method and runs."""
     name, settings = str(encoder.get("name", "?")), encoder.get("options") or {}
     if name == "fusion":
         runs = (run_name(str(run).partition("@")[0]) for run in settings.get("runs", ()))
@@ -84,30 +77,25 @@ def system_name(encoder: Mapping[str, Any]) -> str:
 
 def run_name(file: str) -> str:
     """A run's file name without `.trec` and the suffix of its compression."""
-    return without_packing(file).removesuffix(".trec")
+    return remove_packing(file).removesuffix(".trec")
 
 
 def describe_run(path: Path) -> RunCard:
-    """The card of a run, without parsing its lines.
-
-    Raises:
-        DataError: there is no such run.
-        ArtefactError: its manifest is damaged.
-    """
+    """The card of a run, without parsing its lines."""
     if not path.is_file():
         raise DataError(f"{path}: no such run; write one with python -m lexvl_anserini.search")
     manifest = read_run_manifest(path)
     if manifest is None:
         return RunCard(path, system=run_name(path.name))
     # A manifest of an older version has no digest and is believed.
-    digest = file_sha256(path) if manifest.sha256 else ""
+    digest = compute_sha256(path) if manifest.sha256 else ""
     if digest != manifest.sha256:
-        log.warning("%s: changed since %s was written; a run of unknown origin", path, manifest_path(path).name)
+        log.warning("%s: changed since %s was written; a run of unknown origin", path, name_manifest(path).name)
     if recall := manifest.encoder.options.get("approximate"):
         log.info("%s: approximate search, recall %s", path, recall)
     return RunCard(
         path,
-        system=system_name(manifest.encoder),
+        system=format_system(manifest.encoder),
         ties="rank" if digest == manifest.sha256 else "trec_eval",
         sha256=digest,
         corpus=manifest.judged or UNNAMED,
@@ -117,27 +105,20 @@ def describe_run(path: Path) -> RunCard:
     )
 
 
-def choose_source(card: RunCard, requested: JudgementSource) -> JudgementSource:
-    """The judgements that the caller names, completed by the run's manifest.
+def complete_reference(named: CorpusRef, known: CorpusRef) -> CorpusRef:
+    """A dataset whose name, split, folder, ids and direction come from a known one where they are not named."""
+    fields = ("name", "split", "data_dir", "escape_ids", "direction")
+    return CorpusRef(**{field: getattr(named, field) or getattr(known, field) for field in fields})
 
-    Raises:
-        UsageError: neither names judgements.
-    """
+
+def choose_source(card: RunCard, requested: JudgementSource) -> JudgementSource:
+    """The judgements that the caller names, completed by the run's manifest."""
     if requested.qrels:
         return requested
     named = requested.corpus
-    known = card.corpus if named.name in ("", card.corpus.name) else UNNAMED
-    corpus = CorpusRef(
-        name=named.name or known.name,
-        split=named.split or known.split,
-        data_dir=named.data_dir or known.data_dir,
-        escape_ids=named.escape_ids or known.escape_ids,
-        direction=named.direction or known.direction,
-    )
+    corpus = complete_reference(named, card.corpus if named.name in ("", card.corpus.name) else UNNAMED)
     if not corpus.name:
-        raise UsageError(
-            f"{card.path}: no manifest beside the run names its dataset; give --qrels FILE or --dataset NAME"
-        )
+        raise UsageError(f"{card.path}: no manifest beside it names its dataset; give --qrels FILE or --dataset NAME")
     return JudgementSource(corpus=corpus)
 
 
@@ -148,38 +129,33 @@ def read_judgements(source: JudgementSource) -> Judgements:
 
         label = source.corpus.name or str(source.qrels)
         return Judgements(label, tuple(read_qrels(source.qrels, source.corpus.escape_ids)))
-    from lexvl_anserini.data.dataset import dataset_of
+    from lexvl_anserini.data.dataset import load_reference
 
-    dataset = dataset_of(source.corpus)
+    dataset = load_reference(source.corpus)
     label = f"{dataset.name}/{dataset.split}".rstrip("/")
     if dataset.direction != "text-to-text":
         label += f" {dataset.direction}"
     return Judgements(label, tuple(dataset.qrels()), dataset.remove_query)
 
 
-def encoded_queries(
+def encode_shard_queries(
     shards: Path, topics: str | None, data_dir: str | None, checkpoint: str | None, device: str
 ) -> tuple[list[ImpactQuery], list[Qrel], bool]:
-    """The queries for impact shards, their judgements if a dataset has them, and its rule on documents that are topics.
-
-    Raises:
-        UsageError: the shards hold no impacts.
-        DataError: there is no topic.
-    """
-    from lexvl_anserini.data.dataset import dataset_of
-    from lexvl_anserini.encoders.loading import load_encoder_of
-    from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
+    """Queries for impact shards, their judgements if a dataset has them, and its rule on documents that are topics."""
+    from lexvl_anserini.data.dataset import load_reference
+    from lexvl_anserini.encoders.loading import load_encoder_from
+    from lexvl_anserini.queries.query_source import find_topic_source, find_vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
 
     manifest = read_manifest(shards)
     expect_lexical(shards, manifest.kind, "expected lexical vectors (kind 'impact')")
-    source = topic_source(topics, shards, manifest, data_dir, vocabulary_file(shards, None))
+    source = find_topic_source(topics, shards, manifest, data_dir, find_vocabulary_file(shards, None))
     queries: list[Any] = list(source.stream())
     if not queries:
         raise DataError(f"{source.label}: no topic")
     if isinstance(queries[0], Topic):
-        model = load_encoder_of(manifest.encoder, checkpoint, device=device, vocabulary=manifest.vocabulary_digest)
+        model = load_encoder_from(manifest.encoder, checkpoint, device=device, vocabulary=manifest.vocabulary_digest)
         queries = list(encode_queries(model, queries, manifest))
     if source.judged is None:
         return queries, [], False
-    return queries, list(dataset_of(source.judged).qrels()), source.remove_query
+    return queries, list(load_reference(source.judged).qrels()), source.remove_query

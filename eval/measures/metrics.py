@@ -11,16 +11,17 @@ The rules, in one place:
 The measures are compiled functions of ranx, or functions of the same parameters, on arrays of document numbers. The
 relevant documents of a topic are numbered here, because ranx's own `Run` and `Qrels` number documents by a 64-bit hash
 stored in a float64, sort equal scores by the order of a dictionary, and are modified by `make_comparable`. ranx runs on
-numba's `workqueue` threads: call `compute` from one thread at a time.
+numba's `workqueue` threads: call `compute_values` from one thread at a time.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import re
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -29,17 +30,125 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.ground.errors import DataError, InstallationError
+from lexvl_anserini.ground.errors import DataError, InstallationError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 
-from .found import Found, Relevant, find, relevant_of
-from .names import MEASURES, Measure, parse_measures
-from .ties import check_ties, checked_hits, report_ranks, some
+from .ties import Found, Relevant, check_hits, check_ties, collect_relevant, find, report_ranks, some
 
 log = logging.getLogger(__name__)
 
 # Topics per call of ranx: limits the padded arrays to about 16 MB at a depth of 1,000.
 BLOCK = 1000
+
+# A difference whose corrected p is below this is marked in tables, see `significance.py`.
+LEVEL = 0.05
+
+
+class Measure(NamedTuple):
+    """A measure, its cut, and the least relevance that counts in it: `AP(rel=2)@100` is ("AP", 100, 2)."""
+
+    name: str
+    k: int | None = None
+    level: int | None = None
+
+    def __str__(self) -> str:
+        level = "" if self.level is None else f"(rel={self.level})"
+        return f"{self.name}{level}" if self.k is None else f"{self.name}{level}@{self.k}"
+
+
+# (judgements [T, J, 2], rankings [T, depth, 2], cut or 0, relevance level) -> values [T]; see `convert_to_arrays`.
+MeasureFunction = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
+
+
+class Definition(NamedTuple):
+    """How a measure is computed: by a function of `ranx.metrics`, by its name, or one with the same parameters.
+
+    Attributes:
+        binary: a least relevance decides which documents are relevant; else every relevance counts
+    """
+
+    function: str | MeasureFunction
+    needs_cut: bool
+    binary: bool
+    described: str
+
+
+MEASURES: dict[str, Definition] = {
+    "nDCG": Definition("ndcg", False, False, "normalised discounted cumulative gain, linear gain"),
+    "RR": Definition("reciprocal_rank", False, True, "1 / rank of the first relevant document"),
+    "AP": Definition("average_precision", False, True, "mean precision at the relevant documents"),
+    "Recall": Definition("recall", True, True, "share of the relevant documents found"),
+    "HitRate": Definition("hit_rate", True, True, "1 if any relevant document is found; R@k of the caption papers"),
+    "P": Definition("precision", True, True, "share of the first k that is relevant"),
+}
+
+
+def set_level(measure: Measure, relevance_level: int) -> Measure:
+    """The measure with a least relevance that counts, if it has none of its own and not every relevance counts in it.
+
+    Relevance 1 is what all measures begin with, and stays unsaid.
+    """
+    unsaid = relevance_level == 1 or measure.level is not None or not MEASURES[measure.name].binary
+    return measure if unsaid else measure._replace(level=relevance_level)
+
+
+# In lower case: the names of other tools for the same measures.
+ALIASES: dict[str, str] = {
+    **{name.lower(): name for name in MEASURES},
+    "mrr": "RR",
+    "recip_rank": "RR",
+    "map": "AP",
+    "map_cut": "AP",
+    "ndcg_cut": "nDCG",
+    "precision": "P",
+    **dict.fromkeys(("success", "hit", "hit_rate"), "HitRate"),
+}
+
+# nDCG@10, ndcg_cut_10 and ndcg_cut.10 (trec_eval), ndcg_at_10 (MTEB), AP(rel=2)@100 (ir_measures).
+SHAPE = re.compile(r"(?P<name>[A-Za-z_]+?)(?:\((?P<settings>[^()]*)\))?(?:(?:@|_at_|[_.])(?P<cut>[0-9]+))?")
+
+
+def parse_measure(text: str) -> Measure:
+    """Parses a measure's name, ours or that of trec_eval or ir_measures; case is ignored.
+
+    >>> parse_measure("recip_rank"), parse_measure("AP(rel=2)@100")
+    (Measure(name='RR', k=None, level=None), Measure(name='AP', k=100, level=2))
+    """
+    shape = SHAPE.fullmatch(text)
+    name = (shape["name"] if shape else text.partition("@")[0]).lower()
+    if name == "r":
+        if shape is None or shape["settings"] is None:
+            raise UsageError(
+                f"measure {text!r} means two things: HitRate@k (R@k of the caption papers) or Recall@k (trec_eval's)"
+            )
+        name = "recall"  # only ir_measures writes R(rel=2)@100
+    if shape is None or name not in ALIASES:
+        raise UnknownName("measure", text, (f"{known}@k" for known in MEASURES))
+    definition = MEASURES[ALIASES[name]]
+    level = None if shape["settings"] is None else _parse_level(text, shape["settings"], definition)
+    measure = Measure(ALIASES[name], int(shape["cut"]) if shape["cut"] else None, level)
+    if measure.k == 0 or (measure.k is None and definition.needs_cut):
+        raise UsageError(f"measure {text!r} needs a cut of at least 1, such as {measure.name}@10")
+    return measure
+
+
+def _parse_level(text: str, settings: str, definition: Definition) -> int:
+    """The level of relevance in the brackets of a measure."""
+    if not (match := re.fullmatch(r"\s*rel\s*=\s*([0-9]{1,9})\s*", settings)) or int(match[1]) < 1:
+        raise UsageError(f"measure {text!r}: ({settings}), expected the least relevance that counts, such as (rel=2)")
+    if not definition.binary:
+        raise UsageError(f"measure {text!r}: every level of relevance counts in it; leave out ({settings})")
+    return int(match[1])
+
+
+def parse_measures(texts: Iterable[str | Measure], relevance_level: int = 1) -> tuple[Measure, ...]:
+    """Parses several measures, in order, without duplicates; those without a level of their own get the least one."""
+    if relevance_level < 1:
+        raise UsageError(f"relevance level {relevance_level} is below 1; relevance 0 is never relevant")
+    measures = tuple(dict.fromkeys(set_level(parse_measure(str(text)), relevance_level) for text in texts))
+    if not measures:
+        raise UsageError("no measure given; name one, such as nDCG@10")
+    return measures
 
 
 class MeasuringRules(NamedTuple):
@@ -50,11 +159,7 @@ class MeasuringRules(NamedTuple):
 
 
 def judgements(qrels: Iterable[Qrel], name: str = "qrels") -> dict[str, dict[str, int]]:
-    """Qrels as relevance per document per topic, in order of first appearance.
-
-    Raises:
-        DataError: there is no judgement, or a document is judged twice for a topic with different relevance.
-    """
+    """Qrels as relevance per document per topic, in order of first appearance."""
     topics: dict[str, dict[str, int]] = {}
     for query_id, doc_id, relevance in qrels:
         judged = topics.setdefault(query_id, {})
@@ -115,16 +220,15 @@ def evaluate(
         run: scored documents in any order.
         qrels: judgements; each of their topics counts.
         measures: such as "nDCG@10", "RR@10", "Recall@100", "HitRate@1", "AP", "P@5", "AP(rel=2)@100".
-        name: of the run, for the rows and for messages.
-        dataset: of the qrels, for the rows.
+        name: of the run, and `dataset` of the qrels, for the rows and for messages.
         relevance_level: the least relevance that counts, of measures without their own, which have it in their names
             then: AP becomes AP(rel=2), nDCG has none. One that no document has gives 0, as trec_eval does.
         ties: "rank" or "trec_eval", see `ties.py`. The caller has ranked the documents, so its ranks decide by
             default; for a run on disk `measure_runs` chooses by its origin.
         remove_query: a document whose doc_id is the query_id does not count and has no rank (BEIR's rule).
     """
-    parsed, hits = parse_measures(measures, relevance_level), checked_hits(run, name)
-    relevant = relevant_of(judgements(qrels, dataset or "qrels"))
+    parsed, hits = parse_measures(measures, relevance_level), check_hits(run, name)
+    relevant = collect_relevant(judgements(qrels, dataset or "qrels"))
     places = find([hits], relevant, remove_query)
     return measure(places, relevant, parsed, MeasuringRules(ties, remove_query), name, dataset)
 
@@ -138,23 +242,15 @@ def measure(
     if rules.ties == "rank":
         report_ranks(found.contradicting, len(found.query_ids), name)
     check_shared_topics(found.query_ids, relevant.topics, name)
-    values = values_of(found, relevant, np.arange(len(relevant.topics)), measures, rules)
+    values = compute_values(found, relevant, np.arange(len(relevant.topics)), measures, rules)
     return [
         Measurement(name, dataset, str(metric), query_id, value, rules.ties)
         for metric in measures
-        for query_id, value in [
+        for query_id, value in (
             *zip(relevant.topics, values[metric].tolist(), strict=True),
             ("all", mean(values[metric])),
-        ]
+        )
     ]
-
-
-def values_of(
-    found: Found, relevant: Relevant, topics: np.ndarray, measures: Sequence[Measure], rules: MeasuringRules
-) -> dict[Measure, np.ndarray]:
-    """Values [t] of each measure on some judged topics, given by ascending numbers; a topic without hits counts 0."""
-    check_ties(rules.ties)
-    return compute(found, rules.ties, relevant, topics, measures)
 
 
 def mean(values: Iterable[float]) -> float:
@@ -163,16 +259,10 @@ def mean(values: Iterable[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def overlap(reference: Mapping[str, Sequence[str]], other: Mapping[str, Sequence[str]], k: int) -> float:
-    """Mean over the reference's topics of the share of its first k documents that the other's first k contain.
-
-    A topic without any document in the reference does not count.
-    """
-    return mean(
-        len(set(ranking[:k]) & set(other.get(query_id, ())[:k])) / len(ranking[:k])
-        for query_id, ranking in reference.items()
-        if ranking
-    )
+def measure_overlap(reference: Mapping[str, Sequence[str]], other: Mapping[str, Sequence[str]], k: int) -> float:
+    """Mean over the reference's topics with documents of the share of its first k that the other's first k contain."""
+    lists = ((ranking[:k], other.get(query_id, ())[:k]) for query_id, ranking in reference.items() if ranking)
+    return mean(len({*first} & {*others}) / len(first) for first, others in lists)
 
 
 def means(measurements: Iterable[Measurement]) -> dict[str, float]:
@@ -180,31 +270,31 @@ def means(measurements: Iterable[Measurement]) -> dict[str, float]:
     return {row.measure: row.value for row in measurements if row.query_id == "all"}
 
 
-def per_topic(measurements: Iterable[Measurement], measure: str) -> dict[str, float]:
+def select_topics(measurements: Iterable[Measurement], measure: str) -> dict[str, float]:
     """The values of one measure by query_id, without the mean."""
     return {row.query_id: row.value for row in measurements if row.measure == measure and row.query_id != "all"}
 
 
 @contextmanager
-def ranx_importable() -> Iterator[Path]:
+def make_ranx_importable() -> Iterator[Path]:
     """Yields the folder of ranx, which can be imported inside: numba keeps its code where our kernels are."""
     if (package := find_spec("ranx")) is None or package.origin is None:
         raise InstallationError("ranx is not installed; pip install ranx")
     from numba import config
 
-    from lexvl_anserini.engines.compiling import kept_by_content
+    from lexvl_anserini.engines.compiling import keep_by_content
 
     config.THREADING_LAYER = "workqueue"  # type: ignore[attr-defined]  # as ranx sets it
-    with kept_by_content():
+    with keep_by_content():
         yield Path(package.origin).parent
 
 
-def ranx_metrics() -> ModuleType:
+def load_ranx_metrics() -> ModuleType:
     """The module `ranx.metrics` without the rest of ranx, whose imports take three seconds and 150 MB."""
     name = "ranx.metrics"
     if name in sys.modules:
         return sys.modules[name]
-    with ranx_importable() as ranx, warnings.catch_warnings():
+    with make_ranx_importable() as ranx, warnings.catch_warnings():
         folder = ranx / "metrics"
         spec = spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[str(folder)])
         assert spec and spec.loader
@@ -216,7 +306,7 @@ def ranx_metrics() -> ModuleType:
 
 
 @contextmanager
-def compilation_logged() -> Iterator[None]:
+def report_compilation() -> Iterator[None]:
     """Logs one line when numba begins to compile; what its cache on the disk holds is loaded without one."""
     from numba.core import event
 
@@ -235,18 +325,19 @@ def compilation_logged() -> Iterator[None]:
         yield
 
 
-def compute(
-    found: Found, ties: str, relevant: Relevant, topics: np.ndarray, measures: Sequence[Measure]
+def compute_values(
+    found: Found, relevant: Relevant, topics: np.ndarray, measures: Sequence[Measure], rules: MeasuringRules
 ) -> dict[Measure, np.ndarray]:
-    """Values [t] of each measure on t judged topics, given by their ascending numbers."""
-    kernels = ranx_metrics()
+    """Values [t] of each measure on t judged topics, given by ascending numbers; a topic without hits counts 0."""
+    check_ties(rules.ties)
+    kernels = load_ranx_metrics()
     # A measure with a cut reads no further than the cut; one without reads the whole ranking.
     longest = max(1, int(found.hits[topics].max(initial=0)))
     depth = min(longest, max(measure.k or longest for measure in measures))
     values: dict[Measure, list[np.ndarray]] = {measure: [] for measure in measures}
-    with compilation_logged():
+    with report_compilation():
         for start in range(0, len(topics), BLOCK):
-            judged, ranked = as_arrays(found, ties, relevant, topics[start : start + BLOCK], depth)
+            judged, ranked = convert_to_arrays(found, rules.ties, relevant, topics[start : start + BLOCK], depth)
             for measure in measures:
                 named = MEASURES[measure.name].function
                 function = getattr(kernels, named) if isinstance(named, str) else named
@@ -254,7 +345,7 @@ def compute(
     return {measure: np.concatenate(parts) for measure, parts in values.items()}
 
 
-def as_arrays(
+def convert_to_arrays(
     found: Found, ties: str, relevant: Relevant, topics: np.ndarray, depth: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The input of ranx: judgements [t, J, 2] and rankings [t, depth, 2], rows (document number, value).
@@ -270,7 +361,7 @@ def as_arrays(
     judged[rows, numbers, 0] = numbers
     judged[rows, numbers, 1] = relevant.relevance[relevant.starts[topics][rows] + numbers]
 
-    owners = relevant.topics_of(found.documents)
+    owners = relevant.split_topics(found.documents)
     row_of = np.full(len(relevant.topics), -1)
     row_of[topics] = np.arange(len(topics))
     places = found.places[ties]
@@ -279,3 +370,15 @@ def as_arrays(
     ranked[:, :, 1] = np.arange(depth, 0, -1)
     ranked[row_of[owners[here]], places[here], 0] = found.documents[here] - relevant.starts[owners[here]]
     return judged, ranked
+
+
+# R@k of papers on images with captions is 1 if *any* relevant item is among the first k, so it is HitRate@k; Recall@k,
+# the fraction found, has its own heading. rsum adds R@1, R@5 and R@10, over both directions where a system has both.
+SUMMED = {"HitRate@1": "R@1", "HitRate@5": "R@5", "HitRate@10": "R@10"}
+HEADINGS: Mapping[str, str] = {**SUMMED, "RR@10": "MRR@10", "Recall@10": "recall@10"}
+RSUM = "rsum"
+
+
+def sum_recalls(values: Mapping[str, float]) -> float:
+    """R@1 + R@5 + R@10 of one direction, in percent: at most 300."""
+    return 100 * sum(values[measure] for measure in SUMMED)

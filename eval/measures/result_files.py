@@ -14,15 +14,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from hashlib import sha256
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from lexvl_anserini.data.pictures.images import usable_cores
+from lexvl_anserini.data.pictures.images import count_usable_cores
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.files import disk_errors, exclusive, file_sha256, make_folder, read_json, write_json
-from lexvl_anserini.ground.installed import versions_of
+from lexvl_anserini.ground.files import compute_sha256, disk_errors, exclusive, make_folder, read_json, write_json
+from lexvl_anserini.ground.machine import list_versions
 from lexvl_anserini.ground.records import Measurement, Qrel
 from lexvl_anserini.ground.typed import check
 
@@ -46,14 +47,11 @@ class Call:
 class StoredResult:
     """What one run scored on one dataset, and how.
 
-    run              its path, and `run_sha256` the digest of its file
-    system           its encoder or label
-    dataset          label of the judgements, and `judgements_sha256` the digest of their sorted lines
-    topics           that were judged; each counts
-    measures         means by name
-    ties             order of equal scores, see `ties.py`
-    remove_query     documents whose id is the query id do not count
-    calls            that measured, each with its measures
+    Attributes:
+        run: its path, and `run_sha256` the digest of its file
+        dataset: label of the judgements, and `judgements_sha256` the digest of their sorted lines
+        topics: that were judged; each counts
+        calls: that measured, each with its measures
     """
 
     run: str
@@ -75,14 +73,16 @@ class StoredResult:
         ]
 
 
-def result_of(card: RunCard, rows: Sequence[Measurement], qrels: Iterable[Qrel], rules: MeasuringRules) -> StoredResult:
+def make_result(
+    card: RunCard, rows: Sequence[Measurement], qrels: Iterable[Qrel], rules: MeasuringRules
+) -> StoredResult:
     """The result of a run that was just measured."""
     judged = "".join(sorted(f"{query_id} 0 {doc_id} {relevance}\n" for query_id, doc_id, relevance in qrels))
     values, (name, *arguments) = means(rows), sys.orig_argv
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return StoredResult(
         run=str(card.path),
-        run_sha256=card.sha256 or file_sha256(card.path),
+        run_sha256=card.sha256 or compute_sha256(card.path),
         system=card.system,
         dataset=rows[0].dataset,
         judgements_sha256=sha256(judged.encode()).hexdigest(),
@@ -100,30 +100,25 @@ def store(folder: Path, result: StoredResult) -> Path:
     Measures that an earlier call stored for the same file, judgements and rules stay in the file.
     """
     dataset = Path(result.dataset).name if Path(result.dataset).is_file() else result.dataset
-    path = folder / f"{slug(run_name(Path(result.run).name))}.{result.run_sha256[:8]}.{slug(dataset)}.json"
+    path = folder / f"{make_slug(run_name(Path(result.run).name))}.{result.run_sha256[:8]}.{make_slug(dataset)}.json"
     with disk_errors(folder):
         make_folder(folder)
         with exclusive(folder, wait=True):
-            write_json(path, asdict(with_earlier(result, path)))
+            write_json(path, asdict(merge_earlier(result, path)))
             with open(folder / LOG, "ab") as log:
                 log.write(orjson.dumps(asdict(result)) + b"\n")
     return path
 
 
-def with_earlier(result: StoredResult, path: Path) -> StoredResult:
+def merge_earlier(result: StoredResult, path: Path) -> StoredResult:
     """The result with the measures, and their calls, of an earlier one that had the same judgements and rules."""
     if not path.exists():
         return result
     earlier = read_result(path)
-    same = all(
-        getattr(earlier, name) == getattr(result, name) for name in ("judgements_sha256", "ties", "remove_query")
-    )
-    if not same:
+    rules = attrgetter("judgements_sha256", "ties", "remove_query")
+    if rules(earlier) != rules(result):
         return result
-    older = [
-        replace(call, measures=tuple(name for name in call.measures if name not in result.measures))
-        for call in earlier.calls
-    ]
+    older = [replace(c, measures=tuple(m for m in c.measures if m not in result.measures)) for c in earlier.calls]
     calls = (*(call for call in older if call.measures), *result.calls)
     return replace(result, measures={**earlier.measures, **result.measures}, calls=calls)
 
@@ -139,56 +134,34 @@ def read_result(path: Path) -> StoredResult:
 
 
 def read_results(folder: Path) -> Iterator[StoredResult]:
-    """The results of a folder, by file name.
-
-    Raises:
-        DataError: there is none, or a file cannot be read.
-        ArtefactError: a file is no result.
-    """
+    """The results of a folder, by file name."""
     files = sorted(folder.glob("*.json"))
     if not files:
         raise DataError(f"{folder}: no results; --results of score, table and similar commands writes some")
     yield from map(read_result, files)
 
 
-def slug(text: str) -> str:
-    """A text as part of a file name.
-
-    >>> slug("beir/scifact/test text-to-image")
-    'beir-scifact-test-text-to-image'
-    """
+def make_slug(text: str) -> str:
+    """A text as part of a file name."""
     return re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "x"
 
 
 # Packages that affect a value or a time besides our own code.
 VERSIONED = (
-    "lexvl-anserini",
-    "pyserini",
-    "faiss-cpu",
-    "numba",
-    "numpy",
-    "pyarrow",
-    "ranx",
-    "torch",
-    "transformers",
+    "lexvl-anserini", "pyserini", "faiss-cpu", "numba", "numpy", "pyarrow", "ranx", "torch", "transformers",
     "sentence-transformers",
-)
+)  # fmt: skip
 
 
 def machine() -> dict[str, Any]:
     """The machine, its load, and the versions of Python and of packages."""
+    file = Path("/proc/cpuinfo")
+    known = re.search(r"^model name\s*: *(.*\S)", file.read_text() if file.is_file() else "", re.MULTILINE)
     return {
-        "processor": processor(),
-        "cores": usable_cores(),
+        "processor": known[1] if known else platform.machine(),
+        "cores": count_usable_cores(),
         "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
         "load_average": [round(load, 2) for load in os.getloadavg()],
         "python": platform.python_version(),
-        "versions": versions_of(VERSIONED),
+        "versions": list_versions(VERSIONED),
     }
-
-
-def processor() -> str:
-    """The name of the processor, from the system if it is known there."""
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text().splitlines() if file.is_file() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -9,7 +9,7 @@ MARCO.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,9 +17,9 @@ import numpy as np
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.records import Measurement
 
-from .exchange import by_topic
+from .exchange import make_topic_frame
 from .inputs import RunCard
-from .metrics import mean
+from .metrics import LEVEL, mean
 
 if TYPE_CHECKING:
     import pandas
@@ -38,31 +38,26 @@ BLOCK_CELLS = 1 << 21
 ROUNDING = 1e-12
 
 
-def randomisation(differences: np.ndarray) -> np.ndarray:
+def run_randomisation(differences: np.ndarray) -> np.ndarray:
     """Two-sided p of the paired randomisation test: how often a sum of randomly signed differences is as far from 0.
 
     Exact if there are at most `RESAMPLES` ways to sign the differences that are not 0; else so many ways are drawn,
     with a fixed seed, and the observed one counts as another.
-
-    Args:
-        differences: of each topic by each of P comparisons, [T, P].
-
-    Returns:
-        [P].
     """
     p_values = np.ones(differences.shape[1])
     ways = (differences != 0).sum(axis=0)
     many = ways > math.log2(RESAMPLES)
     for column in np.flatnonzero(~many):
         changed = differences[differences[:, column] != 0, column, None]
-        p_values[column] = _as_far(changed, _all_signs(len(changed)))[0] / 2 ** len(changed)
+        all_signs = np.arange(2 ** len(changed))[:, None] >> np.arange(len(changed)) & 1
+        p_values[column] = _count_as_far(changed, [all_signs.astype(np.float64)])[0] / 2 ** len(changed)
     if many.any():
-        as_far = _as_far(differences[:, many], _drawn_signs(len(differences)))
+        as_far = _count_as_far(differences[:, many], _draw_signs(len(differences)))
         p_values[many] = (as_far + 1) / (RESAMPLES + 1)
     return p_values
 
 
-def _as_far(differences: np.ndarray, signs: Iterator[np.ndarray]) -> np.ndarray:
+def _count_as_far(differences: np.ndarray, signs: Iterable[np.ndarray]) -> np.ndarray:
     """How many signed sums [P] are at least as far from 0 as the sum; `signs` are blocks [b, T] of 1 (plus) and 0."""
     total, rounding = differences.sum(axis=0), ROUNDING * np.abs(differences).sum(axis=0)
     count = np.zeros(differences.shape[1])
@@ -71,36 +66,25 @@ def _as_far(differences: np.ndarray, signs: Iterator[np.ndarray]) -> np.ndarray:
     return count
 
 
-def _all_signs(topics: int) -> Iterator[np.ndarray]:
-    """All ways to sign some topics, one block."""
-    yield (np.arange(2**topics)[:, None] >> np.arange(topics) & 1).astype(np.float64)
-
-
-def _drawn_signs(topics: int) -> Iterator[np.ndarray]:
+def _draw_signs(topics: int) -> Iterator[np.ndarray]:
     """`RESAMPLES` random ways to sign topics."""
     rng = np.random.default_rng(SEED)
-    for rows in _blocks(RESAMPLES, topics):
+    for rows in _split_rows(RESAMPLES, topics):
         bits = np.unpackbits(rng.integers(256, size=(rows, -(-topics // 8)), dtype=np.uint8), axis=1)
         yield bits[:, :topics].astype(np.float64)
 
 
-def bootstrap_intervals(differences: np.ndarray) -> np.ndarray:
+def estimate_intervals(differences: np.ndarray) -> np.ndarray:
     """The intervals that hold the mean differences of 95 % of samples of the topics, drawn with a fixed seed.
 
     Topics are drawn with replacement, as many as there are (the percentile bootstrap).
-
-    Args:
-        differences: of each topic by each of P comparisons, [T, P].
-
-    Returns:
-        [2, P]: low and high; NaN for one topic.
     """
     topics, comparisons = differences.shape
     if topics < 2:
         return np.full((2, comparisons), math.nan)
     rng = np.random.default_rng(SEED)
     means = []
-    for rows in _blocks(BOOTSTRAPS, topics):
+    for rows in _split_rows(BOOTSTRAPS, topics):
         drawn = rng.integers(topics, size=(rows, topics)) + topics * np.arange(rows)[:, None]
         times = np.bincount(drawn.ravel(), minlength=rows * topics).reshape(rows, topics)
         means.append(times.astype(np.float64) @ differences / topics)
@@ -108,28 +92,25 @@ def bootstrap_intervals(differences: np.ndarray) -> np.ndarray:
     return np.quantile(np.concatenate(means), [tail, 1 - tail], axis=0)
 
 
-def _blocks(rows: int, columns: int) -> Iterator[int]:
+def _split_rows(rows: int, columns: int) -> Iterator[int]:
     """The sizes of blocks of rows with at most `BLOCK_CELLS` cells each, or one row."""
     size = max(1, BLOCK_CELLS // columns)
     for start in range(0, rows, size):
         yield min(size, rows - start)
 
 
-# A corrected p below this is marked in tables.
-LEVEL = 0.05
-
-
 class SystemComparison(NamedTuple):
     """One system against the baseline by one measure.
 
-    baseline             the baseline's value, `baseline_system` its name
-    difference           mean over the topics, system minus baseline
-    p, p_corrected       two-sided, by `test`; the latter by Holm over all systems compared by this measure
-    significant          the corrected p is below `LEVEL`
-    better, equal, worse  topics
-    low, high            95 % interval of the difference, see `bootstrap_intervals`; NaN for one topic
-    kendall, pearson     correlation of the values per topic (tau-b, r); NaN if either system's values are all equal
-    ties                 the order of equal scores of all values
+    Attributes:
+        baseline: the baseline's value, `baseline_system` its name
+        difference: mean over the topics, system minus baseline
+        p, p_corrected: two-sided, by `test`; the latter by Holm over all systems compared by this measure
+        significant: the corrected p is below `LEVEL`
+        better, equal, worse: topics
+        low, high: 95 % interval of the difference, see `estimate_intervals`; NaN for one topic
+        kendall, pearson: correlation of the values per topic (tau-b, r); NaN if either system's values are all equal
+        ties: the order of equal scores of all values
     """
 
     system: str
@@ -152,7 +133,7 @@ class SystemComparison(NamedTuple):
     ties: str = ""
 
 
-def student_t(differences: np.ndarray) -> np.ndarray:
+def run_student_t(differences: np.ndarray) -> np.ndarray:
     """Two-sided p [P] of Student's paired t test, from differences [T, P]; 1 if no topic differs."""
     from scipy.stats import ttest_1samp
 
@@ -162,11 +143,11 @@ def student_t(differences: np.ndarray) -> np.ndarray:
     return p_values
 
 
-TESTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"randomisation": randomisation, "student": student_t}
+TESTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"randomisation": run_randomisation, "student": run_student_t}
 
 
-def correlations(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
-    """Kendall's tau-b and Pearson's r of two systems' values per topic; NaN if either system's values are all equal."""
+def compute_correlations(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
+    """Kendall's tau-b and Pearson's r of two systems' values per topic; NaN if either system's are all equal."""
     from scipy.stats import kendalltau, pearsonr
 
     if np.ptp(ours) == 0 or np.ptp(theirs) == 0:
@@ -174,12 +155,8 @@ def correlations(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
     return float(kendalltau(ours, theirs).statistic), float(pearsonr(ours, theirs).statistic)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction, in the order of the input.
-
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
+def apply_holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down correction, in the order of the input."""
     corrected = [0.0] * len(p_values)
     floor = 0.0
     for place, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -188,20 +165,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def check_test(test: str) -> None:
-    """Raises an error for an unknown test, before anything is computed."""
+def compare(values: pandas.DataFrame, test: str = "randomisation") -> list[SystemComparison]:
+    """Compares each system with the first, by each measure."""
     if test not in TESTS:
         raise UnknownName("test", test, TESTS)
-
-
-def compare(values: pandas.DataFrame, test: str = "randomisation") -> list[SystemComparison]:
-    """Compares each system with the first, by each measure.
-
-    Args:
-        values: topics as rows, pairs of measure and system as columns, as `exchange.by_topic` returns them.
-        test: "randomisation" or "student".
-    """
-    check_test(test)
     baseline = values.columns[0][1]
     pairs = [(measure, system) for measure, system in values.columns if system != baseline]
     if not pairs:
@@ -209,52 +176,27 @@ def compare(values: pandas.DataFrame, test: str = "randomisation") -> list[Syste
     ours = values[[(measure, baseline) for measure, _ in pairs]].to_numpy()  # [T, P]
     theirs = values[pairs].to_numpy()  # [T, P]
     p_values = TESTS[test](theirs - ours).tolist()
-    low, high = bootstrap_intervals(theirs - ours).tolist()
-    rows = [_compared(*columns) for columns in zip(pairs, ours.T, theirs.T, p_values, low, high, strict=True)]
-    corrected = {
-        measure: iter(holm([row.p for row in rows if row.measure == measure])) for measure in {m for m, _ in pairs}
-    }
+    low, high = estimate_intervals(theirs - ours).tolist()
+    rows = []
+    columns = zip(pairs, ours.T, theirs.T, p_values, low, high, strict=True)
+    for (measure, system), mine, other, p, of_low, of_high in columns:
+        differences = other - mine
+        row = SystemComparison(
+            *(system, measure, mean(mine), mean(other), mean(differences), p, p),
+            *(int((differences > 0).sum()), int((differences == 0).sum()), int((differences < 0).sum())),
+            *(of_low, of_high, *compute_correlations(other, mine)),
+            baseline_system=baseline,
+            test=test,
+        )
+        rows.append(row)
+    p_values_of = {measure: [row.p for row in rows if row.measure == measure] for measure, _ in pairs}
+    corrected = {measure: iter(apply_holm(values)) for measure, values in p_values_of.items()}
     rows = [row._replace(p_corrected=next(corrected[row.measure])) for row in rows]
-    return [row._replace(significant=row.p_corrected < LEVEL, baseline_system=baseline, test=test) for row in rows]
-
-
-def _compared(
-    pair: tuple[str, str], baseline: np.ndarray, values: np.ndarray, p: float, low: float, high: float
-) -> SystemComparison:
-    """A system (measure, name) and the baseline, values [T] each, without the correction for several systems."""
-    differences = values - baseline
-    kendall, pearson = correlations(values, baseline)
-    return SystemComparison(
-        system=pair[1],
-        measure=pair[0],
-        baseline=mean(baseline),
-        value=mean(values),
-        difference=mean(differences),
-        p=p,
-        p_corrected=p,
-        better=int((differences > 0).sum()),
-        equal=int((differences == 0).sum()),
-        worse=int((differences < 0).sum()),
-        low=low,
-        high=high,
-        kendall=kendall,
-        pearson=pearson,
-    )
+    return [row._replace(significant=row.p_corrected < LEVEL) for row in rows]
 
 
 def compare_runs(measured: Sequence[Sequence[Measurement]], test: str = "randomisation") -> list[SystemComparison]:
-    """Compares each run with the first, by each measure.
-
-    Args:
-        measured: the measurements of each run, as `evaluate` returns them; the first run is the baseline.
-        test: "randomisation" or "student".
-
-    Raises:
-        UsageError: the runs answer different datasets, were measured with different orders of equal scores, or two
-            have one name.
-        DataError: a run was measured on other topics.
-        UnknownName: no such test.
-    """
+    """Compares each run with the first, by each measure."""
     if len({rows[0].ties for rows in measured}) > 1:
         raise UsageError("the runs are measured with different orders of equal scores; measure all with one")
     if len(datasets := {rows[0].dataset for rows in measured}) > 1:
@@ -262,11 +204,11 @@ def compare_runs(measured: Sequence[Sequence[Measurement]], test: str = "randomi
     names = [rows[0].run for rows in measured]
     if len(set(names)) < len(names):
         raise UsageError(f"two systems of one name ({', '.join(names)}); name each differently")
-    values = by_topic(row for rows in measured for row in rows)
+    values = make_topic_frame(row for rows in measured for row in rows)
     return [row._replace(ties=measured[0][0].ties) for row in compare(values, test)]
 
 
-def differing(
+def find_differing(
     cards: Sequence[RunCard], measured: Sequence[Sequence[Measurement]], test: str
 ) -> dict[tuple[str, str], tuple[str, ...]]:
     """The measures by which each run, given by its path and dataset, differs from the first system on that dataset.

@@ -10,14 +10,14 @@ lines have the order of the index; `trec_eval` for runs of other systems, whose 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from lexvl_anserini.ground.errors import DataError, UnknownName
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.runs.columns import Hits, distinct, hits_of
+from lexvl_anserini.runs.columns import Hits, build_text_array, distinct, fingerprints, read_hits
 
 log = logging.getLogger(__name__)
 
@@ -35,33 +35,33 @@ class Preference(NamedTuple):
     largest_id: bool = False
 
 
-def by_rank(hits: Hits) -> Preference:
+def rank_by_run(hits: Hits) -> Preference:
     """The ranks of a topic if they agree with its scores, else the scores."""
-    contradict = np.isin(np.arange(len(hits.query_ids)), contradicting(hits))
+    contradict = np.isin(np.arange(len(hits.query_ids)), find_contradicting(hits))
     return Preference(np.where(contradict[hits.topics()], hits.scores, -hits.ranks.astype(np.float64)))
 
 
-def contradicting(hits: Hits) -> list[int]:
+def find_contradicting(hits: Hits) -> list[int]:
     """The topics (places in `query_ids`) whose ranks are not distinct, or with a score that increases with the rank."""
     ranks, scores, topics = hits.ranks, hits.scores, hits.topics()
     falling = (ranks[1:] > ranks[:-1]) & (scores[1:] <= scores[:-1])
     suspects = np.unique(topics[1:][~falling & (topics[1:] == topics[:-1])])
-    return [t for t in suspects.tolist() if not _agree(ranks[(at := slice(*hits.starts[t : t + 2]))], scores[at])]
+    return [t for t in suspects.tolist() if not _check_order(ranks[(at := slice(*hits.starts[t : t + 2]))], scores[at])]
 
 
-def _agree(ranks: np.ndarray, scores: np.ndarray) -> bool:
+def _check_order(ranks: np.ndarray, scores: np.ndarray) -> bool:
     order = np.argsort(ranks)
     ranks, scores = ranks[order], scores[order]
     return bool((ranks[1:] > ranks[:-1]).all() and (scores[1:] <= scores[:-1]).all())
 
 
-def as_trec_eval(hits: Hits) -> Preference:
+def rank_as_trec_eval(hits: Hits) -> Preference:
     """Scores as trec_eval stores them: float32, infinite above its largest number."""
     with np.errstate(over="ignore"):
         return Preference(hits.scores.astype(np.float32), largest_id=True)
 
 
-TIES: dict[str, Callable[[Hits], Preference]] = {"rank": by_rank, "trec_eval": as_trec_eval}
+TIES: dict[str, Callable[[Hits], Preference]] = {"rank": rank_by_run, "trec_eval": rank_as_trec_eval}
 
 # What each rule does with documents of equal scores, for tables.
 ABOUT = {"rank": "equal scores in the order of the run's ranks", "trec_eval": "equal scores by doc id, descending"}
@@ -73,14 +73,8 @@ def check_ties(ties: str) -> None:
         raise UnknownName("order of ties", ties, TIES)
 
 
-def places(hits: Hits, preference: Preference, lines: np.ndarray) -> np.ndarray:
-    """How many documents of its topic come before each of some lines: int [m], from 0 on.
-
-    Args:
-        hits: of whole topics.
-        preference: of all their lines.
-        lines: m of them.
-    """
+def find_places(hits: Hits, preference: Preference, lines: np.ndarray) -> np.ndarray:
+    """How many documents of its topic come before each of some lines: int [m], from 0 on."""
     if not len(lines):
         return np.zeros(0, np.int64)
     values, topics = preference.values, hits.topics()
@@ -97,7 +91,7 @@ def places(hits: Hits, preference: Preference, lines: np.ndarray) -> np.ndarray:
     sizes = np.diff(firsts, append=len(values))
     for group in np.unique(groups[sizes[groups] > 1]).tolist():
         equal = order[firsts[group] : firsts[group] + sizes[group]]
-        ids = hits.ids_of(equal)
+        ids = hits.read_ids(equal)
         by_id = sorted(range(len(ids)), key=ids.__getitem__, reverse=preference.largest_id)
         place = dict(zip(equal[by_id].tolist(), range(len(ids)), strict=True))
         members = np.flatnonzero(groups == group)
@@ -115,22 +109,18 @@ def some(items: Sequence[str]) -> str:
     return ", ".join(map(repr, items[:SHOWN])) + more
 
 
-def checked_hits(run: Iterable[ScoredDoc], name: str) -> Hits:
-    """A run as columns.
-
-    Raises:
-        DataError: the run is empty, lists a document twice for a topic, or has a score that is not a number.
-    """
-    hits = hits_of(run)
+def check_hits(run: Iterable[ScoredDoc], name: str) -> Hits:
+    """A run as columns."""
+    hits = read_hits(run)
     if not hits.query_ids:
         raise DataError(f"{name}: the run is empty")
-    if problems := list(_problems(hits)):
+    if problems := list(_find_problems(hits)):
         more = f" (and {len(problems) - SHOWN} more)" if len(problems) > SHOWN else ""
         raise DataError(f"{name}: " + "; ".join(problems[:SHOWN]) + more)
     return hits
 
 
-def _problems(hits: Hits) -> Iterator[str]:
+def _find_problems(hits: Hits) -> Iterator[str]:
     """The errors among hits: documents listed twice in a topic, scores that are not numbers."""
     if distinct(hits.prints) and not np.isnan(hits.scores).any():
         return
@@ -143,33 +133,19 @@ def _problems(hits: Hits) -> Iterator[str]:
         seen.add((topic, doc_id))
 
 
-def strict_order(
+def sort_strictly(
     run: Iterable[ScoredDoc], ties: str = "rank", remove_query: bool = False, name: str = "run"
 ) -> dict[str, list[str]]:
-    """A run as doc_ids per topic, best first.
-
-    Args:
-        run: in any order, topics interleaved or not.
-        ties: "rank" or "trec_eval", see above.
-        remove_query: drops the document whose doc_id is the query_id (before any cut).
-        name: of the run, for messages.
-    """
+    """A run as doc_ids per topic, best first."""
     check_ties(ties)
-    hits = checked_hits(run, name)
+    hits = check_hits(run, name)
     if ties == "rank":
-        report_ranks([hits.query_ids[t] for t in contradicting(hits)], len(hits.query_ids), name)
+        report_ranks([hits.query_ids[t] for t in find_contradicting(hits)], len(hits.query_ids), name)
+    best_first = hits.read_ids(
+        np.lexsort((find_places(hits, TIES[ties](hits), np.arange(len(hits.ranks))), hits.topics()))
+    )
     return {
-        query_id: [doc_id for doc_id in ids if not (remove_query and doc_id == query_id)]
-        for query_id, ids in in_order(hits, TIES[ties](hits)).items()
-    }
-
-
-def in_order(hits: Hits, preference: Preference) -> dict[str, list[str]]:
-    """The doc_ids of each topic, best first."""
-    lines = np.arange(len(hits.ranks))
-    best_first = hits.ids_of(np.lexsort((places(hits, preference, lines), hits.topics())))
-    return {
-        query_id: best_first[start:stop]
+        query_id: [doc_id for doc_id in best_first[start:stop] if not (remove_query and doc_id == query_id)]
         for query_id, start, stop in zip(hits.query_ids, hits.starts, hits.starts[1:], strict=False)
     }
 
@@ -179,3 +155,101 @@ def report_ranks(topics: Sequence[str], of: int, name: str) -> None:
     if topics:
         where = f"{len(topics)} of {of} topics ({some(topics)})"
         log.warning("%s: ranks contradict scores in %s; ordered by score, then doc_id, there", name, where)
+
+
+class Relevant(NamedTuple):
+    """The relevant documents of judged topics, R of them; those of a topic are together, by descending relevance.
+
+    Attributes:
+        topics: query ids of all T judged topics, each with its number
+        starts: [T + 1]: topic t has the documents from starts[t] to starts[t + 1]
+        numbers: per topic the number of each document, from 0 to R - 1
+    """
+
+    topics: dict[str, int]
+    starts: np.ndarray
+    relevance: np.ndarray
+    numbers: list[dict[str, int]]
+
+    def split_topics(self, documents: np.ndarray) -> np.ndarray:
+        """The number of the topic of each document, given by its number."""
+        return np.searchsorted(self.starts, documents, side="right") - 1
+
+
+class Found(NamedTuple):
+    """The relevant documents of a run, M of them.
+
+    Attributes:
+        query_ids: all topics of the run, and `contradicting` those whose ranks contradict their scores
+        hits: [T]: hits of each judged topic
+        documents: [M]: numbers among the relevant ones
+        places: per rule of ties, how many hits come before each: [M]
+    """
+
+    query_ids: list[str]
+    contradicting: list[str]
+    hits: np.ndarray
+    documents: np.ndarray
+    places: Mapping[str, np.ndarray]
+
+
+def collect_relevant(judged: Mapping[str, Mapping[str, int]]) -> Relevant:
+    """The documents of relevance 1 and more, from relevance per document per topic."""
+    best = [
+        sorted(((relevance, doc_id) for doc_id, relevance in documents.items() if relevance > 0), key=lambda r: -r[0])
+        for documents in judged.values()
+    ]
+    starts = np.cumsum([0, *map(len, best)])
+    return Relevant(
+        topics={topic: number for number, topic in enumerate(judged)},
+        starts=starts,
+        relevance=np.array([relevance for documents in best for relevance, _ in documents], np.float64),
+        numbers=[
+            {doc_id: number for number, (_, doc_id) in enumerate(documents, start)}
+            for documents, start in zip(best, starts.tolist(), strict=False)
+        ],
+    )
+
+
+def find(parts: Iterable[Hits], relevant: Relevant, remove_query: bool = False) -> Found:
+    """Looks for relevant documents among the hits of a run."""
+    query_ids, contradict, of_topic = list[str](), list[str](), np.zeros(len(relevant.topics), np.int64)
+    documents, placed = [np.zeros(0, np.int64)], {rule: [np.zeros(0, np.int64)] for rule in TIES}
+    for hits in parts:
+        query_ids += hits.query_ids
+        contradict += [hits.query_ids[topic] for topic in find_contradicting(hits)]
+        topics, judged = hits.topics(), np.array([relevant.topics.get(topic, -1) for topic in hits.query_ids])
+        own = hits.select_queries() if remove_query else np.zeros(0, np.int64)
+        lengths = np.diff(hits.starts) - np.bincount(topics[own], minlength=len(judged))
+        of_topic[judged[judged >= 0]] = lengths[judged >= 0]
+        lines, numbers = _find_relevant_lines(hits, relevant, judged)
+        others = ~np.isin(lines, own)
+        lines = lines[others]
+        documents.append(numbers[others])
+        for rule, preference_of in TIES.items():
+            preference = preference_of(hits)
+            before, own_place = find_places(hits, preference, lines), np.full(len(judged), len(topics))
+            own_place[topics[own]] = find_places(hits, preference, own)
+            placed[rule].append(before - (own_place[topics[lines]] < before))
+    return Found(
+        query_ids, contradict, of_topic, np.concatenate(documents), {r: np.concatenate(p) for r, p in placed.items()}
+    )
+
+
+def _find_relevant_lines(hits: Hits, relevant: Relevant, judged: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The lines with relevant documents, and the numbers of these: both [m]."""
+    nothing = np.zeros(0, np.int64)
+    numbers = [relevant.numbers[number] if number >= 0 else {} for number in judged.tolist()]
+    texts = build_text_array([doc_id for topic in numbers for doc_id in topic])
+    prints = np.sort(fingerprints(texts, np.repeat(np.arange(len(numbers)), list(map(len, numbers)))))
+    if not len(prints):
+        return nothing, nothing
+    nearest = prints[np.minimum(np.searchsorted(prints, hits.prints), len(prints) - 1)]
+    lines = np.flatnonzero(nearest == hits.prints)
+    # Another document may have the same print.
+    documents_of_pairs = [
+        numbers[topic].get(doc_id, -1)
+        for topic, doc_id in zip(hits.topics()[lines].tolist(), hits.read_ids(lines), strict=True)
+    ]
+    documents = np.array(documents_of_pairs, np.int64)
+    return lines[documents >= 0], documents[documents >= 0]

@@ -6,23 +6,22 @@ Maps draw on the images which regions have the terms of their scores.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.manifest import CorpusRef, Manifest
+from lexvl_anserini.ground.manifest import CorpusRef, Manifest, read_run_manifest
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
-from lexvl_anserini.ground.run_manifest import read_run_manifest
-from lexvl_anserini.queries.query_source import typed_topic
+from lexvl_anserini.queries.query_source import build_typed_topic
 from lexvl_anserini.runs.order import RankedList
-from lexvl_anserini.runs.trec import in_rank_order, read_run
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.shared_terms import Explanation, encoded, explain, warn_of_other_scores, with_cuts
+from lexvl_anserini.runs.trec import read_run, sort_by_rank
+from lexvl_anserini.searching.searcher import Index, Searcher
+from lexvl_anserini.searching.shared_terms import Explanation, cut_like_run, encode_topic, warn_about_scores
 
-from ..measures.inputs import describe_run
+from ..measures.inputs import complete_reference, describe_run
 from .strips import IMAGE, Cell, Item, Strip
 
 if TYPE_CHECKING:
@@ -33,23 +32,14 @@ if TYPE_CHECKING:
 OWN_TERMS = 6
 
 
-def answered_corpus(run_path: Path, about: Manifest, data_dir: str | None) -> CorpusRef:
+def resolve_corpus(run_path: Path, about: Manifest, data_dir: str | None) -> CorpusRef:
     """The dataset that a run answers: by the run's manifest, completed by the index's."""
     known, indexed = describe_run(run_path).corpus, about.corpus.ref
-    for of_run, of_index in (
-        (known.direction, indexed.direction),
-        (known.name, indexed.name),
-        (known.split, indexed.split),
-    ):
+    for field in ("direction", "name", "split"):
+        of_run, of_index = getattr(known, field), getattr(indexed, field)
         if known.name and of_run and of_index and of_run != of_index:
             raise UsageError(f"{run_path}: a run over {of_run}, but the index is of {of_index}; name its own index")
-    return CorpusRef(
-        name=known.name or indexed.name,
-        split=known.split or indexed.split,
-        data_dir=data_dir or known.data_dir or indexed.data_dir,
-        escape_ids=known.escape_ids or indexed.escape_ids,
-        direction=known.direction or indexed.direction,
-    )
+    return complete_reference(known.at(data_dir), indexed)
 
 
 def sample_queries(run_path: Path, count: int) -> list[str]:
@@ -61,23 +51,16 @@ def sample_queries(run_path: Path, count: int) -> list[str]:
     return [answered[(2 * number + 1) * len(answered) // (2 * count)] for number in range(count)]
 
 
-def hits_of(run_path: Path, query_ids: Sequence[str]) -> dict[str, RankedList]:
+def read_hits(run_path: Path, query_ids: Sequence[str]) -> dict[str, RankedList]:
     """The documents of some topics in a run, best first; an empty list for a topic without hits."""
     hits: dict[str, list[ScoredDoc]] = {query_id: [] for query_id in query_ids}
     for document in read_run(run_path):
         if document.query_id in hits:
             hits[document.query_id].append(document)
-    return {query_id: in_rank_order(documents) for query_id, documents in hits.items()}
+    return {query_id: sort_by_rank(documents) for query_id, documents in hits.items()}
 
 
-def first_relevant(listed: Sequence[ScoredDoc], relevant: Collection[str]) -> str:
-    """The rank of the first relevant document among a topic's hits, as a note."""
-    ranks = (rank for rank, scored in enumerate(listed, start=1) if scored.doc_id in relevant)
-    rank = next(ranks, None)
-    return f"relevant at rank {rank}" if rank else f"not among {len(listed)} hits"
-
-
-def item_of(record: Document | Topic) -> Item:
+def make_item(record: Document | Topic) -> Item:
     """A document or topic as it is shown: images under the names of their files."""
     from lexvl_anserini.data.pictures.images import open_image
 
@@ -94,16 +77,9 @@ def own_terms(model: Encoder, documents: Sequence[Document]) -> dict[str, list[s
     return {d.doc_id: [term for term, _ in own] for d, own in zip(documents, terms, strict=True)}
 
 
-def documents_of(dataset: Dataset, doc_ids: Collection[str]) -> dict[str, Document]:
+def find_documents(dataset: Dataset, doc_ids: Collection[str]) -> dict[str, Document]:
     """Those of the documents that the dataset contains, by id."""
     return {document.doc_id: document for document in dataset.documents() if document.doc_id in doc_ids}
-
-
-def cell_of(
-    document: Document, why: Explanation, score: float, relevant: bool, own: Mapping[str, Sequence[str]]
-) -> Cell:
-    """A hit with the terms of its score."""
-    return Cell(item_of(document), score, relevant, why.terms, own[document.doc_id])
 
 
 class TypedAnswer(NamedTuple):
@@ -114,34 +90,37 @@ class TypedAnswer(NamedTuple):
     note: str = ""
 
 
-def strips_of_queries(dataset: Dataset, index: Index, model: Encoder, texts: Sequence[str], hits: int) -> list[Strip]:
+def make_query_strips(dataset: Dataset, index: Index, model: Encoder, texts: Sequence[str], hits: int) -> list[Strip]:
     """Typed queries with their first hits, none of which is known to be relevant."""
-    queries = [encoded(typed_topic(text, None), model, index.manifest) for text in texts]
-    answers = [TypedAnswer(text, explain(index, query, None, hits)) for text, query in zip(texts, queries, strict=True)]
-    return strips_of_answers(dataset, index, model, answers)
+    with Searcher(index, model) as searcher:
+        answers = [TypedAnswer(text, searcher.explain(build_typed_topic(text, None), hits=hits)) for text in texts]
+    return make_answer_strips(dataset, index, model, answers)
 
 
-def strips_of_answers(dataset: Dataset, index: Index, model: Encoder, answers: Sequence[TypedAnswer]) -> list[Strip]:
+def make_answer_strips(dataset: Dataset, index: Index, model: Encoder, answers: Sequence[TypedAnswer]) -> list[Strip]:
     """Typed queries with the hits that are known already."""
     doc_ids = {why.doc_id for answer in answers for why in answer.hits}
-    documents = documents_of(dataset, doc_ids)
+    documents = find_documents(dataset, doc_ids)
     if missing := sorted(doc_ids - documents.keys()):
         raise DataError(f"{index.path}: {missing[0]!r} is no longer in {dataset.name}; encode and index it again")
     own = own_terms(model, list(documents.values()))
     return [
-        Strip(Item(note, None, text), tuple(cell_of(documents[w.doc_id], w, w.score, False, own) for w in listed))
+        Strip(
+            Item(note, None, text),
+            tuple(Cell(make_item(documents[w.doc_id]), w.score, False, w.terms, own[w.doc_id]) for w in listed),
+        )
         for text, listed, note in answers
     ]
 
 
-def strips_of_run(
+def make_run_strips(
     dataset: Dataset, index: Index, model: Encoder, run_path: Path, query_ids: Sequence[str], hits: int
 ) -> list[Strip]:
     """Topics of a run with their first hits there, and the terms of their scores."""
-    lists = hits_of(run_path, query_ids)
+    lists = read_hits(run_path, query_ids)
     topics = {topic.query_id: topic for topic in dataset.topics() if topic.query_id in lists}
     doc_ids = {scored.doc_id for listed in lists.values() for scored in listed[:hits]}
-    documents = documents_of(dataset, doc_ids)
+    documents = find_documents(dataset, doc_ids)
     if missing := sorted((lists.keys() - topics.keys()) | (doc_ids - documents.keys())):
         raise DataError(f"{run_path}: {missing[0]!r} is not in {dataset.name}/{dataset.split}; another dataset's run?")
     relevant: dict[str, set[str]] = defaultdict(set)
@@ -151,16 +130,19 @@ def strips_of_run(
     own = own_terms(model, list(documents.values()))
     of_run = read_run_manifest(run_path)
     strips = []
-    for query_id, every in lists.items():
-        listed = every[:hits]
-        query = with_cuts(encoded(topics[query_id], model, index.manifest), of_run)
-        explanations = explain(index, query, [scored.doc_id for scored in listed])
-        warn_of_other_scores(run_path, {scored.doc_id: scored.score for scored in listed}, explanations)
-        cells = (
-            cell_of(documents[scored.doc_id], explanation, scored.score, scored.doc_id in relevant[query_id], own)
-            for scored, explanation in zip(listed, explanations, strict=True)
-        )
-        strips.append(Strip(item_of(topics[query_id]), tuple(cells), first_relevant(every, relevant[query_id])))
+    with Searcher(index, model) as searcher:
+        for query_id, every in lists.items():
+            listed = every[:hits]
+            query = cut_like_run(encode_topic(topics[query_id], model, index.manifest), of_run)
+            explanations = searcher.explain(query, [scored.doc_id for scored in listed])
+            warn_about_scores(run_path, {scored.doc_id: scored.score for scored in listed}, explanations)
+            cells = (
+                Cell(make_item(documents[doc_id]), score, doc_id in relevant[query_id], why.terms, own[doc_id])
+                for (_, doc_id, _, score), why in zip(listed, explanations, strict=True)
+            )
+            ranks = (rank for rank, scored in enumerate(every, start=1) if scored.doc_id in relevant[query_id])
+            first = next((f"relevant at rank {rank}" for rank in ranks), f"not among {len(every)} hits")
+            strips.append(Strip(make_item(topics[query_id]), tuple(cells), first))
     return strips
 
 
@@ -169,12 +151,7 @@ SIDE = 2 * IMAGE
 
 
 def with_maps(strips: Sequence[Strip], model: Encoder) -> list[Strip]:
-    """Strips whose hits are in colour where the terms that they share with the query are, and pale elsewhere.
-
-    Args:
-        strips: queries and their hits.
-        model: the encoder of the hits.
-    """
+    """Strips whose hits are in colour where the terms that they share with the query are, and pale elsewhere."""
     from lexvl_anserini.encoders.parts.images.grounding import image_side
 
     tower = image_side(model)
@@ -185,12 +162,12 @@ def with_maps(strips: Sequence[Strip], model: Encoder) -> list[Strip]:
 
 def with_map(cell: Cell, tower: ImageTower) -> Cell:
     """A hit with the map of its shared terms; a hit that shares none is pale."""
-    from lexvl_anserini.encoders.parts.images.grounding import contributions, overlay
+    from lexvl_anserini.encoders.parts.images.grounding import compute_contributions, overlay
 
     if cell.item.image is None:
         return cell
     weights = {term.term: term.weight for term in cell.terms}
-    grid = contributions(tower, cell.item.image, weights) if weights else np.zeros((1, 1))
+    grid = compute_contributions(tower, cell.item.image, weights) if weights else np.zeros((1, 1))
     small = cell.item.image.copy()
     small.thumbnail((SIDE, SIDE))
     return cell._replace(item=cell.item._replace(image=overlay(small, tower.pixels.region(small.size), grid)))

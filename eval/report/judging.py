@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -35,11 +34,7 @@ class JudgedTerm(NamedTuple):
 
 
 class JudgedWord(NamedTuple):
-    """One word of a set: the model's terms, or words of a caption, in their order there and without a weight.
-
-    set   A or B: the place of the set in the question of preference
-    side  model or caption
-    """
+    """One word of a set: A or B, the model's terms or words of a caption, which have no weight."""
 
     document: str
     set: str
@@ -61,19 +56,15 @@ class PreferenceQuestion(NamedTuple):
     better: str = ""
 
 
-def terms_to_judge(documents: Iterable[tuple[str, Sequence[DocumentTerm]]]) -> list[JudgedTerm]:
+def list_judged_terms(documents: Iterable[tuple[str, Sequence[DocumentTerm]]]) -> list[JudgedTerm]:
     """The first terms of some documents, for people to judge."""
     return [JudgedTerm(*term) for _, terms in documents for term in terms]
 
 
-def words_to_judge(
+def list_judged_words(
     documents: Iterable[tuple[str, Sequence[DocumentTerm]]], captions: Mapping[str, Sequence[str]]
 ) -> tuple[list[JudgedWord], list[PreferenceQuestion]]:
-    """The first terms of some documents beside the first words of their captions, and the questions of preference.
-
-    Raises:
-        DataError: a document has no caption, or one of the two sets has no word.
-    """
+    """The first terms of some documents beside the first words of their captions, and the questions of preference."""
     words: list[JudgedWord] = []
     preferences = []
     for document, terms in documents:
@@ -90,8 +81,3 @@ def words_to_judge(
             words += [JudgedWord(document, name, side, rank, *word) for rank, word in enumerate(sets[side], start=1)]
         preferences.append(PreferenceQuestion(document, *(", ".join(word for word, _ in sets[side]) for side in order)))
     return words, preferences
-
-
-def preferences_path(path: Path) -> Path:
-    """The file of the questions beside that of the words: `labels.preferences.csv`."""
-    return path.with_name(f"{path.stem}.preferences{path.suffix}")

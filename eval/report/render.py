@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from itertools import groupby
+from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
 
 import orjson
@@ -43,12 +45,10 @@ class FieldColumn(NamedTuple):
 
 
 # How a field is shown; PLAIN is a text that is aligned as a number.
-PLAIN, COUNT, ONE_DECIMAL, TWO_DECIMALS, FOUR_DECIMALS = (
-    text.format for text in ("{}", "{:,}", "{:.1f}", "{:.2f}", "{:.4f}")
-)
+PLAIN, COUNT, TWO_DECIMALS, FOUR_DECIMALS = (text.format for text in ("{}", "{:,}", "{:.2f}", "{:.4f}"))
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """A share in percent, one decimal."""
     return f"{100 * share:.1f}"
 
@@ -57,10 +57,10 @@ def percent(share: float) -> str:
 class Table:
     """Columns and rows of as many cells.
 
-    best         the (row, column) of the cells to emphasise
-    ties         the rule of `ties.TIES` that all measures of the table were computed by; empty if there are none
-    marked       the (row, column) of the cells with a star
-    about_marks  what the star means; empty if there is none
+    Attributes:
+        best: the (row, column) of the cells to emphasise
+        ties: the rule of `ties.TIES` that all measures of the table were computed by; empty if there are none
+        marked: the (row, column) of the cells with a star, whose meaning is `about_marks`
     """
 
     columns: tuple[Column, ...]
@@ -71,7 +71,7 @@ class Table:
     about_marks: str = ""
 
     @classmethod
-    def of_fields(cls, rows: Iterable[Any], fields: Sequence[FieldColumn], **facts: Any) -> Table:
+    def make_columns(cls, rows: Iterable[Any], fields: Sequence[FieldColumn], **facts: Any) -> Table:
         """One row per record, one column per field; `facts` are the table's other fields."""
         columns = tuple(Column(column.heading, number=column.shown is not str) for column in fields)
         values = [attrgetter(column.field) if isinstance(column.field, str) else column.field for column in fields]
@@ -85,12 +85,7 @@ class Table:
         return [*filter(None, [self.about_marks, ties])]
 
     def shown(self, bold: str = "{}", star: str = "*", no_star: str = "") -> list[list[str]]:
-        """The rows with the best cells in bold, and a star after marked ones.
-
-        Args:
-            bold: a format of the text.
-            star: follows marked cells, and `no_star` the other ones of a column that has any.
-        """
+        """The rows with the best cells in bold, and a star after marked ones."""
         starred = {c for _, c in self.marked}
         return [
             [
@@ -106,9 +101,9 @@ def to_text(table: Table) -> str:
     """Aligned columns; groups are a line above the headings, centred above their columns."""
     rows = table.shown(no_star=" ")
     widths = [max(map(len, [column.heading, *(row[c] for row in rows)])) for c, column in enumerate(table.columns)]
-    spans = _spans(table.columns)
+    spans = _group_columns(table.columns)
     for group, start, stop in spans:
-        widths[stop - 1] += max(0, len(group) - _room(widths[start:stop]))
+        widths[stop - 1] += max(0, len(group) - _measure_room(widths[start:stop]))
 
     def line(cells: Sequence[str]) -> str:
         aligned = (
@@ -117,7 +112,7 @@ def to_text(table: Table) -> str:
         )
         return GAP.join(aligned).rstrip()
 
-    groups = GAP.join(group.center(_room(widths[start:stop])) for group, start, stop in spans).rstrip()
+    groups = GAP.join(group.center(_measure_room(widths[start:stop])) for group, start, stop in spans).rstrip()
     lines = [line([column.heading for column in table.columns]), *map(line, rows)]
     return "\n".join(filter(None, [groups, *lines, *table.notes])) + "\n"
 
@@ -139,13 +134,13 @@ def to_latex(table: Table) -> str:
     r"""A `tabular` for booktabs; the best of each measure is bold."""
     spec = "".join("r" if column.number else "l" for column in table.columns)
     lines = [rf"\begin{{tabular}}{{{spec}}}", r"\toprule"]
-    spans = _spans(table.columns)
+    spans = _group_columns(table.columns)
     if any(group for group, _, _ in spans):
-        groups = [rf"\multicolumn{{{stop - start}}}{{c}}{{{_escaped(group)}}}" for group, start, stop in spans]
+        groups = [rf"\multicolumn{{{stop - start}}}{{c}}{{{_replace_signs(group)}}}" for group, start, stop in spans]
         lines.append(" & ".join(groups) + r" \\")
         lines += [rf"\cmidrule(lr){{{start + 1}-{stop}}}" for group, start, stop in spans if group]
-    lines += [" & ".join(_escaped(column.heading) for column in table.columns) + r" \\", r"\midrule"]
-    escaped = replace(table, rows=tuple(tuple(map(_escaped, row)) for row in table.rows))
+    lines += [" & ".join(_replace_signs(column.heading) for column in table.columns) + r" \\", r"\midrule"]
+    escaped = replace(table, rows=tuple(tuple(map(_replace_signs, row)) for row in table.rows))
     lines += [" & ".join(row) + r" \\" for row in escaped.shown(r"\textbf{{{}}}", "$^{*}$")]
     lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in table.notes)]
     return "\n".join(lines) + "\n"
@@ -153,12 +148,9 @@ def to_latex(table: Table) -> str:
 
 def to_csv(table: Table) -> str:
     """Comma-separated values with one line of headings; the rule of equal scores is the last column."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     last = (("ties",), (table.ties,)) if table.ties else ((), ())
-    writer.writerow([*(f"{column.group} {column.heading}".strip() for column in table.columns), *last[0]])
-    writer.writerows((*row, *last[1]) for row in table.rows)
-    return out.getvalue()
+    head = (*(f"{column.group} {column.heading}".strip() for column in table.columns), *last[0])
+    return _write_csv(head, ((*row, *last[1]) for row in table.rows))
 
 
 TABLE_FORMATS: dict[str, Callable[[Table], str]] = {
@@ -183,22 +175,12 @@ _SIGNS = {
 _LATEX = str.maketrans(
     {
         **{c: f"\\{c}" for c in "&%$#_{}"},
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "|": r"\textbar{}",
-        '"': "''",
-        "[": "{[}",
-        "]": "{]}",
-        "*": "$^{*}$",
-        "\N{MINUS SIGN}": "$-$",
-        MISSING: "--",
-        "\N{EM DASH}": "---",
+        "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
+        ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''", "[": "{[}", "]": "{]}", "*": "$^{*}$",
+        "\N{MINUS SIGN}": "$-$", MISSING: "--", "\N{EM DASH}": "---",
         **{sign: f"$\\{name}$" for sign, name in _SIGNS.items()},
     }
-)
+)  # fmt: skip
 
 # A minus sign of a number, not a hyphen.
 _MINUS = re.compile(r"(?<![^\s(])-(?=[0-9.])")
@@ -206,7 +188,8 @@ _MINUS = re.compile(r"(?<![^\s(])-(?=[0-9.])")
 
 def to_json(value: Any) -> str:
     """Mappings, sequences and records (as objects of their fields) as indented JSON."""
-    return orjson.dumps(value, default=_fields, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode() + "\n"
+    options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
+    return orjson.dumps(value, default=methodcaller("_asdict"), option=options).decode()
 
 
 def render(table: Table, value: Any, output_format: str) -> str:
@@ -214,12 +197,19 @@ def render(table: Table, value: Any, output_format: str) -> str:
     return to_json(value) if output_format == "json" else TABLE_FORMATS[output_format](table)
 
 
-def csv_rows(rows: Sequence[NamedTuple]) -> str:
+def print_records(rows: Sequence[Any], fields: Sequence[FieldColumn], output_format: str) -> None:
+    """Prints one row per record, one column per field; JSON has the records."""
+    sys.stdout.write(render(Table.make_columns(rows, fields), rows, output_format))
+
+
+def format_csv(rows: Sequence[NamedTuple]) -> str:
     """Records as comma-separated values, headed by the names of their fields; NaN is an empty cell."""
+    return _write_csv(rows[0]._fields, (["" if value != value else value for value in row] for row in rows))
+
+
+def _write_csv(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(rows[0]._fields)
-    writer.writerows(["" if value != value else value for value in row] for row in rows)
+    csv.writer(out, lineterminator="\n").writerows([head, *rows])
     return out.getvalue()
 
 
@@ -229,27 +219,19 @@ def check_format(name: str, known: Iterable[str] = FORMATS) -> None:
         raise UnknownName("format", name, known)
 
 
-def _fields(record: Any) -> dict[str, Any]:
-    """A NamedTuple's fields, for orjson."""
-    fields: dict[str, Any] = record._asdict()
-    return fields
-
-
-def _spans(columns: Sequence[Column]) -> list[tuple[str, int, int]]:
+def _group_columns(columns: Sequence[Column]) -> list[tuple[str, int, int]]:
     """Adjacent columns of one group: (group, first, one past the last)."""
-    spans: list[tuple[str, int, int]] = []
-    for c, column in enumerate(columns):
-        if spans and spans[-1][0] == column.group:
-            spans[-1] = (column.group, spans[-1][1], c + 1)
-        else:
-            spans.append((column.group, c, c + 1))
+    spans = []
+    for group, places in groupby(range(len(columns)), key=lambda c: columns[c].group):
+        first, *others = places
+        spans.append((group, first, first + 1 + len(others)))
     return spans
 
 
-def _room(widths: Sequence[int]) -> int:
+def _measure_room(widths: Sequence[int]) -> int:
     """The width of columns and of the gaps between them."""
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
-def _escaped(text: str) -> str:
+def _replace_signs(text: str) -> str:
     return _MINUS.sub("\N{MINUS SIGN}", text).translate(_LATEX)

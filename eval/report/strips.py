@@ -51,7 +51,7 @@ NO_HIT = "no hit in the run"
 # A sheet of drawings looks the same with this number of colours and takes a third of the bytes. The choice must give
 # rare colours the same weight as common ones (a small purple kite may be the answer); passes then improve the choice.
 COLOURS, PASSES = 256, 5
-# A sheet with more colours has photos, whose shades a palette would turn into steps. Drawings have some 10,000.
+# A sheet with more colours has no drawings: a palette would turn its shades into steps. Drawings have some 10,000.
 MOST_COLOURS = 1 << 15
 
 # Font sizes.
@@ -68,12 +68,7 @@ class Item(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One hit.
-
-    terms  shared with the query, largest product first
-    own    its own terms, heaviest first
-    note   what is written in their place, for example words of its text
-    """
+    """One hit: its terms shared with the query, and its own terms or, in their place, a note."""
 
     item: Item
     score: float
@@ -84,10 +79,7 @@ class Cell(NamedTuple):
 
 
 class Strip(NamedTuple):
-    """One query and its first hits, best first.
-
-    rank_note  a note on the rank of the first relevant hit, also if that hit is not shown
-    """
+    """One query and its first hits; `rank_note` is of the first relevant hit, also if that is not shown."""
 
     query: Item
     cells: Sequence[Cell]
@@ -95,11 +87,7 @@ class Strip(NamedTuple):
 
 
 class SheetLayout(NamedTuple):
-    """The sizes and positions on a sheet.
-
-    strip    height of a strip with the space below it
-    content  height of a strip without that space
-    """
+    """The sizes and positions on a sheet: the height of a strip with the space below it, and of its content."""
 
     width: int
     height: int
@@ -116,15 +104,15 @@ class SheetLayout(NamedTuple):
         return MARGIN + QUERY + GAP + (rank - 1) * (IMAGE + GAP)
 
 
-def layout(strips: Sequence[Strip], terms: int, legend: str = LEGEND) -> SheetLayout:
+def compute_layout(strips: Sequence[Strip], terms: int, legend: str = LEGEND) -> SheetLayout:
     """The layout of strips with `terms` terms under each hit; at least as wide as the legend."""
     widest = max(len(strip.cells) for strip in strips)
-    width = max(SheetLayout.left(widest) + IMAGE + MARGIN, round(text_width(legend, SMALL)) + 2 * MARGIN + 1)
+    width = max(SheetLayout.left(widest) + IMAGE + MARGIN, round(measure_text(legend, SMALL)) + 2 * MARGIN + 1)
     content = IMAGE + NAME + terms * TERM + OWN_LINES * OWN
     return SheetLayout(width, MARGIN + len(strips) * (content + SPACE) + SMALL, content + SPACE, content)
 
 
-def legend_of(strips: Sequence[Strip], maps: bool) -> str:
+def write_legend(strips: Sequence[Strip], maps: bool) -> str:
     """The last line of a sheet, which says what is drawn."""
     judged = any(strip.rank_note or any(cell.relevant for cell in strip.cells) for strip in strips)
     bars = any(cell.terms for strip in strips for cell in strip.cells)
@@ -133,25 +121,18 @@ def legend_of(strips: Sequence[Strip], maps: bool) -> str:
 
 
 def draw_sheet(strips: Sequence[Strip], path: Path, terms: int, maps: bool = False) -> None:
-    """Draws strips one below the other into a PNG file.
-
-    Args:
-        strips: at least one.
-        path: of the file.
-        terms: the largest number of terms under each hit.
-        maps: True if the images have maps.
-    """
+    """Draws strips one below the other into a PNG file."""
     import matplotlib
 
     drawn = BytesIO()
-    with matplotlib.rc_context(matplotlib.rcParamsDefault), _one_warning_of_missing_letters():
-        _figure(strips, terms, legend_of(strips, maps)).savefig(drawn, format="png", dpi=DPI)
+    with matplotlib.rc_context(matplotlib.rcParamsDefault), _warn_once():
+        _draw_figure(strips, terms, write_legend(strips, maps)).savefig(drawn, format="png", dpi=DPI)
     with atomic_write(path) as out:
-        out.write(of_few_colours(drawn.getvalue()))
+        out.write(convert_colours(drawn.getvalue()))
 
 
-def of_few_colours(png: bytes) -> bytes:
-    """A PNG with a palette of its own colours, or of the nearest ones if there are too many; photos keep their own."""
+def convert_colours(png: bytes) -> bytes:
+    """A PNG with a palette of its own colours, or of the nearest ones; far too many are all kept."""
     import PIL.Image
 
     image = PIL.Image.open(BytesIO(png)).convert("RGB")
@@ -162,11 +143,11 @@ def of_few_colours(png: bytes) -> bytes:
     return out.getvalue()
 
 
-def _figure(strips: Sequence[Strip], terms: int, legend: str) -> Any:
+def _draw_figure(strips: Sequence[Strip], terms: int, legend: str) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    sheet = layout(strips, terms, legend)
+    sheet = compute_layout(strips, terms, legend)
     figure = Figure(figsize=(sheet.width / DPI, sheet.height / DPI), dpi=DPI, facecolor="white")
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
@@ -192,9 +173,9 @@ def _draw_query(axes: Axes, strip: Strip, top: int, height: int) -> None:
     if query.image is not None:
         _draw_image(axes, query.image, MARGIN, top, QUERY)
         below += QUERY + 8
-    notes = [fitted(note, QUERY, SMALL) for note in (query.name, strip.rank_note) if note]
+    notes = [fit_text(note, QUERY, SMALL) for note in (query.name, strip.rank_note) if note]
     room = top + height - below - len(notes) * OWN
-    for line in wrapped(query.text, QUERY, LARGE, room // (LARGE + 8)):
+    for line in wrap_text(query.text, QUERY, LARGE, room // (LARGE + 8)):
         _write(axes, MARGIN, below, line, LARGE)
         below += LARGE + 8
     for note in notes:
@@ -209,30 +190,29 @@ def _draw_cell(axes: Axes, cell: Cell, rank: int, left: int, top: int, terms: in
         _draw_image(axes, cell.item.image, left, top, IMAGE)
     else:
         axes.add_patch(Rectangle((left, top), IMAGE, IMAGE, facecolor=CARD, edgecolor="none"))
-        for number, line in enumerate(wrapped(cell.item.text, IMAGE - 32, LARGE, CARD_LINES)):
+        for number, line in enumerate(wrap_text(cell.item.text, IMAGE - 32, LARGE, CARD_LINES)):
             _write(axes, left + 16, top + 16 + number * (LARGE + 8), line, LARGE)
     if cell.relevant:
-        inset = 3
-        side = IMAGE - 2 * inset
+        inset, side = 3, IMAGE - 6
         axes.add_patch(Rectangle((left + inset, top + inset), side, side, fill=False, edgecolor=FRAME, linewidth=5))
     below = top + IMAGE + 7
     score = f"{cell.score:,.0f}" if cell.score == int(cell.score) else f"{cell.score:.4g}"
     _write(axes, left + IMAGE, below, score, SMALL, PALE, right=True)
-    room = IMAGE - text_width(score, SMALL) - 12
+    room = IMAGE - measure_text(score, SMALL) - 12
     name = f"{rank}  {cell.item.name}"
-    _write(axes, left, below, fitted(name, room, SMALL), SMALL, FRAME if cell.relevant else INK)
+    _write(axes, left, below, fit_text(name, room, SMALL), SMALL, FRAME if cell.relevant else INK)
     below = top + IMAGE + NAME
     for term in cell.terms[:terms]:
         length = (IMAGE - NUMBER) * term.product / largest
         axes.add_patch(Rectangle((left, below), length, TERM - 5, facecolor=BAR, linewidth=0))
         product = f"{term.product:,}"
-        room = IMAGE - text_width(product, MEDIUM) - 24
-        _write(axes, left + 6, below + 3, fitted(term.term, room, MEDIUM), MEDIUM)
+        room = IMAGE - measure_text(product, MEDIUM) - 24
+        _write(axes, left + 6, below + 3, fit_text(term.term, room, MEDIUM), MEDIUM)
         _write(axes, left + IMAGE - 4, below + 3, product, MEDIUM, PALE, right=True)
         below += TERM
     below = top + IMAGE + NAME + terms * TERM + 4
     has = "has " + ", ".join(cell.own) if cell.own else "has no terms"
-    for line in wrapped(cell.note or has, IMAGE, SMALL, OWN_LINES):
+    for line in wrap_text(cell.note or has, IMAGE, SMALL, OWN_LINES):
         _write(axes, left, below, line, SMALL, PALE)
         below += OWN
 
@@ -251,20 +231,12 @@ def _draw_image(axes: Axes, image: Image, left: int, top: int, side: int) -> Non
 
 def _write(axes: Axes, x: float, y: float, text: str, size: int, colour: str = INK, right: bool = False) -> None:
     """Draws one line of text, its upper edge at `y`."""
-    axes.text(
-        x,
-        y,
-        text,
-        color=colour,
-        fontproperties=_letters(size * 72 / DPI),
-        ha="right" if right else "left",
-        va="top",
-        parse_math=False,
-    )
+    style: dict[str, Any] = {"color": colour, "fontproperties": _load_letters(size * 72 / DPI), "parse_math": False}
+    axes.text(x, y, text, ha="right" if right else "left", va="top", **style)
 
 
 @cache
-def _letters(size: float) -> FontProperties:
+def _load_letters(size: float) -> FontProperties:
     """The font from matplotlib's own file: the same letters on every machine."""
     import matplotlib
     from matplotlib.font_manager import FontProperties
@@ -273,29 +245,31 @@ def _letters(size: float) -> FontProperties:
 
 
 @contextmanager
-def _one_warning_of_missing_letters() -> Iterator[None]:
+def _warn_once() -> Iterator[None]:
     """Logs once, instead of once per character, that the font lacks some."""
+    lacking = 0
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
-    lacking = [one for one in caught if "missing from" in str(one.message)]
-    for other in caught:
-        if other not in lacking:
-            warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
+    for warning in caught:
+        if "missing from" in str(warning.message):
+            lacking += 1
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     if lacking:
-        log.warning("%d letters are not in DejaVu Sans; they are drawn as empty boxes", len(lacking))
+        log.warning("%d letters are not in DejaVu Sans; they are drawn as empty boxes", lacking)
 
 
-def text_width(text: str, size: int) -> float:
+def measure_text(text: str, size: int) -> float:
     """The width of a line of text."""
     from matplotlib.textpath import text_to_path
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # characters that the font lacks are reported when they are drawn
-        return float(text_to_path.get_text_width_height_descent(text, _letters(size), ismath=False)[0])
+        return float(text_to_path.get_text_width_height_descent(text, _load_letters(size), ismath=False)[0])
 
 
-def wrapped(text: str, width: float, size: int, most: int) -> list[str]:
+def wrap_text(text: str, width: float, size: int, most: int) -> list[str]:
     """At most `most` lines of a text, each at most `width` wide; an ellipsis ends a text that has more.
 
     A word that is wider than a line (or a script without spaces) continues in the next.
@@ -303,31 +277,30 @@ def wrapped(text: str, width: float, size: int, most: int) -> list[str]:
     lines: list[str] = []
     for word in text.split():
         longer = f"{lines[-1]} {word}" if lines else word
-        if text_width(longer, size) <= width:
+        if measure_text(longer, size) <= width:
             lines[len(lines) - 1 :] = [longer]
             continue
-        pieces = _pieces(word, width, size)
-        lines += pieces
+        lines += _split_word(word, width, size)
         if len(lines) > most:
             break
     if len(lines) > most:
-        return [*lines[: most - 1], fitted(lines[most - 1] + "…", width, size)] if most > 0 else []
+        return [*lines[: most - 1], fit_text(lines[most - 1] + "…", width, size)] if most > 0 else []
     return lines
 
 
-def _pieces(word: str, width: float, size: int) -> list[str]:
+def _split_word(word: str, width: float, size: int) -> list[str]:
     """A word in pieces that are at most `width` wide, each of at least one letter."""
     pieces = [""]
     for letter in word:
-        if pieces[-1] and text_width(pieces[-1] + letter, size) > width:
+        if pieces[-1] and measure_text(pieces[-1] + letter, size) > width:
             pieces.append("")
         pieces[-1] += letter
     return pieces
 
 
-def fitted(text: str, width: float, size: int) -> str:
+def fit_text(text: str, width: float, size: int) -> str:
     """The text, or its beginning and an ellipsis if it is wider than `width`."""
     shown = text
-    while len(shown) > 1 and text_width(shown, size) > width:
+    while len(shown) > 1 and measure_text(shown, size) > width:
         shown = shown.removesuffix("…")[:-1].rstrip(" ,") + "…"
     return shown

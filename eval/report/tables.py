@@ -2,47 +2,42 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import isnan
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Measurement
 
-from ..measures.averages import HEADINGS, RSUM, rsum
 from ..measures.inputs import RunCard
-from ..measures.metrics import means
-from ..measures.significance import LEVEL
-from .labels import shown_datasets
+from ..measures.metrics import HEADINGS, LEVEL, RSUM, means, sum_recalls
 from .render import (
     COUNT,
     FOUR_DECIMALS,
     MISSING,
-    ONE_DECIMAL,
     PLAIN,
     TWO_DECIMALS,
     Column,
     FieldColumn,
     Table,
-    csv_rows,
-    percent,
+    format_csv,
+    format_percent,
     render,
     to_json,
     to_text,
 )
 
 if TYPE_CHECKING:
-    from ..analyses.ann import LayoutCost
     from ..analyses.terms import TermProfile
-    from ..analyses.tune import CrossValidated, Tuned, TuningSetting
     from ..measures.significance import SystemComparison
 
 
 class SystemRow(NamedTuple):
-    """One system on one dataset: a row of the table of systems, or several of them a row.
-
-    `ties` is the order of equal scores that the measures were computed with; `significant` the measures by which the
-    system differs from the first one.
-    """
+    """One system on one dataset; `significant` are the measures by which it differs from the first system."""
 
     system: str
     dataset: str
@@ -76,55 +71,43 @@ def format_figure(name: str, value: float | None) -> str:
     return MISSING if value is None else f"{value * figure.factor:,.{figure.decimals}f}"
 
 
-def ties_of(rows: Sequence[Measurement | SystemRow | SystemComparison]) -> str:
-    """The order of equal scores of all rows of a table."""
-    return rows[0].ties if rows else ""
-
-
-def format_p(p: float) -> str:
-    """A p-value, four decimals."""
-    return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
-
-
-def figures_of(cards: Iterable[RunCard | SystemRow]) -> list[str]:
+def list_figures(cards: Iterable[RunCard | SystemRow]) -> list[str]:
     """The figures of efficiency that any of the runs has, in the order of `EFFICIENCY`."""
     known = [card.efficiency for card in cards]
     return [name for name in EFFICIENCY if any(name in figures for figures in known)]
 
 
-def score_table(measurements: Sequence[Measurement]) -> Table:
+def build_score_table(measurements: Sequence[Measurement]) -> Table:
     """Runs (and topics, if there are any) as rows, measures as columns."""
     measures = list(dict.fromkeys(row.measure for row in measurements))
-    shown = shown_datasets(row.dataset for row in measurements)
+    shown = shorten_datasets(row.dataset for row in measurements)
     with_topics = any(row.query_id != "all" for row in measurements)
     labels = ("run", "dataset", "topic") if with_topics else ("run", "dataset")
     cells: dict[tuple[str, ...], dict[str, float]] = {}
     for row in measurements:
         cells.setdefault((row.run, shown[row.dataset], row.query_id)[: len(labels)], {})[row.measure] = row.value
-    return Table(
-        columns=(*(Column(label, number=False) for label in labels), *map(Column, measures)),
-        rows=tuple(
-            (*key, *(FOUR_DECIMALS(values[m]) if m in values else MISSING for m in measures))
-            for key, values in cells.items()
-        ),
-        ties=ties_of(measurements),
+    columns = (*(Column(label, number=False) for label in labels), *map(Column, measures))
+    rows = (
+        (*key, *(FOUR_DECIMALS(values[m]) if m in values else MISSING for m in measures))
+        for key, values in cells.items()
     )
+    return Table(columns, tuple(rows), ties=measurements[0].ties if measurements else "")
 
 
 SCORE_FORMATS: dict[str, Callable[[Sequence[Measurement]], str]] = {
-    "text": lambda rows: to_text(score_table(rows)),
+    "text": lambda rows: to_text(build_score_table(rows)),
     "json": to_json,
-    "csv": csv_rows,
+    "csv": format_csv,
 }
 
 
 def render_scores(measured: Iterable[Iterable[Measurement]], per_topic: bool, output_format: str) -> str:
-    """The means of several runs in one of `SCORE_FORMATS`, with `per_topic` each topic's value too."""
+    """The means of several runs in one of `SCORE_FORMATS`, with `select_topics` each topic's value too."""
     rows = [row for rows in measured for row in rows if per_topic or row.query_id == "all"]
     return SCORE_FORMATS[output_format](rows)
 
 
-def system_row(
+def make_system_row(
     card: RunCard, measurements: Sequence[Measurement], marks: Mapping[tuple[str, str], tuple[str, ...]] = {}
 ) -> SystemRow:
     """The row of one run; `marks` has the measures that differ, by run and dataset."""
@@ -133,42 +116,42 @@ def system_row(
     return SystemRow(card.system, dataset, first.run, means(measurements), card.efficiency, first.ties, marked)
 
 
-def average_rows(averages: Sequence[Measurement]) -> list[SystemRow]:
+def make_average_rows(averages: Sequence[Measurement]) -> list[SystemRow]:
     """The rows of averages over datasets, one per system."""
-    systems = dict.fromkeys(row.run for row in averages)
-    of_system = {system: [row for row in averages if row.run == system] for system in systems}
-    return [SystemRow(rows[0].run, rows[0].dataset, "", means(rows), {}, rows[0].ties) for rows in of_system.values()]
+    by_system: dict[str, list[Measurement]] = {}
+    for row in averages:
+        by_system.setdefault(row.run, []).append(row)
+    return [SystemRow(rows[0].run, rows[0].dataset, "", means(rows), {}, rows[0].ties) for rows in by_system.values()]
 
 
-def distinct_systems(rows: Sequence[SystemRow]) -> list[SystemRow]:
-    """Adds the run's name to the system's name where two rows of one dataset have the same system."""
-    names = [(row.dataset, row.system) for row in rows]
-    return [
-        row._replace(system=f"{row.system} [{row.run}]") if names.count((row.dataset, row.system)) > 1 else row
+def build_system_table(rows: Sequence[SystemRow], test: str = "") -> Table:
+    """Systems as rows; per dataset its measures, then the figures of efficiency that any run has.
+
+    Where two rows of one dataset have the same system, its name has that of the run too.
+    """
+    shown = shorten_datasets(row.dataset for row in rows)
+    names = Counter((row.dataset, row.system) for row in rows)
+    rows = [
+        row._replace(
+            system=f"{row.system} [{row.run}]" if names[row.dataset, row.system] > 1 else row.system,
+            dataset=shown[row.dataset],
+        )
         for row in rows
     ]
-
-
-def system_table(rows: Sequence[SystemRow], test: str = "") -> Table:
-    """Systems as rows; per dataset its measures, then the figures of efficiency that any run has."""
-    shown = shown_datasets(row.dataset for row in rows)
-    rows = distinct_systems([row._replace(dataset=shown[row.dataset]) for row in rows])
-    datasets = list(dict.fromkeys(row.dataset for row in rows))
-    measures = {
-        dataset: list(dict.fromkeys(measure for row in rows if row.dataset == dataset for measure in row.measures))
-        for dataset in datasets
-    }
-    figures = figures_of(rows)
+    measures: dict[str, dict[str, None]] = {}
+    for row in rows:
+        measures.setdefault(row.dataset, {}).update(dict.fromkeys(row.measures))
+    figures = list_figures(rows)
     at = {(row.system, row.dataset): row for row in rows}
     systems = list(dict.fromkeys(row.system for row in rows))
     columns = [Column("system", number=False)]
-    columns += [
-        Column(heading, dataset)
-        for dataset in datasets
-        for heading in [*measures[dataset], *(EFFICIENCY[name].heading for name in figures)]
-    ]
+    for dataset, own in measures.items():
+        columns += [Column(name, dataset) for name in (*own, *(EFFICIENCY[name].heading for name in figures))]
     cells = tuple(
-        (system, *(cell for name in datasets for cell in _cells(at.get((system, name)), measures[name], figures)))
+        (
+            system,
+            *(cell for name, own in measures.items() for cell in _format_cells(at.get((system, name)), own, figures)),
+        )
         for system in systems
     )
     best = {
@@ -182,63 +165,50 @@ def system_table(rows: Sequence[SystemRow], test: str = "") -> Table:
         (r, c)
         for r, system in enumerate(systems)
         for c, column in enumerate(columns)
-        if (row := at.get((system, column.group))) and column.heading in row.significant
+        if (row_at := at.get((system, column.group))) and column.heading in row_at.significant
     )
     star = f"* differs from {systems[0]}: p < {LEVEL}, {test} test, Holm's correction" if test else ""
-    return Table(tuple(columns), cells, frozenset(best), ties_of(rows), marked, star)
+    return Table(tuple(columns), cells, frozenset(best), rows[0].ties if rows else "", marked, star)
 
 
-def _cells(row: SystemRow | None, measures: Sequence[str], figures: Sequence[str]) -> Iterable[str]:
+def _format_cells(row: SystemRow | None, measures: Iterable[str], figures: Sequence[str]) -> Iterable[str]:
     for measure in measures:
         yield FOUR_DECIMALS(row.measures[measure]) if row and measure in row.measures else MISSING
     for name in figures:
         yield format_figure(name, row.efficiency.get(name) if row else None)
 
 
-def caption_table(cards: Sequence[RunCard], measured: Sequence[Sequence[Measurement]]) -> Table:
+def build_caption_table(cards: Sequence[RunCard], measured: Sequence[Sequence[Measurement]]) -> Table:
     """One row per run: measures, then the figures of efficiency that any run has.
 
     A system with runs in both directions has another row with its rsum over both, at most 600.
     """
-    rows, sums = [], dict[str, dict[str, float]]()
-    figures = figures_of(cards)
-    shown = shown_datasets(measurements[0].dataset for measurements in measured)
+    rows, sums, figures = [], dict[str, dict[str, float]](), list_figures(cards)
+    shown = shorten_datasets(measurements[0].dataset for measurements in measured)
     for card, measurements in zip(cards, measured, strict=True):
         values = means(measurements)
-        sums.setdefault(card.system, {})[measurements[0].dataset] = rsum(values)
-        cells = (percent(values[measure]) for measure in HEADINGS)
+        sums.setdefault(card.system, {})[measurements[0].dataset] = sum_recalls(values)
+        cells = (format_percent(values[measure]) for measure in HEADINGS)
         costs = (format_figure(name, card.efficiency.get(name)) for name in figures)
-        rows.append((card.system, shown[measurements[0].dataset], *cells, f"{rsum(values):.1f}", *costs))
+        rows.append((card.system, shown[measurements[0].dataset], *cells, f"{sum_recalls(values):.1f}", *costs))
     for system, by_direction in sums.items():
         if len(by_direction) == 2:
-            blanks = (MISSING,) * len(HEADINGS)
-            dashes = (MISSING,) * len(figures)
-            rows.append((system, "both directions", *blanks, f"{sum(by_direction.values()):.1f}", *dashes))
+            blanks, total = (MISSING,) * len(HEADINGS), f"{sum(by_direction.values()):.1f}"
+            rows.append((system, "both directions", *blanks, total, *(MISSING,) * len(figures)))
     texts = tuple(Column(heading, number=False) for heading in ("system", "dataset"))
     numbers = (*HEADINGS.values(), RSUM, *(EFFICIENCY[name].heading for name in figures))
-    return Table((*texts, *map(Column, numbers)), tuple(rows), ties=ties_of(measured[0]))
+    return Table((*texts, *map(Column, numbers)), tuple(rows), ties=measured[0][0].ties)
 
 
 def render_comparisons(comparisons: Sequence[SystemComparison], output_format: str) -> str:
     """Comparisons in one of `render.FORMATS`; CSV and JSON have all fields with all their digits."""
     if output_format == "csv":
-        return csv_rows(comparisons)
-    return render(comparison_table(comparisons), comparisons, output_format)
+        return format_csv(comparisons)
+    return render(build_comparison_table(comparisons), comparisons, output_format)
 
 
-def format_correlation(value: float) -> str:
-    """A correlation, three decimals; a dash where there is none."""
-    return MISSING if isnan(value) else f"{value:.3f}"
-
-
-def interval(row: SystemComparison) -> str:
-    """The interval of a difference; a dash where there is none."""
-    return MISSING if isnan(row.low) else f"{row.low:+.4f} to {row.high:+.4f}"
-
-
-def topic_counts(row: SystemComparison) -> str:
-    """The numbers of topics in which a system is better, equal and worse."""
-    return f"{row.better}/{row.equal}/{row.worse}"
+def _format_p(p: float) -> str:
+    return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
 
 
 COMPARISON = (
@@ -247,16 +217,20 @@ COMPARISON = (
     FieldColumn("baseline", "baseline", FOUR_DECIMALS),
     FieldColumn("value", "value", FOUR_DECIMALS),
     FieldColumn("difference", "difference", "{:+.4f}".format),
-    FieldColumn("95 % interval", interval, PLAIN),
-    FieldColumn("p", "p", format_p),
-    FieldColumn("p (Holm)", "p_corrected", format_p),
-    FieldColumn("Kendall", "kendall", format_correlation),
-    FieldColumn("Pearson", "pearson", format_correlation),
-    FieldColumn("better/equal/worse", topic_counts, PLAIN),
+    FieldColumn(
+        "95 % interval", lambda row: MISSING if isnan(row.low) else f"{row.low:+.4f} to {row.high:+.4f}", PLAIN
+    ),
+    FieldColumn("p", "p", _format_p),
+    FieldColumn("p (Holm)", "p_corrected", _format_p),
+    *(
+        FieldColumn(name.title(), name, lambda value: MISSING if isnan(value) else f"{value:.3f}")
+        for name in ("kendall", "pearson")
+    ),
+    FieldColumn("better/equal/worse", lambda row: f"{row.better}/{row.equal}/{row.worse}", PLAIN),
 )
 
 
-def comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
+def build_comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
     """One row per system and measure; a star marks significant differences, the best of each measure is bold."""
     first = comparisons[0]
     place = {column.heading: number for number, column in enumerate(COMPARISON)}
@@ -265,11 +239,11 @@ def comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
         values = [other.value for other in comparisons if other.measure == row.measure]
         largest = FOUR_DECIMALS(max(row.baseline, *values))
         best |= {(r, place[name]) for name in ("baseline", "value") if FOUR_DECIMALS(getattr(row, name)) == largest}
-    return Table.of_fields(
+    return Table.make_columns(
         comparisons,
         COMPARISON,
         best=frozenset(best),
-        ties=ties_of(comparisons),
+        ties=first.ties,
         marked=frozenset((r, place["p (Holm)"]) for r, row in enumerate(comparisons) if row.significant),
         about_marks=f"baseline: {first.baseline_system}; better, equal and worse topics than its; "
         f"* p < {LEVEL}, paired {first.test} test, Holm's correction",
@@ -278,15 +252,10 @@ def comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
 
 # How numbers of a setting are shown; other counts as they are, other values with four decimals.
 OF_LOSS: Mapping[str, str] = {"delta": "{:+.4f}"}
-OF_PRUNING: Mapping[str, str] = {
-    "terms/query": "{:.1f}",
-    "postings": "{:,}",
-    "ms/query": "{:.2f}",
-    "speed-up": "{:.1f}x",
-}
+OF_PRUNING = {"terms/query": "{:.1f}", "postings": "{:,}", "ms/query": "{:.2f}", "speed-up": "{:.1f}x"}
 
 
-def setting_table(rows: Sequence[Mapping[str, Any]], shown: Mapping[str, str]) -> Table:
+def build_setting_table(rows: Sequence[Mapping[str, Any]], shown: Mapping[str, str]) -> Table:
     """Rows that name their columns; `ties` among the names is the rule of the whole table."""
     headings = [name for name in rows[0] if name != "ties"]
 
@@ -298,112 +267,95 @@ def setting_table(rows: Sequence[Mapping[str, Any]], shown: Mapping[str, str]) -
     return Table(columns, cells, ties=rows[0].get("ties", ""))
 
 
-def tuning_table(tuned: Tuned) -> Table:
-    """One row per setting of the grid; on the test topics only the untuned and the chosen one have values."""
-    names = list(dict.fromkeys(name for setting, _ in tuned.grid for name in setting.options))
-    tests = {0: tuned.on_test[0], tuned.chosen: tuned.on_test[1]}
-
-    def cells(number: int, setting: TuningSetting, value: float) -> tuple[str, ...]:
-        roles = [role for role, place in (("untuned", 0), ("chosen", tuned.chosen)) if place == number]
-        options = (format_option(setting.options.get(name)) for name in names)
-        on_test = FOUR_DECIMALS(tests[number]) if number in tests else MISSING
-        return (", ".join(roles), *options, FOUR_DECIMALS(value), on_test)
-
-    columns = [Column("setting", number=False), *map(Column, names)]
-    columns += [Column(tuned.measure, tuned.development), Column(tuned.measure, tuned.test)]
-    best = {(tuned.chosen, len(columns) - 2), (tuned.chosen, len(columns) - 1)}
-    rows = tuple(cells(number, *tried) for number, tried in enumerate(tuned.grid))
-    return Table(tuple(columns), rows, frozenset(best), "rank")
-
-
-def folds_table(tuned: CrossValidated) -> Table:
-    """One row per fold with the options that it chose, then the means over all topics."""
-    names = list(dict.fromkeys(name for fold in tuned.folds for name in fold.setting.options))
-    columns = [Column("fold", number=False), *map(Column, ("topics", *names))]
-    columns += [Column(f"{tuned.measure} {which}", tuned.topics) for which in ("untuned", "chosen")]
-    rows = [
-        (
-            str(number),
-            str(fold.topics),
-            *(format_option(fold.setting.options.get(name)) for name in names),
-            FOUR_DECIMALS(fold.untuned),
-            FOUR_DECIMALS(fold.chosen),
-        )
-        for number, fold in enumerate(tuned.folds, start=1)
-    ]
-    whole = ("all", str(sum(fold.topics for fold in tuned.folds)), *(MISSING for _ in names))
-    rows.append((*whole, *(FOUR_DECIMALS(tuned.total(which)) for which in ("untuned", "chosen"))))
-    return Table(tuple(columns), tuple(rows), ties="rank")
-
-
-def format_option(value: Any) -> str:
-    """The value of an option, several values with blanks between them; a dash for none."""
-    if value is None:
-        return MISSING
-    values = value if isinstance(value, tuple) else (value,)
-    return " ".join(item if isinstance(item, str) else f"{item:g}" for item in values)
-
-
-def layout_table(rows: Sequence[LayoutCost], hits: Sequence[int]) -> Table:
-    """One row per FAISS layout and its parameters."""
-    columns = (
-        FieldColumn("dims", "dimensions", PLAIN),
-        FieldColumn("layout", "layout"),
-        FieldColumn("parameters", lambda row: " ".join(f"{key}={value}" for key, value in row.parameters.items())),
-        FieldColumn("bytes", "bytes", COUNT),
-        FieldColumn("build s", "build_s", ONE_DECIMAL),
-        FieldColumn("ms/query", "ms_per_query", TWO_DECIMALS),
-        *(FieldColumn(f"recall@{k}", lambda row, k=k: row.recall[k], FOUR_DECIMALS) for k in hits),  # type: ignore[misc]
-    )
-    return Table.of_fields(rows, columns)
-
-
 # The columns of tables of analyses; shares are in percent.
 RANKING, SYSTEM, DATASET = (FieldColumn(name, name) for name in ("ranking", "system", "dataset"))
 RANK, TERM = FieldColumn("rank", "rank", COUNT), FieldColumn("term", "term")
 IMAGES, CLASSES = FieldColumn("images", "images", COUNT), FieldColumn("classes", "classes", COUNT)
 MEAN_OVER = FieldColumn("mean over", "mean_over")
-TOP_1, TOP_5, TOP_10, TOP_50, TOP_100 = (FieldColumn(f"top {k} %", f"top_{k}", percent) for k in (1, 5, 10, 50, 100))
+TOP_1, TOP_5, TOP_10, TOP_50, TOP_100 = (
+    FieldColumn(f"top {k} %", f"top_{k}", format_percent) for k in (1, 5, 10, 50, 100)
+)
 
 NAMED_WORDS = (RANKING, IMAGES, TOP_1, TOP_5, TOP_10, FieldColumn("of 10", "words_in_10", TWO_DECIMALS))
 CLASS_WORDS = (RANKING, DATASET, IMAGES, CLASSES, TOP_1, TOP_10, TOP_50, TOP_100)
 ACCURACIES = (SYSTEM, DATASET, IMAGES, CLASSES, MEAN_OVER, TOP_1, TOP_5)
-PROBE_ACCURACIES = (
-    SYSTEM,
-    DATASET,
-    FieldColumn("trained on", "trained_on", COUNT),
-    FieldColumn("lambda", "strength", "{:.3g}".format),
-    *(IMAGES, CLASSES, MEAN_OVER, TOP_1, TOP_5),
-)
+PROBE = FieldColumn("trained on", "trained_on", COUNT), FieldColumn("lambda", "strength", "{:.3g}".format)
+PROBE_ACCURACIES = (SYSTEM, DATASET, *PROBE, IMAGES, CLASSES, MEAN_OVER, TOP_1, TOP_5)
 COMPLETENESS = (
     *(RANKING, DATASET, IMAGES),
     FieldColumn("pairs", "pairs", COUNT),
-    FieldColumn("complete first %", "complete_first", percent),
+    FieldColumn("complete first %", "complete_first", format_percent),
 )
 DOCUMENT_TERMS = (FieldColumn("document", "document"), RANK, TERM, FieldColumn("weight", "weight", FOUR_DECIMALS))
+MEAN = "{:,.2f}".format
 SPARSITY = (
     FieldColumn("shards", "shards"),
-    FieldColumn("documents", "documents", COUNT),
-    FieldColumn("terms/doc", "terms_per_document", "{:,.2f}".format),
-    FieldColumn("most", "most_document_terms", COUNT),
-    FieldColumn("dimensions", "document_dimensions", COUNT),
-    FieldColumn("queries", "queries", COUNT),
-    FieldColumn("terms/query", "terms_per_query", "{:,.2f}".format),
-    FieldColumn("most", "most_query_terms", COUNT),
-    FieldColumn("dimensions", "query_dimensions", COUNT),
-    FieldColumn("FLOPS", "flops", "{:,.2f}".format),
+    *(FieldColumn("documents", "documents", COUNT), FieldColumn("terms/doc", "terms_per_document", MEAN)),
+    *(FieldColumn("most", "most_document_terms", COUNT), FieldColumn("dimensions", "document_dimensions", COUNT)),
+    *(FieldColumn("queries", "queries", COUNT), FieldColumn("terms/query", "terms_per_query", MEAN)),
+    *(FieldColumn("most", "most_query_terms", COUNT), FieldColumn("dimensions", "query_dimensions", COUNT)),
+    FieldColumn("FLOPS", "flops", MEAN),
 )
 
 
-def term_table(profiles: Sequence[TermProfile]) -> Table:
+def build_term_table(profiles: Sequence[TermProfile]) -> Table:
     """One row per term of each corpus, by its mean weight."""
     documents = {profile.shards: profile.documents for profile in profiles}
     columns = (
         FieldColumn("shards", "shards"),
         FieldColumn("rank", "rank", PLAIN),
         TERM,
-        FieldColumn("documents %", lambda term: percent(term.documents / documents[term.shards]), PLAIN),
+        FieldColumn("documents %", lambda term: format_percent(term.documents / documents[term.shards]), PLAIN),
         FieldColumn("mean", "mean", FOUR_DECIMALS),
         FieldColumn("maximum", "maximum", FOUR_DECIMALS),
     )
-    return Table.of_fields((term for profile in profiles for term in profile.first), columns)
+    return Table.make_columns((term for profile in profiles for term in profile.first), columns)
+
+
+def label_runs(cards: Sequence[RunCard], labels: Sequence[str] | None) -> list[RunCard]:
+    """The runs under the system names that the user gives, if any."""
+    if not labels:
+        return list(cards)
+    if len(labels) != len(cards):
+        raise UsageError(f"{len(labels)} labels for {len(cards)} runs; give one --label per --run, or none")
+    return [replace(card, system=label) for card, label in zip(cards, labels, strict=True)]
+
+
+def name_systems(cards: Sequence[RunCard], measured: Sequence[Sequence[Measurement]]) -> list[list[Measurement]]:
+    """The measurements of each run under the name of its system."""
+    return [[row._replace(run=card.system) for row in rows] for card, rows in zip(cards, measured, strict=True)]
+
+
+def name_datasets(measured: Sequence[Sequence[Measurement]], labels: Sequence[str] | None) -> list[list[Measurement]]:
+    """The measurements under other names of datasets, if any are given: one per dataset, in order of appearance."""
+    if not labels:
+        return [list(rows) for rows in measured]
+    datasets = list(dict.fromkeys(rows[0].dataset for rows in measured))
+    if len(labels) != len(datasets):
+        raise UsageError(
+            f"{len(labels)} --dataset-label for {len(datasets)} datasets ({', '.join(datasets)}); give one each or none"
+        )
+    names = dict(zip(datasets, labels, strict=True))
+    return [[row._replace(dataset=names[row.dataset]) for row in rows] for rows in measured]
+
+
+def shorten_datasets(datasets: Iterable[str]) -> dict[str, str]:
+    """Names of datasets for a table: of a path in one, its last two parts, if the names are still distinct."""
+    names = list(dict.fromkeys(datasets))
+    shorter = [re.sub(r"[^/:]*(?:/[^/:]*)+/([^/:]*/[^/:]*)$", r"\1", name) for name in names]
+    return dict(zip(names, shorter if len(set(shorter)) == len(names) else names, strict=True))
+
+
+def split_names(judgements: Sequence[str], labels: Sequence[str] | None) -> list[str]:
+    """Names for several splits: the user's, else their own; of files of judgements without folders, if still distinct.
+
+    >>> split_names(["data/dev.qrels", "data/test.qrels"], None), split_names(["dev/a.tsv", "test/a.tsv"], None)
+    (['dev.qrels', 'test.qrels'], ['dev/a.tsv', 'test/a.tsv'])
+    """
+    if labels and len(labels) != len(judgements):
+        raise UsageError(f"{len(labels)} --dataset-label for {len(judgements)} splits; give one each or none")
+    if labels:
+        return list(labels)
+    names = [Path(label).name for label in judgements]
+    files = len(set(names)) == len(names) and all(Path(label).suffix for label in judgements)
+    return names if files else list(judgements)

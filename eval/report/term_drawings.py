@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from io import BytesIO
 from math import ceil
@@ -27,21 +28,28 @@ def draw_terms(profiles: Sequence[TermProfile], path: Path) -> None:
 
     Boxes reach from the first to the third quartile, whiskers at most 1.5 times as far; circles are the terms beyond.
     """
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    drawn = BytesIO()
-    with matplotlib.rc_context(matplotlib.rcParamsDefault):
-        boxes = MARGIN + BOX * len(profiles)
-        figure = Figure(figsize=(2 * boxes + WIDTH, HEIGHT), layout="constrained")
-        FigureCanvasAgg(figure)
+    boxes = MARGIN + BOX * len(profiles)
+    with _open_figure(path, (2 * boxes + WIDTH, HEIGHT)) as figure:
         means, maxima, active = figure.subplots(1, 3, width_ratios=(boxes, boxes, WIDTH))
         names = [profile.shards for profile in profiles]
         _draw_boxes(means, names, [[term.mean for term in profile.first] for profile in profiles], "mean weight")
         _draw_boxes(maxima, names, [[term.maximum for term in profile.first] for profile in profiles], "largest weight")
         _draw_histograms(active, profiles)
-        figure.savefig(drawn, format="png", dpi=DPI)
+
+
+@contextmanager
+def _open_figure(path: Path, size: tuple[float, float]) -> Iterator[Any]:
+    """A figure of that size in inches, which is written to the file; the user's settings have no effect."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    drawn, kind = BytesIO(), path.suffix.lower().removeprefix(".")
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, "svg.hashsalt": "lexvl"}):
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
+        yield figure
+        figure.savefig(drawn, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
     with atomic_write(path) as out:
         out.write(drawn.getvalue())
 
@@ -87,7 +95,7 @@ class PlacedWord(NamedTuple):
     rank: int
 
 
-def placed_words(weights: Mapping[str, float]) -> list[PlacedWord]:
+def place_words(weights: Mapping[str, float]) -> list[PlacedWord]:
     """Places words without overlap, the heaviest in the middle, with sizes in proportion to their weights.
 
     By weight, then alphabetically, each word takes the first free place of a spiral. Words without weight, too small to
@@ -95,7 +103,7 @@ def placed_words(weights: Mapping[str, float]) -> list[PlacedWord]:
     """
     middle, edge = np.array(PANEL) / 2, np.array(PANEL)
     order = sorted((item for item in weights.items() if item[1] > 0), key=lambda item: (-item[1], item[0]))
-    measured = [word_box(word, LARGEST * weight / order[0][1]) for word, weight in order]
+    measured = [measure_word(word, LARGEST * weight / order[0][1]) for word, weight in order]
     area = sum(float(extent.prod()) for _, extent in measured)
     fitting = min(1.0, (FILLED * float(edge.prod()) / area) ** 0.5) if area else 1.0
     boxes, placed = np.empty((0, 4)), []
@@ -104,38 +112,32 @@ def placed_words(weights: Mapping[str, float]) -> list[PlacedWord]:
         size, corner, extent = shrink * LARGEST * weight / order[0][1], shrink * corner, shrink * extent
         if size < SMALLEST:
             continue
-        for point in middle + spiral():
+        for point in middle + draw_spiral():
             low, high = point - (extent + GAP) / 2, point + (extent + GAP) / 2
-            box = np.concatenate([low, high])
-            if (low >= 0).all() and (high <= edge).all() and not overlaps(box, boxes):
-                boxes = np.vstack([boxes, box])
+            apart = (boxes[:, :2] >= high).any(axis=1) | (boxes[:, 2:] <= low).any(axis=1)
+            if (low >= 0).all() and (high <= edge).all() and apart.all():
+                boxes = np.vstack([boxes, np.concatenate([low, high])])
                 x, y = (low + GAP / 2 - corner).tolist()
                 placed.append(PlacedWord(word, x, y, size, rank))
                 break
     return placed
 
 
-def outline(word: str, size: float) -> Any:
+def draw_outline(word: str, size: float) -> Any:
     """The outline of a word, as a path of matplotlib."""
     from matplotlib.textpath import TextPath
 
     return TextPath((0, 0), word.replace("$", r"\$"), size=size)
 
 
-def word_box(word: str, size: float) -> tuple[np.ndarray, np.ndarray]:
+def measure_word(word: str, size: float) -> tuple[np.ndarray, np.ndarray]:
     """The lower left corner of the box of a word, and its width and height, in points."""
-    box = outline(word, size).get_extents()
+    box = draw_outline(word, size).get_extents()
     return np.array([box.x0, box.y0]), np.array([box.width, box.height])
 
 
-def overlaps(box: np.ndarray, boxes: np.ndarray) -> bool:
-    """True if a box has a point in common with one of some boxes, [n, 4]."""
-    apart = (boxes[:, :2] >= box[2:]).any(axis=1) | (boxes[:, 2:] <= box[:2]).any(axis=1)
-    return not bool(apart.all())
-
-
 @cache
-def spiral() -> np.ndarray:
+def draw_spiral() -> np.ndarray:
     """Points of a spiral from the middle to the corners of a panel, stretched as the panel is, [n, 2]."""
     turns = np.arange(STEPS * np.hypot(*PANEL) / 2 / TURN) / STEPS
     angle, stretch = 2 * np.pi * turns, PANEL[0] / PANEL[1]
@@ -145,18 +147,13 @@ def spiral() -> np.ndarray:
 def draw_clouds(clouds: Sequence[tuple[str, Mapping[str, float]]], path: Path) -> None:
     """Draws one cloud per (title, weights of words), as PNG or SVG by the suffix of the file."""
     import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.patches import PathPatch
     from matplotlib.transforms import Affine2D
 
     columns = min(PANELS_IN_ROW, len(clouds))
     rows, (width, height) = ceil(len(clouds) / columns), PANEL
-    drawn, kind = BytesIO(), path.suffix.lower().removeprefix(".")
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, "svg.hashsalt": "lexvl"}):
-        size = (columns * width / POINTS_PER_INCH, rows * (height + LARGEST / 2) / POINTS_PER_INCH)
-        figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(figure)
+    size = (columns * width / POINTS_PER_INCH, rows * (height + LARGEST / 2) / POINTS_PER_INCH)
+    with _open_figure(path, size) as figure:
         colours = matplotlib.colormaps["viridis"]
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
         for axes in panels:
@@ -164,11 +161,8 @@ def draw_clouds(clouds: Sequence[tuple[str, Mapping[str, float]]], path: Path) -
             axes.axis("off")
         for axes, (title, weights) in zip(panels, clouds, strict=False):
             axes.set_title(title.replace("$", r"\$"), fontsize="small")
-            words = placed_words(weights)
+            words = place_words(weights)
             for word in words:
-                colour = colours(0.85 * word.rank / max(1, words[-1].rank))
+                outline, colour = draw_outline(word.word, word.size), colours(0.85 * word.rank / max(1, words[-1].rank))
                 place = Affine2D().translate(word.x, word.y) + axes.transData
-                axes.add_patch(PathPatch(outline(word.word, word.size), transform=place, facecolor=colour, linewidth=0))
-        figure.savefig(drawn, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
-    with atomic_write(path) as out:
-        out.write(drawn.getvalue())
+                axes.add_patch(PathPatch(outline, transform=place, facecolor=colour, linewidth=0))

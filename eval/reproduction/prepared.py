@@ -10,22 +10,24 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lexvl_anserini.data.corpora.beir import find_beir
-from lexvl_anserini.data.dataset import data_root, dataset_of
-from lexvl_anserini.data.fetch import BEIR_ARCHIVES
+from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES, find_beir
+from lexvl_anserini.data.dataset import data_root, load_reference
 from lexvl_anserini.encoders.cards import CARDS, PACKAGED
-from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES, model_files
-from lexvl_anserini.encoders.checkpoints.hub import cached, content_sha256, names_in
+from lexvl_anserini.encoders.checkpoints.find import (
+    WEIGHT_SUFFIXES,
+    compute_content_sha256,
+    find_cached,
+    list_model_files,
+    list_names,
+)
 from lexvl_anserini.ground.errors import LexvlError
-from lexvl_anserini.ground.installed import package_folder
+from lexvl_anserini.ground.machine import expand_path, find_package
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.user_folders import expanded_path
 
 from ..analyses.classes.class_sets import CLASS_SETS
-from ..efficiency.papers import PROTOCOLS
-from ..measures.result_files import slug
+from ..measures.result_files import make_slug
 from .published import PublishedSystem
-from .quantities import PRIVATE, direction_of
+from .quantities import PRIVATE, find_direction
 from .rows import Need, PartCost, PublishedRow, RowPart, Workplace
 from .sources import (
     ARCHIVE,
@@ -36,7 +38,7 @@ from .sources import (
     HUB,
     IMAGE_SETS,
     PACKAGED_SPEED,
-    SUITE_S,
+    PROTOCOLS,
     TEXTS_PER_S,
     TRAINING_S,
     UNCONFIRMED,
@@ -64,27 +66,27 @@ class Prepared(NamedTuple):
 
 def prepare(part: RowPart, place: Workplace) -> Prepared | None:
     """The choices for a part; None where it has no weights."""
-    if part.system is None or (weights := weights_of(part, part.system, place)) is None:
+    if part.system is None or (weights := find_weights(part, part.system, place)) is None:
         return None
-    return Prepared(part.system, weights, corpus_of(part, place), names_of(part, part.system, weights, place))
+    return Prepared(part.system, weights, find_corpus(part, place), make_names(part, part.system, weights, place))
 
 
-def corpus_of(part: RowPart, place: Workplace) -> CorpusRef:
+def find_corpus(part: RowPart, place: Workplace) -> CorpusRef:
     """The corpus of a part. Its ids are escaped, because those of LIMIT have white space."""
     name, _, split = part.data.rpartition("/") if "/" in part.data else (part.data, "", "test")
     own = part.system.corpora.get(part.data) if part.system else None
-    direction = direction_of(part.task, part.data)
+    direction = find_direction(part.task, part.data)
     return CorpusRef(place.corpora.get(part.data) or own or name, split, place.data_dir, True, direction)
 
 
-def limit_of(part: RowPart, place: Workplace) -> int | None:
+def find_limit(part: RowPart, place: Workplace) -> int | None:
     """How many documents are encoded: the user's limit, or that of the protocol of a latency; None for all."""
     protocol = part.system.protocol if part.system and part.task == "latency" else ""
     limits = [place.limit, PROTOCOLS[protocol].items if protocol else None]
     return min((limit for limit in limits if limit), default=None)
 
 
-def document_options(encoder: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def select_document_options(encoder: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that change the documents.
 
     With `mode: alpha` the documents are those of `full`, the default; but not for `svdr`, whose default is `beta`.
@@ -95,29 +97,17 @@ def document_options(encoder: str, options: Mapping[str, Any]) -> dict[str, Any]
     return {name: value for name, value in options.items() if name not in of_queries}
 
 
-def names_of(part: RowPart, system: PublishedSystem, weights: Weights, place: Workplace) -> Names:
+def make_names(part: RowPart, system: PublishedSystem, weights: Weights, place: Workplace) -> Names:
     """Names of everything that a user may vary: `beir-nq-test.vdr.vdr-msmarco` and, of the run, `.query_topk-32`."""
-    shared = document_options(system.encoder, weights.options)
+    shared = select_document_options(system.encoder, weights.options)
     own = {name: value for name, value in weights.options.items() if name not in shared}
-    direction, limit = direction_of(part.task, part.data), limit_of(part, place)
-    fields = [
-        part.data,
-        "" if direction == "text-to-text" else direction,
-        f"first={limit}" if limit else "",
-        system.encoder,
-        weights.name,
-        *map("=".join, shared.items()),
-    ]
-    of_run = [
-        *map("=".join, own.items()),
-        f"rerank={system.rerank}" if system.rerank else "",
-        part.task if direction != part.task else "",
-    ]
-    return Names(_joined(fields), _joined([*fields, *of_run]))
-
-
-def _joined(fields: list[str]) -> str:
-    return ".".join(slug(field) for field in fields if field)
+    direction, limit = find_direction(part.task, part.data), find_limit(part, place)
+    fields = [part.data, "" if direction == "text-to-text" else direction, f"first={limit}" if limit else ""]
+    fields += [system.encoder, weights.name, *map("=".join, shared.items())]
+    of_run = [*map("=".join, own.items()), f"rerank={system.rerank}" if system.rerank else ""]
+    of_run.append(part.task if direction != part.task else "")
+    documents, run = (".".join(make_slug(field) for field in own if field) for own in (fields, [*fields, *of_run]))
+    return Names(documents, run)
 
 
 # Options that name another checkpoint.
@@ -125,12 +115,11 @@ OTHERS = "_checkpoint"
 
 
 class Weights(NamedTuple):
-    """The weights of a system.
+    """The weights of a system: what `load_encoder` takes, None for none, and their name in names of files.
 
-    reference  what `load_encoder` takes; None for an encoder without weights
-    name       of the weights in names of files; empty for none
-    options    of the encoder, with the user's places of other checkpoints
-    places     published checkpoint (empty: none is) -> the user's weights in its place
+    Attributes:
+        options: of the encoder, with the user's places of other checkpoints
+        places: published checkpoint (empty: none is) -> the user's weights in its place
     """
 
     reference: str | None
@@ -140,27 +129,23 @@ class Weights(NamedTuple):
 
 
 def is_without_weights(system: PublishedSystem) -> bool:
-    """True for an encoder that has no weights, as BM25, and for a suite, which has no encoder."""
-    return not system.encoder or CARDS[system.encoder].licence == "none"
+    """True for an encoder that has no weights, as BM25, or that is not installed, and for a suite, which has none."""
+    card = CARDS.get(system.encoder)
+    return card is None or card.licence == "none"
 
 
-def checkpoints_of(row: PublishedRow) -> Iterator[str]:
+def list_checkpoints(row: PublishedRow) -> Iterator[str]:
     """The names by which `--checkpoint` gives weights for a row: published checkpoints, or the row without one."""
     if row.system is None or is_without_weights(row.system):
         return
     for part in row.parts():
-        for model in (part, twin_of(part)):
+        for model in (part, find_twin(part)):
             if model and model.system:
-                yield model.system.checkpoint_of(model.data) or own_name(model, model.system)
+                yield model.system.find_checkpoint_name(model.data) or model.system.weights or model.label
                 yield from (value for name, value in model.system.options.items() if name.endswith(OTHERS))
 
 
-def own_name(part: RowPart, system: PublishedSystem) -> str:
-    """The name by which `--checkpoint` gives weights that nobody publishes."""
-    return system.weights or part.label
-
-
-def twin_of(part: RowPart) -> RowPart | None:
+def find_twin(part: RowPart) -> RowPart | None:
     """The part of the dense model whose latency is compared; None where none is."""
     if part.task != "latency" or part.system is None or part.system.dense is None:
         return None
@@ -170,16 +155,16 @@ def twin_of(part: RowPart) -> RowPart | None:
     )
 
 
-def weights_of(part: RowPart, system: PublishedSystem, place: Workplace) -> Weights | None:
+def find_weights(part: RowPart, system: PublishedSystem, place: Workplace) -> Weights | None:
     """The weights to load for a part of a row; None where none are published and the user gives none."""
     checkpoints = place.checkpoints
     others = {name: checkpoints.get(value, value) for name, value in system.options.items() if name.endswith(OTHERS)}
     options: dict[str, Any] = {**system.options, **others}
     if is_without_weights(system):
         return Weights(None, "", options, {})
-    name = system.checkpoint_of(part.data)
-    published = name or (str(trained_model(part, place)) if system.trained_on else "")
-    reference = checkpoints.get(name or own_name(part, system), published)
+    name = system.find_checkpoint_name(part.data)
+    published = name or (str(place_trained_model(part, place)) if system.trained_on else "")
+    reference = checkpoints.get(name or system.weights or part.label, published)
     if not reference:
         return None
     trained = system.trained_on and reference == published
@@ -188,12 +173,12 @@ def weights_of(part: RowPart, system: PublishedSystem, place: Workplace) -> Weig
     return Weights(reference, short, options, {name: place for name, place in named.items() if place != name})
 
 
-def trained_model(part: RowPart, place: Workplace) -> Path:
+def place_trained_model(part: RowPart, place: Workplace) -> Path:
     """The checkpoint of the weights that a row trains."""
-    return place.output / "training" / slug(part.label) / "model"
+    return place.output / "training" / make_slug(part.label) / "model"
 
 
-def remarks_on(weights: Weights, as_published: bool) -> tuple[str, str]:
+def write_remarks(weights: Weights, as_published: bool) -> tuple[str, str]:
     """Why the values of some weights cannot be compared with published ones, and what a comparison assumes.
 
     The user's weights count as a published checkpoint by their digest, where `DIGESTS` knows it, or by the user's word.
@@ -201,61 +186,56 @@ def remarks_on(weights: Weights, as_published: bool) -> tuple[str, str]:
     unproven = [name for name, place in weights.places.items() if not (name and is_published(place, name))]
     if not unproven:
         return "", ""
-    if as_published and all(name and is_place(weights.places[name]) for name in unproven):
+    if as_published and all(name and expand_path(weights.places[name]).exists() for name in unproven):
         return "", "--as-published"
     return "other weights", ""
 
 
 def is_published(place: str, name: str) -> bool:
     """True for a folder or file whose weights have the known digest of a published checkpoint."""
-    path = expanded_path(place)
+    path = expand_path(place)
     if name not in DIGESTS or not path.exists():
         return False
-    files = [path] if path.is_file() else [path / name for name in model_files(names_in(path), True)]
-    return DIGESTS[name] in {content_sha256(file) for file in files if file.suffix in WEIGHT_SUFFIXES}
+    files = [path] if path.is_file() else [path / name for name in list_model_files(list_names(path), True)]
+    return DIGESTS[name] in {compute_content_sha256(file) for file in files if file.suffix in WEIGHT_SUFFIXES}
 
 
-def needed_weights(part: RowPart, place: Workplace) -> list[Need]:
+def list_needed_weights(part: RowPart, place: Workplace) -> list[Need]:
     """The checkpoints that a part reads, or the corpus that it trains its own on."""
     if part.system is None or is_without_weights(part.system):
         return []
-    weights = weights_of(part, part.system, place)
+    weights = find_weights(part, part.system, place)
     if weights is None:
         others = (value for name, value in part.system.options.items() if name.endswith(OTHERS))
         how = f"lexvl train --recipe {part.system.recipe.replace('.yaml', '')}; " if part.system.recipe else ""
         how = f"{part.system.origin or 'not published'}; {how}"
         return [
             Need("weights", name, False, f"{how}--checkpoint '{name}'=FOLDER names yours", public=False)
-            for name in (own_name(part, part.system), *others)
+            for name in (part.system.weights or part.label, *others)
         ]
-    if weights.reference == str(trained_model(part, place)):
-        return [needed_corpus(part._replace(data=part.system.trained_on), place)]
+    if weights.reference == str(place_trained_model(part, place)):
+        return [describe_needed_corpus(part._replace(data=part.system.trained_on), place)]
     names = [weights.reference, *(value for name, value in weights.options.items() if name.endswith(OTHERS))]
-    return [checkpoint_need(name) for name in names if name]
+    return [describe_checkpoint(name) for name in names if name]
 
 
-def checkpoint_need(reference: str) -> Need:
+def describe_checkpoint(reference: str) -> Need:
     """Whether a checkpoint is on this machine, without asking the hub."""
     if reference in PACKAGED:
         packaged = PACKAGED[reference]
-        here = package_folder(packaged.module) is not None
+        here = find_package(packaged.module) is not None
         source = f"pip: the extra [{packaged.extra}]" if packaged.extra else "the package"
         return Need("weights", reference, here, source)
-    if is_place(reference):
+    if expand_path(reference).exists():
         return Need("weights", reference, True, "")
     if is_file_name(reference):
         origin = FILES.get(reference, "no such file or folder")
         return Need("weights", reference, False, f"{origin}; --checkpoint '{reference}'=FILE names it")
     name, _, revision = reference.partition("@")
-    folder = cached(name, revision or None)
-    here = folder is not None and bool(model_files(names_in(folder), True))
+    folder = find_cached(name, revision or None)
+    here = folder is not None and bool(list_model_files(list_names(folder), True))
     origin = f"{HUB}; no source confirms the id, {UNCONFIRMED[name]}" if name in UNCONFIRMED else HUB
     return Need("weights", reference, here, origin, fetchable=True)
-
-
-def is_place(reference: str) -> bool:
-    """True for a folder or file that exists."""
-    return expanded_path(reference).exists()
 
 
 def is_file_name(reference: str) -> bool:
@@ -268,31 +248,22 @@ OF_VECTORS = ("d2s", "joint")
 STORED = "embeddings:"
 
 
-def needs_of_retrieval(part: RowPart, place: Workplace) -> list[Need]:
+def list_retrieval_needs(part: RowPart, place: Workplace) -> list[Need]:
     """The weights and the corpus of a part."""
-    return [*needed_weights(part, place), needed_corpus(part, place)]
+    return [*list_needed_weights(part, place), describe_needed_corpus(part, place)]
 
 
-def needs_of_latency(part: RowPart, place: Workplace) -> list[Need]:
-    """The weights of both models, and the corpus."""
-    twin = twin_of(part)
-    return [*needed_weights(part, place), *(needed_weights(twin, place) if twin else ()), needed_corpus(part, place)]
-
-
-def needs_of_weights(part: RowPart, place: Workplace) -> list[Need]:
+def list_weight_needs(part: RowPart, place: Workplace) -> list[Need]:
     """The weights, and what they are of: nothing more for a text, a stored vector, or a picture of the user's."""
     assert part.system is not None, "its weights are measured"
-    needs, ref = needed_weights(part, place), corpus_of(part, place)
+    needs, ref = list_needed_weights(part, place), find_corpus(part, place)
     if part.system.text:
         return needs
     if ref.name.startswith(STORED):
-        return [*needs, needed_corpus(part, place)]
+        return [*needs, describe_needed_corpus(part, place)]
     if part.data in place.corpora:
-        here = picture_of(part.system, ref.name) is not None
-        return [
-            *needs,
-            Need("data", f"{ref.name}/{part.system.item}.*", here, f"--corpus {part.data} names the folder"),
-        ]
+        here, how = find_picture(part.system, ref.name) is not None, f"--corpus {part.data} names the folder"
+        return [*needs, Need("data", f"{ref.name}/{part.system.item}.*", here, how)]
     how = f"--corpus {part.data}=FOLDER has yours, named {part.system.item}.jpg and so on"
     return [*needs, Need("data", part.data, False, f"pictures of the paper, not published; {how}", public=False)]
 
@@ -301,30 +272,30 @@ def needs_of_weights(part: RowPart, place: Workplace) -> list[Need]:
 OBJECTS = ("coco/annotations/instances_train2017.json", "coco/train2017")
 
 
-def objects_of(place: Workplace) -> str:
+def find_objects(place: Workplace) -> str:
     """COCO's annotations of objects and its images, as the completeness probe reads them."""
     return ",".join(str(data_root(place.data_dir) / name) for name in OBJECTS)
 
 
-def needs_of_completeness(part: RowPart, place: Workplace) -> list[Need]:
+def list_completeness_needs(part: RowPart, place: Workplace) -> list[Need]:
     """The weights, COCO's annotations of objects and its images."""
     source = place.corpora.get(part.data)
     if source:
         # A dataset of captions is found, or not, when it is read.
-        return [*needed_weights(part, place), Need("data", source, True, f"--corpus {part.data}")]
-    here = all(map(is_place, objects_of(place).split(",")))
+        return [*list_needed_weights(part, place), Need("data", source, True, f"--corpus {part.data}")]
+    here = all(expand_path(name).exists() for name in find_objects(place).split(","))
     origin = "cocodataset.org: annotations_trainval2017.zip and train2017.zip"
-    return [*needed_weights(part, place), Need("data", ", ".join(OBJECTS), here, origin)]
+    return [*list_needed_weights(part, place), Need("data", ", ".join(OBJECTS), here, origin)]
 
 
-def picture_of(system: PublishedSystem, folder: str) -> Path | None:
+def find_picture(system: PublishedSystem, folder: str) -> Path | None:
     """The picture of an item in the user's folder: the file with its name and any suffix; None if it is not there."""
-    return next((path for path in sorted(expanded_path(folder).glob("*")) if path.stem == system.item), None)
+    return next((path for path in sorted(expand_path(folder).glob("*")) if path.stem == system.item), None)
 
 
-def needed_corpus(part: RowPart, place: Workplace) -> Need:
+def describe_needed_corpus(part: RowPart, place: Workplace) -> Need:
     """The corpus of a part, and whether it is here; nothing is fetched."""
-    ref = corpus_of(part, place)
+    ref = find_corpus(part, place)
     if part.data in PRIVATE and part.data not in place.corpora:
         return Need("data", part.data, False, f"not published; --corpus {part.data}=CORPUS names yours", public=False)
     system = part.system
@@ -334,7 +305,7 @@ def needed_corpus(part: RowPart, place: Workplace) -> Need:
         return Need("data", f"vectors of {part.data}", False, origin, public=False)
     if ref.name.startswith(STORED):
         where = ref.name.removeprefix(STORED).partition(",")[0]
-        here = expanded_path(where).is_dir()
+        here = expand_path(where).is_dir()
         return Need("data", ref.name, here, HUB, fetchable=not where.startswith(("/", ".", "~")))
     if ref.name.startswith("beir/"):
         name = ref.name.removeprefix("beir/")
@@ -342,20 +313,20 @@ def needed_corpus(part: RowPart, place: Workplace) -> Need:
         here = folder is not None and (folder / "qrels" / f"{ref.split}.tsv").is_file()
         return Need("data", part.data, here, COLLECTIONS[part.data].origin, folder is None and name in BEIR_ARCHIVES)
     if part.data in place.corpora:
-        return Need("data", ref.name, can_be_read(ref), f"--corpus names it for {part.data}, and it cannot be read")
-    return Need("data", part.data, can_be_read(ref), COLLECTIONS[part.data].origin)
+        return Need("data", ref.name, check_readable(ref), f"--corpus names it for {part.data}, and it cannot be read")
+    return Need("data", part.data, check_readable(ref), COLLECTIONS[part.data].origin)
 
 
-def can_be_read(ref: CorpusRef) -> bool:
+def check_readable(ref: CorpusRef) -> bool:
     """True if the first document and the first topic of a corpus are here; either may be an image."""
     try:
-        dataset = dataset_of(ref)
+        dataset = load_reference(ref)
         return all(next(stream(), None) is not None for stream in (dataset.documents, dataset.topics))
     except LexvlError:
         return False
 
 
-def cost_of_retrieval(part: RowPart, place: Workplace) -> PartCost | None:
+def estimate_retrieval(part: RowPart, place: Workplace) -> PartCost | None:
     """Disk and time of a part; None where it has no weights, or its collection is not public."""
     work = prepare(part, place)
     if work is None or part.data not in COLLECTIONS:
@@ -364,7 +335,7 @@ def cost_of_retrieval(part: RowPart, place: Workplace) -> PartCost | None:
     cost = DOCUMENT_COSTS["vdr" if options.get("mode") == "full" else work.system.encoder]
     sizes = (collection.documents, collection.topics)
     documents, topics = reversed(sizes) if part.task == "image-to-text" else sizes
-    documents = min(documents, limit_of(part, place) or documents)
+    documents = min(documents, find_limit(part, place) or documents)
     size = documents * int(options.get("topk", cost.numbers)) * cost.bytes
     topics_s = topics / (cost.topics_per_s or cost.documents_per_s) + topics * work.system.rerank / TEXTS_PER_S
     speed = PACKAGED_SPEED if work.system.trained_on or work.weights.reference in {*PACKAGED, "minilm"} else 1.0
@@ -372,34 +343,19 @@ def cost_of_retrieval(part: RowPart, place: Workplace) -> PartCost | None:
     return PartCost(work.names.documents, size, encoding_s, topics_s / speed)
 
 
-def cost_of_latency(part: RowPart, place: Workplace) -> PartCost | None:
-    """Disk and time of both models, whose documents no other part shares."""
-    twin = twin_of(part)
-    costs = [cost_of_retrieval(model, place) for model in (part, twin) if model]
-    if None in costs or not costs:
-        return None
-    name, size, encoding_s, topics_s = zip(*(cost for cost in costs if cost), strict=True)
-    return PartCost(" ".join(name), sum(size), sum(encoding_s), sum(topics_s))
-
-
-def cost_of_speed(part: RowPart, place: Workplace) -> PartCost:
-    """The time of a suite, whose files are temporary."""
-    return PartCost(part.label, 0, SUITE_S, 0)
-
-
-def needs_of_classification(part: RowPart, place: Workplace) -> list[Need]:
+def list_classification_needs(part: RowPart, place: Workplace) -> list[Need]:
     """The weights and the images of a part; a linear probe needs a split for training, which not every set has."""
     name = place.corpora.get(part.data, part.data)
     where = Path(name.partition(":")[2] or name) if part.data in place.corpora else data_root(place.data_dir) / name
-    where = expanded_path(where)
-    needs = [*needed_weights(part, place), Need("data", name, where.exists(), ARCHIVE)]
+    where = expand_path(where)
+    needs = [*list_needed_weights(part, place), Need("data", name, where.exists(), ARCHIVE)]
     if part.task == "linear-probe" and "train" not in CLASS_SETS[part.data].files:
         how = "its authors fix no split; class folders in `train` and `test` of its folder are yours"
         needs.append(Need("data", f"{name}, train", (where / "train").is_dir(), how, public=False))
     return needs
 
 
-def cost_of_classification(part: RowPart, place: Workplace) -> PartCost | None:
+def estimate_classification(part: RowPart, place: Workplace) -> PartCost | None:
     """The time of a part; None where it has no weights. It writes no vectors."""
     work = prepare(part, place)
     if work is None:

@@ -30,33 +30,30 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
-from lexvl_anserini.data.strict_yaml import Spot, read_yaml, suggestion
+from pydantic import AfterValidator, PositiveFloat
+
+from lexvl_anserini.data.yaml_files import Many, read_yaml
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
-from lexvl_anserini.ground.installed import shipped_folder
+from lexvl_anserini.ground.machine import find_shipped
 
-from ..efficiency.papers import PROTOCOLS
 from .quantities import Quantity, check_corpus, parse_quantity
+from .sources import PROTOCOLS
+
+T = TypeVar("T")
 
 UNITS: Mapping[str, str] = {
-    "%": "100 times the measure",
-    "1": "the measure itself, a weight or a rate",
-    "count": "a number of things",
-    "M": "millions",
-    "x": "times as much",
-    "tokens": "tokens of a text",
-    "words": "words of a text",
-    "queries/s": "queries per second",
-    "ms": "milliseconds",
-    "GHz": "clock of a processor",
-    "hours": "hours",
+    "%": "100 times the measure", "1": "the measure itself, a weight or a rate", "count": "a number of things",
+    "M": "millions", "x": "times as much", "tokens": "tokens of a text", "words": "words of a text",
+    "queries/s": "queries per second", "ms": "milliseconds", "GHz": "clock of a processor", "hours": "hours",
     "GB": "gigabytes",
-}
+}  # fmt: skip
 
 STATUSES: Mapping[str, str] = {
     "printed": "the paper prints it",
@@ -65,106 +62,27 @@ STATUSES: Mapping[str, str] = {
 }
 
 
-class KnownName(str):
-    """One of some known names."""
+def _refuse_others(kind: str, names: Iterable[str]) -> AfterValidator:
+    """Refuses a text that is none of some names."""
 
-    kind: ClassVar[str]
-    known: ClassVar[Iterable[str]]
+    def check(name: str) -> str:
+        if name not in names:
+            raise ValueError(UnknownName(kind, name, names))
+        return name
 
-    @classmethod
-    def from_text(cls, text: str, spot: Spot) -> Self:
-        """Raises DataError for another name."""
-        if text not in cls.known:
-            raise DataError(f"{spot}: {UnknownName(cls.kind, text, cls.known)}")
-        return cls(text)
+    return AfterValidator(check)
 
 
-class UnitName(KnownName):
-    """A key of `UNITS`."""
-
-    kind, known = "unit", UNITS
-
-
-class StatusName(KnownName):
-    """A key of `STATUSES`."""
-
-    kind, known = "status", STATUSES
-
-
-class AxisName(KnownName):
-    """What the rows of a table are."""
-
-    kind, known = "kind of rows", ("systems", "quantities")
-
-
-class ToleratedDifference(float):
-    """How far a measured value may be from the stated one."""
-
-    @classmethod
-    def from_text(cls, text: str, spot: Spot) -> Self:
-        """Raises DataError for what is no number above zero."""
-        if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) or not float(text):
-            raise DataError(f"{spot}: tolerance {text!r}, expected a number above zero, in the unit of the table")
-        return cls(text)
+Unit = Annotated[str, _refuse_others("unit", UNITS)]
+Status = Annotated[str, _refuse_others("status", STATUSES)]
 
 
 class PrintedNumber(NamedTuple):
-    """A number and how many decimals the source prints.
-
-    value   None for a point or a bar that the source draws without a number
-    bound   < or > where the source says only that the quantity is below or above this number; else empty
-    """
+    """A number, None for what the source draws without one, its decimals, and < or > where it is only a bound."""
 
     value: float | None
     decimals: int
     bound: str = ""
-
-
-class PrintedRow(NamedTuple):
-    """The numbers of a row, None where the source has a dash, and the row's place in the file."""
-
-    numbers: tuple[PrintedNumber | None, ...]
-    spot: Spot
-
-    @classmethod
-    def from_text(cls, text: str, spot: Spot) -> PrintedRow:
-        """Raises DataError for what is neither a number nor a dash."""
-        return cls(tuple(None if word == "-" else _number(word, spot) for word in text.split()), spot)
-
-
-class PrintedTerms(NamedTuple):
-    """Terms and their weights, in the order of the source: `dog 1.5, ##gy 0.7`."""
-
-    weights: Mapping[str, PrintedNumber]
-
-    @classmethod
-    def from_text(cls, text: str, spot: Spot) -> PrintedTerms:
-        """Raises DataError for a term without a weight or with two."""
-        weights: dict[str, PrintedNumber] = {}
-        for pair in text.split(","):
-            term, _, number = pair.strip().rpartition(" ")
-            if not term:
-                raise DataError(f"{spot}: {pair.strip()!r}, expected a term and its weight")
-            if term in weights:
-                raise DataError(f"{spot}: two values for one cell, the weight of {term!r}")
-            weights[term] = _number(number, spot)
-        return cls(weights)
-
-
-class Headings(NamedTuple):
-    """Headings of columns: one, or `COCO [R@1, R@5]` for `COCO R@1` and `COCO R@5`; and their place in the file."""
-
-    names: tuple[str, ...]
-    spot: Spot
-
-    @classmethod
-    def from_text(cls, text: str, spot: Spot) -> Headings:
-        """Splits a heading with brackets, which may be at its end or before its last words."""
-        before, bracket, rest = text.partition("[")
-        if not bracket:
-            return cls((text,), spot)
-        inside, _, after = rest.partition("]")
-        return cls(tuple(f"{before}{word.strip()}{after}" for word in inside.split(",")), spot)
 
 
 class DenseTwin(NamedTuple):
@@ -180,7 +98,7 @@ class SpeedSuite(NamedTuple):
     """What `lexvl efficiency --suite search` compares over a collection that it draws; its options by their names."""
 
     documents: int
-    system: tuple[str, ...]
+    system: Many[str]
     shape: str = "mixture"
     query_count: int = 100
     query_terms: int | None = None
@@ -190,19 +108,20 @@ class SpeedSuite(NamedTuple):
 class PublishedSystem(NamedTuple):
     """What this project runs for a row: an encoder, a published checkpoint (empty for none), and its options.
 
-    options      those of `--set`. `prompt` is of retrieval only: zero-shot classification has prompts of its own
-    rerank       documents of each list that the complete vectors score again; 0 for none
-    corpora      another corpus to read in the place of a collection, as stored vectors of its images and texts
-    checkpoints  another checkpoint for a collection, of models that are trained on each collection
-    weights      the name by which `--checkpoint` gives weights that nobody publishes; empty for the row's heading
-    item         the image whose weights the source prints: its id in a corpus, or the name of its file without suffix
-    text         the text whose weights the source prints
-    protocol     the key, in `eval.efficiency.papers`, of the rules by which latency is measured
-    dense        the model whose latency is compared
-    origin       where weights are published that have no name of a hub or a file in any source
-    recipe       how `train` makes such weights: the name of a recipe and options; empty where no recipe does
-    trained_on   the corpus on which the recipe trains the weights when the row is measured; empty where it does not
-    suite        the systems and the collection of a row of ratios, which has no encoder; None for all others
+    Attributes:
+        options: those of `--set`. `prompt` is of retrieval only: zero-shot classification has prompts of its own
+        rerank: documents of each list that the complete vectors score again; 0 for none
+        corpora: another corpus to read in the place of a collection, as stored vectors of its images and texts
+        checkpoints: another checkpoint for a collection, of models that are trained on each collection
+        weights: the name by which `--checkpoint` gives weights that nobody publishes; empty for the row's heading
+        item: the image whose weights the source prints: its id in a corpus, or the name of its file without suffix
+        text: the text whose weights the source prints
+        protocol: the key, in `lexvl_eval.reproduction.sources`, of the rules by which latency is measured
+        dense: the model whose latency is compared
+        origin: where weights are published that have no name of a hub or a file in any source
+        recipe: how `train` makes such weights: the name of a recipe and options; empty where no recipe does
+        trained_on: the corpus on which the recipe trains the weights when the row is measured; empty where it does not
+        suite: the systems and the collection of a row of ratios, which has no encoder; None for all others
     """
 
     encoder: str = ""
@@ -221,18 +140,13 @@ class PublishedSystem(NamedTuple):
     trained_on: str = ""
     suite: SpeedSuite | None = None
 
-    def checkpoint_of(self, data: str) -> str:
+    def find_checkpoint_name(self, data: str) -> str:
         """The published checkpoint for a collection; empty for none."""
         return self.checkpoints.get(data, self.checkpoint)
 
 
 class PublishedRuns(NamedTuple):
-    """Runs that other people publish, one per row of a table.
-
-    files   their names in the data folder, with {} in the place of the row's heading
-    qrels   the judgements in the data folder
-    origin  where both are published
-    """
+    """Runs that others publish, and their judgements, in the data folder; {} in `files` is a row's heading."""
 
     files: str
     qrels: str
@@ -245,56 +159,44 @@ class TableEntry(NamedTuple):
     title: str
     protocol: str = ""
     data: str = ""
-    unit: UnitName = UnitName("%")
-    status: StatusName = StatusName("printed")
+    unit: Unit = "%"
+    status: Status = "printed"
     source: str = ""
-    rows_are: AxisName = AxisName("systems")
-    columns: tuple[Headings, ...] = ()
-    rows: Mapping[str, PrintedRow] = {}
-    terms: Mapping[str, PrintedTerms] = {}
-    units: Mapping[str, UnitName] = {}
-    statuses: Mapping[str, StatusName] = {}
+    rows_are: Literal["systems", "quantities"] = "systems"
+    columns: Many[str] = ()
+    rows: Mapping[str, str] = {}
+    terms: Mapping[str, str] = {}
+    units: Mapping[str, Unit] = {}
+    statuses: Mapping[str, Status] = {}
     notes: Mapping[str, str] = {}
     uncompared: Mapping[str, str] = {}
     systems: Mapping[str, PublishedSystem] = {}
     runs: PublishedRuns | None = None
     missing: str = ""
-    tolerance: ToleratedDifference | None = None
+    tolerance: PositiveFloat | None = None
 
 
 class PaperEntry(NamedTuple):
-    """A file: the paper, what its tables here lack, its tables, and the source of those that have none."""
+    """A file: the paper, its tables, what these lack, and the source of those that name none."""
 
     paper: str
     tables: Mapping[str, TableEntry]
     source: str = ""
-    missing: tuple[str, ...] = ()
-
-
-def _number(word: str, spot: Spot) -> PrintedNumber:
-    if word == "?":
-        return PrintedNumber(None, 1)
-    number = re.fullmatch(r"([<>]?)(-?[0-9]+(?:\.([0-9]+))?(?:e-?[0-9]+)?)", word)
-    if not number:
-        raise DataError(f"{spot}: {word!r} is no number; a dash is a cell that the paper leaves out")
-    return PrintedNumber(float(number[2]), len(number[3] or ""), number[1])
+    missing: Many[str] = ()
 
 
 class PublishedCell(NamedTuple):
-    """One published number.
+    """One published number; `value`, `decimals` and `bound` are those of `PrintedNumber`, texts may be empty.
 
-    table       name of the table, such as vdr-table4
-    row         its heading in the file, and `column`; one of them is the system's, see `label`
-    label       the system as the paper names it
-    system      what this project runs for it; None for other people's systems
-    value       None if the source draws it without a number
-    decimals    that the source prints
-    unit        a key of `UNITS`; `status` one of `STATUSES`
-    protocol    how the paper measures, and `note`: what is doubtful (both may be empty)
-    uncompared  why the number is no measure of the system: another checkpoint, another measure; empty otherwise
-    source      where the number is from, if its status is not printed; empty otherwise
-    bound       < or > where the source says only that the quantity is below or above the value; else empty
-    tolerance   how far a measured value may be off, in the cell's unit; None for the rule of its kind
+    Attributes:
+        row: its heading in the file, and `column`; one of them is the system's, see `label`
+        label: the system as the paper names it
+        system: what this project runs for it; None for other people's systems
+        unit: a key of `UNITS`; `status` one of `STATUSES`
+        protocol: how the paper measures, and `note`: what is doubtful
+        uncompared: why the number is no measure of the system: another checkpoint, another measure
+        source: where the number is from, if its status is not printed
+        tolerance: how far a measured value may be off, in the cell's unit; None for the rule of its kind
     """
 
     table: str
@@ -316,10 +218,7 @@ class PublishedCell(NamedTuple):
 
 
 class PublishedTable(NamedTuple):
-    """A table: its name, the paper, what it is about, its cells, and why numbers are missing (empty: none are).
-
-    `runs` says where the runs of its rows are published; None where they are not.
-    """
+    """A table: why numbers are `missing` is empty where none are, `runs` None where nobody publishes its rows' runs."""
 
     name: str
     paper: str
@@ -330,15 +229,15 @@ class PublishedTable(NamedTuple):
     runs: PublishedRuns | None = None
 
 
-def expected_folder() -> Path:
+def find_expected_folder() -> Path:
     """The folder of the published numbers."""
-    return shipped_folder("expected")
+    return find_shipped("expected")
 
 
 @cache
-def published_tables() -> Mapping[str, PublishedTable]:
+def load_published_tables() -> Mapping[str, PublishedTable]:
     """All tables by name, such as vdr-table4, in the order of files and of their entries."""
-    return {table.name: table for path in sorted(expected_folder().glob("*.yaml")) for table in read_tables(path)}
+    return {table.name: table for path in sorted(find_expected_folder().glob("*.yaml")) for table in read_tables(path)}
 
 
 def read_tables(path: Path) -> Iterator[PublishedTable]:
@@ -347,7 +246,7 @@ def read_tables(path: Path) -> Iterator[PublishedTable]:
     for key, own in content.tables.items():
         entry = own._replace(source=own.source or content.source)
         name, where = f"{path.stem}-{key}", f"{path.name} (tables: {key})"
-        cells = tuple(_cells(name, entry, where))
+        cells = tuple(_read_cells(name, entry, where))
         if not cells and not entry.missing:
             raise DataError(f"{where}: no numbers; say in `missing` why")
         _check_names(entry, cells, where)
@@ -355,56 +254,84 @@ def read_tables(path: Path) -> Iterator[PublishedTable]:
         yield PublishedTable(name, content.paper, entry.title, entry.protocol, cells, entry.missing, entry.runs)
 
 
-def _cells(name: str, entry: TableEntry, where: str) -> Iterator[PublishedCell]:
-    across = entry.rows_are == "quantities"
-    columns = _columns(entry, where)
-    quantities = {} if across else {heading: _quantity(heading, spot) for heading, spot in columns.items()}
-    for row, (numbers, spot) in entry.rows.items():
-        if len(numbers) != len(columns):
-            raise DataError(f"{spot}: {len(numbers)} values, expected {len(columns)}, one per column")
-        of_row = _quantity(row, spot) if across else None
-        for column, number in zip(columns, numbers, strict=True):
-            if number:
-                yield _cell(name, entry, (row, column), of_row or quantities[column], number)
-    for row, terms in entry.terms.items():
-        for term, weight in terms.weights.items():
-            yield _cell(name, entry, (row, term), Quantity("weight", entry.data, term), weight)
-
-
-def _columns(entry: TableEntry, where: str) -> dict[str, Spot]:
-    """The headings of the columns and their places; a table has columns and rows, or terms."""
+def _read_cells(name: str, entry: TableEntry, where: str) -> Iterator[PublishedCell]:
     if entry.terms and (entry.rows or entry.columns):
         raise DataError(f"{where}: both rows and terms; make two tables of them")
-    columns: dict[str, Spot] = {}
-    for names, spot in entry.columns:
-        for heading in names:
-            if heading in columns:
-                raise DataError(f"{spot}: two values for one cell, the column {heading!r} is there twice")
-            columns[heading] = spot
-    return columns
+    across = entry.rows_are == "quantities"
+    columns = _read_headings(entry, where)
+    quantities = {} if across else {heading: read_text(parse_quantity, heading, where) for heading in columns}
+    for row, text in entry.rows.items():
+        there = f"{where}: {row}"
+        numbers = [None if word == "-" else _read_number(word, there) for word in text.split()]
+        if len(numbers) != len(columns):
+            raise DataError(f"{there}: {len(numbers)} values, expected {len(columns)}, one per column")
+        of_row = read_text(parse_quantity, row, where) if across else None
+        for column, number in zip(columns, numbers, strict=True):
+            if number:
+                yield _make_cell(name, entry, (row, column), of_row or quantities[column], number)
+    for row, text in entry.terms.items():
+        for term, weight in _read_terms(text, f"{where}: {row}").items():
+            yield _make_cell(name, entry, (row, term), Quantity("weight", entry.data, term), weight)
 
 
-def _cell(
+def read_text(read: Callable[[str], T], text: str, where: str) -> T:
+    """What is read from a text of the file, whose place an error names."""
+    try:
+        return read(text)
+    except UsageError as error:
+        raise DataError(f"{where}: {error}") from None
+
+
+def _read_headings(entry: TableEntry, where: str) -> list[str]:
+    """The headings of the columns: `COCO [R@1, R@5] of 5k` is `COCO R@1 of 5k` and `COCO R@5 of 5k`."""
+    headings: list[str] = []
+    for text in entry.columns:
+        before, _, rest = text.partition("[")
+        inside, _, after = rest.partition("]")
+        headings += [f"{before}{word.strip()}{after}" for word in inside.split(",")]
+    if twice := next((heading for heading in headings if headings.count(heading) > 1), None):
+        raise DataError(f"{where}: two values for one cell, the column {twice!r} is there twice")
+    return headings
+
+
+def _read_terms(text: str, where: str) -> dict[str, PrintedNumber]:
+    """Terms and their weights, in the order of the source: `dog 1.5, ##gy 0.7`."""
+    weights: dict[str, PrintedNumber] = {}
+    for pair in map(str.strip, text.split(",")):
+        term, _, number = pair.rpartition(" ")
+        if not term or term in weights:
+            problem = "two values for one cell" if term else "expected a term and its weight"
+            raise DataError(f"{where}: {pair!r}, {problem}")
+        weights[term] = _read_number(number, where)
+    return weights
+
+
+def _read_number(word: str, where: str) -> PrintedNumber:
+    if word == "?":
+        return PrintedNumber(None, 1)
+    number = re.fullmatch(r"([<>]?)(-?[0-9]+(?:\.([0-9]+))?(?:e-?[0-9]+)?)", word)
+    if not number:
+        raise DataError(f"{where}: {word!r} is no number; a dash is a cell that the paper leaves out")
+    return PrintedNumber(float(number[2]), len(number[3] or ""), number[1])
+
+
+def _make_cell(
     name: str, entry: TableEntry, place: tuple[str, str], quantity: Quantity, number: PrintedNumber
 ) -> PublishedCell:
     row, column = place
     label = column if entry.rows_are == "quantities" else row
     keys = (f"{row} | {column}", row, column)
-    status = next((entry.statuses[key] for key in keys if key in entry.statuses), entry.status)
+
+    def look_up(texts: Mapping[str, str]) -> list[str]:
+        return [texts[key] for key in keys if key in texts]
+
+    [status, *_] = (*look_up(entry.statuses), entry.status)
+    [unit, *_] = (*look_up(entry.units), entry.unit)
     return PublishedCell(
-        table=name,
-        row=row,
-        column=column,
-        label=label,
-        quantity=quantity,
-        value=number.value,
-        decimals=number.decimals,
-        unit=next((entry.units[key] for key in keys if key in entry.units), entry.unit),
-        status=status,
-        protocol=entry.protocol,
-        note="; ".join(entry.notes[key] for key in keys if key in entry.notes),
+        *(name, row, column, label, quantity, number.value, number.decimals, unit, status, entry.protocol),
+        note="; ".join(look_up(entry.notes)),
         system=entry.systems.get(label),
-        uncompared="; ".join(entry.uncompared[key] for key in keys if key in entry.uncompared),
+        uncompared="; ".join(look_up(entry.uncompared)),
         source="" if status == "printed" else entry.source,
         bound=number.bound,
         tolerance=entry.tolerance,
@@ -423,7 +350,9 @@ def _check_names(entry: TableEntry, cells: tuple[PublishedCell, ...], where: str
     ):
         for key in keys:
             if key not in known:
-                raise DataError(f"{where}: {field} has {key!r}, which is no cell's{suggestion(key, sorted(known))}")
+                near = get_close_matches(key, sorted(known), n=1, cutoff=0.5)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise DataError(f"{where}: {field} has {key!r}, which is no cell's{hint}")
 
 
 def _check_systems(entry: TableEntry, where: str) -> None:
@@ -437,33 +366,18 @@ def _check_systems(entry: TableEntry, where: str) -> None:
         if system.suite:
             continue
         if system.trained_on:
-            _check_training(system, f"{where}: {label}")
+            _, *options = shlex.split(system.recipe) or ("",)
+            if system.checkpoint or not system.recipe or any(word != "--set" for word in options[::2]):
+                expected = "a recipe with options `--set KEY=VALUE`, and no checkpoint"
+                raise DataError(f"{where}: {label}: what is trained has {expected}")
+            read_text(check_corpus, system.trained_on, f"{where}: {label}: trained_on")
         if system.protocol and system.protocol not in PROTOCOLS:
             raise DataError(f"{where}: {label}: {UnknownName('protocol', system.protocol, PROTOCOLS)}")
         models = [(system.encoder, (system.checkpoint, *system.checkpoints.values()))]
         models += [(system.dense.encoder, (system.dense.checkpoint,))] if system.dense else []
         for encoder, checkpoints in models:
             if encoder not in CARDS:
-                raise DataError(f"{where}: {label}: {UnknownName('encoder', encoder, CARDS)}")
+                continue  # that of a plug-in which is not installed: an error where its row runs
             known = CARDS[encoder].checkpoints
-            for checkpoint in filter(None, checkpoints):
-                if checkpoint not in known:
-                    raise DataError(f"{where}: {label}: {UnknownName('checkpoint', checkpoint, known)}")
-
-
-def _check_training(system: PublishedSystem, where: str) -> None:
-    """The weights are those of a recipe, changed by `--set` alone, and of a corpus with its split."""
-    _, *options = shlex.split(system.recipe) or ("",)
-    if system.checkpoint or not system.recipe or any(word != "--set" for word in options[::2]):
-        raise DataError(f"{where}: what is trained has a recipe with options `--set KEY=VALUE`, and no checkpoint")
-    try:
-        check_corpus(system.trained_on)
-    except UsageError as error:
-        raise DataError(f"{where}: trained_on: {error}") from None
-
-
-def _quantity(text: str, spot: Spot) -> Quantity:
-    try:
-        return parse_quantity(text)
-    except UsageError as error:
-        raise DataError(f"{spot}: {error}") from None
+            if unknown := [checkpoint for checkpoint in checkpoints if checkpoint and checkpoint not in known]:
+                raise DataError(f"{where}: {label}: {UnknownName('checkpoint', unknown[0], known)}")

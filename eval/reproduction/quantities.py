@@ -12,7 +12,7 @@
     weight                                       the weights of an image's or a text's terms
     answers                                      passages that contain an answer: top-k
     vqa                                          visual question answering: accuracy by kind of question
-    speed                                        of systems of this project: a ratio that `eval.efficiency` names
+    speed                                        of systems of this project: a ratio that `lexvl_plugins.bench` names
     model, training, probe, claim                numbers of other kinds; their names are free, as those of speeds
 """
 
@@ -20,15 +20,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
-from lexvl_anserini.data.fetch import BEIR_ARCHIVES
+from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
 from lexvl_anserini.ground.errors import UnknownName, UsageError
-from lexvl_anserini.ground.registry import DATASETS
+from lexvl_anserini.ground.registry import CORPORA
 
 from ..analyses.classes.class_sets import CLASS_SETS
 from ..measures.averages import AVERAGES
-from ..measures.names import parse_measure
+from ..measures.metrics import parse_measure
 
 # Corpora in BEIR's layout that are no part of BEIR.
 AS_BEIR = ("limit", "limit-small")
@@ -75,28 +76,20 @@ SUMMED = ("R@1", "R@5", "R@10")
 DIRECTIONS = ("text-to-image", "image-to-text")
 
 
-def parts_of(quantity: Quantity) -> tuple[Quantity, ...]:
-    """What a mean or a sum is computed from; the quantity alone where it is neither.
-
-    >>> len(parts_of(Quantity("text-to-text", "beir-12", "nDCG@10")))
-    12
-    """
+def list_parts(quantity: Quantity) -> tuple[Quantity, ...]:
+    """What a mean or a sum is computed from; the quantity alone where it is neither."""
     if quantity.measure == "rsum":
         return tuple(Quantity(task, quantity.data, measure) for task in DIRECTIONS for measure in SUMMED)
     return tuple(quantity._replace(data=data) for data in MEANS.get(quantity.data, (quantity.data,)))
 
 
-def combined(quantity: Quantity, values: Sequence[float]) -> float:
+def combine_parts(quantity: Quantity, values: Sequence[float]) -> float:
     """The value of a quantity from those of its parts."""
     return sum(values) if quantity.measure == "rsum" else sum(values) / len(values)
 
 
-def direction_of(task: str, data: str) -> str:
-    """The direction in which a task reads a collection; a task that is no retrieval over documents is its own.
-
-    >>> direction_of("sparsity", "coco/test"), direction_of("image-to-text", "coco/test")
-    ('text-to-image', 'image-to-text')
-    """
+def find_direction(task: str, data: str) -> str:
+    """The direction in which a task reads a collection; a task that is no retrieval over documents is its own."""
     if task not in OF_DOCUMENTS:
         return task
     return "text-to-text" if data.startswith("beir/") else "text-to-image"
@@ -106,7 +99,7 @@ class PublishedTask(NamedTuple):
     """What the data and the measures of a task may be; `data` is None for a task without data."""
 
     data: Callable[[str], None] | None
-    measure: Callable[[str], None]
+    measure: Callable[[str], object]
 
 
 def parse_quantity(text: str) -> Quantity:
@@ -134,15 +127,15 @@ def check_corpus(name: str) -> None:
     part, _, split = rest.rpartition("/")
     if name in (*MEANS_OF_CORPORA, *PRIVATE):
         return
-    if family not in DATASETS:
-        raise UnknownName("corpus", family, (*DATASETS, *MEANS_OF_CORPORA, *PRIVATE))
+    if family not in CORPORA:
+        raise UnknownName("corpus", family, (*CORPORA, *MEANS_OF_CORPORA, *PRIVATE))
     if family == "beir" and part not in (*BEIR_ARCHIVES, *AS_BEIR):
         raise UnknownName("BEIR dataset", part, (*BEIR_ARCHIVES, *AS_BEIR))
     if split not in SPLITS:
         raise UnknownName("split", split, SPLITS)
 
 
-def _one_of(kind: str, known: tuple[str, ...]) -> Callable[[str], None]:
+def _check_name(kind: str, known: tuple[str, ...]) -> Callable[[str], None]:
     def check(name: str) -> None:
         if name not in known:
             raise UnknownName(kind, name, known)
@@ -155,35 +148,32 @@ def _check_top(measure: str) -> None:
         raise UsageError(f"measure {measure!r}, expected top-k, such as top-1")
 
 
-def _check_caption_measure(measure: str) -> None:
-    if not re.fullmatch(r"R@[1-9][0-9]*", measure):
+def _check_measure(measure: str, of_captions: bool = False) -> None:
+    if not (of_captions and re.fullmatch(r"R@[1-9][0-9]*", measure)):
         parse_measure(measure)
 
 
-def _check_text_measure(measure: str) -> None:
-    parse_measure(measure)
-
-
-def _any(measure: str) -> None:
-    """Accepts any name."""
-
-
-_CLASSES = _one_of("class set", (*CLASS_SETS, *MEANS_OF_CLASSES))
+_CLASSES = _check_name("class set", (*CLASS_SETS, *MEANS_OF_CLASSES))
 
 TASKS: Mapping[str, PublishedTask] = {
-    "text-to-text": PublishedTask(check_corpus, _check_text_measure),
-    "text-to-image": PublishedTask(check_corpus, _check_caption_measure),
-    "image-to-text": PublishedTask(check_corpus, _check_caption_measure),
-    "captions": PublishedTask(check_corpus, _one_of("measure", ("rsum",))),
+    "text-to-text": PublishedTask(check_corpus, _check_measure),
+    "text-to-image": PublishedTask(check_corpus, partial(_check_measure, of_captions=True)),
+    "image-to-text": PublishedTask(check_corpus, partial(_check_measure, of_captions=True)),
+    "captions": PublishedTask(check_corpus, _check_name("measure", ("rsum",))),
     "zero-shot": PublishedTask(_CLASSES, _check_top),
     "linear-probe": PublishedTask(_CLASSES, _check_top),
     "words": PublishedTask(_CLASSES, _check_top),
     "completeness": PublishedTask(
-        _one_of("set of annotated images", ("coco/train",)),
-        _one_of("measure", ("sentence pairs", "complete sentence first")),
+        _check_name("set of annotated images", ("coco/train",)),
+        _check_name("measure", ("sentence pairs", "complete sentence first")),
     ),
-    "answers": PublishedTask(_one_of("question set", ("nq-open/test",)), _check_top),
-    "vqa": PublishedTask(_one_of("question set", ("vqa-v2",)), _one_of("kind", ("yes/no", "number", "other", "all"))),
-    **{task: PublishedTask(check_corpus, _one_of("measure", names)) for task, names in OF_DOCUMENTS.items()},
-    **{task: PublishedTask(None, _any) for task in ("model", "training", "probe", "speed", "claim", "weight")},
+    "answers": PublishedTask(_check_name("question set", ("nq-open/test",)), _check_top),
+    "vqa": PublishedTask(
+        _check_name("question set", ("vqa-v2",)), _check_name("kind", ("yes/no", "number", "other", "all"))
+    ),
+    **{task: PublishedTask(check_corpus, _check_name("measure", names)) for task, names in OF_DOCUMENTS.items()},
+    **{
+        task: PublishedTask(None, lambda name: None)
+        for task in ("model", "training", "probe", "speed", "claim", "weight")
+    },
 }

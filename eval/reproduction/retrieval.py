@@ -1,4 +1,4 @@
-"""The whole line for one system on one collection: encode documents, build the index, search, measure.
+"""Measures parts of rows: the whole line for one system on one collection, or what needs no run.
 
     OUTPUT/impacts/<documents>, OUTPUT/indexes/<documents>   shared by rows that differ in their queries alone
     OUTPUT/runs/<run>.trec                                   and <run>.qrels where only some documents are encoded
@@ -13,39 +13,67 @@ Values of parts of rows, `OUTPUT/parts/<part>.json`: found by what decides them,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import wraps
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.data.dataset import Dataset, data_root, dataset_of
-from lexvl_anserini.encoders.cards import direction_option
-from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
-from lexvl_anserini.encoders.loading import digest_of, load_encoder, other_parts
-from lexvl_anserini.ground.claims import same_request
-from lexvl_anserini.ground.errors import CheckpointError
-from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, make_folder, read_json, write_json
-from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.ground.records import Document, Qrel, Topic
-from lexvl_anserini.ground.run_manifest import RunManifest
-from lexvl_anserini.queries.query_source import TopicSource
-from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, lists_of, write_run
-from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.refine import SearchSettings
-from lexvl_anserini.searching.rescoring import manifest_of_run, rerank_lists, reranked_manifest, reranking_encoder
-from lexvl_anserini.searching.retrieval import IndexSearch
-from lexvl_anserini.searching.searcher import EncoderChanges
+import numpy as np
 
+from lexvl_anserini.data.dataset import Dataset, data_root, load_reference
+from lexvl_anserini.encoders.cards import make_direction_option
+from lexvl_anserini.encoders.checkpoints.find import combine_digests, find_checkpoint, find_parts
+from lexvl_anserini.encoders.describing import list_options
+from lexvl_anserini.encoders.encoder import Encoder, as_lexical
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.ground.claims import compare_requests
+from lexvl_anserini.ground.errors import CheckpointError, DataError
+from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, make_folder, read_json, write_json
+from lexvl_anserini.ground.manifest import RunManifest, read_manifest
+from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.queries.query_source import TopicSource
+from lexvl_anserini.queries.query_vectors import encode_queries
+from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, read_lists, write_run
+from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.index_runs import plan_run, write_index_run
+from lexvl_anserini.searching.query_encoder import EncoderChanges
+from lexvl_anserini.searching.rescoring import expect_run_manifest, load_reranking_encoder, plan_rerank, rerank_lists
+from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.searcher import Searcher
+
+from ..analyses.classes.class_sets import load_labelled
+from ..analyses.classes.classification import (
+    VOCABULARY,
+    build_word_space,
+    measure_accuracies,
+    measure_class_words,
+    rank_images,
+    run_linear_probe,
+)
+from ..analyses.sentence_pairs import compare_sentences, load_sentence_pairs
+from ..measures.flops import count_sparsity
 from ..measures.inputs import JudgementSource, describe_run
 from ..measures.measure_runs import measure_runs
-from ..measures.metrics import means
-from ..measures.names import parse_measure
-from .prepared import Prepared, document_options, limit_of, prepare, remarks_on, twin_of
+from ..measures.metrics import means, parse_measure
+from .prepared import (
+    STORED,
+    Prepared,
+    find_limit,
+    find_objects,
+    find_picture,
+    find_twin,
+    prepare,
+    select_document_options,
+    write_remarks,
+)
 from .rows import Finding, RowPart, Workplace
 
 if TYPE_CHECKING:
-    from lexvl_anserini.searching.index import Index
+    from lexvl_anserini.searching.searcher import Index
+
+    from ..analyses.classes.labelled import LabelledImages
 
 # Documents of a shard: what a killed call encodes again.
 SHARD_SIZE = 1024
@@ -53,25 +81,67 @@ SHARD_SIZE = 1024
 # Hits per topic where images or captions are searched, of which papers measure the first ten.
 CAPTION_HITS = 100
 
+# How far a value from 0 to 1 may be from the published one: 0.3 points with vectors of 8 bits, else 0.1.
+TOLERANCES = {True: 0.003, False: 0.001}
 
-def measure_retrieval(part: RowPart, place: Workplace) -> Finding:
-    """Runs the line of a part, or finds its result."""
-    return found_or_made(part, place, run_line)
+# (part, what runs for it, workplace) -> `values` by measure, whether the vectors are `quantised`, and other facts.
+Make = Callable[[RowPart, Prepared, Workplace], dict[str, Any]]
 
 
-def run_line(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+def find_or_make(part: RowPart, place: Workplace, make: Make) -> Finding:
+    """The result of a part, stored or made."""
+    work = prepare(part, place)
+    if work is None:
+        raise CheckpointError(f"{part.label}: no published weights")
+    request = make_request(part, work, place)
+    stored = place.output / "parts" / f"{work.names.run}.json"
+    result = read_json(stored, "result") if stored.is_file() else {}
+    complete = "quantised" in result and {*part.measures} <= {*result.get("values", ())}
+    if not (complete and compare_requests(request, result.get("request") or {})):
+        started = time.perf_counter()
+        with disk_errors(place.output):
+            make_folder(stored.parent)
+        with exclusive(place.output):
+            result = {"request": request, **make(part, work, place)}
+        result["seconds"] = round(time.perf_counter() - started, 1)
+        write_json(stored, result)
+    remark, note = write_remarks(work.weights, place.as_published)
+    remark = ", ".join(filter(None, (remark, f"--limit {place.limit}" if place.limit else "")))
+    model = request["checkpoint_digest"] or ""
+    return Finding(result["values"], TOLERANCES[result["quantised"]], remark, note, model)
+
+
+def keep_values(make: Make) -> Callable[[RowPart, Workplace], Finding]:
+    """What measures a part by `make`, or finds the result of an earlier call."""
+
+    @wraps(make)
+    def measure(part: RowPart, place: Workplace) -> Finding:
+        return find_or_make(part, place, make)
+
+    return measure
+
+
+@keep_values
+def measure_retrieval(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """Encodes, indexes, searches and measures; each step is skipped where it is finished."""
     dataset = dataset_for(part, work, place)
     with disk_errors(place.output):
         make_folder(place.output / "runs")
-    index = indexed(work, dataset, place)
-    run = searched(index, work, dataset, place)
+    index = index_part(work, dataset, place)
+    run = search_part(index, work, dataset, place)
     if work.system.rerank:
-        run = reranked(run, work, dataset, place)
-    judgements = written_judgements(run, dataset) if place.limit else JudgementSource()
+        run = rerank_part(run, work, dataset, place)
+    judgements = JudgementSource()
+    if place.limit:
+        judgements = JudgementSource(run.with_suffix(".qrels"))
+        lines = (f"{query_id} 0 {doc_id} {value}\n".encode() for query_id, doc_id, value in dataset.qrels())
+        with atomic_write(run.with_suffix(".qrels")) as out:
+            out.writelines(lines)
     measures, stored = map(measure_name, part.measures), place.output / "results"
     card = describe_run(run)
-    [rows] = measure_runs([card], judgements, measures, ties=ties_of(part), results=stored)
+    # The authors of ViDoRe measure in trec_eval's order of equal scores; None is that of the run.
+    order = "trec_eval" if part.data.startswith("vidore/") else None
+    [rows] = measure_runs([card], judgements, measures, ties=order, results=stored)
     values = means(rows)
     return {
         "values": {name: values[measure_name(name)] for name in part.measures},
@@ -82,25 +152,20 @@ def run_line(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     }
 
 
-def ties_of(part: RowPart) -> str | None:
-    """The order of equal scores in which the authors of a collection measure; None for that of the run."""
-    return "trec_eval" if part.data.startswith("vidore/") else None
-
-
 def dataset_for(part: RowPart, work: Prepared, place: Workplace) -> Dataset:
     """The collection of a part, with as many documents as are encoded."""
-    dataset, limit = dataset_of(work.corpus), limit_of(part, place)
-    return limited(dataset, limit) if limit else dataset
+    dataset, limit = load_reference(work.corpus), find_limit(part, place)
+    return limit_dataset(dataset, limit) if limit else dataset
 
 
-def encoded(work: Prepared, dataset: Dataset, place: Workplace) -> Path:
+def encode_documents(work: Prepared, dataset: Dataset, place: Workplace) -> Path:
     """The folder of the encoded documents."""
     from lexvl_anserini.shards.layout import Layout
     from lexvl_anserini.shards.writing import write_impacts
 
-    name, options = work.system.encoder, document_options(work.system.encoder, work.weights.options)
+    name, options = work.system.encoder, select_document_options(work.system.encoder, work.weights.options)
     model = load_encoder(
-        name, work.weights.reference, device=place.device, **direction_option(name, dataset.direction), **options
+        name, work.weights.reference, device=place.device, **make_direction_option(name, dataset.direction), **options
     )
     shards, layout = place.output / "impacts" / work.names.documents, Layout("parquet", SHARD_SIZE)
     with place.bars(f"encode {shards.name}", None, "documents") as progress:
@@ -108,44 +173,42 @@ def encoded(work: Prepared, dataset: Dataset, place: Workplace) -> Path:
     return shards
 
 
-def indexed(work: Prepared, dataset: Dataset, place: Workplace) -> Index:
+def index_part(work: Prepared, dataset: Dataset, place: Workplace) -> Index:
     """The index of the encoded documents."""
-    shards = encoded(work, dataset, place)
+    shards = encode_documents(work, dataset, place)
     folder, documents = place.output / "indexes" / shards.name, read_manifest(shards).counts.documents
     with place.bars(f"index {shards.name}", documents, "documents") as progress:
         return build_index(shards, folder, overwrite=place.overwrite, progress=progress)
 
 
-def searched(index: Index, work: Prepared, dataset: Dataset, place: Workplace) -> Path:
+def search_part(index: Index, work: Prepared, dataset: Dataset, place: Workplace) -> Path:
     """The run of all topics."""
-    of_documents = document_options(work.system.encoder, work.weights.options)
+    of_documents = select_document_options(work.system.encoder, work.weights.options)
     changes = {name: value for name, value in work.weights.options.items() if name not in of_documents}
-    search = IndexSearch(
-        index, EncoderChanges(options=changes, device=place.device), SearchSettings(batch_size=place.batch_size)
-    )
-    source = TopicSource.of(dataset)
+    searcher = Searcher(index, encoder=EncoderChanges(options=changes, device=place.device))
+    source = TopicSource.take_dataset(dataset)
     hits = DEFAULT_HITS if dataset.direction == "text-to-text" else CAPTION_HITS
     run = place.output / "runs" / f"{work.names.run}{'.found' if work.system.rerank else ''}.trec"
-    request = search.run_manifest(source, hits, source.remove_query, strict_scores=False, output_format="trec")
+    request = plan_run(searcher, source, hits, source.remove_query)
 
     def write() -> RunManifest:
         with place.bars(f"search {run.name}", source.count(), "topics") as progress:
-            return search.write(source, request, run, progress)
+            return write_index_run(searcher, source, Search(batch_size=place.batch_size), request, run, progress)
 
     ensure_run(run, request, place.overwrite, write)
     return run
 
 
-def reranked(found: Path, work: Prepared, dataset: Dataset, place: Workplace) -> Path:
+def rerank_part(found: Path, work: Prepared, dataset: Dataset, place: Workplace) -> Path:
     """The run with the first documents of each list scored again by the complete vectors."""
-    manifest = manifest_of_run(found)
-    model = reranking_encoder(manifest, None, None, place.device, {})
-    request = reranked_manifest(found, TopicSource.of(dataset), model, work.system.rerank)
+    manifest = expect_run_manifest(found)
+    model = load_reranking_encoder(manifest, None, None, place.device, {})
+    request = plan_rerank(found, TopicSource.take_dataset(dataset), model, work.system.rerank)
     run = place.output / "runs" / f"{work.names.run}.trec"
 
     def write() -> RunManifest:
         depth = work.system.rerank
-        lists = rerank_lists(dataset.topics(), lists_of(found), model, dataset.documents, depth, place.batch_size)
+        lists = rerank_lists(dataset.topics(), read_lists(found), model, dataset.documents, depth, place.batch_size)
         return write_run(run, lists, request, tag=f"{model.name}-reranked")
 
     ensure_run(run, request, place.overwrite, write)
@@ -157,7 +220,7 @@ def measure_name(name: str) -> str:
     return str(parse_measure(f"HitRate{name[1:]}" if name.startswith("R@") else name))
 
 
-def limited(dataset: Dataset, number: int) -> Dataset:
+def limit_dataset(dataset: Dataset, number: int) -> Dataset:
     """A part of a dataset: that many documents, relevant ones first, and the topics that have one among them."""
     doc_ids = set(islice(dict.fromkeys(qrel.doc_id for qrel in dataset.qrels() if qrel.relevance > 0), number))
     for document in dataset.documents():
@@ -166,80 +229,118 @@ def limited(dataset: Dataset, number: int) -> Dataset:
         doc_ids.add(document.doc_id)
     answered = {qrel.query_id for qrel in dataset.qrels() if qrel.doc_id in doc_ids and qrel.relevance > 0}
 
-    def documents() -> Iterator[Document]:
-        return (document for document in dataset.documents() if document.doc_id in doc_ids)
-
-    def topics() -> Iterator[Topic]:
-        return (topic for topic in dataset.topics() if topic.query_id in answered)
-
-    def qrels() -> Iterator[Qrel]:
-        return (qrel for qrel in dataset.qrels() if qrel.query_id in answered and qrel.doc_id in doc_ids)
-
-    return replace(dataset, documents=documents, topics=topics, qrels=qrels)
+    return replace(
+        dataset,
+        documents=lambda: (document for document in dataset.documents() if document.doc_id in doc_ids),
+        topics=lambda: (topic for topic in dataset.topics() if topic.query_id in answered),
+        qrels=lambda: (q for q in dataset.qrels() if q.query_id in answered and q.doc_id in doc_ids),
+    )
 
 
-def written_judgements(run: Path, dataset: Dataset) -> JudgementSource:
-    """The judgements of a part of a dataset, beside its run."""
-    path = run.with_suffix(".qrels")
-    with atomic_write(path) as out:
-        out.writelines(f"{query_id} 0 {doc_id} {value}\n".encode() for query_id, doc_id, value in dataset.qrels())
-    return JudgementSource(path)
-
-
-# How far a value from 0 to 1 may be from the published one: 0.3 points with vectors of 8 bits, else 0.1.
-TOLERANCES = {True: 0.003, False: 0.001}
-
-
-def found_or_made(
-    part: RowPart, place: Workplace, make: Callable[[RowPart, Prepared, Workplace], dict[str, Any]]
-) -> Finding:
-    """The result of a part, stored or made.
-
-    `make` returns `values` by measure, whether the vectors are `quantised`, and what else is worth keeping.
-    """
-    work = prepare(part, place)
-    if work is None:
-        raise CheckpointError(f"{part.label}: no published weights")
-    request = request_of(part, work, place)
-    stored = place.output / "parts" / f"{work.names.run}.json"
-    result = stored_result(stored, request, part)
-    if result is None:
-        started = time.perf_counter()
-        with disk_errors(place.output):
-            make_folder(stored.parent)
-        with exclusive(place.output):
-            result = {"request": request, **make(part, work, place)}
-        result["seconds"] = round(time.perf_counter() - started, 1)
-        write_json(stored, result)
-    remark, note = remarks_on(work.weights, place.as_published)
-    remark = ", ".join(filter(None, (remark, f"--limit {place.limit}" if place.limit else "")))
-    model = request["checkpoint_digest"] or ""
-    return Finding(result["values"], TOLERANCES[result["quantised"]], remark, note, model)
-
-
-def request_of(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+def make_request(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """What decides the values of a part."""
     reference, options = work.weights.reference, work.weights.options
     checkpoint = find_checkpoint(reference) if reference else None
-    twin = twin_of(part)
+    twin = find_twin(part)
     dense = prepare(twin, place) if twin else None
-    of_twin = {"dense": request_of(twin, dense, place)} if twin and dense else {}
+    of_twin = {"dense": make_request(twin, dense, place)} if twin and dense else {}
     return {
         "encoder": work.system.encoder,
-        "checkpoint_digest": digest_of(checkpoint, other_parts(options)),
+        "checkpoint_digest": combine_digests(checkpoint, find_parts(options)),
         "options": options,
         "rerank": work.system.rerank,
         "data_dir": str(data_root(place.data_dir).resolve()),
         "corpus": work.corpus.name,
         "split": work.corpus.split,
         "direction": part.task,
-        "limit": limit_of(part, place),
+        "limit": find_limit(part, place),
         **of_twin,
     }
 
 
-def stored_result(path: Path, request: dict[str, Any], part: RowPart) -> dict[str, Any] | None:
-    """A finished result; None if it is not there, of another request, or lacks a measure of the part."""
-    content = read_json(path, "result") if path.is_file() else {}
-    complete = "quantised" in content and {*part.measures} <= {*content.get("values", ())}
-    return content if complete and same_request(request, content.get("request") or {}) else None
+# What is measured without a run: sparsity, single weights, the completeness probe, classification of images.
+
+
+@keep_values
+def measure_sparsity(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+    """Mean terms of queries and of documents, and FLOPS, of the stored impacts and of all topics."""
+    dataset = dataset_for(part, work, place)
+    shards = encode_documents(work, dataset, place)
+    model = load_part_encoder(work, place, direction=dataset.direction)
+    queries = encode_queries(model, dataset.topics(), read_manifest(shards))
+    row = count_sparsity(shards, (query.vector for query in queries if isinstance(query, ImpactQuery)))
+    values = {"query terms": row.terms_per_query, "document terms": row.terms_per_document, "FLOPS": row.flops}
+    return {"values": {name: values[name] for name in part.measures}, "quantised": True, "documents": row.documents}
+
+
+@keep_values
+def measure_weights(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+    """The weights that the model gives to the terms of an item, before they are quantised; 0 for one that it lacks."""
+    model = load_part_encoder(work, place)
+    tower, item = (model.query, work.system.text) if work.system.text else (model.document, find_image(work))
+    weights = dict(model.decode(as_lexical(tower).weights([item]))[0])
+    return {"values": {term: weights.get(term, 0.0) for term in part.measures}, "quantised": False, "documents": 1}
+
+
+@keep_values
+def measure_completeness(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+    """The pairs of sentences about an image's objects, and the share whose complete sentence is more similar to it."""
+    pairs = load_sentence_pairs(place.corpora.get(part.data) or find_objects(place), place.data_dir)
+    shown = dict.fromkeys(pair.image for pair in pairs)
+    chosen = set(islice(shown, place.limit))
+    pairs = [pair for pair in pairs if pair.image in chosen]
+    model = load_part_encoder(work, place, direction="text-to-image")
+    with place.bars(f"completeness {part.data}", len(chosen) + 2 * len(pairs), "images and sentences") as progress:
+        row, _ = compare_sentences(model, part.data, pairs, place.batch_size, progress)
+    values = {"sentence pairs": row.pairs, "complete sentence first": row.complete_first}
+    return {"values": {name: values[name] for name in part.measures}, "quantised": False, "documents": row.images}
+
+
+def find_image(work: Prepared) -> str:
+    """What the document tower reads of an item: the reference of a stored vector, or the path of a picture."""
+    from lexvl_anserini.data.corpora.embeddings import find_image_reference
+
+    if work.corpus.name.startswith(STORED):
+        return find_image_reference(work.corpus, work.system.item)
+    path = find_picture(work.system, work.corpus.name)
+    if path is None:
+        raise DataError(f"{work.corpus.name}: no picture of the name {work.system.item}")
+    return str(path)
+
+
+def load_part_encoder(work: Prepared, place: Workplace, **settings: Any) -> Encoder:
+    """The encoder of a part."""
+    options = {**work.weights.options, **settings}
+    return load_encoder(work.system.encoder, work.weights.reference, device=place.device, **options)
+
+
+@keep_values
+def measure_classification(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+    """Shares of images with the right class, averaged as papers do, or with a word of it among the first ones."""
+
+    def load(split: str) -> LabelledImages:
+        return choose_images(load_labelled(work.corpus.name, None, place.data_dir, split), place.limit)
+
+    settings = {"direction": "text-to-image"}
+    if "prompt" in {option.name for option in list_options(work.system.encoder)}:
+        settings["prompt"] = ""  # that of a published row is for captions; a class has prompts of its own
+    model, images, size = load_part_encoder(work, place, **settings), load("test"), place.batch_size
+    rows: Sequence[Any]
+    with place.bars(f"{part.task} {part.data}", None, "prompts and images") as progress:
+        if part.task == "zero-shot":
+            rows = measure_accuracies(model.name, images, rank_images(model, images, size, progress))
+        elif part.task == "linear-probe":
+            rows = run_linear_probe(model, load("train"), images, size, progress)
+        else:
+            space = build_word_space(model, VOCABULARY, size, progress)
+            rows = measure_class_words(model.name, space, images, progress)
+    values = {name: getattr(rows[0], name.replace("-", "_")) for name in part.measures}
+    return {"values": values, "quantised": False, "documents": rows[0].images}
+
+
+def choose_images(found: LabelledImages, number: int | None) -> LabelledImages:
+    """At most that many images, evenly from all of them, so that they are of many classes."""
+    if number is None or number >= len(found.images):
+        return found
+    chosen: list[int] = np.linspace(0, len(found.images) - 1, number, dtype=np.int64).tolist()
+    return found._replace(images=[found.images[place] for place in chosen], labels=found.labels[chosen])

@@ -13,15 +13,10 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.progress import Progress, silent
 
 from .published import PublishedCell, PublishedRuns, PublishedSystem, PublishedTable
-from .quantities import parts_of
+from .quantities import list_parts
 
 # (what is done, how many there are, what is counted) -> a bar that `with` opens.
 Bars = Callable[[str, int | None, str], AbstractContextManager[Progress]]
-
-
-def no_bars(what: str, total: int | None, unit: str) -> AbstractContextManager[Progress]:
-    """Bars that nobody sees."""
-    return nullcontext(silent)
 
 
 class RowPart(NamedTuple):
@@ -60,7 +55,7 @@ class PublishedRow(NamedTuple):
 
     def parts(self) -> Iterator[RowPart]:
         """What measures the cells; a mean over collections needs a run of each."""
-        quantities = dict.fromkeys(part for cell in self.cells for part in parts_of(cell.quantity))
+        quantities = dict.fromkeys(part for cell in self.cells for part in list_parts(cell.quantity))
         measures: dict[tuple[str, str], list[str]] = {}
         for task, data, measure in quantities:
             measures.setdefault((task, data), []).append(measure)
@@ -68,7 +63,7 @@ class PublishedRow(NamedTuple):
             yield RowPart(self.table.name, self.label, self.system, self.table.runs, task, data, tuple(names))
 
 
-def rows_of(table: PublishedTable, pattern: str = "*") -> list[PublishedRow]:
+def list_rows(table: PublishedTable, pattern: str = "*") -> list[PublishedRow]:
     """The rows of a table whose headings match, in their order; `*` and `?` match other characters."""
     by_label: dict[str, list[PublishedCell]] = {}
     for cell in table.cells:
@@ -81,11 +76,12 @@ def rows_of(table: PublishedTable, pattern: str = "*") -> list[PublishedRow]:
 class Finding(NamedTuple):
     """What a part measured.
 
-    values     measure -> its value: of retrieval from 0 to 1, of parameters in millions
-    tolerance  a value that differs from the published one by no more agrees with it; 0 compares the printed digits
-    remark     why the values cannot be compared with published ones; empty if they can
-    note       what the comparison assumes, printed beside the verdict
-    model      the digest of the checkpoint; empty where none is loaded
+    Attributes:
+        values: measure -> its value: of retrieval from 0 to 1, of parameters in millions
+        tolerance: a value that differs from the published one by no more agrees with it; 0 compares the printed digits
+        remark: why the values cannot be compared with published ones; empty if they can
+        note: what the comparison assumes, printed beside the verdict
+        model: the digest of the checkpoint; empty where none is loaded
     """
 
     values: Mapping[str, float]
@@ -96,13 +92,9 @@ class Finding(NamedTuple):
 
 
 class Need(NamedTuple):
-    """A checkpoint, a corpus or a file that a part reads.
+    """Weights or data that a part reads: whether they are on this machine, where to get them, and whether one can.
 
-    kind       weights or data
-    here       it is on this machine
-    origin     where to get it
-    fetchable  it is fetched when it is read, where the network allows
-    public     somebody publishes it
+    What is `fetchable` is fetched when it is read, where the network allows; what is `public` somebody publishes.
     """
 
     kind: str
@@ -114,13 +106,7 @@ class Need(NamedTuple):
 
 
 class PartCost(NamedTuple):
-    """About what a part costs.
-
-    documents   a name of its encoded documents, which parts of the same name share
-    bytes       of shards and index
-    encoding_s  CPU seconds that encode the documents
-    topics_s    CPU seconds that encode the topics
-    """
+    """About what a part costs: disk and CPU seconds; parts with one name of `documents` share what is encoded."""
 
     documents: str
     bytes: float
@@ -132,12 +118,11 @@ class PartCost(NamedTuple):
 class Workplace:
     """Where the line of each row runs, and what the user has.
 
-    output        folder of shards, indexes, runs, results and values
-    data_dir      folder of the datasets; None for the default
-    checkpoints   a published checkpoint, or a row without one -> the folder, file or packaged name of weights
-    as_published  the folders and files of `checkpoints` are what their names say, by the user's word
-    corpora       a collection -> the corpus that is read instead
-    limit         documents of each collection that are encoded; None for all
+    Attributes:
+        checkpoints: a published checkpoint, or a row without one -> the folder, file or packaged name of weights
+        as_published: the folders and files of `checkpoints` are what their names say, by the user's word
+        corpora: a collection -> the corpus that is read instead
+        limit: documents of each collection that are encoded; None for all
     """
 
     output: Path
@@ -149,10 +134,10 @@ class Workplace:
     device: str = "auto"
     batch_size: int = 32
     overwrite: bool = False
-    bars: Bars = no_bars
+    bars: Bars = lambda what, total, unit: nullcontext(silent)
 
 
-def assignments(texts: list[str], known: set[str], option: str) -> dict[str, str]:
+def parse_assignments(texts: list[str], known: set[str], option: str) -> dict[str, str]:
     """`NAME=VALUE` texts as a mapping; a name may have equals signs, because headings do ("VDR k=32")."""
     values: dict[str, str] = {}
     for text in texts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 BEIR = "BEIR's archive, fetched when a row needs it"
@@ -59,21 +59,12 @@ class ImageSet(NamedTuple):
 ARCHIVE = "its authors' archive, unpacked in the data folder (docs/measuring.md)"
 
 IMAGE_SETS: Mapping[str, ImageSet] = {
-    "aircraft": ImageSet(3_333, 6_667),
-    "caltech101": ImageSet(8_677),
-    "cars": ImageSet(8_041, 8_144),
-    "cifar10": ImageSet(10_000, 50_000),
-    "cifar100": ImageSet(10_000, 50_000),
-    "dtd": ImageSet(1_880, 3_760),
-    "eurosat": ImageSet(27_000),
-    "flowers102": ImageSet(6_149, 2_040),
-    "food101": ImageSet(25_250, 75_750),
-    "imagenet": ImageSet(50_000, 1_281_167),
-    "pets": ImageSet(3_669, 3_680),
-    "resisc45": ImageSet(31_500),
-    "sun397": ImageSet(19_850, 19_850),
-    "svhn": ImageSet(26_032, 73_257),
-}
+    "aircraft": ImageSet(3_333, 6_667), "caltech101": ImageSet(8_677), "cars": ImageSet(8_041, 8_144),
+    "cifar10": ImageSet(10_000, 50_000), "cifar100": ImageSet(10_000, 50_000), "dtd": ImageSet(1_880, 3_760),
+    "eurosat": ImageSet(27_000), "flowers102": ImageSet(6_149, 2_040), "food101": ImageSet(25_250, 75_750),
+    "imagenet": ImageSet(50_000, 1_281_167), "pets": ImageSet(3_669, 3_680), "resisc45": ImageSet(31_500),
+    "sun397": ImageSet(19_850, 19_850), "svhn": ImageSet(26_032, 73_257),
+}  # fmt: skip
 
 JOINT_FOLDER = "the authors' folder on Google Drive, which their repository names"
 
@@ -146,4 +137,27 @@ DOCUMENT_COSTS: Mapping[str, DocumentCost] = {
     "v-splade": DocumentCost(550, POSTING, 0.011, 1000),
     "vdr": DocumentCost(768, POSTING, TEXTS_PER_S),
     "vdr-crossmodal": DocumentCost(512, POSTING, IMAGES_PER_S),
+}
+
+
+class Protocol(NamedTuple):
+    """What a paper says about its measurement, None for nothing; `tokens` is the most that a query has."""
+
+    paper: str
+    items: int | None
+    queries: int | None
+    tokens: int | None
+    measures: Mapping[str, Sequence[str]]
+
+    @property
+    def depth(self) -> int:
+        """Hits per query: the largest cut of the measures."""
+        return max(int(name.partition("@")[2]) for names in self.measures.values() for name in names)
+
+
+RATES = ("HitRate@10", "HitRate@25")
+PROTOCOLS: Mapping[str, Protocol] = {
+    "vdr-g": Protocol("VDR, appendix G", 100_000, 1000, 77, {"image": ("HitRate@1",), "text": ("nDCG@10",)}),
+    "stair-9": Protocol("STAIR, table 9", 1_000_000, None, None, {"image": RATES, "text": RATES}),
+    "lexlip": Protocol("LexLIP, ICCV 2023", None, None, None, {"image": ("HitRate@1", "HitRate@10"), "text": RATES}),
 }

@@ -9,15 +9,20 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError, MissingExtra, UsageError
+from lexvl_anserini.ground.files import exclusive, format_json, make_folder, read_json, write_json
 
-from ..report.render import MISSING, PLAIN, Column, FieldColumn, Table
-from .matrix import TablePlan, way_of
+from ..measures.result_files import machine
+from ..report.render import MISSING, PLAIN, FieldColumn
+from .matrix import TablePlan, find_way
 from .published import PublishedCell
-from .quantities import MEANS, Quantity, combined, parts_of
-from .rows import Finding, Need, PublishedRow, RowPart, Workplace
+from .quantities import MEANS, Quantity, combine_parts, list_parts
+from .rows import Finding, PublishedRow, RowPart, Workplace
 from .sources import UNCONFIRMED
 
 log = logging.getLogger(__name__)
@@ -37,36 +42,19 @@ GB, HOUR = 1e9, 3600.0
 LISTED = 3
 
 
-def cell_table(cells: Sequence[ReproducedCell]) -> Table:
-    """One row per cell; the reason follows its verdict."""
-    columns = (
-        *(FieldColumn(name, name) for name in ("table", "row", "quantity")),
-        FieldColumn("measured", lambda cell: in_decimals(cell, cell.measured), PLAIN),
-        FieldColumn("published", printed, PLAIN),
-        FieldColumn("difference", lambda cell: in_decimals(cell, cell.difference, "+z"), PLAIN),
-        FieldColumn("verdict", lambda cell: cell.verdict + (f" ({cell.reason})" if cell.reason else "")),
-    )
-    return Table.of_fields(cells, columns)
+def format_number(decimals: int, value: float | None, sign: str = "") -> str:
+    """A measured number with one decimal more than the paper prints, at most four; a dash for none."""
+    return MISSING if value is None else f"{value:{sign}.{max(decimals, min(decimals + 1, 4))}f}"
 
 
-def in_decimals(cell: ReproducedCell, value: float | None, sign: str = "") -> str:
-    """A value of a cell with one decimal more than the paper prints, at most four; a dash for none."""
-    return MISSING if value is None else number_text(cell.decimals, value, sign)
-
-
-def number_text(decimals: int, value: float, sign: str = "") -> str:
-    """A measured number beside one that the paper prints with so many decimals."""
-    return f"{value:{sign}.{max(decimals, min(decimals + 1, 4))}f}"
-
-
-def printed(cell: ReproducedCell) -> str:
+def format_printed(cell: ReproducedCell) -> str:
     """A published number as the source prints it; a dash for what it draws without a number."""
     if cell.published is None:
         return MISSING
     return f"{cell.bound}{cell.published:.{cell.decimals}f}"
 
 
-def summary(cells: Iterable[ReproducedCell]) -> str:
+def count_verdicts(cells: Iterable[ReproducedCell]) -> str:
     """How many cells have which verdict, in one line."""
     counts = Counter(cell.verdict for cell in cells)
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
@@ -74,34 +62,13 @@ def summary(cells: Iterable[ReproducedCell]) -> str:
     return f"{counts.total()} cells: {listed or 'none'}{remedy}"
 
 
-def plan_table(plans: Sequence[TablePlan]) -> Table:
-    """One row per table: how many cells are of which kind, what they need and how much of it is here, disk and time."""
-    headings = ("cells", "run", "own", "later", "others", "here", "disk", "CPU time")
-    texts = ("weights", "data", "about")
-    columns = (Column("table", number=False), *map(Column, headings), *(Column(text, number=False) for text in texts))
-    rows = (
-        (
-            plan.table,
-            *map(str, (plan.cells, plan.runs, plan.own, plan.later, plan.others)),
-            here(plan),
-            disk(plan.bytes),
-            cpu_time(plan.seconds),
-            listed(plan, "weights"),
-            listed(plan, "data"),
-            plan.title if plan.cells or not plan.missing else f"{plan.title} (no numbers: {plan.missing})",
-        )
-        for plan in plans
-    )
-    return Table(columns, tuple(rows))
-
-
-def here(plan: TablePlan) -> str:
+def count_here(plan: TablePlan) -> str:
     """How many of the published checkpoints and corpora of a table are on this machine."""
-    public = [need for need in plan.needs if need.public]
-    return f"{len(public) - len(plan.lacking)} of {len(public)}" if public else MISSING
+    here = [need.here for need in plan.needs if need.public]
+    return f"{sum(here)} of {len(here)}" if here else MISSING
 
 
-def listed(plan: TablePlan, kind: str) -> str:
+def name_needs(plan: TablePlan, kind: str) -> str:
     """The first published needs of a kind; all collections of a mean are one name."""
     names = [
         f"{need.name} (unconfirmed)" if need.name in UNCONFIRMED else need.name
@@ -115,32 +82,51 @@ def listed(plan: TablePlan, kind: str) -> str:
     return ", ".join(names[:LISTED]) + more or MISSING
 
 
-def disk(size: float) -> str:
+def format_disk(size: float) -> str:
     """Bytes in GB; a dash for nothing."""
     return MISSING if not size else f"{size / GB:,.1f} GB" if size >= GB / 10 else f"{size * 1000 / GB:,.0f} MB"
 
 
-def cpu_time(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """Seconds in hours or minutes; a dash for nothing."""
     return MISSING if not seconds else f"{seconds / HOUR:,.0f} h" if seconds >= HOUR else f"{seconds / 60:,.0f} min"
 
 
-def need_table(needs: Sequence[Need]) -> Table:
-    """One row per checkpoint and corpus: whether it is here, and where to get it."""
-    rows = ((need.kind, need.name, "yes" if need.here else "no", need.origin or MISSING) for need in needs)
-    return Table(tuple(Column(heading, number=False) for heading in ("kind", "name", "here", "from")), tuple(rows))
+CELLS = (
+    *(FieldColumn(name, name) for name in ("table", "row", "quantity")),
+    FieldColumn("measured", lambda cell: format_number(cell.decimals, cell.measured), PLAIN),
+    FieldColumn("published", format_printed, PLAIN),
+    FieldColumn("difference", lambda cell: format_number(cell.decimals, cell.difference, "+z"), PLAIN),
+    FieldColumn("verdict", lambda cell: cell.verdict + (f" ({cell.reason})" if cell.reason else "")),
+)
+PLANS = (
+    FieldColumn("table", "table"),
+    FieldColumn("cells", "cells", PLAIN),
+    FieldColumn("run", "runs", PLAIN),
+    *(FieldColumn(name, name, PLAIN) for name in ("own", "later", "others")),
+    FieldColumn("here", count_here, PLAIN),
+    FieldColumn("disk", lambda plan: format_disk(plan.bytes), PLAIN),
+    FieldColumn("CPU time", lambda plan: format_time(plan.seconds), PLAIN),
+    FieldColumn("weights", lambda plan: name_needs(plan, "weights")),
+    FieldColumn("data", lambda plan: name_needs(plan, "data")),
+    FieldColumn("about", lambda plan: plan.title + ("" if plan.cells else f" (no numbers: {plan.missing})")),
+)
+NEEDS = (
+    FieldColumn("kind", "kind"),
+    FieldColumn("name", "name"),
+    FieldColumn("here", lambda need: "yes" if need.here else "no"),
+    FieldColumn("from", lambda need: need.origin or MISSING),
+)
 
 
 class ReproducedCell(NamedTuple):
-    """A published number and what this project measures.
+    """A published number and what this project measures, in its unit; None where there is no such number.
 
-    measured    in the unit of the published number; None if it was not measured
-    published   None for what the source draws without a number
-    difference  measured - published
-    verdict     agrees, differs, not compared, skipped, failed or not measured
-    reason      why it was not compared or not measured; what is doubtful in a comparison; empty otherwise
-    bound       < or > where the source says only that the value is below or above the published one; else empty
-    model       the digest of the checkpoint that was measured; empty where none is loaded
+    Attributes:
+        verdict: agrees, differs, not compared, skipped, failed or not measured
+        reason: why it was not compared or not measured; what is doubtful in a comparison; empty otherwise
+        bound: < or > where the source says only that the value is below or above the published one; else empty
+        model: the digest of the checkpoint that was measured; empty where none is loaded
     """
 
     table: str
@@ -159,26 +145,26 @@ class ReproducedCell(NamedTuple):
 
 
 class Unmeasured(NamedTuple):
-    """Why a part of a row has no values: the verdict and the reason."""
+    """Why a part of a row has no values."""
 
     verdict: str
     reason: str
 
 
-def reproduced_rows(rows: Iterable[PublishedRow], place: Workplace) -> Iterator[list[ReproducedCell]]:
+def reproduce_rows(rows: Iterable[PublishedRow], place: Workplace) -> Iterator[list[ReproducedCell]]:
     """The cells of each row in turn. Weights and data that cannot be had are named in the log and tried once."""
     missing: set[str] = set()
     for row in rows:
         findings: dict[Quantity, Finding | Unmeasured] = {}
         for part in row.parts():
-            finding = finding_of(part, place, missing)
+            finding = measure_part(part, place, missing)
             findings |= {Quantity(part.task, part.data, measure): finding for measure in part.measures}
-        yield [reproduced(cell, [findings[part] for part in parts_of(cell.quantity)]) for cell in row.cells]
+        yield [reproduce_cell(cell, [findings[part] for part in list_parts(cell.quantity)]) for cell in row.cells]
 
 
-def finding_of(part: RowPart, place: Workplace, missing: set[str]) -> Finding | Unmeasured:
+def measure_part(part: RowPart, place: Workplace, missing: set[str]) -> Finding | Unmeasured:
     """What a part measures, or why it does not; `missing` gets the names of weights and data that cannot be had."""
-    way = way_of(part)
+    way = find_way(part)
     if way is None:
         return Unmeasured(UNMEASURED, LATER if part.system else OTHERS)
     lacking = [need for need in way.needs(part, place) if not need.here]
@@ -207,42 +193,34 @@ def finding_of(part: RowPart, place: Workplace, missing: set[str]) -> Finding | 
     return finding
 
 
-def reproduced(cell: PublishedCell, found: Sequence[Finding | Unmeasured]) -> ReproducedCell:
+def reproduce_cell(cell: PublishedCell, found: Sequence[Finding | Unmeasured]) -> ReproducedCell:
     """A cell with the findings of the parts that it is computed from."""
-    facts = (
-        cell.table,
-        cell.label,
-        cell.row if cell.label == cell.column else cell.column,
-        str(cell.quantity),
-        cell.unit,
-    )
-    without = [finding for finding in found if isinstance(finding, Unmeasured)]
-    if without:
+    column = cell.row if cell.label == cell.column else cell.column
+    facts = (cell.table, cell.label, column, str(cell.quantity), cell.unit, cell.value, cell.decimals)
+    if without := [finding for finding in found if isinstance(finding, Unmeasured)]:
         parts = f" ({len(without)} of {len(found)} parts)" if len(found) > 1 else ""
-        first = without[0]
-        reason = first.reason + parts
-        return ReproducedCell(*facts, cell.value, cell.decimals, None, None, first.verdict, reason, cell.bound)
+        return ReproducedCell(*facts, None, None, without[0].verdict, without[0].reason + parts, cell.bound)
     findings = [finding for finding in found if isinstance(finding, Finding)]
-    names = [part.measure for part in parts_of(cell.quantity)]
+    names = [part.measure for part in list_parts(cell.quantity)]
     scale = SCALES.get(cell.unit, 1.0)
-    measured = scale * combined(
+    measured = scale * combine_parts(
         cell.quantity, [finding.values[name] for finding, name in zip(findings, names, strict=True)]
     )
-    tolerance = cell.tolerance or scale * combined(cell.quantity, [finding.tolerance for finding in findings])
+    tolerance = cell.tolerance or scale * combine_parts(cell.quantity, [finding.tolerance for finding in findings])
     difference = None if cell.value is None else measured - cell.value
     remarks = [cell.uncompared, UNPRINTED if cell.value is None else "", *(finding.remark for finding in findings)]
     if any(remarks):
         verdict = UNCOMPARED
     else:
-        verdict = AGREES if agrees(measured, cell, tolerance) else DIFFERS
+        verdict = AGREES if check_agreement(measured, cell, tolerance) else DIFFERS
         source = cell.source and f"source: {cell.source}"
         remarks = [cell.note, source, *(finding.note for finding in findings)]
     reason = "; ".join(dict.fromkeys(filter(None, remarks)))
     model = next((finding.model for finding in findings), "")
-    return ReproducedCell(*facts, cell.value, cell.decimals, measured, difference, verdict, reason, cell.bound, model)
+    return ReproducedCell(*facts, measured, difference, verdict, reason, cell.bound, model)
 
 
-def agrees(measured: float, cell: PublishedCell, tolerance: float) -> bool:
+def check_agreement(measured: float, cell: PublishedCell, tolerance: float) -> bool:
     """True if a value is within the tolerance of the published one; without one, if all printed digits are equal."""
     assert cell.value is not None, "what is only drawn is not compared"
     if cell.bound:
@@ -250,3 +228,61 @@ def agrees(measured: float, cell: PublishedCell, tolerance: float) -> bool:
     if not tolerance:
         return f"{measured:.{cell.decimals}f}" == f"{cell.value:.{cell.decimals}f}"
     return abs(measured - cell.value) <= tolerance + 1e-9
+
+
+# What of a machine decides values, or says where they are from.
+OF_ENVIRONMENT = ("processor", "python", "versions")
+
+
+class RecordedCell(NamedTuple):
+    """A measured cell; `environment` is a key of the file's environments, or, when it is read, that environment."""
+
+    measured: float
+    verdict: str
+    reason: str
+    date: str
+    model: str
+    environment: Any
+
+
+def make_key(table: str, row: str, column: str) -> str:
+    """The key of a cell."""
+    return " | ".join((table, row, column))
+
+
+def read_record(path: Path) -> dict[str, RecordedCell]:
+    """The cells of a record by their keys, with their environments; none where there is no file."""
+    if not path.exists():
+        return {}
+    content = read_json(path, "record of measured cells", DataError)
+    try:
+        environments = content["environments"]
+        return {
+            key: RecordedCell(**{**cell, "environment": environments[cell["environment"]]})
+            for key, cell in content["cells"].items()
+        }
+    except (AttributeError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: no record of measured cells ({error}); move it elsewhere") from None
+
+
+def write_record(path: Path, cells: Iterable[ReproducedCell]) -> None:
+    """Adds measured cells to a record, in the place of those that it has; what was not measured stays as it is."""
+    make_folder(path.parent)
+    with exclusive(path.parent, wait=True):
+        facts = machine()
+        environment = {name: facts[name] for name in OF_ENVIRONMENT}
+        today = datetime.now(UTC).date().isoformat()
+        fresh = {
+            make_key(cell.table, cell.row, cell.column): RecordedCell(
+                round(cell.measured, 6), cell.verdict, cell.reason, today, cell.model, environment
+            )
+            for cell in cells
+            if cell.measured is not None
+        }
+        recorded = {**read_record(path), **fresh}
+        digests = {key: sha256(format_json(recorded[key].environment)).hexdigest()[:12] for key in sorted(recorded)}
+        content = {
+            "cells": {key: recorded[key]._replace(environment=digest)._asdict() for key, digest in digests.items()},
+            "environments": {digest: recorded[key].environment for key, digest in digests.items()},
+        }
+        write_json(path, content)

@@ -1,6 +1,4 @@
-"""Checks that a corpus has documents with distinct ids, and digests them in one pass.
-
-Ids of documents and topics: which strings a run file can hold, how others are escaped, and which ids repeat.
+"""Checks of ids, of which a corpus may have each once, and the digest of a corpus.
 
 A TREC run and qrels separate their columns by white space, so an id must not contain any; control characters break
 the tools around them. `escape_ids` percent-encodes both (and the per cent sign, so that it can be undone) in documents,
@@ -21,19 +19,17 @@ import numpy as np
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.records import Document
 
-# Ids named in an error: enough to see a pattern, few enough for one line.
-NAMED = 5
-
+NAMED = 5  # ids named in an error: enough to see a pattern, few enough for one line
 Documents = Callable[[], Iterator[Document]]
 
 
 class CorpusSummary(NamedTuple):
     """A corpus that was read once.
 
-    documents  number of documents
-    digest     SHA-256 (hex) of their ids, titles, texts and names of images, in order
-    images     number of documents with an image
-    contents   digest of the pictures, vectors and stored metadata that will be encoded; None if there are none
+    Attributes:
+        digest: SHA-256 (hex) of their ids, titles, texts and names of images, in order.
+        images: number of documents with an image.
+        contents: digest of the pictures, vectors and stored metadata that will be encoded; None if there are none.
     """
 
     documents: int
@@ -47,45 +43,36 @@ def check_corpus(
 ) -> CorpusSummary:
     """Counts the documents, digests them, and verifies that their ids are distinct.
 
-    Memory: 8 bytes per document. A second pass is read only where ids may be equal.
-
-    Args:
-        visit: what else to do with each document of the first pass.
-
-    Raises:
-        DataError: no document, or ids that occur more than once.
+    Memory: 8 bytes per document. A second pass is read only where ids may be equal. The first pass calls `visit`.
     """
     seen, digest = SeenIds(), sha256()
     images = 0
     for document in documents():
         seen.add(document.doc_id)
         images += document.image is not None
-        digest.update(document_bytes(document))
+        digest.update(pack_document(document))
         visit(document)
     if not len(seen):
         raise DataError(f"{where}: no document in it")
-    if repeated := seen.repeated(lambda: (document.doc_id for document in documents())):
-        named = "; ".join(
-            f"{doc_id!r} at {', '.join(map(str, positions))}" for doc_id, positions in list(repeated.items())[:NAMED]
-        )
+    if repeated := seen.find_repeated(lambda: (document.doc_id for document in documents())):
+        named = "; ".join(f"{doc_id!r} at {str(places)[1:-1]}" for doc_id, places in list(repeated.items())[:NAMED])
         more = f" and {len(repeated) - NAMED} more" if len(repeated) > NAMED else ""
-        raise DataError(
-            f"{where}: ids that occur more than once (documents counted from 1): {named}{more}; ids must be distinct"
-        )
+        problem = f"ids that occur more than once (documents counted from 1): {named}{more}"
+        raise DataError(f"{where}: {problem}; ids must be distinct")
     return CorpusSummary(len(seen), digest.hexdigest(), images)
 
 
-def document_bytes(document: Document) -> bytes:
+def pack_document(document: Document) -> bytes:
     """A document's id, title, text and image such that no two documents, nor sequences of them, give the same bytes.
 
     Of an image only the file name counts: the same corpus in another folder is the same corpus. What the image shows is
-    the matter of `shards.corpus_reading`.
+    the matter of `shards.encoding`.
     """
     image = document.image and document.image.rsplit("/", 1)[-1]
-    return b"".join(map(field_bytes, (document.doc_id, document.title, document.text, image)))
+    return b"".join(map(pack_field, (document.doc_id, document.title, document.text, image)))
 
 
-def field_bytes(value: str | None) -> bytes:
+def pack_field(value: str | None) -> bytes:
     """A mark (absent or present), the length of the text, its UTF-8: fields in a row are unambiguous."""
     if value is None:
         return b"-"
@@ -93,46 +80,28 @@ def field_bytes(value: str | None) -> bytes:
     return b"+" + len(data).to_bytes(8, "little") + data
 
 
-# The longest term of a Lucene index, in bytes of UTF-8.
-MAX_ID_BYTES = 32_766
-
-# Characters of an id in an error.
-SHOWN = 80
-
+MAX_ID_BYTES = 32_766  # the longest term of a Lucene index, in bytes of UTF-8
+SHOWN = 80  # characters of an id in an error
+_DIGITS = 10**1000  # integers from here on are no ids; Python refuses to write those of some thousand digits
 _REFUSED = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
-# Integers from here on are no ids; Python refuses to write those of some thousand digits.
-_DIGITS = 10**1000
-
 _ESCAPED = re.compile(r"[\s%\x00-\x1f\x7f-\x9f]")
 
 
 def escape_id(raw: str) -> str:
-    """Percent-encodes white space, control characters and `%`; other characters stay readable.
-
-    >>> escape_id("Geneva Durben")
-    'Geneva%20Durben'
-    """
+    """Percent-encodes white space, control characters and `%`; other characters stay readable."""
     return _ESCAPED.sub(lambda match: quote(match[0], safe=""), raw)
 
 
 def unescape_id(escaped: str) -> str:
-    """Undoes `escape_id`.
-
-    >>> unescape_id("Geneva%20Durben")
-    'Geneva Durben'
-    """
+    """Undoes `escape_id`."""
     return unquote(escaped, errors="strict")
 
 
-def checked_id(raw: Any, where: str, escape: bool = False) -> str:
+def check_id(raw: Any, where: str, escape: bool = False) -> str:
     """An id that a run file and an index can hold.
 
-    JSON integers are taken as their decimal digits, because tools that write ids from a table often leave them
-    unquoted and qrels name them by those digits; fractions and booleans have no such spelling and are refused.
-
-    Raises:
-        DataError: empty, too long for an index, not a string or an integer, or (unless `escape`) with white space or
-            control characters.
+    JSON integers are taken as their decimal digits, because tools that write ids from a table often leave them unquoted
+    and qrels name them by those digits; fractions and booleans have no such spelling and are refused.
     """
     if isinstance(raw, int) and not isinstance(raw, bool) and abs(raw) < _DIGITS:
         raw = str(raw)
@@ -181,12 +150,8 @@ class SeenIds:
     def __len__(self) -> int:
         return len(self.hashes)
 
-    def repeated(self, again: Callable[[], Iterator[str]]) -> dict[str, list[int]]:
-        """The ids that were added more than once, with their positions counted from 1; sorts the hashes.
-
-        Args:
-            again: starts a second stream of the same ids.
-        """
+    def find_repeated(self, again: Callable[[], Iterator[str]]) -> dict[str, list[int]]:
+        """The ids that were added more than once, with their positions from 1; `again` streams all ids once more."""
         hashes = np.frombuffer(self.hashes, dtype=np.int64)
         hashes.sort()
         suspects = frozenset(hashes[1:][hashes[1:] == hashes[:-1]].tolist())

@@ -1,44 +1,49 @@
-"""A dataset: its documents, topics and judgements; loaded by name or by the reference in a manifest."""
+"""A dataset: its documents, topics and judgements; loaded by name or by the reference in a manifest.
+
+Passages: the parts of a long text, each a document of its own with the id `doc#0`, `doc#1`, ...
+
+A document's id ends at the first `#` of the id of its passage, as in Pyserini; an id without `#` is a document of one
+passage, and so is one that begins with its only `#`.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
-from lexvl_anserini.data.lines import LinePlace
-from lexvl_anserini.data.passages import splitting
-from lexvl_anserini.ground.errors import UnknownName, UsageError
+from lexvl_anserini.data.lines import LinePlace, log_once
+from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.ground.machine import cache_folder, expand_path
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document, Qrel, TeacherScore, Topic
-from lexvl_anserini.ground.registry import DATASETS, FAMILIES_OF_PATHS, resolve
-from lexvl_anserini.ground.typed import check_type
-from lexvl_anserini.ground.user_folders import cache_folder, expanded_path
+from lexvl_anserini.ground.registry import CORPORA, import_home
+from lexvl_anserini.ground.typed import MOST, check_type
 
-# What topics and documents are: the query side first.
-DIRECTIONS = ("text-to-text", "text-to-image", "image-to-text")
-
-# Families of corpora whose documents may have EXIF data as metadata.
-WITH_EXIF = ("folder", "pictures")
+DIRECTIONS = ("text-to-text", "text-to-image", "image-to-text")  # what topics and documents are: the query side first
 
 
 @dataclass(frozen=True)
 class Dataset:
     """Documents, topics and qrels of one split; each call starts a new stream, and only captions are held in memory.
 
-    name          as `load_dataset` got it, without the split: `beir/scifact`
-    split         of topics and qrels (and of the documents where the corpus itself is split, as in `demo`)
-    data_dir      the folder of the datasets, None for the default
-    remove_query  a hit whose doc_id equals the query_id does not count (BEIR's rule; never for captions)
-    escape_ids    ids are percent-encoded (`data.checks.escape_id`) in documents, topics and qrels alike
-    direction     what topics and documents are: text-to-text, text-to-image or image-to-text
-    scores        of judged documents by a teacher; None where the files have none
-    passages      the rule by which documents are passages of texts (`data.passages`); None for whole documents
-    placed        the documents from a place of their file on, each with its place; None where no file has places, so
-                  that the documents before one have to be read
-    exif          what of the EXIF data of pictures is metadata of the documents, see `CorpusRef`
+    Attributes:
+        name: as `load_dataset` got it, without the split: `beir/scifact`.
+        split: of topics and qrels (and of the documents where the corpus itself is split, as in `demo`).
+        data_dir: the folder of the datasets, None for the default.
+        remove_query: a hit whose doc_id equals the query_id does not count (BEIR's rule; never for captions).
+        escape_ids: ids are percent-encoded (`data.checks.escape_id`) in documents, topics and qrels alike.
+        direction: what topics and documents are: text-to-text, text-to-image or image-to-text.
+        scores: of judged documents by a teacher; None where the files have none.
+        passages: the rule by which documents are passages of texts (`PassageRule`); None for whole documents.
+        placed: the documents from a place of their file on, each with its place; None where no file has places, so that
+            the documents before one have to be read.
     """
 
     name: str
@@ -53,7 +58,6 @@ class Dataset:
     scores: Callable[[], Iterator[TeacherScore]] | None = None
     passages: str | None = None
     placed: Callable[[LinePlace], Iterator[tuple[LinePlace, Document]]] | None = None
-    exif: str | None = None
 
     @classmethod
     def of(
@@ -72,14 +76,11 @@ class Dataset:
     def ref(self) -> CorpusRef:
         """The reference that loads this dataset again."""
         split = self.split or None
-        return CorpusRef(self.name, split, self.data_dir, self.escape_ids, self.direction, self.passages, self.exif)
+        return CorpusRef(self.name, split, self.data_dir, self.escape_ids, self.direction, self.passages)
 
 
 def begun(dataset: Dataset) -> Dataset:
-    """The dataset with its first read begun, so that documents that cannot be read fail here.
-
-    The first call of `documents` continues that read; each other call starts a new stream.
-    """
+    """The dataset with its first read begun, which `documents` continues once: what cannot be read fails here."""
     stream = dataset.documents()
     started = [chain(list(islice(stream, 1)), stream)]
 
@@ -91,7 +92,7 @@ def begun(dataset: Dataset) -> Dataset:
 
 def data_root(data_dir: str | None) -> Path:
     """The folder of all datasets: the argument, else $LEXVL_DATA, else ~/.cache/lexvl."""
-    return expanded_path(data_dir or os.environ.get("LEXVL_DATA") or cache_folder())
+    return expand_path(data_dir or os.environ.get("LEXVL_DATA") or cache_folder())
 
 
 def load_dataset(
@@ -101,13 +102,12 @@ def load_dataset(
     escape_ids: bool = False,
     direction: str | None = None,
     passages: str | None = None,
-    exif: str | None = None,
 ) -> Dataset:
     """Loads a registered dataset by name.
 
     Args:
         name: `demo`, `beir/<name>`, `beir:<path>`, `folder:<path>`, `coco`, `flickr30k`, `flickr8k`,
-            `irds:<id>`, `karpathy:<json>[,<images>]`, `samples`, `webdataset:<shards>`; a split may follow a name
+            `irds:<id>`, `karpathy:<json>[,<images>]`, or a corpus of a plug-in; a split may follow a name
             or a folder in BEIR's layout: `beir/scifact/train`, `beir:<path>/train`.
         split: of topics and judgements (and of documents where the corpus itself is split); default `test`.
         data_dir: folder of the datasets; default $LEXVL_DATA, else ~/.cache/lexvl.
@@ -115,8 +115,6 @@ def load_dataset(
         direction: text-to-text, text-to-image or image-to-text; default the dataset's own.
         passages: `WORDS` or `WORDS:STRIDE`: each text is split into passages of so many words, one every STRIDE words,
             with the ids `doc#0`, `doc#1`, ...
-        exif: `basic` or `gps`: metadata of the pictures of `folder:<path>` has their date, camera and orientation, or
-            the place too.
 
     Raises:
         UnknownName: no family or direction of that name.
@@ -128,38 +126,36 @@ def load_dataset(
     check_type("data_dir", data_dir, str | Path | None, "a folder")
     check_type("direction", direction, str | None, "a name")
     place = str(data_dir) if data_dir else None
-    return dataset_of(CorpusRef(str(name), split, place, escape_ids, direction, passages, exif))
+    return load_reference(CorpusRef(str(name), split, place, escape_ids, direction, passages))
 
 
-def family_of(name: str) -> str:
-    """The key in `DATASETS` of a corpus name: its part before `/` or `:`."""
+def get_family(name: str) -> str:
+    """The key in `CORPORA` of a corpus name: its part before `/` or `:`."""
     return name.split(":", 1)[0].split("/", 1)[0]
 
 
-def dataset_of(ref: CorpusRef) -> Dataset:
+def load_reference(ref: CorpusRef) -> Dataset:
     """Loads the dataset of a reference, for example of `manifest.corpus.ref`."""
-    family = family_of(ref.name)
-    if family not in DATASETS and expanded_path(ref.name).exists():
+    family = get_family(ref.name)
+    if family not in CORPORA and expand_path(ref.name).exists():
         raise UsageError(
             f"{ref.name!r} is a path and names no corpus; folder:{ref.name} has its pictures and texts, "
             f"pictures:{ref.name} its pictures alone, beir:{ref.name} a corpus.jsonl"
         )
-    load: Callable[[CorpusRef], Dataset] = resolve("corpus", family, DATASETS)
-    if ref.name.startswith(f"{family}:") and family not in FAMILIES_OF_PATHS:
+    row = CORPORA[family]
+    if ref.name.startswith(f"{family}:") and not row.has_path:
         raise UsageError(
             f"{ref.name}: {family} has no place in its name, its files are in the data folder or in a package; "
             "karpathy:FILE.json,IMAGES reads captioned images of another place"
         )
-    if ref.exif is not None and family not in WITH_EXIF:
-        raise UsageError(f"{ref.name}: EXIF data is read of pictures in a folder, folder:<path> or pictures:<path>")
-    dataset = load(ref)
+    dataset: Dataset = import_home(row.home)(ref)
     if ref.passages is None:
         return dataset
-    documents = splitting(dataset.documents, ref.passages, ref.name)
+    documents = partial(split_documents, dataset.documents, PassageRule.parse(ref.passages), ref.name)
     return replace(dataset, documents=documents, passages=ref.passages, placed=None)
 
 
-def checked_split(ref: CorpusRef, split_in_name: str | None) -> str | None:
+def choose_split(ref: CorpusRef, split_in_name: str | None) -> str | None:
     """The split of the reference, or the one that follows the name, as in `coco/val`; None if neither is given."""
     if ref.split and split_in_name and ref.split != split_in_name:
         raise UsageError(
@@ -168,13 +164,8 @@ def checked_split(ref: CorpusRef, split_in_name: str | None) -> str | None:
     return ref.split or split_in_name or None
 
 
-def checked_direction(ref: CorpusRef, offered: Sequence[str], default: str) -> str:
-    """The direction of the reference, or the default.
-
-    Raises:
-        UnknownName: no direction of that name.
-        UsageError: one that the dataset does not have.
-    """
+def choose_direction(ref: CorpusRef, offered: Sequence[str], default: str) -> str:
+    """The direction of the reference, or the default."""
     if ref.direction is None:
         return default
     if ref.direction not in DIRECTIONS:
@@ -182,3 +173,59 @@ def checked_direction(ref: CorpusRef, offered: Sequence[str], default: str) -> s
     if ref.direction not in offered:
         raise UsageError(f"{ref.name} has no direction {ref.direction!r}; it has {', '.join(offered)}")
     return ref.direction
+
+
+DELIMITER = "#"
+WORD = re.compile(r"\S+")
+
+
+def get_document_id(passage_id: str) -> str:
+    """The id of a passage's document."""
+    end = passage_id.find(DELIMITER, 1)
+    return passage_id if end < 0 else passage_id[:end]
+
+
+class PassageRule(NamedTuple):
+    """Passages of `words` words, one every `stride` words; words are parted by white space."""
+
+    words: int
+    stride: int
+
+    @classmethod
+    def parse(cls, rule: str) -> PassageRule:
+        """The rule `WORDS` or `WORDS:STRIDE`; a stride of WORDS is the default."""
+        numbers = rule.split(":") if re.fullmatch(r"[0-9]{1,10}(:[0-9]{1,10})?", rule) else ["0"]
+        words, stride = int(numbers[0]), int(numbers[-1])
+        if not 1 <= stride <= words <= MOST:
+            raise UsageError(
+                f"passages {rule!r}: expected WORDS or WORDS:STRIDE, such as 150:75, a stride of 1 to WORDS"
+            )
+        return cls(words, stride)
+
+    def texts(self, text: str) -> Iterator[str]:
+        """The passages of a text, as they are in it; an empty text is one."""
+        spans = [match.span() for match in WORD.finditer(text)]
+        if len(spans) <= self.words:
+            yield text
+            return
+        # The last passage ends with the text, which no further one would add a word to.
+        for first in range(0, len(spans) - self.words + self.stride, self.stride):
+            some = spans[first : first + self.words]
+            yield text[some[0][0] : some[-1][1]]
+
+
+def split_documents(documents: Callable[[], Iterator[Document]], rule: PassageRule, name: str) -> Iterator[Document]:
+    """The passages of all documents, each with its document's title and metadata; one of a document with an image."""
+    count = passages = 0
+    for count, document in enumerate(documents(), start=1):
+        if get_document_id(f"{document.doc_id}{DELIMITER}") != document.doc_id:
+            raise DataError(
+                f"{name}: id {document.doc_id!r} of document {count} has a {DELIMITER!r}, which ends a document's id "
+                "in that of a passage; rename it"
+            )
+        whole = document.image is not None or document.text is None
+        texts = [document.text] if whole else rule.texts(document.text or "")
+        for number, text in enumerate(texts):
+            passages += 1
+            yield document._replace(doc_id=f"{document.doc_id}{DELIMITER}{number}", text=text)
+    log_once(f"{name}: {count:,} documents in {passages:,} passages", logging.INFO)

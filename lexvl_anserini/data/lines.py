@@ -1,13 +1,21 @@
-"""Lines of a text file with their numbers: plain, gzip or Zstandard, UTF-8, one at a time."""
+"""Lines of a text file with their numbers: plain, gzip or Zstandard, UTF-8, one at a time; lists of words.
+
+Also the state of a file, by which a change is seen, and what a corpus leaves out, which is logged in a line a reason.
+"""
 
 from __future__ import annotations
 
 import gzip
 import io
 import json
+import logging
+import os
 import re
+import stat
 import zlib
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -17,13 +25,8 @@ from lexvl_anserini.ground.errors import DataError
 
 BOM = b"\xef\xbb\xbf"
 REPLACEMENT = "\ufffd"
-
-# Suffixes of compressed files.
-PACKED = (".gz", ".zst")
-
-# What reading a damaged gzip file raises.
-DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
-
+PACKED = (".gz", ".zst")  # suffixes of compressed files
+DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)  # what reading a damaged gzip file raises
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -47,12 +50,12 @@ class Line(NamedTuple):
         return f"{self.path} line {self.number}"
 
 
-def plain_suffix(path: Path) -> str:
+def get_plain_suffix(path: Path) -> str:
     """The suffix of the format: `.jsonl` of `queries.jsonl.gz`."""
-    return Path(without_packing(path.name)).suffix.lower()
+    return Path(remove_packing(path.name)).suffix.lower()
 
 
-def without_packing(name: str) -> str:
+def remove_packing(name: str) -> str:
     """The name of a file without the suffix of its compression."""
     return name.removesuffix(".gz").removesuffix(".zst")
 
@@ -87,7 +90,12 @@ def read_lines(path: Path) -> Iterator[Line]:
             f"{path} after line {number}: damaged gzip file ({problem}); fetch or compress it again"
         ) from problem
     except OSError as problem:
-        raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
+        raise describe_unreadable(path, problem) from problem
+
+
+def describe_unreadable(path: Path | str, problem: Exception) -> DataError:
+    """The error about a file that the system cannot read."""
+    return DataError(f"{path}: cannot be read ({getattr(problem, 'strerror', None) or problem})")
 
 
 def read_placed_lines(path: Path, place: LinePlace = LinePlace()) -> Iterator[tuple[LinePlace, Line]]:
@@ -103,7 +111,7 @@ def read_placed_lines(path: Path, place: LinePlace = LinePlace()) -> Iterator[tu
                 if data.strip():
                     yield here, Line(path, number, data)
     except OSError as problem:
-        raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
+        raise describe_unreadable(path, problem) from problem
 
 
 def decode(line: Line) -> str:
@@ -120,12 +128,8 @@ def decode(line: Line) -> str:
 def parse_object(line: Line) -> dict[str, Any]:
     r"""The line as one JSON object.
 
-    A lone surrogate (`"\ud83d"`, half of a character outside the basic plane, left by tools that cut texts by
-    UTF-16 units) becomes U+FFFD: no tokenizer, index or UTF-8 file can hold it, and one broken emoji is no reason to
-    refuse a whole corpus.
-
-    Raises:
-        DataError: not UTF-8, not JSON, or not an object.
+    A lone surrogate (`"\ud83d"`, left by tools that cut texts by UTF-16 units) becomes U+FFFD, which a tokenizer, an
+    index and a UTF-8 file can hold.
     """
     try:
         record = orjson.loads(line.data)
@@ -139,22 +143,18 @@ def parse_object(line: Line) -> dict[str, Any]:
             raise DataError(f"{line.where}: malformed JSON ({str(problem).partition(';')[0]})") from problem
     if not isinstance(record, dict):
         raise DataError(
-            f'{line.where}: a JSON {_json_type(record)}, expected an object such as {{"_id": ..., "text": ...}}'
+            f'{line.where}: a JSON {_describe_type(record)}, expected an object such as {{"_id": ..., "text": ...}}'
         )
     return record
 
 
-def string_field(record: dict[str, Any], key: str, where: str) -> str | None:
-    """A string of the record; None where the key is absent.
-
-    Raises:
-        DataError: the value is null or not a string.
-    """
+def get_string(record: dict[str, Any], key: str, where: str) -> str | None:
+    """A string of the record; None where the key is absent."""
     if key not in record:
         return None
     value = record[key]
     if not isinstance(value, str):
-        raise DataError(f"{where}: {key!r} is {_json_type(value)}, expected a string (an empty one is allowed)")
+        raise DataError(f"{where}: {key!r} is {_describe_type(value)}, expected a string (an empty one is allowed)")
     return value
 
 
@@ -169,8 +169,95 @@ def whole_characters(value: Any) -> Any:
     return value
 
 
-def _json_type(value: Any) -> str:
-    if value is None:
-        return "null"
+def _describe_type(value: Any) -> str:
     names = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
-    return names[type(value)]
+    return names.get(type(value), "null")
+
+
+log = logging.getLogger(__name__)
+
+NAMED = 5  # names in a line
+HIDDEN = "hidden"  # a reason that users expect: its line is for information, all others are warnings
+
+
+class FileState(NamedTuple):
+    """Size in bytes, times of the last change of content and of anything (in ns), inode; it is hashable."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    regular: bool = True
+
+    @classmethod
+    def read_status(cls, status: os.stat_result) -> FileState:
+        """From what the system returns for a path or an open file."""
+        regular = stat.S_ISREG(status.st_mode)
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, regular)
+
+    @property
+    def changed_ns(self) -> int:
+        """The time of the last change; a restored time of the content does not hide it."""
+        return max(self.mtime_ns, self.ctime_ns)
+
+
+def read_file_state(path: Path) -> FileState:
+    """The state of a file; links are followed."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as problem:  # a ValueError for a name with U+0000
+        raise describe_unreadable(path, problem) from problem
+    return FileState.read_status(status)
+
+
+class LeftOut:
+    """Entries of a folder or an archive that are no documents; memory: a count and `NAMED` names a reason."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._names: dict[str, list[str]] = defaultdict(list)
+
+    def add(self, reason: str, name: str) -> None:
+        """Counts an entry."""
+        self._counts[reason] += 1
+        if len(names := self._names[reason]) < NAMED:
+            names.append(name)
+
+    def log(self, where: str) -> None:
+        """Logs a line for each reason; the same line only once, because a corpus is read several times."""
+        for reason, count in self._counts.items():
+            names = ", ".join(map(printable, self._names[reason])) + (", ..." if count > NAMED else "")
+            level = logging.INFO if reason == HIDDEN else logging.WARNING
+            log_once(f"{printable(where)}: skipped, {reason}: {count:,} ({names})", level)
+
+
+@cache
+def log_once(message: str, level: int = logging.INFO) -> None:
+    """Logs a message once, although a corpus is read several times."""
+    log.log(level, "%s", message)
+
+
+def some(names: Sequence[str], number: int = NAMED) -> str:
+    """The first names, and how many others there are."""
+    more = f" and {len(names) - number} more" if len(names) > number else ""
+    return ", ".join(names[:number]) + more
+
+
+def printable(name: str) -> str:
+    """A name that fits on a line: characters that cannot be printed are escaped."""
+    return name if name.isprintable() else repr(name)[1:-1]
+
+
+FUNCTION_WORDS = Path(__file__).parents[1] / "assets" / "words" / "function-words.txt"
+
+
+def load_function_words() -> frozenset[str]:
+    """Words that name nothing in an image: articles, pronouns, prepositions and so on."""
+    return read_words(FUNCTION_WORDS)
+
+
+@cache
+def read_words(path: Path) -> frozenset[str]:
+    """The words of a list, in lower case; a line that begins with # is a comment."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return frozenset(word for line in lines if not line.startswith("#") for word in line.split())

@@ -1,17 +1,28 @@
-"""Parquet files in batches: every way in which a file can be damaged or foreign is one error that names it."""
+"""Parquet files in batches: every way in which a file can be damaged or foreign is one error that names it.
+
+Pictures inside Parquet tables, as the hub keeps data sets: `table.parquet::17` is the picture of row 17, from 0.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lexvl_anserini.data.lines import FileState, read_file_state
 from lexvl_anserini.ground.errors import DataError, LexvlError
 
+if TYPE_CHECKING:
+    from pyarrow import ChunkedArray, Schema
+    from pyarrow.parquet import ParquetFile
+
 ROWS = 4096
-# Characters of a message of Arrow, which may have several lines.
-SHOWN = 200
+SHOWN = 200  # characters of a message of Arrow, which may have several lines
 
 
 class Failure(NamedTuple):
@@ -29,17 +40,11 @@ def read_batches(
 ) -> Iterator[Any]:
     """Record batches of named columns, and of those optional columns that exist; their offsets and texts are valid.
 
-    Args:
-        columns: names, and whether a type is one that the caller reads.
-        optional: names of columns of any type.
-        failure: what is raised.
-
-    Raises:
-        LexvlError: the file cannot be read, is damaged, or lacks a column of a fitting type.
+    A name comes with a function that says whether the caller reads a type; optional columns are of any type.
     """
     from pyarrow import parquet
 
-    with parquet_errors(path, failure), parquet.ParquetFile(path) as file:
+    with raise_parquet_errors(path, failure), parquet.ParquetFile(path) as file:
         schema = file.schema_arrow
         if missing := [name for name in columns if schema.names.count(name) != 1]:
             names = ", ".join(schema.names) or "none"
@@ -54,7 +59,7 @@ def read_batches(
 
 
 @contextmanager
-def parquet_errors(path: Path, failure: Failure) -> Iterator[None]:
+def raise_parquet_errors(path: Path, failure: Failure) -> Iterator[None]:
     """Turns what Arrow raises for damaged files into an error of one line.
 
     Arrow raises its own exceptions, but also the system's for what it cannot decompress or deserialise.
@@ -78,7 +83,7 @@ def is_text(kind: Any) -> bool:
     return bool(types.is_string(plain) or types.is_large_string(plain))
 
 
-def is_list_of(kind: Any, numbers: Callable[[Any], bool]) -> bool:
+def has_items(kind: Any, numbers: Callable[[Any], bool]) -> bool:
     """Whether a type of Arrow is a list of such numbers, of any length."""
     from pyarrow import types
 
@@ -89,11 +94,76 @@ def is_integers(kind: Any) -> bool:
     """Whether a type of Arrow is a list of integers."""
     from pyarrow import types
 
-    return is_list_of(kind, types.is_integer)
+    return has_items(kind, types.is_integer)
 
 
 def is_numbers(kind: Any) -> bool:
     """Whether a type of Arrow is a list of numbers."""
     from pyarrow import types
 
-    return is_list_of(kind, lambda numbers: types.is_floating(numbers) or types.is_integer(numbers))
+    return has_items(kind, lambda numbers: types.is_floating(numbers) or types.is_integer(numbers))
+
+
+# Row groups held at once, over all tables: readers of neighbouring rows take turns at the border of two.
+GROUPS_HELD = 2
+
+DAMAGED = Failure(remedy="no Parquet table, or a damaged one; fetch it again")
+_LOCK = Lock()
+
+
+def read_schema(path: Path) -> Schema:
+    """The columns of a table."""
+    with _open_table(path) as file:
+        return file.schema_arrow
+
+
+@contextmanager
+def _open_table(path: Path) -> Iterator[ParquetFile]:
+    from pyarrow.parquet import ParquetFile
+
+    with raise_parquet_errors(path, DAMAGED), ParquetFile(path) as file:
+        yield file
+
+
+def find_picture_column(schema: Schema) -> str | None:
+    """The name of the column with pictures: bytes, or a struct with `bytes`, as the hub's image columns; else None."""
+    from pyarrow import types
+
+    for field in schema:
+        kind = field.type
+        if types.is_struct(kind) and (place := kind.get_field_index("bytes")) >= 0:
+            kind = kind.field(place).type
+        if (types.is_binary(kind) or types.is_large_binary(kind)) and field.name.startswith("image"):
+            return str(field.name)
+    return None
+
+
+def read_picture(path: Path, row: int) -> bytes:
+    """The bytes of the picture in a row. Memory: the pictures of at most `GROUPS_HELD` row groups."""
+    state = read_file_state(path)
+    starts = _list_starts(path, state)
+    if not 0 <= row < starts[-1]:
+        raise DataError(f"{path}::{row}: no such row; the table has {starts[-1]:,}")
+    group = bisect_right(starts, row) - 1
+    with _LOCK:
+        value = _read_pictures(path, state, group)[row - starts[group]].as_py()
+    content = value.get("bytes") if isinstance(value, dict) else value
+    if not content:
+        raise DataError(f"{path}::{row}: no picture in this row")
+    return bytes(content)
+
+
+@lru_cache(maxsize=64)
+def _list_starts(path: Path, state: FileState) -> Sequence[int]:
+    with _open_table(path) as file:
+        groups = range(file.metadata.num_row_groups)
+        return list(accumulate((file.metadata.row_group(group).num_rows for group in groups), initial=0))
+
+
+@lru_cache(maxsize=GROUPS_HELD)
+def _read_pictures(path: Path, state: FileState, group: int) -> ChunkedArray:
+    with _open_table(path) as file:
+        column = find_picture_column(file.schema_arrow)
+        if column is None:
+            raise DataError(f"{path}: no column of pictures; it has {', '.join(file.schema_arrow.names)}")
+        return file.read_row_group(group, columns=[column]).column(0)

@@ -7,9 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.data.checks import checked_id, shown
-from lexvl_anserini.data.entries import log_once
-from lexvl_anserini.data.lines import PACKED, Line, decode, parse_object, plain_suffix, read_lines, string_field
+from lexvl_anserini.data.checks import check_id, shown
+from lexvl_anserini.data.lines import (
+    PACKED,
+    Line,
+    decode,
+    get_plain_suffix,
+    get_string,
+    log_once,
+    parse_object,
+    read_lines,
+)
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.records import Qrel, Topic
 
@@ -18,8 +26,7 @@ TOPIC_FORMATS = ".tsv or .txt (query_id, tab, text) or .jsonl (BEIR queries), ea
 # Suffixes of files that a user may name as topics; no dataset's name ends in one.
 _FILE_SUFFIXES = frozenset({".csv", ".json", ".jsonl", ".tsv", ".txt", *PACKED})
 
-# Larger relevances overflow in tools that measure.
-_INTEGER = re.compile(r"[+-]?0*[0-9]{1,9}")
+_INTEGER = re.compile(r"[+-]?0*[0-9]{1,9}")  # larger relevances overflow in tools that measure
 _PROBABILITY = re.compile(r"0?\.[0-9]+(e-?[0-9]+)?|1\.0*|1", re.IGNORECASE)
 _QRELS_HEADER = ("query-id", "corpus-id", "score")
 _EXPECTED = (
@@ -28,12 +35,8 @@ _EXPECTED = (
 )
 
 
-def is_file_of_topics(name: str) -> bool:
-    """Whether the name of topics is a file instead of a dataset.
-
-    Raises:
-        DataError: the name has the suffix of a file, and the file does not exist.
-    """
+def is_topics_file(name: str) -> bool:
+    """Whether the name of topics is a file instead of a dataset."""
     if Path(name).is_file():
         return True
     if Path(name).suffix in _FILE_SUFFIXES:
@@ -42,18 +45,16 @@ def is_file_of_topics(name: str) -> bool:
 
 
 def read_topics(path: Path, escape_ids: bool = False) -> Iterator[Topic]:
-    """Streams the topics of a file, in its order: TSV `query_id<TAB>text`, or BEIR's `queries.jsonl`.
-
-    Raises:
-        DataError: unknown suffix, a malformed line, an id given twice, or no topic at all.
-    """
-    parsers = {".jsonl": _topic_from_json, ".tsv": _topic_from_tsv, ".txt": _topic_from_tsv}
-    suffix = plain_suffix(path)
-    if suffix not in parsers:
+    """Streams the topics of a file, in its order: TSV `query_id<TAB>text`, or BEIR's `queries.jsonl`."""
+    suffix = get_plain_suffix(path)
+    if suffix not in (".jsonl", ".tsv", ".txt"):
         raise DataError(f"{path}: unknown format of topics {suffix!r}; expected {TOPIC_FORMATS}")
     first_line: dict[str, int] = {}
     for line in read_lines(path):
-        topic = parsers[suffix](line, escape_ids)
+        if suffix == ".jsonl":
+            topic = Topic(*parse_fields(parse_object(line), line, escape_ids))
+        else:
+            topic = _parse_tsv_topic(line, escape_ids)
         if topic.query_id in first_line:
             raise DataError(
                 f"{line.where}: query id {topic.query_id!r} is on line {first_line[topic.query_id]} already; "
@@ -68,52 +69,42 @@ def read_topics(path: Path, escape_ids: bool = False) -> Iterator[Topic]:
 def read_qrels(path: Path, escape_ids: bool = False) -> Iterator[Qrel]:
     """Streams the judgements of a file: BEIR's TSV with or without header, or TREC's columns.
 
-    TREC's are four (query-id, 0, corpus-id, score), or five: judgements of a sample (query-id, 0, corpus-id, stratum,
-    score), and the prels of the Million Query track (query-id, corpus-id, score, method, probability). All lines have
-    as many columns as the first: a line that is cut off may look like one of three. Ids may contain white space only
-    where tabs separate the columns.
-
-    Raises:
-        DataError: a malformed line, a relevance that is no integer, or no judgement at all.
+    TREC's are four, or five: see `_choose_layout`. All lines have as many columns as the first: a line that is cut off
+    may look like one of three. Ids may contain white space only where tabs separate the columns.
     """
     layout, width = None, 0
     for line in read_lines(path):
-        columns = _columns(decode(line), escape_ids)
-        if line.number == 1 and _is_header(columns):
+        columns = _split_columns(decode(line), escape_ids)
+        if line.number == 1 and tuple(name.strip().lower().replace("_", "-") for name in columns) == _QRELS_HEADER:
             continue
         if layout is None:
-            layout, width = _layout(columns, line.where), len(columns)
+            layout, width = _choose_layout(columns, line.where), len(columns)
         elif len(columns) != width:
             raise DataError(f"{line.where}: {len(columns)} columns, {_EXPECTED}")
-        yield _qrel(columns, layout, line.where, escape_ids)
+        yield _parse_qrel(columns, layout, line.where, escape_ids)
     if layout is None:
         raise DataError(f"{path}: no judgement in it; expected lines of query-id, corpus-id, score")
 
 
-def _topic_from_json(line: Line, escape_ids: bool) -> Topic:
-    query_id, text, image = id_text_image(parse_object(line), line, escape_ids)
-    return Topic(query_id, text, image)
-
-
-def id_text_image(record: dict[str, Any], line: Line, escape_ids: bool) -> tuple[str, str | None, str | None]:
+def parse_fields(record: dict[str, Any], line: Line, escape_ids: bool) -> tuple[str, str | None, str | None]:
     """The id, the text and the image's path in a line of BEIR's; one of the latter may be None."""
     if "_id" not in record:
         raise DataError(f"{line.where}: no '_id'; keys found: {', '.join(record) or 'none'}")
-    text, image = (string_field(record, key, line.where) for key in ("text", "image"))
+    text, image = (get_string(record, key, line.where) for key in ("text", "image"))
     if text is None and image is None:
         raise DataError(f"{line.where}: no 'text'; keys found: {', '.join(record)}")
-    item_id = checked_id(record["_id"], line.where, escape_ids)
+    item_id = check_id(record["_id"], line.where, escape_ids)
     return item_id, text, None if image is None else str(line.path.parent / image)
 
 
-def _topic_from_tsv(line: Line, escape_ids: bool) -> Topic:
+def _parse_tsv_topic(line: Line, escape_ids: bool) -> Topic:
     query_id, tab, text = decode(line).partition("\t")
     if not tab:
         raise DataError(f"{line.where}: no tab; expected query_id, tab, text")
-    return Topic(checked_id(query_id, line.where, escape_ids), text)
+    return Topic(check_id(query_id, line.where, escape_ids), text)
 
 
-def _columns(text: str, escape_ids: bool) -> list[str]:
+def _split_columns(text: str, escape_ids: bool) -> list[str]:
     """The columns between tabs, else between white space of any kind.
 
     A line with tabs and blanks has its columns between both if that makes the last one a relevance, and tabs alone do
@@ -127,11 +118,7 @@ def _columns(text: str, escape_ids: bool) -> list[str]:
     return by_any if len(by_tab) == 1 or mixed else by_tab
 
 
-def _is_header(columns: list[str]) -> bool:
-    return tuple(column.strip().lower().replace("_", "-") for column in columns) == _QRELS_HEADER
-
-
-def _layout(columns: list[str], where: str) -> tuple[int, int, int]:
+def _choose_layout(columns: list[str], where: str) -> tuple[int, int, int]:
     """The positions of query id, document id and relevance, from the columns of a file's first line."""
     if len(columns) == 3:
         return 0, 1, 2
@@ -148,8 +135,8 @@ def _layout(columns: list[str], where: str) -> tuple[int, int, int]:
     raise DataError(f"{where}: {len(columns)} columns{hint}, {_EXPECTED}")
 
 
-def _qrel(columns: list[str], layout: tuple[int, int, int], where: str, escape_ids: bool) -> Qrel:
+def _parse_qrel(columns: list[str], layout: tuple[int, int, int], where: str, escape_ids: bool) -> Qrel:
     query_id, doc_id, relevance = (columns[position] for position in layout)
     if not _INTEGER.fullmatch(relevance.strip()):
         raise DataError(f"{where}: relevance {shown(relevance)} is not an integer of at most 9 digits")
-    return Qrel(checked_id(query_id, where, escape_ids), checked_id(doc_id, where, escape_ids), int(relevance))
+    return Qrel(check_id(query_id, where, escape_ids), check_id(doc_id, where, escape_ids), int(relevance))

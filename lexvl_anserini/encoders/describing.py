@@ -1,7 +1,7 @@
-"""What `encode --list-encoders` and `--describe` print: cards, and what the encoders' own modules say.
+"""What `encode --list-encoders` and `--describe` print: cards, and what the encoders' loaders say.
 
 Equation, options, their types, defaults and meaning come from the docstring and the signature of an encoder's loader.
-Only `describe` and the functions about options load model libraries; `listing` loads none.
+`list_encoders` loads no model library; the other functions about encoders do.
 """
 
 from __future__ import annotations
@@ -9,20 +9,16 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from importlib import import_module
 from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from lexvl_anserini.encoders.cards import CARDS, ENCODERS, card_of
-from lexvl_anserini.ground.installed import check_model_libraries
-from lexvl_anserini.ground.registry import resolve
-
-# The fields of a card that are printed.
-PRINTED = ("paper", "modalities", "checkpoints", "licence")
+from lexvl_anserini.encoders.cards import CARDS
+from lexvl_anserini.ground.machine import check_model_libraries
+from lexvl_anserini.ground.registry import import_home
 
 
 class Option(NamedTuple):
-    """One option of an encoder, as `--set KEY=VALUE` takes it: its type and default as text, and what it does."""
+    """One option of an encoder, as `--set KEY=VALUE` takes it; type and default as a user reads them."""
 
     name: str
     type: str
@@ -30,92 +26,76 @@ class Option(NamedTuple):
     meaning: str
 
 
-def equation_of(name: str) -> str:
-    """The first line of the docstring of an encoder's module: what it computes, in one line."""
-    return first_line(import_module(ENCODERS[name].partition(":")[0]).__doc__)
+def read_equation(name: str) -> str:
+    """The first line of the docstring of an encoder's loader: what the encoder computes."""
+    return (inspect.getdoc(import_home(CARDS[name].loader)) or "").partition("\n")[0]
 
 
-def first_line(docstring: str | None) -> str:
-    """The first line of a docstring."""
-    return (docstring or "").strip().partition("\n")[0]
-
-
-def options_of(name: str) -> list[Option]:
+def list_options(name: str) -> list[Option]:
     """The options of an encoder's loader, in the order of its signature."""
-    load = resolve("encoder", name, ENCODERS)
-    meanings = argument_meanings(load)
+    load = import_home(CARDS[name].loader)
+    meanings = read_meanings(load)
     return [
-        Option(
-            parameter.name, type_name(parameter.annotation), shown(parameter.default), meanings.get(parameter.name, "")
-        )
-        for parameter in inspect.signature(load, eval_str=True).parameters.values()
-        if parameter.name != "source"
+        Option(p.name, name_type(p.annotation), _name_default(p.default), meanings.get(p.name, ""))
+        for p in inspect.signature(load, eval_str=True).parameters.values()
+        if p.name != "source"
     ]
 
 
-def shown(default: Any) -> str:
+def _name_default(default: Any) -> str:
     """A default as text; "-" for None, which means the checkpoint's own value or the one in the option's meaning."""
     return "-" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
 
 
-def type_name(annotation: Any) -> str:
+def name_type(annotation: Any) -> str:
     """An annotation as a user reads it: `Literal["max", "sum"] | None` is `max|sum`."""
     parts = get_args(annotation)
     if get_origin(annotation) is Literal:
         return "|".join(map(str, parts))
     if get_origin(annotation) in (Union, UnionType):
-        return "|".join(type_name(part) for part in parts if part is not type(None))
+        return "|".join(name_type(part) for part in parts if part is not type(None))
     return getattr(annotation, "__name__", str(annotation))
 
 
-def argument_meanings(function: Callable[..., Any]) -> dict[str, str]:
+def read_meanings(function: Callable[..., Any]) -> dict[str, str]:
     """The `Args:` section of a docstring: name -> text on one line."""
-    text = inspect.getdoc(function) or ""
-    _, heading, section = text.partition("Args:\n")
-    if not heading:
-        return {}
-    section = re.split(r"\n(?=\S)", section, maxsplit=1)[0]
+    section = re.split(r"\n(?=\S)", (inspect.getdoc(function) or "").partition("Args:\n")[2], maxsplit=1)[0]
     entries = re.findall(r"^    (\w+): (.*(?:\n     +.*)*)", section, re.MULTILINE)
     return {name: " ".join(meaning.split()) for name, meaning in entries}
 
 
-def example_of(name: str) -> str:
+def build_example(name: str) -> str:
     """A command that encodes a corpus with the encoder."""
-    card = card_of(name)
+    card = CARDS[name]
     corpus = "coco" if card.reads_images else "demo"
     checkpoint = f" --checkpoint {card.checkpoints[0]}" if card.checkpoints else ""
-    rest = card.example or f"--corpus {corpus}{checkpoint}"
-    return f"python -m lexvl_anserini.encode --encoder {name} {rest}"
+    return f"python -m lexvl_anserini.encode --encoder {name} {card.example or f'--corpus {corpus}{checkpoint}'}"
 
 
-def listing() -> list[dict[str, Any]]:
-    """One row per registered encoder: name, paper, modalities, checkpoints, licence."""
-    return [{"name": name, **printed(name)} for name in CARDS]
+def list_encoders() -> list[dict[str, Any]]:
+    """One row per registered encoder: its name, and the facts of its card that are printed."""
+    facts = ("paper", "modalities", "checkpoints", "licence")
+    return [{"name": name, **{fact: getattr(card, fact) for fact in facts}} for name, card in CARDS.items()]
 
 
-def printed(name: str) -> dict[str, Any]:
-    """The printed fields of an encoder's card."""
-    card = card_of(name)
-    return {field: getattr(card, field) for field in PRINTED}
-
-
-def describe(name: str) -> dict[str, Any]:
+def describe_encoder(name: str) -> dict[str, Any]:
     """Everything about an encoder: its card, equation, options and an example."""
-    fields = printed(name)
+    card = CARDS[name]
     check_model_libraries()
-    docstring = inspect.getdoc(import_module(ENCODERS[name].partition(":")[0])) or ""
+    text = (inspect.getdoc(import_home(card.loader)) or "").partition("\n")[2]
+    row = next(row for row in list_encoders() if row["name"] == name)
     return {
         "name": name,
-        "equation": equation_of(name),
-        "about": docstring.partition("\n")[2].strip(),
-        **fields,
-        "options": [option._asdict() for option in options_of(name)],
-        "example": example_of(name),
+        "equation": read_equation(name),
+        "about": re.split(r"^(?:Args|Raises):", text, maxsplit=1, flags=re.MULTILINE)[0].strip(),
+        **row,
+        "options": [option._asdict() for option in list_options(name)],
+        "example": build_example(name),
     }
 
 
-def as_lines(rows: list[dict[str, Any]]) -> str:
-    """The rows of `listing` as text: name, what an encoder reads, licence, paper, known checkpoints."""
+def format_listing(rows: list[dict[str, Any]]) -> str:
+    """The rows of `list_encoders` as text: name, what an encoder reads, licence, paper, known checkpoints."""
     lines = []
     for row in rows:
         checkpoints, reads = ", ".join(row["checkpoints"]) or "-", ",".join(row["modalities"])
@@ -123,20 +103,13 @@ def as_lines(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def as_text(description: dict[str, Any]) -> str:
-    """What `describe` returns as text."""
+def format_description(description: dict[str, Any]) -> str:
+    """What `describe_encoder` returns as text."""
+    heading = "options (--set KEY=VALUE; - is the checkpoint's own, or depends on other options):"
+    options = ["  {name}={default}  ({type})  {meaning}".format(**o).rstrip() for o in description["options"]]
     lines = [f"{description['name']}: {description['equation']}", ""]
     lines += [description["about"], ""] if description["about"] else []
-    lines += [
-        f"reads        {', '.join(description['modalities'])}",
-        f"paper        {description['paper']}",
-        f"licence      {description['licence']}",
-        f"checkpoints  {', '.join(description['checkpoints']) or '-'}",
-        "",
-    ]
-    options = description["options"]
-    heading = "options (--set KEY=VALUE; - is the checkpoint's own, or depends on other options):"
-    lines.append(heading if options else "no options")
-    for option in options:
-        lines.append(f"  {option['name']}={option['default']}  ({option['type']})  {option['meaning']}".rstrip())
-    return "\n".join([*lines, "", f"Example: {description['example']}"])
+    lines += [f"reads        {', '.join(description['modalities'])}", f"paper        {description['paper']}"]
+    lines += [f"licence      {description['licence']}", f"checkpoints  {', '.join(description['checkpoints']) or '-'}"]
+    lines += ["", heading if options else "no options", *options, "", f"Example: {description['example']}"]
+    return "\n".join(lines)

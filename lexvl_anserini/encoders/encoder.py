@@ -1,4 +1,4 @@
-"""Encoders: a query tower and a document tower, whatever the model.
+"""Encoders: a query tower and a document tower, whatever the model; and what a caller may give them.
 
 Three kinds exist: "impact" (lexical vectors for an inverted index), "dense" (vectors for FAISS) and "text" (plain text
 for BM25). `Tower` is what all towers have; `LexicalSide` and `DenseSide` add the vectors of their kind. The towers
@@ -7,34 +7,35 @@ themselves are in `parts/` (`LexicalTower`, `BagTower`, `DenseTower`) and in the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
+from os import PathLike, fspath
+from os.path import exists
 from typing import TYPE_CHECKING, Any, Literal, Never, Protocol, TypeAlias, cast, overload
 
 import numpy as np
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
-from lexvl_anserini.encoders.inputs import InputReader, OtherModality, inputs_of
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest, expect_lexical
 from lexvl_anserini.ground.progress import Progress, progress_bar, silent
-from lexvl_anserini.ground.records import Document, Measurement, Topic
-from lexvl_anserini.ground.registry import door
+from lexvl_anserini.ground.records import Document, Topic
+from lexvl_anserini.ground.typed import check_text
 
 if TYPE_CHECKING:
     from scipy import sparse
     from torch import Tensor
 
-    from lexvl_anserini.encoders.pyserini_adapter import StockQueryEncoder
     from lexvl_anserini.ground.quantise import Quantiser
-    from lexvl_anserini.ground.vocabulary import Vocabulary
+    from lexvl_anserini.ground.records import Vocabulary
 
 Kind = Literal["impact", "dense", "text"]
 # CSR [n, V] float32 (lexical) or float32 [n, D] (dense).
 Vectors: TypeAlias = "sparse.csr_matrix | np.ndarray"
 
+# What `encode_query` and `encode_document` take, for errors.
+EXPECTED = "a text, a path, a PIL image, a Document or a Topic, or a list of these"
 # What to do in place of arguments of sentence-transformers.
 REMEDIES: Mapping[str, str] = {
     "prompt": "put it before the texts",
@@ -46,9 +47,25 @@ REMEDIES: Mapping[str, str] = {
     "convert_to_sparse_tensor": "tensors of lexical encoders are sparse; .to_dense() of torch gives the other form",
     "save_to_cpu": "vectors are on the CPU",
     "normalize_embeddings": "the encoder's own scores need its own lengths",
-    "pool": "lexvl encode --runner ray --workers encodes in several processes",
+    "pool": "several processes may each load the encoder",
     "chunk_size": "batch_size is the number of inputs of a forward pass",
 }
+
+
+class OtherModality(UsageError):
+    """A tower that reads images got a text, or the reverse."""
+
+
+class InputReader(Protocol):
+    """The part of a tower that reads documents and topics; `OtherModality` where its text or image is missing."""
+
+    def read(self, document: Document) -> str:
+        """The input that a document gives this tower."""
+        ...
+
+    def read_topic(self, topic: Topic) -> str:
+        """The input that a topic gives this tower."""
+        ...
 
 
 class Tower(InputReader, Protocol):
@@ -82,11 +99,7 @@ class LexicalSide(Tower, Protocol):
     ) -> sparse.csr_matrix:
         """CSR [n, V] float32 after the sparsifier: weights > 0, dimensions ascending.
 
-        Args:
-            inputs: see `Tower`.
-            batch_size: inputs per forward pass.
-            progress: called with the number of inputs just encoded.
-            on_error: policy for images that cannot be read; the row of a skipped image is empty.
+        `progress` is called with the number of inputs just encoded; the row of an image that `on_error` skips is empty.
         """
         ...
 
@@ -101,10 +114,7 @@ class DenseSide(Tower, Protocol):
     def vectors(
         self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> np.ndarray:
-        """float32 [n, D]; the inner product of two vectors is the model's own similarity.
-
-        Args: as those of `LexicalSide.weights`; the row of a skipped image is zeros.
-        """
+        """float32 [n, D]; the inner product of two vectors is the model's own similarity; a skipped image has zeros."""
         ...
 
 
@@ -123,11 +133,7 @@ def as_dense(tower: Tower) -> DenseSide:
 
 
 def encode_inputs(
-    tower: Tower,
-    inputs: Sequence[Any],
-    batch_size: int = 32,
-    progress: Progress = silent,
-    on_error: OnError = FAIL,
+    tower: Tower, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
 ) -> sparse.csr_matrix | np.ndarray:
     """CSR [n, V] of a lexical tower, float32 [n, D] of a dense one; arguments as those of `LexicalSide.weights`."""
     if tower.kind == "text":
@@ -136,12 +142,68 @@ def encode_inputs(
     return encode(inputs, batch_size, progress, on_error)
 
 
-def _encoded(tower: Tower, inputs: Any, batch_size: int, show_progress_bar: bool | None = None) -> Vectors:
+def _encode_given(tower: Tower, argument: Any, batch_size: int, show_progress_bar: bool | None) -> Vectors:
     """The vectors of what a caller gives; of one item to a dense tower its vector [D]."""
-    items, single = inputs_of(tower, inputs)
+    items, single = collect_inputs(tower, argument)
     with progress_bar("encode", len(items), "inputs") if show_progress_bar else nullcontext(silent) as advance:
         vectors = encode_inputs(tower, items, batch_size, advance)
     return vectors[0] if single and tower.kind == "dense" else vectors
+
+
+def collect_inputs(tower: InputReader, argument: Any) -> tuple[list[Any], bool]:
+    """The inputs that a caller's argument gives a tower, and whether it is one item (`is_item`) and not several."""
+    single = is_item(argument)
+    if not single and (not isinstance(argument, Iterable) or isinstance(argument, Mapping | bytes | bytearray)):
+        raise UsageError(f"{_describe(argument)} is nothing to encode; expected {EXPECTED}")
+    items = [argument] if single else list(argument)
+    for item in items:
+        if not is_item(item):
+            raise UsageError(f"{_describe(item)} in a list is nothing to encode; expected {EXPECTED}")
+    return [_read_item(tower, item) for item in items], single
+
+
+def is_item(value: Any) -> bool:
+    """Whether it is one thing to encode: a text, a path of an image, a PIL image, a `Document` or a `Topic`."""
+    return isinstance(value, str | PathLike | Document | Topic) or _is_picture(value)
+
+
+def _is_picture(value: Any) -> bool:
+    """Whether it is a PIL image; PIL is imported where an image was made."""
+    return any(cls.__module__ == "PIL.Image" and cls.__name__ == "Image" for cls in type(value).__mro__)
+
+
+def _read_item(tower: InputReader, item: Any) -> Any:
+    if isinstance(item, Document):
+        return tower.read(item)
+    if isinstance(item, Topic):
+        return tower.read_topic(item)
+    if isinstance(item, str):
+        check_text("a text", item)
+        # Path.exists raises for a long text.
+        if reads_images(tower) and not exists(item.partition("::")[0]):  # noqa: PTH110
+            raise UsageError(f"{item!r:.80} is no file, and this side of the encoder reads images; expected its path")
+        return item
+    if not reads_images(tower):
+        raise UsageError(f"{_describe(item)}, but this side of the encoder reads texts only; expected a text")
+    return fspath(item) if isinstance(item, PathLike) else item
+
+
+def reads_images(tower: InputReader) -> bool:
+    """Whether the inputs of a tower are images."""
+    try:
+        tower.read_topic(Topic("text", text="text"))
+    except OtherModality:
+        return True
+    return False
+
+
+def _describe(value: Any) -> str:
+    """What a value is, for an error."""
+    if _is_picture(value):
+        return "an image"
+    if isinstance(value, PathLike):
+        return f"the path {fspath(value)!r}"
+    return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
 def refuse_others(others: Mapping[str, Any]) -> None:
@@ -166,9 +228,8 @@ def as_tensor(vectors: Vectors) -> Tensor:
 def read_document(document: Document, joiner: str = " ") -> str:
     """Title and text of a document, joined."""
     if document.title is None and document.text is None:
-        raise OtherModality(
-            f"document {document.doc_id!r} has no text, not even a caption; this side of the encoder reads texts only"
-        )
+        what = f"document {document.doc_id!r} has no text, not even a caption"
+        raise OtherModality(f"{what}; this side of the encoder reads texts only")
     return joiner.join(part for part in (document.title, document.text) if part)
 
 
@@ -179,14 +240,12 @@ def read_topic(topic: Topic) -> str:
     return topic.text
 
 
-def read_image_of(item: Document | Topic) -> str:
+def read_topic_image(item: Document | Topic) -> str:
     """The image reference of a document or topic."""
     if item.image is None:
         what, name = ("document", item.doc_id) if isinstance(item, Document) else ("topic", item.query_id)
-        raise OtherModality(
-            f"{what} {name!r} has no image; this side of the encoder reads images only, so leave texts out; "
-            "--corpus pictures:FOLDER has the pictures of a folder alone"
-        )
+        remedy = "so leave texts out; --corpus pictures:FOLDER has the pictures of a folder alone"
+        raise OtherModality(f"{what} {name!r} has no image; this side of the encoder reads images only, {remedy}")
     return item.image
 
 
@@ -205,30 +264,22 @@ class ReadsTexts:
 
 
 class ReadsImages:
-    """What a tower of images reads of documents and topics."""
+    """What a tower of images reads of documents and topics: their images."""
 
-    def read(self, document: Document) -> str:
-        """The image of a document."""
-        return read_image_of(document)
-
-    def read_topic(self, topic: Topic) -> str:
-        """The image of a topic."""
-        return read_image_of(topic)
+    read = staticmethod(read_topic_image)
+    read_topic = staticmethod(read_topic_image)
 
 
 @dataclass(frozen=True)
 class Encoder:
     """A loaded model: its towers, and the facts that a manifest records to load it again.
 
-    name               of its card
-    kind               of both towers
-    query, document    the towers of the chosen direction
-    checkpoint         what it was loaded from: a folder, or a hub id with its revision
-    checkpoint_digest  of all files that it was loaded from
-    options            that it was loaded with
-    device             that it computes on
-
     Names of sentence-transformers work too: `encode_query`, `encode_document`, `decode`.
+
+    Attributes:
+        query: the tower of queries in the chosen direction.
+        checkpoint: what it was loaded from: a folder, or a hub id with its revision.
+        checkpoint_digest: of all files that it was loaded from.
     """
 
     name: str
@@ -242,28 +293,18 @@ class Encoder:
 
     def __repr__(self) -> str:
         """Name and kind, and what it was loaded from."""
-        places = [
-            f"{name}={value!r}" for name, value in (("checkpoint", self.checkpoint), ("device", self.device)) if value
-        ]
-        options = [f"options={dict(self.options)!r}"] if self.options else []
-        return f"Encoder({', '.join([repr(self.name), self.kind, *places, *options])})"
+        facts = {"checkpoint": self.checkpoint, "device": self.device, "options": dict(self.options)}
+        named = [f"{name}={value!r}" for name, value in facts.items() if value]
+        return f"Encoder({', '.join([repr(self.name), self.kind, *named])})"
 
     def identity(self) -> EncoderRef:
         """The manifest's `encoder` entry."""
-        return EncoderRef(
-            name=self.name,
-            checkpoint=self.checkpoint,
-            checkpoint_digest=self.checkpoint_digest,
-            options=dict(self.options),
-        )
+        facts = {"checkpoint": self.checkpoint, "checkpoint_digest": self.checkpoint_digest}
+        return EncoderRef(name=self.name, **facts, options=dict(self.options))
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The terms of a lexical encoder, which both towers have.
-
-        Raises:
-            UsageError: the encoder is not lexical.
-        """
+        """The terms of a lexical encoder, which both towers have."""
         return as_lexical(self.document).vocabulary
 
     def fitted(self, quantiser: Quantiser) -> Quantiser:
@@ -307,12 +348,9 @@ class Encoder:
             convert_to_tensor: a torch tensor instead, sparse (COO) of a lexical encoder, as
                 `semantic_search_lucene` and sentence-transformers' own functions take it.
             others: arguments of sentence-transformers that an encoder decides itself; refused by name.
-
-        Raises:
-            UsageError: something else, or an image for a side that reads texts.
         """
         refuse_others(others)
-        vectors = _encoded(self.query, queries, batch_size, show_progress_bar)
+        vectors = _encode_given(self.query, queries, batch_size, show_progress_bar)
         return as_tensor(vectors) if convert_to_tensor else vectors
 
     @overload
@@ -344,20 +382,14 @@ class Encoder:
     ) -> Vectors | Tensor:
         """The vectors of documents, as `encode_query`: texts, paths of images, PIL images or `Document`s."""
         refuse_others(others)
-        vectors = _encoded(self.document, documents, batch_size, show_progress_bar)
+        vectors = _encode_given(self.document, documents, batch_size, show_progress_bar)
         return as_tensor(vectors) if convert_to_tensor else vectors
 
     def as_pyserini(self, manifest: Manifest | None = None, batch_size: int = 32) -> StockQueryEncoder:
         """A query encoder for stock Pyserini: `LuceneImpactSearcher(INDEX, model.as_pyserini(manifest), min_idf=-1)`.
 
-        Args:
-            manifest: of the shards or the index (`index.manifest`): its quantiser, and its bound on scores; without
-                one, queries are quantised to 8 bits.
-
-        Raises:
-            UsageError: the model is not lexical.
+        The manifest (`index.manifest`) has the quantiser and the bound on scores; without it, queries have 8 bits.
         """
-        from lexvl_anserini.encoders.pyserini_adapter import StockQueryEncoder
         from lexvl_anserini.ground.quantise import Quantiser
 
         expect_lexical(f"encoder {self.name!r}", self.kind, "an impact index answers lexical queries")
@@ -368,77 +400,8 @@ class Encoder:
         bound = manifest.counts.max_impact if manifest else None
         return StockQueryEncoder(as_lexical(self.query), quantiser, bound, batch_size)
 
-    def save_pretrained(
-        self,
-        folder: Path | str,
-        licence: str | None = None,
-        language: str | Sequence[str] = "en",
-        measures: Sequence[Measurement] = (),
-        overwrite: bool = False,
-    ) -> Path:
-        """Writes the encoder into a folder that `load_encoder` loads with equal vectors, with a model card.
-
-        The checkpoint's files are copied as they are. Options that differ from the defaults stay with the folder;
-        sentence-transformers' SparseEncoder loads lexical encoders from it too.
-
-        Args:
-            folder: new or empty; it appears whole or not at all.
-            licence: of these weights, an id of the hub such as apache-2.0; None for unknown.
-            language: of the texts, as codes.
-            measures: values over whole datasets, for the card.
-            overwrite: replace what is in the folder.
-
-        Returns:
-            The folder.
-
-        Raises:
-            UsageError: the encoder has no checkpoint, or metadata of the card that is not valid.
-            CheckpointError: its checkpoint changed since it was loaded.
-            ArtefactError: the folder is not empty, or the disk is full.
-        """
-        facts = door("sharing.model_card").ModelCardFacts(licence, language, measures)
-        written: Path = door("sharing.saving").save_encoder(self, Path(folder), facts, overwrite)
-        return written
-
-    def push_to_hub(
-        self,
-        repo_id: str,
-        licence: str | None = None,
-        language: str | Sequence[str] = "en",
-        measures: Sequence[Measurement] = (),
-        private: bool | None = None,
-        token: str | None = None,
-        message: str | None = None,
-        branch: str | None = None,
-        overwrite: bool = False,
-    ) -> str:
-        """Writes what `save_pretrained` writes into a model of the Hugging Face hub, in one commit; returns its URL.
-
-        Args:
-            repo_id: `owner/name`; created if it is not there.
-            licence, language, measures: as for `save_pretrained`.
-            private: of a new model; default as the owner's settings.
-            token: default that of `hf auth login`, or HF_TOKEN.
-            message: of the commit.
-            branch: an existing one; default main.
-            overwrite: replace files that no `push_to_hub` wrote.
-
-        Raises:
-            UsageError: not a name of a model; also as `save_pretrained`.
-            LexvlError: no token or one without the right to write, other files in the model, or a hub that cannot be
-                reached; nothing is committed then.
-        """
-        facts = door("sharing.model_card").ModelCardFacts(licence, language, measures, repo_id)
-        push = door("sharing.saving").push_encoder
-        url: str = push(self, facts, repo_id, private, token, message, branch, overwrite)
-        return url
-
     def decode(self, vectors: Vectors, top_k: int | None = None) -> list[list[tuple[str, float]]]:
-        """Per row of CSR [n, V], (term, weight) by descending weight, ties by dimension; `top_k` cuts.
-
-        Raises:
-            UsageError: the encoder is not lexical, or these are no vectors of it.
-        """
+        """Per row of CSR [n, V], (term, weight) by descending weight, ties by dimension; `top_k` cuts."""
         terms = self.vocabulary.terms
         if not hasattr(vectors, "indptr"):
             raise UsageError(f"vectors is {vectors!r:.60}, expected what encode_query or encode_document returns")
@@ -450,3 +413,25 @@ class Encoder:
             order = np.lexsort((dims, -weights))[:top_k]
             rows.append([(terms[int(dims[i])], float(weights[i])) for i in order])
         return rows
+
+
+@dataclass(frozen=True)
+class StockQueryEncoder:
+    """Queries to `{term: integer weight}` for stock Pyserini's `LuceneImpactSearcher`, quantised as in our own search.
+
+    Stock drops terms that all documents have, unless its searcher has `min_idf=-1`.
+    """
+
+    tower: LexicalSide
+    quantiser: Quantiser
+    max_impact: int | None = None
+    batch_size: int = 32
+
+    def encode(self, query: Any, **_: Any) -> dict[str, int]:
+        """One query (a text, or an image if the query side reads images): its terms and weights >= 1."""
+        return self.encode_all([query])[0]
+
+    def encode_all(self, queries: Sequence[Any]) -> list[dict[str, int]]:
+        """The terms and weights of several queries."""
+        impacts = self.quantiser.queries(self.tower.weights(queries, self.batch_size), self.max_impact)
+        return impacts.by_term(self.tower.vocabulary.terms)

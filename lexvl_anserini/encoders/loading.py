@@ -1,46 +1,41 @@
-"""`load_encoder`: a registered name, a checkpoint and options -> an encoder; `load_encoder_of`: the one of an artefact.
+"""`EncoderSpec`: an encoder with its settings, and how it becomes the encoder; `load_encoder`: the same by arguments.
 
-This module loads no model library; the encoder's own module does.
+`load_encoder_from` loads the encoder of an artefact. This module loads no model library; the encoder's own module does.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lexvl_anserini.encoders.cards import ENCODERS, Card, card_of
-from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
+from lexvl_anserini.encoders.cards import CARDS, PACKAGED, Card
 from lexvl_anserini.encoders.checkpoints.find import (
-    SAVED,
     Checkpoint,
-    SavedEncoder,
-    digest_of,
+    combine_digests,
     find_checkpoint,
-    other_parts,
-    read_saved,
+    find_parts,
+    has_tokenizer,
+    resolve_inside,
 )
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.taught import TAUGHT, with_taught
 from lexvl_anserini.ground.errors import (
     ArtefactError,
     CheckpointError,
     LexvlError,
-    MissingExtra,
     UnknownName,
     UsageError,
-    reason_of,
+    describe_error,
 )
-from lexvl_anserini.ground.installed import check_model_libraries
+from lexvl_anserini.ground.files import read_json
+from lexvl_anserini.ground.machine import check_model_libraries, expand_path
 from lexvl_anserini.ground.manifest import NO_ENCODER, PLACES, EncoderRef
 from lexvl_anserini.ground.progress import waiting
-from lexvl_anserini.ground.registry import AUTO, RUNTIME_HOMES, TORCH, door, resolve
-from lexvl_anserini.ground.typed import check_type, plain
-from lexvl_anserini.ground.user_folders import expanded_path
+from lexvl_anserini.ground.registry import RUNTIMES, TORCH, WRAPPERS, import_home
+from lexvl_anserini.ground.typed import check_type, plain, show_value
 
 if TYPE_CHECKING:
     import torch
@@ -52,19 +47,40 @@ _LOADING = RLock()
 
 # The direction of an encoder that reads images where none is given.
 DEFAULT_DIRECTION = "text-to-image"
-# In the folder that `export-onnx` writes.
-EXPORT = "export.json"
+# In the folder of an exported encoder, and of a saved one.
+EXPORT, SAVED = "export.json", "lexvl.json"
+SAVED_KEYS = (("encoder", str, "a text"), ("options", dict, "an object"), ("places", dict, "an object"))
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """An encoder before it is loaded: the arguments of `load_encoder`, with the runtime among the options."""
+
+    name: str
+    checkpoint: str | None = None
+    tokenizer: str | None = None
+    backbone_config: str | None = None
+    device: str = "auto"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self) -> Encoder:
+        """The encoder."""
+        _ = CARDS[self.name]
+        own = dict(self.options)
+        runtime = own.pop("runtime", TORCH)
+        check_type("runtime", runtime, str, "a name, such as 'torch'")
+        load = import_home(RUNTIMES[runtime].home)
+        wrapping = {option: own.pop(option) for option in self.options if option in WRAPPERS}
+        with waiting(f"loads {self.name}"):
+            encoder: Encoder = load(replace(self, options=own))
+            for option, value in wrapping.items():
+                encoder = import_home(WRAPPERS[option])(encoder, value)
+        return encoder
 
 
 @dataclass(frozen=True)
 class Source:
-    """The files that an encoder is loaded from.
-
-    checkpoint       weights and, unless given below, tokenizer and configuration
-    device           that the model computes on
-    tokenizer        a folder or hub id of another tokenizer
-    backbone_config  a folder or hub id of another configuration of the backbone
-    """
+    """The files that an encoder is loaded from; tokenizer and backbone_config replace the checkpoint's."""
 
     checkpoint: Checkpoint | None
     device: torch.device
@@ -74,25 +90,17 @@ class Source:
     def required(self, encoder: str) -> Checkpoint:
         """The checkpoint."""
         if self.checkpoint is None:
-            card = card_of(encoder)
+            card = CARDS[encoder]
             known = " or ".join(card.packaged or card.checkpoints[:1])
             example = f", for example {known}" if known else ""
             raise UsageError(f"encoder {encoder!r} needs a checkpoint, a folder or a hub id{example}")
         return self.checkpoint
 
     def tokenizer_folder(self, *near: Path, default: str | None = None) -> Path:
-        """The folder of the tokenizer.
+        """The folder of the tokenizer: that of the user, else the first of `near` that has one, else `default`.
 
-        Args:
-            near: folders that may hold it, best first; default the checkpoint's.
-            default: packaged name or hub id of the tokenizer where none of `near` holds one. Without a default the
-                first of `near` is returned, and `load_tokenizer` says what it lacks.
-
-        Returns:
-            The folder that the user named, else the first of `near` with a tokenizer, else that of `default`.
-
-        Raises:
-            CheckpointError: the hub does not give the default; the message says how to name a folder.
+        `near` is the checkpoint's folder by default. Without `default` (a packaged name or hub id) the first of `near`
+        is returned, and `load_tokenizer` says what it lacks.
         """
         if self.tokenizer is not None:
             return find_checkpoint(self.tokenizer, weights=False).folder
@@ -105,9 +113,8 @@ class Source:
         try:
             return find_checkpoint(default, weights=False).folder
         except CheckpointError as error:
-            raise CheckpointError(
-                f"{error}; or give a folder that has the tokenizer of {default} as tokenizer"
-            ) from error
+            remedy = f"give a folder that has the tokenizer of {default} as tokenizer"
+            raise CheckpointError(f"{error}; or {remedy}") from error
 
 
 def load_encoder(
@@ -127,68 +134,48 @@ def load_encoder(
         tokenizer: a folder or hub id of another tokenizer than the checkpoint's.
         backbone_config: a folder or hub id of another backbone configuration than the checkpoint's.
         device: auto, cpu, cuda, cuda:1, mps.
-        runtime: what computes the networks: torch; or onnx, for a checkpoint that `export-onnx` wrote, without loading
-            torch and transformers.
-        options: of the encoder; the parameters of its loader. Those of an export are its own.
+        runtime: what computes the networks, a row of `registry.RUNTIMES`; other rows than
+            `torch` have checkpoints of their own.
+        options: of the encoder; the parameters of its loader, and rows of `registry.WRAPPERS`.
 
     Raises:
-        UnknownName: no such encoder or runtime, or it has no such option.
-        UsageError: an option's value does not fit, or a checkpoint is needed and missing.
+        UsageError: no such encoder, option or value, or a checkpoint is needed and missing.
         CheckpointError: the checkpoint is not found, is incomplete, or is of another kind.
-        InstallationError: torch or transformers is missing, or in a version that does not work.
-        MissingExtra: the package of the runtime is not installed.
+        InstallationError: a package is missing (`MissingExtra`), or in a version that does not work.
     """
     check_type("name", name, str, "the name of an encoder, such as 'splade'")
-    places = [
-        _place("checkpoint", checkpoint),
-        _place("tokenizer", tokenizer),
-        _place("backbone_config", backbone_config),
-    ]
-    check_type("runtime", runtime, str, "a name, such as 'torch'")
-    card_of(name)
-    load = resolve("runtime", runtime, RUNTIME_HOMES)
-    with waiting(f"loads {name}"):
-        encoder: Encoder = load(name, *places, device, options)
-    return encoder
+    named = {"checkpoint": checkpoint, "tokenizer": tokenizer, "backbone_config": backbone_config}
+    places = {argument: _check_place(argument, value) for argument, value in named.items()}
+    return EncoderSpec(name, **places, device=device, options={**options, "runtime": runtime}).load()
 
 
-def _place(argument: str, value: str | Path | None) -> str | None:
+def _check_place(argument: str, value: str | Path | None) -> str | None:
     """A place as a text; a path must exist, so that no hub is searched for it."""
     check_type(argument, value, str | Path | None, "a folder, a hub id or a packaged name")
-    if isinstance(value, Path) and not expanded_path(value).exists():
-        raise CheckpointError(
-            f"{argument} {value}: no such file or folder; a hub id or a packaged name is a text, not a Path"
-        )
+    if isinstance(value, Path) and not expand_path(value).exists():
+        raise CheckpointError(f"{argument} {value}: no such file or folder; a hub id is a text, not a Path")
     return None if value is None else str(value)
 
 
-def load_by_torch(
-    name: str,
-    checkpoint: str | None,
-    tokenizer: str | None,
-    backbone_config: str | None,
-    device: str,
-    options: Mapping[str, Any],
-) -> Encoder:
-    """The runtime `torch`; arguments and errors as those of `load_encoder`."""
-    card = card_of(name)
+def load_by_torch(spec: EncoderSpec) -> Encoder:
+    """The runtime `torch`; errors as those of `load_encoder`."""
+    card = CARDS[spec.name]
     check_model_libraries()
-    loader = resolve("encoder", name, ENCODERS)
-    named = checked_options(name, loader, options)
-    known = found_or_default(card, checkpoint)
-    if known and (known.folder / EXPORT).is_file():
-        raise CheckpointError(
-            f"{known.reference}: an exported encoder; load it with the runtime onnx, or name the checkpoint that it "
-            "was exported from"
-        )
-    saved, places = saved_settings(name, known)
+    loader = import_home(card.loader)
+    named = check_options(spec.name, loader, spec.options)
+    checkpoint = _find_or_default(card, spec.checkpoint)
+    if checkpoint and (checkpoint.folder / EXPORT).is_file():
+        remedy = "load it with the runtime of its export, or name the checkpoint that it was exported from"
+        raise CheckpointError(f"{checkpoint.reference}: an exported encoder; {remedy}")
+    saved = read_saved(checkpoint) if checkpoint else None
+    stored, weights = saved if saved and saved[0].name == spec.name else (EncoderSpec(spec.name), checkpoint)
     # The default direction is noted too, so that naming it gives the same request.
     direction = {"direction": DEFAULT_DIRECTION} if card.reads_images else {}
-    options = {**checked_options(name, loader, {**direction, **saved.options}), **named}
-    chosen = choose_device(device)
-    saved_tokenizer, saved_config = (places.pop(key, None) for key in ("tokenizer", "backbone_config"))
-    weights = saved.weights_of(known) if known else None
-    source = Source(weights, chosen, tokenizer or saved_tokenizer, backbone_config or saved_config)
+    places = {key: value for key, value in stored.options.items() if key in PLACES}
+    others = {key: value for key, value in stored.options.items() if key not in PLACES}
+    options = {**check_options(spec.name, loader, {**direction, **others}), **named}
+    device = choose_device(spec.device)
+    source = Source(weights, device, spec.tokenizer or stored.tokenizer, spec.backbone_config or stored.backbone_config)
     import torch
 
     try:
@@ -198,26 +185,23 @@ def load_by_torch(
     except LexvlError:
         raise
     except Exception as error:  # a value of another type than its reader expects raises any error
-        reference = checkpoint or card.default_checkpoint
+        reason = f"cannot be loaded as {spec.name} ({describe_error(error)})"
         raise CheckpointError(
-            f"{reference}: cannot be loaded as {name} ({reason_of(error)}); a configuration, "
-            "tokenizer or weight file has another content than this encoder reads (--verbose shows where)"
+            f"{spec.checkpoint or card.default_checkpoint}: {reason}; a configuration, tokenizer or weight file has "
+            "another content than this encoder reads (--verbose shows where)"
         ) from error
-    others = other_parts({"tokenizer": tokenizer, "backbone_config": backbone_config, **options})
+    parts = find_parts({"tokenizer": spec.tokenizer, "backbone_config": spec.backbone_config, **options})
     return replace(
         encoder,
-        checkpoint=known.reference if known else None,
-        checkpoint_digest=digest_of(known, others),
-        options={**options, **{key: other.reference for key, other in others.items()}},
-        device=str(chosen),
+        checkpoint=checkpoint.reference if checkpoint else None,
+        checkpoint_digest=combine_digests(checkpoint, parts),
+        options={**options, **{key: part.reference for key, part in parts.items()}},
+        device=str(device),
     )
 
 
-def when_used(load: Callable[[], T]) -> Callable[[], T]:
-    """The same load, once and under the lock, for a tower whose network is loaded when it is first used.
-
-    What `load` holds, such as the mapped weights of a file, is let go of then.
-    """
+def load_when_used(load: Callable[[], T]) -> Callable[[], T]:
+    """The same load, once and under the lock, for a tower whose network is loaded when it is first used."""
     import torch
 
     pending, loaded = [load], list[T]()
@@ -233,38 +217,53 @@ def when_used(load: Callable[[], T]) -> Callable[[], T]:
     return get
 
 
-def found_or_default(card: Card, checkpoint: str | None) -> Checkpoint | None:
+def _find_or_default(card: Card, reference: str | None) -> Checkpoint | None:
     """The checkpoint that the user names, or the default of the encoder; None if there is none."""
-    reference = checkpoint or card.default_checkpoint
     try:
-        return find_checkpoint(reference) if reference else None
+        return find_checkpoint(place) if (place := reference or card.default_checkpoint) else None
     except CheckpointError as error:
-        if checkpoint is None and card.without_hub:
+        if reference is None and card.without_hub:
             raise CheckpointError(f"{error} as checkpoint; the checkpoint {card.without_hub}, needs no hub") from error
         raise
 
 
 def load_saved(folder: str, device: str = "auto") -> Encoder:
-    """Loads what `Encoder.save_pretrained` or `push_to_hub` wrote; the folder, or model of the hub, names its encoder.
-
-    Raises:
-        CheckpointError: another folder; also as `load_encoder`.
-    """
+    """Loads a saved encoder; the folder, or model of the hub, names it."""
     saved = read_saved(find_checkpoint(folder))
     if saved is None:
         raise CheckpointError(f"{folder}: no {SAVED}, so save_pretrained did not write it; load it with load_encoder")
-    return load_encoder(saved.encoder, folder, device=device)
+    return load_encoder(saved[0].name, folder, device=device)
 
 
-def saved_settings(name: str, checkpoint: Checkpoint | None) -> tuple[SavedEncoder, dict[str, str]]:
-    """What a checkpoint was saved with, and the places of its parts; nothing for another encoder than was saved."""
-    saved = read_saved(checkpoint) if checkpoint else None
-    if checkpoint is None or saved is None or saved.encoder != name:
-        return SavedEncoder(encoder=name), {}
-    return saved, saved.places_in(checkpoint)
+def read_saved(checkpoint: Checkpoint) -> tuple[EncoderSpec, Checkpoint] | None:
+    """The encoder of a saved folder, and the checkpoint of its weights; None if `save_pretrained` did not write it.
+
+    `lexvl.json` has `encoder`, `options`, `places` of its other parts, and `folder` and `file` of the weights.
+    """
+    path = checkpoint.folder / SAVED
+    if checkpoint.file is not None or not path.is_file():
+        return None
+    where, data = str(path), read_json(path, "saved encoder", CheckpointError)
+    for key, kind, expected in SAVED_KEYS:
+        if not isinstance(data.setdefault(key, {} if kind is dict else None), kind):
+            raise CheckpointError(f"{where}: {key} is {show_value(data[key])}, expected {expected}; save it again")
+    options, places = data["options"], data["places"]
+    if named := sorted(set(options) & {"source", *PLACES}):
+        raise CheckpointError(f"{where}: {named[0]!r} among the options; save the encoder again")
+    if strange := sorted(set(places) - set(PLACES)):
+        raise CheckpointError(f"{where}: {strange[0]!r:.80} is no part of an encoder; known: {', '.join(PLACES)}")
+    for key, name in places.items():
+        places[key] = name if name in PACKAGED else str(resolve_inside(checkpoint.folder, name, where))
+    folder = resolve_inside(checkpoint.folder, data.get("folder") or "", where)
+    file = resolve_inside(folder, data["file"], where) if data.get("file") else None
+    if file is not None and not file.is_file():
+        raise CheckpointError(f"{where}: names the weight file {data['file']!r}, which is not there")
+    tokenizer, config = (places.pop(key, None) for key in ("tokenizer", "backbone_config"))
+    spec = EncoderSpec(data["encoder"], checkpoint.reference, tokenizer, config, options={**options, **places})
+    return spec, replace(checkpoint, folder=folder, file=file)
 
 
-def load_encoder_of(
+def load_encoder_from(
     ref: EncoderRef,
     checkpoint: str | None = None,
     tokenizer: str | None = None,
@@ -279,85 +278,51 @@ def load_encoder_of(
         checkpoint: the folder of the same checkpoint now, if it moved.
         tokenizer: the folder of its tokenizer now, if it moved.
         device: auto, cpu, cuda, ...
-        settings: options of the query side that replace those of the manifest, for example `query_topk`. The runtime
-            `auto` takes an export of the encoder where there is one that fits, and else that of the manifest.
+        settings: options of the query side that replace those of the manifest, for example `query_topk`.
         vocabulary: digest that the encoder's vocabulary must have (`manifest.vocabulary_digest`); None for no check.
-
-    Raises:
-        ArtefactError: the checkpoint or its vocabulary is not the one that made the artefact.
-        UsageError: the artefact's vectors were imported without an encoder.
     """
     if ref.name == NO_ENCODER:
-        raise UsageError(
-            "these vectors were imported without an encoder, which texts need: search encoded queries or an "
-            "expression, or import them again and name their encoder"
-        )
+        remedy = "search encoded queries or an expression, or import them again and name their encoder"
+        raise UsageError(f"these vectors were imported without an encoder, which texts need: {remedy}")
     if ref.fields:
-        raise UsageError(
-            f"an index of the fields {', '.join(field.name for field in ref.fields)}: documents have vectors of "
-            "several encoders, which search and explain load; do this with the shards of one field"
-        )
-    if taught := ref.options.get(TAUGHT):
-        below = EncoderRef({**ref, "options": {key: v for key, v in ref.options.items() if key != TAUGHT}})
-        model = load_encoder_of(below, checkpoint, tokenizer, device, settings)
-        return _of_vocabulary(with_taught(model, taught), vocabulary)
-    if (options := {**ref.options, **(settings or {})}).get("runtime") == AUTO:
-        options["runtime"] = ref.options.get("runtime", TORCH)
-        changed = EncoderRef({**ref, "options": {k: v for k, v in options.items() if k != "runtime"}})
-        if options["runtime"] == TORCH and tokenizer is None and device in ("auto", "cpu"):
-            # Without the door there is no export.
-            with suppress(MissingExtra):
-                quick: Encoder | None = door("onnx.exports").load_quickly(changed, checkpoint, vocabulary)
-                if quick is not None:
-                    return quick
-    if options.get("runtime", TORCH) != TORCH:
+        names = ", ".join(field.name for field in ref.fields)
+        remedy = "search and explain load its encoders; do this with the shards of one field"
+        raise UsageError(f"an index of the fields {names}: documents have vectors of several encoders; {remedy}")
+    options = {**ref.options, **(settings or {})}
+    if options.get("runtime", TORCH) != TORCH:  # it has all parts in one folder
         options = {key: value for key, value in options.items() if key not in PLACES}
-    tokenizer = tokenizer or options.pop("tokenizer", None)
-    options.pop("tokenizer", None)
-    backbone_config = options.pop("backbone_config", None)
-    model = load_encoder(ref.name, checkpoint or ref.checkpoint, tokenizer, backbone_config, device, **options)
-    further = sorted(model.options.keys() - {"runtime", *PLACES, *options})
-    if further and options.get("runtime", TORCH) != TORCH:
+    own_tokenizer, config = (options.pop(key, None) for key in ("tokenizer", "backbone_config"))
+    places = (checkpoint or ref.checkpoint, tokenizer or own_tokenizer, config)
+    spec = EncoderSpec(ref.name, *places, device=device, options=options)
+    model = spec.load()
+    _refuse_other(model, spec, ref)
+    digest = model.vocabulary.digest if model.kind == "impact" else None
+    if digest and vocabulary and digest != vocabulary:
+        digests = f"has vocabulary {digest[:16]}, the index was made with {vocabulary[:16]}"
         raise ArtefactError(
-            f"{model.checkpoint}: was exported with {further[0]}={model.options[further[0]]}, which the index was not "
-            "made with; export again without it"
-        )
-    _refuse_other(model, ref, options, tokenizer, backbone_config)
-    return _of_vocabulary(model, vocabulary)
-
-
-def _refuse_other(
-    model: Encoder,
-    ref: EncoderRef,
-    options: Mapping[str, Any],
-    tokenizer: str | None,
-    backbone_config: str | None,
-) -> None:
-    """Refuses an encoder that did not make the artefact: its checkpoint is another one."""
-    digest = model.checkpoint_digest
-    if "backbone_checkpoint" in options and "backbone_checkpoint" not in ref.options:
-        # The corpus provided vectors; now a backbone that the index does not name encodes texts and images.
-        named = {"tokenizer": tokenizer, "backbone_config": backbone_config, **options, "backbone_checkpoint": None}
-        digest = digest_of(find_checkpoint(model.checkpoint) if model.checkpoint else None, other_parts(named))
-    if digest != ref.checkpoint_digest:
-        raise ArtefactError(
-            f"checkpoint {model.checkpoint} has digest {str(digest)[:16]}, the index was made with "
-            f"{str(ref.checkpoint_digest)[:16]}; give that checkpoint or encode again"
-        )
-
-
-def _of_vocabulary(model: Encoder, vocabulary: str | None) -> Encoder:
-    """The encoder, if its vocabulary has this digest; None for no check."""
-    vocabulary_digest = model.vocabulary.digest if model.kind == "impact" else None
-    if vocabulary_digest and vocabulary and vocabulary_digest != vocabulary:
-        raise ArtefactError(
-            f"encoder {model.name!r} has vocabulary {vocabulary_digest[:16]}, the index was made with "
-            f"{vocabulary[:16]}; encode again or name the right checkpoint and tokenizer"
+            f"encoder {model.name!r} {digests}; encode again or name the right checkpoint and tokenizer"
         )
     return model
 
 
-def checked_options(name: str, load: Callable[..., Encoder], options: Mapping[str, Any]) -> dict[str, Any]:
+def _refuse_other(model: Encoder, spec: EncoderSpec, ref: EncoderRef) -> None:
+    """Refuses an encoder that did not make the artefact: its checkpoint, or what was exported, is another one."""
+    further = sorted(model.options.keys() - {"runtime", *PLACES, *spec.options})
+    if further and "runtime" in model.options:
+        option = f"{further[0]}={model.options[further[0]]}"
+        raise ArtefactError(f"{model.checkpoint}: was exported with {option}, the index made without; export again")
+    digest = model.checkpoint_digest
+    if "backbone_checkpoint" in spec.options and "backbone_checkpoint" not in ref.options:
+        # The corpus provided vectors; now a backbone that the index does not name encodes texts and images.
+        named = {"tokenizer": spec.tokenizer, "backbone_config": spec.backbone_config, **spec.options}
+        named.pop("backbone_checkpoint")
+        digest = combine_digests(find_checkpoint(model.checkpoint) if model.checkpoint else None, find_parts(named))
+    if digest != ref.checkpoint_digest:
+        digests = f"has digest {str(digest)[:16]}, the index was made with {str(ref.checkpoint_digest)[:16]}"
+        raise ArtefactError(f"checkpoint {model.checkpoint} {digests}; give that checkpoint or encode again")
+
+
+def check_options(name: str, load: Callable[..., Encoder], options: Mapping[str, Any]) -> dict[str, Any]:
     """The options converted to the types of the loader's signature ("64" becomes 64)."""
     from pydantic import TypeAdapter, ValidationError
 
@@ -384,25 +349,6 @@ def choose_device(device: str) -> torch.device:
         chosen = torch.device(device)
         torch.zeros(1, device=chosen).cpu()  # also raises for `meta`, which computes nothing
     except (RuntimeError, AssertionError, TypeError) as error:
-        raise UsageError(
-            f"device {device!r} cannot be used here ({str(error).splitlines()[0]}); try the device cpu"
-        ) from error
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"device {device!r} cannot be used here ({reason}); try the device cpu") from error
     return chosen
-
-
-@dataclass(frozen=True)
-class EncoderRequest:
-    """The arguments of `load_encoder`, so that each process loads the encoder for itself."""
-
-    name: str
-    checkpoint: str | None = None
-    tokenizer: str | None = None
-    backbone_config: str | None = None
-    device: str = "auto"
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def load(self) -> Encoder:
-        """The encoder."""
-        return load_encoder(
-            self.name, self.checkpoint, self.tokenizer, self.backbone_config, self.device, **self.options
-        )

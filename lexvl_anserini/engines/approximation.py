@@ -19,18 +19,14 @@ REACHES = (1.1, 1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
 
 PREPARE = "python -m lexvl_anserini.index --approximate --index INDEX"
 
-
 # The exact hits of a query: their number, and the score of the last.
 Exact = tuple[int, float]
 
 
-def mean_recall(exact: Sequence[Exact], scores: Sequence[np.ndarray]) -> float:
-    """Mean over queries of the share of the exact hits whose places are taken by documents of their scores.
+def compute_mean_recall(exact: Sequence[Exact], scores: Sequence[np.ndarray]) -> float:
+    """Mean over queries of the share of the exact hits whose places are taken by documents of their true `scores`.
 
     Documents with the score of the last exact hit are as good as it. A query without hits does not count.
-
-    Args:
-        scores: the true scores of each query's hits, distinct documents.
     """
     shares = [
         min(1.0, np.count_nonzero(of_query >= least) / count)
@@ -46,13 +42,8 @@ def check_recall(recall: float) -> None:
         raise UsageError(f"approximate {recall}: expected a recall above 0 and below 1, such as 0.99")
 
 
-def chosen_setting(report: IndexReport, index: Path, recall: float, hits: int) -> SettingEntry:
-    """The measured setting that scores the fewest documents for this recall.
-
-    Raises:
-        UsageError: the index is of another engine, or lists of so many hits are not measured.
-        ArtefactError: nothing is measured, or no setting has this recall.
-    """
+def choose_setting(report: IndexReport, index: Path, recall: float, hits: int) -> SettingEntry:
+    """The measured setting that scores the fewest documents for this recall."""
     if report.engine != "lucene":
         raise UsageError(f"{index}: an index of the engine {report.engine}; approximate search is for those of lucene")
     settings = [SettingEntry(entry) for entry in report.approximation.get("settings", ())]
@@ -72,7 +63,7 @@ def chosen_setting(report: IndexReport, index: Path, recall: float, hits: int) -
     )
 
 
-def measured_recall(report: IndexReport, index: Path, recall: float, hits: int) -> str:
+def read_recall(report: IndexReport, index: Path, recall: float, hits: int) -> str:
     """What a run of approximate search notes: the recall that was measured."""
-    setting, measured = chosen_setting(report, index, recall, hits), report.approximation
+    setting, measured = choose_setting(report, index, recall, hits), report.approximation
     return f"{recall} (measured {setting.recall} of the first {setting.hits}, {measured.queries} {measured.source})"

@@ -16,22 +16,21 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.data.checks import SeenIds
-from lexvl_anserini.encoders.families.plain_text import ENGLISH, BM25Settings
+from lexvl_anserini.encoders.families.bm25 import ENGLISH, BM25Settings
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.analysis import analyzer_of
-from lexvl_anserini.engines.engine import EngineOptions, TextEngine
-from lexvl_anserini.engines.index_folder import BuiltIndex, folder_bytes, new_index, read_report, write_report
-from lexvl_anserini.engines.jvm import captured_stdout, java_calls, java_class, java_errors, lucene_version
-from lexvl_anserini.engines.lucene.fields import close, commit_files, opened_reader, whole_index
-from lexvl_anserini.engines.lucene.versions import commit_id, dotted, newer_refused
-from lexvl_anserini.engines.lucene.writing import as_written, manifest_there
-from lexvl_anserini.engines.verifying import Verification
-from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
+from lexvl_anserini.engines.engine import EngineOptions, TextEngine, check_switches, read_switches
+from lexvl_anserini.engines.index_folder import BuiltIndex, measure_folder, read_report, write_index, write_report
+from lexvl_anserini.engines.jvm import call_java, capture_stdout, get_java_class, raise_java_errors, read_lucene_version
+from lexvl_anserini.engines.lucene.fields import close, get_reader, list_commit_files, make_analyzer, open_whole_index
+from lexvl_anserini.engines.lucene.versions import format_version, read_commit_id, refuse_newer
+from lexvl_anserini.engines.lucene.writing import find_manifest, read_written_report
+from lexvl_anserini.engines.verifying import Reading, Verification
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
-from lexvl_anserini.queries.feedback import RM3
+from lexvl_anserini.queries.query_vectors import RM3
 from lexvl_anserini.runs.order import RankedList, in_order
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_texts
 
@@ -63,10 +62,10 @@ class BM25Engine(TextEngine):
     def __init__(self, index: Path, manifest: Manifest):
         jvm.start()
         self.index, self.settings = index, BM25Settings.of(manifest.encoder.options)
-        with opened_reader(index) as reader:
-            counts = as_written(index, manifest_there(index)) or manifest.counts
-            self.verification = Verification(index, commit_files(reader))
-        with java_errors(f"{index}: cannot be opened as a Lucene index"), newer_refused(index), java_calls():
+        with get_reader(index) as reader:
+            counts = read_written_report(index, find_manifest(index)) or manifest.counts
+            self.verification = Verification(index, list_commit_files(reader))
+        with raise_java_errors(f"{index}: cannot be opened as a Lucene index"), refuse_newer(index), call_java():
             documents = self._open(index, self.settings)
         expected = counts.documents - counts.empty
         if documents != expected:
@@ -75,13 +74,13 @@ class BM25Engine(TextEngine):
 
     def _open(self, index: Path, settings: BM25Settings) -> int:
         """Makes the searcher; returns its number of documents."""
-        self.searcher = java_class("io.anserini.search.SimpleSearcher")(str(index.absolute()))
+        self.searcher = get_java_class("io.anserini.search.SimpleSearcher")(str(index.absolute()))
         self.searcher.set_bm25(settings.k1, settings.b)
-        self.searcher.set_analyzer(analyzer_of(settings))
+        self.searcher.set_analyzer(make_analyzer(settings))
         # One call returns the hits of a whole batch as JSON, without the stored documents.
-        self.json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
-        stored = java_class("java.lang.Class").forName("org.apache.lucene.document.Document")
-        self.json.configOverride(stored).setIsIgnoredType(java_class("java.lang.Boolean")("true"))
+        self.json = get_java_class("com.fasterxml.jackson.databind.ObjectMapper")()
+        stored = get_java_class("java.lang.Class").forName("org.apache.lucene.document.Document")
+        self.json.configOverride(stored).setIsIgnoredType(get_java_class("java.lang.Boolean")("true"))
         return int(self.searcher.get_total_num_docs())
 
     @staticmethod
@@ -100,40 +99,32 @@ class BM25Engine(TextEngine):
         options = options or BM25Options()
         jvm.start()
         counts = _count_texts(shards, manifest, progress)
-        with new_index(index, shards, manifest) as part:
-            with captured_stdout() as printed, java_errors(f"{index}: Anserini could not write it"):
-                java_class("io.anserini.index.IndexCollection").main(
+        with write_index(index, shards, manifest) as part:
+            with capture_stdout() as printed, raise_java_errors(f"{index}: Anserini could not write it"):
+                get_java_class("io.anserini.index.IndexCollection").main(
                     _arguments(shards, part, manifest, threads, options)
                 )
                 complaint = next((line for line in printed().splitlines() if " ERROR " in line), "no reason given")
-            with java_errors(f"{index}: Anserini wrote no index ({complaint})"), whole_index(part) as whole:
+            with raise_java_errors(f"{index}: Anserini wrote no index ({complaint})"), open_whole_index(part) as whole:
                 held = whole.counts()
             if held["documents"] != counts["documents"] - counts["empty"]:
                 raise ArtefactError(
                     f"{index}: Anserini indexed {held['documents']} of {counts['documents']} documents, of which "
                     f"{counts['empty']} are empty ({complaint})"
                 )
-            report = {"engine": "bm25", "lucene": dotted(lucene_version()), **counts, "postings": held["postings"]}
+            report = {"engine": "bm25", "lucene": format_version(read_lucene_version()), **counts}
+            report |= {"postings": held["postings"]}
             report |= {"options": options.to_json()} if options.to_json() else {}
-            report |= {"bytes": folder_bytes(part), "commit": commit_id(part)}
+            report |= {"bytes": measure_folder(part), "commit": read_commit_id(part)}
             write_report(part, report, manifest)
         return BuiltIndex(index, manifest)
 
     @staticmethod
     def options(values: Mapping[str, Any]) -> BM25Options:
         """The typed options."""
-        for name, value in values.items():
-            if name not in BM25Engine.option_names:
-                raise UnknownName("option of the engine bm25", name, BM25Engine.option_names)
-            if not isinstance(value, bool):
-                raise UsageError(f"option {name} of the engine bm25: {value!r}, expected True or False")
-        return BM25Options(**values)
+        return BM25Options(**check_switches("bm25", values, BM25Engine.option_names))
 
-    @staticmethod
-    def stored_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The options in index.json; empty at the default."""
-        stored: Mapping[str, Any] = report.get("options") or {}
-        return stored
+    read_options = staticmethod(read_switches)
 
     def search(
         self, queries: Iterable[Topic], hits: int, threads: int = 1, rm3: RM3 | None = None
@@ -150,7 +141,7 @@ class BM25Engine(TextEngine):
         while batch := list(islice(stream, BATCH_SIZE)):
             yield from self._search_batch(batch, hits, threads, rm3)
 
-    def verified(self) -> None:
+    def verify(self) -> None:
         """Waits until all of Lucene's files are compared with their checksums."""
         self.verification.wait()
 
@@ -177,15 +168,13 @@ class BM25Engine(TextEngine):
         for topic in batch:
             if topic.text is None:
                 raise UsageError(f"topic {topic.query_id!r} has no text; BM25 searches texts only")
-        reading, failing = self.verification.reading(), java_errors("Anserini could not search")
-        # `captured_stdout` lets one thread in at a time.
-        with reading, captured_stdout() as printed, failing, java_calls(), self._expanding(rm3):
+        reading, failing = Reading([self.verification]), raise_java_errors("Anserini could not search")
+        # `capture_stdout` lets one thread in at a time.
+        with reading, capture_stdout() as printed, failing, call_java(), self._expanding(rm3):
             # Anserini merges topics of one id; positions are distinct.
-            texts = java_list(str(topic.text) for topic in batch)
-            numbers = java_list(map(str, range(len(batch))))
-            lists = orjson.loads(
-                self.json.writeValueAsString(self.searcher.batch_search(texts, numbers, hits, threads))
-            )
+            texts, numbers = java_list(str(topic.text) for topic in batch), java_list(map(str, range(len(batch))))
+            answer = self.searcher.batch_search(texts, numbers, hits, threads)
+            lists = orjson.loads(self.json.writeValueAsString(answer))
             lost = next((topic for number, topic in enumerate(batch) if str(number) not in lists), None)
             if lost is not None:
                 raise ArtefactError(f"Anserini lost topic {lost.query_id!r}: {printed()[-300:]}")
@@ -195,7 +184,7 @@ class BM25Engine(TextEngine):
 
 def java_list(values: Iterable[str]) -> Any:
     """A Java list of strings."""
-    array_list = java_class("java.util.ArrayList")()
+    array_list = get_java_class("java.util.ArrayList")()
     for value in values:
         array_list.add(value)
     return array_list

@@ -13,20 +13,18 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numba
 from llvmlite import ir
 from numba import njit, types
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, NullCache, _CacheLocator
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-from lexvl_anserini.ground.user_folders import kernels_folder
+from lexvl_anserini.engines.compiled import compute_source_digest, find_code_folder
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -41,12 +39,12 @@ MOST_VERSIONS = 8
 
 def kernel(function: Function) -> Function:
     """Compiles a function at its first call, without Python's lock; keeps the code on disk where that is possible."""
-    with kept_by_content():
+    with keep_by_content():
         return cast("Function", njit(**OPTIONS)(function))
 
 
 @contextmanager
-def kept_by_content() -> Iterator[None]:
+def keep_by_content() -> Iterator[None]:
     """Functions that are decorated inside by `njit(cache=True)`, also those of other packages, keep their code here."""
     dispatcher: Any = import_module("numba.core.dispatcher")
     own = dispatcher.FunctionCache
@@ -101,24 +99,15 @@ class SourceLocator(_CacheLocator):
 
     def get_cache_path(self) -> str:
         """The folder."""
-        return str(kernels_folder() / f"{self._package.name}-{self.get_source_stamp()[:16]}")
+        return str(find_code_folder(self._package))
 
     def get_source_stamp(self) -> str:
         """The digest of all sources that the function can call."""
-        return digest_sources(self._package)
+        return compute_source_digest(self._package)
 
     def get_disambiguator(self) -> str:
         """What tells functions of one name apart."""
         return str(self._line)
-
-
-@cache
-def digest_sources(package: Path) -> str:
-    """SHA-256 (hex) of a package's modules, of this one, which has the options of the compiler, and numba's version."""
-    digest = sha256(numba.__version__.encode())
-    for path in [*sorted(package.glob("*.py")), Path(__file__)]:
-        digest.update(sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
 
 
 def remove_oldest(kernels: Path, package: str) -> None:

@@ -3,26 +3,28 @@
 A new engine is one class (a subclass of `Engine`; for impacts of `ImpactEngine`; of `ChangingEngine` if its indexes can
 be changed), one row in `registry.ENGINES` and one test. No other module of the project knows the insides of an engine.
 
-Calling the class opens an index: `LuceneEngine(index, manifest)`. `engines/opening.py` finds the class of an index.
+Calling the class opens an index: `LuceneEngine(index, manifest)`; `find_engine` finds the class of an index.
 """
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
-from lexvl_anserini.engines.index_folder import BuiltIndex
-from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
+from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
+from lexvl_anserini.ground.manifest import Manifest, expect_lexical, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.ground.registry import DEFAULT_ENGINES, ENGINES, import_home, refuse_gone_engine
 from lexvl_anserini.queries.clauses import All, Clause, Impacts, Unscored
-from lexvl_anserini.queries.feedback import RM3
-from lexvl_anserini.runs.order import RankedList
-from lexvl_anserini.runs.passages import by_documents
+from lexvl_anserini.queries.query_vectors import RM3
+from lexvl_anserini.runs.order import RankedList, group_by_documents
 
 
 class EngineOptions:
@@ -33,61 +35,53 @@ class EngineOptions:
         return {}
 
 
+def check_switches(engine: str, values: Mapping[str, Any], names: frozenset[str]) -> Mapping[str, bool]:
+    """Options that are switched on or off, of an engine that has no others."""
+    for name, value in values.items():
+        if name not in names:
+            raise UnknownName(f"option of the engine {engine}", name, names)
+        if not isinstance(value, bool):
+            raise UsageError(f"option {name} of the engine {engine}: {value!r}, expected True or False")
+    return values
+
+
+def read_switches(report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Such options in index.json; empty in one of an older version."""
+    return report.get("options") or {}
+
+
 class Engine(Protocol):
     """One kind of index: static methods build and change it, an instance is an open index.
 
     An engine implements the abstract methods and its constructor; the other methods fit an engine without options.
-
-    option_names  the names that `options` accepts
-    reads_shards  whether `build` reads the shards in the process that calls it
     """
 
     option_names: ClassVar[frozenset[str]] = frozenset()
+    # Whether `build` reads the shards in the process that calls it.
     reads_shards: ClassVar[bool] = True
 
     def __init__(self, index: Path, manifest: Manifest) -> None:
-        """Opens an index.
-
-        Raises:
-            ArtefactError: no index of this engine, a damaged one, or one with other documents than the manifest's.
-        """
+        """Opens an index; refuses (ArtefactError) a damaged one, or one with other documents than the manifest's."""
 
     @abstractmethod
     def search(self, queries: Iterable[Any], hits: int, threads: int = 1) -> Iterator[RankedList]:
         """One ranked list per query, in the order of the queries; an empty query has an empty list.
 
         A query is an item of `Quantiser.queries` for impacts, a vector for dense indexes, a text for BM25. A list is
-        ordered by score descending, then doc_id ascending (code points), also across the cut at `hits`.
-
-        Raises:
-            UsageError: `hits` is below 1, or a query is malformed.
-            ArtefactError: a score could leave the range in which the engine's arithmetic is exact.
+        ordered by score descending, then doc_id ascending (code points), also across the cut at `hits`. A query whose
+        scores could leave the range in which the engine's arithmetic is exact is refused (ArtefactError).
         """
 
     def prepare(self) -> None:
-        """Opens what any query may need; an engine that opens all of it when it opens an index has nothing to do.
-
-        Raises:
-            ArtefactError: the index changed since it was opened.
-        """
+        """Opens what any query may need, or refuses (ArtefactError) an index that changed since it was opened."""
         return
 
     def search_passages(self, queries: Iterable[Any], best: int, hits: int, threads: int = 1) -> Iterator[RankedList]:
-        """One list per query, as `search`, of documents whose passages the index has (`runs.passages`).
+        """One list per query, as `search`, of documents scored by the sum of so many of their best passages."""
+        return group_by_documents(partial(self.search, threads=threads), queries, hits, best)
 
-        Args:
-            best: a document's score is the sum of so many of its best passages.
-        """
-        return by_documents(partial(self.search, threads=threads), queries, hits, best)
-
-    def verified(self) -> None:
-        """Waits until the files that answers came from are compared with their checksums.
-
-        An engine that compares none, or all when it opens an index, has nothing to wait for.
-
-        Raises:
-            ArtefactError: one is damaged; no answer counts.
-        """
+    def verify(self) -> None:
+        """Waits until the files that answers came from are compared with their checksums; then the answers count."""
         return
 
     def served(self) -> Mapping[str, int]:
@@ -100,15 +94,11 @@ class Engine(Protocol):
 
     @staticmethod
     def options(values: Mapping[str, Any]) -> EngineOptions:
-        """Options by name as this engine's typed options; all names are in `option_names`.
-
-        Raises:
-            UsageError: a value that does not fit.
-        """
+        """Options by name as this engine's typed options; all names are in `option_names`."""
         return EngineOptions()
 
     @staticmethod
-    def stored_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
+    def read_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
         """The options that an index was built with, from its index.json; comparable with `EngineOptions.to_json`."""
         return {}
 
@@ -127,7 +117,7 @@ class Engine(Protocol):
         progress: Progress = silent,
         options: Any = None,
     ) -> BuiltIndex:
-        """Builds `index` from the folder `shards`, whole or not at all (see `index_folder.new_index`).
+        """Builds `index` from the folder `shards`, whole or not at all (see `index_folder.write_index`).
 
         index.json has at least the engine's name (a row of `registry.ENGINES`) and the numbers of documents, empty
         documents, postings and bytes.
@@ -137,9 +127,6 @@ class Engine(Protocol):
             threads: of the engine, where it can use more than one.
             progress: called with the number of documents just read.
             options: what `options` returned; None is the default options.
-
-        Raises:
-            ArtefactError: a shard is damaged or malformed, an id occurs twice, or counts in and out differ.
         """
 
     @staticmethod
@@ -148,12 +135,8 @@ class Engine(Protocol):
         return {"postings": report["postings"]}
 
     @staticmethod
-    def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str] | None:
-        """The texts of documents by id, from an index that stores them; None from one that does not.
-
-        Raises:
-            DataError: the index has no such document.
-        """
+    def load_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str] | None:
+        """The texts of documents by id, from an index that stores them; None from one that does not."""
         return None
 
 
@@ -162,37 +145,19 @@ class ImpactEngine(Engine, Protocol):
 
     @abstractmethod
     def search_tree(self, query_id: str, clause: Clause, hits: int) -> RankedList:
-        """The ranked list of a clause tree.
-
-        Raises:
-            UnknownName: a metadata field that the index does not have.
-            UsageError: a clause or a value that the index cannot search.
-            ArtefactError: as `search`.
-        """
+        """The ranked list of a clause tree; refuses (UsageError) a field or value that the index cannot search."""
 
     def search_where(
         self, queries: Iterable[ImpactQuery], where: Clause, hits: int, threads: int = 1
     ) -> Iterator[RankedList]:
-        """One list per query, as `search`, of the documents that match a condition, which adds no score.
-
-        Raises:
-            UnknownName, UsageError, ArtefactError: as `search_tree`.
-        """
+        """One list per query, as `search`, of the documents that match a condition, which adds no score."""
         for query in queries:
             yield self.search_tree(query.query_id, All((Impacts(query.vector), Unscored(where))), hits)
 
     def search_approximately(
         self, queries: Iterable[ImpactQuery], hits: int, recall: float, threads: int = 1
     ) -> Iterator[RankedList]:
-        """One list per query, as `search`, with its exact scores, of which some hits may be missing.
-
-        Args:
-            recall: the mean share of the hits that the index's measurement promises.
-
-        Raises:
-            UsageError: the engine, or the number of hits, has no approximate search.
-            ArtefactError: the index has no measurement, or none of this recall; and as `search`.
-        """
+        """One list per query, as `search`, of the mean share of the hits that the index's measurement promises."""
         raise UsageError("this index has no approximate search, which is for indexes of the engine lucene")
 
     def search_passages(
@@ -205,24 +170,15 @@ class ImpactEngine(Engine, Protocol):
                 return self.search(some, depth, threads)
             return self.search_where(some, where, depth, threads)
 
-        return by_documents(passages, queries, hits, best)
+        return group_by_documents(passages, queries, hits, best)
 
     @abstractmethod
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
-        """The document's impact (>= 1) for each of `terms` that it has, in their order.
-
-        Raises:
-            DataError: the index has no such document.
-        """
+        """The document's impact (>= 1) for each of `terms` that it has, in their order."""
 
     @abstractmethod
     def vector(self, doc_id: str) -> dict[str, int]:
-        """The document's whole vector, term -> impact.
-
-        Raises:
-            DataError: the index has no such document.
-            UsageError: the index stores no vectors.
-        """
+        """The document's whole vector, term -> impact, of an index that stores vectors."""
 
     @abstractmethod
     def bound(self, vector: Mapping[str, float]) -> float:
@@ -239,11 +195,7 @@ class TextEngine(Engine, Protocol):
     def search(
         self, queries: Iterable[Any], hits: int, threads: int = 1, rm3: RM3 | None = None
     ) -> Iterator[RankedList]:
-        """As that of `Engine`; `rm3` expands each query by its best documents.
-
-        Raises:
-            UsageError: the index lacks what the expansion reads.
-        """
+        """As that of `Engine`; `rm3` expands each query by its best documents."""
 
 
 @runtime_checkable
@@ -253,87 +205,150 @@ class ChangingEngine(Protocol):
     @staticmethod
     @abstractmethod
     def source_manifest(folder: Path) -> Manifest:
-        """The manifest of a folder (shards, or an index of this engine) that `merge` and `append` read.
-
-        Raises:
-            ArtefactError: no such folder, or an index that cannot be merged.
-            UsageError: it is of another kind.
-        """
+        """The manifest of a folder (shards, or an index of this engine) that `merge` and `append` read."""
 
     @staticmethod
     @abstractmethod
     def merge(
         sources: Sequence[Path], index: Path, threads: int = 1, progress: Progress = silent, options: Any = None
     ) -> BuiltIndex:
-        """Builds one index of several folders, each of shards or an index of this engine.
-
-        Raises:
-            ArtefactError: they do not go together, or an id occurs in two of them.
-        """
+        """Builds one index of several folders, each of shards or an index of this engine."""
 
     @staticmethod
     @abstractmethod
     def append(
         index: Path, sources: Sequence[Path], replacing: bool = False, threads: int = 1, progress: Progress = silent
     ) -> BuiltIndex:
-        """Adds the documents of other folders to an index; it changes whole or not at all.
+        """Adds documents of other shards or indexes, if they are new; the index changes whole or not at all.
 
-        Args:
-            sources: folders of shards, or indexes; those that the index holds already are skipped.
-            replacing: a new document replaces the one of its id; without, a common id raises.
-
-        Raises:
-            ArtefactError: folders that do not go with the index, or an id that it holds already.
+        With `replacing`, a new document replaces the one of its id; without, a common id raises.
         """
 
     @staticmethod
     @abstractmethod
     def delete(index: Path, doc_ids: Iterable[str]) -> BuiltIndex:
-        """Removes documents by id; the index changes whole or not at all.
-
-        Raises:
-            ArtefactError: an id that is not in the index, or no document would be left.
-        """
+        """Removes documents by id; the index changes whole or not at all."""
 
     @staticmethod
     @abstractmethod
     def keywords(index: Path, key: str) -> dict[str, str]:
-        """The value of a metadata key by document id, for a key whose values are texts without line feeds.
-
-        Documents without the key are absent.
-
-        Raises:
-            ArtefactError: no index, or a damaged one.
-        """
+        """The value of a metadata key by id of the documents that have it, where values are lines of text."""
 
     @staticmethod
     def approximate(index: Path, queries: Sequence[ImpactQuery], source: str) -> BuiltIndex:
-        """Prepares an index for approximate search and measures its recall; the index changes whole or not at all.
+        """Prepares an index for approximate search, and measures its recall with queries, or with its own documents.
 
-        Args:
-            queries: to measure with; documents of the index if there are none.
-            source: which queries they are, for index.json.
-
-        Raises:
-            UsageError: the engine has no approximate search.
+        The index changes whole or not at all; index.json names the `source` of the queries.
         """
         raise UsageError(f"{index}: its engine has no approximate search, which is for indexes of lucene")
 
     @staticmethod
     def repair(index: Path) -> bool:
-        """Writes again what an index has beside its documents and lacks, or what is damaged; True if it did.
-
-        Raises:
-            ArtefactError: the documents themselves are damaged.
-        """
+        """Writes again what an index has beside its documents and lacks, or what is damaged; True if it did."""
         return False
 
     @staticmethod
     @abstractmethod
     def check(index: Path, shards: Sequence[Path], progress: Progress = silent) -> dict[str, Any]:
-        """Compares an index with its shards and with its own checksums; returns what was compared.
+        """Compares an index with its shards and its own checksums; returns what was compared, or lists what differs."""
 
-        Raises:
-            ArtefactError: something differs; the message lists what.
-            UsageError: an index instead of shards, or too few of the shards.
-        """
+
+OpenEngine = TypeVar("OpenEngine", bound=Engine)
+
+
+def choose_engine(kind: str, requested: str | None = None) -> str:
+    """The name of the engine for shards of a kind: `requested`, or the kind's default."""
+    if kind not in DEFAULT_ENGINES:
+        raise UnknownName("engine", kind, DEFAULT_ENGINES)
+    name = requested or DEFAULT_ENGINES[kind]
+    kinds = ENGINES[name].kinds
+    if kind not in kinds:
+        fitting = ", ".join(sorted(name for name, row in ENGINES.items() if kind in row.kinds))
+        raise UsageError(f"engine {name!r} indexes {' and '.join(kinds)} shards, these are {kind}; expected {fitting}")
+    return name
+
+
+def get_engine(name: str) -> type[Engine]:
+    """The class of a registered engine."""
+    return import_home(ENGINES[name].home)
+
+
+def find_engine(index: Path, kind: str) -> type[Engine]:
+    """The class of the engine that built an index; of an index without index.json the default for its kind."""
+    return get_engine(choose_engine(kind, read_report(index).get("engine")))
+
+
+def open_index(index: Path, manifest: Manifest) -> Engine:
+    """Opens an index with the engine that built it."""
+    if not index.is_dir():  # Lucene would make the folder
+        raise ArtefactError(f"{index}: no such index; it was removed")
+    return find_engine(index, manifest.kind)(index, manifest)
+
+
+@contextmanager
+def open_verified(engine: OpenEngine) -> Iterator[OpenEngine]:
+    """Closes an engine at the end, whose answers count only if none of its files turned out to be damaged."""
+    try:
+        yield engine
+        engine.verify()
+    finally:
+        engine.close()
+
+
+def open_impact_index(index: Path, manifest: Manifest) -> ImpactEngine:
+    """Opens an impact index; as `open_index`."""
+    expect_lexical(index, manifest.kind, "expected an impact index")
+    return cast(ImpactEngine, open_index(index, manifest))
+
+
+def get_changing_engine(folder: Path, engine: str | None) -> type[ChangingEngine]:
+    """The engine for a folder of shards or an index, which can merge and change indexes."""
+    kind = read_manifest(folder).kind
+    name = choose_engine(kind, engine)
+    cls = get_engine(name)
+    if not issubclass(cls, ChangingEngine):
+        able = ", ".join(name for name in ENGINES if issubclass(get_engine(name), ChangingEngine))
+        raise UsageError(
+            f"{folder}: {kind}, for the engine {name}; only indexes of {able} (impacts) are merged, changed and "
+            "checked; build it again"
+        )
+    return cls
+
+
+# The beginning of the URL of an index: its engine, and a form of URL.
+_URL = re.compile(r"([a-z][a-z\d]*)(?:\+\w*)?:")
+
+
+class Target(NamedTuple):
+    """Where `index` writes: a local folder; for a URL its engine, and the options that have the URL."""
+
+    folder: Path
+    engine: str | None
+    options: dict[str, Any]
+
+
+def find_urls(index: str | Path) -> Any:
+    """What an engine says of the URLs of its indexes: its functions `copied` and `target`; None for a folder."""
+    match = _URL.match(str(index))
+    if match is None:
+        return None
+    refuse_gone_engine(match[1], match[1])
+    row = ENGINES.get(match[1])
+    return import_home(row.urls) if row and row.urls else None
+
+
+def index_name(index: str | Path) -> str:
+    """The name of an index: that of its folder, or the last part of its URL; empty for the root of a disk."""
+    return str(index).rpartition("/")[2] if find_urls(index) else Path(index).resolve().name
+
+
+def index_path(index: Path | str) -> Path:
+    """The folder of an index; of a URL, the local folder that has what its engine says of it."""
+    urls = find_urls(index)
+    return urls.copied(index) if urls else Path(index)
+
+
+def resolve_target(index: Path | str, engine: str | None, options: Mapping[str, Any]) -> Target:
+    """Where an index is to be written; the local folder of a URL has what is there, or is absent."""
+    urls = find_urls(index)
+    return urls.target(index, engine, options) if urls else Target(Path(index), engine, dict(options))

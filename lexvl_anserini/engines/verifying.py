@@ -3,7 +3,7 @@
 Every file of Lucene ends with a checksum of its bytes, which Lucene compares when it merges, not when it searches. The
 files of a small index are compared before its first answer; those of a large one beside the first searches, whose
 command waits for the result before it calls them finished. What was compared is remembered outside the index until
-the file system says that the file changed. `changed_index` carries it over to the files that a change leaves.
+the file system says that the file changed. `change_index` carries it over to the files that a change leaves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import BinaryIO
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.engines.lucene.versions import CHECKSUM_BYTES, FOOTER, FOOTER_BYTES
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import file_sha256, new_folder
+from lexvl_anserini.ground.files import compute_sha256, new_folder
 
 # Up to this size all checksums are compared before the first answer, which takes some tenths of a second at most.
 VERIFIED_BYTES = 1 << 30
@@ -39,13 +39,9 @@ class Verification:
     """Compares files with the checksums at their ends; the comparison begins at once and is made once.
 
     Args:
-        index: for errors.
         names: of Lucene's files in the index, and of other files with such an end. Those of a large index are opened
             here, so that they stay those of this moment if another process replaces the index.
         remedies: what to do about a damaged file, by name, other than to build the index again.
-
-    Raises:
-        ArtefactError: a file cannot be opened, or one of a small index is damaged.
     """
 
     def __init__(self, index: Path, names: Iterable[str], remedies: Mapping[str, str] = MappingProxyType({})):
@@ -85,10 +81,6 @@ class Verification:
         self._stopped.set()
         self._thread.join()
 
-    def reading(self) -> Reading:
-        """Around reading the files."""
-        return Reading([self])
-
     def _compare(self) -> None:
         try:
             # A small index is compared each time: the memory would save less than it costs.
@@ -111,7 +103,7 @@ class Verification:
 
 
 @contextmanager
-def changed_index(index: Path) -> Iterator[Path]:
+def change_index(index: Path) -> Iterator[Path]:
     """Yields `INDEX.part` with the index's own files, to be changed; it replaces the index, or nothing changes.
 
     The files are links, not copies: an engine that never writes to a finished file, such as Lucene, may add and remove
@@ -145,11 +137,7 @@ def _links_remembered(index: Path) -> Iterator[None]:
 
 
 class Reading:
-    """Around reading files: where a damaged one makes that fail, the error is about the file.
-
-    Args:
-        verifications: of the files, and of those that are opened meanwhile.
-    """
+    """Around reading files: where a damaged one makes that fail, the error is about the file."""
 
     def __init__(self, verifications: Sequence[Verification]):
         self.verifications = verifications
@@ -196,7 +184,7 @@ def compare_digests(index: Path, digests: Mapping[str, str]) -> None:
     """Compares files, which are read whole anyway, with their SHA-256 in index.json."""
     for name, digest in digests.items():
         try:
-            actual = file_sha256(index / name)
+            actual = compute_sha256(index / name)
         except OSError as error:
             raise ArtefactError(f"{index / name}: cannot be read ({error.strerror or error}); index again") from error
         if actual != digest:

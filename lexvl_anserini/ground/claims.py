@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import clear_remains, sole_writer
-from lexvl_anserini.ground.typed import shortened, shown
+from lexvl_anserini.ground.typed import shorten_text, show_value
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +44,7 @@ class Claim(Enum):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two requests compared entry by entry; true if they are the same.
-
-    differing  name of an entry -> its value in this command's request, and in the one that made the output
-    """
+    """Two requests; true if they are the same, else the entries that differ: requested value, then the output's."""
 
     differing: Mapping[str, tuple[Any, Any]]
 
@@ -56,37 +53,34 @@ class Comparison:
 
     def __str__(self) -> str:
         """The keys that differ, at any depth, for an error message: the first with their values, the others by name."""
-        keys = [key for name, values in self.differing.items() for key in _differing(name, *values)]
-        detailed = ["{}: {} found, {} requested".format(name, *_shown_apart(*pair)) for name, *pair in keys[:DETAILED]]
+        keys = [key for name, values in self.differing.items() for key in _list_differences(name, *values)]
+        detailed = ["{}: {} found, {} requested".format(name, *_show_apart(*pair)) for name, *pair in keys[:DETAILED]]
         others = ", ".join(name for name, *_ in keys[DETAILED:])
         return "; ".join([*detailed, f"also {others}"] if others else detailed)
 
 
-def _differing(name: str, request: Any, earlier: Any) -> Iterator[tuple[str, Any, Any]]:
+def _list_differences(name: str, request: Any, earlier: Any) -> Iterator[tuple[str, Any, Any]]:
     """The keys where two unequal values differ: name, earlier value, requested value."""
     if not (isinstance(request, Mapping) and isinstance(earlier, Mapping)):
         yield name, earlier, request
         return
     for key in {**request, **earlier}:
         if (pair := (request.get(key), earlier.get(key)))[0] != pair[1]:
-            yield from _differing(f"{name}.{key}", *pair)
+            yield from _list_differences(f"{name}.{key}", *pair)
 
 
-def _shown_apart(earlier: Any, request: Any) -> tuple[str, str]:
-    """Two values as JSON, cut so that they show where they differ."""
-    first, second = (shown(value, sys.maxsize) for value in (earlier, request))
+def _show_apart(earlier: Any, request: Any) -> tuple[str, str]:
+    first, second = (show_value(value, sys.maxsize) for value in (earlier, request))
     begin = len(commonprefix([first, second])) - BEFORE
     if begin > 0 and max(len(first), len(second)) > SHOWN:
         first, second = "..." + first[begin:], "..." + second[begin:]
-    return shortened(first, SHOWN), shortened(second, SHOWN)
+    return shorten_text(first, SHOWN), shorten_text(second, SHOWN)
 
 
-def same_request(request: Mapping[str, Any], earlier: Mapping[str, Any]) -> Comparison:
+def compare_requests(request: Mapping[str, Any], earlier: Mapping[str, Any]) -> Comparison:
     """Compares a request with the one that made an output; the result is true if they are the same."""
-    names = {**request, **earlier}
-    return Comparison(
-        {name: (request.get(name), earlier.get(name)) for name in names if request.get(name) != earlier.get(name)}
-    )
+    pairs = {name: (request.get(name), earlier.get(name)) for name in {**request, **earlier}}
+    return Comparison({name: pair for name, pair in pairs.items() if pair[0] != pair[1]})
 
 
 def claim(
@@ -104,18 +98,10 @@ def claim(
     the same request                 -           DONE, or RESUME if it is not finished
     another request                  True        FRESH
     another request                  False       ArtefactError
-
-    Args:
-        what: what the output holds, for the error: "a run", "shards".
-        earlier: the request that made what is there.
-        finished: what is there is complete.
-
-    Raises:
-        ArtefactError: the output of another request is there and must not be replaced.
     """
     if earlier is None:
         return Claim.FRESH
-    if comparison := same_request(request, earlier):
+    if comparison := compare_requests(request, earlier):
         return Claim.DONE if finished else Claim.RESUME
     if overwrite:
         return Claim.FRESH

@@ -1,16 +1,4 @@
-"""Errors that a user can cause; each message is one line: where, what was found, what was expected, what to do.
-
-LexvlError                     exit code 1
-├── UsageError                 exit code 2: an unknown name or an option that does not fit
-│   ├── UnknownName            not in a registry; suggests the nearest name
-│   └── MissingExtra           an optional dependency is not installed; names the remedy
-├── DataError                  a dataset's file is missing or malformed; names file and line
-├── CheckpointError            a checkpoint is unreadable, incomplete or of another kind than expected
-├── ArtefactError              an output exists, is unfinished, or does not belong to its input
-├── StoreError                 a store cannot be reached, refuses the login, or fails
-├── InstallationError          a Python package is missing, or of a version that does not work
-└── JavaError                  no usable Java runtime, or the JVM refused to start
-"""
+"""Errors that a user can cause; each message is one line: where, what was found, what was expected, what to do."""
 
 from __future__ import annotations
 
@@ -18,9 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-# Characters of another library's message that an error line keeps.
-LONGEST_REASON = 200
-
+LONGEST_REASON = 200  # characters of another library's message that an error line keeps
 
 # Words of other libraries' messages that advise to run code or to lift a limit, and what the message says instead.
 ADVICE = {
@@ -29,12 +15,8 @@ ADVICE = {
 }
 
 
-def reason_of(error: BaseException) -> str:
-    """An error of another library as part of one line: its type, and the first line of its message cut short.
-
-    >>> reason_of(ValueError("no such\\nthing"))
-    'ValueError: no such'
-    """
+def describe_error(error: BaseException) -> str:
+    """An error of another library as part of one line: its type, and the first line of its message cut short."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     first = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
     for word, reason in ADVICE.items():
@@ -43,8 +25,7 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
 
 
-# Characters of a message: a damaged file may hold an id or a key of any length.
-LONGEST = 1500
+LONGEST = 1500  # characters of a message: a damaged file may hold an id or a key of any length
 
 
 class LexvlError(Exception):
@@ -59,10 +40,10 @@ class LexvlError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For another process: the class and the whole message, whatever arguments the class makes it from."""
-        return error_of, (type(self), str(self))
+        return build_error, (type(self), str(self))
 
 
-def error_of(kind: type[LexvlError], message: str) -> LexvlError:
+def build_error(kind: type[LexvlError], message: str) -> LexvlError:
     """An error of that class with this message."""
     error = kind.__new__(kind)
     LexvlError.__init__(error, message)
@@ -76,11 +57,7 @@ class UsageError(LexvlError):
 
 
 class UnknownName(UsageError):
-    """A name is not in its registry.
-
-    >>> str(UnknownName("encoder", "spalde", ["splade", "vdr"]))
-    "unknown encoder 'spalde'; did you mean 'splade'? known: splade, vdr"
-    """
+    """A name is not in its registry."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]):
         self.name, known = name, sorted(known)
@@ -90,11 +67,7 @@ class UnknownName(UsageError):
 
 
 class MissingExtra(UsageError):
-    """An optional dependency is not installed.
-
-    >>> str(MissingExtra("the 'minilm' checkpoint", "minilm"))
-    "the 'minilm' checkpoint needs an extra: pip install 'lexvl-anserini[minilm]'"
-    """
+    """An optional dependency is not installed."""
 
     def __init__(self, what: str, extra: str):
         super().__init__(f"{what} needs an extra: pip install 'lexvl-anserini[{extra}]'")

@@ -23,17 +23,11 @@ from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 
 # Errors of an output that is not writable for other reasons than space: permissions, or another file of that name.
 UNWRITABLE = frozenset(
-    {
-        errno.EACCES,
-        errno.EPERM,
-        errno.EROFS,
-        errno.EIO,
-        errno.EEXIST,
-        errno.ENOTDIR,
-        errno.EISDIR,
-        errno.ENAMETOOLONG,
-        errno.ELOOP,
-    }
+    (
+        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EEXIST),
+        *(errno.ENOTDIR, errno.EISDIR),
+        *(errno.ENAMETOOLONG, errno.ELOOP),
+    )
 )
 
 # Errors of writing that libraries in other languages quote: Java by their text, Rust by their number.
@@ -43,20 +37,16 @@ QUOTED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 # there is the user's, an `INDEX.old` or `RUN.part` too.
 PART, OLD, ROOM = ".lexvl.part", ".lexvl.old", ".lexvl.room"
 
-# Arguments of Linux's renameat2: paths are relative to the working directory; swap the two names.
-AT_FDCWD = -100
-RENAME_EXCHANGE = 2
+AT_FDCWD = -100  # an argument of Linux's renameat2: paths are relative to the working directory
+RENAME_EXCHANGE = 2  # another: swap the two names
 
 
 @contextmanager
 def disk_errors(path: Path, needed: int | None = None) -> Iterator[None]:
     """Turns the system's error about a full disk or an unwritable path into an ArtefactError of one line.
 
-    Libraries that are not written in Python raise errors of their own classes, which quote the system's.
-
-    Args:
-        path: what is written; the message names it, or the other file that the system's error names.
-        needed: bytes that it takes, if they are known.
+    Libraries that are not written in Python raise errors of their own classes, which quote the system's. The message
+    names `path`, or the other file that the system's error names, and the bytes that are `needed`, if they are known.
     """
     try:
         yield
@@ -65,13 +55,12 @@ def disk_errors(path: Path, needed: int | None = None) -> Iterator[None]:
     except Exception as error:
         # A copy or a new name writes the second file.
         named = getattr(error, "filename2", None) or getattr(error, "filename", None)
-        where = path if named is None or _is_of(named, path) else named
-        number = _system_number(error)
+        where = path if named is None or _is_inside(named, path) else named
+        number = _get_system_number(error)
         if number in (errno.ENOSPC, errno.EDQUOT):
             room = f" ({needed:,} bytes needed)" if needed else ""
-            raise ArtefactError(
-                f"{where}: the disk is full{room}; free some space and run the same command again"
-            ) from error
+            remedy = "free some space and run the same command again"
+            raise ArtefactError(f"{where}: the disk is full{room}; {remedy}") from error
         if number == errno.EFBIG:
             raise ArtefactError(f"{where}: larger than this disk or `ulimit -f` allows a file to be") from error
         if number in QUOTED or isinstance(error, OSError) and number in UNWRITABLE and where == path:
@@ -79,31 +68,28 @@ def disk_errors(path: Path, needed: int | None = None) -> Iterator[None]:
         raise
 
 
-def _system_number(error: BaseException | None) -> int | None:
+def _get_system_number(error: BaseException | None) -> int | None:
     """The system's number of an error, of the error that its text quotes, or of the error that it followed."""
     while error is not None:
         if isinstance(error, OSError) and error.errno:
             return error.errno
-        if (number := quoted_number(str(error))) is not None:
+        if (number := find_quoted_number(str(error))) is not None:
             return number
         error = error.__cause__ or error.__context__
     return None
 
 
-def quoted_number(text: str) -> int | None:
+def find_quoted_number(text: str) -> int | None:
     """The number of the system's error about a full or unwritable disk that a library's message quotes, if it does."""
     return next((number for number in QUOTED if os.strerror(number) in text or f"(os error {number})" in text), None)
 
 
-def _is_of(named: str | bytes | int, path: Path) -> bool:
+def _is_inside(named: str | bytes | int, path: Path) -> bool:
     """True if a file is `path`, its temporary name, or below one of them."""
     if isinstance(named, int):
         return True
     file, target = Path(os.fsdecode(named)).absolute(), path.absolute()
-    return (
-        any(path_of_target in (file, *file.parents) for path_of_target in (target, part_of(target)))
-        or file in target.parents
-    )
+    return file in target.parents or not {target, name_part(target)}.isdisjoint((file, *file.parents))
 
 
 def sync_path(path: Path) -> None:
@@ -116,7 +102,7 @@ def sync_path(path: Path) -> None:
 
 
 def sync_to(out: IO[bytes]) -> None:
-    """Flushes a file to the disk itself."""
+    """Flushes an open file to the disk itself."""
     out.flush()
     os.fsync(out.fileno())
 
@@ -153,11 +139,7 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def exclusive(folder: Path, wait: bool = False) -> Iterator[None]:
-    """Makes a folder if there is none, and locks it until the block or the process ends, even by a kill.
-
-    Args:
-        wait: wait for another process that has the lock, instead of raising an ArtefactError.
-    """
+    """Makes a folder if there is none, and locks it until the block or the process ends, even by a kill."""
     with disk_errors(folder):
         make_folder(folder)
     handle = os.open(folder, os.O_RDONLY)
@@ -178,12 +160,12 @@ def _lock(handle: int, path: Path, wait: bool = False) -> None:
         raise ArtefactError(f"{path}: cannot be locked ({error.strerror}); choose an output on another disk") from error
 
 
-def part_of(path: Path) -> Path:
+def name_part(path: Path) -> Path:
     """The name of a file or folder while it is written."""
     return path.with_name(path.name + PART)
 
 
-def room_of(path: Path) -> Path:
+def find_room(path: Path) -> Path:
     """The folder beside an output for what is needed until it is whole, and kept by a process that is killed."""
     return path.with_name(path.name + ROOM)
 
@@ -199,7 +181,7 @@ def sole_writer(path: Path, folder: bool = False) -> Iterator[None]:
 
     The temporary name is the lock, so that a killed process leaves neither a lock nor more than this.
     """
-    with _claimed(path, folder) as (part, handle), _holding({**_HELD.get(), part.absolute(): handle}):
+    with _claim(path, folder) as (part, handle), _holding({**_HELD.get(), part.absolute(): handle}):
         yield
 
 
@@ -213,11 +195,11 @@ def _holding(held: Mapping[Path, int]) -> Iterator[None]:
 
 
 @contextmanager
-def _claimed(path: Path, folder: bool) -> Iterator[tuple[Path, int]]:
+def _claim(path: Path, folder: bool) -> Iterator[tuple[Path, int]]:
     """Yields the temporary file or folder, and the handle that locks it; removes it unless it is published."""
-    part, held = part_of(path), _HELD.get()
+    part, held = name_part(path), _HELD.get()
     handle = held.get(part.absolute())
-    if handle is not None and _names(part, handle):
+    if handle is not None and _has_name(part, handle):
         with _holding({name: other for name, other in held.items() if other != handle}):
             yield part, handle
         return
@@ -225,18 +207,18 @@ def _claimed(path: Path, folder: bool) -> Iterator[tuple[Path, int]]:
         if path.exists() and not (path.is_dir() if folder else path.is_file()):
             raise ArtefactError(f"{path}: exists and is no {'folder' if folder else 'file'}; choose another output")
         make_folder(path.parent)
-        handle = _locked(part, path, folder)
+        handle = _hold_lock(part, path, folder)
     try:
         yield part, handle
     finally:
         try:
-            if _names(part, handle):
+            if _has_name(part, handle):
                 _remove(part)
         finally:
             os.close(handle)
 
 
-def _locked(part: Path, path: Path, folder: bool) -> int:
+def _hold_lock(part: Path, path: Path, folder: bool) -> int:
     """Opens the temporary file or folder, makes it if there is none, and locks it; its content stays."""
     flags = os.O_RDONLY | os.O_DIRECTORY if folder else os.O_RDWR | os.O_CREAT
     while True:
@@ -248,7 +230,7 @@ def _locked(part: Path, path: Path, folder: bool) -> int:
             continue
         try:
             _lock(handle, path)
-            if _names(part, handle):
+            if _has_name(part, handle):
                 return handle
         except BaseException:
             os.close(handle)
@@ -257,8 +239,7 @@ def _locked(part: Path, path: Path, folder: bool) -> int:
         os.close(handle)
 
 
-def _names(path: Path, handle: int) -> bool:
-    """True if `path` is the name of an open file or folder."""
+def _has_name(path: Path, handle: int) -> bool:
     try:
         return os.path.samestat(path.lstat(), os.fstat(handle))
     except FileNotFoundError:
@@ -266,12 +247,8 @@ def _names(path: Path, handle: int) -> bool:
 
 
 @contextmanager
-def same_file(path: Path) -> Iterator[None]:
-    """Checks that what the block reads beside a file belongs to it.
-
-    Raises:
-        ArtefactError: another process replaced or removed the file meanwhile.
-    """
+def is_same_file(path: Path) -> Iterator[None]:
+    """Raises ArtefactError if another process replaced or removed a file while the block read what is beside it."""
     before = path.stat()
     yield
     if not path.exists() or not os.path.samestat(before, path.stat()):
@@ -279,7 +256,6 @@ def same_file(path: Path) -> Iterator[None]:
 
 
 def _remove(path: Path) -> None:
-    """Deletes a file or a folder, as far as that is possible."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     elif path.exists():
@@ -288,7 +264,6 @@ def _remove(path: Path) -> None:
 
 
 def _clear(part: Path) -> None:
-    """Empties a folder that a killed process left: an unfinished folder of this kind is not resumed."""
     for entry in part.iterdir():
         if entry.is_dir():
             shutil.rmtree(entry)
@@ -305,7 +280,7 @@ def publish(part: Path, path: Path) -> None:
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Writes `path` by a temporary name, fsync and rename; an exception leaves neither."""
-    with disk_errors(path), _claimed(path, folder=False) as (part, _):
+    with disk_errors(path), _claim(path, folder=False) as (part, _):
         with open(part, "wb") as out:
             yield out
             sync_to(out)
@@ -318,7 +293,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
     An older folder of that name stays until the new one is complete and on the disk.
     """
-    with disk_errors(folder), _claimed(folder, folder=True) as (part, _):
+    with disk_errors(folder), _claim(folder, folder=True) as (part, _):
         _clear(part)
         yield part
         sync_tree(part)
@@ -331,7 +306,7 @@ def clear_remains(path: Path) -> None:
     Where names cannot be swapped, a process that is killed while it replaces a folder leaves it under its older name;
     it gets its name back.
     """
-    part, old = part_of(path), _old(path)
+    part, old = name_part(path), _name_old(path)
     if not part.exists() and not old.exists():
         return
     try:
@@ -343,14 +318,13 @@ def clear_remains(path: Path) -> None:
         return
 
 
-def _old(folder: Path) -> Path:
-    """The name of an older folder while a newer one takes its place, where names cannot be swapped."""
+def _name_old(folder: Path) -> Path:
     return folder.with_name(folder.name + OLD)
 
 
 def _replace(part: Path, folder: Path) -> None:
     """Renames `part` to `folder`; where the system supports it, a complete folder has the name at every moment."""
-    old = _old(folder)
+    old = _name_old(folder)
     _remove(old)
     if not folder.exists():
         publish(part, folder)
@@ -376,7 +350,7 @@ def _exchange(first: Path, second: Path) -> bool:
 
 
 @contextmanager
-def packed(out: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
+def open_gzip(out: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
     """A stream into an open file, compressed as the suffix of its name says: `.gz`, `.zst`, plain for any other.
 
     gzip has neither time stamp nor name: equal contents give equal bytes.
@@ -395,23 +369,19 @@ def packed(out: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
         yield out
 
 
-def json_bytes(data: Mapping[str, Any]) -> bytes:
+def format_json(data: Mapping[str, Any]) -> bytes:
     """Indented JSON, keys in the order given, one line feed at the end."""
     return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Writes a file of `json_bytes`."""
+    """Writes a file of `format_json`."""
     with atomic_write(path) as out:
-        out.write(json_bytes(data))
+        out.write(format_json(data))
 
 
 def read_json(path: Path, what: str, error: type[LexvlError] = ArtefactError) -> dict[str, Any]:
-    """Reads one JSON object.
-
-    Raises:
-        error: the file is absent, unreadable, not JSON or not an object.
-    """
+    """Reads one JSON object."""
     try:
         if path.exists() and not path.is_file():  # a pipe or a device may have no end
             raise error(f"{path}: no {what} (not a regular file)")
@@ -425,7 +395,7 @@ def read_json(path: Path, what: str, error: type[LexvlError] = ArtefactError) ->
     return data
 
 
-def file_sha256(path: Path) -> str:
+def compute_sha256(path: Path) -> str:
     """SHA-256 (hex) of a file's bytes, read in pieces."""
     with open(path, "rb") as source:
         return file_digest(source, "sha256").hexdigest()

@@ -1,7 +1,4 @@
-"""Progress: the callback that a long step calls with the number of items it has just finished, and a bar behind it.
-
-with progress_bar("encode", len(documents)) as advance:
-write_impacts(dataset, model, folder, progress=advance)
+"""Long steps: their batches, the callback that they call with the number of items just finished, and a bar behind it.
 
 A step without items, such as a start of Java, has a line on a terminal while it lasts.
 """
@@ -11,21 +8,19 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from threading import Lock
+from typing import TypeVar
 
 log = logging.getLogger("lexvl_anserini")
 
+Item = TypeVar("Item")
 Progress = Callable[[int], None]
-
-# Seconds between two lines of the log.
-LOG_EVERY_S = 10.0
-
-
-# Steps that last, in all threads, and the lock of their line.
-_steps: list[str] = []
-_line = Lock()
+LOG_EVERY_S = 10.0  # seconds between two lines of the log
+_steps: list[str] = []  # steps that last, in all threads
+_line = Lock()  # of the line that names them
 
 # Terminal codes: clear the line; go back to its begin, so that the next output overwrites it.
 CLEAR, BACK = "\x1b[2K", "\r"
@@ -35,7 +30,14 @@ def silent(_: int) -> None:
     """The progress callback that reports nothing."""
 
 
-def in_notebook() -> bool:
+def make_batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """The items in lists of a size; the last one may be shorter."""
+    stream = iter(items)
+    while batch := list(islice(stream, size)):
+        yield batch
+
+
+def is_notebook() -> bool:
     """Whether a kernel of Jupyter runs this process."""
     shell = sys.modules.get("IPython")
     return shell is not None and "zmqshell" in type(shell.get_ipython()).__module__
@@ -44,13 +46,13 @@ def in_notebook() -> bool:
 @contextmanager
 def progress_bar(label: str, total: int | None, unit: str = "documents") -> Iterator[Progress]:
     """Yields `advance(n)`: a bar on a terminal and in a notebook, a line of the log every ten seconds elsewhere."""
-    if sys.stderr.isatty() or in_notebook():
+    if sys.stderr.isatty() or is_notebook():
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Bar(*columns, console=Console(stderr=not in_notebook()), transient=True) as bar:
+        with Bar(*columns, console=Console(stderr=not is_notebook()), transient=True) as bar:
             task = bar.add_task(label, total=total)
             yield lambda n: bar.advance(task, n)
         return
@@ -83,7 +85,6 @@ def waiting(step: str) -> Iterator[None]:
 
 
 def _draw(change: Callable[[str], None], step: str) -> None:
-    """Changes the steps and draws their line."""
     with _line:
         change(step)
         sys.stderr.write(f"{CLEAR}{', '.join(_steps)}{' ...' * bool(_steps)}{BACK}")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
-from lexvl_anserini.ground.records import SCORE_LIMIT, bits_over
-from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
+from lexvl_anserini.ground.manifest import QuantiserEntry
+from lexvl_anserini.ground.records import SCORE_LIMIT, TermWeights, Vocabulary, count_bits_over
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -29,9 +29,10 @@ Scheme = Literal["calibrated", "peak", "fixed", "binary"]
 class CsrRows(NamedTuple):
     """The arrays of a CSR matrix [n, V], for a process that answers one query: importing scipy takes longer than that.
 
-    data     [nnz], the stored values
-    indices  [nnz], their columns, ascending in each row
-    indptr   [n + 1], row i has the entries indptr[i]..indptr[i + 1]
+    Attributes:
+        data: [nnz], the stored values.
+        indices: [nnz], their columns, ascending in each row.
+        indptr: [n + 1], row i has the entries indptr[i]..indptr[i + 1].
     """
 
     data: np.ndarray
@@ -47,10 +48,11 @@ Matrix: TypeAlias = "CsrRows | sparse.csr_matrix"
 class SideQuantiser:
     """How one side (documents or queries) is quantised.
 
-    scheme      see `Scheme`
-    bits        impacts are clipped to 2^bits - 1; None does not clip (only `fixed`)
-    scale       impacts per unit of weight; None before calibration, and for peak and binary
-    percentile  of the per-vector maxima of the sample that becomes the largest impact (calibrated)
+    Attributes:
+        scheme: see `Scheme`.
+        bits: impacts are clipped to 2^bits - 1; None does not clip (only `fixed`).
+        scale: impacts per unit of weight; None before calibration, and for peak and binary.
+        percentile: of the per-vector maxima of the sample that becomes the largest impact (calibrated).
     """
 
     scheme: Scheme
@@ -88,7 +90,7 @@ class SideQuantiser:
         if self.scheme != "calibrated":
             return self
         assert self.largest is not None
-        peaks = row_max(sample)
+        peaks = compute_row_max(sample)
         peaks = peaks[peaks > 0]
         top = float(np.percentile(peaks, self.percentile)) if len(peaks) else float(self.largest)
         return replace(self, scale=self.largest / top)
@@ -97,12 +99,12 @@ class SideQuantiser:
 class Quantised(NamedTuple):
     """Integer vectors, and the postings that quantising changed.
 
-    impacts  CSR [n, V] int64 >= 1, of the type of the weights
-    clipped  postings cut to the largest impact
-    dropped  postings rounded to 0
+    Attributes:
+        clipped: postings cut to the largest impact.
+        dropped: postings rounded to 0.
     """
 
-    impacts: Any
+    impacts: Any  # CSR [n, V] int64 >= 1, of the type of the weights
     clipped: int
     dropped: int
 
@@ -123,25 +125,18 @@ class Quantised(NamedTuple):
 
 
 class TooLargeImpact(LexvlError):
-    """An impact that Lucene's sums could not hold exactly, or a weight that is no number from 0 on.
-
-    row, dimension  its place
-    """
+    """An impact that Lucene's sums could not hold exactly, or a weight that is no number from 0 on, with its place."""
 
     def __init__(self, impact: float, row: int, dimension: int):
-        reason = f"an impact of {impact:.0f} reaches 2^24; lower the scale or give bits to clip"
-        super().__init__(
-            reason if impact > 0 else f"an impact of {impact:.0f}, expected 0 or more; the model is broken"
-        )
+        reason = " reaches 2^24; lower the scale or give bits to clip"
+        reason = reason if impact > 0 else ", expected 0 or more; the model is broken"
+        super().__init__(f"an impact of {impact:.0f}{reason}")
         self.row, self.dimension = row, dimension
 
 
 @dataclass(frozen=True)
 class Quantiser:
-    """Both sides of an impact index.
-
-    Default: documents calibrated to 8 bits; each query scaled so that its largest weight becomes 255.
-    """
+    """Both sides; by default documents are calibrated to 8 bits, and the largest weight of each query becomes 255."""
 
     document: SideQuantiser = SideQuantiser("calibrated", 8)
     query: SideQuantiser = SideQuantiser("peak", 8)
@@ -164,9 +159,6 @@ class Quantiser:
             query_bits: of query weights; lowered per query where a score could reach 2^24.
             scale: impacts per unit of weight, for `fixed`.
             percentile: for `calibrated`; below 100 clips outliers for a finer scale.
-
-        Raises:
-            UsageError: the values do not fit.
         """
         if scale is not None and scheme != "fixed":
             raise UsageError(f"a scale is for the quantiser 'fixed'; {scheme!r} has its own")
@@ -203,7 +195,8 @@ class Quantiser:
         if side.scheme == "binary":
             return ones(weights)
         if side.scheme == "peak":
-            return quantised(weights, per_row(weights, peak_scales(weights, side.largest or 1)), side.largest)
+            scales = expand_rows(weights, compute_peak_scales(weights, side.largest or 1))
+            return quantised(weights, scales, side.largest)
         if side.scale is None:
             raise LexvlError("the quantiser is not calibrated; call calibrate with a sample of document vectors")
         return quantised(weights, side.scale, side.largest)
@@ -213,9 +206,6 @@ class Quantiser:
 
         With `peak`, a query whose score could reach 2^24 against documents of `max_impact` gets fewer bits. Default of
         `max_impact`: the largest impact of the document side; 1 if that is unbounded.
-
-        Raises:
-            LexvlError: a score could reach 2^24 even with 1 bit, or the scheme has fixed bits.
         """
         side = self.query
         most = max_impact or self.document.largest or 1
@@ -227,78 +217,66 @@ class Quantiser:
         assert side.bits is not None
         top = np.full(weights.shape[0], (1 << side.bits) - 1, dtype=np.float64)
         for _ in range(side.bits):
-            result = quantised(weights, per_row(weights, peak_scales(weights, top)), side.largest)
-            over = row_sum(result.impacts) * most >= SCORE_LIMIT
+            result = quantised(weights, expand_rows(weights, compute_peak_scales(weights, top)), side.largest)
+            over = sum_rows(result.impacts) * most >= SCORE_LIMIT
             if not over.any():
                 break
             top[over] = (top[over] - 1) // 2  # one bit less
         return bounded(result, most)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> QuantiserEntry:
         """For the manifest."""
-        return {"document": asdict(self.document), "query": asdict(self.query)}
+        return QuantiserEntry(document=asdict(self.document), query=asdict(self.query))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Quantiser:
-        """From the manifest.
-
-        Raises:
-            ArtefactError: the entry is not a quantiser of this version.
-        """
+        """From the manifest."""
         try:
             return cls(SideQuantiser(**data["document"]), SideQuantiser(**data["query"]))
         except (KeyError, TypeError, UsageError) as error:
             raise ArtefactError(f"manifest: not a quantiser of this version ({error}); encode again") from error
 
 
-def row_max(matrix: Matrix) -> np.ndarray:
+def compute_row_max(matrix: Matrix) -> np.ndarray:
     """Largest stored value per row, 0 for an empty one; float64 [n]."""
     result = np.zeros(matrix.shape[0])
-    np.maximum.at(result, per_row(matrix, np.arange(matrix.shape[0])), matrix.data)
+    np.maximum.at(result, expand_rows(matrix, np.arange(matrix.shape[0])), matrix.data)
     return result
 
 
-def row_sum(matrix: Matrix) -> np.ndarray:
+def sum_rows(matrix: Matrix) -> np.ndarray:
     """Sum per row."""
     result = np.zeros(matrix.shape[0], matrix.data.dtype)
-    np.add.at(result, per_row(matrix, np.arange(matrix.shape[0])), matrix.data)
+    np.add.at(result, expand_rows(matrix, np.arange(matrix.shape[0])), matrix.data)
     return result
 
 
-def with_values(matrix: Matrix, values: np.ndarray) -> Any:
+def replace_values(matrix: Matrix, values: np.ndarray) -> Any:
     """A matrix of the same type with these values of its entries; those of 0 are left out."""
     present = values != 0
     indptr = np.concatenate([[0], np.cumsum(present)])[matrix.indptr].astype(matrix.indptr.dtype)
-    data, indices = values[present], matrix.indices[present]
-    return (
-        CsrRows(data, indices, indptr, matrix.shape)
-        if isinstance(matrix, CsrRows)
-        else type(matrix)((data, indices, indptr), shape=matrix.shape)
-    )
+    arrays = values[present], matrix.indices[present], indptr
+    return CsrRows(*arrays, matrix.shape) if isinstance(matrix, CsrRows) else type(matrix)(arrays, shape=matrix.shape)
 
 
-def peak_scales(weights: Matrix, largest: Any) -> np.ndarray:
+def compute_peak_scales(weights: Matrix, largest: Any) -> np.ndarray:
     """Per row, the scale that makes its largest weight `largest`; float64 [n]."""
-    peaks = row_max(weights)
+    peaks = compute_row_max(weights)
     return np.divide(largest, peaks, out=np.ones_like(peaks), where=peaks > 0)
 
 
-def per_row(matrix: Matrix, values: np.ndarray) -> np.ndarray:
+def expand_rows(matrix: Matrix, values: np.ndarray) -> np.ndarray:
     """`values` [n] repeated for each stored entry of its row."""
     return np.repeat(values, np.diff(matrix.indptr))
 
 
 def ones(weights: Matrix) -> Quantised:
     """Every stored weight becomes 1."""
-    return Quantised(with_values(weights, np.ones(len(weights.data), np.int64)), 0, 0)
+    return Quantised(replace_values(weights, np.ones(len(weights.data), np.int64)), 0, 0)
 
 
 def quantised(weights: Matrix, scale: Any, largest: int | None) -> Quantised:
-    """round(weight * scale), half to even, clipped to `largest`, zeros dropped.
-
-    Raises:
-        TooLargeImpact: an impact would reach 2^24.
-    """
+    """round(weight * scale), half to even, clipped to `largest`, zeros dropped."""
     rounded = np.rint(weights.data.astype(np.float64) * scale)
     clipped = 0
     if largest is not None:
@@ -309,20 +287,16 @@ def quantised(weights: Matrix, scale: Any, largest: int | None) -> Quantised:
         place = int(np.argmin((rounded >= 0) & (rounded < SCORE_LIMIT)))
         row = int(np.searchsorted(weights.indptr, place, side="right")) - 1
         raise TooLargeImpact(rounded[place], row, int(weights.indices[place]))
-    impacts = with_values(weights, rounded.astype(np.int64))
+    impacts = replace_values(weights, rounded.astype(np.int64))
     return Quantised(impacts, clipped, len(rounded) - len(impacts.data))
 
 
 def bounded(result: Quantised, max_impact: int) -> Quantised:
-    """`result`, after checking that no score can reach 2^24.
-
-    Raises:
-        LexvlError: the sum of a query's weights times `max_impact` reaches it; proposes bits.
-    """
-    sums = row_sum(result.impacts)
+    """`result`, after checking that no score can reach 2^24."""
+    sums = sum_rows(result.impacts)
     if len(sums) and (worst := int(sums.max()) * max_impact) >= SCORE_LIMIT:
         raise LexvlError(
             f"query {int(sums.argmax())} could score {worst}, at or above 2^24, where Lucene's sums are not exact; "
-            f"use {bits_over(worst)} bits less on either side, or fewer query terms"
+            f"use {count_bits_over(worst)} bits less on either side, or fewer query terms"
         )
     return result

@@ -6,24 +6,32 @@
 
 A topic takes the same way: `Topic`, CSR [N, V] float32, CSR int64, then `ImpactQuery`. Streaming records are
 NamedTuples; the manifest beside an artefact on disk is a frozen dataclass (`manifest.py`).
+
+Dimension (int) to term (str) and back: the only place that maps one to the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.files import atomic_write
+from lexvl_anserini.ground.manifest import VocabularyEntry
 
 if TYPE_CHECKING:
     import numpy as np
 
-# Lucene sums scores in 32-bit floats, which represent every integer up to this one.
-SCORE_LIMIT = 1 << 24
-
+SCORE_LIMIT = 1 << 24  # Lucene sums scores in 32-bit floats, which represent every integer up to this one
 NO_METADATA: Mapping[str, Any] = MappingProxyType({})
 
 
-def bits_over(score: float) -> int:
+def count_bits_over(score: float) -> int:
     """The number of bits that a score of `SCORE_LIMIT` or more must lose to be below it."""
     return (int(score) // SCORE_LIMIT).bit_length()
 
@@ -31,7 +39,7 @@ def bits_over(score: float) -> int:
 class Document(NamedTuple):
     """One item of a corpus: a text, an image, or both.
 
-    `image` is a path or `archive.tar::member`, of a page `file.pdf#3`; in a corpus of embeddings `table.parquet::id`,
+    `image` is a path or `archive.tar::member`, of a page `scan.tif#3`; in a corpus of embeddings `table.parquet::id`,
     the place of a vector. `problem` is a reason why the document cannot be read: it is never encoded, but skipped or
     an error, as a picture that cannot be read.
     """
@@ -124,3 +132,117 @@ class Measurement(NamedTuple):
     query_id: str
     value: float
     ties: str = ""
+
+
+VOCABULARY = "vocab.txt"  # the file beside shards or an index that holds their terms
+MAX_TERM_BYTES = 32_766  # Lucene accepts no terms above 32,766 bytes
+NOT_INDEXED = re.compile(r"[\s\x00-\x1f\x7f]")  # white space, and control characters
+
+
+def check_term(term: str, where: str) -> None:
+    """Refuses (ArtefactError) a term that an inverted index does not keep whole and distinct from others."""
+    if not term:
+        problem = "is empty"
+    elif NOT_INDEXED.search(term):
+        problem = "contains white space or a control character"
+    elif len(term.encode("utf-8", "surrogatepass")) > MAX_TERM_BYTES:
+        problem = f"is longer than {MAX_TERM_BYTES} UTF-8 bytes"
+    else:
+        return
+    raise ArtefactError(f"{where}: term {term[:80]!r} {problem}; an impact index cannot hold it, rename the term")
+
+
+def mark_field(field: str, term: str) -> str:
+    """The name of a field's term in an index of several fields: `text:boat`."""
+    return f"{field}:{term}"
+
+
+def get_field(term: str, fields: Collection[str]) -> str:
+    """The field of such a term; empty for a term of an index without fields."""
+    field, mark, _ = term.partition(":")
+    return field if mark and field in fields else ""
+
+
+class Vocabulary(Sequence[str]):
+    """The terms of a model's output dimensions, in order."""
+
+    def __init__(self, terms: Iterable[str], where: str = "vocabulary"):
+        self.terms: tuple[str, ...] = tuple(terms)
+        for term in self.terms:
+            check_term(term, where)
+        if len(self.dimension) != len(self.terms):
+            twice = next(t for i, t in enumerate(self.terms) if self.dimension[t] != i)
+            raise ArtefactError(f"{where}: two dimensions have the term {twice!r}; terms must be distinct")
+
+    def __len__(self) -> int:
+        return len(self.terms)
+
+    def __getitem__(self, dimension: Any) -> Any:
+        return self.terms[dimension]
+
+    @cached_property
+    def dimension(self) -> dict[str, int]:
+        """Term to dimension."""
+        return {term: dimension for dimension, term in enumerate(self.terms)}
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the terms joined by line feeds: equal digests mean equal dimensions."""
+        return sha256("\n".join(self.terms).encode("utf-8", "surrogatepass")).hexdigest()
+
+    def to_json(self) -> VocabularyEntry:
+        """For the manifest."""
+        return VocabularyEntry(size=len(self), digest=self.digest)
+
+    def write(self, path: Path) -> None:
+        """One term a line, in the order of dimensions."""
+        with atomic_write(path) as out:
+            out.write("".join(f"{term}\n" for term in self.terms).encode())
+
+    @classmethod
+    def read(cls, path: Path) -> Vocabulary:
+        """Reads a file that `write` wrote."""
+        try:
+            terms = path.read_text(encoding="utf-8").split("\n")[:-1]
+        except (OSError, UnicodeDecodeError) as error:
+            raise ArtefactError(f"{path}: cannot be read as a vocabulary, one term a line ({error})") from error
+        return cls(terms, where=str(path))
+
+
+class TermWeights(Mapping[str, int]):
+    """Term -> weight of a lexical vector, as columns [n] of integers; a term is looked up when somebody reads one."""
+
+    def __init__(self, vocabulary: Vocabulary, dimensions: np.ndarray, weights: np.ndarray):
+        self.vocabulary, self.dimensions, self.weights = vocabulary, dimensions, weights
+
+    @cached_property
+    def _by_term(self) -> dict[str, int]:
+        terms = map(self.vocabulary.terms.__getitem__, self.dimensions.tolist())
+        return dict(zip(terms, self.weights.tolist(), strict=True))
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def __getitem__(self, term: str) -> int:
+        return self._by_term[term]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_term)
+
+    def keys(self) -> KeysView[str]:
+        """The terms."""
+        return self._by_term.keys()
+
+    def values(self) -> ValuesView[int]:
+        """The weights, as Python's own integers."""
+        return self._by_term.values()
+
+    def items(self) -> ItemsView[str, int]:
+        """Terms and weights."""
+        return self._by_term.items()
+
+    def __repr__(self) -> str:
+        return repr(self._by_term)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # another process has another vocabulary
+        return dict, (self._by_term,)

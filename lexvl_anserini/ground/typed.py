@@ -1,16 +1,18 @@
-"""Checks of types: of what JSON files hold, once, where a file is read; and of the numbers that callers give.
+"""The types of what JSON files hold, checked where a file is read; and checks of what callers give.
 
-`plain` says in our words what pydantic finds, which checks recipes, options of encoders, and requests to the server.
-
-A record is a dataclass, or an `Entry`: a dictionary whose class names some of its keys and their types.
+An `Entry` is a JSON object whose class declares some of its keys. A key without a default must be there:
 
     class Point(Entry):
-        name: Key[str] = Key("", required=True)
-        x: Key[int] = Key(0)  # absent or null is 0
-        inside = {"near": list[Point]}  # types of other keys, which may be absent or null
+        name: str
+        x: int = 0  # where the key is absent or null
+        near: tuple[Point, ...] = ()
 
     check({"name": "p", "x": "3"}, Point, "p.json", "write it again")
     # ArtefactError: p.json: x is "3", expected an integer; write it again
+    Point(name="p", near=[{"name": "q"}]).near[0].x  # 0
+
+Recipes, options of encoders and requests to a server are checked by pydantic, whose import takes longer than a query;
+`plain` says in our words what it finds.
 """
 
 from __future__ import annotations
@@ -18,81 +20,119 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
-from functools import cache
-from inspect import getattr_static
-from operator import index as whole
+from functools import cache, partial
+from operator import index as to_integer
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 import orjson
 
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 
-T = TypeVar("T")
-
 # JSON's name of each type.
 NAMES = {str: "a text", bool: "true or false", int: "an integer", float: "a number", NoneType: "null"}
 
-# The largest int of Java and numpy.
-MOST = 2**31 - 1
-
-# More threads than any machine has processors.
-MOST_THREADS = 1024
-
-# Characters of a value in an error.
-SHOWN = 60
-
-
-class Key(Generic[T]):
-    """A typed field of an entry: the value of the key of that name, or a default where it is absent or null."""
-
-    def __init__(self, default: T, required: bool = False):
-        self.default, self.required = default, required
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, entry: Mapping[str, Any], owner: type) -> T:
-        value: T | None = entry.get(self.name)
-        return self.default if value is None else value
+MOST = 2**31 - 1  # the largest int of Java and numpy
+MOST_THREADS = 1024  # more threads than any machine has processors
+SHOWN = 60  # characters of a value in an error
 
 
 class Entry(dict[str, Any]):
-    """A JSON object whose class has a `Key` for each key of a known type; it keeps all others, and their order.
+    """A JSON object whose typed keys are its attributes; it keeps all other keys, and the order of all."""
 
-    inside  types of keys that hold further records
-    """
+    defaults: ClassVar[dict[str, Any]] = {}  # MISSING for a key that must be there
 
-    inside: ClassVar[Mapping[str, Any]] = {}
+    def __init_subclass__(cls) -> None:
+        cls.defaults = cls.defaults | {name: vars(cls).get(name, MISSING) for name in cls.__annotations__}
+        for name in cls.__annotations__:
+            setattr(cls, name, property(partial(_read_key, name=name)))
 
 
-class Problem(NamedTuple):
-    """What is wrong at a place: `counts.documents` is `"x"`, expected `an integer`."""
+def _read_key(entry: Entry, name: str) -> Any:
+    kind, default = list_keys(type(entry))[name]
+    value = entry.get(name)
+    return default if value is None else convert(value, kind)
 
-    place: str
-    value: str
-    expected: str
+
+@cache
+def list_keys(record: type) -> Mapping[str, tuple[Any, Any]]:
+    """The typed keys of an `Entry` or a dataclass: their types, and their defaults, MISSING where there is none."""
+    hints = get_type_hints(record)
+    if issubclass(record, Entry):
+        return {name: (hints[name], default) for name, default in record.defaults.items()}
+    assert is_dataclass(record)
+    required = {f.name: f.default is f.default_factory is MISSING for f in fields(record)}
+    return {name: (hints[name], MISSING if needed else None) for name, needed in required.items()}
+
+
+def convert(value: Any, kind: Any) -> Any:
+    """A JSON value as its type: an object as an `Entry`, a list as a tuple where the type says so."""
+    kind = _list_choices(kind)[0]
+    if value is None:
+        return None
+    if get_origin(kind) is tuple:
+        return tuple(convert(item, get_args(kind)[0]) for item in value)
+    return kind(value) if _is_entry(kind) and not isinstance(value, kind) else value
 
 
 def check(data: Mapping[str, Any], record: type, where: str, remedy: str) -> None:
-    """Checks the keys of a JSON object and the types of their values, at any depth.
-
-    Args:
-        record: a dataclass or an `Entry`.
-        where: the file, for the error.
-        remedy: what to do, for the error.
-
-    Raises:
-        ArtefactError: a key is missing, or a value has another type.
-    """
-    for place, value, expected in problems(data, record, ""):
+    """Checks the keys of a JSON object and the types of their values, at any depth, by a dataclass or an `Entry`."""
+    for place, value, expected in _find_problems(data, record, ""):
         raise ArtefactError(f"{where}: {place} is {value}, expected {expected}; {remedy}")
+
+
+def _find_problems(value: Any, expected: Any, place: str) -> Iterator[tuple[str, str, str]]:
+    """What is wrong with a JSON value: the places, the values there, and what is expected of them."""
+    kind, *null = _list_choices(expected)
+    if kind is Any or (value is None and null):
+        return
+    if not _fits(value, kind):
+        names = " or ".join(map(_describe_type, (kind, *null)))
+        yield place, "missing" if value is MISSING else show_value(value), names
+        return
+    for name, item, inner in _open(value, kind):
+        yield from _find_problems(item, inner, (place + name).lstrip("."))
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type, without a look into it."""
+    if kind in NAMES:
+        return type(value) is kind or (kind is float and type(value) is int)
+    return isinstance(value, list | tuple if get_origin(kind) in (list, tuple) else Mapping)
+
+
+def _open(value: Any, kind: Any) -> Iterator[tuple[str, Any, Any]]:
+    """What is in an object or a list: the ways there, the values, MISSING for a key that must be there, their types."""
+    if _is_entry(kind) or is_dataclass(kind):
+        for name, (inner, default) in list_keys(kind).items():
+            absent = name not in value or (value[name] is None and _is_entry(kind))
+            if default is MISSING or not absent:
+                yield f".{name}", value.get(name, MISSING), inner
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield f".{name if name.isprintable() else repr(name)}", item, get_args(kind)[1]
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield f"[{number}]", item, get_args(kind)[0]
+
+
+def _list_choices(kind: Any) -> tuple[Any, ...]:
+    """The types that `X | None` names; of another type, itself."""
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def _is_entry(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Entry)
+
+
+def _describe_type(kind: Any) -> str:
+    return NAMES.get(kind) or ("a list" if get_origin(kind) in (list, tuple) else "an object")
 
 
 def check_count(name: str, value: Any, least: int = 1, most: int = MOST) -> None:
     """Refuses (UsageError) what is no integer from `least` to `most`: hits, threads, the size of a batch."""
     try:
-        number = None if isinstance(value, bool) else whole(value)
+        number = None if isinstance(value, bool) else to_integer(value)
     except TypeError:
         number = None
     if number is None or not least <= number <= most:
@@ -118,54 +158,41 @@ def check_text(name: str, value: Any) -> None:
         ) from error
 
 
-# What pydantic calls a problem, and how a line names what it expected; `{}` are entries of the problem's context.
+# How a line names what pydantic expected, and what pydantic calls it; `{}` are entries of a problem's context.
 EXPECTED = {
-    "string_type": "a text",
-    "int_type": "an integer",
-    "int_parsing": "an integer",
-    "int_from_float": "an integer",
-    "float_type": "a number",
-    "float_parsing": "a number",
-    "finite_number": "a finite number",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
-    "tuple_type": "a list",
-    "list_type": "a list",
-    "dict_type": "keys and values",
-    "mapping_type": "keys and values",
-    "model_type": "keys and values",
-    "model_attributes_type": "keys and values",
-    "dataclass_type": "keys and values",
-    "literal_error": "{expected}",
-    "greater_than": "a number above {gt}",
-    "greater_than_equal": "at least {ge}",
-    "less_than": "a number below {lt}",
-    "less_than_equal": "at most {le}",
-    "too_short": "at least {min_length} entries",
-    "too_long": "at most {max_length} entries",
-    "string_too_short": "at least {min_length} characters",
-    "string_too_long": "at most {max_length} characters",
-    "string_pattern_mismatch": "a text like {pattern}",
+    name: form
+    for form, names in {
+        "a text": "string_type",
+        "an integer": "int_type int_parsing int_from_float",
+        "a number": "float_type float_parsing",
+        "a finite number": "finite_number",
+        "true or false": "bool_type bool_parsing",
+        "a list": "tuple_type list_type",
+        "keys and values": "dict_type mapping_type model_type model_attributes_type dataclass_type named_tuple_type",
+        "{expected}": "literal_error",
+        "a number above {gt}": "greater_than",
+        "at least {ge}": "greater_than_equal",
+        "a number below {lt}": "less_than",
+        "at most {le}": "less_than_equal",
+        "at least {min_length} entries": "too_short",
+        "at most {max_length} entries": "too_long",
+        "at least {min_length} characters": "string_too_short",
+        "at most {max_length} characters": "string_too_long",
+        "a text like {pattern}": "string_pattern_mismatch",
+    }.items()
+    for name in names.split()
 }
 
 
 def plain(problem: Mapping[str, Any], known: Iterable[str] = ()) -> str:
-    """What is wrong with a value, in our words: an entry of pydantic's `ValidationError.errors()` without its place.
-
-    Args:
-        known: keys that might have been meant by an unknown one.
-
-    >>> plain({"type": "int_parsing", "input": "x", "loc": ("steps",), "msg": "..."})
-    '"x", expected an integer'
-    >>> plain({"type": "extra_forbidden", "input": 1, "loc": ("stpes",), "msg": "..."}, ["seed", "steps"])
-    "unknown key; did you mean 'steps'?"
-    """
+    """What is wrong with a value, in our words: an entry of pydantic's `ValidationError.errors()` without its place."""
     kind, context, key = problem["type"], problem.get("ctx", {}), problem["loc"][-1] if problem["loc"] else ""
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         near = get_close_matches(str(key), list(known), n=1, cutoff=0.5)
         return f"unknown key; did you mean {near[0]!r}?" if near else "unknown key"
     if kind in EXPECTED:
-        value = str(problem["input"]) if kind == "finite_number" else shown(problem["input"])  # JSON has no infinity
+        shown = problem["input"]
+        value = str(shown) if kind == "finite_number" else show_value(shown)  # JSON has no infinity
         return f"{value}, expected {EXPECTED[kind].format(**context)}"
     sentences = {
         "missing": "is missing",
@@ -176,75 +203,15 @@ def plain(problem: Mapping[str, Any], known: Iterable[str] = ()) -> str:
     return sentences[kind].format(**context) if kind in sentences else str(problem["msg"])
 
 
-def problems(value: Any, expected: Any, place: str) -> Iterator[Problem]:
-    """What is wrong with a JSON value of an expected type, at a place such as `counts.documents`."""
-    origin = get_origin(expected)
-    if expected is Any or isinstance(expected, TypeVar):
-        return
-    if origin in (Union, UnionType):
-        by_type = [list(problems(value, choice, place)) for choice in get_args(expected)]
-        if all(by_type):
-            yield Problem(place, shown(value), " or ".join(first.expected for first, *_ in by_type))
-    elif isinstance(expected, type) and (is_dataclass(expected) or issubclass(expected, Entry)):
-        yield from _of_record(value, expected, place)
-    elif origin is not None and issubclass(origin, Mapping):
-        yield from _of_mapping(value, get_args(expected)[1], place)
-    elif origin in (tuple, list):
-        if not isinstance(value, list | tuple):
-            yield Problem(place, shown(value), "a list")
-        else:
-            for number, item in enumerate(value):
-                yield from problems(item, get_args(expected)[0], f"{place}[{number}]")
-    elif type(value) is not expected and not (expected is float and type(value) is int):
-        yield Problem(place, shown(value), NAMES[expected])
-
-
-def _of_mapping(value: Any, expected: Any, place: str) -> Iterator[Problem]:
-    if not isinstance(value, Mapping):
-        yield Problem(place, shown(value), "an object")
-        return
-    for key, item in value.items():
-        name = key if key.isprintable() else repr(key)
-        yield from problems(item, expected, f"{place}.{name}" if place else name)
-
-
-def _of_record(value: Any, record: type, place: str) -> Iterator[Problem]:
-    if not isinstance(value, Mapping):
-        yield Problem(place, shown(value), "an object")
-        return
-    for key, (expected, required) in _keys(record).items():
-        inside = f"{place}.{key}" if place else key
-        if key in value and not (issubclass(record, Entry) and value[key] is None and not required):
-            yield from problems(value[key], expected, inside)
-        elif required:
-            yield Problem(inside, "missing", _named(expected))
-
-
-@cache
-def _keys(record: type) -> dict[str, tuple[Any, bool]]:
-    """The keys of a record: their types, and whether they are required."""
-    hints, inside = get_type_hints(record), getattr(record, "inside", {})
-    if is_dataclass(record):
-        of_field = {f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(record)}
-        return {name: (inside.get(name, hints[name]), required) for name, required in of_field.items()}
-    keys = {name: getattr_static(record, name) for name in hints}
-    typed = {n: (get_args(hints[n])[0], key.required) for n, key in keys.items() if isinstance(key, Key)}
-    return typed | {name: (expected, False) for name, expected in inside.items()}
-
-
-def _named(expected: Any) -> str:
-    return NAMES.get(expected) or ("a list" if get_origin(expected) in (tuple, list) else "an object")
-
-
-def shown(value: Any, most: int = SHOWN) -> str:
+def show_value(value: Any, most: int = SHOWN) -> str:
     """A value as JSON, for an error message, of at most so many characters."""
     try:
         text = orjson.dumps(value, default=str).decode()
     except TypeError:  # integers of more than 64 bits, keys that are no texts, lone surrogates
         text = ascii(value)
-    return shortened(text, most)
+    return shorten_text(text, most)
 
 
-def shortened(text: str, most: int) -> str:
+def shorten_text(text: str, most: int) -> str:
     """A text of at most so many characters."""
     return text if len(text) <= most else text[: most - 3] + "..."

@@ -8,7 +8,6 @@
 | Term(t, w)      | it has the term                              | w x its impact                               |
 | Text(s, w)      | its text has a word of s, analysed           | w x BM25                                     |
 | Equals, Range   | its metadata field has such a value          | 0                                            |
-| Contains        | its metadata text has this text in it        | 0                                            |
 | Ids             | its id is one of them                        | 0                                            |
 | All             | every clause matches                         | their sum, and that of the optional matching |
 | AnyOf           | one clause matches at least                  | the sum of those that match                  |
@@ -34,14 +33,9 @@ from typing import NamedTuple, TypeVar
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.records import SCORE_LIMIT, DenseQuery, ImpactQuery, Topic
 
-# Clauses within each other: engines compile and search a tree recursively.
-MAX_DEPTH = 100
-
-# A value of a metadata field; text is converted to the field's type.
-Value = str | int | float | date
-
-# What `fold` computes.
-Result = TypeVar("Result")
+MAX_DEPTH = 100  # clauses within each other: engines compile and search a tree recursively
+Value = str | int | float | date  # a value of a metadata field; text is converted to the field's type
+Result = TypeVar("Result")  # what `fold` computes
 
 
 class Clause:
@@ -71,7 +65,9 @@ class Impacts(Clause):
     vector: Mapping[str, int]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "vector", {term: _weight(term, weight) for term, weight in self.vector.items()})
+        object.__setattr__(
+            self, "vector", {term: _convert_weight(term, weight) for term, weight in self.vector.items()}
+        )
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,7 @@ class Term(Clause):
     weight: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weight", _weight(self.term, self.weight))
+        object.__setattr__(self, "weight", _convert_weight(self.term, self.weight))
 
 
 @dataclass(frozen=True)
@@ -113,14 +109,6 @@ class Range(Clause):
     high: Value | None = None
     include_low: bool = True
     include_high: bool = True
-
-
-@dataclass(frozen=True)
-class Contains(Clause):
-    """A metadata field of texts has this text in it; upper and lower case of a to z are the same."""
-
-    field: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -181,7 +169,7 @@ class TreeQuery(NamedTuple):
 Query = ImpactQuery | TreeQuery | DenseQuery | Topic
 
 
-def clause_of(query: ImpactQuery | TreeQuery) -> Clause:
+def build_clause(query: ImpactQuery | TreeQuery) -> Clause:
     """A query of an impact index as a tree."""
     return query.clause if isinstance(query, TreeQuery) else Impacts(query.vector)
 
@@ -203,13 +191,9 @@ def fold(
     negated: Callable[[Not, Result], Result],
     scaled: Callable[[Boost | Unscored, Result], Result],
 ) -> Result:
-    """A value of a tree, computed from its leaves up.
+    """A value of a tree, computed from its leaves up: each function makes a clause's value from those below it.
 
-    Args:
-        leaf: the value of a clause without clauses in it.
-        all_of: that of an `All`, from the values of its clauses and of its optional clauses.
-        any_of: that of an `AnyOf`, from the values of its clauses.
-        negated, scaled: that of a `Not`, and of a `Boost` or an `Unscored`, from the value of its clause.
+    `all_of` gets the values of the clauses and of the optional ones; `scaled` is for `Boost` and `Unscored`.
     """
 
     def value(below: Clause) -> Result:
@@ -226,7 +210,7 @@ def fold(
     return leaf(clause)
 
 
-def with_leaves(clause: Clause, leaf: Callable[[Clause], Clause]) -> Clause:
+def replace_leaves(clause: Clause, leaf: Callable[[Clause], Clause]) -> Clause:
     """The tree with another clause in the place of each leaf."""
     return fold(
         clause,
@@ -239,12 +223,7 @@ def with_leaves(clause: Clause, leaf: Callable[[Clause], Clause]) -> Clause:
 
 
 def check_tree(clause: Clause) -> None:
-    """Refuses a tree that no engine could search or score.
-
-    Raises:
-        UsageError: clauses are nested more than `MAX_DEPTH` deep, the factors on a path multiply to 2^24 or more, or a
-            text has half a character (a lone surrogate), which no file can hold.
-    """
+    """Refuses a tree that no engine could search or score."""
     waiting = [(clause, 1, 1.0)]
     while waiting:
         node, depth, factor = waiting.pop()
@@ -253,13 +232,13 @@ def check_tree(clause: Clause) -> None:
         factor *= node.weight if isinstance(node, Boost) else 1
         if factor >= SCORE_LIMIT:
             raise UsageError(f"factors that multiply to {factor:,.0f}: expected at most {SCORE_LIMIT - 1:,}")
-        for text in _texts(node):
+        for text in _list_texts(node):
             if not text.isascii() and text.encode(errors="ignore").decode() != text:
                 raise UsageError(f"{text[:40]!r}: half a character (a lone surrogate), expected a text in UTF-8")
         waiting += [(child, depth + 1, factor) for child in node.children()]
 
 
-def _texts(node: Clause) -> Iterator[str]:
+def _list_texts(node: Clause) -> Iterator[str]:
     """The texts of a clause itself: terms, fields, values, ids."""
     for value in vars(node).values():
         if isinstance(value, str):
@@ -268,7 +247,7 @@ def _texts(node: Clause) -> Iterator[str]:
             yield from (text for text in value if isinstance(text, str))
 
 
-def terms_of(clause: Clause) -> Iterator[str]:
+def list_terms(clause: Clause) -> Iterator[str]:
     """Every term in the tree."""
     for node in walk(clause):
         if isinstance(node, Impacts):
@@ -277,7 +256,7 @@ def terms_of(clause: Clause) -> Iterator[str]:
             yield node.term
 
 
-def scored_terms(
+def list_scored_terms(
     clause: Clause, factor: float = 1, matching: Callable[[Clause], bool] = lambda clause: True
 ) -> Iterator[tuple[str, float]]:
     """The terms that add to a document's score, each with its weight times the factors above it.
@@ -293,19 +272,16 @@ def scored_terms(
     elif not isinstance(clause, Not | Unscored):
         factor *= clause.weight if isinstance(clause, Boost) else 1
         for child in clause.children():
-            yield from scored_terms(child, factor, matching)
+            yield from list_scored_terms(child, factor, matching)
 
 
 def bound(clause: Clause, bound_of_vector: Callable[[Mapping[str, float]], float]) -> float:
     """An upper bound of what impacts add to a document's score in this tree; BM25 is not counted.
 
     It is the bound of the encoded query with the tree's terms and weights, those of a repeated term added up.
-
-    Args:
-        bound_of_vector: the same for the dot product with a vector.
     """
     total: dict[str, float] = {}
-    for term, weight in scored_terms(clause):
+    for term, weight in list_scored_terms(clause):
         total[term] = total.get(term, 0) + weight
     return bound_of_vector(total)
 
@@ -317,19 +293,19 @@ class FilteredQuery(NamedTuple):
     condition: Clause | None
 
 
-def as_filtered(clause: Clause) -> FilteredQuery | None:
+def to_filtered(clause: Clause) -> FilteredQuery | None:
     """The encoded query and the condition with a tree's hits and scores; None for a tree that has none.
 
     It has one if each clause that must match is a sum of terms or adds nothing, one at least is a sum, and the optional
     clauses are sums or add nothing: then every hit scores 1 or more, the dot product with all its terms.
     """
-    required, optional = _conjunction(clause)
-    sums = [_sum_of(part) for part in required]
+    required, optional = _join_clauses(clause)
+    sums = [_sum_weights(part) for part in required]
     scored = [part for part, terms in zip(required, sums, strict=True) if terms]
     conditions = [part for part, terms in zip(required, sums, strict=True) if not terms]
-    more = [_sum_of(part) for part in optional]
+    more = [_sum_weights(part) for part in optional]
     without = [*conditions, *(part for part, terms in zip(optional, more, strict=True) if not terms)]
-    if not scored or any(_adds(part) for part in without):
+    if not scored or any(_is_sum(part) for part in without):
         return None
     # A hit that nothing else adds to matches the one sum that must match.
     if len(scored) > 1 or any(more):
@@ -343,44 +319,43 @@ def as_filtered(clause: Clause) -> FilteredQuery | None:
     return FilteredQuery(vector, All(tuple(conditions)) if conditions else None)
 
 
-def names_documents(condition: Clause | None) -> bool:
+def has_named_documents(condition: Clause | None) -> bool:
     """True if a document must have one of some ids to match."""
-    return condition is not None and any(isinstance(part, Ids) for part in _conjunction(condition)[0])
+    return condition is not None and any(isinstance(part, Ids) for part in _join_clauses(condition)[0])
 
 
-def _conjunction(clause: Clause) -> tuple[list[Clause], list[Clause]]:
+def _join_clauses(clause: Clause) -> tuple[list[Clause], list[Clause]]:
     """The clauses that a document must match, and the optional ones; conjunctions that must match are opened."""
     if not isinstance(clause, All):
         return [clause], []
     required, optional = list[Clause](), [*clause.optional]
-    for part in map(_conjunction, clause.clauses):
+    for part in map(_join_clauses, clause.clauses):
         required += part[0]
         optional += part[1]
     return required, optional
 
 
-def _sum_of(clause: Clause, factor: int = 1) -> list[tuple[str, int]]:
+def _sum_weights(clause: Clause, factor: int = 1) -> list[tuple[str, int]]:
     """The terms of a clause that matches if a term does and scores the sum of those that do; empty for another one."""
     if isinstance(clause, Impacts):
         return [(term, factor * weight) for term, weight in clause.vector.items()]
     if isinstance(clause, Term):
         return [(clause.term, factor * clause.weight)]
     if isinstance(clause, Boost) and clause.weight >= 1 and float(clause.weight).is_integer():
-        return _sum_of(clause.clause, factor * int(clause.weight))
+        return _sum_weights(clause.clause, factor * int(clause.weight))
     if isinstance(clause, AnyOf):
-        parts = [_sum_of(part, factor) for part in clause.clauses]
+        parts = [_sum_weights(part, factor) for part in clause.clauses]
         return [pair for part in parts for pair in part] if all(parts) else []
     return []
 
 
-def _adds(clause: Clause) -> bool:
-    """True if a clause can add to a score."""
+def _is_sum(clause: Clause) -> bool:
     if isinstance(clause, All | AnyOf | Boost):
-        return any(map(_adds, clause.children()))
+        return any(map(_is_sum, clause.children()))
     return isinstance(clause, Impacts | Term | Text)
 
 
-def inexact_score(query_id: str, most: float, remedy: str, scores: str = "Lucene's scores") -> ArtefactError:
+def describe_inexact_score(query_id: str, most: float, remedy: str, scores: str = "Lucene's scores") -> ArtefactError:
     """The error about a query whose score could reach `most`, 2^24 or more."""
     return ArtefactError(
         f"topic {query_id!r}: its score could reach {most:,}, above {SCORE_LIMIT - 1:,} up to which {scores} are "
@@ -388,7 +363,7 @@ def inexact_score(query_id: str, most: float, remedy: str, scores: str = "Lucene
     )
 
 
-def _weight(term: str, weight: int) -> int:
+def _convert_weight(term: str, weight: int) -> int:
     """The weight as a Python integer, numpy's included."""
     number = isinstance(weight, Real) and not isinstance(weight, bool) and weight // 1 == weight
     value = int(weight) if number else 0

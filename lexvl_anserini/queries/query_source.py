@@ -9,57 +9,54 @@ from difflib import get_close_matches
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from lexvl_anserini.data.dataset import Dataset, dataset_of, family_of
-from lexvl_anserini.data.lines import parse_object, plain_suffix, read_lines
+from lexvl_anserini.data.dataset import Dataset, get_family, load_reference
+from lexvl_anserini.data.lines import get_plain_suffix, parse_object, read_lines
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.files import file_sha256, read_json
-from lexvl_anserini.ground.manifest import CorpusRef, Manifest, QuantiserEntry, VocabularyEntry
-from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, Topic
-from lexvl_anserini.ground.registry import DATASETS
-from lexvl_anserini.ground.run_manifest import manifest_path
-from lexvl_anserini.ground.typed import Entry, Key, check
-from lexvl_anserini.ground.vocabulary import VOCABULARY
-from lexvl_anserini.queries.clauses import Clause, Query, terms_of
+from lexvl_anserini.ground.files import compute_sha256, read_json
+from lexvl_anserini.ground.manifest import CorpusRef, Manifest, QuantiserEntry, VocabularyEntry, name_manifest
+from lexvl_anserini.ground.records import SCORE_LIMIT, VOCABULARY, ImpactQuery, Topic
+from lexvl_anserini.ground.registry import CORPORA
+from lexvl_anserini.ground.typed import Entry, check
+from lexvl_anserini.queries.clauses import Clause, Query, list_terms
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
 
 log = logging.getLogger(__name__)
 
-# The id of a query that the user types.
-TYPED = "query"
+TYPED = "query"  # the id of a query that the user types
 
 
 class Origin(Entry):
     """Where encoded topics came from; `TopicSource.to_json` in their manifest."""
 
-    dataset: Key[str] = Key("")
-    split: Key[str] = Key("")
-    data_dir: Key[str | None] = Key(None)
-    remove_query: Key[bool] = Key(False)
+    dataset: str = ""
+    split: str = ""
+    data_dir: str | None = None
+    remove_query: bool = False
 
 
-class OfQueries(Entry):
+class QueriesManifest(Entry):
     """The manifest beside encoded topics."""
 
-    inside = MappingProxyType({"topics": Origin, "vocabulary": VocabularyEntry, "quantiser": QuantiserEntry})
+    topics: Origin = Origin()
+    vocabulary: VocabularyEntry = VocabularyEntry()
+    quantiser: QuantiserEntry = QuantiserEntry()
 
 
 @dataclass(frozen=True)
 class TopicSource:
     """Where topics come from.
 
-    stream        starts a stream of topics that are to be encoded, or of encoded queries
-    label         as the user named them
-    judged        the dataset of their judgements; None for a file of no known dataset
-    remove_query  the dataset's rule
-    sha256        of a file
-    encoded       True if they are vectors already
+    Attributes:
+        stream: starts a stream of topics that are to be encoded, or of encoded queries.
+        label: as the user named them.
+        judged: the dataset of their judgements; None for a file of no known dataset.
+        sha256: of a file.
     """
 
     stream: Callable[[], Iterator[Query]]
@@ -70,7 +67,7 @@ class TopicSource:
     encoded: bool = False
 
     @classmethod
-    def of(cls, dataset: Dataset) -> TopicSource:
+    def take_dataset(cls, dataset: Dataset) -> TopicSource:
         """The topics of a dataset."""
         return cls(dataset.topics, f"{dataset.name}/{dataset.split}", dataset.ref, dataset.remove_query)
 
@@ -108,38 +105,28 @@ class TopicSource:
 def read_queries(path: Path, index: Path, manifest: Manifest, vocabulary: Path | None = None) -> Iterator[ImpactQuery]:
     """Streams encoded queries `{"id", "contents", "vector": {term: weight}}`, as `encode --topics` writes them.
 
-    Args:
-        path: JSON lines, compressed if the name ends in .gz or .zst; a `<path>.manifest.json` beside it is compared.
-        index: the index to search, for errors.
-        manifest: of the index.
-        vocabulary: `vocab.txt` of the index; without it, unknown terms are not found.
-
-    Raises:
-        DataError: a line is malformed, an id occurs twice, or there is no query.
-        ArtefactError: the vocabulary or the quantiser is not the index's.
+    The manifest beside them is compared with the index's; without `vocab.txt` of the index, terms are not checked.
     """
     if manifest.kind != "impact":
         raise UsageError(f"{path}: encoded lexical queries, but {index} is {manifest.kind}")
     _compare_manifest(path, index, manifest)
-    known = set(known_terms(vocabulary, manifest)) if vocabulary else None
+    known = set(read_known_terms(vocabulary, manifest)) if vocabulary else None
     seen: set[str] = set()
     for line in read_lines(path):
-        where = line.where
-        query = _query(parse_object(line), where)
+        query = _parse_query(parse_object(line), line.where)
         if query.query_id in seen:
-            raise DataError(f"{where}: query id {query.query_id!r} a second time; ids must be distinct")
+            raise DataError(f"{line.where}: query id {query.query_id!r} a second time; ids must be distinct")
         seen.add(query.query_id)
         if known is not None and not query.vector.keys() <= known:
             strange = next(term for term in query.vector if term not in known)
-            raise ArtefactError(
-                f"{where}: term {strange!r} is not in the vocabulary of {index}; another encoder's query?"
-            )
+            problem = f"term {strange!r} is not in the vocabulary of {index}; another encoder's query?"
+            raise ArtefactError(f"{line.where}: {problem}")
         yield query
     if not seen:
         raise DataError(f"{path}: no query in it")
 
 
-def topic_source(
+def find_topic_source(
     topics: str | None,
     index: Path,
     manifest: Manifest,
@@ -148,9 +135,9 @@ def topic_source(
     split: str | None = None,
 ) -> TopicSource:
     """Finds the topics: a file of topics or of encoded queries, a dataset's split, or those of the corpus."""
-    from lexvl_anserini.data.topics import is_file_of_topics, read_topics
+    from lexvl_anserini.data.topics import is_topics_file, read_topics
 
-    if topics and is_file_of_topics(topics):
+    if topics and is_topics_file(topics):
         if split:
             raise UsageError(f"{topics}: a file of topics has no splits; leave out --split {split}")
         path = Path(topics)
@@ -158,39 +145,34 @@ def topic_source(
         stream: Callable[[], Iterator[Query]] = partial(read_topics, path, escape_ids)
         judged: CorpusRef | None = None
         origin = Origin()
-        encoded = _holds_vectors(path)
+        encoded = _has_vectors(path)
         if encoded:
             stream = partial(read_queries, path, index, manifest, vocabulary)
-            origin = Origin(_manifest_beside(path).get("topics") or {})
+            origin = _read_manifest(path).topics
         if origin.dataset:
             judged = CorpusRef(origin.dataset, origin.split or None, data_dir or origin.data_dir, escape_ids, direction)
-        return TopicSource(stream, path.name, judged, origin.remove_query, file_sha256(path), encoded)
+        return TopicSource(stream, path.name, judged, origin.remove_query, compute_sha256(path), encoded)
     ref = manifest.corpus.ref.at(data_dir)
-    if not topics and family_of(ref.name) not in DATASETS:
+    if not topics and get_family(ref.name) not in CORPORA:
         raise UsageError(
             f"{index}: its corpus {ref.name!r} is no dataset, so it has no topics; name a file of topics, or "
             "a dataset, with --topics"
         )
     ref = replace(ref, name=topics, split=split) if topics else replace(ref, split=split or ref.split)
-    return TopicSource.of(dataset_of(ref))
+    return TopicSource.take_dataset(load_reference(ref))
 
 
 def load_topics(ref: CorpusRef) -> TopicSource:
     """The topics of a dataset's split, or of a file if there is one of that name."""
-    from lexvl_anserini.data.topics import is_file_of_topics, read_topics
+    from lexvl_anserini.data.topics import is_topics_file, read_topics
 
-    if is_file_of_topics(ref.name):
+    if is_topics_file(ref.name):
         return TopicSource(partial(read_topics, Path(ref.name)), ref.name)
-    return TopicSource.of(dataset_of(ref))
+    return TopicSource.take_dataset(load_reference(ref))
 
 
-def typed_topic(text: str | None, image: str | None) -> Topic:
-    """The topic that the user types: a text or the path of an image.
-
-    Raises:
-        UsageError: neither or both are given, or the text is empty.
-        DataError: there is no such image.
-    """
+def build_typed_topic(text: str | None, image: str | None) -> Topic:
+    """The topic that the user types: a text or the path of an image."""
     if (text is None) == (image is None) or (text is not None and not text.strip()):
         raise UsageError("give a text that is not empty with --query, or an image with --query-image")
     if image is not None and not Path(image.partition("::")[0]).is_file():
@@ -201,7 +183,7 @@ def typed_topic(text: str | None, image: str | None) -> Topic:
 def check_readable(topic: Topic, model: Encoder) -> None:
     """Refuses a typed topic that the model's query side cannot read."""
     from lexvl_anserini.encoders.cards import CARDS
-    from lexvl_anserini.encoders.inputs import OtherModality
+    from lexvl_anserini.encoders.encoder import OtherModality
 
     try:
         model.query.read_topic(topic)
@@ -216,7 +198,7 @@ def check_readable(topic: Topic, model: Encoder) -> None:
         ) from error
 
 
-def known_terms(vocabulary: Path, manifest: Manifest) -> Sequence[str]:
+def read_known_terms(vocabulary: Path, manifest: Manifest) -> Sequence[str]:
     """The terms in `vocab.txt` of an index."""
     from lexvl_anserini.shards.reading import read_vocabulary
 
@@ -225,13 +207,13 @@ def known_terms(vocabulary: Path, manifest: Manifest) -> Sequence[str]:
 
 def check_terms(clause: Clause, vocabulary: Path | None, manifest: Manifest) -> None:
     """Refuses terms that no document can have."""
-    if vocabulary is not None and any(True for _ in terms_of(clause)):
-        check_known(clause, known_terms(vocabulary, manifest))
+    if vocabulary is not None and any(True for _ in list_terms(clause)):
+        check_known(clause, read_known_terms(vocabulary, manifest))
 
 
 def check_known(clause: Clause, known: Sequence[str]) -> None:
     """Refuses terms that are not among those of a vocabulary."""
-    for term in sorted(set(terms_of(clause)).difference(known)):
+    for term in sorted(set(list_terms(clause)).difference(known)):
         # The term with a field, in an index of several; without one, in an index of one.
         bare = term.partition(":")[2]
         near = [name for name in known if name.partition(":")[2] == term or name == bare]
@@ -240,23 +222,21 @@ def check_known(clause: Clause, known: Sequence[str]) -> None:
         raise UsageError(f"term {term!r} is not in the vocabulary of the index{hint}")
 
 
-def vocabulary_file(index: Path, manifest: Path | None) -> Path | None:
+def find_vocabulary_file(index: Path, manifest: Path | None) -> Path | None:
     """`vocab.txt` of the index, or of the shards of `manifest`."""
     folder = index if manifest is None else manifest if manifest.is_dir() else manifest.parent
     path = folder / VOCABULARY
     return path if path.is_file() else None
 
 
-def _holds_vectors(path: Path) -> bool:
-    """True if the first line is an encoded query."""
-    if plain_suffix(path) != ".jsonl":
+def _has_vectors(path: Path) -> bool:
+    if get_plain_suffix(path) != ".jsonl":
         return False
     first = next(read_lines(path), None)
     return first is not None and "vector" in parse_object(first)
 
 
-def _query(row: dict[str, Any], where: str) -> ImpactQuery:
-    """One encoded query."""
+def _parse_query(row: dict[str, Any], where: str) -> ImpactQuery:
     query_id, vector = row.get("id"), row.get("vector")
     if not isinstance(query_id, str) or query_id.split() != [query_id]:
         raise DataError(f"{where}: id {query_id!r}, expected a text without white space")
@@ -264,29 +244,27 @@ def _query(row: dict[str, Any], where: str) -> ImpactQuery:
         raise DataError(f"{where}: vector {str(vector)[:40]!r}, expected an object of term and weight")
     for term, weight in vector.items():
         if type(weight) is not int or not 1 <= weight < SCORE_LIMIT:
-            raise DataError(
-                f"{where}: weight {str(weight)[:40]} of term {term!r}, expected an integer from 1 to "
-                f"{SCORE_LIMIT - 1:,}"
-            )
+            expected = f"expected an integer from 1 to {SCORE_LIMIT - 1:,}"
+            raise DataError(f"{where}: weight {str(weight)[:40]} of term {term!r}, {expected}")
     return ImpactQuery(query_id, vector)
 
 
-def _manifest_beside(path: Path) -> dict[str, Any]:
+def _read_manifest(path: Path) -> QueriesManifest:
     """The manifest that `encode --topics` writes beside encoded queries; empty where there is none."""
-    beside = manifest_path(path)
+    beside = name_manifest(path)
     if not beside.is_file():
-        return {}
+        return QueriesManifest()
     content = read_json(beside, "manifest of the queries")
-    check(content, OfQueries, str(beside), "encode the topics again")
-    return content
+    check(content, QueriesManifest, str(beside), "encode the topics again")
+    return QueriesManifest(content)
 
 
 def _compare_manifest(path: Path, index: Path, manifest: Manifest) -> None:
     """Compares the manifest beside encoded queries, if there is one, with the index's."""
-    theirs = _manifest_beside(path)
+    theirs = _read_manifest(path)
     # Only the query side of the quantiser decides what a query looks like; the document side may not be calibrated.
     for part, key in (("vocabulary", "digest"), ("quantiser", "query")):
-        value, expected = (theirs.get(part) or {}).get(key), getattr(manifest, part).get(key)
+        value, expected = (getattr(entry, part).get(key) for entry in (theirs, manifest))
         if value and value != expected:
             raise ArtefactError(
                 f"{path}: encoded with {part} {str(value)[:60]}, {index} was built with {str(expected)[:60]}; encode "

@@ -1,28 +1,47 @@
-"""Topics -> encoded queries: a topic's vector, quantised for the index; in memory, or as a file of encoded queries."""
+"""Topics -> encoded queries: a topic's vector, quantised for the index; in memory, or as a file of encoded queries.
+
+Pseudo-relevance feedback: a query moves towards its own best documents, by Rocchio over impacts, by RM3 with BM25.
+
+Rocchio: q' = alpha q/|q| + beta mean(d/|d|), where the mean keeps only its largest terms; the weights of q' are then
+rounded to integers, the largest to 255. This is Anserini's Rocchio without its term for non-relevant documents. RM3
+(Abdul-Jaleel et al., TREC 2004): see `RM3`; Anserini computes it.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from array import array
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import islice, repeat, tee
+from itertools import accumulate, repeat, tee
+from math import inf, sqrt
+from operator import mul
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+import numpy as np
 import orjson
 
 from lexvl_anserini.encoders.encoder import as_dense, as_lexical
 from lexvl_anserini.encoders.parts.fields import FieldsTower
 from lexvl_anserini.ground.claims import claim, ensure
-from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.files import atomic_write, packed, read_json, same_file
-from lexvl_anserini.ground.manifest import Counts, EncoderRef, Manifest, expect_lexical
-from lexvl_anserini.ground.records import SCORE_LIMIT, DenseQuery, ImpactQuery, Topic
-from lexvl_anserini.ground.run_manifest import manifest_path, write_beside
-from lexvl_anserini.ground.typed import check_text
-from lexvl_anserini.ground.vocabulary import in_field
-from lexvl_anserini.queries.clauses import Query
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.files import atomic_write, is_same_file, open_gzip, read_json
+from lexvl_anserini.ground.manifest import (
+    Counts,
+    EncoderRef,
+    Manifest,
+    expect_lexical,
+    name_manifest,
+    read_manifest,
+    write_beside,
+)
+from lexvl_anserini.ground.progress import make_batches
+from lexvl_anserini.ground.records import SCORE_LIMIT, DenseQuery, ImpactQuery, TermWeights, Topic, mark_field
+from lexvl_anserini.ground.typed import check_count, check_text
+from lexvl_anserini.queries.clauses import Impacts, Query
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder, Tower
@@ -31,29 +50,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Topics encoded at once: enough to sort by length, few enough for flat memory.
-PIECE = 1024
+PIECE = 1024  # topics encoded at once: enough to sort by length, few enough for flat memory
 
 
 def encode_queries(
     model: Encoder, topics: Iterable[Topic], manifest: Manifest, batch_size: int = 32
 ) -> Iterator[Query]:
-    """Topics -> queries for an engine of the model's kind, in order, with flat memory.
-
-    Lexical queries are quantised by the manifest's quantiser, bounded by the largest impact in the manifest's counts.
-    """
+    """Topics -> queries for an engine of the model's kind, in order, in flat memory, quantised as the manifest says."""
     from lexvl_anserini.ground.quantise import Quantiser
 
     quantiser = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else Quantiser()
-    return quantised_queries(model, topics, quantiser, manifest.counts.max_impact, batch_size)
+    return quantise_queries(model, topics, quantiser, manifest.counts.max_impact, batch_size)
 
 
-def quantised_queries(
+def quantise_queries(
     model: Encoder, topics: Iterable[Topic], quantiser: Quantiser, max_impact: int | None, batch_size: int = 32
 ) -> Iterator[Query]:
     """As `encode_queries`, with a given quantiser; topics for BM25 stay as they are."""
-    stream = iter(topics)
-    while piece := list(islice(stream, PIECE)):
+    for piece in make_batches(topics, PIECE):
         inputs = [model.query.read_topic(topic) for topic in piece]
         for topic, item in zip(piece, inputs, strict=True):
             check_text(f"topic {topic.query_id!r}", item)
@@ -61,10 +75,10 @@ def quantised_queries(
             yield from piece
         else:
             query_ids = [topic.query_id for topic in piece]
-            yield from queries_of(model.query, query_ids, inputs, quantiser, max_impact, batch_size)
+            yield from make_queries(model.query, query_ids, inputs, quantiser, max_impact, batch_size)
 
 
-def queries_of(
+def make_queries(
     tower: Tower,
     query_ids: Sequence[str],
     inputs: Sequence[Any],
@@ -76,12 +90,12 @@ def queries_of(
     if tower.kind == "dense":
         yield from map(DenseQuery, query_ids, as_dense(tower).vectors(inputs, batch_size))
     elif isinstance(tower, FieldsTower):
-        yield from map(ImpactQuery, query_ids, field_vectors(tower, inputs, max_impact, batch_size))
+        yield from map(ImpactQuery, query_ids, encode_fields(tower, inputs, max_impact, batch_size))
     else:
-        yield from map(ImpactQuery, query_ids, lexical_vectors(tower, inputs, quantiser, max_impact, batch_size))
+        yield from map(ImpactQuery, query_ids, encode_lexical(tower, inputs, quantiser, max_impact, batch_size))
 
 
-def lexical_vectors(
+def encode_lexical(
     tower: Tower, inputs: Sequence[Any], quantiser: Quantiser, max_impact: int | None, batch_size: int
 ) -> Sequence[Mapping[str, int]]:
     """Term -> weight of each input of a lexical tower."""
@@ -91,7 +105,7 @@ def lexical_vectors(
     return quantiser.queries(weights, max_impact).in_vocabulary(side.vocabulary)
 
 
-def field_vectors(
+def encode_fields(
     tower: FieldsTower, inputs: Sequence[Mapping[str, Any]], max_impact: int | None, batch_size: int
 ) -> list[dict[str, int]]:
     """`field:term` -> weight of each input: the weights of all fields, each times that of its field."""
@@ -105,17 +119,14 @@ def field_vectors(
             assert field.analyse is not None
             own: Sequence[Mapping[str, int]] = [Counter(field.analyse(text)) for text in items]
         else:
-            own = lexical_vectors(field.tower, items, field.quantiser, max_impact, batch_size)
+            own = encode_lexical(field.tower, items, field.quantiser, max_impact, batch_size)
         for number, vector in zip(there, own, strict=True):
-            vectors[number].update({in_field(field.name, term): field.weight * w for term, w in vector.items()})
-    return [halved(vector, max_impact or 1) for vector in vectors]
+            vectors[number].update({mark_field(field.name, term): field.weight * w for term, w in vector.items()})
+    return [halve_weights(vector, max_impact or 1) for vector in vectors]
 
 
-def halved(vector: dict[str, int], max_impact: int) -> dict[str, int]:
-    """The weights divided by the least power of two with which no score can reach 2^24; rounded, without zeros.
-
-    All fields are divided alike, so that their balance stays.
-    """
+def halve_weights(vector: dict[str, int], max_impact: int) -> dict[str, int]:
+    """The weights of all fields, divided by the least power of two with which no score can reach 2^24, rounded."""
     within, divisor = vector, 1
     while sum(within.values()) * max_impact >= SCORE_LIMIT:
         divisor *= 2
@@ -134,17 +145,15 @@ def encode_topics(
 ) -> dict[str, Any]:
     """Writes encoded topics with their texts to one file, and beside it a manifest with their encoder and origin.
 
-    Stock Pyserini finds the vector of a text by the text.
-
-    Only the query side of the quantiser is used. A name in .gz or .zst is compressed. With the manifest of an index,
-    whose encoder the model is, the queries are those of a search of this index.
+    Stock Pyserini finds the vector of a text by the text. Only the query side of the quantiser is used. With the
+    manifest of an index, whose encoder the model is, the queries are those of a search of this index.
     """
     expect_lexical(f"encoder {model.name!r}", model.kind, "only lexical queries are written as terms")
     if index is None:
         quantiser, vocabulary = model.fitted(quantiser), model.vocabulary
         encoder = model.identity()
-        terms: Mapping[str, Any] = {"size": len(vocabulary), "digest": vocabulary.digest}
-        encode = partial(quantised_queries, quantiser=quantiser, max_impact=None)
+        terms = vocabulary.to_json()
+        encode = partial(quantise_queries, quantiser=quantiser, max_impact=None)
     else:
         encoder, terms = EncoderRef({**index.encoder, "options": dict(model.options)}), index.vocabulary
         encode = partial(encode_queries, manifest=index)
@@ -160,22 +169,22 @@ def encode_topics(
     }
     count = ensure(
         output,
-        lambda: finished_queries(output, request, overwrite),
+        lambda: find_finished_queries(output, request, overwrite),
         lambda: _write_topics(topics, partial(encode, model, batch_size=batch_size), output, request),
     )
     return {"output": str(output), "encoder": model.name, "topics": count}
 
 
-def finished_queries(output: Path, request: Mapping[str, Any], overwrite: bool) -> int | None:
+def find_finished_queries(output: Path, request: Mapping[str, Any], overwrite: bool) -> int | None:
     """The number of encoded topics in a file that is finished as wanted; None if it is to be written."""
     if not output.exists() or overwrite:
         return None
-    beside = manifest_path(output)
-    with same_file(output):
+    beside = name_manifest(output)
+    with is_same_file(output):
         if not beside.exists():
             raise ArtefactError(f"{output}: exists without {beside.name}; --overwrite replaces it")
         content = read_json(beside, "manifest of the queries")
-    expected, stored = queries_request(request), queries_request(content)
+    expected, stored = describe_request(request), describe_request(content)
     if stored["topics"] and "topics_sha256" not in stored:
         del expected["topics_sha256"]  # an older file of a dataset's topics, which the entry `topics` names
     if "contents" not in stored:
@@ -186,7 +195,7 @@ def finished_queries(output: Path, request: Mapping[str, Any], overwrite: bool) 
     return Counts(content.get("counts", {})).topics
 
 
-def queries_request(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def describe_request(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """What decides the bytes of encoded topics, from their manifest; the folders of checkpoint and dataset do not.
 
     Nor does the dataset's rule, which is about their lists: until 0.2.0 all folders `beir:PATH` had BEIR's.
@@ -199,17 +208,13 @@ def queries_request(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_topics(
-    topics: TopicSource,
-    encode: Callable[[Iterable[Topic]], Iterable[Query]],
-    output: Path,
-    request: Mapping[str, Any],
+    topics: TopicSource, encode: Callable[[Iterable[Topic]], Iterable[Query]], output: Path, request: Mapping[str, Any]
 ) -> int:
-    """Encodes and writes the topics and their manifest; returns their number."""
     stream, again = tee(cast(Iterator[Topic], topics.stream()))
     queries = encode(stream)
     texts = (topic.text or "" for topic in again)
     with atomic_write(output) as out:
-        count = query_lines(cast(Iterable[ImpactQuery], queries), texts, out, output.suffix)
+        count = format_queries(cast(Iterable[ImpactQuery], queries), texts, out, output.suffix)
         write_beside(output, out, {**request, "counts": {"topics": count}})
     return count
 
@@ -217,14 +222,189 @@ def _write_topics(
 def write_queries(queries: Iterable[ImpactQuery], output: Path, texts: Iterable[str] | None = None) -> int:
     """Writes queries as JSON lines `{"id","contents","vector"}`, gzip if the name ends in .gz; returns their number."""
     with atomic_write(output) as out:
-        return query_lines(queries, repeat("") if texts is None else texts, out, output.suffix)
+        return format_queries(queries, repeat("") if texts is None else texts, out, output.suffix)
 
 
-def query_lines(queries: Iterable[ImpactQuery], texts: Iterable[str], out: BinaryIO, suffix: str) -> int:
+def format_queries(queries: Iterable[ImpactQuery], texts: Iterable[str], out: BinaryIO, suffix: str) -> int:
     """The lines of `write_queries` into an open file whose name has that suffix; returns their number."""
     count = 0
-    with packed(out, suffix) as lines:
+    with open_gzip(out, suffix) as lines:
         for query, text in zip(queries, texts, strict=not isinstance(texts, repeat)):
             lines.write(orjson.dumps({"id": query.query_id, "contents": text, "vector": {**query.vector}}) + b"\n")
             count += 1
     return count
+
+
+NO_WEIGHTS = np.zeros(0, np.int64)
+
+
+class QueryBatch:
+    """Queries that an engine answers together; the terms of query q are numbers ends[q] to ends[q + 1].
+
+    Weights are int64 [ends[Q]], and Python's own integers in the vectors.
+    """
+
+    def __init__(self, queries: Sequence[ImpactQuery]):
+        self.query_ids, self.vectors = list[str](), list[Mapping[str, int]]()
+        for query_id, vector in queries:
+            plain = isinstance(vector, TermWeights) or set(map(type, vector.values())) <= {int}
+            self.query_ids.append(query_id)
+            self.vectors.append(vector if plain else _convert_weights(query_id, vector))
+        self.ends = np.fromiter(accumulate(map(len, self.vectors), initial=0), np.int64, len(self.vectors) + 1)
+        try:
+            self.weights = together([*map(_read_weights, self.vectors)], NO_WEIGHTS)
+            inside = not len(self.weights) or 1 <= self.weights.min() <= self.weights.max() < SCORE_LIMIT
+        except OverflowError:
+            inside = False
+        if not inside:
+            for query_id, vector in zip(self.query_ids, self.vectors, strict=True):
+                _convert_weights(query_id, vector)
+
+    @classmethod
+    def build(cls, queries: QueryBatch | Sequence[ImpactQuery]) -> QueryBatch:
+        """The queries as a batch, which they may be already."""
+        return queries if isinstance(queries, QueryBatch) else cls(queries)
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def bounds(self, max_impacts: Callable[[Sequence[str]], Sequence[int]]) -> np.ndarray:
+        """An upper bound of each query's scores, float64 [Q], exact below 2^53, by the greatest impact of each term."""
+        pairs = ((vector.values(), max_impacts(list(vector))) for vector in self.vectors)
+        return np.array([sum(map(mul, *pair)) for pair in pairs], np.float64)
+
+    def largest_sum(self) -> int:
+        """The largest sum of a query's weights."""
+        if len(self) == 1:
+            return int(self.weights.sum())
+        starts = self.ends[:-1]
+        # An empty query counts with the first weight of the next, and not at all behind the last.
+        starts = starts[starts < len(self.weights)]
+        return int(np.add.reduceat(self.weights, starts).max()) if len(starts) else 0
+
+
+def together(arrays: Sequence[np.ndarray], none: np.ndarray) -> np.ndarray:
+    """Arrays after each other, of the type of `none`, which is that of no arrays; a single one is not copied."""
+    return np.asarray(arrays[0], none.dtype) if len(arrays) == 1 else np.concatenate([none, *arrays])
+
+
+def _read_weights(vector: Mapping[str, int]) -> np.ndarray:
+    return vector.weights if isinstance(vector, TermWeights) else np.fromiter(vector.values(), np.int64, len(vector))
+
+
+def _convert_weights(query_id: str, vector: Mapping[str, int]) -> Mapping[str, int]:
+    try:
+        return Impacts(vector).vector
+    except UsageError as error:
+        raise UsageError(f"topic {query_id!r}: {error}") from error
+
+
+# The largest weight of an expanded query: 8 bits, whatever the query bits of the index are; 8 is their default.
+LARGEST = 255
+
+VectorOf = Callable[[str], Mapping[str, int]]
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """How a query is expanded: by the best documents, of whose mean so many terms are kept.
+
+    Alpha is the share of the query, beta that of the mean, each of length 1.
+    """
+
+    documents: int = 10
+    terms: int = 20
+    alpha: float = 1.0
+    beta: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_count("documents of feedback", self.documents)
+        check_count("terms of feedback", self.terms)
+        if not (0 <= self.alpha < inf and 0 <= self.beta < inf and self.alpha + self.beta > 0):
+            raise UsageError(f"feedback with alpha {self.alpha} and beta {self.beta}: expected >= 0, one of them above")
+
+
+MOST_RM3_DOCUMENTS = 50  # Anserini's RM3 reads no further document of the first list
+
+
+@dataclass(frozen=True)
+class RM3:
+    """How BM25 expands a query, with Anserini's defaults.
+
+        q' = weight q/|q|_1 + (1 - weight) r/|r|_1,   r(t) = sum over documents d of score(d) tf(t, d)/|d|_1
+
+    d has its `terms` most frequent terms of 2 to 20 characters, each in at most a tenth of all documents (of English
+    letters and digits, if the analyser is English), and r its `terms` largest.
+    """
+
+    documents: int = 10
+    terms: int = 10
+    weight: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_count("documents of RM3", self.documents, most=MOST_RM3_DOCUMENTS)
+        check_count("terms of RM3", self.terms)
+        if not 0 <= self.weight <= 1:
+            raise UsageError(f"RM3 with weight {self.weight}: expected a share of the query from 0 to 1")
+
+
+def rocchio(query: Mapping[str, int], documents: Sequence[Mapping[str, int]], feedback: Feedback) -> dict[str, float]:
+    """The expanded query, term -> weight > 0; without documents the scaled query alone."""
+    documents = [vector for vector in documents if vector]
+    moved: dict[str, float] = defaultdict(float)
+    for term, weight in unit(query).items():
+        moved[term] += feedback.alpha * weight
+    mean: dict[str, float] = defaultdict(float)
+    for vector in documents:
+        for term, weight in unit(vector).items():
+            mean[term] += weight / len(documents)
+    for term in sorted(mean, key=lambda term: (-mean[term], term))[: feedback.terms]:
+        moved[term] += feedback.beta * mean[term]
+    return {term: weight for term, weight in moved.items() if weight > 0}
+
+
+def unit(vector: Mapping[str, int]) -> dict[str, float]:
+    """The vector scaled to length 1."""
+    length = sqrt(sum(weight * weight for weight in vector.values()))
+    return {term: weight / length for term, weight in vector.items()}
+
+
+def integers(weights: Mapping[str, float], bound: Callable[[Mapping[str, float]], float]) -> dict[str, int]:
+    """Weights as integers, the largest 255, or half of that until no score can reach 2^24."""
+    largest = LARGEST
+    while True:
+        scale = largest / max(weights.values(), default=1.0)
+        vector = {term: round(weight * scale) for term, weight in weights.items()}
+        vector = {term: weight for term, weight in vector.items() if weight}
+        if largest == 1 or bound(vector) < SCORE_LIMIT:
+            return vector
+        largest //= 2
+
+
+class ShardVectors:
+    """The vectors of all documents of shards, or of parts: a function from id to vector; 8 bytes a posting."""
+
+    def __init__(self, shards: Path, index: Manifest):
+        from lexvl_anserini.shards.manifests import combine_manifests, list_part_folders
+        from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
+
+        folders = list_part_folders(shards)
+        manifests = [read_manifest(folder) for folder in folders]
+        if combine_manifests(manifests, folders) != index:
+            raise ArtefactError(f"{shards}: not the shards that the index was built from; feedback needs their vectors")
+        self.vocabulary = read_vocabulary(folders[0], manifests[0])
+        self.dims, self.impacts, self.spans = array("i"), array("i"), {}
+        for folder, manifest in zip(folders, manifests, strict=True):
+            for document in read_impacts(folder, manifest, self.vocabulary):
+                start = len(self.dims)
+                self.dims.extend(self.vocabulary.dimension[term] for term in document.vector)
+                self.impacts.extend(document.vector.values())
+                self.spans[document.doc_id] = slice(start, len(self.dims))
+
+    def __call__(self, doc_id: str) -> dict[str, int]:
+        """The document's vector."""
+        if doc_id not in self.spans:
+            raise DataError(f"no document {doc_id!r} in the shards")
+        span = self.spans[doc_id]
+        terms = (self.vocabulary.terms[dim] for dim in self.dims[span])
+        return dict(zip(terms, self.impacts[span], strict=True))

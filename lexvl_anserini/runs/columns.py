@@ -42,12 +42,13 @@ SPREAD = np.uint64(0x9E3779B97F4A7C15)
 class Hits(NamedTuple):
     """The lines of whole topics; those of one topic are together, in the order of the file.
 
-    query_ids  of the topics, T of them
-    starts     [T + 1]: topic t has the lines from starts[t] to starts[t + 1]
-    doc_ids    n texts, an array of pyarrow
-    prints     uint64 [n]: `fingerprints` of the doc_ids within their topics
-    ranks      [n] of an integer type
-    scores     float64 [n]
+    Attributes:
+        query_ids: of the topics, T of them.
+        starts: [T + 1]: topic t has the lines from starts[t] to starts[t + 1].
+        doc_ids: n texts, an array of pyarrow.
+        prints: uint64 [n]: `fingerprints` of the doc_ids within their topics.
+        ranks: [n] of an integer type.
+        scores: float64 [n].
     """
 
     query_ids: list[str]
@@ -61,43 +62,33 @@ class Hits(NamedTuple):
         """The place of each line's topic in `query_ids`: [n]."""
         return np.repeat(np.arange(len(self.query_ids)), np.diff(self.starts))
 
-    def ids_of(self, lines: np.ndarray) -> list[str]:
+    def read_ids(self, lines: np.ndarray) -> list[str]:
         """The doc ids of some lines."""
-        ids: list[str] = _taken(self.doc_ids, lines).to_pylist()
+        ids: list[str] = _take_rows(self.doc_ids, lines).to_pylist()
         return ids
 
-    def without_last_topic(self) -> Hits:
-        """The hits of all topics but the last."""
-        lines = int(self.starts[-2])
-        return Hits(self.query_ids[:-1], self.starts[:-1], *(column[:lines] for column in self[2:]))
-
-    def of_queries(self) -> np.ndarray:
+    def select_queries(self) -> np.ndarray:
         """The lines whose doc_id is their query_id, in order."""
         topics = self.topics()
-        prints = fingerprints(text_array(self.query_ids), np.arange(len(self.query_ids)))
+        prints = fingerprints(build_text_array(self.query_ids), np.arange(len(self.query_ids)))
         lines = np.flatnonzero(self.prints == prints[topics])
-        same = [self.query_ids[t] == doc_id for t, doc_id in zip(topics[lines], self.ids_of(lines), strict=True)]
+        same = [self.query_ids[t] == doc_id for t, doc_id in zip(topics[lines], self.read_ids(lines), strict=True)]
         return lines[same]
 
 
 class Irregular(Exception):
-    """A file is not of the form that `regular_hits` reads, or has an error."""
+    """A file is not of the form that `parse_regular_hits` reads, or has an error."""
 
 
-def over_run(path: Path, use: Callable[[Iterable[Hits]], T]) -> T:
-    """What `use` makes of the hits of a run; it gets them a second time if a later line is irregular.
-
-    Args:
-        path: a run of six or three columns, plain, `.gz` or `.zst`, see `read_run`.
-        use: reads hits; each part has all lines of its topics.
-    """
+def map_run(path: Path, use: Callable[[Iterable[Hits]], T]) -> T:
+    """What `use` makes of the hits of a run (see `read_run`); it gets them twice if a later line is irregular."""
     try:
-        return use(regular_hits(path))
+        return use(parse_regular_hits(path))
     except Irregular:
-        return use([hits_of(read_run(path, unscored=True))])
+        return use([read_hits(read_run(path, unscored=True))])
 
 
-def hits_of(run: Iterable[ScoredDoc]) -> Hits:
+def read_hits(run: Iterable[ScoredDoc]) -> Hits:
     """Scored documents in any order as columns; topics in order of first appearance."""
     numbers: dict[str, int] = {}
     topics, doc_ids, ranks, scores = array("q"), list[str](), array("q"), array("d")
@@ -107,7 +98,7 @@ def hits_of(run: Iterable[ScoredDoc]) -> Hits:
         ranks.append(rank)
         scores.append(score)
     order = np.argsort(topics, kind="stable")
-    topic_of_line, texts = np.asarray(topics)[order], _taken(text_array(doc_ids), order)
+    topic_of_line, texts = np.asarray(topics)[order], _take_rows(build_text_array(doc_ids), order)
     return Hits(
         query_ids=list(numbers),
         starts=np.searchsorted(topic_of_line, np.arange(len(numbers) + 1)),
@@ -129,21 +120,21 @@ def fingerprints(texts: pyarrow.Array, topics: np.ndarray) -> np.ndarray:
     data = np.concatenate([np.frombuffer(letters or b"", np.uint8)[: ends[-1]], np.zeros(8, np.uint8)])
     words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))  # the eight bytes from each byte on
     masks = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)  # masks of the first n bytes
-    mixed = _mixed(topics.astype(np.uint64), lengths.astype(np.uint64))
+    mixed = _mix_bits(topics.astype(np.uint64), lengths.astype(np.uint64))
     for offset in range(0, int(lengths.max(initial=0)), 8):
         word = words[np.minimum(starts + offset, len(words) - 1)] & masks[np.clip(lengths - offset, 0, 8)]
-        mixed = np.where(lengths > offset, _mixed(mixed, word), mixed)
+        mixed = np.where(lengths > offset, _mix_bits(mixed, word), mixed)
     return mixed
 
 
-def _mixed(state: np.ndarray, word: np.ndarray) -> np.ndarray:
+def _mix_bits(state: np.ndarray, word: np.ndarray) -> np.ndarray:
     """A step of a hash: uint64 [n]; different words give different states."""
     state = (state * SPREAD) ^ word
     state = state * SPREAD
     return state ^ (state >> np.uint64(29))
 
 
-def text_array(texts: Sequence[str]) -> pyarrow.Array:
+def build_text_array(texts: Sequence[str]) -> pyarrow.Array:
     """Texts as an array of pyarrow."""
     import pyarrow
 
@@ -153,22 +144,21 @@ def text_array(texts: Sequence[str]) -> pyarrow.Array:
     return pyarrow.Array.from_buffers(pyarrow.large_string(), len(texts), buffers)
 
 
-def _taken(texts: pyarrow.Array, places: np.ndarray) -> pyarrow.Array:
-    """The texts at some places."""
+def _take_rows(texts: pyarrow.Array, places: np.ndarray) -> pyarrow.Array:
     import pyarrow
 
     places = np.ascontiguousarray(places, np.int64)
     return texts.take(pyarrow.Array.from_buffers(pyarrow.int64(), len(places), [None, pyarrow.py_buffer(places)]))
 
 
-def regular_hits(path: Path) -> Iterator[Hits]:
+def parse_regular_hits(path: Path) -> Iterator[Hits]:
     """The hits of a regular file, some topics at a time; raises Irregular for any other file and any error."""
     # Allocated and freed at once: from now on glibc keeps freed blocks of this size for the arrays below.
     np.empty(KEPT_BYTES, np.uint8)
     seen: set[str] = set()
     try:
         with open_packed(path) as source:
-            for hits in _whole_topics(source):
+            for hits in _iter_whole_topics(source):
                 if not seen.isdisjoint(hits.query_ids):
                     raise Irregular
                 seen.update(hits.query_ids)
@@ -177,7 +167,7 @@ def regular_hits(path: Path) -> Iterator[Hits]:
         raise Irregular from error
 
 
-def _whole_topics(source: BinaryIO) -> Iterator[Hits]:
+def _iter_whole_topics(source: BinaryIO) -> Iterator[Hits]:
     """Parses a file in pieces; the last topic of a piece waits for the next one, which may continue it."""
     pending, form = source.read(len(BOM)).removeprefix(BOM), None
     while piece := source.read(max(BLOCK_BYTES, len(pending))):
@@ -185,17 +175,18 @@ def _whole_topics(source: BinaryIO) -> Iterator[Hits]:
         whole = pending[: pending.rfind(b"\n") + 1]
         if not whole:
             continue
-        form = form or _form(whole)
+        form = form or _match_form(whole)
         hits = _parse(whole, *form)
         if len(hits.query_ids) > 1:
-            yield hits.without_last_topic()
-            last_lines = int(hits.starts[-1] - hits.starts[-2])
+            lines = int(hits.starts[-2])
+            yield Hits(hits.query_ids[:-1], hits.starts[:-1], *(column[:lines] for column in hits[2:]))
+            last_lines = int(hits.starts[-1]) - lines
             pending = pending[len(whole.rsplit(b"\n", last_lines + 1)[0]) + 1 :]
     if pending:
-        yield _parse(pending.removesuffix(b"\n") + b"\n", *(form or _form(pending)))
+        yield _parse(pending.removesuffix(b"\n") + b"\n", *(form or _match_form(pending)))
 
 
-def _form(lines: bytes) -> tuple[bytes, int]:
+def _match_form(lines: bytes) -> tuple[bytes, int]:
     """The delimiter of a file and the number of its columns, from its first line."""
     line = lines.partition(b"\n")[0]
     delimiter = b"\t" if b"\t" in line else b" "
@@ -203,7 +194,6 @@ def _form(lines: bytes) -> tuple[bytes, int]:
 
 
 def _parse(lines: bytes, delimiter: bytes, width: int) -> Hits:
-    """Whole lines as columns."""
     import pyarrow
     from pyarrow import compute, csv
 
@@ -265,5 +255,4 @@ def _check_hits(hits: Hits, scored: bool) -> None:
 
 def distinct(numbers: np.ndarray) -> bool:
     """Returns True if no number is there twice."""
-    ordered = np.sort(numbers)
-    return not (ordered[1:] == ordered[:-1]).any()
+    return len(np.unique(numbers)) == len(numbers)

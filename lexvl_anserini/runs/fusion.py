@@ -17,39 +17,37 @@ from typing import Any
 import numpy as np
 
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
-from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.installed import OURS, versions_of
-from lexvl_anserini.ground.manifest import EncodedCorpus, EncoderRef
+from lexvl_anserini.ground.files import compute_sha256
+from lexvl_anserini.ground.machine import OURS, list_versions
+from lexvl_anserini.ground.manifest import (
+    NAMED,
+    EncodedCorpus,
+    EncoderRef,
+    QuantiserEntry,
+    RunManifest,
+    read_run_manifest,
+)
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.ground.run_manifest import NAMED, RunManifest, read_run_manifest
 from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.runs.order import RankedList, ranked
-from lexvl_anserini.runs.trec import DEFAULT_HITS, in_rank_order, lists_of
+from lexvl_anserini.runs.order import RankedList, rank_hits
+from lexvl_anserini.runs.trec import DEFAULT_HITS, read_lists, sort_by_rank
 
 log = logging.getLogger(__name__)
 
-# The constant of the published RRF (Cormack et al., SIGIR 2009).
-RRF_K = 60
-
-# Weights, and scores of runs, are far below; their squares and sums must stay numbers.
-LARGEST = 1e30
+RRF_K = 60  # the constant of the published RRF (Cormack et al., SIGIR 2009)
+LARGEST = 1e30  # weights, and scores of runs, are far below; their squares and sums must stay numbers
 
 # What runs must agree in to be fused; the fused run has the same.
 SHARED = ("topics", "topics_sha256", "dataset", "split", "data_dir", "remove_query")
 
 
-def min_max(scores: np.ndarray) -> np.ndarray:
+def normalise_min_max(scores: np.ndarray) -> np.ndarray:
     """Scores [n] brought to 0..1 by the list's least and greatest; 1 where all are equal."""
     low, high = scores.min(), scores.max()
     return (scores - low) / (high - low) if high > low else scores * 0 + 1
 
 
-def as_given(scores: np.ndarray) -> np.ndarray:
-    """Scores as they are."""
-    return scores
-
-
-def mean_deviation(scores: np.ndarray) -> np.ndarray:
+def normalise_deviation(scores: np.ndarray) -> np.ndarray:
     """Scores [n] as standard deviations above the list's mean; 0 where all are equal."""
     distances = scores - fsum(scores) / len(scores)
     deviation = (fsum(distances**2) / len(scores)) ** 0.5
@@ -57,9 +55,9 @@ def mean_deviation(scores: np.ndarray) -> np.ndarray:
 
 
 NORMALISATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
-    "min-max": min_max,
-    "none": as_given,
-    "z-score": mean_deviation,
+    "min-max": normalise_min_max,
+    "none": lambda scores: scores,
+    "z-score": normalise_deviation,
 }
 
 
@@ -67,14 +65,11 @@ NORMALISATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 class Fusion:
     """How lists are fused.
 
-    method         rrf: sum of w / (k + rank); interpolation: sum of w x normalised score, 0 where a document is absent
-    weights        one a run; empty for equal ones (rrf: 1 each; interpolation: their mean)
-    k              of rrf
-    normalisation  of interpolation, a row of `NORMALISATIONS`
-
-    Raises:
-        UnknownName: no such method or normalisation.
-        UsageError: k or a weight is negative.
+    Attributes:
+        method: rrf: sum of w / (k + rank); interpolation: sum of w x normalised score, 0 where a document is absent.
+        weights: one a run; empty for equal ones (rrf: 1 each; interpolation: their mean).
+        k: of rrf.
+        normalisation: of interpolation, a row of `NORMALISATIONS`.
     """
 
     method: str = "rrf"
@@ -90,7 +85,7 @@ class Fusion:
         if not all(0 <= number < LARGEST for number in (self.k, *self.weights)):
             raise UsageError(f"k {self.k} and weights {list(self.weights)}: expected numbers from 0 to 1e30")
 
-    def of_runs(self, runs: int) -> tuple[float, ...]:
+    def open_runs(self, runs: int) -> tuple[float, ...]:
         """The weight of each run."""
         if not self.weights:
             return (1.0 if self.method == "rrf" else 1 / runs,) * runs
@@ -107,24 +102,24 @@ class Fusion:
 def fuse_lists(query_id: str, rankings: Sequence[Sequence[ScoredDoc]], fusion: Fusion, hits: int) -> RankedList:
     """One topic's lists as one; a run without a list for it contributes nothing."""
     summands: dict[str, list[float]] = defaultdict(list)
-    for ranking, weight in zip(rankings, fusion.of_runs(len(rankings)), strict=True):
+    for ranking, weight in zip(rankings, fusion.open_runs(len(rankings)), strict=True):
         if not ranking:
             continue
         listed = RankedList.of(ranking)
         if fusion.method == "rrf":
-            listed = in_rank_order(listed)
+            listed = sort_by_rank(listed)
             scores = 1 / (fusion.k + np.arange(1, len(listed) + 1))
         else:
             scores = NORMALISATIONS[fusion.normalisation](listed.scores)
         for doc_id, score in zip(listed.doc_ids, (weight * scores).tolist(), strict=True):
             summands[doc_id].append(score)
-    return ranked(query_id, ((doc_id, fsum(scores)) for doc_id, scores in summands.items()), hits)
+    return rank_hits(query_id, ((doc_id, fsum(scores)) for doc_id, scores in summands.items()), hits)
 
 
 def fuse_runs(runs: Sequence[Path], fusion: Fusion, hits: int = DEFAULT_HITS) -> Iterator[RankedList]:
     """The fused lists of all topics, in the order in which the runs first name them."""
     check_count("hits", hits)
-    fusion.of_runs(len(runs))
+    fusion.open_runs(len(runs))
     yield from fuse_rankings(read_rankings(runs), fusion, hits)
 
 
@@ -132,7 +127,7 @@ def read_rankings(runs: Sequence[Path]) -> list[dict[str, RankedList]]:
     """Per run the ranked list of each topic."""
     rankings: list[dict[str, RankedList]] = []
     for path in runs:
-        lists = lists_of(path)
+        lists = read_lists(path)
         for query_id, hits in lists.items():
             if len(too_large := hits.scores[~(np.abs(hits.scores) < LARGEST)]):
                 raise DataError(f"{path}: score {too_large[0]} of topic {query_id!r}, expected below 1e30")
@@ -150,13 +145,8 @@ def fuse_rankings(
         yield fuse_lists(query_id, [lists.get(query_id, ()) for lists in rankings], fusion, hits)
 
 
-def fused_manifest(runs: Sequence[Path], fusion: Fusion, hits: int) -> RunManifest:
-    """The manifest of a fused run: topics and judgements as in the runs, and the runs by name and digest.
-
-    Raises:
-        DataError: there is no such run.
-        UsageError: the runs answer different topics.
-    """
+def build_fused_manifest(runs: Sequence[Path], fusion: Fusion, hits: int) -> RunManifest:
+    """The manifest of a fused run: topics and judgements as in the runs, and the runs by name and digest."""
     if absent := next((path for path in runs if not path.is_file()), None):
         raise DataError(f"{absent}: no such run; write one with python -m lexvl_anserini.search")
     known: Mapping[Path, RunManifest] = {path: manifest for path in runs if (manifest := read_run_manifest(path))}
@@ -171,15 +161,14 @@ def fused_manifest(runs: Sequence[Path], fusion: Fusion, hits: int) -> RunManife
         shared[name] = next(iter(values), None)
     if not known:
         shared = {**dict.fromkeys(SHARED, ""), "data_dir": None, "remove_query": False}
-    # The digest separates two runs of one name.
-    named = [f"{path.name}@{file_sha256(path)[:NAMED]}" for path in runs]
+    named = [f"{path.name}@{compute_sha256(path)[:NAMED]}" for path in runs]
     first = next(iter(known.values()), None)
     return RunManifest(
         **shared,
         corpus=first.corpus if first else EncodedCorpus(),
         encoder=EncoderRef(name="fusion", options={**fusion.to_json(), "runs": named}),
-        quantiser={},
+        quantiser=QuantiserEntry(),
         index="",
         hits=hits,
-        versions=versions_of([OURS]),
+        versions=list_versions([OURS]),
     )

@@ -3,30 +3,30 @@
 The order is score descending, then doc_id ascending by code points. Integer scores tie often, so every list of this
 package breaks ties in this way, and a cut at k hits is well defined. Lucene and Java follow the same rule by sorting on
 the field `id`.
+
+Documents are scored by their passages: the best one (MaxP), or the sum of the best (SumP; Dai and Callan 2019).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from lexvl_anserini.data.dataset import get_document_id
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.progress import make_batches
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.ground.typed import check_type
+from lexvl_anserini.ground.typed import MOST, check_type
 
 if TYPE_CHECKING:
     import numpy as np
     from pandas import DataFrame
 
 Item = TypeVar("Item")
-
-# What `as_frame` reads.
-LISTS = "a list of scored documents, or several"
-
-# NamedTuple's own constructor without its Python frame.
-_scored = partial(tuple.__new__, ScoredDoc)
+LISTS = "a list of scored documents, or several"  # what `as_frame` reads
+_scored = partial(tuple.__new__, ScoredDoc)  # NamedTuple's own constructor without its Python frame
 
 
 class RankedList(Sequence[ScoredDoc]):
@@ -35,13 +35,8 @@ class RankedList(Sequence[ScoredDoc]):
     It equals a list of the same scored documents, a slice of it is a ranked list, and `list(hits)` is a list. It holds
     no file and no mapping, so it outlives the engine that made it.
 
-    Args:
-        query_id: the topic's.
-        doc_ids: texts; or bytes, UTF-8 with a line feed after each id, which are decoded when an id is read.
-        scores: float64 [n].
-        ranks: int [n]; default 1 to n.
-
-    query_id, scores, ranks  as given
+    Ids may be bytes, UTF-8 with a line feed after each, which are decoded when an id is read. Ranks are 1 to n by
+    default.
     """
 
     __slots__ = ("_doc_ids", "query_id", "ranks", "scores")
@@ -54,11 +49,7 @@ class RankedList(Sequence[ScoredDoc]):
 
     @classmethod
     def of(cls, documents: Iterable[ScoredDoc]) -> RankedList:
-        """The columns of one query's documents, in the given order, with their ranks.
-
-        Raises:
-            UsageError: documents of several queries.
-        """
+        """The columns of one query's documents, in the given order, with their ranks."""
         if isinstance(documents, cls):
             return documents
         import numpy as np
@@ -129,22 +120,15 @@ class RankedList(Sequence[ScoredDoc]):
         return RankedList, (self.query_id, self._doc_ids, self.scores, self.ranks)
 
 
-def ranked(query_id: str, scored: Iterable[tuple[str, float]], hits: int | None = None) -> RankedList:
-    """The ranked list of (doc_id, score) pairs, cut at `hits`; ranks count from 1.
-
-    >>> ranked("q", [("b", 2.0), ("c", 3.0), ("a", 2.0)]).doc_ids
-    ['c', 'a', 'b']
-    """
+def rank_hits(query_id: str, scored: Iterable[tuple[str, float]], hits: int | None = None) -> RankedList:
+    """The ranked list of (doc_id, score) pairs, cut at `hits`; ranks count from 1."""
     return in_order(query_id, sorted(scored, key=lambda pair: (-pair[1], pair[0]))[:hits])
 
 
-def merged(lists: Sequence[RankedList], hits: int) -> RankedList:
+def merge_lists(lists: Sequence[RankedList], hits: int) -> RankedList:
     """The best `hits` of several ranked lists of one query, each at least as long or complete.
 
     Impact scores need no statistics of a collection, so this is the list of one index of all documents.
-
-    >>> merged([ranked("q", [("a", 2.0), ("c", 1.0)]), ranked("q", [("b", 1.0)])], 2).doc_ids
-    ['a', 'b']
     """
     import numpy as np
 
@@ -155,7 +139,7 @@ def merged(lists: Sequence[RankedList], hits: int) -> RankedList:
     if len(best) == 1:
         return best[0] if len(best[0]) <= hits else best[0][:hits]
     pairs = (listed.down_to(least).pairs() for listed in best)
-    return ranked(lists[0].query_id, chain.from_iterable(pairs), hits)
+    return rank_hits(lists[0].query_id, chain.from_iterable(pairs), hits)
 
 
 def in_order(query_id: str, scored: Sequence[tuple[str, float]]) -> RankedList:
@@ -165,13 +149,7 @@ def in_order(query_id: str, scored: Sequence[tuple[str, float]]) -> RankedList:
     return RankedList(query_id, [doc_id for doc_id, _ in scored], np.array([score for _, score in scored], np.float64))
 
 
-def in_date_order(items: Sequence[Item], date_of: Callable[[Item], str], newest_first: bool) -> list[Item]:
-    """Items by their dates, YYYY-MM-DD, those of one date as before; those without a date (empty) are last."""
-    dated = [item for item in items if date_of(item)]
-    return [*sorted(dated, key=date_of, reverse=newest_first), *(item for item in items if not date_of(item))]
-
-
-def top_positions(scores: np.ndarray, hits: int) -> np.ndarray:
+def select_top_positions(scores: np.ndarray, hits: int) -> np.ndarray:
     """Positions of the `hits` largest positive scores, in order, where documents ascend by their ids."""
     import numpy as np
 
@@ -183,14 +161,7 @@ def top_positions(scores: np.ndarray, hits: int) -> np.ndarray:
 
 
 def as_frame(rankings: Iterable[ScoredDoc] | Iterable[Iterable[ScoredDoc]]) -> DataFrame:
-    """A list, or several, with the columns query_id, doc_id, rank (from 1) and score; one line per document.
-
-    Raises:
-        UsageError: something else than scored documents.
-
-    >>> as_frame([[ScoredDoc("q", "d1", 1, 3.0)], []]).values.tolist()
-    [['q', 'd1', 1, 3.0]]
-    """
+    """A list, or several, with the columns query_id, doc_id, rank (from 1) and score; one line per document."""
     from pandas import DataFrame
 
     check_type("rankings", rankings, Iterable, LISTS)
@@ -201,3 +172,83 @@ def as_frame(rankings: Iterable[ScoredDoc] | Iterable[Iterable[ScoredDoc]]) -> D
     for row in rows:
         check_type("a document of rankings", row, tuple, "a ScoredDoc")
     return DataFrame(rows, columns=list(ScoredDoc._fields))
+
+
+PIECE = 256  # queries whose documents are searched together
+HELD = 1 << 20  # the passages that they hold at most
+FIRST = 2  # passages of the first search for each hit
+DEEPER = 4  # how many times as many the next search has
+LOOKED_AT = 1000  # passages of the first search for those of some documents
+
+# Ranked lists of passages, of some queries at a depth.
+SearchPassages = Callable[[Sequence[Any], int], Iterable[RankedList]]
+
+
+def read_best(passages: str | None) -> int:
+    """How many passages make a document's score: of `max` 1, of `sum:N` N, of `sum` all; 0 for None."""
+    if passages is None:
+        return 0
+    kind, colon, number = str(passages).partition(":")
+    if kind == "sum" and colon and number.isascii() and number.isdigit() and 1 <= int(number[:11]) <= MOST:
+        return int(number)
+    if colon or kind not in ("max", "sum"):
+        raise UsageError(f"passages {passages!r}: expected max, sum (of all passages), or sum:N (of the best N)")
+    return 1 if kind == "max" else MOST
+
+
+def group_by_documents(search: SearchPassages, queries: Iterable[Any], hits: int, best: int) -> Iterator[RankedList]:
+    """The `hits` best documents of each query, by the sum of their `best` best passages; exact over any search.
+
+    Passages are searched deeper until no deeper one can change the list; a list shorter than its depth has all of them.
+    """
+    for piece in make_batches(queries, PIECE):
+        lists: list[Any] = [None] * len(piece)
+        waiting, depth = list(range(len(piece))), min(FIRST * hits, MOST)
+        while waiting:
+            deeper, step = [], max(1, HELD // depth)
+            for places in make_batches(waiting, step):
+                for place, passages in zip(places, search([piece[p] for p in places], depth), strict=True):
+                    documents = settled(passages, hits, best, complete=len(passages) < depth or depth == MOST)
+                    if documents is None:
+                        deeper.append(place)
+                    else:
+                        lists[place] = documents
+            waiting, depth = deeper, min(DEEPER * depth, MOST)
+        yield from lists
+
+
+def score_by_passages(search: SearchPassages, query: Any, doc_ids: Collection[str], best: int) -> dict[str, list[str]]:
+    """The ids of the at most `best` best passages of each document for a query, best first."""
+    depth = LOOKED_AT
+    while True:
+        [passages] = search([query], depth)
+        taken: dict[str, list[str]] = {doc_id: [] for doc_id in doc_ids}
+        for passage_id in passages.doc_ids:
+            of_document = taken.get(get_document_id(passage_id))
+            if of_document is not None and len(of_document) < best:
+                of_document.append(passage_id)
+        if len(passages) < depth or depth == MOST or all(len(part) == best for part in taken.values()):
+            return taken
+        depth = min(DEEPER * depth, MOST)
+
+
+def settled(passages: RankedList, hits: int, best: int, complete: bool) -> RankedList | None:
+    """The documents of a ranked list of passages, `complete` or not; None where passages below could change them."""
+    sums: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    for passage_id, score in passages.pairs():
+        document = get_document_id(passage_id)
+        count = counts.get(document, 0)
+        if count < best:
+            sums[document] = sums.get(document, 0) + score
+            counts[document] = count + 1
+    documents = rank_hits(passages.query_id, sums.items(), hits)
+    if complete:
+        return documents
+    # A passage below adds this at most, and a document of which none is there yet so many of them.
+    most, least = max(passages.scores[-1], 0), documents.scores[-1]
+    listed = set(documents.doc_ids)
+    if len(listed) < hits or best * most >= least or any(counts[doc_id] < best for doc_id in listed):
+        return None
+    others = ((sums[name] + (best - count) * most, name) for name, count in counts.items() if count < best)
+    return None if any(bound >= least for bound, name in others if name not in listed) else documents

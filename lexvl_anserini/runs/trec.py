@@ -13,10 +13,9 @@ from typing import Any
 from lexvl_anserini.data.lines import BOM, open_packed
 from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.files import atomic_write, file_sha256, packed, same_file
-from lexvl_anserini.ground.manifest import Counts
+from lexvl_anserini.ground.files import atomic_write, compute_sha256, is_same_file, open_gzip
+from lexvl_anserini.ground.manifest import Counts, RunManifest, name_manifest, read_run_manifest, write_beside
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest, write_beside
 from lexvl_anserini.runs.order import RankedList
 
 log = logging.getLogger(__name__)
@@ -30,8 +29,7 @@ HINTS = {
     4: "; judgements have four: are --run and --qrels swapped?",
 }
 
-# The largest rank in a line of a run.
-LARGEST_RANK = 2**31 - 1
+LARGEST_RANK = 2**31 - 1  # the largest rank in a line of a run
 
 # Between two equal scores a strict run keeps at least the spacing of float32 at this magnitude, so that scores
 # around zero do not end in denormal numbers.
@@ -42,25 +40,23 @@ def is_finished(output: Path, planned: RunManifest, overwrite: bool) -> bool:
     """True if the run is there and the same request made it; False if it may be written.
 
     A run of an older version, which does not say what its index held, is made again.
-
-    Raises:
-        ArtefactError: a run of another or of an unknown request is there, and `overwrite` is false.
-        UsageError: the output is a folder.
     """
     if output.is_dir():
         raise UsageError(f"{output}: a folder; --output names the run's file, for example {output / 'run.trec'}")
     if not output.exists() or overwrite:
         return False
-    with same_file(output):
+    with is_same_file(output):
         manifest = read_run_manifest(output)
     if manifest is None:
-        raise ArtefactError(f"{output}: exists without {manifest_path(output).name}; --overwrite replaces it")
+        raise ArtefactError(f"{output}: exists without {name_manifest(output).name}; --overwrite replaces it")
     request, earlier = planned.request(), manifest.request()
+    older = ""
     if planned.topics_sha256 and not manifest.topics_sha256:
-        log.info("%s: an older version wrote it, without a digest of its topics", output)
-        del request["topics_sha256"], earlier["topics_sha256"]
+        older = "without a digest of its topics"
     elif planned.topics_sha256.startswith(f"{manifest.topics_sha256}+"):
-        log.info("%s: an older version wrote it, whose digest does not cover the pictures of its topics", output)
+        older = "whose digest does not cover the pictures of its topics"
+    if older:
+        log.info("%s: an older version wrote it, %s", output, older)
         del request["topics_sha256"], earlier["topics_sha256"]
     if unknown := manifest.index != planned.index and manifest.index == planned.index_name:
         del request["index"], earlier["index"]
@@ -84,47 +80,43 @@ def ensure_run(output: Path, planned: RunManifest, overwrite: bool, write: Calla
 def read_run(path: Path, unscored: bool = False) -> Iterator[ScoredDoc]:
     """Reads a TREC run (query-id Q0 doc-id rank score tag), plain, `.gz` or `.zst`, in the order of the file.
 
-    Args:
-        unscored: an MS MARCO run (query-id, doc-id, rank) is read too. Each document's score is 1 / rank, as in the
-            conversion that MS MARCO's tools make; no two documents of a topic have the same.
+    With `unscored`, an MS MARCO run (query-id, doc-id, rank) is read too, with the scores 1 / rank, as MS MARCO's own
+    tools convert it; no two documents of a topic have the same rank.
     """
-    if unscored and len(next((line for line in _lines(path) if line.strip()), b"").split()) == 3:
-        return _checked(path, _parse_unscored, distinct_ranks=True)
-    return _checked(path, _parse)
+    if unscored and len(next((line for line in _read_lines(path) if line.strip()), b"").split()) == 3:
+        return _check_fields(path, _parse_unscored, distinct_ranks=True)
+    return _check_fields(path, _parse)
 
 
-def _checked(path: Path, parse: Callable[[bytes, str], ScoredDoc], distinct_ranks: bool = False) -> Iterator[ScoredDoc]:
-    """The lines of a run, each document once for a topic."""
+def _check_fields(
+    path: Path, parse: Callable[[bytes, str], ScoredDoc], distinct_ranks: bool = False
+) -> Iterator[ScoredDoc]:
     seen: dict[str, set[str | int]] = {}
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(_read_lines(path), start=1):
         if line.strip():
-            scored = parse(line, f"{path} line {number}")
+            where = f"{path} line {number}"
+            scored = parse(line, where)
+            again = f"a second time for topic {scored.query_id!r}"
             documents = seen.setdefault(scored.query_id, set())
             if scored.doc_id in documents:
-                raise DataError(
-                    f"{path} line {number}: document {scored.doc_id!r} a second time for topic {scored.query_id!r}, "
-                    "expected once; keep its best line"
-                )
+                raise DataError(f"{where}: document {scored.doc_id!r} {again}, expected once; keep its best line")
             documents.add(scored.doc_id)
             if distinct_ranks:
                 if scored.rank in documents:
-                    raise DataError(
-                        f"{path} line {number}: rank {scored.rank} a second time for topic {scored.query_id!r}; "
-                        "without scores, ranks must be distinct"
-                    )
+                    raise DataError(f"{where}: rank {scored.rank} {again}; without scores, ranks must be distinct")
                 documents.add(scored.rank)
             yield scored
 
 
-def lists_of(path: Path) -> dict[str, RankedList]:
+def read_lists(path: Path) -> dict[str, RankedList]:
     """Per topic the documents of a run, in rank order."""
     lists: dict[str, list[ScoredDoc]] = {}
     for document in read_run(path):
         lists.setdefault(document.query_id, []).append(document)
-    return {query_id: in_rank_order(documents) for query_id, documents in lists.items()}
+    return {query_id: sort_by_rank(documents) for query_id, documents in lists.items()}
 
 
-def in_rank_order(documents: Iterable[ScoredDoc]) -> RankedList:
+def sort_by_rank(documents: Iterable[ScoredDoc]) -> RankedList:
     """One topic's list in the order of its system, ranks again from 1.
 
     That is the order of the ranks if they are distinct and no score rises with them; otherwise (ranks are all 0, or
@@ -142,11 +134,7 @@ def in_rank_order(documents: Iterable[ScoredDoc]) -> RankedList:
 
 
 def strict_scores(scores: Sequence[float]) -> list[float]:
-    """Scores in rank order, lowered by the least amount that makes them fall strictly, also as float32.
-
-    >>> strict_scores([3.0, 3.0, 2.0])
-    [3.0, 2.9999998, 2.0]
-    """
+    """Scores in rank order, lowered by the least amount that makes them fall strictly, also as float32."""
     import numpy as np
 
     strict: list[float] = []
@@ -171,39 +159,30 @@ def write_run(
 
     The score is the exact integer, or the shortest decimal that reads as the same float; with
     `manifest.strict_scores` see `strict_scores`. Format `msmarco` is query-id, doc-id, rank. A name in `.gz` or
-    `.zst` is compressed.
-
-    Args:
-        measured: fields of the manifest, taken when all lists are written.
-
-    Returns:
-        The manifest as written, with the counts and the digest of the run.
-
-    Raises:
-        ArtefactError: an id or the tag has white space, a score is not finite, or the file cannot be written.
-        UsageError: an unknown output format.
+    `.zst` is compressed. `measured` gives fields of the manifest when all lists are written; the manifest is returned
+    with the counts and the digest of the run.
     """
     if manifest.output_format not in OUTPUT_FORMATS:
         raise UsageError(f"unknown output format {manifest.output_format!r}; known: {', '.join(OUTPUT_FORMATS)}")
     topics = without = lines = 0
     with atomic_write(path) as out:
-        with packed(out, path.suffix) as text:
+        with open_gzip(out, path.suffix) as text:
             for hits in map(RankedList.of, lists):
                 topics += 1
                 without += not hits
                 lines += len(hits)
                 if hits:
                     _refuse_unwritable(path, hits, tag)
-                    text.write(_lines_of(hits, manifest, tag).encode())
+                    text.write(_format_lines(hits, manifest, tag).encode())
         counts = Counts(topics=topics, topics_without_hits=without, lines=lines)
         out.flush()
-        digest = file_sha256(Path(out.name))
+        digest = compute_sha256(Path(out.name))
         written = replace(manifest, counts=counts, sha256=digest, **measured())
         write_beside(path, out, written.to_json())
     return written
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _read_lines(path: Path) -> Iterator[bytes]:
     """The lines of a plain or compressed file, without a byte order mark."""
     try:
         with open_packed(path) as source:
@@ -214,12 +193,11 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _parse(line: bytes, where: str) -> ScoredDoc:
-    """One line of a TREC run; columns are separated by ASCII white space, as in trec_eval."""
     columns = line.split()
     if len(columns) != 6:
         hint = HINTS.get(len(columns), "")
         raise DataError(f"{where}: {len(columns)} columns, expected 6 (query-id Q0 doc-id rank score tag){hint}")
-    query_id, _, doc_id, rank, score, _ = _decoded(columns, where)
+    query_id, _, doc_id, rank, score, _ = _decode(columns, where)
     try:
         parsed = ScoredDoc(query_id, doc_id, int(rank), float(score))
         # Python reads 1_0 as 10.
@@ -235,11 +213,10 @@ def _parse(line: bytes, where: str) -> ScoredDoc:
 
 
 def _parse_unscored(line: bytes, where: str) -> ScoredDoc:
-    """One line of an MS MARCO run."""
     columns = line.split()
     if len(columns) != 3:
         raise DataError(f"{where}: {len(columns)} columns, expected 3 as in the first line (query-id, doc-id, rank)")
-    query_id, doc_id, rank = _decoded(columns, where)
+    query_id, doc_id, rank = _decode(columns, where)
     if not (rank.isascii() and rank.isdecimal() and 0 < int(rank[:20]) <= LARGEST_RANK):
         raise DataError(
             f"{where}: rank {rank[:40]!r}, expected a whole number from 1; a run has three columns (query-id, doc-id, "
@@ -249,7 +226,7 @@ def _parse_unscored(line: bytes, where: str) -> ScoredDoc:
     return ScoredDoc(query_id, doc_id, int(rank), 1 / int(rank))
 
 
-def _decoded(columns: Sequence[bytes], where: str) -> list[str]:
+def _decode(columns: Sequence[bytes], where: str) -> list[str]:
     try:
         return [column.decode() for column in columns]
     except UnicodeDecodeError as error:
@@ -274,19 +251,17 @@ def _refuse_unwritable(path: Path, hits: RankedList, tag: str) -> None:
             )
 
 
-def _lines_of(hits: RankedList, manifest: RunManifest, tag: str) -> str:
-    """The lines of a list in the format of the run."""
+def _format_lines(hits: RankedList, manifest: RunManifest, tag: str) -> str:
     if manifest.output_format == "msmarco":
         start = f"{hits.query_id}\t"
         return "".join([f"{start}{doc_id}\t{rank}\n" for doc_id, rank in zip(hits.doc_ids, hits.ranks, strict=True)])
     scores = hits.scores.tolist()
     start, end = f"{hits.query_id} Q0 ", f" {tag}\n"
-    numbered = zip(
-        hits.doc_ids, hits.ranks, map(_number, strict_scores(scores) if manifest.strict_scores else scores), strict=True
-    )
+    written = map(_format_score, strict_scores(scores) if manifest.strict_scores else scores)
+    numbered = zip(hits.doc_ids, hits.ranks, written, strict=True)
     return "".join([f"{start}{doc_id} {rank} {score}{end}" for doc_id, rank, score in numbered])
 
 
-def _number(score: float) -> str:
+def _format_score(score: float) -> str:
     """A whole number without a fraction, another as the shortest decimal that reads as the same float."""
     return str(int(score)) if score.is_integer() else repr(score)

@@ -7,22 +7,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.data.pictures.images import usable_cores
-from lexvl_anserini.engines.engine import ChangingEngine, EngineOptions
-from lexvl_anserini.engines.index_folder import HEADS, REPORT, is_index, read_report
-from lexvl_anserini.engines.opening import changing_engine, engine_class, engine_name, engine_of, target_of
+from lexvl_anserini.data.pictures.images import count_usable_cores
+from lexvl_anserini.engines.engine import (
+    ChangingEngine,
+    EngineOptions,
+    choose_engine,
+    find_engine,
+    get_changing_engine,
+    get_engine,
+    resolve_target,
+)
+from lexvl_anserini.engines.index_folder import REPORT, is_index, read_report
 from lexvl_anserini.ground.claims import Claim, claim, report_finished
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import clear_remains, sole_writer
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
-from lexvl_anserini.ground.places import fetched, place, publish
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.registry import ENGINES
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count, check_type
-from lexvl_anserini.queries.query_source import read_queries, vocabulary_file
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.shards.collection import combined, part_folders
+from lexvl_anserini.queries.query_source import find_vocabulary_file, read_queries
+from lexvl_anserini.searching.searcher import Index
+from lexvl_anserini.shards.manifests import combine_manifests, list_part_folders
 
 Folders = Path | str | Sequence[Path | str]
 # How an error names them.
@@ -33,13 +39,14 @@ FOLDER = "a folder of shards, or a list of such folders"
 class BuildPlan:
     """An index to build.
 
-    sources    folders of shards, or of indexes to merge
-    index      its folder
-    manifest   of its documents
-    engine     a row of `registry.ENGINES`
-    options    of the engine
-    overwrite  another index of that name may be replaced
-    finished   the index is there already, as planned
+    Attributes:
+        sources: folders of shards, or of indexes to merge.
+        index: its folder.
+        manifest: of its documents.
+        engine: a row of `registry.ENGINES`.
+        options: of the engine.
+        overwrite: another index of that name may be replaced.
+        finished: the index is there already, as planned.
     """
 
     sources: Sequence[Path]
@@ -50,63 +57,56 @@ class BuildPlan:
     overwrite: bool
     finished: bool = False
 
-    def looked_at(self) -> BuildPlan:
-        """The plan with a fresh look at what is there."""
-        there = is_built(self.index, self.manifest, self.engine, self.options, self.overwrite)
-        return replace(self, finished=there)
+    def look_again(self) -> BuildPlan:
+        """Looks again at what is there."""
+        return replace(self, finished=is_built(self))
 
 
-def plan_index(
+def build_plan(
     shards: Folders, index: Path | str | None, engine: str | None, options: Mapping[str, Any], overwrite: bool
 ) -> BuildPlan:
-    """What `build_index` would do; nothing is written."""
-    sources = folders_of(shards)
+    """Plans what `build_index` does; nothing is written."""
+    sources = list_folders(shards)
     check_type("index", index, Path | str | None, "a folder or a URL")
     named = shards if isinstance(shards, Path | str) else shards[0]
-    target = target_of(default_index(place(named)) if index is None else index, engine, options)
+    target = resolve_target(Path("indexes", Path(named).resolve().name) if index is None else index, engine, options)
     if index is None and len(sources) == 1 and is_index(sources[0]):
         raise UsageError(
             f"{named}: an index already; search it with lexvl search --index {named}, or name the folder of its shards"
         )
-    manifest = planned_manifest(sources, target.engine)
-    name = engine_name(manifest.kind, target.engine)
-    chosen = engine_class(name).options(own_options(name, manifest.kind, target.options))
-    return BuildPlan(sources, target.folder, manifest, name, chosen, overwrite).looked_at()
+    manifest = plan_manifest(sources, target.engine)
+    name = choose_engine(manifest.kind, target.engine)
+    chosen = get_engine(name).options(select_options(name, manifest.kind, target.options))
+    return BuildPlan(sources, target.folder, manifest, name, chosen, overwrite).look_again()
 
 
-def default_index(shards: Path) -> Path:
-    """`impacts/demo.vdr` -> `indexes/demo.vdr`."""
-    return Path("indexes") / shards.resolve().name
-
-
-def folders_of(shards: Folders) -> list[Path]:
-    """One folder or several, as a list; in place of a collection its parts."""
+def list_folders(shards: Folders) -> list[Path]:
+    """Lists one folder or several; in place of a collection its parts."""
     check_type("shards", shards, Iterable | Path, FOLDER)
     named = [shards] if isinstance(shards, Path | str) else list(shards)
     for folder in named:
         check_type("a folder of shards", folder, Path | str, FOLDER)
-    places = [place(folder) for folder in named]
-    folders = [fetched(part, HEADS) for folder in places for part in part_folders(folder)]
+    folders = [part for folder in named for part in list_part_folders(Path(folder))]
     if not folders:
         raise UsageError("no shards; name a folder that encode wrote")
     return folders
 
 
-def planned_manifest(sources: Sequence[Path], engine: str | None = None) -> Manifest:
-    """The manifest of an index of these folders."""
+def plan_manifest(sources: Sequence[Path], engine: str | None = None) -> Manifest:
+    """Returns the manifest of an index of these folders."""
     if len(sources) == 1:
         return read_manifest(sources[0])
-    merging = changing_engine(sources[0], engine)
-    return combined([merging.source_manifest(folder) for folder in sources], sources)
+    merging = get_changing_engine(sources[0], engine)
+    return combine_manifests([merging.source_manifest(folder) for folder in sources], sources)
 
 
-def own_options(engine: str, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The given options without those of other engines that are switched off."""
-    names = engine_class(engine).option_names
+def select_options(engine: str, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Selects the options without those of other engines that are switched off."""
+    names = get_engine(engine).option_names
     named = {name: value for name, value in options.items() if name in names or value is not False}
     foreign = [name for name in named if name not in names]
     for other, row in sorted(ENGINES.items(), key=lambda item: kind not in item[1].kinds):
-        if owned := [name for name in foreign if other != engine and name in engine_class(other).option_names]:
+        if owned := [name for name in foreign if other != engine and name in get_engine(other).option_names]:
             raise UsageError(
                 f"{', '.join(owned)}: no option of the engine {engine}, which indexes these shards ({kind}), but of "
                 f"{other}, which indexes {' and '.join(row.kinds)} shards"
@@ -114,13 +114,14 @@ def own_options(engine: str, kind: str, options: Mapping[str, Any]) -> dict[str,
     return named
 
 
-def is_built(index: Path, manifest: Manifest, engine: str, options: EngineOptions, overwrite: bool) -> bool:
-    """True if `index` was built from these shards with this engine and these options; False if it may be built.
+def is_built(plan: BuildPlan) -> bool:
+    """Returns True if a planned index is there; False if it may be built.
 
     Raises:
         ArtefactError: the folder holds something else: shards, files that are no index of ours, or, unless it may be
             overwritten, another index.
     """
+    index, manifest = plan.index, plan.manifest
     if not index.exists():
         return False
     if index.is_dir() and not any(index.iterdir()):
@@ -130,17 +131,12 @@ def is_built(index: Path, manifest: Manifest, engine: str, options: EngineOption
         raise ArtefactError(f"{index}: exists and is no index of ours; name another --index")
     stored_manifest, report = read_manifest(index), read_report(index)
     if stored_manifest != manifest:
-        return claim(index, "an index", manifest.to_json(), stored_manifest.to_json(), overwrite) is Claim.DONE
-    stored = {"engine": report.get("engine"), **engine_of(index, stored_manifest.kind).stored_options(report)}
-    requested = {"engine": engine, **options.to_json()}
-    decision = claim(
-        index,
-        "an index",
-        {name: str(value) for name, value in requested.items()},
-        {name: str(stored.get(name)) for name in requested},
-        overwrite,
-    )
-    return decision is Claim.DONE and engine_of(index, stored_manifest.kind).is_whole(index, report)
+        return claim(index, "an index", manifest.to_json(), stored_manifest.to_json(), plan.overwrite) is Claim.DONE
+    engine = find_engine(index, manifest.kind)
+    stored = {"engine": report.get("engine"), **engine.read_options(report)}
+    requested = {name: str(value) for name, value in {"engine": plan.engine, **plan.options.to_json()}.items()}
+    decision = claim(index, "an index", requested, {name: str(stored.get(name)) for name in requested}, plan.overwrite)
+    return decision is Claim.DONE and engine.is_whole(index, report)
 
 
 def build_index(
@@ -175,52 +171,45 @@ def build_index(
 
     Returns:
         The index; one that is there already and was built from the same shards is left as it is.
-
-    Raises:
-        ArtefactError: the shards are unfinished, damaged or malformed, the index exists, counts in and out differ, or
-            several folders do not go together.
-        UsageError: an unknown engine, one for shards of another kind, or an option that is not one of its own.
-        JavaError: no usable Java.
     """
-    threads = checked_threads(threads)
+    threads = choose_threads(threads)
     switches = {"text": text, "store_text": store_text, "term_vectors": term_vectors}
     named = {name: True for name, on in switches.items() if on} | ({} if metadata else {"metadata": False})
-    plan = plan_index(shards, index, engine, {**(options or {}), **named}, overwrite)
-    return carry_out(plan, threads, progress)
+    plan = build_plan(shards, index, engine, {**(options or {}), **named}, overwrite)
+    return run_plan(plan, threads, progress)
 
 
-def checked_threads(threads: int | None) -> int:
-    """The number of threads that writes an index: as given, or all cores that this process may use."""
+def choose_threads(threads: int | None) -> int:
+    """Chooses the number of threads that write an index: default all cores that this process may use."""
     if threads is None:
-        return usable_cores()
+        return count_usable_cores()
     check_count("threads", threads, most=MOST_THREADS)
     return threads
 
 
-def carry_out(plan: BuildPlan, threads: int = 1, progress: Progress = silent) -> Index:
+def run_plan(plan: BuildPlan, threads: int = 1, progress: Progress = silent) -> Index:
     """Builds a planned index, unless it is finished."""
     clear_remains(plan.index)
     if plan.finished:
-        return _finished(plan)
+        return _keep(plan)
     with sole_writer(plan.index, folder=True):
         # Another process may have built it since the plan was made.
-        return _finished(plan) if plan.looked_at().finished else _built(plan, threads, progress)
+        return _keep(plan) if plan.look_again().finished else _build(plan, threads, progress)
 
 
-def _finished(plan: BuildPlan) -> Index:
+def _keep(plan: BuildPlan) -> Index:
     report_finished(read_report(plan.index).get("url", plan.index))
     return Index(plan.index, plan.manifest)
 
 
-def _built(plan: BuildPlan, threads: int, progress: Progress) -> Index:
-    engine = engine_class(plan.engine)
-    first, *others = sources = [fetched(source) if engine.reads_shards else source for source in plan.sources]
+def _build(plan: BuildPlan, threads: int, progress: Progress) -> Index:
+    engine, (first, *others) = get_engine(plan.engine), plan.sources
+    settings = (plan.index, threads, progress, plan.options)
     if others or is_index(first) and issubclass(engine, ChangingEngine):
-        built = changing_engine(first, plan.engine).merge(sources, plan.index, threads, progress, plan.options)
+        built = get_changing_engine(first, plan.engine).merge(plan.sources, *settings)
     else:
-        built = engine.build(first, plan.index, plan.manifest, threads, progress, plan.options)
-    publish(plan.index)
-    return Index.of(built)
+        built = engine.build(first, plan.index, plan.manifest, *settings[1:])
+    return Index(built.path, built.manifest)
 
 
 def append_index(
@@ -234,35 +223,30 @@ def append_index(
         replace: a new document replaces the one of its id; without, a common id raises.
         threads: default all cores that this process may use.
     """
-    threads = checked_threads(threads)
-    sources = folders_of(shards)
-    changed = built_engine(Path(index), "append to").append(Path(index), sources, replace, threads, progress)
-    return Index.of(changed)
+    threads = choose_threads(threads)
+    sources = list_folders(shards)
+    changed = find_changing_engine(Path(index), "append to").append(Path(index), sources, replace, threads, progress)
+    return Index(changed.path, changed.manifest)
 
 
 def delete_documents(index: Path | str, doc_ids: Iterable[str]) -> Index:
     """Removes documents from an impact index by id."""
-    return Index.of(built_engine(Path(index), "delete from").delete(Path(index), doc_ids))
+    changed = find_changing_engine(Path(index), "delete from").delete(Path(index), doc_ids)
+    return Index(changed.path, changed.manifest)
 
 
-def metadata_texts(index: Path | str, key: str) -> dict[str, str]:
-    """The value of a metadata key by document id, of an impact index; documents without the key are absent."""
-    return built_engine(Path(index), "read").keywords(Path(index), key)
+def read_keywords(index: Path | str, key: str) -> dict[str, str]:
+    """Reads the value of a metadata key by document id, of an impact index; documents without the key are absent."""
+    return find_changing_engine(Path(index), "read").keywords(Path(index), key)
 
 
 def check_index(index: Path | str, shards: Folders, progress: Progress = silent) -> dict[str, Any]:
-    """Compares an impact index with the shards it was built from, and with its own checksums.
-
-    Raises:
-        ArtefactError: something differs; the message lists what.
-        UsageError: an index of an engine that only builds.
-    """
-    folder = Path(index)
-    sources = folders_of(shards)
+    """Compares an impact index with its shards and with its checksums; an error lists what differs."""
+    folder, sources = Path(index), list_folders(shards)
     for source in sources:
         if is_index(source):
             raise UsageError(f"{source}: an index; name the shards that it was built from")
-    return changing_engine(folder, read_report(folder).get("engine")).check(folder, sources, progress)
+    return get_changing_engine(folder, read_report(folder).get("engine")).check(folder, sources, progress)
 
 
 def approximate_index(index: Path | str, queries: Path | str | None = None) -> Index:
@@ -273,22 +257,23 @@ def approximate_index(index: Path | str, queries: Path | str | None = None) -> I
         queries: a file of encoded queries to measure with; default: documents of the index.
     """
     folder, vectors, source = Path(index), list[ImpactQuery](), ""
-    engine = built_engine(folder, "prepare")
+    engine = find_changing_engine(folder, "prepare")
     if queries is not None:
         path = Path(queries)
-        vectors = list(read_queries(path, folder, read_manifest(folder), vocabulary_file(folder, None)))
+        vectors = list(read_queries(path, folder, read_manifest(folder), find_vocabulary_file(folder, None)))
         source = f"queries of {path.name}"
-    return Index.of(engine.approximate(folder, vectors, source))
+    changed = engine.approximate(folder, vectors, source)
+    return Index(changed.path, changed.manifest)
 
 
 def repair_index(index: Path | str) -> bool:
-    """Writes again what an impact index has beside its documents and lacks, or what is damaged; True if it did."""
-    return built_engine(Path(index), "repair").repair(Path(index))
+    """Writes again what an impact index lacks beside its documents, or what is damaged there; True if it did."""
+    return find_changing_engine(Path(index), "repair").repair(Path(index))
 
 
-def built_engine(index: Path, purpose: str) -> type[ChangingEngine]:
-    """The engine of an existing index, to change it."""
+def find_changing_engine(index: Path, purpose: str) -> type[ChangingEngine]:
+    """Finds the engine of an existing index, to change it."""
     clear_remains(index)
     if not is_index(index):
         raise ArtefactError(f"{index}: no index of ours to {purpose}; build it first")
-    return changing_engine(index, read_report(index).get("engine"))
+    return get_changing_engine(index, read_report(index).get("engine"))

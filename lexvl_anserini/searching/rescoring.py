@@ -1,7 +1,7 @@
 """Runs scored again by encoders: a weighted sum of several encoders' scores, or the first documents of one run.
 
-`hybrid_lists` sums weight x <query, document> over several encoders, in floats. Joint's authors mix w1 x cosine +
-w2 x lexical dot product. Scores of runs cannot be mixed in this way: those of an impact index are integers with a scale
+`compute_hybrid_lists` sums weight x <query, document> over encoders, in floats. Joint's authors mix w1 x cosine + w2 x
+lexical dot product. Scores of runs cannot be mixed in this way: those of an impact index are integers with a scale
 of their own per query, and a document may be missing from a list. Here the runs only name candidates; each candidate is
 scored by every run's encoder, which encodes it or has its vector in shards. With more candidates than the corpus has
 documents the result is exact.
@@ -22,25 +22,33 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.data.dataset import dataset_of
+from lexvl_anserini.data.dataset import load_reference
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.topics import read_topics
-from lexvl_anserini.encoders.cards import card_of
+from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.encoder import encode_inputs
-from lexvl_anserini.encoders.loading import load_encoder_of
+from lexvl_anserini.encoders.loading import load_encoder_from
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.manifest import MANIFEST, Counts, EncoderRef, read_manifest
+from lexvl_anserini.ground.files import compute_sha256
+from lexvl_anserini.ground.manifest import (
+    MANIFEST,
+    NAMED,
+    Counts,
+    EncoderRef,
+    QuantiserEntry,
+    RunManifest,
+    read_manifest,
+    read_run_manifest,
+)
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
-from lexvl_anserini.ground.run_manifest import NAMED, RunManifest, read_run_manifest
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.query_source import TopicSource
-from lexvl_anserini.runs.fusion import Fusion, fused_manifest
-from lexvl_anserini.runs.order import RankedList, ranked
-from lexvl_anserini.runs.trec import DEFAULT_HITS, lists_of
-from lexvl_anserini.searching.refine import refinement_names
-from lexvl_anserini.shards.corpus_reading import Covered, CoveredDigest, digested
-from lexvl_anserini.shards.stored_vectors import stored_vectors
+from lexvl_anserini.runs.fusion import Fusion, build_fused_manifest
+from lexvl_anserini.runs.order import RankedList, rank_hits
+from lexvl_anserini.runs.trec import DEFAULT_HITS, read_lists
+from lexvl_anserini.searching.search import NOTED
+from lexvl_anserini.shards.encoding import Covered, CoveredDigest, digested
+from lexvl_anserini.shards.reading import read_stored_vectors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,10 +72,11 @@ Candidates = Mapping[str, Sequence[str]]
 class WeightedEncoder:
     """One summand of a hybrid score.
 
-    model      its towers encode topics and documents
-    weight     of its inner product
-    documents  reads the corpus for this encoder, from the start at each call
-    shards     have the documents' vectors; None to encode the documents
+    Attributes:
+        model: its towers encode topics and documents.
+        weight: of its inner product.
+        documents: reads the corpus for this encoder, from the start at each call.
+        shards: have the documents' vectors; None to encode the documents.
     """
 
     model: Encoder
@@ -76,7 +85,7 @@ class WeightedEncoder:
     shards: Path | None = None
 
 
-def hybrid_lists(
+def compute_hybrid_lists(
     topics: Iterable[Topic],
     candidates: Candidates,
     encoders: Sequence[WeightedEncoder],
@@ -87,17 +96,15 @@ def hybrid_lists(
 
     Each distinct candidate is encoded (or read) once per encoder and its vectors stay in memory: 4 bytes a dimension
     (dense), 8 a posting (lexical; 12 if read).
-
-    Raises:
-        UsageError: no encoder, or one without vectors.
-        DataError: a candidate is not in an encoder's corpus.
     """
+    import numpy as np
+
     check_count("hits", hits)
     check_count("batch_size", batch_size)
     if not encoders:
         raise UsageError("nothing to score with: give at least one run")
     rows = {doc_id: row for row, doc_id in enumerate(dict.fromkeys(d for ids in candidates.values() for d in ids))}
-    documents = [candidate_vectors(encoder, rows, batch_size) for encoder in encoders]
+    documents = [read_candidate_vectors(encoder, rows, batch_size) for encoder in encoders]
     stream = iter(topics)
     while piece := list(islice(stream, PIECE)):
         towers = [encoder.model.query for encoder in encoders]
@@ -109,13 +116,14 @@ def hybrid_lists(
                 encoder.weight * products(matrix[chosen], query[position])
                 for encoder, matrix, query in zip(encoders, documents, queries, strict=True)
             )
-            yield ranked(topic.query_id, zip(doc_ids, _rounded(scores), strict=True), hits)
+            rounded = np.atleast_1d(np.asarray(scores, dtype=np.float32)).tolist()  # equal vectors keep equal scores
+            yield rank_hits(topic.query_id, zip(doc_ids, rounded, strict=True), hits)
 
 
-def candidate_vectors(encoder: WeightedEncoder, rows: Mapping[str, int], batch_size: int) -> Any:
+def read_candidate_vectors(encoder: WeightedEncoder, rows: Mapping[str, int], batch_size: int) -> Any:
     """The vectors of the candidates, in the order of `rows`: float32 [n, D], or CSR [n, V]."""
     if encoder.shards is not None:
-        return stored_vectors(encoder.shards, rows)
+        return read_stored_vectors(encoder.shards, rows)
     tower = encoder.model.document
     inputs = {d.doc_id: tower.read(d) for d in encoder.documents() if d.doc_id in rows}
     if missing := [doc_id for doc_id in rows if doc_id not in inputs]:
@@ -141,48 +149,38 @@ def products(documents: Any, query: Any) -> np.ndarray:
     return np.asarray(documents.astype(np.float64) @ dense.astype(np.float64)).reshape(-1)
 
 
-def _rounded(scores: Any) -> list[float]:
-    """Scores rounded to float32, so that equal vectors keep equal scores."""
-    import numpy as np
-
-    return np.atleast_1d(np.asarray(scores, dtype=np.float32)).tolist()
-
-
-def candidates_of(runs: Sequence[Path], depth: int) -> dict[str, list[str]]:
+def list_candidates(runs: Sequence[Path], depth: int) -> dict[str, list[str]]:
     """The first `depth` documents of every run, each once, in the order in which the runs name them."""
     merged: dict[str, dict[str, None]] = {}
     for path in runs:
-        for query_id, documents in lists_of(path).items():
+        for query_id, documents in read_lists(path).items():
             merged.setdefault(query_id, {}).update(dict.fromkeys(documents.doc_ids[:depth]))
     return {query_id: list(doc_ids) for query_id, doc_ids in merged.items()}
 
 
-def encoder_of_run(
+def load_run_encoder(
     path: Path, weight: float, data_dir: str | None, device: str, shards: Path | None = None
 ) -> WeightedEncoder:
     """The encoder and the corpus of a run, loaded from the run's manifest."""
-    run = manifest_of_run(path)
+    run = expect_run_manifest(path)
     vocabulary = None if shards is None else read_manifest(shards).vocabulary_digest
-    model = load_encoder_of(own_encoder(run), device=device, vocabulary=vocabulary)
-    return WeightedEncoder(model, weight, partial(documents_of_run, run, model, data_dir), shards)
+    model = load_encoder_from(load_own_encoder(run), device=device, vocabulary=vocabulary)
+    return WeightedEncoder(model, weight, partial(load_run_documents, run, model, data_dir), shards)
 
 
-def own_encoder(run: RunManifest) -> EncoderRef:
+def load_own_encoder(run: RunManifest) -> EncoderRef:
     """The encoder of a run without the options that refined its queries."""
-    options = {name: value for name, value in run.encoder.options.items() if name not in refinement_names()}
+    options = {name: value for name, value in run.encoder.options.items() if name not in NOTED}
     return EncoderRef({**run.encoder, "options": options})
 
 
-def documents_of_run(run: RunManifest, model: Encoder, data_dir: str | None) -> Iterator[Document]:
+def load_run_documents(run: RunManifest, model: Encoder, data_dir: str | None) -> Iterator[Document]:
     """The documents of a run, read again; the last one is followed by a comparison with what was encoded.
 
     Pictures that differ are a warning: those of a corpus that was encoded in parts have a digest of their parts.
-
-    Raises:
-        ArtefactError: ids, titles, texts or names of pictures changed since they were encoded.
     """
     corpus, texts = run.corpus, sha256()
-    dataset = dataset_of(corpus.ref.at(data_dir))
+    dataset = load_reference(corpus.ref.at(data_dir))
     if not corpus.digest or corpus.get("parts"):  # several corpora in one index
         yield from dataset.documents()
         return
@@ -203,7 +201,7 @@ def documents_of_run(run: RunManifest, model: Encoder, data_dir: str | None) -> 
         log.warning("%s: pictures or vectors changed since they were encoded, or were encoded in parts", corpus.name)
 
 
-def manifest_of_run(path: Path) -> RunManifest:
+def expect_run_manifest(path: Path) -> RunManifest:
     """The manifest beside a run, which names one encoder."""
     run = read_run_manifest(path)
     if run is None:
@@ -216,29 +214,25 @@ def manifest_of_run(path: Path) -> RunManifest:
     return run
 
 
-def topics_of_run(run: RunManifest, topics: str | None, data_dir: str | None) -> TopicSource:
-    """The topics of a run; `topics` names their file.
-
-    Raises:
-        UsageError: the run's topics came from a file, and `topics` does not name it.
-    """
+def load_run_topics(run: RunManifest, topics: str | None, data_dir: str | None) -> TopicSource:
+    """The topics of a run; `topics` names their file, if they came from one."""
     if topics is not None:
         path = Path(topics)
         stream = partial(read_topics, path, run.corpus.escape_ids)
-        return TopicSource(stream, path.name, sha256=file_sha256(path) if path.is_file() else "")
+        return TopicSource(stream, path.name, sha256=compute_sha256(path) if path.is_file() else "")
     if run.judged is None:
         raise UsageError(f"the topics came from the file {run.topics}; name it with --topics")
-    return TopicSource.of(dataset_of(run.judged.at(data_dir)))
+    return TopicSource.take_dataset(load_reference(run.judged.at(data_dir)))
 
 
-def other_topics(run: RunManifest, topics: TopicSource) -> dict[str, str]:
+def describe_other_topics(run: RunManifest, topics: TopicSource) -> dict[str, str]:
     """The digest of topics that differ from what was searched: a file that changed, or texts of encoded queries."""
     noted = topics.noted()
     same = not run.topics_sha256 or run.topics_sha256 in (noted, noted.partition("+")[0])
     return {} if same else {"topics": noted[:NAMED]}
 
 
-def hybrid_manifest(
+def plan_hybrid(
     runs: Sequence[Path],
     weights: Sequence[float],
     candidates: int,
@@ -248,18 +242,17 @@ def hybrid_manifest(
 ) -> RunManifest:
     """The manifest of a hybrid run: topics and judgements as in the runs, their names and weights.
 
-    Args:
-        candidates: taken from each run, per topic.
-        topics: of the runs, as they are read.
-        shards: those that are read, one (or None) for each run; empty for none.
+    `shards` are those that are read, one (or None) for each run; empty for none.
     """
-    shared = fused_manifest(runs, Fusion("interpolation", tuple(weights), normalisation="none"), hits)
+    shared = build_fused_manifest(runs, Fusion("interpolation", tuple(weights), normalisation="none"), hits)
     options = {"weights": list(weights), "candidates": candidates, "runs": shared.encoder.options["runs"]}
-    options |= other_topics(shared, topics)
+    options |= describe_other_topics(shared, topics)
     if any(shards):
         # Their impacts are rounded, so that scores differ from those of encoded documents.
-        options["shards"] = [folder and f"{folder.name}@{file_sha256(folder / MANIFEST)[:NAMED]}" for folder in shards]
-    names = [manifest_of_run(path).encoder.name for path in runs]
+        options["shards"] = [
+            folder and f"{folder.name}@{compute_sha256(folder / MANIFEST)[:NAMED]}" for folder in shards
+        ]
+    names = [expect_run_manifest(path).encoder.name for path in runs]
     return replace(shared, encoder=EncoderRef(name="+".join(names), options=options))
 
 
@@ -273,18 +266,16 @@ def rerank_lists(
 ) -> Iterator[RankedList]:
     """One list per topic: its first `depth` documents by the model's inner product, then the others as they were.
 
-    Args:
-        lists: per topic the documents of the first search, in rank order.
-        documents: the corpus, from the start at each call; only documents that are scored are encoded.
+    `documents` reads the corpus from the start at each call; only documents that are scored are encoded.
     """
     listed = {query_id: RankedList.of(hits) for query_id, hits in lists.items()}
     candidates = {query_id: hits.doc_ids[:depth] for query_id, hits in listed.items()}
     encoders = [WeightedEncoder(model, 1.0, documents)]
-    for first in hybrid_lists(topics, candidates, encoders, hits=depth, batch_size=batch_size):
-        yield above(first, listed[first.query_id][depth:]) if first else first
+    for first in compute_hybrid_lists(topics, candidates, encoders, hits=depth, batch_size=batch_size):
+        yield filter_above(first, listed[first.query_id][depth:]) if first else first
 
 
-def above(first: RankedList, rest: RankedList) -> RankedList:
+def filter_above(first: RankedList, rest: RankedList) -> RankedList:
     """`first`, then documents with scores of another scale, from 1 below its last; their order and distances stay."""
     import numpy as np
 
@@ -294,20 +285,19 @@ def above(first: RankedList, rest: RankedList) -> RankedList:
     )
 
 
-def reranking_encoder(
+def load_reranking_encoder(
     run: RunManifest, checkpoint: str | None, tokenizer: str | None, device: str, settings: Mapping[str, Any]
 ) -> Encoder:
     """The encoder of a run with the options for re-ranking (`rerank_options` of its card) and the user's settings."""
-    own = {} if run.encoder.fields else card_of(run.encoder.name).rerank_options
-    settings = {**own, **settings}
+    own = {} if run.encoder.fields else CARDS[run.encoder.name].rerank_options
     # No vocabulary: it may differ from the index's.
-    return load_encoder_of(own_encoder(run), checkpoint, tokenizer, device, settings)
+    return load_encoder_from(load_own_encoder(run), checkpoint, tokenizer, device, {**own, **settings})
 
 
-def reranked_manifest(path: Path, topics: TopicSource, model: Encoder, depth: int) -> RunManifest:
+def plan_rerank(path: Path, topics: TopicSource, model: Encoder, depth: int) -> RunManifest:
     """The manifest of a re-ranked run: its encoder and depth, and the encoder and the digest of the first search."""
-    run = manifest_of_run(path)
-    first = {"depth": depth, "encoder": dict(run.encoder), **other_topics(run, topics)}
-    index = f"{run.index}+{file_sha256(path)[:NAMED]}"
+    run = expect_run_manifest(path)
+    first = {"depth": depth, "encoder": dict(run.encoder), **describe_other_topics(run, topics)}
+    index = f"{run.index}+{compute_sha256(path)[:NAMED]}"
     encoder = EncoderRef({**model.identity(), "reranks": first})
-    return replace(run, encoder=encoder, index=index, quantiser={}, efficiency={}, counts=Counts())
+    return replace(run, encoder=encoder, index=index, quantiser=QuantiserEntry(), efficiency={}, counts=Counts())

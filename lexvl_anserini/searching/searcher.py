@@ -1,11 +1,10 @@
-"""`Searcher`: an index with its engine and its encoder, opened once for many queries.
+"""`Searcher` and `Index`: an index with its engine and its encoder, opened once for many queries; `search_index`.
 
 Topics are encoded as the index's manifest says, refined, searched, and cut to ranked lists.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,41 +12,40 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice, tee
 from pathlib import Path
-from threading import RLock
-from typing import TYPE_CHECKING, Any, cast
+from threading import Lock, RLock
+from typing import TYPE_CHECKING, Any, cast, overload
 
-from lexvl_anserini.data.entries import log_once
-from lexvl_anserini.encoders.cards import remark_on
-from lexvl_anserini.encoders.families.plain_text import BM25Settings
-from lexvl_anserini.encoders.loading import load_encoder_of
+from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.encoders.parts.fields import FieldsTower
-from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, read_report
-from lexvl_anserini.engines.opening import index_path, open_index
+from lexvl_anserini.engines.engine import index_path, open_index
+from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, is_index, read_index_state, read_report
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest, expect_lexical
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
-from lexvl_anserini.ground.registry import door
 from lexvl_anserini.ground.typed import MOST, check_count, check_type
-from lexvl_anserini.queries.clauses import Clause, Query, TreeQuery
-from lexvl_anserini.queries.feedback import ShardVectors
+from lexvl_anserini.queries.clauses import Query, TreeQuery
 from lexvl_anserini.queries.query_source import TYPED
-from lexvl_anserini.queries.query_vectors import encode_queries
-from lexvl_anserini.runs.order import RankedList
-from lexvl_anserini.runs.passages import best_of
+from lexvl_anserini.queries.query_vectors import ShardVectors, encode_queries
+from lexvl_anserini.runs.order import RankedList, read_best
 from lexvl_anserini.runs.trec import DEFAULT_HITS
-from lexvl_anserini.searching.fields import load_fields
-from lexvl_anserini.searching.refine import RefinedQuery, Refinement, SearchSettings, refined_queries, search_refined
+from lexvl_anserini.searching.query_encoder import EncoderChanges
+from lexvl_anserini.searching.refine import RefinedQuery, cut_queries, search_refined
+from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.shared_terms import (
+    EXPLAINED_HITS,
+    Explanation,
+    encode_topic,
+    explain_documents,
+    explain_passages,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.engines.engine import Engine, ImpactEngine, TextEngine
-    from lexvl_anserini.queries.feedback import VectorOf
-    from lexvl_anserini.searching.cuts import Cut
-
-# The option with which words that are no terms become the nearest ones (`doors/languages`).
-LANGUAGES = "languages"
+    from lexvl_anserini.engines.index_folder import IndexState
+    from lexvl_anserini.queries.query_vectors import VectorOf
 
 QUERIES = (Topic, ImpactQuery, DenseQuery, TreeQuery)
 EXPECTED = "a text, a Topic, an encoded query, a query tree, or an iterable of one of these"
@@ -55,7 +53,16 @@ EXPECTED = "a text, a Topic, an encoded query, a query tree, or an iterable of o
 
 @dataclass
 class SearchCost:
-    """What a search costs, counted while its streams run; `served` by the form of the index, at their end."""
+    """What a search costs, counted while its streams run.
+
+    Attributes:
+        queries: their number.
+        terms: of all queries.
+        encode_s: seconds of encoding.
+        all_s: seconds of encoding and searching.
+        removed: lists that lost the document whose id is the topic's.
+        served: queries by the form of the index that answered them, at the end.
+    """
 
     queries: int = 0
     terms: int = 0
@@ -64,28 +71,28 @@ class SearchCost:
     removed: int = 0
     served: Mapping[str, int] = field(default_factory=dict)
 
-    def encoded(self, queries: Iterator[Any]) -> Iterator[Any]:
-        """Passes queries on; counts them, their terms, and the seconds that encoding takes."""
-        for query, seconds in _timed(queries):
+    def count_queries(self, queries: Iterator[Any]) -> Iterator[Any]:
+        """Passes queries on and counts them, their terms, and the seconds that encoding takes."""
+        for query, seconds in measure_items(queries):
             self.encode_s += seconds
             self.queries += 1
             self.terms += len(query.vector) if isinstance(query, ImpactQuery) else 0
             yield query
 
-    def searched(self, lists: Iterator[RankedList]) -> Iterator[RankedList]:
-        """Passes lists on; counts the seconds that they take, encoding included."""
-        for hits, seconds in _timed(lists):
+    def count_lists(self, lists: Iterator[RankedList]) -> Iterator[RankedList]:
+        """Passes lists on and counts the seconds that they take, encoding included."""
+        for hits, seconds in measure_items(lists):
             self.all_s += seconds
             yield hits
 
-    def without_query(self, hits: RankedList) -> RankedList:
-        """The list without the document whose id is the topic's; counts those that are left out."""
+    def remove_query(self, hits: RankedList) -> RankedList:
+        """Removes the document whose id is the topic's from a list, and counts those that are removed."""
         others = hits.without(hits.query_id)
         self.removed += len(hits) - len(others)
         return others
 
-    def efficiency(self, manifest: Manifest, index: Path) -> dict[str, float]:
-        """Figures for tables; milliseconds are the engine's alone, without encoding."""
+    def compute_figures(self, manifest: Manifest, index: Path) -> dict[str, float]:
+        """Computes figures for tables; milliseconds are the engine's alone, without encoding."""
         figures: dict[str, float] = {"index_documents": manifest.counts.documents}
         if "bytes" in (report := read_report(index)):
             figures["index_bytes"] = report["bytes"]
@@ -98,8 +105,8 @@ class SearchCost:
         return figures
 
 
-def _timed(stream: Iterator[Any]) -> Iterator[tuple[Any, float]]:
-    """Each item of a stream, and the seconds that it took."""
+def measure_items(stream: Iterator[Any]) -> Iterator[tuple[Any, float]]:
+    """Yields each item of a stream, and the seconds that it took."""
     while True:
         started = time.perf_counter()
         item = next(stream, None)
@@ -108,66 +115,8 @@ def _timed(stream: Iterator[Any]) -> Iterator[tuple[Any, float]]:
         yield item, time.perf_counter() - started
 
 
-@dataclass(frozen=True)
-class EncoderChanges:
-    """How a search changes the encoder of an index.
-
-    checkpoint, tokenizer   new places of the same files
-    options                 of the query side, for example `query_topk`; `languages` for queries in any language
-    device                  auto, cpu, cuda, ...
-    """
-
-    checkpoint: str | None = None
-    tokenizer: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    device: str = "auto"
-
-    def load(self, manifest: Manifest) -> Encoder:
-        """The encoder of an index, with the changes."""
-        options = dict(self.options)
-        if options.pop(LANGUAGES, False):
-            model = replace(self, options=options).load(manifest)
-            return in_any_language(model)
-        if manifest.fields:
-            if self.checkpoint or self.tokenizer:
-                example = f"--set {manifest.fields[-1]}.checkpoint=FOLDER"
-                raise UsageError(f"an index of several fields has several encoders; name the field: {example}")
-            return load_fields(manifest.encoder, self.options, self.device)
-        if remark := remark_on(manifest.encoder.checkpoint, manifest.corpus.name):
-            log_once(remark, logging.WARNING)
-        return load_encoder_of(
-            manifest.encoder, self.checkpoint, self.tokenizer, self.device, self.options, manifest.vocabulary_digest
-        )
-
-    def entry(self, manifest: Manifest, refinement: Mapping[str, Any]) -> EncoderRef:
-        """The encoder's entry in a run's manifest: as in the index, with the changes and the refinement's options."""
-        moved = {key: value for key, value in (("checkpoint", self.checkpoint), ("tokenizer", self.tokenizer)) if value}
-        options = {**manifest.encoder.options, **self.options, **refinement}
-        return EncoderRef({**manifest.encoder, **moved, "options": options})
-
-
-def in_any_language(model: Encoder) -> Encoder:
-    """An encoder whose queries are words of any language.
-
-    Raises:
-        MissingExtra: the extra is not installed.
-    """
-    return cast("Encoder", door("languages.near_terms").in_any_language(model))
-
-
-def tree_in_any_language(model: Encoder, clause: Clause) -> tuple[Clause, list[str]]:
-    """A query tree over terms, of one with words of any language, and how its words are read; see `in_any_language`."""
-    return cast("tuple[Clause, list[str]]", door("languages.near_terms").tree_in_any_language(model, clause))
-
-
-def readings(model: Encoder, text: str) -> list[str]:
-    """How words of any language are read, a line for each field that has terms; none of other encoders."""
-    towers = [field.tower for field in getattr(model.query, "fields", ())] or [model.query]
-    return [tower.reading(text) for tower in towers if hasattr(tower, "reading")]
-
-
-def located(index: BuiltIndex | Path | str, manifest: Path | str | None = None) -> BuiltIndex:
-    """An index by its folder, its URL in a store, or another object of it."""
+def open_built(index: BuiltIndex | Path | str, manifest: Path | str | None = None) -> BuiltIndex:
+    """Finds an index by its folder, its URL, or another object of it."""
     if isinstance(index, BuiltIndex):
         # Not the object itself: an `Index` that held a searcher that holds it would never close.
         return BuiltIndex(index.path, index.manifest)
@@ -189,13 +138,10 @@ class Searcher:
     meanwhile is searched as it was.
 
     Args:
-        index: an index, its folder, or its URL in a store.
+        index: an index, its folder, or its URL.
         model: encodes texts and topics; default the encoder of the index's manifest.
         encoder: changes of that encoder.
         manifest: of the shards, for an index that stock Pyserini built.
-
-    Raises:
-        ArtefactError: not an index.
     """
 
     _engine: Engine | None = None
@@ -209,22 +155,18 @@ class Searcher:
     ):
         if model is not None and not hasattr(model, "kind"):  # models of users are encoders too
             raise UsageError(f"model is {model!r:.60}, expected what load_encoder returns")
-        self.index = located(index, manifest)
-        self._given, self._changes = model, encoder
+        self.index = open_built(index, manifest)
+        self._given, self.encoder = model, encoder
         self._opening = RLock()
         self._model: Encoder | None = None
 
     @property
     def model(self) -> Encoder:
-        """The encoder of queries, loaded at the first call.
-
-        Raises:
-            ArtefactError: it is not the one that made the index.
-        """
+        """The encoder of queries, loaded at the first call; an ArtefactError if it did not make the index."""
         with self._opening:
             if self._model is None:
                 manifest = self.index.manifest
-                model = self._changes.load(manifest) if self._given is None else self._given
+                model = self.encoder.load(manifest) if self._given is None else self._given
                 _refuse_other_vocabulary(model, manifest, self.index.path)
                 self._model = model
             return self._model
@@ -246,91 +188,110 @@ class Searcher:
         _ = self.model, self.engine
         return self
 
-    def search(
-        self,
-        query: Any,
-        k: int = 10,
-        refinement: Refinement | None = None,
-        passages: str | None = None,
-        cut: Cut | None = None,
-    ) -> Any:
-        """The `k` best documents of a text, a topic, an encoded query or a query tree; of several, a list of lists.
+    def search(self, query: Any, k: int = 10, **settings: Any) -> Any:
+        """Returns the `k` best documents of a text, a topic, an encoded query or a tree; of several, a list of lists.
 
         Args:
-            passages: `max`, `sum:N` or `sum`, for an index of passages, see `SearchSettings`.
-            cut: the least score of a hit.
+            settings: the attributes of `Search`, for example `query_terms=8`.
         """
-        lists = list(self.lists(query, k, SearchSettings(refinement=refinement, passages=passages, cut=cut)))
+        lists = list(self.lists(query, k, Search(**settings)))
         return lists[0] if isinstance(query, (str, *QUERIES)) else lists
 
     def lists(
         self,
         topics: str | Query | Iterable[str | Query],
         hits: int = DEFAULT_HITS,
-        settings: SearchSettings = SearchSettings(),
-        tally: SearchCost | None = None,
+        search: Search = Search(),
+        cost: SearchCost | None = None,
     ) -> Iterator[RankedList]:
-        """One ranked list per topic, as the lists are taken; `search_index` explains the arguments.
+        """Yields one ranked list per topic; `search_index` explains the arguments.
 
         Wrong arguments raise at the call, before anything is opened.
         """
         check_count("hits", hits)
         manifest = self.index.manifest
-        stream = queries_of(topics)
+        stream = read_queries(topics)
         first = next(stream, None)
         if first is None:
             return iter(())
         queries: Iterator[Any] = chain([first], stream)
         texts: Iterator[Any] | None = None
-        by_share = settings.cut is not None and settings.cut.relative
-        if settings.refinement is None and (by_share or isinstance(first, TreeQuery)):
-            settings = replace(settings, refinement=Refinement())
-        if settings.refinement is not None:
-            refuse_other_kinds(manifest, self.index.path, settings)
+        refines = search.refines or isinstance(first, TreeQuery)
+        check_kind(manifest, self.index.path, search, refines)
         if isinstance(first, Topic):
-            if settings.refinement is not None and settings.refinement.text_weight:
+            if search.text_weight:
                 queries, texts = tee(queries)
-            queries = encode_queries(self.model, queries, manifest, settings.batch_size)
-        return self._ranked(_of_kind(queries, manifest.kind), texts, hits, settings, tally or SearchCost())
+            queries = encode_queries(self.model, queries, manifest, search.batch_size)
+        queries = check_queries(queries, manifest.kind)
+        return self._rank(queries, texts, hits, search, refines, cost or SearchCost())
 
-    def _ranked(
+    def _rank(
         self,
         queries: Iterator[Any],
         texts: Iterator[Any] | None,
         hits: int,
-        settings: SearchSettings,
-        tally: SearchCost,
+        search: Search,
+        refines: bool,
+        cost: SearchCost,
     ) -> Iterator[RankedList]:
-        """The lists of encoded queries; `texts` yields their topics where the refinement reads texts."""
-        fetch = min(hits + settings.remove_query, MOST)
-        refinement = settings.refinement
-        if refinement is None or refinement.rm3:
-            search, best = self.engine.search, best_of(settings.passages)
-            search = partial(self.engine.search_passages, best=best) if best else search
-            if refinement is not None:
-                search = partial(cast("TextEngine", self.engine).search, rm3=refinement.rm3)
-            lists = search(tally.encoded(queries), hits=fetch, threads=settings.threads)
-            if settings.cut is not None:
-                lists = (listed.down_to(settings.cut.value) for listed in lists)
-        else:
-            counted = tally.encoded(refined_queries(queries, refinement))
+        """Yields the lists of encoded queries; `texts` yields their topics where the search reads texts."""
+        fetch = min(hits + search.remove_query, MOST)
+        if refines:
+            counted = cost.count_queries(cut_queries(queries, search))
             with_texts = (RefinedQuery(query, next(texts).text if texts else None) for query in counted)
-            impacts = cast("ImpactEngine", self.engine)  # `refuse_other_kinds` refuses others
-            vector_of = _vectors(impacts, self.index.manifest, settings)
-            lists = search_refined(impacts, with_texts, settings, fetch, vector_of)
-        for listed in tally.searched(lists):
-            yield tally.without_query(listed)[:hits] if settings.remove_query else listed
-        tally.served = self.engine.served()
+            impacts = cast("ImpactEngine", self.engine)  # `check_kind` refuses others
+            vector_of: VectorOf | None = impacts.vector if search.feedback else None
+            if search.feedback and search.feedback_shards is not None:
+                vector_of = ShardVectors(Path(search.feedback_shards), self.index.manifest)
+            lists = search_refined(impacts, with_texts, search, fetch, vector_of)
+        else:
+            find, best = self.engine.search, read_best(search.passages)
+            if search.rm3:
+                find = partial(cast("TextEngine", self.engine).search, rm3=search.bm25_expansion)
+            elif best:
+                find = partial(self.engine.search_passages, best=best)
+            lists = find(cost.count_queries(queries), hits=fetch, threads=search.threads)
+            if search.min_score is not None:
+                least = search.min_score.value
+                lists = (listed.down_to(least) for listed in lists)
+        for listed in cost.count_lists(lists):
+            yield cost.remove_query(listed)[:hits] if search.remove_query else listed
+        cost.served = self.engine.served()
 
-    def verified(self) -> None:
-        """Waits until the files of the index are compared with their checksums.
+    def explain(
+        self,
+        query: str | Topic | ImpactQuery,
+        doc_ids: Iterable[str] | None = None,
+        hits: int = EXPLAINED_HITS,
+        passages: str | None = None,
+    ) -> list[Explanation]:
+        """Explains documents' scores for a query, from the postings of its terms.
 
-        Raises:
-            ArtefactError: one is damaged.
+        Args:
+            query: a topic or a text, which is encoded first; or an encoded query.
+            doc_ids: the documents, in the order of the explanations; default the best.
+            hits: how many of the best.
+            passages: `max`, `sum:N` or `sum`, for documents of an index of passages, see `Search`.
         """
-        engine = self._engine
-        if engine is not None:
-            engine.verified()
+        check_count("hits", hits)
+        best, manifest = read_best(passages), self.index.manifest
+        expect_lexical(self.index.path, manifest.kind, "only the score of an impact index is a sum over terms")
+        if isinstance(query, str):
+            query = Topic(TYPED, query)
+        if isinstance(query, Topic):
+            query = encode_topic(query, self.model, manifest)
+        engine = cast("ImpactEngine", self.engine)
+        listed = None if doc_ids is None else list(doc_ids)
+        if best:
+            return explain_passages(engine, query, listed, hits, best, manifest.fields)
+        if listed is None:
+            listed = list(next(engine.search([query], hits)).doc_ids)
+        return explain_documents(engine, query, listed, fields=manifest.fields)
+
+    def verify(self) -> None:
+        """Waits until the files of the index are compared with their checksums; an ArtefactError if one is damaged."""
+        if (engine := self._engine) is not None:
+            engine.verify()
 
     def close(self) -> None:
         """Closes the engine, if it was opened; another query opens it again.
@@ -359,13 +320,13 @@ class Searcher:
     ) -> None:
         try:
             if kind is None:
-                self.verified()
+                self.verify()
         finally:
             self.close()
 
 
-def queries_of(topics: Any) -> Iterator[Query]:
-    """Queries or topics from what a caller gives: one or several, texts too."""
+def read_queries(topics: Any) -> Iterator[Query]:
+    """Yields the queries or topics that a caller gives: one or several, texts too."""
     if isinstance(topics, (str, *QUERIES)):
         return iter([_as_query(topics, TYPED)])
     if not isinstance(topics, Iterable) or isinstance(topics, Mapping | bytes):
@@ -383,26 +344,16 @@ def _as_query(topic: Any, query_id: str) -> Query:
     return topic
 
 
-def _vectors(engine: ImpactEngine, manifest: Manifest, settings: SearchSettings) -> VectorOf | None:
-    """Where feedback reads a document's vector: the shards if the user names them, else the index."""
-    if settings.refinement is None or settings.refinement.feedback is None:
-        return None
-    return engine.vector if settings.feedback_shards is None else ShardVectors(Path(settings.feedback_shards), manifest)
-
-
-def refuse_other_kinds(manifest: Manifest, index: Path, settings: SearchSettings) -> None:
-    """Refuses a refinement that the kind of the index does not have."""
-    refinement, by_share = settings.refinement, settings.cut is not None and settings.cut.relative
-    if refinement is not None and refinement.rm3 is not None:
-        if manifest.kind != "text":
-            raise UsageError(f"{index} is {manifest.kind}; RM3 is for BM25, an index of texts; of impacts: feedback")
-        if refinement.only_rm3 and not by_share:
-            return
-    expect_lexical(
-        index,
-        manifest.kind,
-        "terms, filters, feedback and approximate search, and shares of a bound, are for impact indexes",
-    )
+def check_kind(manifest: Manifest, index: Path, search: Search, refines: bool = False) -> None:
+    """Refuses settings that the kind of the index does not have."""
+    if search.rm3 and manifest.kind != "text":
+        raise UsageError(f"{index} is {manifest.kind}; RM3 is for BM25, an index of texts; of impacts: feedback")
+    if refines or search.refines:
+        expect_lexical(
+            index,
+            manifest.kind,
+            "terms, filters, feedback and approximate search, and shares of a bound, are for impact indexes",
+        )
 
 
 def _refuse_other_vocabulary(model: Encoder, manifest: Manifest, index: Path) -> None:
@@ -433,8 +384,8 @@ def _refuse_other_vocabulary(model: Encoder, manifest: Manifest, index: Path) ->
         )
 
 
-def _of_kind(queries: Iterable[Query], kind: str) -> Iterator[Query]:
-    """The queries, each checked to be one that an index of `kind` answers."""
+def check_queries(queries: Iterable[Query], kind: str) -> Iterator[Query]:
+    """Yields the queries; each is one that an index of `kind` answers."""
     expected: tuple[type, ...] = {"impact": (ImpactQuery, TreeQuery), "dense": (DenseQuery,), "text": (Topic,)}[kind]
     for query in queries:
         if not isinstance(query, expected):
@@ -443,3 +394,106 @@ def _of_kind(queries: Iterable[Query], kind: str) -> Iterator[Query]:
                 f"{expected[0].__name__}"
             )
         yield query
+
+
+@dataclass(frozen=True)
+class Index(BuiltIndex):
+    """A built index: its folder, and the manifest of the shards it was built from.
+
+    Threads may share it. The first search opens its engine, which stays open as long as the object lives; a search
+    after the index was replaced or changed opens it anew.
+    """
+
+    # The newest searcher, by what it belongs to; one that it replaces closes after the last call that searches with it.
+    _searchers: dict[Any, Searcher] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _opening: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        """Folder, kind, number of documents, and the encoder."""
+        encoder = self.manifest.encoder.get("name")
+        facts = f"{self.manifest.kind}, {self.documents:,} documents, encoder {encoder!r}"
+        return f"Index({str(self.path)!r}, {facts})"
+
+    @overload
+    def search(  # type: ignore[overload-overlap]  # a text and a Topic are iterables too; mypy takes the first that fits
+        self, query: str | Query, k: int = ..., model: Encoder | None = ..., device: str = ...
+    ) -> RankedList: ...
+
+    @overload
+    def search(
+        self, query: Iterable[str | Query], k: int = ..., model: Encoder | None = ..., device: str = ...
+    ) -> list[RankedList]: ...
+
+    def search(
+        self,
+        query: str | Query | Iterable[str | Query],
+        k: int = 10,
+        model: Encoder | None = None,
+        device: str = "auto",
+    ) -> RankedList | list[RankedList]:
+        """Returns the `k` best documents of a text, a topic or an encoded query, as a `RankedList`.
+
+        Args:
+            query: one of them; of several, the result is a list of such lists. `search_index` explains both.
+            k: the length of a list at most.
+            model: encodes texts and topics; default the encoder in the index's manifest, which is loaded once.
+            device: of the default model.
+        """
+        queries = list(query) if isinstance(query, Iterator) else query  # a second attempt reads them again
+        while True:
+            state = read_index_state(self.path)
+            try:
+                searcher = self._open_searcher(state, model, device)
+                hits: RankedList | list[RankedList] = searcher.search(queries, k)
+                searcher.verify()
+                return hits
+            except ArtefactError:
+                if read_index_state(self.path) == state:
+                    raise
+                # The index was replaced while it was opened.
+
+    def _open_searcher(self, state: IndexState | None, model: Encoder | None, device: str) -> Searcher:
+        """Opens the searcher of a state of the index, a model and its device."""
+        key = (state, id(model), device)
+        with self._opening:
+            if key not in self._searchers:
+                searcher = Searcher(self.path if is_index(self.path) else self, model, EncoderChanges(device=device))
+                self._searchers.clear()
+                self._searchers[key] = searcher
+            return self._searchers[key]
+
+
+def search_index(
+    index: BuiltIndex | Path | str,
+    topics: str | Query | Iterable[str | Query],
+    hits: int = DEFAULT_HITS,
+    *,
+    model: Encoder | None = None,
+    manifest: Path | str | None = None,
+    device: str = "auto",
+    cost: SearchCost | None = None,
+    **settings: Any,
+) -> Iterator[RankedList]:
+    """Searches an index; yields one ranked list per topic, in their order, empty where nothing matches.
+
+    Args:
+        index: an index, its folder, or its URL.
+        topics: topics, encoded here; or encoded queries, or query trees. All of one type. One of them may be given by
+            itself, and a text in place of a topic; the topics of several texts have the ids 1, 2, ...
+        hits: length of a list at most.
+        model: encodes the topics; default the encoder in the index's manifest.
+        manifest: of the shards, for an index that stock Pyserini built.
+        device: of the default model.
+        cost: counts what the search costs.
+        settings: the attributes of `Search`, for example `remove_query=True`, `threads=4`, `query_terms=16`.
+    """
+    check_count("hits", hits)
+    search = Search(**settings)
+    searcher = Searcher(index, model, EncoderChanges(device=device), manifest)
+    return close_after(searcher, searcher.lists(topics, hits, search, cost))
+
+
+def close_after(searcher: Searcher, lists: Iterator[RankedList]) -> Iterator[RankedList]:
+    """Passes lists on; closes their searcher after the last, or where the caller leaves them."""
+    with searcher:
+        yield from lists

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lexvl_anserini.engines.index_folder import BuiltIndex
-from lexvl_anserini.engines.opening import open_impact_index, verified
 from lexvl_anserini.ground.errors import ArtefactError, DataError
-from lexvl_anserini.ground.manifest import Manifest, expect_lexical
-from lexvl_anserini.ground.records import ImpactQuery, Topic
-from lexvl_anserini.ground.run_manifest import RunManifest
-from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.ground.vocabulary import field_of
-from lexvl_anserini.queries.clauses import All, Clause, Ids, Impacts, Term, TreeQuery, clause_of, fold, scored_terms
-from lexvl_anserini.queries.query_source import TYPED, TopicSource, check_readable
+from lexvl_anserini.ground.manifest import Manifest, RunManifest
+from lexvl_anserini.ground.records import ImpactQuery, Topic, get_field
+from lexvl_anserini.queries.clauses import (
+    All,
+    Clause,
+    Ids,
+    Impacts,
+    Term,
+    TreeQuery,
+    build_clause,
+    fold,
+    list_scored_terms,
+)
+from lexvl_anserini.queries.query_source import TopicSource, check_readable
 from lexvl_anserini.queries.query_vectors import encode_queries
-from lexvl_anserini.runs.passages import best_of, best_passages
-from lexvl_anserini.runs.trec import in_rank_order, read_run
-from lexvl_anserini.searching.refine import Refinement, refinement_names
-from lexvl_anserini.searching.searcher import EncoderChanges, located
+from lexvl_anserini.runs.order import score_by_passages
+from lexvl_anserini.runs.trec import read_run, sort_by_rank
+from lexvl_anserini.searching.refine import cut_vector
+from lexvl_anserini.searching.search import NOTED, Search
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -30,11 +35,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DEFAULT_HITS = 3
+# Documents that are explained by default.
+EXPLAINED_HITS = 3
 
 
 class SharedTerm(NamedTuple):
-    """A term of query and document: product = weight x impact; `field` is empty in an index of one encoder."""
+    """A term, its weight in the query, its impact in the document, their product, and the field, if any."""
 
     term: str
     weight: float
@@ -43,7 +49,7 @@ class SharedTerm(NamedTuple):
     field: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dictionary, without an empty field."""
+        """Returns a plain dictionary, without an empty field."""
         return {name: value for name, value in self._asdict().items() if value != ""}
 
 
@@ -51,10 +57,13 @@ class SharedTerm(NamedTuple):
 class Explanation:
     """One document's score for one query.
 
-    score        the engine's; 0 for a document that shares no term
-    terms        that both have, largest product first, equal ones by term; their products sum to the score
-    query_terms  the number of terms of the query
-    passages     of a document in passages: those whose scores sum to its own, the best first; it has no terms itself
+    Attributes:
+        query_id: of the query.
+        doc_id: of the document.
+        score: the engine's; 0 for a document that shares no term.
+        terms: that both have, largest product first, equal ones by term; their products sum to the score.
+        query_terms: the number of terms of the query.
+        passages: of a document in passages: those whose scores sum to its own, the best first; it has no terms itself.
     """
 
     query_id: str
@@ -64,8 +73,8 @@ class Explanation:
     query_terms: int
     passages: tuple[Explanation, ...] = ()
 
-    def by_field(self) -> dict[str, float]:
-        """The sum of the products of each field, the largest first; empty for an index of one encoder."""
+    def sum_fields(self) -> dict[str, float]:
+        """Sums the products of each field, the largest first; empty for an index of one encoder."""
         sums: dict[str, float] = {}
         for term in self.terms:
             if term.field:
@@ -73,92 +82,44 @@ class Explanation:
         return dict(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dictionary."""
+        """Returns a plain dictionary."""
         values = {**vars(self), "terms": [term.to_json() for term in self.terms]}
         del values["passages"]
-        values |= {"fields": self.by_field()} if self.by_field() else {}
+        values |= {"fields": self.sum_fields()} if self.sum_fields() else {}
         return {**values, "passages": [part.to_json() for part in self.passages]} if self.passages else values
 
 
-def explain(
-    index: BuiltIndex | Path | str,
-    query: Topic | ImpactQuery | str,
-    doc_ids: Iterable[str] | None = None,
-    hits: int = DEFAULT_HITS,
-    model: Encoder | None = None,
-    manifest: Path | str | None = None,
-    device: str = "auto",
-    passages: str | None = None,
-) -> list[Explanation]:
-    """Explains documents' scores for a query, from the postings of its terms.
-
-    Args:
-        index: an impact index, or its folder.
-        query: a topic or a text, encoded here; or an encoded query.
-        doc_ids: the documents, in the order of the explanations; default the best.
-        hits: how many of the best.
-        model: encodes the topic; default the encoder in the index's manifest.
-        manifest: of the shards, for an index that stock Pyserini built.
-        device: of the default model.
-        passages: `max`, `sum:N` or `sum`, for documents of an index of passages, see `SearchSettings`.
-
-    Raises:
-        DataError: the index has no such document, or the query no term of its passages.
-        UsageError: no impact index, or a topic that the encoder does not read.
-        ArtefactError: the products do not sum to the engine's score; the index is damaged.
-    """
-    check_count("hits", hits)
-    best = best_of(passages)
-    built = located(index, manifest)
-    expect_lexical(built.path, built.manifest.kind, "only the score of an impact index is a sum over terms")
-    if isinstance(query, str):
-        query = Topic(TYPED, query)
-    if isinstance(query, Topic):
-        query = encoded(query, model or EncoderChanges(device=device).load(built.manifest), built.manifest)
-    with verified(open_impact_index(built.path, built.manifest)) as engine:
-        if best:
-            listed = doc_ids if doc_ids is None else list(doc_ids)
-            return by_passages(engine, query, listed, hits, best, built.manifest.fields)
-        if doc_ids is None:
-            doc_ids = next(engine.search([query], hits)).doc_ids
-        return explained(engine, query, list(doc_ids), fields=built.manifest.fields)
-
-
-def encoded(topic: Topic, model: Encoder, manifest: Manifest) -> ImpactQuery:
-    """One topic as an encoded query."""
+def encode_topic(topic: Topic, model: Encoder, manifest: Manifest) -> ImpactQuery:
+    """Encodes one topic."""
     check_readable(topic, model)
     query = next(encode_queries(model, [topic], manifest))
     assert isinstance(query, ImpactQuery)
     return query
 
 
-def explained(
+def explain_documents(
     engine: ImpactEngine,
     query: ImpactQuery | TreeQuery,
     doc_ids: Sequence[str],
     impacts_of: Callable[[str, Sequence[str]], Mapping[str, int]] | None = None,
     fields: Collection[str] = (),
 ) -> list[Explanation]:
-    """The explanations, with an open engine of an impact index; of a tree, BM25 adds to the score besides the products.
+    """Explains documents with an open engine of an impact index; of a tree, BM25 adds to the score too.
 
-    Args:
-        impacts_of: looks up a document's impacts for terms; default in the engine.
-        fields: of the index.
-
-    Raises:
-        ArtefactError: the products do not sum to the score of an encoded query.
+    `impacts_of` looks up a document's impacts for terms; default in the engine.
     """
     if not doc_ids:
         return []
-    clause = clause_of(query)
-    terms = list(dict.fromkeys(term for term, _ in scored_terms(clause)))
+    clause = build_clause(query)
+    terms = list(dict.fromkeys(term for term, _ in list_scored_terms(clause)))
     among = All((clause, Ids(tuple(doc_ids))))
     scores = dict(engine.search_tree(query.query_id, among, len(doc_ids)).pairs())
     explanations = []
     for doc_id in doc_ids:
         impacts = (impacts_of or engine.impacts)(doc_id, terms)
         score = scores.get(doc_id, 0)
-        shared = shared_terms(clause, impacts, fields) if doc_id in scores or isinstance(query, ImpactQuery) else []
+        adds = doc_id in scores or isinstance(query, ImpactQuery)
+        shared = find_shared_terms(clause, impacts, fields) if adds else []
         if isinstance(query, ImpactQuery):
             total = sum(term.product for term in shared)
             if total != score:
@@ -170,7 +131,7 @@ def explained(
     return explanations
 
 
-def by_passages(
+def explain_passages(
     engine: ImpactEngine,
     query: ImpactQuery,
     doc_ids: Sequence[str] | None,
@@ -181,29 +142,29 @@ def by_passages(
     """Explains documents by their best passages, at most `best` of each."""
     if doc_ids is None:
         doc_ids = next(engine.search_passages([query], best, hits)).doc_ids
-    passages = best_passages(engine.search, query, doc_ids, best)
+    passages = score_by_passages(engine.search, query, doc_ids, best)
     explanations = []
     for doc_id in doc_ids:
         if not passages[doc_id]:
             raise DataError(f"document {doc_id!r}: no passage {doc_id}#... in the index that has a term of the query")
-        parts = tuple(explained(engine, query, passages[doc_id], fields=fields))
+        parts = tuple(explain_documents(engine, query, passages[doc_id], fields=fields))
         score = sum(part.score for part in parts)
         explanations.append(Explanation(query.query_id, doc_id, score, (), len(query.vector), parts))
     return explanations
 
 
-def shared_terms(clause: Clause, impacts: Mapping[str, int], fields: Collection[str] = ()) -> list[SharedTerm]:
-    """The terms that add to a document's score, the largest product first, equal ones by term.
+def find_shared_terms(clause: Clause, impacts: Mapping[str, int], fields: Collection[str] = ()) -> list[SharedTerm]:
+    """Finds the terms that add to a document's score, the largest product first, equal ones by term.
 
     A document that is a hit matches the tree, so that only clauses below an `AnyOf`, or optional ones, may not match.
     Whether metadata, ids and texts match is not known here: they count as matching.
     """
     weights: dict[str, float] = {}
-    for term, weight in scored_terms(clause, matching=lambda clause: _matches(clause, impacts)):
+    for term, weight in list_scored_terms(clause, matching=lambda clause: _matches(clause, impacts)):
         if term in impacts:
             weights[term] = weights.get(term, 0) + weight
     shared = [
-        SharedTerm(term, w, impacts[term], w * impacts[term], field_of(term, fields))
+        SharedTerm(term, w, impacts[term], w * impacts[term], get_field(term, fields))
         for term, w in weights.items()
         if w
     ]
@@ -211,7 +172,7 @@ def shared_terms(clause: Clause, impacts: Mapping[str, int], fields: Collection[
 
 
 def _matches(clause: Clause, impacts: Mapping[str, int]) -> bool:
-    """Whether a document of these impacts matches; clauses that are not about terms count as matching."""
+    """Returns whether a document of these impacts matches; clauses that are not about terms count as matching."""
 
     def leaf(clause: Clause) -> bool:
         if isinstance(clause, Term):
@@ -229,7 +190,7 @@ def _matches(clause: Clause, impacts: Mapping[str, int]) -> bool:
 
 
 def _about_terms(clause: Clause) -> bool:
-    """Whether terms alone decide if a document matches."""
+    """Returns whether terms alone decide if a document matches."""
 
     def leaf(clause: Clause) -> bool:
         return isinstance(clause, Term | Impacts)
@@ -244,36 +205,35 @@ def _about_terms(clause: Clause) -> bool:
     )
 
 
-def scores_in_run(path: Path, query_id: str, hits: int) -> dict[str, float]:
-    """The first documents of a topic in a run, best first, and their scores there."""
-    documents = in_rank_order(document for document in read_run(path) if document.query_id == query_id)
+def read_scores(path: Path, query_id: str, hits: int) -> dict[str, float]:
+    """Reads the first documents of a topic in a run, best first, and their scores there."""
+    documents = sort_by_rank(document for document in read_run(path) if document.query_id == query_id)
     if not documents:
         raise DataError(f"{path}: no line for topic {query_id!r}")
     return dict(documents[:hits].pairs())
 
 
-def encoder_options(run: RunManifest | None) -> dict[str, Any]:
-    """The encoder's own options that a run was made with; none of a mixture of runs."""
-    return {name: value for name, value in _options(run).items() if name not in refinement_names()}
+def select_encoder_options(run: RunManifest | None) -> dict[str, Any]:
+    """Selects the encoder's own options that a run was made with; none of a mixture of runs."""
+    return {name: value for name, value in _options(run).items() if name not in NOTED}
 
 
-def passages_in_run(run: RunManifest | None) -> str | None:
-    """How a run's documents are scored by their passages; None for documents without."""
-    passages: str | None = _options(run).get("passages")
-    return passages
+def read_passages(run: RunManifest | None) -> str | None:
+    """Reads how a run's documents are scored by their passages; None for documents without."""
+    return _options(run).get("passages")
 
 
-def with_cuts(query: ImpactQuery, run: RunManifest | None) -> ImpactQuery:
-    """The query with the cuts that a run was made with; other refinements are ignored, and change the scores."""
+def cut_like_run(query: ImpactQuery, run: RunManifest | None) -> ImpactQuery:
+    """Cuts a query as a run did; other settings of the run are ignored, and change the scores."""
     cuts = {name: value for name, value in _options(run).items() if name in ("query_terms", "threshold")}
-    return query._replace(vector=Refinement(**cuts).cut(query.vector))
+    return query._replace(vector=cut_vector(query.vector, Search(**cuts)))
 
 
 def _options(run: RunManifest | None) -> Mapping[str, Any]:
     return run.encoder.options if run and not run.mixes else {}
 
 
-def warn_of_other_scores(run_path: Path, scores: Mapping[str, float], explanations: Sequence[Explanation]) -> None:
+def warn_about_scores(run_path: Path, scores: Mapping[str, float], explanations: Sequence[Explanation]) -> None:
     """Logs a warning where a run has other scores than the explanations."""
     if differing := [e for e in explanations if e.doc_id in scores and scores[e.doc_id] != e.score]:
         first = differing[0]
@@ -288,8 +248,8 @@ def warn_of_other_scores(run_path: Path, scores: Mapping[str, float], explanatio
         )
 
 
-def topic_of(source: TopicSource, query_id: str) -> Topic | ImpactQuery:
-    """One of the topics, encoded or not."""
+def find_topic(source: TopicSource, query_id: str) -> Topic | ImpactQuery:
+    """Finds one of the topics, encoded or not."""
     for topic in source.stream():
         if topic.query_id == query_id:
             assert isinstance(topic, Topic | ImpactQuery)

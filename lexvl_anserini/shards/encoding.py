@@ -1,26 +1,44 @@
-"""Encodes documents into a shard, and the sample of documents that calibrates the quantiser."""
+"""Encodes documents into a shard, and the sample of documents that calibrates the quantiser.
+
+A corpus is read twice: the first read is checked, digested and sampled, the second is encoded. They are compared, so
+that a corpus that changes meanwhile gives no shards.
+
+The digest of `data.checks` does not see that a picture was replaced by another of its name. `CoveredDigest` does: it
+has what is encoded besides texts, a picture or vector, and the metadata that the shards store.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import compress, islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import orjson
 
+from lexvl_anserini.data.checks import CorpusSummary, check_corpus, pack_document, pack_field
+from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.pictures.images import FAIL, OnError
-from lexvl_anserini.encoders.encoder import encode_inputs
+from lexvl_anserini.encoders.encoder import Tower, encode_inputs
 from lexvl_anserini.ground.errors import DataError, LexvlError
+from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, TooLargeImpact
 from lexvl_anserini.ground.records import Document
-from lexvl_anserini.shards.layout import Shard, SkippedDocument
+from lexvl_anserini.shards.layout import Part, Shard, SkippedDocument
 
 if TYPE_CHECKING:
+    from hashlib import _Hash as Digest
+
     from lexvl_anserini.encoders.encoder import Encoder
 
-# Number of documents that calibrate the quantiser: few, because they are encoded twice.
-CALIBRATION_SAMPLE = 256
+
+CALIBRATION_SAMPLE = 256  # number of documents that calibrate the quantiser: few, because they are encoded twice
 CALIBRATION_SEED = 20240307
 
 
@@ -32,13 +50,9 @@ def encode_shard(
     progress: Progress,
     on_error: OnError = FAIL,
 ) -> Shard:
-    """Encodes and quantises one shard's documents; skips documents that cannot be read if the policy is "skip".
-
-    Raises:
-        LexvlError: an impact would reach 2^24; the message names document and term.
-    """
+    """Encodes and quantises one shard's documents; skips documents that cannot be read if the policy is "skip"."""
     if model.kind == "text":
-        read, skipped = without_problems(documents, on_error.fresh())
+        read, skipped = filter_problems(documents, on_error.fresh())
         ids, metadata = [d.doc_id for d in read], [d.metadata for d in read]
         progress(len(documents))
         return Shard(ids, [model.document.read(d) for d in read], None, skipped=skipped, metadata=metadata)
@@ -63,7 +77,7 @@ def encode_readable(
 ) -> tuple[list[Document], Any, list[SkippedDocument]]:
     """Documents, the vector of each, and the documents that the policy skipped because they cannot be read."""
     policy = on_error.fresh()
-    documents, skipped = without_problems(documents, policy)
+    documents, skipped = filter_problems(documents, policy)
     inputs = [model.document.read(document) for document in documents]
     vectors = encode_inputs(model.document, inputs, batch_size, progress, policy)
     unread = policy.skipped[len(skipped) :]
@@ -76,9 +90,7 @@ def encode_readable(
     return list(compress(documents, readable)), vectors[readable], skipped
 
 
-def without_problems(
-    documents: Sequence[Document], policy: OnError
-) -> tuple[Sequence[Document], list[SkippedDocument]]:
+def filter_problems(documents: Sequence[Document], policy: OnError) -> tuple[Sequence[Document], list[SkippedDocument]]:
     """The documents that have no problem, and the others if the policy skips them; else the first one raises."""
     skipped = []
     for position, document in enumerate(documents):
@@ -89,7 +101,7 @@ def without_problems(
     return [document for document in documents if document.problem is None] if skipped else documents, skipped
 
 
-def drawn_sample(documents: Iterable[Document], count: int, size: int = CALIBRATION_SAMPLE) -> list[Document]:
+def draw_sample(documents: Iterable[Document], count: int, size: int = CALIBRATION_SAMPLE) -> list[Document]:
     """At most `size` documents drawn without replacement from all `count`, in their order, the same every time."""
     positions = np.sort(np.random.default_rng(CALIBRATION_SEED).choice(count, min(count, size), replace=False)).tolist()
     drawn = set(positions)
@@ -102,7 +114,7 @@ def sample_size(quantiser: Quantiser, model: Encoder, count: int) -> int:
     return min(CALIBRATION_SAMPLE, count) if needed else 0
 
 
-def calibrated(
+def calibrate(
     quantiser: Quantiser,
     documents: Iterable[Document],
     count: int,
@@ -113,19 +125,183 @@ def calibrated(
 ) -> Quantiser:
     """The quantiser with its document scale set from a sample of all `count` documents, if its scheme needs one.
 
-    The sample costs one more encoding of at most `CALIBRATION_SAMPLE` documents, whose vectors are thrown away, and
-    reads the documents up to the last one of the sample.
-
-    Raises:
-        DataError: no image of the sample can be read; the message has the `name` of the corpus.
+    At most `CALIBRATION_SAMPLE` documents are encoded once more; they are read up to the last one of the sample.
     """
     if model.kind != "impact":
         return quantiser
     quantiser = model.fitted(quantiser)
     if not sample_size(quantiser, model, count):
         return quantiser
-    sample = drawn_sample(documents, count)
+    sample = draw_sample(documents, count)
     read, weights, skipped = encode_readable(sample, model, batch_size, on_error=on_error)
     if not read:
         raise DataError(f"{name}: none of {len(sample)} images can be read; the first: {skipped[0].reason}")
     return quantiser.calibrate(weights)
+
+
+# Documents of the first read that stay in memory for the sample and for a part's digest: about 20 MB of passages.
+HELD = 16_384
+
+UNREADABLE = "unreadable"  # in the place of the digest of a picture that cannot be read
+
+
+@dataclass(frozen=True)
+class Covered:
+    """What is encoded of the documents besides their texts.
+
+    The tower reads the documents; `files` has the digests of pictures and of tables of vectors.
+    """
+
+    tower: Tower
+    metadata: bool
+    files: FileDigests
+
+    def fields(self, document: Document) -> tuple[str | None, str | None]:
+        """SHA-256 (hex) of the picture or of the vector's table, and the metadata as JSON; None for what is absent."""
+        reference = self._find_reference(document)
+        picture = None if reference is None else self.files.of(reference) or UNREADABLE
+        return picture, _format_metadata(document) if self.metadata else None
+
+    def _find_reference(self, document: Document) -> str | None:
+        """The reference of the picture or vector that the tower reads; None if there is none."""
+        if document.image is None or document.problem is not None:
+            return None
+        reference = self.tower.read(document)
+        return document.image if getattr(reference, "vector", reference) == document.image else None
+
+
+class CoveredDigest:
+    """SHA-256 of what is encoded of some documents besides their texts, in order."""
+
+    def __init__(self, covered: Covered):
+        self._covered = covered
+        self._whole = sha256()
+        self._any = False
+
+    def add(self, documents: Iterable[Document]) -> str:
+        """Adds the next documents; returns the SHA-256 (hex) of these alone."""
+        these = sha256()
+        for document in documents:
+            fields = self._covered.fields(document)
+            self._any |= fields != (None, None)
+            data = b"".join(map(pack_field, fields))
+            these.update(data)
+            self._whole.update(data)
+        return these.hexdigest()
+
+    def hexdigest(self) -> str | None:
+        """The digest; None if nothing but texts was encoded."""
+        return self._whole.hexdigest() if self._any else None
+
+
+def _format_metadata(document: Document) -> str:
+    try:
+        return orjson.dumps(dict(document.metadata)).decode()
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise DataError(
+            f"document {document.doc_id!r}: its metadata cannot be stored as JSON ({problem}); change it, or encode "
+            "without --store-metadata"
+        ) from problem
+
+
+class CorpusReading(Protocol):
+    """The documents of one call of encode, read twice."""
+
+    @property
+    def part(self) -> Part | None:
+        """The part that the call encodes; None for the whole corpus."""
+
+    def check(self, covered: Covered) -> CorpusSummary:
+        """The first read."""
+
+    def settled(self, request: Manifest, output: Path) -> Manifest:
+        """The request with what is known of its scale without reading."""
+
+    def calibrated(self, quantiser: Quantiser, model: Encoder, batch_size: int, on_error: OnError) -> Quantiser:
+        """The quantiser with the scale of the whole corpus."""
+
+    def documents(self) -> Iterator[Document]:
+        """The second read: the documents that the call encodes."""
+
+    def is_unchanged(self) -> bool:
+        """Reads the rest of the second read; whether its documents were those of the first."""
+
+
+# Reads a part of a corpus that was read before, by a plan: its own documents alone.
+PartOfPlan = Callable[[Dataset], CorpusReading]
+
+
+@dataclass
+class WholeCorpus:
+    """All documents of a dataset are read, of a part too: they are counted and digested.
+
+    A corpus of more than `HELD` documents is read a third time, up to the last document of the sample, where impacts
+    are calibrated; and up to the last of its pictures, where a part of it is encoded.
+    """
+
+    dataset: Dataset
+    part: Part | None = None
+    _held: list[Document] = field(default_factory=list)
+    _texts: Digest = field(default_factory=sha256)
+    _rest: Iterator[Document] = field(default_factory=lambda: iter(()))
+    _summary: CorpusSummary = CorpusSummary(0, "")
+
+    def check(self, covered: Covered) -> CorpusSummary:
+        """Reads all documents."""
+        contents = CoveredDigest(covered)
+
+        def note(document: Document) -> None:
+            if len(self._held) < HELD:
+                self._held.append(document)
+            if self.part is None:
+                contents.add([document])
+
+        self._summary = check_corpus(self.dataset.documents, self.dataset.name, note)
+        if len(self._held) < self._summary.documents:
+            self._held.clear()
+        if self.part is not None and (covered.metadata or self._summary.images):
+            first, count = self._span()
+            contents.add(islice(self._start_again(), first, first + count))
+        return self._summary._replace(contents=contents.hexdigest())
+
+    def settled(self, request: Manifest, output: Path) -> Manifest:
+        """The request: nothing is known before calibration."""
+        return request
+
+    def calibrated(self, quantiser: Quantiser, model: Encoder, batch_size: int, on_error: OnError) -> Quantiser:
+        """From a sample of all documents, which are in memory, or read again up to the last one of the sample."""
+        return calibrate(
+            quantiser, self._start_again(), self._summary.documents, model, batch_size, on_error, self.dataset.name
+        )
+
+    def documents(self) -> Iterator[Document]:
+        """The documents of the whole corpus, or of its part."""
+        self._held.clear()
+        first, count = self._span()
+        self._texts = sha256()
+        self._rest = digested(self.dataset.documents(), self._texts)
+        exhaust(islice(self._rest, first))
+        return islice(self._rest, count)
+
+    def is_unchanged(self) -> bool:
+        """The digest of texts covers the whole corpus, even if only a part of it is encoded."""
+        exhaust(self._rest)
+        return self._texts.hexdigest() == self._summary.digest
+
+    def _span(self) -> tuple[int, int]:
+        return (self.part or Part()).span(self._summary.documents)
+
+    def _start_again(self) -> Iterator[Document]:
+        return iter(self._held) if self._held else self.dataset.documents()
+
+
+def digested(documents: Iterable[Document], digest: Digest) -> Iterator[Document]:
+    """Yields the documents and adds each to the digest, as `check_corpus` does."""
+    for document in documents:
+        digest.update(pack_document(document))
+        yield document
+
+
+def exhaust(documents: Iterable[Document]) -> None:
+    """Reads documents to the end, to complete their digest."""
+    deque(documents, maxlen=0)

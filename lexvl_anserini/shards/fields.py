@@ -2,12 +2,22 @@
 
 Documents of equal ids join. Each field has the impacts of its own shards; those of texts (`encode --encoder bm25`) are
 computed here. What is written is a folder of shards like any other, whose manifest names each field's encoder.
+
+BM25 as impacts: each word of a document gets the weight that Lucene's BM25 gives it, so that a dot product ranks.
+
+    w(d, t) = ln(1 + (N - df + 0.5) / (df + 0.5)) x tf / (tf + k1 (1 - b + b |d| / avgdl))
+
+The symbols are those of `encoders.families.bm25`; |d| is exact here. A query weighs each of its words by the
+number of times that it has the word. N, df and avgdl are of the whole corpus, so that no encoder could compute the
+vector of one document: the weights are computed of all texts that `encode --encoder bm25` wrote.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,22 +27,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.encoders.families.plain_text import BM25Settings
+from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import clear_remains, new_folder, write_json
-from lexvl_anserini.ground.manifest import FIELDS, MANIFEST, Counts, EncoderRef, FieldEntry, Manifest, read_manifest
-from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.ground.records import NO_METADATA, ImpactDocument
-from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary, in_field
-from lexvl_anserini.shards.bm25 import BM25_QUANTISER, bm25_weights
-from lexvl_anserini.shards.collection import combined_corpus, source_digest
-from lexvl_anserini.shards.layout import Layout, Shard, write_shard
+from lexvl_anserini.ground.files import clear_remains, new_folder
+from lexvl_anserini.ground.manifest import (
+    FIELDS,
+    Counts,
+    EncoderRef,
+    FieldEntry,
+    LayoutEntry,
+    Manifest,
+    QuantiserEntry,
+    ShardRecord,
+    read_manifest,
+)
+from lexvl_anserini.ground.progress import Progress, make_batches, silent
+from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
+from lexvl_anserini.ground.records import NO_METADATA, ImpactDocument, Vocabulary, mark_field
+from lexvl_anserini.shards.layout import Layout, Shard, write_shard, write_shards
+from lexvl_anserini.shards.manifests import merge_corpora, source_digest
 from lexvl_anserini.shards.reading import (
-    checked_shards,
-    counted_impacts,
+    check_shards,
     read_contents,
+    read_counted_impacts,
     read_ids,
     read_metadata,
     read_texts,
@@ -44,17 +62,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The words of a text, for settings of BM25.
-Analysis = Callable[[BM25Settings], Callable[[str], Iterable[str]]]
+Analysis = Callable[[BM25Settings], Callable[[str], Iterable[str]]]  # the words of a text, for settings of BM25
 
 # Expressions write a term as `name:term`; these names are of ids and metadata.
 NAME = re.compile(r"(?!(?:id|meta)$)[A-Za-z][A-Za-z0-9_-]*")
 
-# The query weight to which each field's own is brought: the largest of 8 bits.
-LARGEST = 255
-
-# Documents of a field of texts that are quantised at once.
-PIECE = 4096
+LARGEST = 255  # the query weight to which each field's own is brought: the largest of 8 bits
+PIECE = 4096  # documents of a field of texts that are quantised at once
 
 
 class FieldDocument(NamedTuple):
@@ -62,19 +76,19 @@ class FieldDocument(NamedTuple):
 
     doc_id: str
     vector: Mapping[str, int]
-    contents: str = ""
-    metadata: Mapping[str, Any] = NO_METADATA
+    contents: str
+    metadata: Mapping[str, Any]
 
 
 class FieldSource(NamedTuple):
     """A field that is to be joined.
 
-    manifest    of its shards
-    quantiser   of its impacts and queries; None where the manifest has none
-    vocabulary  its terms, without the field's name
-    doc_ids     of its documents, each once, in the order of the shards
-    documents   streams them in this order, once
-    cut         numbers of weights that quantising clipped and dropped
+    Attributes:
+        manifest: of its shards.
+        quantiser: of its impacts and queries; None where the manifest has none.
+        vocabulary: its terms, without the field's name.
+        doc_ids: of its documents, each once, in the order of the shards.
+        documents: streams them in this order, once.
     """
 
     name: str
@@ -83,7 +97,6 @@ class FieldSource(NamedTuple):
     vocabulary: Vocabulary
     doc_ids: Mapping[str, None]
     documents: Iterator[FieldDocument]
-    cut: Counts
 
     def entry(self) -> FieldEntry:
         """The field in the manifest of the whole."""
@@ -92,11 +105,11 @@ class FieldSource(NamedTuple):
             kind=self.manifest.kind,
             encoder=dict(self.manifest.encoder),
             quantiser=self.quantiser.settled().to_json() if self.quantiser else {},
-            vocabulary={"size": len(self.vocabulary), "digest": self.vocabulary.digest},
+            vocabulary=self.vocabulary.to_json(),
         )
 
 
-def own_weight(quantiser: Quantiser | None) -> int:
+def compute_own_weight(quantiser: Quantiser | None) -> int:
     """The weight with which a query weight of a field counts `LARGEST` at its largest; of a count, each word does."""
     side = (quantiser or Quantiser()).query
     largest = side.largest if side.scheme != "fixed" else side.scale
@@ -104,32 +117,14 @@ def own_weight(quantiser: Quantiser | None) -> int:
 
 
 def join_fields(
-    fields: Mapping[str, Path],
-    output: Path,
-    analysis: Analysis,
-    overwrite: bool = False,
-    progress: Progress = silent,
-    factors: Mapping[str, int] = {},
+    fields: Mapping[str, Path], output: Path, analysis: Analysis, overwrite: bool = False, progress: Progress = silent
 ) -> Manifest:
     """Writes the shards of several fields as one folder of shards, whole or not at all.
 
     Documents have the order of the first field; those that it lacks follow in the order of the next, and stay in memory
     until then, as do documents of another order than the first field's.
 
-    Args:
-        fields: folders of shards by the names of their fields, impacts or texts.
-        output: a new folder, or a finished one of the same fields, which stays as it is.
-        analysis: gives the function that splits texts into words, for fields of texts.
-        progress: called with the number of documents just written.
-        factors: of the weights that some of the fields have in queries unless a search says otherwise.
-
-    Returns:
-        The manifest; `layout.fields` has the number of documents of each field.
-
-    Raises:
-        UsageError: a name that no field can have, no field, or shards of vectors or of several fields already.
-        ArtefactError: the output holds something else, an id occurs twice in a field, or two fields have other values
-            of the same metadata for a document.
+    `analysis` gives the function that splits texts into words, for fields of texts.
     """
     if not fields:
         raise UsageError("no field; name one with its shards, for example text=impacts/pages.bm25")
@@ -147,26 +142,26 @@ def join_fields(
             "encoder": m.encoder.without_places(),
             "shards": source_digest(m),
             "documents": m.counts.documents,
-            **({"factor": factors[name]} if factors.get(name, 1) != 1 else {}),
         }
         for name, m in manifests.items()
     ]
 
-    def finished() -> Manifest | None:
+    def find() -> Manifest | None:
         clear_remains(output)
         there = read_manifest(output) if output.exists() else None
         earlier = None if there is None else {FIELDS: there.layout.get(FIELDS)}
         return there if claim(output, "shards", {FIELDS: noted}, earlier, overwrite) is Claim.DONE else None
 
     def write() -> Manifest:
-        sources = [opened_field(name, fields[name], manifest, analysis) for name, manifest in manifests.items()]
-        return write_joined(sources, noted, output, progress)
+        cut = Counts(clipped=0, dropped=0)
+        sources = [open_field(name, fields[name], manifest, analysis, cut) for name, manifest in manifests.items()]
+        return write_joined(sources, noted, output, cut, progress)
 
-    return ensure(output, finished, write, folder=True)
+    return ensure(output, find, write, folder=True)
 
 
-def opened_field(name: str, folder: Path, manifest: Manifest, analysis: Analysis) -> FieldSource:
-    """A field, ready to be read; that of texts is computed."""
+def open_field(name: str, folder: Path, manifest: Manifest, analysis: Analysis, cut: Counts) -> FieldSource:
+    """A field, ready to be read; that of texts is computed. `cut` counts what quantising clips and drops."""
     doc_ids = dict.fromkeys(read_ids(folder, manifest))
     if len(doc_ids) != manifest.counts.documents:
         raise ArtefactError(
@@ -176,49 +171,52 @@ def opened_field(name: str, folder: Path, manifest: Manifest, analysis: Analysis
     if manifest.kind == "impact":
         vocabulary = read_vocabulary(folder, manifest)
         quantiser = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else None
-        vectors = partial(counted_impacts, vocabulary=vocabulary)
-        documents = _documents(folder, manifest, lambda path, entry: vectors(path, entry))
-        cut = Counts(clipped=manifest.counts.clipped, dropped=manifest.counts.dropped)
-        return FieldSource(name, manifest, quantiser, vocabulary, doc_ids, documents, cut)
+        documents = _read_documents(folder, manifest, partial(read_counted_impacts, vocabulary=vocabulary))
+        add_cut(cut, manifest.counts.clipped, manifest.counts.dropped)
+        return FieldSource(name, manifest, quantiser, vocabulary, doc_ids, documents)
     settings = BM25Settings.of(manifest.encoder.options)
     texts = (document.contents for document in read_texts(folder, manifest))
-    weights, vocabulary = bm25_weights(texts, analysis(settings), settings.k1, settings.b)
-    quantiser, cut = BM25_QUANTISER.calibrate(weights), Counts(clipped=0, dropped=0)
-    vectors_of = _impacts(weights, vocabulary, quantiser, doc_ids, cut)
-    documents = _documents(folder, manifest, lambda path, entry: islice(vectors_of, entry["documents"]))
-    return FieldSource(name, manifest, quantiser, vocabulary, doc_ids, documents, cut)
+    weights, vocabulary = compute_bm25(texts, analysis(settings), settings.k1, settings.b)
+    quantiser = BM25_QUANTISER.calibrate(weights)
+    vectors_of = _quantise_texts(weights, vocabulary, quantiser, doc_ids, cut)
+    documents = _read_documents(folder, manifest, lambda path, entry: islice(vectors_of, entry.documents))
+    return FieldSource(name, manifest, quantiser, vocabulary, doc_ids, documents)
 
 
-def _impacts(
+def add_cut(cut: Counts, clipped: int, dropped: int) -> None:
+    """Adds numbers of postings that quantising clipped and dropped."""
+    cut.update(clipped=cut.clipped + clipped, dropped=cut.dropped + dropped)
+
+
+def _quantise_texts(
     weights: sparse.csr_matrix, vocabulary: Vocabulary, quantiser: Quantiser, doc_ids: Iterable[str], cut: Counts
 ) -> Iterator[ImpactDocument]:
     """The documents of CSR [n, V]; counts what quantising clips and drops."""
     ids = iter(doc_ids)
     for start in range(0, weights.shape[0], PIECE):
         piece = quantiser.documents(weights[start : start + PIECE])
-        cut.update(clipped=cut.clipped + piece.clipped, dropped=cut.dropped + piece.dropped)
+        add_cut(cut, piece.clipped, piece.dropped)
         for vector in piece.by_term(vocabulary.terms):
             yield ImpactDocument(next(ids), vector)
 
 
-def _documents(
-    folder: Path, manifest: Manifest, vectors: Callable[[Path, Mapping[str, Any]], Iterable[ImpactDocument]]
+def _read_documents(
+    folder: Path, manifest: Manifest, vectors: Callable[[Path, ShardRecord], Iterable[ImpactDocument]]
 ) -> Iterator[FieldDocument]:
-    """The documents of a folder of shards with what is stored beside their vectors."""
-    for path, entry in checked_shards(folder, manifest):
+    for path, entry in check_shards(folder, manifest):
         contents = read_contents(path) if manifest.layout.get("contents") else repeat("")
         metadata = read_metadata(path) if manifest.may_have_metadata else repeat(NO_METADATA)
         for document, text, values in zip(vectors(path, entry), contents, metadata, strict=False):
             yield FieldDocument(document.doc_id, document.vector, text, values)
 
 
-def aligned(
+def join_streams(
     streams: Sequence[Iterator[FieldDocument]], doc_ids: Sequence[Mapping[str, None]]
 ) -> Iterator[list[FieldDocument | None]]:
     """Each document once, as all fields have it; None where a field lacks it."""
     waiting: list[dict[str, FieldDocument]] = [{} for _ in streams]
 
-    def taken(place: int, doc_id: str) -> FieldDocument | None:
+    def take(place: int, doc_id: str) -> FieldDocument | None:
         if doc_id not in doc_ids[place]:
             return None
         while doc_id not in waiting[place]:
@@ -229,12 +227,12 @@ def aligned(
     for place, ids in enumerate(doc_ids):
         for doc_id in ids:
             if not any(doc_id in before for before in doc_ids[:place]):
-                yield [taken(other, doc_id) for other in range(len(streams))]
+                yield [take(other, doc_id) for other in range(len(streams))]
     for stream in streams:
         assert next(stream, None) is None, "documents without an id of theirs"  # and the counts of its last shard
 
 
-def joined(rows: Sequence[Sequence[FieldDocument | None]], sources: Sequence[FieldSource], size: int) -> Shard:
+def build_shard(rows: Sequence[Sequence[FieldDocument | None]], sources: Sequence[FieldSource], size: int) -> Shard:
     """A shard of documents as all fields have them; the vocabulary of the whole has `size` terms."""
     from scipy import sparse
 
@@ -251,13 +249,13 @@ def joined(rows: Sequence[Sequence[FieldDocument | None]], sources: Sequence[Fie
         there = {source.name: document for source, document in zip(sources, row, strict=True) if document is not None}
         ids.append(next(document.doc_id for document in there.values()))
         texts.append(next((document.contents for document in there.values() if document.contents), ""))
-        metadata.append(agreeing(there))
+        metadata.append(merge_metadata(there))
     vectors = sparse.csr_matrix((np.array(impacts, np.int64), np.array(dims, np.int64), ends), (len(ids), size))
     vectors.sort_indices()
     return Shard(ids, texts, vectors, metadata=metadata)
 
 
-def agreeing(there: Mapping[str, FieldDocument]) -> dict[str, Any]:
+def merge_metadata(there: Mapping[str, FieldDocument]) -> dict[str, Any]:
     """The metadata of a document, of all fields."""
     values: dict[str, Any] = {}
     for name, document in there.items():
@@ -270,7 +268,7 @@ def agreeing(there: Mapping[str, FieldDocument]) -> dict[str, Any]:
     return values
 
 
-def layout_of(manifests: Sequence[Manifest]) -> Layout:
+def choose_layout(manifests: Sequence[Manifest]) -> Layout:
     """How the whole is stored: in the compact format if a field is, with the texts and metadata that a field has."""
     layouts = [manifest.layout for manifest in manifests]
     parquet = any(layout.get("shard_format") == "parquet" for layout in layouts)
@@ -283,54 +281,70 @@ def layout_of(manifests: Sequence[Manifest]) -> Layout:
     )
 
 
-def write_joined(sources: Sequence[FieldSource], noted: Any, output: Path, progress: Progress) -> Manifest:
+def write_joined(sources: Sequence[FieldSource], noted: Any, output: Path, cut: Counts, progress: Progress) -> Manifest:
     """Writes the shards of fields, and their manifest."""
-    layout = layout_of([source.manifest for source in sources])
-    vocabulary = Vocabulary(in_field(source.name, term) for source in sources for term in source.vocabulary.terms)
-    rows = aligned([source.documents for source in sources], [source.doc_ids for source in sources])
-    entries: list[dict[str, Any]] = []
+    layout = choose_layout([source.manifest for source in sources])
+    vocabulary = Vocabulary(mark_field(source.name, term) for source in sources for term in source.vocabulary.terms)
+    rows = join_streams([source.documents for source in sources], [source.doc_ids for source in sources])
     with new_folder(output) as part:
-        (part / "docs").mkdir()
-        while batch := list(islice(rows, layout.shard_size)):
-            shard, name = joined(batch, sources, len(vocabulary)), layout.name(len(entries))
-            entries.append(write_shard(part, name, shard, vocabulary, layout))
-            progress(len(batch))
-        vocabulary.write(part / VOCABULARY)
-        manifest = manifest_of(sources, vocabulary, {**layout.to_json(), FIELDS: noted}, entries)
-        write_json(part / MANIFEST, manifest.to_json())
+
+        def join() -> Iterator[ShardRecord]:
+            for number, batch in enumerate(make_batches(rows, layout.shard_size)):
+                shard = build_shard(batch, sources, len(vocabulary))
+                yield write_shard(part, layout.name(number), shard, vocabulary, layout)
+                progress(len(batch))
+
+        request = build_request(sources, LayoutEntry({**layout.to_json(), FIELDS: noted}))
+        manifest = write_shards(part, request, vocabulary, join(), cut)
     for source in sources:
         if lacking := manifest.counts.documents - len(source.doc_ids):
             log.warning("%d of %d documents have no field %s", lacking, manifest.counts.documents, source.name)
     return manifest
 
 
-def manifest_of(
-    sources: Sequence[FieldSource], vocabulary: Vocabulary, layout: Mapping[str, Any], entries: Sequence[dict[str, Any]]
-) -> Manifest:
-    """The manifest of the whole."""
-    counts = Counts({key: sum(entry[key] for entry in entries) for key in ("documents", "empty", "postings")})
-    counts.update({key: sum(source.cut[key] for source in sources) for key in ("clipped", "dropped")})
-    counts["max_impact"] = max((entry["max_impact"] for entry in entries), default=0)
+def build_request(sources: Sequence[FieldSource], layout: LayoutEntry) -> Manifest:
+    """The manifest of the whole, without shards and counts."""
     corpora = [source.manifest.corpus for source in sources]
     same = len({(corpus.digest, str(corpus.part)) for corpus in corpora}) == 1
-    encoder = EncoderRef(
-        name=FIELDS,
-        checkpoint=None,
-        checkpoint_digest=None,
-        options={
-            f"{entry['name']}.weight": own_weight(source.quantiser) * entry.get("factor", 1)
-            for source, entry in zip(sources, layout[FIELDS], strict=True)
-        },
-        fields=[source.entry() for source in sources],
-    )
-    return replace(
-        sources[0].manifest,
-        kind="impact",
-        encoder=encoder,
-        quantiser={},
-        vocabulary={"size": len(vocabulary), "digest": vocabulary.digest},
-        corpus=corpora[0] if same else combined_corpus(corpora, counts.documents),
-        counts=counts,
-        layout=layout,
-        shards=tuple(entries),
-    )
+    documents = len(set().union(*(source.doc_ids for source in sources)))
+    weights = {f"{source.name}.weight": compute_own_weight(source.quantiser) for source in sources}
+    entries = [source.entry() for source in sources]
+    encoder = EncoderRef(name=FIELDS, checkpoint=None, checkpoint_digest=None, options=weights, fields=entries)
+    corpus = corpora[0] if same else merge_corpora(corpora, documents)
+    whole = replace(sources[0].manifest, kind="impact", encoder=encoder, quantiser=QuantiserEntry())
+    return replace(whole, corpus=corpus, layout=layout)
+
+
+# Documents: the greatest weight of the corpus becomes 255. Queries: their weights are counts already.
+BM25_QUANTISER = Quantiser(SideQuantiser("calibrated", 8), SideQuantiser("fixed", None, 1.0))
+
+
+def compute_bm25(
+    texts: Iterable[str], analyse: Callable[[str], Iterable[str]], k1: float, b: float
+) -> tuple[sparse.csr_matrix, Vocabulary]:
+    """The weights of all texts, CSR [n, V] float32, and their words, the most frequent first; 8 bytes a posting."""
+    from scipy import sparse
+
+    numbers: dict[str, int] = {}
+    dims, frequencies, ends = array("i"), array("f"), array("q", [0])
+    for text in texts:
+        counts = Counter(analyse(text))
+        dims.extend([numbers.setdefault(word, len(numbers)) for word in counts])
+        frequencies.extend(counts.values())
+        ends.append(len(dims))
+    indices, tf = np.frombuffer(dims, np.int32), np.frombuffer(frequencies, np.float32)
+    indptr, words = np.frombuffer(ends, np.int64), np.array(list(numbers), object)
+    documents_of = np.bincount(indices, minlength=len(words))
+    order = np.lexsort((words, -documents_of))
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    postings = np.diff(indptr)
+    rows = np.repeat(np.arange(len(postings)), postings)
+    lengths = np.bincount(rows, tf, len(postings))
+    with_text = int(np.count_nonzero(lengths))
+    idf = np.log1p((with_text - documents_of + 0.5) / (documents_of + 0.5)).astype(np.float32)
+    norms = (k1 * (1 - b + b * lengths / (lengths.sum() / max(with_text, 1) or 1))).astype(np.float32)
+    weights = idf[indices] * tf / (tf + norms[rows])
+    matrix = sparse.csr_matrix((weights, place[indices], indptr), shape=(len(postings), len(words)))
+    matrix.sort_indices()
+    return matrix, Vocabulary(words[order], "words of BM25")

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 import orjson
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.files import file_sha256, packed, sync_to
+from lexvl_anserini.ground.files import compute_sha256, open_gzip, sync_to
+from lexvl_anserini.ground.manifest import Counts, LayoutEntry, Manifest, ShardRecord, write_manifest
+from lexvl_anserini.ground.records import VOCABULARY, Vocabulary
 from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.ground.vocabulary import Vocabulary
 
-# Documents per shard: the most that a killed command encodes again, and the most in memory at once.
-SHARD_SIZE = 4096
+SHARD_SIZE = 4096  # documents per shard: the most that a killed command encodes again, and the most in memory at once
+SUMMED = ("documents", "skipped", "empty", "postings", "clipped", "dropped")  # counts of a manifest that add up
 
 
 @dataclass(frozen=True)
 class Layout:
     """How shards are stored on disk.
 
-    shard_format  jsonl (Anserini's JsonVectorCollection) or parquet (4 to 5 times smaller); dense shards are parquet
-    compress      gzip the jsonl
-    contents      store each document's text beside its vector
-    metadata      store each document's metadata beside its vector
+    Attributes:
+        shard_format: jsonl (Anserini's JsonVectorCollection) or parquet (4 to 5 times smaller); dense shards are
+            parquet.
+        compress: gzip the jsonl.
+        contents: store each document's text beside its vector.
+        metadata: store each document's metadata beside its vector.
     """
 
     shard_format: str = "jsonl"
@@ -41,11 +45,11 @@ class Layout:
             raise UsageError(f"shard format {self.shard_format!r}: expected jsonl or parquet")
         check_count("shard size", self.shard_size)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> LayoutEntry:
         """For the manifest; metadata only if stored, so that the request of older folders stays the same."""
-        return {key: value for key, value in asdict(self).items() if key != "metadata" or value}
+        return LayoutEntry({key: value for key, value in asdict(self).items() if key != "metadata" or value})
 
-    def of_kind(self, kind: str) -> Layout:
+    def fit_kind(self, kind: str) -> Layout:
         """The layout for shards of that kind: dense shards are always parquet, text shards always jsonl."""
         shard_format = {"dense": "parquet", "text": "jsonl"}.get(kind, self.shard_format)
         return replace(self, shard_format=shard_format, compress=self.compress and shard_format == "jsonl")
@@ -56,27 +60,24 @@ class Layout:
 
 
 class Part(NamedTuple):
-    """One of several equal parts of a corpus, encoded separately and merged when indexed.
-
-    number  counts from 0
-    of      number of parts
-    """
+    """One of several equal parts of a corpus, counted from 0, encoded separately and merged when indexed."""
 
     number: int = 0
     of: int = 1
 
     def span(self, documents: int) -> tuple[int, int]:
-        """The position of its first document in the corpus, and its number of documents.
-
-        Raises:
-            UsageError: no such part, or more parts than documents.
-        """
+        """The position of its first document in the corpus, and its number of documents."""
         if not 0 <= self.number < self.of:
             raise UsageError(f"shard id {self.number} of {self.of}: expected 0 to {self.of - 1}")
         if self.of > documents:
             raise UsageError(f"{self.of} parts of a corpus of {documents} documents: expected at most {documents}")
         first = documents * self.number // self.of
         return first, documents * (self.number + 1) // self.of - first
+
+    def describe(self, documents: int) -> dict[str, int]:
+        """The manifest's entry; `documents` and `digest` beside it describe the whole corpus."""
+        first, count = self.span(documents)
+        return {"id": self.number, "num": self.of, "first": first, "documents": count}
 
 
 class SkippedDocument(NamedTuple):
@@ -90,11 +91,10 @@ class SkippedDocument(NamedTuple):
 class Shard(NamedTuple):
     """Encoded documents on their way to disk.
 
-    vectors   CSR [n, V] int64 (impact), float32 [n, D] (dense), None (text)
-    clipped   number of postings that quantising cut to the largest impact
-    dropped   number of weights that quantising rounded to 0
-    skipped   documents that the shard lacks
-    metadata  of each document
+    Attributes:
+        vectors: CSR [n, V] int64 (impact), float32 [n, D] (dense), None (text).
+        clipped, dropped: numbers of postings that quantising changed.
+        skipped: documents that the shard lacks.
     """
 
     ids: Sequence[str]
@@ -186,18 +186,48 @@ SHARD_WRITERS: Mapping[tuple[str, str], Callable[[IO[bytes], Shard, Any, Layout]
 }
 
 
-def write_shard(folder: Path, name: str, shard: Shard, vocabulary: Vocabulary, layout: Layout) -> dict[str, Any]:
+def write_shard(folder: Path, name: str, shard: Shard, vocabulary: Vocabulary, layout: Layout) -> ShardRecord:
     """Writes a shard of impacts; returns its entry for the manifest."""
     path = folder / name
     with shard_stream(path, layout.compress) as out:
         SHARD_WRITERS["impact", layout.shard_format](out, shard, vocabulary, layout)
-    return {"name": name, **shard.counts(), "bytes": path.stat().st_size, "sha256": file_sha256(path)}
+    return ShardRecord(name=name, **shard.counts(), bytes=path.stat().st_size, sha256=compute_sha256(path))
+
+
+def write_shards(
+    folder: Path,
+    request: Manifest,
+    vocabulary: Vocabulary,
+    shards: Iterable[ShardRecord],
+    kept: Mapping[str, int] = MappingProxyType({}),
+) -> Manifest:
+    """Writes impact shards, their vocabulary and their manifest into a new folder.
+
+    The request is the manifest without shards and counts. `shards` writes them into `docs/`, one after the other;
+    `kept` are counts that they do not know, which are read when all are written.
+    """
+    (folder / "docs").mkdir()
+    records = tuple(shards)
+    vocabulary.write(folder / VOCABULARY)
+    counts = Counts({**sum_counts(records), **kept})
+    manifest = replace(request, vocabulary=vocabulary.to_json(), counts=counts, shards=records)
+    write_manifest(folder, manifest)
+    return manifest
+
+
+def sum_counts(shards: Sequence[Counts]) -> Counts:
+    """The counts of shards together."""
+    keys = [key for key in SUMMED if any(key in shard for shard in shards)]
+    counts = Counts({key: sum(shard.get(key, 0) for shard in shards) for key in keys})
+    if any("max_impact" in shard for shard in shards):
+        counts["max_impact"] = max(shard["max_impact"] for shard in shards)
+    return counts
 
 
 @contextmanager
 def shard_stream(path: Path, compress: bool) -> Iterator[IO[bytes]]:
     """A file that is on disk when the block ends; gzip without time stamp or name, so that bytes repeat."""
     with open(path, "wb") as raw:
-        with packed(raw, ".gz" if compress else "") as out:
+        with open_gzip(raw, ".gz" if compress else "") as out:
             yield out
         sync_to(raw)

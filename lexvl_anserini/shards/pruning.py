@@ -7,9 +7,8 @@ impacts a document's first terms and a term's first documents, in the order of t
 from __future__ import annotations
 
 import logging
-import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -20,31 +19,27 @@ import orjson
 from lexvl_anserini.data.lines import parse_object, read_lines
 from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.files import clear_remains, file_sha256, new_folder, write_json
-from lexvl_anserini.ground.manifest import MANIFEST, Counts, Manifest, expect_lexical, read_manifest
+from lexvl_anserini.ground.files import clear_remains, compute_sha256, new_folder
+from lexvl_anserini.ground.manifest import LayoutEntry, Manifest, ShardRecord, expect_lexical, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import heaviest
-from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
-from lexvl_anserini.shards.layout import shard_stream
-from lexvl_anserini.shards.reading import checked_shards, counted_impacts, read_impacts, read_vocabulary
+from lexvl_anserini.ground.records import Vocabulary, heaviest
+from lexvl_anserini.shards.layout import shard_stream, write_shards
+from lexvl_anserini.shards.reading import check_shards, read_counted_impacts, read_impacts, read_vocabulary
 
 log = logging.getLogger(__name__)
 
 Vector = Mapping[str, int]
+PRUNED = ("documents", "empty", "postings", "max_impact")  # counts that pruning changes
 
 
 @dataclass(frozen=True)
 class Pruning:
     """What is kept; the default keeps all.
 
-    only_terms      terms that documents may have; None allows all
-    without_terms   terms that they may not have
-    least_impact    smaller impacts go
-    document_terms  that many largest impacts per document
-    term_documents  that many largest impacts per term
-
-    Raises:
-        UsageError: a number below 1.
+    Attributes:
+        only_terms: terms that documents may have; None allows all.
+        without_terms: terms that they may not have.
+        document_terms, term_documents: that many largest impacts per document, and per term.
     """
 
     only_terms: frozenset[str] | None = None
@@ -65,21 +60,23 @@ class Pruning:
 
     def to_json(self) -> dict[str, Any]:
         """For the manifest: numbers, and lists of terms by their digests."""
-        lists = {"only_terms": self.only_terms, "without_terms": self.without_terms}
-        digests = {
-            name: sha256("\n".join(sorted(terms)).encode()).hexdigest() for name, terms in lists.items() if terms
+        values: dict[str, Any] = {
+            "only_terms": _digest_terms(self.only_terms),
+            "without_terms": _digest_terms(self.without_terms),
+            "least_impact": self.least_impact if self.least_impact > 1 else None,
+            "document_terms": self.document_terms,
+            "term_documents": self.term_documents,
         }
-        numbers = {"document_terms": self.document_terms, "term_documents": self.term_documents}
-        least = {"least_impact": self.least_impact} if self.least_impact > 1 else {}
-        return {**digests, **least, **{name: number for name, number in numbers.items() if number is not None}}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def _digest_terms(terms: frozenset[str] | None) -> str | None:
+    return sha256("\n".join(sorted(terms)).encode()).hexdigest() if terms else None
 
 
 @dataclass(frozen=True)
 class TermCuts:
-    """Which impacts are among the largest of their terms.
-
-    cuts  per term that loses postings, the least impact that is kept, and how many of that impact are
-    """
+    """Per term that loses postings, the least impact that is kept, and how many of that impact are."""
 
     cuts: dict[str, tuple[int, int]]
 
@@ -96,7 +93,7 @@ class TermCuts:
         return impacts
 
 
-def term_cuts(vectors: Iterable[Vector], pruning: Pruning) -> TermCuts | None:
+def compute_cuts(vectors: Iterable[Vector], pruning: Pruning) -> TermCuts | None:
     """The cuts per term, from all documents' vectors; None if there are to be none."""
     if pruning.term_documents is None:
         return None
@@ -118,24 +115,20 @@ def term_cuts(vectors: Iterable[Vector], pruning: Pruning) -> TermCuts | None:
 def prune_shards(
     shards: Path, output: Path, pruning: Pruning, overwrite: bool = False, progress: Progress = silent
 ) -> Manifest:
-    """Writes shards with fewer postings: the same documents, formats, texts and metadata; all of them or none.
-
-    Returns:
-        The manifest of the new shards; `layout.pruning` says what was done.
-    """
+    """Writes shards with fewer postings: the same documents, formats, texts and metadata; all of them or none."""
     manifest = read_manifest(shards)
     expect_lexical(shards, manifest.kind, "only impacts are pruned")
     done = [*manifest.layout.get("pruning", ()), pruning.to_json()]
-    request = replace(manifest, layout={**manifest.layout, "pruning": done})
+    request = replace(manifest, layout=LayoutEntry({**manifest.layout, "pruning": done}))
     return ensure(
         output,
-        lambda: finished_shards(output, request, overwrite),
+        lambda: find_finished_shards(output, request, overwrite),
         lambda: write_pruned(shards, output, request, pruning, progress),
         folder=True,
     )
 
 
-def finished_shards(output: Path, request: Manifest, overwrite: bool) -> Manifest | None:
+def find_finished_shards(output: Path, request: Manifest, overwrite: bool) -> Manifest | None:
     """The manifest of shards that are finished as wanted; None if they are to be written."""
     clear_remains(output)
     manifest = read_manifest(output) if output.exists() else None
@@ -146,29 +139,28 @@ def finished_shards(output: Path, request: Manifest, overwrite: bool) -> Manifes
 def write_pruned(shards: Path, output: Path, request: Manifest, pruning: Pruning, progress: Progress) -> Manifest:
     """Writes the pruned shards and their manifest, which is the request with counts."""
     vocabulary = read_vocabulary(shards, request)
-    cuts = term_cuts((d.vector for d in read_impacts(shards, request, vocabulary)), pruning)
+    cuts = compute_cuts((d.vector for d in read_impacts(shards, request, vocabulary)), pruning)
     with new_folder(output) as part:
-        (part / "docs").mkdir()
-        entries = []
-        for path, entry in checked_shards(shards, request):
-            entries.append(prune_shard(path, part / entry["name"], entry, pruning, cuts, vocabulary))
-            progress(entry["documents"])
-        shutil.copyfile(shards / VOCABULARY, part / VOCABULARY)
-        whole = replace(request, counts=summed(request.counts, entries), shards=tuple(entries))
-        write_json(part / MANIFEST, whole.to_json())
-    return whole
+
+        def prune() -> Iterator[ShardRecord]:
+            for path, shard in check_shards(shards, request):
+                yield prune_shard(path, part / shard.name, shard, pruning, cuts, vocabulary)
+                progress(shard.documents)
+
+        untouched = {key: n for key, n in request.counts.items() if key not in PRUNED}
+        return write_shards(part, request, vocabulary, prune(), untouched)
 
 
 def prune_shard(
-    path: Path, target: Path, entry: Mapping[str, Any], pruning: Pruning, cuts: TermCuts | None, vocabulary: Vocabulary
-) -> dict[str, Any]:
+    path: Path, target: Path, entry: ShardRecord, pruning: Pruning, cuts: TermCuts | None, vocabulary: Vocabulary
+) -> ShardRecord:
     """Writes one shard anew and returns its entry for the manifest."""
-    vectors = [pruning.document(document.vector) for document in counted_impacts(path, entry, vocabulary)]
+    vectors = [pruning.document(document.vector) for document in read_counted_impacts(path, entry, vocabulary)]
     if cuts is not None:
         vectors = list(map(cuts.keep, vectors))
     with shard_stream(target, target.suffix == ".gz") as out:
         if path.suffix == ".parquet":
-            rewrite_parquet(path, out, vectors, vocabulary)
+            write_pruned_parquet(path, out, vectors, vocabulary)
         else:
             for row, vector in zip(map(parse_object, read_lines(path)), vectors, strict=True):
                 out.write(orjson.dumps({**row, "vector": vector}) + b"\n")
@@ -177,10 +169,10 @@ def prune_shard(
         "postings": sum(map(len, vectors)),
         "max_impact": max((i for vector in vectors for i in vector.values()), default=0),
     }
-    return {**entry, **after, "bytes": target.stat().st_size, "sha256": file_sha256(target)}
+    return ShardRecord({**entry, **after, "bytes": target.stat().st_size, "sha256": compute_sha256(target)})
 
 
-def rewrite_parquet(path: Path, out: Any, vectors: Sequence[Mapping[str, int]], vocabulary: Vocabulary) -> None:
+def write_pruned_parquet(path: Path, out: Any, vectors: Sequence[Mapping[str, int]], vocabulary: Vocabulary) -> None:
     """A parquet shard with other vectors, its other columns as they are."""
     import pyarrow as pa
     from pyarrow import parquet
@@ -192,9 +184,3 @@ def rewrite_parquet(path: Path, out: Any, vectors: Sequence[Mapping[str, int]], 
         place = table.schema.get_field_index(name)
         table = table.set_column(place, pa.field(name, column.type), column)
     parquet.write_table(table, out, compression="zstd", row_group_size=len(vectors) or 1)
-
-
-def summed(counts: Counts, entries: Sequence[Mapping[str, Any]]) -> Counts:
-    """The counts of all shards; what pruning does not touch stays."""
-    totals = {name: sum(entry[name] for entry in entries) for name in ("documents", "empty", "postings")}
-    return Counts({**counts, **totals, "max_impact": max(entry["max_impact"] for entry in entries)})

@@ -13,9 +13,8 @@ again writes the same bytes and encodes no finished shard twice.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -27,25 +26,15 @@ from lexvl_anserini.data.pictures.images import OnError
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.claims import Claim, report_finished
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.files import (
-    atomic_write,
-    disk_errors,
-    exclusive,
-    file_sha256,
-    make_folder,
-    publish,
-    write_json,
-)
-from lexvl_anserini.ground.manifest import MANIFEST, UNFINISHED, Counts, Manifest
-from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, exclusive, make_folder, publish
+from lexvl_anserini.ground.manifest import UNFINISHED, Manifest, ShardRecord, write_manifest
+from lexvl_anserini.ground.progress import Progress, make_batches, silent
 from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.ground.records import VOCABULARY
 from lexvl_anserini.ground.typed import check_count, check_type
-from lexvl_anserini.ground.vocabulary import VOCABULARY
-from lexvl_anserini.shards.collection import SUMMED
-from lexvl_anserini.shards.corpus_reading import CorpusReading, Covered, CoveredDigest, PartOfPlan, reading_of
-from lexvl_anserini.shards.encoding import encode_shard
-from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream
-from lexvl_anserini.shards.request import SKIPPED, as_recorded, claim_on_shards, clear, requested, still_valid
+from lexvl_anserini.shards.encoding import CorpusReading, Covered, CoveredDigest, PartOfPlan, WholeCorpus, encode_shard
+from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream, sum_counts
+from lexvl_anserini.shards.manifests import SKIPPED, claim_on_shards, clear, is_recorded, request_shards, select_valid
 
 log = logging.getLogger(__name__)
 
@@ -81,15 +70,10 @@ def write_impacts(
             missing or incomplete shards are encoded again).
         quantiser: for lexical models; the default calibrates documents to 8 bits and gives queries up to 8 bits.
         batch_size: texts per forward pass; never crosses a shard.
-        overwrite: replace shards of another request.
-        progress: called with the number of documents just done.
-        on_error: for images that cannot be read: "fail", or "skip" (skipped, counted, listed in skipped.jsonl).
+        on_error: for images that cannot be read: "fail", or "skip" (counted, listed in skipped.jsonl).
         part: encode only this part of the corpus. All parts use the scale from the sample of the whole corpus, so that
-            they can be merged. A part of a plan (`doors.cluster.plans.plan_corpus`) reads its own documents alone; its
-            shards and manifest are the same.
+            they can be merged. A part of a plan reads its own documents alone; its shards and manifest are the same.
 
-    Returns:
-        The manifest; its counts of documents and of skipped ones sum to the documents of the corpus or part.
 
     Raises:
         UsageError: another `on_error`, or no such part.
@@ -97,12 +81,13 @@ def write_impacts(
         ArtefactError: the output holds something else, the disk is full, or the corpus changed meanwhile.
     """
     check_arguments(dataset, model, output, batch_size)
-    output, policy, reading = Path(output), OnError(on_error), reading_of(dataset, part)
-    layout = (layout or Layout()).of_kind(model.kind)
+    output, policy = Path(output), OnError(on_error)
+    reading = WholeCorpus(dataset, part) if part is None or isinstance(part, Part) else part(dataset)
+    layout = (layout or Layout()).fit_kind(model.kind)
     with FileDigests() as files:
         covered = Covered(model.document, layout.metadata, files)
         summary = reading.check(covered)
-        request = requested(dataset, summary, model, quantiser or Quantiser(), layout, batch_size, reading.part)
+        request = request_shards(dataset, summary, model, quantiser or Quantiser(), layout, batch_size, reading.part)
         request = reading.settled(request, output)
         with disk_errors(output):
             make_folder(output)
@@ -113,45 +98,31 @@ def write_impacts(
                 progress(request.documents)
                 return plan
             if plan is None or plan.corpus.contents not in (None, request.corpus.contents):
-                scale = quantiser_of(request, reading, model, batch_size, policy)
-                plan = replace(request, quantiser=scale, shards=still_valid(output, plan, scale, overwrite))
-                write_json(output / UNFINISHED, plan.to_json())
+                scale = request.quantiser  # empty for shards without impacts
+                if scale:
+                    scale = reading.calibrated(Quantiser.from_json(scale), model, batch_size, policy).to_json()
+                plan = replace(request, quantiser=scale, shards=select_valid(output, plan, scale, overwrite))
+                write_manifest(output, plan, UNFINISHED)
             shards = UnfinishedShards(output, plan, model, layout, covered)
             shards.fill(reading, batch_size, progress, policy)
             return shards.finish()
 
 
-def quantiser_of(
-    request: Manifest, reading: CorpusReading, model: Encoder, batch_size: int, on_error: OnError
-) -> Mapping[str, Any]:
-    """The quantiser of the request with the scale of the corpus; empty for shards without impacts."""
-    if not request.quantiser:
-        return request.quantiser
-    return reading.calibrated(Quantiser.from_json(request.quantiser), model, batch_size, on_error).to_json()
-
-
 @dataclass
 class UnfinishedShards:
-    """A folder of shards that is being written.
-
-    plan     the manifest but for counts and shards
-    records  of the finished shards by name
-    """
+    """A folder of shards that is being written: its plan, and the records of finished shards by name."""
 
     output: Path
     plan: Manifest
     model: Encoder
     layout: Layout
     covered: Covered
-    records: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    records: dict[str, ShardRecord] = field(default_factory=dict)
 
     def fill(self, reading: CorpusReading, batch_size: int, progress: Progress, on_error: OnError) -> None:
         """Encodes the shards that are not recorded as done, or whose pictures, vectors or metadata changed since.
 
         What was encoded is digested after it was encoded, so that a change between the two reads is seen.
-
-        Raises:
-            ArtefactError: the documents differ from those that were checked; all shards are removed.
         """
         if self.plan.shards:
             log.info("%s: resuming after %d finished shards", self.output, len(self.plan.shards))
@@ -160,14 +131,12 @@ class UnfinishedShards:
             make_folder(self.output / "docs")
         if self.model.kind == "impact":
             self.model.vocabulary.write(self.output / VOCABULARY)
-        self.records = {shard["name"]: shard for shard in self.plan.shards if as_recorded(self.output, shard)}
+        self.records = {shard.name: shard for shard in self.plan.shards if is_recorded(self.output, shard)}
         done, contents, documents = set(self.records), CoveredDigest(self.covered), reading.documents()
-        for number in count():
-            if not (batch := list(islice(documents, self.layout.shard_size))):
-                break
+        for number, batch in enumerate(make_batches(documents, self.layout.shard_size)):
             name = self.layout.name(number)
             shard = None
-            if name in done and self._covers(name, batch):
+            if name in done and self.records[name].contents in (None, CoveredDigest(self.covered).add(batch)):
                 progress(len(batch))
             else:
                 shard = encode_shard(batch, self.model, quantiser, batch_size, progress, on_error)
@@ -181,9 +150,6 @@ class UnfinishedShards:
                 "again"
             )
 
-    def _covers(self, name: str, batch: list[Any]) -> bool:
-        return self.records[name].get("contents") in (None, CoveredDigest(self.covered).add(batch))
-
     def add(self, name: str, shard: Shard, contents: str | None) -> None:
         """Writes a shard under a temporary name, records it in the plan, then gives it its name."""
         vocabulary = self.model.vocabulary if self.model.kind == "impact" else None
@@ -196,33 +162,26 @@ class UnfinishedShards:
                 part.unlink(missing_ok=True)
                 raise
         list_skipped(self.output / SKIPPED, name, shard.skipped)
-        record = {"name": name, **shard.counts(), "bytes": part.stat().st_size, "sha256": file_sha256(part)}
-        self.records[name] = record | ({"contents": contents} if contents else {})
-        write_json(self.output / UNFINISHED, replace(self.plan, shards=self._recorded()).to_json())
+        record = ShardRecord(name=name, **shard.counts(), bytes=part.stat().st_size, sha256=compute_sha256(part))
+        self.records[name] = ShardRecord(record, contents=contents) if contents else record
+        write_manifest(self.output, replace(self.plan, shards=self._list_records()), UNFINISHED)
         with disk_errors(self.output / name):
             publish(part, self.output / name)
 
-    def _recorded(self) -> tuple[Mapping[str, Any], ...]:
-        """The finished shards in the order of their names."""
+    def _list_records(self) -> tuple[ShardRecord, ...]:
         return tuple(self.records[name] for name in sorted(self.records))
 
     def finish(self) -> Manifest:
-        """Sums the counts and writes the manifest.
-
-        Raises:
-            DataError: no document can be read.
-        """
-        shards = self._recorded()
-        keys = [key for key in SUMMED if any(key in shard for shard in shards)]
-        counts = Counts({key: sum(shard.get(key, 0) for shard in shards) for key in keys})
-        if any("max_impact" in shard for shard in shards):
-            counts["max_impact"] = max(shard["max_impact"] for shard in shards)
+        """Sums the counts and writes the manifest."""
+        shards = self._list_records()
+        counts = sum_counts(shards)
         assert counts.documents + counts.skipped == self.plan.documents, "documents out are not documents in"
         if not counts.documents:
             raise DataError(f"{self.plan.corpus.name}: no image can be read; {self.output / SKIPPED} lists them")
-        plain = tuple({key: value for key, value in shard.items() if key != "contents"} for shard in shards)
-        manifest = replace(self.plan, counts=counts, shards=plain)
-        write_json(self.output / MANIFEST, manifest.to_json())
+        for shard in shards:
+            shard.pop("contents", None)
+        manifest = replace(self.plan, counts=counts, shards=shards)
+        write_manifest(self.output, manifest)
         (self.output / UNFINISHED).unlink()
         return manifest
 

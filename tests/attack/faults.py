@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -62,10 +62,6 @@ class Faults:
                 function(*arguments, **options)
         elif name == "write":
             function(arguments[0][: len(arguments[0]) // 2])
-        return self.strike()
-
-    def strike(self) -> None:
-        """The effect."""
         if self.effect == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.effect == "end":
@@ -81,30 +77,19 @@ class Faults:
             path = link.readlink() if link.is_symlink() else self.folder
         return Path(os.fsdecode(path)).absolute().is_relative_to(self.folder)
 
-    def named(self, name: str) -> Callable[..., Any]:
-        """The replacement of a function of `os` whose last path tells whether it counts."""
-        function = getattr(os, name)
+    def replace(self, name: str) -> Callable[..., Any]:
+        """The replacement of a function of `os` whose last path, or whose open file, tells whether it counts."""
+        function, place = getattr(os, name), name in ("replace", "rename", "link", "symlink")
 
         def wrapped(*arguments: Any, **options: Any) -> Any:
-            relative = options.get("dir_fd") is not None
-            if relative or self.concerns(arguments[1 if name in ("replace", "rename", "link", "symlink") else 0]):
-                return self.call(name, function, *arguments, **options)
-            return function(*arguments, **options)
+            if options.get("dir_fd") is None and not self.concerns(arguments[place]):
+                return function(*arguments, **options)
+            label = f"{name} {_file_of(arguments[0])}".strip() if name in OPENED else name
+            return self.call(label, function, *arguments, **options)
 
         return wrapped
 
-    def opened(self, name: str) -> Callable[..., Any]:
-        """The replacement of a function of `os` for an open file."""
-        function = getattr(os, name)
-
-        def wrapped(handle: int, *arguments: Any) -> Any:
-            if self.concerns(handle):
-                return self.call(f"{name} {_file_of(handle)}".strip(), function, handle, *arguments)
-            return function(handle, *arguments)
-
-        return wrapped
-
-    def created(self, path: Any, flags: int, *others: Any, **options: Any) -> Any:
+    def create(self, path: Any, flags: int, *others: Any, **options: Any) -> Any:
         """The replacement of `os.open`, which counts if it may make a file."""
         if flags & os.O_CREAT and self.concerns(path):
             return self.call("create", OS_OPEN, path, flags, *others, **options)
@@ -118,7 +103,6 @@ class Faults:
 
         class Counted(io.FileIO):
             def write(self, data: Any) -> int:
-                """Counts, then writes."""
                 whole = bytes(data)
                 faults.call("write", super().write, whole)
                 return len(whole)
@@ -130,7 +114,6 @@ class Faults:
 
 
 def _file_of(handle: int) -> str:
-    """The name of an open file, where the system tells it."""
     link = Path(f"/proc/self/fd/{handle}")
     return link.readlink().name if link.is_symlink() else ""
 
@@ -143,9 +126,8 @@ def faults(folder: Path, number: int = 0, effect: str = "end", after: bool = Fal
     """Counts the calls of the block; the `number`-th has the effect, none for 0."""
     counted = Faults(folder.absolute(), number, effect, after)
     exchange = files._exchange
-    replaced = {(os, name): counted.named(name) for name in NAMED}
-    replaced |= {(os, name): counted.opened(name) for name in OPENED if hasattr(os, name)}
-    replaced |= {(builtins, "open"): counted.open, (io, "open"): counted.open, (os, "open"): counted.created}
+    replaced = {(os, name): counted.replace(name) for name in (*NAMED, *OPENED) if hasattr(os, name)}
+    replaced |= {(builtins, "open"): counted.open, (io, "open"): counted.open, (os, "open"): counted.create}
     replaced[files, "_exchange"] = lambda *arguments: counted.call("exchange", exchange, *arguments)
     with ExitStack() as stack:
         for (module, name), function in replaced.items():
@@ -170,12 +152,10 @@ class Outcome(NamedTuple):
 
 
 class Commands:
-    """Runs `lexvl` commands as forks of one process that has imported what takes long, and started no Java.
-
-    notes   a folder for what the commands print
-    """
+    """Runs `lexvl` commands as forks of one process that has imported what takes long, and started no Java."""
 
     def __init__(self, notes: Path):
+        """Notes what the commands print in a folder."""
         self.notes = notes
         notes.mkdir(exist_ok=True)
         command = [sys.executable, __file__, str(notes)]
@@ -204,7 +184,6 @@ class Commands:
         return self.wait(self.start(arguments, folder, *fault))
 
     def close(self) -> None:
-        """Ends the process."""
         self.server.communicate()
 
     def _ask(self, *question: Any) -> Any:
@@ -236,7 +215,7 @@ def serve(notes: Path) -> None:
 
 
 def _run(notes: Path, arguments: Sequence[str], folder: str, number: int, effect: str, after: bool) -> None:
-    """The child: never returns."""
+    """The child: never returns. `;` parts commands, of which each runs if those before it succeed."""
     code = 0
     out, err, calls = (notes / f"{os.getpid()}.{name}" for name in NOTES)
     try:
@@ -248,9 +227,12 @@ def _run(notes: Path, arguments: Sequence[str], folder: str, number: int, effect
 
         with faults(Path(folder), number, effect, after) as counted:
             for ends, words in groupby(arguments, lambda word: word == ";"):
-                code = code if ends else _code(main, words)
-                if code:
-                    break
+                if not ends and not code:
+                    sys.argv = ["lexvl", *words]
+                    try:
+                        main()
+                    except SystemExit as ended:
+                        code = ended.code if isinstance(ended.code, int) else 1 if ended.code else 0
         calls.write_text(str(len(counted.calls)))
     except BaseException:
         code = 70
@@ -259,16 +241,6 @@ def _run(notes: Path, arguments: Sequence[str], folder: str, number: int, effect
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-
-
-def _code(main: Callable[[], None], words: Iterable[str]) -> int:
-    """The exit code of one command."""
-    sys.argv = ["lexvl", *words]
-    try:
-        main()
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else 1 if ended.code else 0
-    return 0
 
 
 if __name__ == "__main__":

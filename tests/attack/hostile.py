@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from damage import damaged
+from tiny_encoders import Runs
 
 CODE = "open({mark!r}, 'w').close()"
 
@@ -27,7 +28,6 @@ VALUES: tuple[Any, ...] = (
 
 
 def files_of(folder: Path, *patterns: str) -> list[Path]:
-    """The regular files below a folder, sorted."""
     paths = {path for pattern in patterns or ("*",) for path in folder.rglob(pattern)}
     return sorted(path for path in paths if path.is_file() and not path.is_symlink())
 
@@ -41,19 +41,14 @@ def flipped(random: Random, folder: Path, mark: Path) -> None:
 
 
 def replaced(random: Random, folder: Path, mark: Path) -> None:
-    """A file is another kind of thing."""
+    """A file is another kind of thing, or gone."""
     path = random.choice(files_of(folder))
     path.unlink()
     others = files_of(folder)
     kinds: list[Callable[[], Any]] = [
-        path.mkdir,
-        lambda: path.symlink_to("/dev/zero"),
-        lambda: os.mkfifo(path),
-        lambda: path.symlink_to(path.name),
-        path.touch,
-        lambda: path.write_bytes(random.choice(others).read_bytes() if others else b"x"),
-        lambda: None,
-    ]
+        path.mkdir, path.touch, lambda: path.symlink_to("/dev/zero"), lambda: os.mkfifo(path), lambda: None,
+        lambda: path.symlink_to(path.name), lambda: path.write_bytes(random.choice(others).read_bytes()),
+    ]  # fmt: skip
     random.choice(kinds)()
 
 
@@ -87,21 +82,10 @@ def renamed(random: Random, folder: Path, mark: Path) -> None:
     if entries := [place for place in places(content) if isinstance(place[0], dict)]:
         container, key = random.choice(entries)
         value = container.pop(key)
-        name = random.choice(
-            ["auto_map", "quantization_config", "model_type", "types", "path", "type", "x", "__class__"]
-        )
+        names = ("auto_map", "quantization_config", "model_type", "types", "path", "type", "x", "__class__")
+        name = random.choice(names)
         container[name] = random.choice([value, name, {"AutoModel": "evil.Model"}])
     path.write_text(json.dumps(content))
-
-
-class Runs:
-    """Pickles as the call of a function, by the opcodes GLOBAL and REDUCE."""
-
-    def __init__(self, mark: Path):
-        self.mark = mark
-
-    def __reduce__(self) -> Any:
-        return exec, (CODE.format(mark=str(self.mark)),)
 
 
 def hostile_pickles(mark: Path) -> list[bytes]:
@@ -132,7 +116,6 @@ def hostile_pickles(mark: Path) -> list[bytes]:
 
 
 def weights_of(folder: Path) -> Path:
-    """The first weight file of a folder."""
     return next(iter(files_of(folder, "*.safetensors", "*.bin", "*.pt")), folder / "model.safetensors")
 
 
@@ -146,7 +129,8 @@ def planted(random: Random, folder: Path, mark: Path) -> None:
     if kind == 0:
         path.write_bytes(data)
     elif kind == 1:
-        inner: Any = {"state_dict": {"a": torch.ones(2), "b": Runs(mark)}, "args": {"x": [1, Runs(mark)]}}
+        call = Runs(exec, CODE.format(mark=str(mark)))
+        inner: Any = {"state_dict": {"a": torch.ones(2), "b": call}, "args": {"x": [1, call]}}
         torch.save(inner, path, _use_new_zipfile_serialization=random.random() < 0.5)
     elif kind == 2:
         with zipfile.ZipFile(path, "w") as out:
@@ -170,24 +154,21 @@ def zipped(random: Random, folder: Path, mark: Path) -> None:
     with zipfile.ZipFile(path) as source:
         parts = {name: source.read(name) for name in source.namelist()}
     root = next(iter(parts)).split("/")[0]
-    kind = random.randrange(6)
-    method = zipfile.ZIP_DEFLATED if kind in (0, 1) else zipfile.ZIP_STORED
+    pickled, kind = f"{root}/data.pkl", random.randrange(6)
     if kind == 0:
         parts["/".join((root, "data", "0"))] = bytes(random.choice([10**6, 10**8]))
     elif kind == 1:
-        parts[f"{root}/data.pkl"] = b"\x80\x02" + b"N0" * 30_000_000 + b"}."
+        parts[pickled] = b"\x80\x02" + b"N0" * 30_000_000 + b"}."
     elif kind == 2:
-        claimed = random.choice([10**6, 10**9, 2**31 - 1])
-        parts[f"{root}/data.pkl"] = parts[f"{root}/data.pkl"].replace(
-            b"J" + struct.pack("<i", 300_000), b"J" + struct.pack("<i", claimed)
-        )
+        true, claimed = (b"J" + struct.pack("<i", n) for n in (300_000, random.choice([10**6, 10**9, 2**31 - 1])))
+        parts[pickled] = parts[pickled].replace(true, claimed)
     elif kind == 3:
         parts["../../../x"] = b"x"
-    with zipfile.ZipFile(path, "w", method) as out:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED if kind < 2 else zipfile.ZIP_STORED) as out:
         for name, content in parts.items():
             out.writestr(name, content)
         if kind == 4:
-            out.writestr(f"{root}/data.pkl", hostile_pickles(mark)[0])
+            out.writestr(pickled, hostile_pickles(mark)[0])
     if kind == 5:
         data = path.read_bytes()
         start = max(data.rfind(b"PK\x01\x02") - 500, 0)
@@ -236,22 +217,17 @@ def coded(random: Random, folder: Path, mark: Path) -> None:
         for name in ("evil.py", "__init__.py", "setup.py", "conftest.py", "requirements.txt", "sitecustomize.py"):
             (home / name).write_text(EVIL.format(code=CODE.format(mark=str(mark))))
     classes = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model", "AutoModelForMaskedLM": "evil.Model"}
-    auto = {**classes, "AutoTokenizer": ["evil.Tokenizer", "evil.Tokenizer"]}
+    changes = {
+        "auto_map": {**classes, "AutoTokenizer": ["evil.Tokenizer", "evil.Tokenizer"]},
+        "tokenizer_class": "EvilTokenizer", "model_type": "evil", "type": "evil.Model",
+        "activation_function": "evil.load", "custom_pipelines": {"x": {"impl": "evil.Model"}},
+        "chat_template": "{{ cycler.__init__.__globals__.os.system('touch " + str(mark) + "') }}",
+        "model_args": {"trust_remote_code": True}, "attn_implementation": "evil/kernel",
+        "base_model_name_or_path": "evil/model",
+    }  # fmt: skip
     for path in files_of(folder, "*.json"):
         content = json.loads(path.read_text())
         if isinstance(content, dict) and random.random() < 0.6:
-            changes = {
-                "auto_map": auto,
-                "tokenizer_class": "EvilTokenizer",
-                "model_type": "evil",
-                "type": "evil.Model",
-                "activation_function": "evil.load",
-                "custom_pipelines": {"x": {"impl": "evil.Model"}},
-                "chat_template": "{{ cycler.__init__.__globals__.os.system('touch " + str(mark) + "') }}",
-                "model_args": {"trust_remote_code": True},
-                "attn_implementation": "evil/kernel",
-                "base_model_name_or_path": "evil/model",
-            }
             drawn = {key: value for key, value in changes.items() if random.random() < 0.4}
             path.write_text(json.dumps({**content, **drawn}))
         elif isinstance(content, list) and random.random() < 0.6:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hostile import changed
 from rounds import Rounds
-from tiny_encoders import TINY_ENCODERS
+from tiny_encoders import TINY_ENCODERS  # noqa: F401  the table that `models` reads
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack(share=3)]
 
@@ -34,7 +34,6 @@ class Yes:
     asked = 0
 
     def readline(self, *_: Any) -> str:
-        """An answer."""
         Yes.asked += 1
         return "y\n"
 
@@ -85,9 +84,7 @@ class Loader:
         self.process = context.Process(target=serve, args=(other,), daemon=True)
         self.process.start()
         for request in warm:
-            self.connection.send(request)
-            line, what = self.connection.recv()
-            assert line is None and what == "loaded", (request, line, what)
+            assert self(*request) == (None, "loaded"), request
 
     def __call__(self, *request: Any) -> tuple[str | None, str]:
         """What is wrong, or None; and the line of the refusal, or "loaded"."""
@@ -103,23 +100,24 @@ class Loader:
 
 
 @pytest.fixture(scope="module")
-def models(golden: Path, shared: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Request]:
-    """True checkpoints: encoder, folder or file, options. Those beside the checkout are used if they are there."""
+def models(
+    request: pytest.FixtureRequest, golden: Path, shared: Path, tmp_path_factory: pytest.TempPathFactory
+) -> list[Request]:
+    """True checkpoints of the module's table: encoder, folder or file, options; beside the checkout if it is there."""
     made = tmp_path_factory.mktemp("made")
 
-    def place(name: str) -> str:
-        return str(shared.parent / name if name.startswith("shared/") else golden / name)
+    def place(value: Any) -> str:
+        return str(shared.parent / value if str(value).startswith("shared/") else golden / value)
+
+    def true(value: Any) -> Any:
+        return place(value.removeprefix("path:")) if str(value).startswith("path:") else value
 
     found = []
-    for tiny in TINY_ENCODERS.values():
-        if tiny.checkpoint is None or tiny.vectors or (tiny.needs_shared and not shared.is_dir()):
-            continue
-        options = {
-            key: place(value.removeprefix("path:")) if str(value).startswith("path:") else value
-            for key, value in tiny.options.items()
-        }
-        made_or_true = tiny.checkpoint if isinstance(tiny.checkpoint, str) else tiny.checkpoint(golden, made)
-        found.append((tiny.encoder, place(str(made_or_true)), options))
+    for tiny in request.module.TINY_ENCODERS.values():
+        if tiny.checkpoint is not None and not tiny.vectors and (shared.is_dir() or not tiny.marks):
+            checkpoint = tiny.checkpoint if isinstance(tiny.checkpoint, str) else tiny.checkpoint(golden, made)
+            options = {key: true(value) for key, value in tiny.options.items()}
+            found.append((tiny.encoder, place(checkpoint), options))
     return found
 
 

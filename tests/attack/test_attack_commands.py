@@ -13,13 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faults import ERRORS
+from faults import ERRORS, Outcome
 from rounds import Rounds
 from small_disks import mounted, resize
 from worlds import World, contents
 
-# Commands that take long enough, most of them in Java.
-AT_A_MOMENT = ("index", "index again", "merge", "append", "replace", "delete", "train", "search", "photos")
 # Room that a command has, in KiB: pages of files and folders. Most of the tasks need between 10 and 100.
 ROOM = (4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128)
 
@@ -28,7 +26,6 @@ pytestmark = pytest.mark.heavy
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, golden: Path) -> Iterator[World]:
-    """The world of the commands, and their undisturbed results."""
     world = World(tmp_path_factory.mktemp("world"), golden / "splade/ckpt_bert")
     yield world
     world.commands.close()
@@ -36,43 +33,43 @@ def world(tmp_path_factory: pytest.TempPathFactory, golden: Path) -> Iterator[Wo
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small file system."""
     with mounted(tmp_path / "disk", "16m") as mount:
         yield mount
 
 
-@pytest.mark.attack(share=2)
-def test_killed_at_a_call(rounds: Rounds, world: World) -> None:
+def strike(rounds: Rounds, world: World, effects: tuple[str, ...], what: str) -> Iterator[tuple[object, Outcome]]:
+    """Commands with one fault each, whose repetition ends as an undisturbed one: what was chosen, and the outcome."""
     for _seed, random, home in rounds:
         name = random.choice(list(world.tasks))
         _, calls = world.whole(name)
         for attempt in world.tries(name):
-            number, after, folder = random.randint(1, calls), random.random() < 0.5, home / f"killed {attempt}"
-            killed = world.commands.run(world.prepare(name, folder), folder, number, "kill", after)
-            assert killed.code in (0, -signal.SIGKILL), (name, number, after, killed)
-            world.ends_as_undisturbed(name, folder, (number, after))
-            rounds.count("commands killed at a call", killed.code != 0)
+            folder, effect = home / f"struck {attempt}", random.choice(effects)
+            number, after = random.randint(1, calls), effect == "kill" and random.random() < 0.5
+            outcome = world.commands.run(world.prepare(name, folder), folder, number, effect, after)
+            yield (name, number, effect, after, outcome), outcome
+            world.ends_as_undisturbed(name, folder, (number, effect, after))
+            rounds.count(what, outcome.code != 0)
+
+
+@pytest.mark.attack(share=2)
+def test_killed_at_a_call(rounds: Rounds, world: World) -> None:
+    for chosen, killed in strike(rounds, world, ("kill",), "commands killed at a call"):
+        assert killed.code in (0, -signal.SIGKILL), chosen
 
 
 @pytest.mark.attack(share=2)
 def test_a_failing_call(rounds: Rounds, world: World) -> None:
     """The command goes on, or ends with one line; the same command again succeeds when the disk works again."""
-    for _seed, random, home in rounds:
-        name = random.choice(list(world.tasks))
-        _, calls = world.whole(name)
-        for attempt in world.tries(name):
-            number, effect, folder = random.randint(1, calls), random.choice(ERRORS), home / f"failed {attempt}"
-            failed = world.commands.run(world.prepare(name, folder), folder, number, effect)
-            assert failed.code == 0 or failed.one_line, (name, number, effect, failed)
-            world.ends_as_undisturbed(name, folder, (number, effect))
-            rounds.count("commands with a failing call", failed.code != 0)
+    for chosen, failed in strike(rounds, world, ERRORS, "commands with a failing call"):
+        assert failed.code == 0 or failed.one_line, chosen
 
 
 @pytest.mark.attack(share=2)
 def test_killed_at_a_moment(rounds: Rounds, world: World) -> None:
     """Also within Java, and twice in a row."""
     for _seed, random, home in rounds:
-        name, folder = random.choice(AT_A_MOMENT), home / "killed"
+        name = random.choice([name for name, task in world.tasks.items() if task.takes_long])
+        folder = home / "killed"
         arguments = world.prepare(name, folder)
         for _ in range(random.randint(1, 2)):
             child = world.commands.start(arguments, folder)

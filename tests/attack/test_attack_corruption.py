@@ -9,13 +9,14 @@ import faulthandler
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from damage import damaged, one_line, outcome
+from damage import changed_json, damaged, one_line, outcome
 from rounds import Rounds
 from shard_folders import write_dense_shards, write_shards, write_text_shards
 
@@ -24,8 +25,7 @@ from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
 from lexvl_anserini.queries.clauses import Term, TreeQuery
 from lexvl_anserini.searching.building import append_index, build_index, check_index
-from lexvl_anserini.searching.retrieval import search_index
-from lexvl_anserini.searching.shared_terms import explain
+from lexvl_anserini.searching.searcher import Searcher, search_index
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack(share=2)]
 
@@ -79,10 +79,16 @@ def pairs(lists: Iterator[list[Any]]) -> Any:
     return [[(hit.doc_id, hit.score) for hit in hits] for hits in lists]
 
 
+def explain_query(index: Path) -> Any:
+    """Explains in a block, whose end compares the files."""
+    with Searcher(index) as searcher:
+        return searcher.explain(ImpactQuery("q", {"t5": 1, "t6": 9}), hits=3)
+
+
 IMPACT_READS: dict[str, Read] = {
     "search": lambda index: pairs(search_index(index, [ImpactQuery(t, {t: 3, "t1": 2}) for t in TERMS], 1000)),
     "tree": lambda index: pairs(search_index(index, [TreeQuery("q", Term("t3", 2) & ~Term("t4"))], 1000)),
-    "explain": lambda index: explain(index, ImpactQuery("q", {"t5": 1, "t6": 9}), hits=3),
+    "explain": explain_query,
 }
 
 
@@ -94,22 +100,24 @@ def checked(index: Path, home: Path) -> list[Any]:
 @pytest.fixture(scope="module")
 def sounds(tmp_path_factory: pytest.TempPathFactory) -> list[Sound]:
     root = tmp_path_factory.mktemp("sound")
-    indexes = [Sound(impact_index(root / "impact"), impact_index(root / "impact-other"), IMPACT_READS)]
     vector = np.random.default_rng(9).normal(size=16).astype(np.float32)
-    for layout in ("flat", "hnsw", "sq8", "binary", "ivfpq"):
-        pair = (dense_index(root / layout, layout), dense_index(root / f"{layout}-other", layout))
-        indexes.append(Sound(*pair, {"dense": lambda index: pairs(search_index(index, [DenseQuery("q", vector)], 9))}))
+    dense: dict[str, Read] = {"dense": lambda index: pairs(search_index(index, [DenseQuery("q", vector)], 9))}
     topics = [Topic(word, word) for word in WORDS]
-    pair = (text_index(root / "text"), text_index(root / "text-other"))
-    return [*indexes, Sound(*pair, {"bm25": lambda index: pairs(_texts(index, topics))})]
+    layouts = ("flat", "hnsw", "sq8", "binary", "ivfpq")
+    kinds: dict[str, tuple[Callable[[Path], Path], dict[str, Read]]] = {
+        "impact": (impact_index, IMPACT_READS),
+        **{layout: (partial(dense_index, layout=layout), dense) for layout in layouts},
+        "text": (text_index, {"bm25": lambda index: pairs(_texts(index, topics))}),
+    }
+    return [Sound(make(root / name), make(root / f"{name}-other"), reads) for name, (make, reads) in kinds.items()]
 
 
 def _texts(index: Path, topics: list[Topic]) -> Iterator[list[Any]]:
     """BM25 without loading its encoder, which only passes texts on."""
-    from lexvl_anserini.engines.opening import open_index, verified
+    from lexvl_anserini.engines.engine import open_index, open_verified
     from lexvl_anserini.ground.manifest import read_manifest
 
-    with verified(open_index(index, read_manifest(index))) as engine:
+    with open_verified(open_index(index, read_manifest(index))) as engine:
         yield from engine.search(topics, 50)
 
 
@@ -121,13 +129,11 @@ def change_bytes(random: Random, path: Path, sound: Sound) -> None:
     path.write_bytes(damaged(random, path.read_bytes(), PIECES))
 
 
-def remove(random: Random, path: Path, sound: Sound) -> None:
+def replace(random: Random, path: Path, sound: Sound) -> None:
+    """The file is gone, or a folder."""
     path.unlink()
-
-
-def become_folder(random: Random, path: Path, sound: Sound) -> None:
-    path.unlink()
-    path.mkdir()
+    if random.random() < 0.5:
+        path.mkdir()
 
 
 def swap(random: Random, path: Path, sound: Sound) -> None:
@@ -150,21 +156,10 @@ def of_another(random: Random, path: Path, sound: Sound) -> None:
 def change_value(random: Random, path: Path, sound: Sound) -> None:
     """A value of index.json or manifest.json becomes another, or vanishes."""
     path = path.parent / random.choice(["index.json", "manifest.json"])
-    data = json.loads(path.read_text())
-    inner: Any = data
-    while True:
-        key = random.choice(list(inner) if isinstance(inner, dict) else range(len(inner)))
-        if not (isinstance(inner[key], dict | list) and inner[key]) or random.random() < 0.3:
-            break
-        inner = inner[key]
-    if random.random() < 0.3:
-        del inner[key]
-    else:
-        inner[key] = random.choice(["x", 7, 0, -1, None, [], {}, True, 1.5, "../x", 10**18])
-    path.write_text(json.dumps(data))
+    path.write_text(json.dumps(changed_json(random, json.loads(path.read_text()))))
 
 
-DAMAGES = (*[change_bytes] * 6, remove, become_folder, swap, of_another, change_value)
+DAMAGES = (*[change_bytes] * 6, replace, replace, swap, of_another, change_value)
 
 
 def test_answers_of_a_damaged_index_are_right_or_refused(

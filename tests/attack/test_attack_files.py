@@ -13,25 +13,23 @@ from typing import Any
 
 import pytest
 from damage import changed_json, damaged, one_line
+from invoking import invoked
 from rounds import Rounds
 from shard_folders import write_shards
-from typer.testing import CliRunner
 
 from eval.score import command as score
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.topics import read_qrels, read_topics
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.fuse import command as fuse
 from lexvl_anserini.ground.errors import LexvlError
-from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.ground.run_manifest import read_run_manifest
+from lexvl_anserini.ground.manifest import read_manifest, read_run_manifest
 from lexvl_anserini.queries.clauses import Clause
 from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.runs.trec import read_run
 from lexvl_anserini.search import command as search
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.refine import read_terms
+from lexvl_anserini.searching.search import read_terms
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
 
@@ -140,7 +138,6 @@ SIGNS = (
 
 
 def searched(engine: LuceneEngine, text: str) -> None:
-    """Parses an expression and searches it."""
     clause = parse(text)
     assert isinstance(clause, Clause)
     assert all(hit.score >= 0 for hit in engine.search_tree("q", clause, 5))
@@ -159,26 +156,17 @@ def test_expressions(rounds: Rounds, index: Path) -> None:
     engine.close()
 
 
-def invoked(command: Any, *arguments: Any) -> None:
-    """A command on files; what it raises is one line of ours."""
-    result = CliRunner().invoke(make_app(command), [str(argument) for argument in arguments])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-
-
 def test_commands(rounds: Rounds, index: Path) -> None:
     for one in rounds:
-        files = {
-            name: put(one.random, one.folder / name, mutated(one.random, content))
-            for name, content in (("a.trec", RUN), ("b.trec", RUN), ("q.tsv", QRELS), ("e.jsonl", QUERIES))
-        }
+        contents = {"a.trec": RUN, "b.trec": RUN, "q.tsv": QRELS, "e.jsonl": QUERIES}
+        a, b, qrels, queries = (
+            put(one.random, one.folder / name, mutated(one.random, content)) for name, content in contents.items()
+        )
         if one.random.random() < 0.3:
             shutil.copy(FIXTURES / "runs/bag.trec.manifest.json", one.folder / "a.trec.manifest.json")
-        out = one.folder / "out.trec"
-        queries, written = files["e.jsonl"], one.folder / "s.trec"
-        for call in (
-            partial(invoked, score, "--run", files["a.trec"], "--qrels", files["q.tsv"], "--measure", "nDCG@10"),
-            partial(invoked, fuse, "--run", files["a.trec"], "--run", files["b.trec"], "--output", out),
-            partial(invoked, search, "--index", index, "--topics", queries, "--output", written),
+        for command, *arguments in (
+            (score, "--run", a, "--qrels", qrels, "--measure", "nDCG@10"),
+            (fuse, "--run", a, "--run", b, "--output", one.folder / "out.trec"),
+            (search, "--index", index, "--topics", queries, "--output", one.folder / "s.trec"),
         ):
-            rounds.count(kind_of(call))
+            rounds.count(kind_of(partial(invoked, command, *arguments)))

@@ -37,11 +37,6 @@ def hub(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubS
         yield server
 
 
-def printable(value: str) -> str:
-    """What a header can hold."""
-    return value.encode("latin-1", "replace").decode("latin-1").replace("\0", "").replace("\n", "")
-
-
 def lying_name(random: Random, listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A file of another name, or one more."""
     name = random.choice(EVIL) + random.choice(["", ".json", "/config.json", "/model.safetensors"])
@@ -52,12 +47,11 @@ def lying_name(random: Random, listed: list[dict[str, Any]]) -> list[dict[str, A
 def lying_entry(random: Random, listed: list[dict[str, Any]]) -> Any:
     """A size or digest that is another's, or no digest; or an entry of another type."""
     entries: list[Any] = [dict(entry) for entry in listed]
-    entry = random.choice(entries)
     key = random.choice(["rfilename", "size", "blobId", "lfs"])
     value = random.choice([*EVIL, *OTHERS, random.choice(listed).get(key)])
     if key == "lfs" and random.random() < 0.7:
         value = {"size": random.choice([value, 3]), "sha256": value, "pointerSize": 1}
-    entry[key] = value
+    random.choice(entries)[key] = value
     return random.choice([entries, entries, entries[:1], [*entries, 3], {"x": entries}, None])
 
 
@@ -79,7 +73,8 @@ def lie(random: Random, server: HubServer) -> str:
     elif kind == "redirect":
         own_file = f"{server.address}/tiny/splade/resolve/{SHA}/config.json"
         targets = [*EVIL[:4], "file:///etc/hostname", own_file, "http://"]
-        server.redirects = {random.choice(files): printable(random.choice(targets))}
+        target = random.choice(targets).encode("latin-1", "replace").decode("latin-1")  # what a header can hold
+        server.redirects = {random.choice(files): target.replace("\0", "").replace("\n", "")}
     else:  # another commit and other bytes at every request
         server.listed = lambda listed: random.sample(listed, random.randrange(1, len(listed)))
         server.body = lambda name, data: random.choice([data, data, damaged(random, data, PIECES)])

@@ -15,7 +15,7 @@ import tarfile
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -25,18 +25,20 @@ from typing import Any
 import numpy as np
 import pytest
 from byte_towers import SMALL, Bytes, Texts, encode, tree
+from corpus_folders import beir_folder, json_lines
 from damage import damaged, one_line, outcome
 from embedding_tables import write_embeddings
+from invoking import invoked
 from PIL import Image
 from rounds import Round, Rounds
-from typer.testing import CliRunner
 
-from lexvl_anserini.cli import make_app
-from lexvl_anserini.data import digests, fetch
+from lexvl_anserini.data import digests
+from lexvl_anserini.data.corpora import beir as fetch
 from lexvl_anserini.data.corpora.embeddings import read_embeddings
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.data.entries import log_once
-from lexvl_anserini.data.pictures.images import image_suffixes, open_image
+from lexvl_anserini.data.lines import log_once
+from lexvl_anserini.data.pictures.archives import open_archive
+from lexvl_anserini.data.pictures.images import list_image_suffixes, open_image
 from lexvl_anserini.encode import command
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError
 from lexvl_anserini.ground.files import disk_errors
@@ -51,9 +53,6 @@ BLOCK = 512
 COUNTED = re.compile(r"skipped, .*?: ([\d,]+) \(")
 
 
-# ---- what may happen
-
-
 def read_all(read: Callable[[], Iterable[Any]]) -> list[Any] | str:
     """What is read, or the line of the error; the log repeats what it says once."""
     log_once.cache_clear()
@@ -64,12 +63,8 @@ def read_all(read: Callable[[], Iterable[Any]]) -> list[Any] | str:
 def logged() -> Iterator[list[str]]:
     """The messages of the library's log while it lasts."""
     messages: list[str] = []
-
-    class Noted(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            messages.append(record.getMessage())
-
-    handler, log = Noted(), logging.getLogger("lexvl_anserini")
+    handler, log = logging.Handler(), logging.getLogger("lexvl_anserini")
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     level = log.level
     log.addHandler(handler)
     log.setLevel(logging.INFO)
@@ -84,9 +79,6 @@ def name_of(random: Random) -> str:
     """A name of a picture, a caption or something else, sometimes long, nested or of another script."""
     stem = random.choice(["a", "b", "c", "dé", "犬", "e" * 90, "f/g", "h/" * 60 + "i"]) + str(random.randrange(9))
     return stem + random.choice([".png", ".jpg", ".txt", ".jpg.txt", ".md"])
-
-
-# ---- archives and folders
 
 
 def packed(path: Path, random: Random, odd: bool) -> list[tarfile.TarInfo]:
@@ -148,16 +140,15 @@ def test_damaged_tars_never_lose_a_document_in_silence(rounds: Rounds) -> None:
 
 def damaged_tar(whole: bytes, members: list[tarfile.TarInfo], random: Random) -> bytes:
     """An archive that no program writes; a whole member is never removed, because that leaves a valid archive."""
-    data = bytearray(whole)
+    data, at = bytearray(whole), random.randrange(len(whole))
     member = random.choice(members)
     header = random.choice([member.offset, member.offset_data - BLOCK])
     action = random.randrange(8)
     if action < 3:
         data[header + random.randrange(BLOCK)] ^= 1 << random.randrange(8)
     elif action == 3:
-        del data[random.randrange(len(data)) :]
+        del data[at:]
     elif action == 4:
-        at = random.randrange(len(data))
         data[at:at] = random.randbytes(random.choice([1, 7, BLOCK, 3 * BLOCK]))
     elif action == 5:
         data[header : header + BLOCK] = bytes(BLOCK)
@@ -168,47 +159,45 @@ def damaged_tar(whole: bytes, members: list[tarfile.TarInfo], random: Random) ->
     return bytes(data)
 
 
+def documents_and_skipped(corpus: Path) -> tuple[list[Document], int, list[str]]:
+    """The documents of a corpus, the entries that log lines count as skipped, and the lines; none for an error."""
+    with logged() as messages:
+        documents = read_all(lambda: load_dataset(f"folder:{corpus}").documents())
+    counts = (match[1] for match in map(COUNTED.search, messages) if match)
+    return (documents if isinstance(documents, list) else []), sum(int(n.replace(",", "")) for n in counts), messages
+
+
+def captioned(documents: list[Document]) -> list[str]:
+    """The pictures of the documents that have a caption too."""
+    return [document.image for document in documents if document.image is not None and document.text is not None]
+
+
 def test_every_member_of_an_odd_tar_is_a_document_or_is_counted(rounds: Rounds) -> None:
     for one in rounds:
         path = one.folder / "a.tar"
         members = packed(path, one.random, odd=True)
-        with logged() as messages:
-            found = read_all(lambda path=path: load_dataset(f"folder:{path}").documents())
-        if isinstance(found, list):
-            captions = sum(document.image is not None and document.text is not None for document in found)
+        found, skipped, messages = documents_and_skipped(path)
+        if found:
             shared = captions_of_two(found, path)
-            assert len(found) + captions - shared + counted(messages) == len(members), messages
+            assert len(found) + len(captioned(found)) - shared + skipped == len(members), messages
         rounds.count("odd tars")
 
 
 def captions_of_two(documents: list[Document], path: Path) -> int:
     """Captions that belong to a second picture too: `a.txt` of `a.png` and `a.jpg`."""
-    from lexvl_anserini.data.pictures.archives import open_archive
-
-    there = open_archive(path).members
-    used = []
-    for document in documents:
-        if document.image is not None and document.text is not None:
-            name = document.image.partition("::")[2]
-            candidates = (name.rpartition(".")[0] + ".txt", f"{name}.txt")
-            used.append(next(candidate for candidate in candidates if candidate in there))
+    there, used = open_archive(path).members, []
+    for name in (image.partition("::")[2] for image in captioned(documents)):
+        candidates = (name.rpartition(".")[0] + ".txt", f"{name}.txt")
+        used.append(next(candidate for candidate in candidates if candidate in there))
     return len(used) - len(set(used))
-
-
-def counted(messages: Iterable[str]) -> int:
-    """The entries that log lines count as skipped."""
-    return sum(int(match[1].replace(",", "")) for message in messages if (match := COUNTED.search(message)))
 
 
 def test_every_entry_of_an_odd_folder_is_a_document_or_is_counted(rounds: Rounds) -> None:
     for one in rounds:
-        folder = one.folder / "in"
-        entries = grown(folder, one.random)
-        with logged() as messages:
-            found = read_all(lambda folder=folder: load_dataset(f"folder:{folder}").documents())
-        if isinstance(found, list):
-            captioned = [document for document in found if document.image is not None and document.text is not None]
-            assert len(found) + len(captioned) + counted(messages) == entries, (messages, found)
+        entries = grown(one.folder / "in", one.random)
+        found, skipped, messages = documents_and_skipped(one.folder / "in")
+        if found:
+            assert len(found) + len(captioned(found)) + skipped == entries, (messages, found)
         rounds.count("odd folders")
 
 
@@ -242,9 +231,6 @@ def grown(folder: Path, random: Random) -> int:
     return entries
 
 
-# ---- lines, tables, captions, pictures
-
-
 def test_damaged_gzip_is_the_same_documents_or_an_error(rounds: Rounds) -> None:
     rows = [{"_id": f"d{n}", "text": f"text {n}", "metadata": {"year": n}} for n in range(30)]
     whole = gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode(), mtime=0)
@@ -274,22 +260,17 @@ def test_damaged_texts_captions_tables_and_shards_raise_nothing_else(rounds: Rou
 
 def readable(folder: Path) -> list[tuple[Path, Callable[[], Iterable[Any]]]]:
     """Small files of every format, each with what reads it."""
-    texts = folder / "texts"
-    (texts / "qrels").mkdir(parents=True)
     rows = [{"_id": f"d{n}", "title": "t", "text": "x", "image": "i.png", "metadata": {"a": [n]}} for n in range(4)]
-    (texts / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (texts / "queries.jsonl").write_text('{"_id": "q1", "text": "x"}\n{"_id": "q2", "text": "y"}\n')
-    (texts / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td0\t2\n")
+    corpus = "".join(json.dumps(row) + "\n" for row in rows)
+    texts = beir_folder(folder / "texts", corpus, json_lines({"q1": "x", "q2": "y"}), "q1\td1\t1\nq2\td0\t2\n", None)
     image = {"filename": "1.jpg", "imgid": 1, "split": "test", "sentences": [{"raw": "a", "sentid": 3}]}
     (texts / "dataset.json").write_text(json.dumps({"images": [image, image | {"imgid": 2, "sentences": []}]}))
     (texts / "1.jpg").write_bytes(b"-")
     vectors = {key: np.array([1.0, n]) for n, key in enumerate(("1", "2"))}
     stored = write_embeddings(folder / "vectors", vectors, {"3": np.ones(2)}, {"1": {"3": "a"}, "2": {}})
-    beir, captions, tables = (
-        load_dataset(name)
-        for name in (f"beir:{texts}", f"karpathy:{texts}/dataset.json,{texts}", f"embeddings:{stored}")
-    )
-    every: list[tuple[Path, Callable[[], Iterable[Any]]]] = [
+    names = (f"beir:{texts}", f"karpathy:{texts}/dataset.json,{texts}", f"embeddings:{stored}")
+    beir, captions, tables = map(load_dataset, names)
+    return shards(folder) + [
         (texts / "corpus.jsonl", beir.documents),
         (texts / "queries.jsonl", beir.topics),
         (texts / "qrels/test.tsv", beir.qrels),
@@ -298,7 +279,6 @@ def readable(folder: Path) -> list[tuple[Path, Callable[[], Iterable[Any]]]]:
         (stored / "img_embs.parquet", lambda: read_embeddings([str(d.image) for d in tables.documents()])),
         (stored / "dataset_meta.json", lambda: load_dataset(tables.name).documents()),
     ]
-    return every + shards(folder)
 
 
 def shards(folder: Path) -> list[tuple[Path, Callable[[], Iterable[Any]]]]:
@@ -357,18 +337,16 @@ def test_damaged_zips_are_unpacked_whole_or_not_at_all(rounds: Rounds) -> None:
 
 
 def test_broken_pictures_are_pictures_or_one_line(rounds: Rounds) -> None:
-    formats = [suffix for suffix in sorted(image_suffixes()) if pictured(suffix)]
+    formats = [suffix for suffix in sorted(list_image_suffixes()) if pictured(suffix)]
     for one in rounds:
         for _ in range(40):
             suffix = one.random.choice(formats)
             path = one.folder / f"a{suffix}"
             path.write_bytes(damaged(one.random, pictured(suffix)))
-            with suppress(DataError):
-                try:
-                    assert open_image(path).mode == "RGB"
-                except DataError as error:
-                    assert one_line(error).startswith(str(path))
-                    raise
+            try:
+                assert open_image(path).mode == "RGB"
+            except DataError as error:
+                assert one_line(error).startswith(str(path))
             rounds.count("broken pictures")
 
 
@@ -386,7 +364,6 @@ def pictured(suffix: str) -> bytes:
 
 def test_commands_end_with_one_line(rounds: Rounds) -> None:
     """`encode` by command over damaged corpora: exit code 0 with the counted documents, else one line."""
-    app = make_app(command)
     rows = [{"_id": f"d{n}", "text": f"text {n}", "metadata": {"year": n}} for n in range(6)]
     whole = "".join(json.dumps(row) + "\n" for row in rows).encode()
     for one in rounds:
@@ -394,21 +371,18 @@ def test_commands_end_with_one_line(rounds: Rounds) -> None:
         path = one.folder / "in/corpus.jsonl"
         for number in range(6):
             path.write_bytes(hostile(whole, path, one.random))
-            output = one.folder / f"out{number}"
-            arguments = ["--corpus", f"folder:{path.parent}", "--encoder", "bm25", "--output", str(output)]
-            arguments += one.random.choice([[], ["--store-metadata"], ["--escape-ids", "--compress"]])
-            result = CliRunner().invoke(app, [*arguments, "--format", "json"])
-            if result.exit_code:
-                assert result.exception is not None
-                one_line(result.exception)
+            output, corpus = one.folder / f"out{number}", f"folder:{path.parent}"
+            options = one.random.choice([[], ["--store-metadata"], ["--escape-ids", "--compress"]])
+            arguments = ["--corpus", corpus, "--encoder", "bm25", "--output", output, *options, "--format", "json"]
+            try:
+                report = json.loads(invoked(command, *arguments))
+            except LexvlError as error:
+                one_line(error)
                 assert not (output / "manifest.json").exists()
             else:
-                found = load_dataset(f"folder:{path.parent}", escape_ids="--escape-ids" in arguments).documents()
-                assert json.loads(result.stdout)["documents"] == len(list(found))
+                documents = load_dataset(corpus, escape_ids="--escape-ids" in options).documents()
+                assert report["documents"] == len(list(documents))
             rounds.count("commands")
-
-
-# ---- inputs that change
 
 
 @pytest.fixture
@@ -487,45 +461,38 @@ class Corpus:
     def change(self, metadata: bool) -> bool:
         """Changes something; whether it matters for the shards."""
         name = self.random.choice(sorted(self.rows))
-        path = self.home / name
-        actions: dict[str, Callable[[], bool]] = {
-            "pixels": lambda: self.write(path, self.random.randbytes(9)),
-            "pixels of another size": lambda: self.write(path, self.random.randbytes(10)),
-            "pixels with the old times": lambda: self.write(path, self.random.randbytes(9), keep=True),
-            "another file with the old times": lambda: self.write(path, self.random.randbytes(9), True, new=True),
-            "two pictures swapped": self.swap,
-            "the same bytes again": lambda: self.write(path, path.read_bytes(), matters=False),
-            "title": lambda: self.row(name, 0, "other"),
-            "text": lambda: self.row(name, 1, "other"),
-            "metadata": lambda: self.row(name, 2, {"n": -1}) and metadata,
-            "one fewer": lambda: self.rows.pop(name) is not None,
-            "times": lambda: os.utime(path, (1, 1)) is not None,
-            "place": self.move,
+        path, row = self.home / name, self.rows[name]
+        actions: dict[str, tuple[Callable[[], Any], bool]] = {
+            "pixels": (lambda: path.write_bytes(self.random.randbytes(9)), True),
+            "pixels of another size": (lambda: path.write_bytes(self.random.randbytes(10)), True),
+            "pixels with the old times": (lambda: self.write(path), True),
+            "another file with the old times": (lambda: self.write(path, new=True), True),
+            "two pictures swapped": (self.swap, True),
+            "the same bytes again": (lambda: path.write_bytes(path.read_bytes()), False),
+            "title": (lambda: row.__setitem__(0, "other"), True),
+            "text": (lambda: row.__setitem__(1, "other"), True),
+            "metadata": (lambda: row.__setitem__(2, {"n": -1}), metadata),
+            "one fewer": (lambda: self.rows.pop(name), True),
+            "times": (lambda: os.utime(path, (1, 1)), False),
+            "place": (self.move, False),
         }
-        matters = actions[self.random.choice(list(actions))]()
+        action, matters = self.random.choice(list(actions.values()))
+        action()
         self.pack()
         return matters
 
-    def write(self, path: Path, data: bytes, keep: bool = False, new: bool = False, matters: bool = True) -> bool:
+    def write(self, path: Path, new: bool = False) -> None:
         times = path.stat()
         if new:
             path.unlink()
-        path.write_bytes(data)
-        if keep:
-            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-        return matters
+        path.write_bytes(self.random.randbytes(9))
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
-    def swap(self) -> bool:
+    def swap(self) -> None:
         one, other = self.random.sample(sorted(self.home.iterdir()), 2)
         one.rename(self.home / "x")
         other.rename(one)
         (self.home / "x").rename(other)
-        return True
 
-    def row(self, name: str, field: int, value: Any) -> bool:
-        self.rows[name][field] = value
-        return True
-
-    def move(self) -> bool:
+    def move(self) -> None:
         self.home = self.home.rename(self.home.with_name("moved"))
-        return False

@@ -28,7 +28,7 @@ from lexvl_anserini.engines.resident.layout import BLOCK, WIDTHS
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents, repair_index
-from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.searcher import search_index
 from tests.attack.test_attack_corruption import pairs
 from tests.attack.test_attack_search import bound_of, drawn, expected, some_query
 from tests.engines.test_resident import resident_of, searched
@@ -141,7 +141,7 @@ def damaged_and_repaired(
     """Damages of a file: right lists or one line; `repair`, ended anywhere and repeated, writes what was."""
     files = {path.name for path in index.parent.iterdir()}
     for _ in range(4):
-        name = random.choice([*choosing.resident_files(index)])
+        name = random.choice([*choosing.read_resident_files(index)])
         sound = (index / name).read_bytes()
         broken = damaged(random, sound)
         # No write to a file that others link to.
@@ -150,7 +150,7 @@ def damaged_and_repaired(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(verifying, "VERIFIED_BYTES", random.choice([0, 1 << 30]))
             patch.setenv(choosing.VARIABLE, random.choice(choosing.CHOICES))
-            patch.setattr(choosing, "WORTH_S", 0)
+            patch.setattr(choosing, "SMALL", random.choice([0, choosing.SMALL]))
             try:
                 assert lists_of(index, queries, hits) == products
             except LexvlError as error:
@@ -161,7 +161,7 @@ def damaged_and_repaired(
         repair_index(index)
         assert lists_of(index, queries, hits) == products
         # A later commit may name the files of several segments, or of one with deleted documents, anew.
-        if name == RESIDENT and [*choosing.resident_files(index)] == [RESIDENT]:
+        if name == RESIDENT and [*choosing.read_resident_files(index)] == [RESIDENT]:
             assert (index / RESIDENT).read_bytes() == sound
         assert {path.name for path in index.parent.iterdir()} == files
         rounds.count("damaged resident postings")
@@ -184,10 +184,9 @@ print([(hit.doc_id, hit.score) for hits in resident.lists(queries, 10, int(sys.a
 def asked(file: Path, stored: Path | None = None, threads: int = 1) -> subprocess.Popen[str]:
     """A process that answers by these kernels."""
     command = [sys.executable, "-c", ASKED, str(file), str(threads)]
-    where = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)} | (
-        {"NUMBA_CACHE_DIR": str(stored)} if stored else {}
-    )
-    return subprocess.Popen(command, env=where, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    cache = {"NUMBA_CACHE_DIR": str(stored)} if stored else {}
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **cache}
+    return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Clause, Ids, Impacts, Not, Term, Unscored
 from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
-from lexvl_anserini.searching.shared_terms import explained
+from lexvl_anserini.searching.shared_terms import explain_documents
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack(share=3)]
 
@@ -142,10 +142,8 @@ def some_expression(random: Random, terms: list[str], depth: int = 3) -> str:
 def answers(engine: Any, query: Mapping[str, int] | Clause, hits: int) -> list[tuple[str, float]] | str:
     """The hits, or the refusal of a score that is not exact."""
     try:
-        if isinstance(query, Clause):
-            found = engine.search_tree("q", query, hits)
-        else:
-            [found] = engine.search([ImpactQuery("q", query)], hits)
+        tree = isinstance(query, Clause)
+        found = engine.search_tree("q", query, hits) if tree else next(engine.search([ImpactQuery("q", query)], hits))
     except ArtefactError as error:
         assert "topic 'q': its score could reach" in str(error), error
         return "refused"
@@ -168,7 +166,7 @@ def compare_queries(
         assert [[(hit.doc_id, hit.score) for hit in found] for found in lists] == wanted
     if allowed:
         ids = random.sample(sorted(vectors), min(3, len(vectors)))
-        for explanation, doc_id in zip(explained(engine, stream[0], ids), ids, strict=True):
+        for explanation, doc_id in zip(explain_documents(engine, stream[0], ids), ids, strict=True):
             assert explanation.score == dict(expected(vectors, allowed[0], len(vectors))).get(doc_id, 0)
     return 2 * len(queries)
 
@@ -186,13 +184,12 @@ def trees(random: Random, terms: list[str], ids: list[str]) -> Iterator[Clause]:
 
 def compare_trees(random: Random, engine: LuceneEngine, terms: list[str], vectors: Vectors) -> int:
     oracle = Oracle([Doc(doc_id, vector) for doc_id, vector in vectors.items()])
-    compared = 0
-    for tree in trees(random, terms, sorted(vectors)):
+    every = list(trees(random, terms, sorted(vectors)))
+    for tree in every:
         hits = random.choice([1, 5, len(vectors) + 1])
         wanted = oracle.ranked(tree, hits) if most_of(tree, vectors) < SCORE_LIMIT else "refused"
         assert answers(engine, tree, hits) == wanted, tree
-        compared += 1
-    return compared
+    return len(every)
 
 
 def test_searches_equal_dot_products(rounds: Rounds) -> None:

@@ -71,7 +71,6 @@ def test_a_web_server(rounds: Rounds, service: Service) -> None:
 
 
 def get(address: str, question: Question) -> str:
-    """The answer of a server."""
     with urlopen(f"{address}/{question.kind}?{quote(question.text)}") as answer:
         return str(answer.read().decode())
 

@@ -9,23 +9,36 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-import yaml
+from corpus_folders import write_beir
 from faults import Commands
-from pretrained_networks import tiny_vit
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "lexvl-1"
 WORDS = ["a", "dog", "man", "horse", "beach", "ocean", "pizza", "table", "people", "two", "on", "the", "near"]
+# Functions that take out of a file what differs between two undisturbed calls, by the end of its name.
+Timeless = Mapping[str, Callable[[bytes], bytes]]
+
+
+def without(**changes: Any) -> Callable[[bytes], bytes]:
+    """A function that gives keys of a JSON object these values."""
+    return lambda data: json.dumps({**json.loads(data), **changes}).encode()
+
+
+RUNS: Timeless = {"trec.manifest.json": without(efficiency={})}
 
 
 class Task(NamedTuple):
     """A command that writes below a folder, and how its result is looked at.
 
-    arguments  of `lexvl`; words that start with IN/ are below the folder
-    output     below the folder
-    first      commands that prepare the folder
-    copied     an index of the world that is copied to `output` first
-    sources    shards of the world that the index holds afterwards; empty for what is no index of shards
-    index      the index below the output, if it is not the output itself
+    Attributes:
+        arguments: of `lexvl`; words that start with IN/ are below the folder.
+        output: below the folder.
+        first: commands that prepare the folder.
+        copied: an index of the world that is copied to `output` first.
+        sources: shards of the world that the index holds afterwards; empty for what is no index of shards.
+        index: the index below the output, if it is not the output itself.
+        takes_long: long enough that it can be killed at a moment, mostly in Java.
+        again: what the same command says when all is done; "" where it says nothing of that.
+        timeless: how its files are compared.
     """
 
     arguments: Sequence[object]
@@ -34,28 +47,28 @@ class Task(NamedTuple):
     copied: str = ""
     sources: Sequence[str] = ()
     index: str = ""
+    takes_long: bool = False
+    again: str = "already"
+    timeless: Timeless = RUNS
 
 
 class World:
-    """What the commands read, and the commands."""
+    """What the commands read, and the commands.
 
-    def __init__(self, folder: Path, checkpoint: Path):
+    Args:
+        tasks: what makes the commands that are attacked; those of the core by default.
+    """
+
+    def __init__(self, folder: Path, checkpoint: Path, tasks: Callable[[World], Mapping[str, Task]] | None = None):
         self.folder = folder
         self.commands = Commands(folder / "notes")
         draw = Random(14)
+        topics = {f"q{n}": word for n, word in enumerate(WORDS)}
         for name, prefix in (("texts", "d"), ("more", "m")):
-            corpus = folder / name
-            (corpus / "qrels").mkdir(parents=True)
-            rows = [(f"{prefix}{n}", " ".join(draw.choices(WORDS, k=draw.randrange(9)))) for n in range(12)]
-            lines(corpus / "corpus.jsonl", [{"_id": i, "title": "", "text": t} for i, t in [*rows, ("both", name)]])
-            lines(corpus / "queries.jsonl", [{"_id": f"q{n}", "text": word} for n, word in enumerate(WORDS)])
-            (corpus / "qrels/test.tsv").write_text(f"query-id\tcorpus-id\tscore\nq1\t{prefix}1\t1\n")
-        shutil.copytree(FIXTURES / "squares", folder / "squares")
-        recipe, place = (FIXTURES / "tiny.yaml").read_text(), "squares/dataset.json,squares"
-        (folder / "tiny.yaml").write_text(recipe.replace(place, f"{folder}/squares/dataset.json,{folder}/squares"))
-        (folder / "stages.yaml").write_text(stages(folder, checkpoint, tiny_vit(folder / "vit")))
+            texts = {f"{prefix}{n}": " ".join(draw.choices(WORDS, k=draw.randrange(9))) for n in range(12)}
+            write_beir(folder / name, {**texts, "both": name}, topics, [("q1", f"{prefix}1")])
         (folder / "ids.txt").write_text("d1\nd2\n")
-        (folder / "topics.tsv").write_text("".join(f"q{n}\t{word}\n" for n, word in enumerate(WORDS)))
+        (folder / "topics.tsv").write_text("".join(f"{query_id}\t{word}\n" for query_id, word in topics.items()))
         self.encoder = ["--encoder", "bag-of-tokens", "--checkpoint", checkpoint, "--device", "cpu"]
         self.made("encode", *self.corpus("texts"), "--output", folder / "impacts")
         self.made("encode", *self.corpus("more"), "--output", folder / "more-impacts")
@@ -66,11 +79,10 @@ class World:
         self.made("index", folder / "impacts", "--index", folder / "index")
         for run, hits in (("a", 3), ("b", 9)):
             self.made("search", "--index", folder / "index", "--output", folder / f"{run}.trec", "--hits", hits)
-        self.tasks = tasks(self)
+        self.tasks = (tasks or core_tasks)(self)
         self.undisturbed: dict[str, tuple[Any, int]] = {}
 
     def made(self, *arguments: object) -> None:
-        """Runs a command that must succeed."""
         outcome = self.commands.run(arguments, self.folder / "nowhere")
         assert outcome.code == 0, (arguments, outcome)
 
@@ -84,7 +96,7 @@ class World:
             outcome = self.commands.run(self.prepare(name, folder), folder)
             assert outcome.code == 0, outcome
             again = self.commands.run([word for word in placed(task, folder) if word != "--overwrite"], folder)
-            assert again.code == 0 and (name in ("sheet", "photos") or "already" in again.err), again
+            assert again.code == 0 and task.again in again.err, again
             self.undisturbed[name] = (self.state(task, folder), outcome.calls)
         return self.undisturbed[name]
 
@@ -123,7 +135,7 @@ class World:
         if not task.sources and not task.index:
             if before:
                 self.made(*before)
-            return contents(folder)
+            return contents(folder, task.timeless)
         index, run = folder / task.output / task.index, self.folder / "looked.trec"
         check = ["index", *(self.folder / name for name in task.sources), "--index", index, "--check", ";"]
         search = ["search", "--index", index, "--topics", self.folder / "topics.tsv", "--output", run]
@@ -132,107 +144,52 @@ class World:
         return run.read_bytes(), json.loads((index / "manifest.json").read_text()), names
 
 
-def tasks(world: World) -> Mapping[str, Task]:
-    """The commands that are attacked."""
-    at, corpus, train = world.folder, world.corpus("texts"), ["--output", "IN/t", "--device", "cpu", "--threads", 1]
+def core_tasks(world: World) -> Mapping[str, Task]:
+    """The commands of the core that are attacked."""
+    at, corpus = world.folder, world.corpus("texts")
     again = ["prune", at / "impacts", "--output", "IN/p", "--document-terms"]
     searching = ["search", "--index", at / "index", "--output", "IN/r.trec"]
     runs = ["--run", at / "a.trec", "--run", at / "b.trec", "--output", "IN/r.trec"]
-    index, changed = ["index", at / "impacts", "--index", "IN/index"], ["index", "--index", "IN/index"]
+    target = ["--index", "IN/index"]
+    more, alone = at / "more-impacts", at / "alone-impacts"
+    sheet = ["sheet", "--index", at / "index", "--query", "a dog", "--output", "IN/s.png"]
+
+    def change(words: Sequence[object], *sources: str, copied: str = "index") -> Task:
+        return Task(["index", *words], "index", copied=copied, sources=sources, takes_long=True)
+
     return {
         "encode": Task(["encode", *corpus, "--output", "IN/impacts"], "impacts"),
         "encode bm25": Task(["encode", *corpus[:2], "--encoder", "bm25", "--output", "IN/t"], "t"),
         "encode topics": Task(["encode", *corpus, "--topics", corpus[1], "--output", "IN/q.jsonl.gz"], "q.jsonl.gz"),
         "prune": Task(["prune", at / "impacts", "--output", "IN/new/p", "--document-terms", 2], "new/p"),
         "prune again": Task([*again, 2, "--overwrite"], "p", [[*again, 1]]),
-        "index": Task(index, "index", sources=["impacts"]),
-        "index again": Task(
-            ["index", at / "more-impacts", "--index", "IN/index", "--overwrite"], "index", (), "index", ["more-impacts"]
-        ),
-        "index dense": Task(["index", FIXTURES / "dense/images", "--index", "IN/index"], "index"),
-        "merge": Task(
-            ["index", at / "impacts", at / "alone-impacts", "--index", "IN/index"],
-            "index",
-            sources=["impacts", "alone-impacts"],
-        ),
-        "append": Task(
-            [*changed, at / "alone-impacts", "--append"], "index", (), "index", ["impacts", "alone-impacts"]
-        ),
-        "replace": Task(
-            [*changed, at / "more-impacts", "--replace"], "index", (), "index", ["impacts", "more-impacts"]
-        ),
-        "delete": Task([*changed, "--delete-ids", at / "ids.txt"], "index", (), "index", ["impacts"]),
-        "search": Task(searching, "r.trec"),
+        "index": change([at / "impacts", *target], "impacts", copied=""),
+        "index again": change([more, *target, "--overwrite"], "more-impacts"),
+        "index dense": Task(["index", FIXTURES / "dense/images", *target], "index"),
+        "merge": change([at / "impacts", alone, *target], "impacts", "alone-impacts", copied=""),
+        "append": change([*target, alone, "--append"], "impacts", "alone-impacts"),
+        "replace": change([*target, more, "--replace"], "impacts", "more-impacts"),
+        "delete": change([*target, "--delete-ids", at / "ids.txt"], "impacts"),
+        "search": Task(searching, "r.trec", takes_long=True),
         "search again": Task([*searching, "--hits", 2, "--overwrite"], "r.trec", [searching]),
         "fuse": Task(["fuse", *runs], "r.trec"),
         "hybrid": Task(["hybrid", *runs, "--device", "cpu"], "r.trec"),
         "rerank": Task(["rerank", *runs[:2], *runs[4:], "--device", "cpu"], "r.trec"),
-        "train": Task(["train", "--recipe", at / "tiny.yaml", *train], "t"),
-        "train stages": Task(["train", "--recipe", at / "stages.yaml", *train], "t"),
-        "photos": Task(
-            ["photos", at / "squares", "a red square", "--checkpoint", "demo-vdr", *train[2:4], "--output", "IN/album"],
-            "album",
-            index="index",
-        ),
-        "sheet": Task(["sheet", "--index", at / "index", "--query", "a dog", "--output", "IN/s.png"], "s.png"),
+        "sheet": Task(sheet, "s.png", again=""),
     }
-
-
-def stages(folder: Path, text: Path, image: Path) -> str:
-    """A recipe of two stages over tiny pretrained networks: the heads over stored features, then all of the image."""
-    trained = ["encoder_?.head.*", "encoder_?.bias", "encoder_p.proj"]
-    stage = {
-        "objective": {"name": "vdr", "options": {"topk": 8, "normalised": True}},
-        "optimisation": {"steps": 3, "batch_size": 4, "warmup_steps": 1, "average": 0.5},
-    }
-    recipe = {
-        "name": "tiny-stages",
-        "data": {"corpus": f"karpathy:{folder}/squares/dataset.json,{folder}/squares"},
-        "model": {
-            "kind": "vdr-crossmodal",
-            "topk": 8,
-            "text": {"checkpoint": str(text), "least": 1, "max_length": 16, "dropout": 0.1},
-            "image": {"checkpoint": str(image), "grid": 2, "dropout": 0.1},
-        },
-        "stages": [
-            {**stage, "trained": trained, "views": 2, "augmentation": {"flip": True}},
-            {**stage, "trained": [*trained, "encoder_p.network.*"]},
-        ],
-        "validate_every": 3,
-        "state_every": 2,
-        "log_every": 1,
-    }
-    return yaml.safe_dump(recipe)
 
 
 def placed(task: Task | Sequence[object], folder: Path) -> list[object]:
     """The arguments of a task or a command, with the folder for IN/."""
-    arguments = task.arguments if isinstance(task, Task) else task
-    return [folder / str(word)[3:] if str(word).startswith("IN/") else word for word in arguments]
+    words = task.arguments if isinstance(task, Task) else task
+    return [folder / str(word)[3:] if str(word).startswith("IN/") else word for word in words]
 
 
-def lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-
-
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(folder: Path, timeless: Timeless = RUNS) -> dict[str, bytes]:
     """Every file below a folder, without times and without the folder's own name."""
-    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    return {name: cleaned(name, data, folder) for name, data in files.items()}
-
-
-def cleaned(name: str, data: bytes, folder: Path) -> bytes:
-    """The content of a file without what differs between two undisturbed calls."""
-    timeless: dict[str, Callable[[bytes], bytes]] = {
-        "trec.manifest.json": lambda data: json.dumps({**json.loads(data), "efficiency": {}}).encode(),
-        "log.jsonl": lambda data: b"".join(
-            json.dumps({key: value for key, value in json.loads(line).items() if key != "seconds"}).encode()
-            for line in data.splitlines()
-        ),
-        "step.json": lambda data: json.dumps({**json.loads(data), "seconds": 0}).encode(),
-        "random_states_0.pkl": lambda data: b"",
-        "digests.json": lambda data: b"",
-        "training.json": lambda data: json.dumps({**json.loads(data), "validation": 0}).encode(),
-    }
-    change = next((change for end, change in timeless.items() if name.endswith(end)), lambda data: data)
-    return change(data.replace(bytes(folder), b"FOLDER"))
+    found = {}
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        name = str(path.relative_to(folder))
+        change = next((change for end, change in timeless.items() if name.endswith(end)), bytes)
+        found[name] = change(path.read_bytes().replace(bytes(folder), b"FOLDER"))
+    return found

@@ -1,17 +1,17 @@
-"""What the doctor shows: the machine, the line in a trial, extras with their commands, and the exit code."""
+"""What the doctor shows: the machine, extras with their commands, and the exit code."""
 
 from __future__ import annotations
 
 import json
-from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from lexvl_anserini import doctor
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.ground import installed
+from lexvl_anserini.ground import machine as installed
 from lexvl_anserini.ground.errors import JavaError
-from lexvl_anserini.searching import doctor
 
 REQUIRES = [
     "numpy>=1",
@@ -30,8 +30,8 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr("importlib.metadata.requires", lambda name: lines)
     versions = {"numpy": "2.1", "fastapi": "0.120", "lexvl-anserini": "0.3"}
     for module in (installed, doctor):
-        monkeypatch.setattr(module, "version_of", versions.get)
-    monkeypatch.setattr(doctor, "extra_names", lambda: ["all", "photos", "serve", "test"])
+        monkeypatch.setattr(module, "find_version", versions.get)
+    monkeypatch.setattr(installed, "list_extras", lambda: ["all", "photos", "serve", "test"])
     return lines
 
 
@@ -41,19 +41,23 @@ def invoke(*arguments: str) -> tuple[int, str]:
 
 
 def test_unmet_requirements(declared: list[str]) -> None:
-    assert installed.unmet_requirements() == []
-    assert installed.unmet_requirements("serve") == ["no-such-package>=3"]
-    assert installed.unmet_requirements("all") == ["numpy>=1000", "no-such-package>=3"]
+    assert installed.list_unmet_requirements() == []
+    assert installed.list_unmet_requirements("serve") == ["no-such-package>=3"]
+    assert installed.list_unmet_requirements("all") == ["numpy>=1000", "no-such-package>=3"]
     declared.append("missing<2")
-    assert installed.unmet_requirements() == ["missing<2"]
+    assert installed.list_unmet_requirements() == ["missing<2"]
 
 
-def test_the_line_runs_here() -> None:
+def test_everything_runs_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LEXVL_DATA", str(tmp_path))
+    monkeypatch.setenv("LEXVL_STORAGE", str(tmp_path / "file" / "below"))
     status, shown = invoke("--format", "json")
     rows = json.loads(shown)
     assert status == 0, rows
     assert list(rows)[: len(doctor.CHECKS)] == [*doctor.CHECKS]
-    assert rows["line"].startswith("runs: 4 pictures encoded, indexed and searched in ")
+    assert rows["measures"].endswith("compiles and computes")
+    assert rows["caches"].startswith(f"{tmp_path}")
 
 
 def test_what_is_missing_has_its_command_and_the_exit_code(
@@ -62,32 +66,25 @@ def test_what_is_missing_has_its_command_and_the_exit_code(
     def no_java() -> str:
         raise JavaError("no Java >= 21 found")
 
-    checks = {"Java": no_java, "lexvl-anserini": doctor.of_packages, "line": lambda: "runs"}
+    checks = {"Java": no_java, "lexvl-anserini": doctor.check_packages}
     monkeypatch.setattr(doctor, "CHECKS", checks)
     status, shown = invoke()
     assert status == 1
     assert shown.splitlines() == [
         "Java            error: no Java >= 21 found",
         "lexvl-anserini  0.3, everything that it needs is installed",
-        "line            runs",
         "[all]           pip install 'lexvl-anserini[all]' (missing: numpy>=1000, no-such-package>=3)",
         "[photos]        pip install 'lexvl-anserini[photos]' (missing: numpy>=1000)",
         "[serve]         pip install 'lexvl-anserini[serve]' (missing: no-such-package>=3)",
     ]
-    declared += [f'absent{number}; extra == "photos"' for number in range(5)]
-    assert "(missing: numpy>=1000, absent0, absent1, absent2 and 2 more)" in invoke()[1]
     declared.append("missing<2")
     del checks["Java"]
     assert invoke()[0] == 1 and "0.3 lacks what it needs; pip install 'missing<2'" in invoke()[1]
 
 
 def test_a_checkout_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> list[str]:
-        raise PackageNotFoundError(name)
-
-    for name in ("requires", "metadata"):
-        monkeypatch.setattr(f"importlib.metadata.{name}", absent)
-    monkeypatch.setattr(doctor, "CHECKS", {"lexvl-anserini": doctor.of_packages})
+    monkeypatch.setattr(doctor, "find_version", lambda name: None)
+    monkeypatch.setattr(doctor, "CHECKS", {"lexvl-anserini": doctor.check_packages})
     status, shown = invoke()
     assert status == 0
     assert shown == "lexvl-anserini  a checkout that is not installed; bash runs/setup.sh installs it\n"

@@ -13,27 +13,23 @@ from hypothesis import strategies as st
 from shard_folders import jsonl, write_shards, write_text_shards
 
 import lexvl_anserini.searching.shared_terms
-from lexvl_anserini.encoders.encoder import read_image_of
+from lexvl_anserini.encoders.encoder import read_topic_image
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.explain import command
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc, Topic
-from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.runs.order import in_order
 from lexvl_anserini.runs.trec import write_run
-from lexvl_anserini.searching import searcher
+from lexvl_anserini.searching import query_encoder
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm, explain, explained
+from lexvl_anserini.searching.searcher import Searcher
+from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm, explain_documents
 from tests.commands.test_search import Toy, encode
 from tests.invoking import invoked
 
-DOCUMENTS = [
-    ("d1", {"dog": 9, "cat": 1, "😀": 3}),
-    ("d2", {"dog": 3, "boat": 250}),
-    ("d3", {}),
-    ("é/1", {"cat": 7}),
-]
+DOCUMENTS = [("d1", {"dog": 9, "cat": 1, "😀": 3}), ("d2", {"dog": 3, "boat": 250}), ("d3", {}), ("é/1", {"cat": 7})]
 QUERY = ImpactQuery("q", {"dog": 2, "cat": 18, "zebra": 5, "😀": 6})
 
 
@@ -46,9 +42,15 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "index"
 
 
+def toy_of_digest(*arguments: Any) -> Toy:
+    toy = Toy()
+    toy.vocabulary = SimpleNamespace(digest=arguments[-1])  # type: ignore[assignment]
+    return toy
+
+
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searcher, "load_encoder_of", lambda *args, **options: Toy())
+    monkeypatch.setattr(query_encoder, "load_encoder_from", toy_of_digest)
     monkeypatch.setattr(lexvl_anserini.searching.shared_terms, "encode_queries", encode)
 
 
@@ -56,39 +58,31 @@ invoke = partial(invoked, command)
 
 
 def test_products_sum_to_the_score(index: Path) -> None:
-    [found] = explain(index, QUERY, ["d1"])
+    [found] = Searcher(index).explain(QUERY, ["d1"])
     # dog, cat and 😀 have 18 each: by term.
     terms = (SharedTerm("cat", 18, 1, 18), SharedTerm("dog", 2, 9, 18), SharedTerm("😀", 6, 3, 18))
     assert found == Explanation("q", "d1", 54, terms, 4)
 
 
 def test_the_best_documents_and_documents_without_shared_terms(index: Path) -> None:
-    assert [(e.doc_id, e.score) for e in explain(index, QUERY, hits=2)] == [("é/1", 126), ("d1", 54)]
-    explanations = explain(index, QUERY, ["d3", "d2", "d3"])
+    assert [(e.doc_id, e.score) for e in Searcher(index).explain(QUERY, hits=2)] == [("é/1", 126), ("d1", 54)]
+    explanations = Searcher(index).explain(QUERY, ["d3", "d2", "d3"])
     assert [(e.doc_id, e.score, len(e.terms)) for e in explanations] == [("d3", 0, 0), ("d2", 6, 1), ("d3", 0, 0)]
-    assert explain(index, ImpactQuery("q", {})) == []
-    assert explain(index, ImpactQuery("q", {}), ["d1"])[0].score == 0
+    assert Searcher(index).explain(ImpactQuery("q", {})) == []
+    assert Searcher(index).explain(ImpactQuery("q", {}), ["d1"])[0].score == 0
 
 
 def test_unknown_documents_and_other_kinds(index: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no document 'd9' in the index"):
-        explain(index, QUERY, ["d9"])
+        Searcher(index).explain(QUERY, ["d9"])
     write_text_shards(tmp_path / "shards", [("d1", "a dog")])
     build_index(tmp_path / "shards", tmp_path / "index")
     with pytest.raises(UsageError, match="is text; only the score of an impact index is a sum over terms"):
-        explain(tmp_path / "index", Topic("q", "dog"), ["d1"])
-    model: Any = SimpleNamespace(name="toy", kind="impact", query=SimpleNamespace(read_topic=read_image_of))
+        Searcher(tmp_path / "index").explain(Topic("q", "dog"), ["d1"])
+    model: Any = SimpleNamespace(name="toy", kind="impact", query=SimpleNamespace(read_topic=read_topic_image))
+    model.vocabulary = SimpleNamespace(digest=index_manifest(index).vocabulary_digest)
     with pytest.raises(UsageError, match="encoder 'toy' reads images, and the query is a text"):
-        explain(index, "dog", model=model)
-
-
-def test_another_sum_than_the_indexs_raises(index: Path) -> None:
-    engine = LuceneEngine(index, index_manifest(index))
-    top = engine.top
-    engine.top = lambda *args: in_order("q", [(d, score + 1) for d, score in top(*args).pairs()])  # type: ignore[method-assign]
-    with pytest.raises(ArtefactError, match="its products sum to 54, the index's score is 55"):
-        explained(engine, QUERY, ["d1"])
-    engine.close()
+        Searcher(index, model).explain("dog")
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +92,17 @@ def engine(index: Path) -> Any:
     engine.close()
 
 
+def test_another_sum_than_the_indexs_raises(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    top = engine.top
+    monkeypatch.setattr(engine, "top", lambda *args: in_order("q", [(d, s + 1) for d, s in top(*args).pairs()]))
+    with pytest.raises(ArtefactError, match="its products sum to 54, the index's score is 55"):
+        explain_documents(engine, QUERY, ["d1"])
+
+
 @given(vector=st.dictionaries(st.sampled_from(["boat", "cat", "dog", "zebra", "😀"]), st.integers(1, 255)))
 def test_every_document_is_its_dot_product(engine: Any, vector: dict[str, int]) -> None:
     for found, (doc_id, impacts) in zip(
-        explained(engine, ImpactQuery("q", vector), [d for d, _ in DOCUMENTS]), DOCUMENTS, strict=True
+        explain_documents(engine, ImpactQuery("q", vector), [d for d, _ in DOCUMENTS]), DOCUMENTS, strict=True
     ):
         assert (found.doc_id, found.score) == (doc_id, sum(w * impacts.get(t, 0) for t, w in vector.items()))
         assert {t.term for t in found.terms} == vector.keys() & impacts.keys()
@@ -143,13 +144,13 @@ def test_documents_by_their_passages(tmp_path: Path, toy: None) -> None:
         "  cat        2       1         2  100.0%",
     ]
     query = ImpactQuery("q", {"dog": 1, "cat": 2})
-    [found] = explain(index, query, ["d1"], passages="max")
+    [found] = Searcher(index).explain(query, ["d1"], passages="max")
     part = Explanation("q", "d1#1", 5, (SharedTerm("cat", 2, 2, 4), SharedTerm("dog", 1, 1, 1)), 2)
     assert found == Explanation("q", "d1", 5, (), 2, (part,))
     assert found.to_json()["passages"] == [part.to_json()] and "passages" not in part.to_json()
     for unknown in ("d3", "d9"):
         with pytest.raises(DataError, match=f"document '{unknown}': no passage {unknown}#... in the index that has a"):
-            explain(index, query, [unknown], passages="max")
+            Searcher(index).explain(query, [unknown], passages="max")
     # A run says how its documents were scored.
     encoder: Any = {"name": "toy", "checkpoint": None, "checkpoint_digest": None, "options": {"passages": "max"}}
     manifest = RunManifest("t.tsv", "", "", None, {}, encoder, {}, "index", 10, False)  # type: ignore[arg-type]

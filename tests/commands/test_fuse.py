@@ -3,15 +3,16 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lexvl_anserini.fuse import command
-from lexvl_anserini.ground.errors import ArtefactError, DataError, UnknownName, UsageError
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.manifest import RunManifest, read_run_manifest
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.ground.run_manifest import RunManifest, read_run_manifest
 from lexvl_anserini.runs.fusion import Fusion, fuse_lists
 from lexvl_anserini.runs.trec import read_run, write_run
 from tests.invoking import invoked
@@ -68,15 +69,18 @@ def test_ranx_agrees_where_no_scores_are_equal() -> None:
     assert fused(Fusion(), one, two) == pytest.approx(theirs)
 
 
-def test_wrong_wishes() -> None:
-    with pytest.raises(UnknownName, match="unknown fusion 'rff'; did you mean 'rrf'"):
-        Fusion("rff")
-    with pytest.raises(UnknownName, match="unknown normalisation 'minmax'; did you mean 'min-max'"):
-        Fusion("interpolation", normalisation="minmax")
-    with pytest.raises(UsageError, match="expected numbers from 0 to"):
-        Fusion(weights=(-1.0,))
-    with pytest.raises(UsageError, match="1 weights for 2 runs"):
-        fused(Fusion(weights=(1.0,)), ranking(a=1), ranking(a=1))
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"method": "rff"}, "did you mean 'rrf'"),
+        ({"normalisation": "minmax"}, "did you mean 'min-max'"),
+        ({"weights": (-1.0,)}, "from 0"),
+        ({"weights": (1.0,)}, "1 weights for 2 runs"),
+    ],
+)
+def test_wrong_wishes(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        fused(Fusion(**wrong), ranking(a=1), ranking(a=1))
 
 
 def written(path: Path, topics: str, **lists: list[ScoredDoc]) -> Path:

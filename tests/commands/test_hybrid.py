@@ -16,21 +16,23 @@ from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.images import FAIL
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.hybrid import command
 from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.searching.rescoring import (
     WeightedEncoder,
-    candidates_of,
-    encoder_of_run,
-    hybrid_lists,
-    hybrid_manifest,
-    topics_of_run,
+    compute_hybrid_lists,
+    list_candidates,
+    load_run_encoder,
+    load_run_topics,
+    plan_hybrid,
 )
-from lexvl_anserini.training.objectives.joint_losses import MIXES
 from tests.encoders.test_d2s import measured
+
+# The published weights of Joint over ALBEF on COCO.
+DENSE, LEXICAL = 0.2, 0.5
 
 
 class Tower:
@@ -64,27 +66,30 @@ def test_scores_are_weighted_sums_of_the_candidates_only():
     """Dense weighs 2, lexical 10: a has 2 x 1 + 10 x 1, b and c tie at 2 x 2 + 10 x 2, d was never found."""
     parts = [part("dense", 2.0, DOCUMENTS), part("impact", 10.0, DOCUMENTS)]
     topics = [Topic("q", "1 2"), Topic("none", "1 1")]
-    found, nothing = hybrid_lists(topics, {"q": ["c", "a", "b"]}, parts)
+    found, nothing = compute_hybrid_lists(topics, {"q": ["c", "a", "b"]}, parts)
     assert [(hit.doc_id, hit.rank, hit.score) for hit in found] == [("b", 1, 24), ("c", 2, 24), ("a", 3, 12)]
     assert nothing == []
-    [[cut], _] = hybrid_lists(topics, {"q": ["c", "a", "b"]}, parts, hits=1)
+    [[cut], _] = compute_hybrid_lists(topics, {"q": ["c", "a", "b"]}, parts, hits=1)
     assert cut.doc_id == "b"
 
 
-def test_what_cannot_be_scored(tmp_path):
-    unknown = "document 'z' of a run .* is not in the corpus of encoder 'toy'"
-    for parts, doc_ids, error, message in (
-        ([], ["a"], UsageError, "nothing to score with"),
-        ([part("dense", 1.0, DOCUMENTS)], ["a", "z"], DataError, unknown),
-        ([part("text", 1.0, DOCUMENTS)], ["a"], UsageError, "bm25 has no vectors"),
-    ):
-        with pytest.raises(error, match=message):
-            list(hybrid_lists([Topic("q", "1 2")], {"q": doc_ids}, parts))
+@pytest.mark.parametrize(
+    ("parts", "doc_ids", "message"),
+    [
+        ([], ["a"], "nothing to score with"),
+        ([part("dense", 1.0, DOCUMENTS)], ["a", "z"], "'z' of a run"),
+        ([part("text", 1.0, DOCUMENTS)], ["a"], "no vectors"),
+    ],
+)
+def test_what_cannot_be_scored(parts, doc_ids, message):
+    with pytest.raises(LexvlError, match=message):
+        list(compute_hybrid_lists([Topic("q", "1 2")], {"q": doc_ids}, parts))
+
+
+def test_a_run_without_a_manifest(tmp_path):
     (tmp_path / "a.trec").write_text("q Q0 b 1 4 x\n")
-    with pytest.raises(ArtefactError, match="no manifest beside it"):
-        encoder_of_run(tmp_path / "a.trec", 1.0, None, "cpu")
-    with pytest.raises(ArtefactError, match="no manifest beside it"):
-        hybrid_manifest([tmp_path / "a.trec"], [1.0], 10, 10, TopicSource(lambda: iter(()), "x"))
+    with pytest.raises(ArtefactError, match="no manifest"):
+        plan_hybrid([tmp_path / "a.trec"], [1.0], 10, 10, TopicSource(lambda: iter(()), "x"))
 
 
 def test_candidates_of_several_runs(tmp_path):
@@ -92,8 +97,8 @@ def test_candidates_of_several_runs(tmp_path):
     first, second = tmp_path / "a.trec", tmp_path / "b.trec"
     first.write_text("q Q0 b 2 4 x\nq Q0 a 1 5 x\nq Q0 c 3 1 x\n")
     second.write_text("q Q0 c 1 0.5 x\nq Q0 a 2 0.4 x\nr Q0 b 1 1 x\n")
-    assert candidates_of([first, second], 2) == {"q": ["a", "b", "c"], "r": ["b"]}
-    assert candidates_of([first, second], 1) == {"q": ["a", "c"], "r": ["b"]}
+    assert list_candidates([first, second], 2) == {"q": ["a", "b", "c"], "r": ["b"]}
+    assert list_candidates([first, second], 1) == {"q": ["a", "c"], "r": ["b"]}
 
 
 # ---- golden
@@ -119,13 +124,12 @@ def load_joint(shared, joint, vectors):
 def test_mixed_scores_measure_as_the_reference(shared, joint):
     """`dense_single` of the last validation: w1 x cosine + w2 x lexical, without the temperature."""
     dataset = load_dataset(f"embeddings:{joint / 'tiny'},before_proj_albef")
-    mix = MIXES["albef-coco"]
     parts = [
         WeightedEncoder(load_joint(shared, joint, vectors), weight, dataset.documents)
-        for vectors, weight in (("dense", mix.w1), ("sparse", mix.w2))
+        for vectors, weight in (("dense", DENSE), ("sparse", LEXICAL))
     ]
     topics, doc_ids = list(dataset.topics()), [d.doc_id for d in dataset.documents()]
-    lists = list(hybrid_lists(topics, {topic.query_id: doc_ids for topic in topics}, parts))
+    lists = list(compute_hybrid_lists(topics, {topic.query_id: doc_ids for topic in topics}, parts))
     scores = [[{hit.doc_id: hit.score for hit in hits}[doc_id] for doc_id in doc_ids] for hits in lists]
     found = measured(np.array(scores), dataset, doc_ids, [topic.query_id for topic in topics])
     golden = json.loads((shared / "golden/joint/train_and_eval.json").read_text())["val_per_epoch"][-1]
@@ -135,9 +139,10 @@ def test_mixed_scores_measure_as_the_reference(shared, joint):
 @pytest.mark.shared
 def test_the_command_mixes_an_inverted_index_and_faiss(shared, joint, tmp_path):
     """Both runs of one checkpoint, then their mixture; the same command again has nothing to do."""
-    from lexvl_anserini import build_index, write_impacts
     from lexvl_anserini.runs.trec import read_run
     from lexvl_anserini.search import command as search
+    from lexvl_anserini.searching.building import build_index
+    from lexvl_anserini.shards.writing import write_impacts
 
     dataset = load_dataset(f"embeddings:{joint / 'tiny'},before_proj_albef")
     app, runs = Typer(), []
@@ -149,13 +154,13 @@ def test_the_command_mixes_an_inverted_index_and_faiss(shared, joint, tmp_path):
         runs.append(tmp_path / f"{vectors}.trec")
         options = ["--index", str(tmp_path / "index" / vectors), "--output", str(runs[-1]), "--device", "cpu"]
         assert not (done := CliRunner().invoke(app, ["search", *options])).exit_code, done.output
-    mixed, mix = tmp_path / "mixed.trec", MIXES["albef-coco"]
-    options = ["--run", str(runs[0]), "--run", str(runs[1]), "--weight", str(mix.w2), "--weight", str(mix.w1)]
+    mixed = tmp_path / "mixed.trec"
+    options = ["--run", str(runs[0]), "--run", str(runs[1]), "--weight", str(LEXICAL), "--weight", str(DENSE)]
     asked = ["hybrid", *options, "--output", str(mixed), "--device", "cpu"]
     assert not (done := CliRunner().invoke(app, asked)).exit_code, done.output
     topics = list(dataset.topics())
-    parts = [encoder_of_run(run, weight, None, "cpu") for run, weight in zip(runs, (mix.w2, mix.w1), strict=True)]
-    expected = [hit for hits in hybrid_lists(topics, candidates_of(runs, 100), parts) for hit in hits]
+    parts = [load_run_encoder(run, weight, None, "cpu") for run, weight in zip(runs, (LEXICAL, DENSE), strict=True)]
+    expected = [hit for hits in compute_hybrid_lists(topics, list_candidates(runs, 100), parts) for hit in hits]
     assert [(h.query_id, h.doc_id, h.rank) for h in read_run(mixed)] == [
         (h.query_id, h.doc_id, h.rank) for h in expected
     ]
@@ -163,8 +168,8 @@ def test_the_command_mixes_an_inverted_index_and_faiss(shared, joint, tmp_path):
     assert not CliRunner().invoke(app, asked).exit_code and mixed.stat().st_mtime_ns == before
     other = CliRunner().invoke(app, [*asked, "--candidates", "3"])
     assert isinstance(other.exception, ArtefactError) and "another request (encoder.options." in str(other.exception)
-    about = hybrid_manifest(runs, [1.0, 1.0], 100, 10, TopicSource.of(dataset))
+    about = plan_hybrid(runs, [1.0, 1.0], 100, 10, TopicSource.take_dataset(dataset))
     assert about.encoder["name"] == "joint+joint" and about.dataset == dataset.name
-    assert [topic.query_id for topic in topics_of_run(about, None, None).stream()] == [
+    assert [topic.query_id for topic in load_run_topics(about, None, None).stream()] == [
         topic.query_id for topic in topics
     ]

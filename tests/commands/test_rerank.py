@@ -8,31 +8,24 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from beir_folders import write_beir
+from corpus_folders import write_beir
 
 from lexvl_anserini import cli
 from lexvl_anserini.data.checks import check_corpus
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.files import file_sha256
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.files import compute_sha256
+from lexvl_anserini.ground.manifest import RunManifest, name_manifest, read_run_manifest
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
-from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest
 from lexvl_anserini.rerank import command
-from lexvl_anserini.runs.fusion import Fusion, fused_manifest
+from lexvl_anserini.runs.fusion import Fusion, build_fused_manifest
 from lexvl_anserini.runs.order import in_order
-from lexvl_anserini.runs.trec import lists_of, read_run, write_run
-from lexvl_anserini.searching.rescoring import (
-    above,
-    documents_of_run,
-    encoder_of_run,
-    rerank_lists,
-    reranking_encoder,
-    topics_of_run,
-)
-from lexvl_anserini.searching.shared_terms import encoder_options
-from lexvl_anserini.shards.corpus_reading import Covered, WholeCorpus
+from lexvl_anserini.runs.trec import read_lists, read_run, write_run
+from lexvl_anserini.searching.rescoring import load_run_documents, load_run_encoder, load_run_topics, rerank_lists
+from lexvl_anserini.searching.shared_terms import select_encoder_options
+from lexvl_anserini.shards.encoding import Covered, WholeCorpus
 
 BERT, PUBLISHED = "splade/ckpt_bert", "vdr/text-tiny"
 
@@ -81,13 +74,6 @@ def test_what_cannot_be_scored(bag):
         reranked(bag, [Topic("q", "dog")], {"q": listed(("z", 1))})
     with pytest.raises(UsageError, match="bm25 has no vectors"):
         reranked(load_encoder("bm25"), [Topic("q", "dog")], {"q": listed(("a", 1))})
-
-
-def test_what_is_below_keeps_its_distances():
-    assert above(listed(("a", 1)), listed()) == listed(("a", 1))
-    assert above(listed(("a", 1), ("b", 0.5)), listed(("x", 100), ("y", 98)))[2:] == [
-        ScoredDoc("q", "x", 3, -0.5), ScoredDoc("q", "y", 4, -2.5),
-    ]  # fmt: skip
 
 
 # ---- the reference
@@ -161,19 +147,19 @@ def test_the_command(monkeypatch, capsys, first, tmp_path):
     code, _, err = run(monkeypatch, capsys, *arguments, "--set", "lexical_union=false")
     assert code == 1 and "a run of another request" in err
     # One that an older version wrote, which does not say of which run it was.
-    shown = json.loads(manifest_path(output).read_text())
-    assert shown["index"] == f"index+{file_sha256(first)[:12]}"
-    manifest_path(output).write_text(json.dumps({**shown, "index": "index"}))
+    shown = json.loads(name_manifest(output).read_text())
+    assert shown["index"] == f"index+{compute_sha256(first)[:12]}"
+    name_manifest(output).write_text(json.dumps({**shown, "index": "index"}))
     assert run(monkeypatch, capsys, *arguments)[0] == 0 and output.read_bytes() == before
-    assert json.loads(manifest_path(output).read_text())["index"] == shown["index"]
+    assert json.loads(name_manifest(output).read_text())["index"] == shown["index"]
 
 
 def test_a_run_and_topics_of_the_same_names_that_changed(monkeypatch, capsys, first, corpus, tmp_path):
     """They counted as what was scored before."""
     arguments = ("--run", first, "--output", tmp_path / "second.trec", "--depth", 2, "--device", "cpu")
     about = read_run_manifest(first)
-    digest = topics_of_run(about, None, None).noted()
-    manifest_path(first).write_text(json.dumps({**about.to_json(), "topics_sha256": digest}))
+    digest = load_run_topics(about, None, None).noted()
+    name_manifest(first).write_text(json.dumps({**about.to_json(), "topics_sha256": digest}))
     assert run(monkeypatch, capsys, *arguments)[0] == 0
     assert "topics" not in read_run_manifest(tmp_path / "second.trec").encoder["reranks"]
     queries = (corpus / "queries.jsonl").read_text()
@@ -189,9 +175,9 @@ def test_a_run_and_topics_of_the_same_names_that_changed(monkeypatch, capsys, fi
 
 def test_documents_that_changed_since_they_were_encoded(monkeypatch, capsys, first, corpus, tmp_path):
     """They were scored again in silence."""
-    about = json.loads(manifest_path(first).read_text())
+    about = json.loads(name_manifest(first).read_text())
     digest = check_corpus(load_dataset(about["corpus"]["name"]).documents, "x").digest
-    manifest_path(first).write_text(json.dumps({**about, "corpus": {**about["corpus"], "digest": digest}}))
+    name_manifest(first).write_text(json.dumps({**about, "corpus": {**about["corpus"], "digest": digest}}))
     arguments = ("--run", first, "--device", "cpu", "--output")
     assert run(monkeypatch, capsys, *arguments, tmp_path / "x.trec")[0] == 0
     texts = (corpus / "corpus.jsonl").read_text()
@@ -212,30 +198,18 @@ def test_pictures_that_changed_since_they_were_encoded(tmp_path, caplog):
         about = {"name": dataset.name, "digest": summary.digest, "contents": summary.contents}
         ran = RunManifest("t", "", "", None, about, {"name": "x"}, {}, "index", 3, remove_query=False)
         caplog.clear()
-        assert [d.doc_id for d in documents_of_run(ran, model, None)] == ["a.png"] and not caplog.messages
+        assert [d.doc_id for d in load_run_documents(ran, model, None)] == ["a.png"] and not caplog.messages
     picture.write_bytes(b"2")
-    assert len(list(documents_of_run(ran, model, None))) == 1
+    assert len(list(load_run_documents(ran, model, None))) == 1
     assert "pictures or vectors changed since they were encoded, or were encoded in parts" in caplog.text
-
-
-def test_a_run_of_unknown_making(monkeypatch, capsys, first, tmp_path):
-    manifest_path(first).unlink()
-    code, _, err = run(monkeypatch, capsys, "--run", first, "--output", tmp_path / "x.trec")
-    assert code == 1 and "no manifest beside it" in err
-    assert list(lists_of(first)) == ["q"]
 
 
 def test_a_mixture_of_runs_has_no_encoder(monkeypatch, capsys, first, tmp_path):
     fused = tmp_path / "fused.trec"
-    write_run(fused, lists_of(first).values(), fused_manifest([first, first], Fusion(), 10), tag="fusion")
+    write_run(fused, read_lists(first).values(), build_fused_manifest([first, first], Fusion(), 10), tag="fusion")
     code, _, err = run(monkeypatch, capsys, "--run", fused, "--output", tmp_path / "x.trec")
     assert code == 2 and "fused.trec: a mixture of 2 runs, which has no encoder to score with" in err
     with pytest.raises(UsageError, match="fused.trec: a mixture of 2 runs"):
-        encoder_of_run(fused, 1.0, None, "cpu")
+        load_run_encoder(fused, 1.0, None, "cpu")
     # `sheet` and `explain` show it by the options of the index.
-    assert encoder_options(read_run_manifest(fused)) == {}
-
-
-def test_another_checkpoint_is_refused(first, golden):
-    with pytest.raises(ArtefactError, match="has digest"):
-        reranking_encoder(read_run_manifest(first), str(golden / "vdr/text-tiny-norm"), None, "cpu", {})
+    assert select_encoder_options(read_run_manifest(fused)) == {}

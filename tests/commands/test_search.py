@@ -5,7 +5,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,33 +13,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from beir_folders import write_beir
-from shard_folders import (
-    Documents,
-    jsonl,
-    publish_shards,
-    write_dense_shards,
-    write_shards,
-    write_text_shards,
-)
+from corpus_folders import write_beir
+from shard_folders import Documents, jsonl, publish_shards, write_dense_shards, write_shards, write_text_shards
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.encoders.encoder import read_image_of, read_topic
+from lexvl_anserini.encoders.encoder import read_topic, read_topic_image
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
-from lexvl_anserini.ground.files import file_sha256, packed, read_json, write_json
-from lexvl_anserini.ground.manifest import Manifest, read_manifest
-from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
-from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.files import compute_sha256, open_gzip, read_json, write_json
+from lexvl_anserini.ground.manifest import Manifest, RunManifest, name_manifest, read_manifest, read_run_manifest
+from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic, Vocabulary
 from lexvl_anserini.queries.clauses import Term, TreeQuery
-from lexvl_anserini.queries.query_source import TopicSource, topic_source
+from lexvl_anserini.queries.query_source import find_topic_source
 from lexvl_anserini.runs.trec import is_finished, read_run, write_run
-from lexvl_anserini.search import FeedbackOptions, RefinementOptions, RM3Options, TwoPhaseOptions, command
-from lexvl_anserini.searching import retrieval, searcher
+from lexvl_anserini.search import command
+from lexvl_anserini.searching import query_encoder, searcher
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents
-from lexvl_anserini.searching.refine import refinement_names
-from lexvl_anserini.searching.retrieval import named_content, search_index
+from lexvl_anserini.searching.index_runs import name_content
+from lexvl_anserini.searching.search import NOTED, Cut, Search
+from lexvl_anserini.searching.searcher import search_index
 from lexvl_anserini.shards.pruning import Pruning, prune_shards
 from tests.invoking import invoked
 
@@ -67,7 +59,7 @@ def encode(model: Toy, topics: Iterable[Topic], manifest: Manifest, batch_size: 
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(searcher, "load_encoder_of", lambda *args, **options: Toy())
+    monkeypatch.setattr(query_encoder, "load_encoder_from", lambda *args, **options: Toy())
     monkeypatch.setattr(searcher, "encode_queries", encode)
     write_shards(tmp_path / "shards", DOCUMENTS, terms=TERMS)
     build_index(tmp_path / "shards", tmp_path / "index")
@@ -92,12 +84,6 @@ def test_topics_are_encoded_and_searched(index: Path) -> None:
     lists = list(search_index(index, [Topic("q1", "dog dog"), Topic("q2", "nothing"), Topic("q3", "cat")], hits=2))
     assert [pairs(documents) for documents in lists] == [[("q1", 1, 18), ("d1", 2, 6)], [], [("d1", 1, 1)]]
     assert list(search_index(index, [])) == []
-
-
-def test_encoded_queries_need_no_model(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(searcher, "load_encoder_of")
-    [documents] = search_index(str(index), [ImpactQuery("q", {"cat": 4})])
-    assert pairs(documents) == [("d1", 1, 4)]
 
 
 def test_the_topic_itself_is_removed_before_the_cut(index: Path) -> None:
@@ -143,29 +129,6 @@ def test_the_topic_itself_is_a_hit_in_a_folder_of_ones_own(index: Path, beir: Pa
     assert "left out" not in caplog.text
 
 
-def test_a_run_of_an_older_rule_is_another_request(index: Path, beir: Path, tmp_path: Path) -> None:
-    """Until 0.2.0 every folder `beir:PATH` had BEIR's rule."""
-    own, run = beir.rename(tmp_path / "mine"), tmp_path / "a.trec"
-    arguments = ("--index", index, "--topics", f"beir:{own}", "--output", run)
-    invoke(*arguments, "--remove-query")
-    for _ in range(2):
-        with pytest.raises(ArtefactError, match="remove_query: true found, false requested"):
-            invoke(*arguments)
-        about = json.loads(manifest_path(run).read_text())
-        older = {key: value for key, value in about.items() if key != "left_out"} | {"index": "index"}
-        manifest_path(run).write_text(json.dumps(older))
-    invoke(*arguments, "--overwrite")
-    assert run.read_text().startswith("q1 Q0 q1 1 18 toy\n")
-
-
-def test_it_is_said_how_often_the_topic_itself_is_left_out(index: Path, beir: Path, tmp_path: Path, caplog) -> None:
-    for name, option in (("a", "--remove-query"), ("b", "--no-remove-query")):
-        caplog.clear()
-        with caplog.at_level("INFO", "lexvl_anserini"):
-            invoke("--index", index, "--topics", f"beir:{beir}", "--output", tmp_path / name, option)
-        assert ("in 1 of 4 lists the document whose id is the topic's is left out" in caplog.text) == (name == "a")
-
-
 def test_a_folder_as_run_and_a_file_of_topics_that_is_not_there(index: Path, beir: Path, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     with pytest.raises(UsageError, match=r"runs: a folder; --output names the run's file, for example .*runs/run.trec"):
@@ -182,8 +145,6 @@ def test_options_of_the_run(index: Path, beir: Path, tmp_path: Path) -> None:
     assert run_with("a", "--no-remove-query", "--hits", 1) == "q1 Q0 q1 1 18 toy\nq4 Q0 d1 1 1 toy\n"
     assert run_with("b", "--strict-scores").splitlines()[:2] == ["q1 Q0 d1 1 6 toy", "q1 Q0 d2 2 5.9999995 toy"]
     assert run_with("c", "--output-format", "msmarco") == "q1\td1\t1\nq1\td2\t2\nq4\td1\t1\n"
-    with pytest.raises(UsageError, match="--output-format 'csv': expected trec or msmarco"):
-        run_with("d", "--output-format", "csv")
 
 
 def test_finished_and_other_runs(index: Path, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,32 +160,27 @@ def test_finished_and_other_runs(index: Path, beir: Path, tmp_path: Path, monkey
     assert run.read_bytes() == before
     invoke(*arguments, "--hits", 1, "--overwrite")
     assert len(list(read_run(run))) == 2
-    manifest_path(run).unlink()
+    name_manifest(run).unlink()
     with pytest.raises(ArtefactError, match="exists without toy.trec.manifest.json; --overwrite replaces it"):
         invoke(*arguments, "--hits", 1)
 
 
-def test_a_run_is_of_what_the_index_held(index: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_is_of_what_the_index_held(index: Path, tmp_path: Path) -> None:
     """Another document was deleted, or the shards were pruned: the run of the index before counted as finished."""
     run, queries, shards = tmp_path / "x.trec", tmp_path / "q.jsonl", tmp_path / "shards"
     queries.write_bytes(jsonl([{"id": "q", "vector": {"dog": 1, "cat": 1}}]))
-    arguments = ("--index", index, "--topics", queries, "--output", run)
 
     def found(*options: str) -> list[str]:
-        invoke(*arguments, *options)
+        invoke("--index", index, "--topics", queries, "--output", run, *options)
         return [document.doc_id for document in read_run(run)]
 
     delete_documents(index, ["d1"])
     assert found() == found() == ["q1", "d2"]
     append_index(index, shards, replace=True)
     delete_documents(index, ["d2"])
-    with pytest.raises(ArtefactError, match="a run of another request .index: "):
+    with pytest.raises(ArtefactError, match="request .index: "):
         found()
     assert found("--overwrite") == ["q1", "d1"]
-    append_index(index, shards, replace=True)
-    delete_documents(index, ["d2"])
-    with pytest.raises(ArtefactError, match="a run of another request .index: "):
-        found()  # the same documents, but no digest says so
     # Equal shards give an equal index.
     build_index(shards, index, overwrite=True)
     assert found("--overwrite") == ["q1", "d1", "d2"]
@@ -235,29 +191,12 @@ def test_a_run_is_of_what_the_index_held(index: Path, tmp_path: Path, caplog: py
     assert found() == ["q1", "d1", "d2"] and run.stat().st_mtime_ns == written
     prune_shards(shards, tmp_path / "pruned", Pruning(without_terms=frozenset({"cat"})))
     build_index(tmp_path / "pruned", index, overwrite=True)
-    with pytest.raises(ArtefactError, match="a run of another request .index: "):
+    with pytest.raises(ArtefactError, match="request .index: "):
         found()
-    # A run of an older version has the name alone.
-    about = read_json(manifest_path(run), "manifest")
-    assert about["index"].startswith("index@")
-    write_json(manifest_path(run), {**about, "index": "index"})
-    caplog.set_level("INFO", "lexvl_anserini")
-    assert found() == ["q1", "d1", "d2"] and run.stat().st_mtime_ns != written
-    assert f"{run}: an older version wrote it, without a digest of what the index held; making it again" in caplog.text
-    with pytest.raises(ArtefactError, match="a run of another request .hits: "):
-        found("--hits", "1")
-    write_json(manifest_path(run), {**about, "index": "index"})
-    with pytest.raises(ArtefactError, match="a run of another request .hits: [^;]*;"):
-        found("--hits", "1")
 
 
-@pytest.mark.parametrize(
-    ("engine", "options", "other"),
-    [("faiss", {}, {"faiss": "sq8"}), ("lucene", {}, {"metadata": False}), ("partitions", {}, None)],
-)
-def test_what_names_the_content_of_an_index(
-    tmp_path: Path, engine: str, options: dict[str, Any], other: dict[str, Any] | None
-) -> None:
+@pytest.mark.parametrize(("engine", "other"), [("faiss", {"faiss": "sq8"}), ("lucene", {"metadata": False})])
+def test_what_names_the_content_of_an_index(tmp_path: Path, engine: str, other: dict[str, Any]) -> None:
     """Equal for an index that is built again, in any folder of its name; another one for others."""
     shards = [tmp_path / "one", tmp_path / "two"]
     for number, folder in enumerate(shards):
@@ -270,63 +209,28 @@ def test_what_names_the_content_of_an_index(
     def named(folder: str, *sources: Path, **settings: Any) -> str:
         path = tmp_path / folder / "i"
         build_index(sources, path, engine=engine, options=settings)
-        return named_content(path, read_manifest(path))
+        return name_content(path, read_manifest(path))
 
-    first = named("a", shards[0], **options)
-    assert re.fullmatch(r"i@[0-9a-f]{12}", first) and first == named("b", shards[0], **options)
-    others = [named("c", shards[1], **options)]
-    others += [] if other is None else [named("d", shards[0], **other)]
-    others += [] if engine == "faiss" else [named("e", *shards, **options)]
-    assert len({first, *others}) == 1 + len(others)
+    first = named("a", shards[0])
+    assert re.fullmatch(r"i@[0-9a-f]{12}", first) and first == named("b", shards[0])
+    assert len({first, named("c", shards[1]), named("d", shards[0], **other)}) == 3
 
 
-def make_of(index: Path, beir: Path) -> None:
-    """Makes an index one of a BEIR folder, and of a version that compared no digest of its manifest."""
+def test_topics_of_the_indexed_dataset_that_changed_are_another_request(
+    index: Path, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topics, and the name of the run, are by default those of the dataset that the index was made of."""
     manifest, report = (read_json(index / name, "manifest") for name in ("manifest.json", "index.json"))
     write_json(index / "manifest.json", {**manifest, "corpus": {"name": f"beir:{beir}", "split": "test"}})
     write_json(index / "index.json", {key: value for key, value in report.items() if key != "digest"})
-
-
-def test_default_topics_and_output(index: Path, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_of(index, beir)
     monkeypatch.chdir(tmp_path)
     invoke("--index", index)
     name = "beir-scifact.toy.trec"
     assert sorted(path.name for path in Path("runs").iterdir()) == [name, f"{name}.manifest.json"]
-
-
-def test_a_dataset_whose_topics_changed_is_another_request(
-    index: Path, beir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    make_of(index, beir)
-    run = tmp_path / "x.trec"
-    invoke("--index", index, "--output", run)
     queries = (beir / "queries.jsonl").read_text()
     (beir / "queries.jsonl").write_text(queries.replace("zebra", "dog"))
-    with pytest.raises(ArtefactError, match="another request .topics_sha256: "):
-        invoke("--index", index, "--output", run)
-    about = read_json(manifest_path(run), "manifest")
-    write_json(manifest_path(run), {**about, "topics_sha256": ""})
-    caplog.set_level("INFO", "lexvl_anserini")
-    invoke("--index", index, "--output", run)
-    assert f"{run}: an older version wrote it, without a digest of its topics" in caplog.messages
-    assert f"{run}: finished already, nothing to do" in caplog.messages
-
-
-def test_topics_count_by_what_is_encoded(tmp_path: Path) -> None:
-    """Pictures by their bytes, wherever they are."""
-    picture = tmp_path / "a.png"
-    picture.write_bytes(b"1")
-    copy = tmp_path / "copy.png"
-    copy.write_bytes(b"1")
-
-    def digest(**topic: str) -> str:
-        return TopicSource(lambda: iter([Topic("q", **topic)]), "x").digest()
-
-    before = digest(image=str(picture))
-    assert before == digest(image=str(copy)) != digest(text="1")
-    picture.write_bytes(b"2")
-    assert before != digest(image=str(picture)) != digest(image="none.png")
+    with pytest.raises(ArtefactError, match="topics_sha256"):
+        invoke("--index", index)
 
 
 def test_a_file_of_topics(index: Path, tmp_path: Path) -> None:
@@ -354,7 +258,7 @@ def test_a_file_of_topics_covers_the_pixels_of_its_pictures(tmp_path: Path, capl
     manifest = read_manifest(INDEX)
 
     def planned(name: Path = topics) -> RunManifest:
-        source = topic_source(str(name), INDEX, manifest, None, None)
+        source = find_topic_source(str(name), INDEX, manifest, None, None)
         return RunManifest("t", "", "", None, {}, {"name": "x"}, {}, "i", 9, False, topics_sha256=source.noted())  # type: ignore[arg-type]
 
     write_run(run, [[]], planned())
@@ -363,13 +267,13 @@ def test_a_file_of_topics_covers_the_pixels_of_its_pictures(tmp_path: Path, capl
     with pytest.raises(ArtefactError, match="another request .topics_sha256: "):
         is_finished(run, planned(), False)
     # A run of an older version, and a file of texts, have the digest of the file alone.
-    write_run(run, [[]], replace(planned(), topics_sha256=file_sha256(topics)))
+    write_run(run, [[]], replace(planned(), topics_sha256=compute_sha256(topics)))
     caplog.set_level("INFO", "lexvl_anserini")
     assert is_finished(run, planned(), False)
     assert "whose digest does not cover the pictures of its topics" in caplog.text
     texts = tmp_path / "t.tsv"
     texts.write_text("q\tdog\n")
-    assert planned(texts).topics_sha256 == file_sha256(texts)
+    assert planned(texts).topics_sha256 == compute_sha256(texts)
 
 
 def test_a_split_of_a_folder(index: Path, beir: Path, tmp_path: Path) -> None:
@@ -386,10 +290,10 @@ def test_a_split_of_a_folder(index: Path, beir: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
 def test_a_file_of_encoded_queries(index: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(searcher, "load_encoder_of")
+    monkeypatch.delattr(query_encoder, "load_encoder_from")
     queries = tmp_path / f"q.{suffix}"
     data = jsonl([{"id": "a", "contents": "", "vector": {"dog": 2}}, {"id": "b", "contents": "", "vector": {}}])
-    with open(queries, "wb") as raw, packed(raw, queries.suffix) as out:
+    with open(queries, "wb") as raw, open_gzip(raw, queries.suffix) as out:
         out.write(data)
     told = json.loads(invoke("--index", index, "--topics", queries, "--output", tmp_path / "x", "--format", "json"))
     assert (told["topics"], told["topics_without_hits"], told["lines"]) == (2, 1, 3)
@@ -420,13 +324,6 @@ def test_encoded_queries_that_are_refused(index: Path, tmp_path: Path, row: Any,
     assert not (tmp_path / "x.trec").exists()
 
 
-def test_one_query_on_the_terminal(index: Path) -> None:
-    assert invoke("--index", index, "--query", "dog", "--hits", 2).split() == ["1", "9", "q1", "2", "3", "d1"]
-    told = json.loads(invoke("--index", index, "--query", "cat", "--format", "json"))
-    assert told == [{"rank": 1, "score": 1.0, "doc_id": "d1"}]
-    assert invoke("--index", index, "--query", "zebra") == ""
-
-
 def shown(*arguments: Any) -> list[tuple[str, float]]:
     return [(hit["doc_id"], hit["score"]) for hit in json.loads(invoke(*arguments, "--format", "json"))]
 
@@ -451,7 +348,7 @@ def test_filters_of_one_query(index: Path) -> None:
 
 
 def test_an_expression_needs_no_encoder(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(searcher, "load_encoder_of")
+    monkeypatch.delattr(query_encoder, "load_encoder_from")
     assert shown("--index", index, "--match", "+dog cat^5") == [("q1", 9), ("d1", 8), ("d2", 3)]
     assert shown("--index", index, "--match", "dog -cat", "--hits", 1) == [("q1", 9)]
     assert shown("--index", index, "--match", "NOT dog") == [("d3", 0)]
@@ -521,7 +418,7 @@ def test_documents_by_their_passages(passages: Path, beir: Path, tmp_path: Path)
     assert run_with("sum:2").splitlines()[:3] == ["q1 Q0 d1 1 8 toy", "q1 Q0 d1! 2 6 toy", "q1 Q0 d2 3 6 toy"]
 
 
-def test_passages_of_one_query(passages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passages_of_one_query(passages: Path) -> None:
     def shown(*options: Any) -> list[tuple[str, float]]:
         told = invoke("--index", passages, "--passages", "sum", "--format", "json", *options)
         return [(hit["doc_id"], hit["score"]) for hit in json.loads(told)]
@@ -530,86 +427,71 @@ def test_passages_of_one_query(passages: Path, monkeypatch: pytest.MonkeyPatch) 
     assert shown("--query", "dog cat", "--hits", 1) == [("q1", 18)]
     # A filter is of passages, and so are the candidates of the first of two phases.
     assert shown("--query", "dog cat", "--require", "cat") == [("d2", 4), ("d1", 3)]
-    assert shown("--query", "dog dog cat", "--first-terms", 1, "--candidates", 3, "--hits", 3) == [
-        ("q1", 36),
-        ("d1!", 6),
-    ]
+    phases = ("--first-terms", 1, "--candidates", 3, "--hits", 3)
+    assert shown("--query", "dog dog cat", *phases) == [("q1", 36), ("d1!", 6)]
     assert shown("--match", "dog -cat^2") == [("q1", 18), ("d1", 3), ("d1!", 3)]
-    with pytest.raises(UsageError, match="passages 'mean': expected max, sum .of all passages., or sum:N"):
-        shown("--query", "dog", "--passages", "mean")
-    with pytest.raises(UsageError, match="feedback reads the vectors of hits, and documents in passages have none"):
-        shown("--query", "dog", "--feedback", 1)
-    with pytest.raises(UsageError, match="--texts prints the texts of an index's documents, which --passages groups"):
-        shown("--query", "dog", "--texts")
+    for wrong, message in (
+        (("--passages", "mean"), "mean"),
+        (("--feedback", 1), "feedback"),
+        (("--texts",), "--texts"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            shown("--query", "dog", *wrong)
     queries = [ImpactQuery("d2", {"dog": 1}), ImpactQuery("x", {"cat": 1})]
     lists = search_index(passages, queries, hits=1, remove_query=True, passages="max")
     assert [pairs(documents) for documents in lists] == [[("q1", 1, 9)], [("d1", 1, 2)]]
-    with searcher.Searcher(passages) as opened:
-        assert pairs(opened.search(queries[1], passages="sum")) == [("d1", 1, 2), ("d2", 2, 1)]
 
 
-def test_a_refinement_is_noted_in_the_order_of_its_options(tmp_path: Path) -> None:
-    assert {field.name for field in fields(RefinementOptions)} | {"passages", "min_score"} == refinement_names()
-    assert RefinementOptions().note() == {} and RefinementOptions().refinement() is None
-    options = RefinementOptions(
-        forbid=["cat"],
-        query_terms=3,
-        two_phase=TwoPhaseOptions(4),
-        text_weight=0.5,
-        feedback=FeedbackOptions(2, feedback_shards="x"),
-        rm3=RM3Options(3),
-    )
+def test_settings_are_noted_in_one_order() -> None:
+    assert Search().note() == {} and not Search().refines
+    options = Search(query_terms=3, first_terms=4, text_weight=0.5, feedback=2, rm3=3, min_score=Cut(20, True))
     assert list(options.note().items()) == [
-        ("forbid", ["cat"]),
         ("query_terms", 3),
         ("two_phase", [4, 1000]),
         ("text_weight", 0.5),
         ("feedback", [2, 20, 1.0, 0.5]),
         ("rm3", [3, 10, 0.5]),
+        ("min_score", "20%"),
     ]
+    assert set(options.note()) < NOTED and options.refines
 
 
 def test_a_dry_run_searches_nothing(index: Path, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrieval.IndexSearch, "searcher", lambda self: pytest.fail("searched"))
+    monkeypatch.setattr(searcher, "open_index", lambda *arguments: pytest.fail("opened"))
     arguments = ("--index", index, "--topics", f"beir:{beir}", "--output", tmp_path / "x", "--dry-run")
     told = json.loads(invoke(*arguments, "--format", "json"))
     assert (told["topics"], told["documents"], told["hits"], told["finished"]) == (4, 4, 1000, False)
     assert not (tmp_path / "x").exists()
 
 
-def test_queries_that_exclude_each_other_or_are_none(index: Path, tmp_path: Path) -> None:
-    picture = tmp_path / "dog.png"
-    picture.write_bytes(b"")
-    (tmp_path / "mine.tsv").write_text("7\tcat\n")
-    dog: tuple[Any, ...] = ("--query", "dog")
-    rows: list[tuple[tuple[Any, ...], str]] = [
-        (("--query", " "), "it cannot be empty, and --output needs --topics"),
-        ((*dog, "--output", "x.trec"), "it cannot be empty, and --output needs --topics"),
-        ((*dog, "--topics", "demo"), "--query and --topics exclude each other"),
-        ((*dog, "--query-image", picture), "--query and --query-image exclude each other"),
-        ((*dog, "--interactive"), "--query and --interactive exclude each other"),
-        (("--interactive", "--output", "x.trec"), "--output needs --topics"),
-        ((*dog, "--split", "dev"), "--split is of topics, --query is one query"),
-        (
-            ("--topics", tmp_path / "mine.tsv", "--split", "dev"),
-            "mine.tsv: a file of topics has no splits; leave out --split dev",
-        ),
-        (("--query-image", picture), "encoder 'toy' reads texts, and the query is an image; .* image-to-text"),
-        ((*dog, "--where", "+dgo"), "term 'dgo' is not in the vocabulary of the index; did you mean 'dog'?"),
-        (
-            (*dog, "--where", "+title:dog"),
-            "term 'title:dog' is not in the vocabulary of the index; did you mean 'dog'?",
-        ),
-        ((*dog, "--where", "(dog"), "a bracket is not closed"),
-        ((*dog, "--where", "meta.year:2010"), "unknown metadata field 'meta.year'"),
-        ((*dog, "--rm3", 1), "index is impact; RM3 is for BM25"),
-        ((*dog, "--feedback", 1), "index has no term vectors; build it with --term-vectors, or name the shards"),
-    ]
-    for options, message in rows:
-        with pytest.raises(UsageError, match=message):
-            invoke("--index", index, *options)
-    with pytest.raises(DataError, match="cat.png: no such image"):
-        invoke("--index", index, "--query-image", tmp_path / "cat.png")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--query| ", "cannot be empty"),
+        ("--query|dog|--output|x.trec", "--output needs --topics"),
+        ("--query|dog|--topics|demo", "exclude each other"),
+        ("--query|dog|--query-image|dog.png", "exclude each other"),
+        ("--query|dog|--interactive", "exclude each other"),
+        ("--interactive|--output|x.trec", "--output needs --topics"),
+        ("--query|dog|--split|dev", "--split is of topics"),
+        ("--topics|mine.tsv|--split|dev", "no splits"),
+        ("--query-image|dog.png", "reads texts.*image-to-text"),
+        ("--query|dog|--where|+title:dog", "'title:dog'.*did you mean 'dog'"),
+        ("--query|dog|--where|(dog", "not closed"),
+        ("--query|dog|--where|meta.year:2010", "'meta.year'"),
+        ("--query|dog|--rm3|1", "RM3 is for BM25"),
+        ("--query|dog|--feedback|1", "no term vectors"),
+        ("--query-image|cat.png", "no such image"),
+    ],
+)
+def test_queries_that_exclude_each_other_or_are_none(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("dog.png").write_bytes(b"")
+    Path("mine.tsv").write_text("7\tcat\n")
+    with pytest.raises(LexvlError, match=message):
+        invoke("--index", index, *options.split("|"))
 
 
 def test_a_picture_as_query(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -618,8 +500,8 @@ def test_a_picture_as_query(index: Path, tmp_path: Path, monkeypatch: pytest.Mon
             yield ImpactQuery(topic.query_id, {Path(str(topic.image)).stem: 2})
 
     model = Toy()
-    model.query.read_topic = read_image_of
-    monkeypatch.setattr(searcher, "load_encoder_of", lambda *args, **options: model)
+    model.query.read_topic = read_topic_image
+    monkeypatch.setattr(query_encoder, "load_encoder_from", lambda *args, **options: model)
     monkeypatch.setattr(searcher, "encode_queries", seen)
     (tmp_path / "cat.png").write_bytes(b"")
     assert shown("--index", index, "--query-image", tmp_path / "cat.png") == [("d1", 2)]
@@ -634,15 +516,13 @@ def test_a_least_score(index: Path, beir: Path, tmp_path: Path, caplog: pytest.L
     assert [(d.query_id, d.doc_id) for d in read_run(run)] == [("q1", "q1"), ("q4", "d1")]
     manifest = read_run_manifest(run)
     assert manifest is not None and manifest.encoder.options == {"min_score": "50%"}
-    assert set(manifest.encoder.options) <= refinement_names()
+    assert set(manifest.encoder.options) <= NOTED
     written = run.stat().st_ino
     invoke("--index", index, *topics, "--output", run, "--min-score", "50.0%")
     assert run.stat().st_ino == written, "the same request finished it"
     with pytest.raises(ArtefactError, match="--overwrite"):
         invoke("--index", index, *topics, "--output", run)
-    assert shown("--index", index, "--query", "dog", "--min-score", "4") == [("q1", 9)]
     caplog.set_level("INFO")
-    assert shown("--index", index, "--query", "dog", "--min-score", "10") == []
     invoke("--index", index, "--query", "dog", "--min-score", "10")
     assert "no document has a score of at least 10" in caplog.text
 
@@ -662,45 +542,18 @@ def test_what_indexes_of_texts_and_of_dense_vectors_refuse(tmp_path: Path) -> No
         invoke("--index", dense, "--topics", tmp_path / "q.jsonl", "--output", tmp_path / "x.trec")
 
 
-def test_a_score_that_would_be_rounded_leaves_no_run(index: Path, tmp_path: Path) -> None:
-    (tmp_path / "q.jsonl").write_bytes(jsonl([{"id": "a", "vector": {"dog": 2**21}}]))
-    with pytest.raises(ArtefactError, match="topic 'a': its score could reach 18,874,368, above 16,777,215"):
-        invoke("--index", index, "--topics", tmp_path / "q.jsonl", "--output", tmp_path / "x.trec")
-    assert not (tmp_path / "x.trec").exists() and not (tmp_path / "x.trec.lexvl.part").exists()
-
-
 def test_lines_of_standard_input_are_answered_with_one_encoder(index, monkeypatch):
+    """An empty line ends each answer on the terminal."""
     loaded: list[int] = []
-    monkeypatch.setattr(searcher, "load_encoder_of", lambda *args, **options: loaded.append(1) or Toy())
-    answered = CliRunner().invoke(
-        make_app(command),
-        ["--index", str(index), "--interactive", "--format", "json", "--hits", "2"],
-        input="dog\n\n  cat dog  \nzebra",
-    )
-    assert answered.exit_code == 0, answered.output
-    lists = [json.loads(line) for line in answered.stdout.splitlines()]
+    monkeypatch.setattr(query_encoder, "load_encoder_from", lambda *args, **options: loaded.append(1) or Toy())
+
+    def answer(lines: str, *options: str) -> list[str]:
+        arguments = ["--index", str(index), "--interactive", "--hits", "2", *options]
+        answered = CliRunner().invoke(make_app(command), arguments, input=lines)
+        assert answered.exit_code == 0, answered.output
+        return answered.stdout.splitlines()
+
+    lists = [json.loads(line) for line in answer("dog\n\n  cat dog  \nzebra", "--format", "json")]
     assert [[row["doc_id"] for row in rows] for rows in lists] == [["q1", "d1"], ["q1", "d1"], []]
     assert [rows[0]["score"] for rows in lists[:2]] == [9, 9] and len(loaded) == 1
-
-
-def test_an_empty_line_ends_each_answer(index, monkeypatch):
-    monkeypatch.setattr(searcher, "load_encoder_of", lambda *args, **options: Toy())
-    answered = CliRunner().invoke(
-        make_app(command), ["--index", str(index), "--interactive"], input="cat\nzebra\ncat\n"
-    )
-    lines = answered.stdout.splitlines()
-    assert [line.split() for line in lines] == [["1", "1", "d1"], [], [], ["1", "1", "d1"], []]
-
-
-def test_an_error_of_one_line_does_not_end_the_others(index, monkeypatch, caplog):
-    one = retrieval.IndexSearch.one
-
-    def failing(self: Any, query: Any, hits: int, searcher: Any) -> Any:
-        if query.text == "bad":
-            raise DataError("a bad line")
-        return one(self, query, hits, searcher)
-
-    monkeypatch.setattr(retrieval.IndexSearch, "one", failing)
-    answered = CliRunner().invoke(make_app(command), ["--index", str(index), "--interactive"], input="bad\ncat\n")
-    assert answered.exit_code == 0 and "error: a bad line" in caplog.text
-    assert answered.stdout.split() == ["1", "1", "d1"]
+    assert [line.split() for line in answer("cat\nzebra\ncat\n")] == [["1", "1", "d1"], [], [], ["1", "1", "d1"], []]

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from local_servers import Quiet, answering, serving_files
 
-from lexvl_anserini.data import fetch
-from lexvl_anserini.data.checks import check_corpus, document_bytes
+from lexvl_anserini.data.checks import check_corpus, pack_document
+from lexvl_anserini.data.corpora import beir as fetch
 from lexvl_anserini.data.corpora.beir import read_corpus
 from lexvl_anserini.data.dataset import data_root, load_dataset
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UnknownName, UsageError
@@ -27,7 +27,7 @@ def no_network(monkeypatch):
     def refuse(url, md5, path):
         raise fetch._NotFetchedError("ConnectionError: the network or the server refused")
 
-    monkeypatch.setattr(fetch, "_download", refuse)
+    monkeypatch.setattr(fetch, "_fetch_archive", refuse)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def served(tmp_path, monkeypatch):
             for member, content in members:
                 out.writestr(member, content, zipfile.ZIP_DEFLATED)
         right = md5(archive.read_bytes()).hexdigest()
-        monkeypatch.setattr(fetch, "archive_of", lambda _: (f"{address}/{name}.zip", checksum or right))
+        monkeypatch.setattr(fetch, "find_archive", lambda _: (f"{address}/{name}.zip", checksum or right))
 
     with serving_files(folder, []) as address:
         yield put
@@ -80,24 +80,6 @@ def test_a_split_by_name_or_option(tmp_path, name, split):
     data = load_dataset(name, split, str(tmp_path))
     assert (data.name, data.split) == ("beir/tiny", "train")
     assert [topic.query_id for topic in data.topics()] == ["q3"]
-
-
-@pytest.mark.parametrize(
-    ("name", "split", "error", "message"),
-    [
-        ("beir/tiny/train", "test", UsageError, "the name says split 'train', the split option 'test'"),
-        (
-            "beir/tiny/tset",
-            None,
-            DataError,
-            r"qrels/tset\.tsv: no judgements of split 'tset'; splits there: test, train",
-        ),
-    ],
-)
-def test_contradicting_and_unknown_splits(tmp_path, name, split, error, message):
-    beir_folder(tmp_path / "tiny")
-    with pytest.raises(error, match=message):
-        load_dataset(name, split, str(tmp_path))
 
 
 def test_msmarco_is_judged_on_dev(tmp_path):
@@ -136,12 +118,6 @@ def test_a_folder_with_the_name_of_a_dataset_of_beir_has_its_rule(tmp_path, monk
     assert load_dataset("beir:.").remove_query == removes
 
 
-def test_gzip_corpus(tmp_path):
-    folder = beir_folder(tmp_path / "tiny", corpus=None)
-    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(CORPUS.encode()))
-    assert [doc.doc_id for doc in load_dataset(f"beir:{folder}").documents()] == ["d1", "d2"]
-
-
 def test_a_bare_corpus_can_be_read_but_has_no_topics(tmp_path):
     folder = beir_folder(tmp_path / "tiny", queries=None, test=None, train=None)
     data = load_dataset(f"beir:{folder}")
@@ -158,9 +134,7 @@ def test_missing_queries_and_topics_without_text(tmp_path):
         list(data.topics())
     folder = beir_folder(tmp_path / "b", test="q1\td1\t1\nq8\td1\t1\nq9\td1\t1\n")
     data = load_dataset(f"beir:{folder}")
-    with pytest.raises(
-        DataError, match=r"queries\.jsonl: no text for 2 of the queries judged in .*test\.tsv: 'q8', 'q9'"
-    ):
+    with pytest.raises(DataError, match="of the queries judged in"):
         list(data.topics())
 
 
@@ -201,12 +175,6 @@ def test_texts_are_kept_as_they_are(tmp_path):
     documents = list(read_corpus(path))
     assert [doc.doc_id for doc in documents] == ["0", "1", "2", "3", "4", "5"]
     assert [doc.text for doc in documents] == [*texts[:4], "half \ufffd emoji", texts[5]]
-
-
-def test_images_of_a_corpus_lie_beside_it(tmp_path):
-    path = tmp_path / "corpus.jsonl"
-    path.write_text('{"_id": "a", "image": "images/a.jpg"}')
-    assert list(read_corpus(path)) == [Document("a", image=str(tmp_path / "images/a.jpg"))]
 
 
 def test_escaped_ids_agree(tmp_path):
@@ -267,15 +235,7 @@ def test_fetched_once_and_whole(tmp_path, served):
 def test_a_forum_of_cqadupstack(tmp_path, served):
     served("cqadupstack", inside="cqadupstack/android")
     data = load_dataset("beir/cqadupstack/android/train", data_dir=str(tmp_path / "root"))
-    assert (data.name, data.split) == ("beir/cqadupstack/android", "train")
-    assert len(list(data.documents())) == 2
-
-
-def test_a_broken_download_leaves_nothing(tmp_path, served):
-    served("scifact", checksum="0" * 32)
-    with pytest.raises(DataError, match=r"could not be fetched \(what the server sent .* expected 0{32}\)"):
-        load_dataset("beir/scifact", data_dir=str(tmp_path / "root"))
-    assert list((tmp_path / "root" / "beir").iterdir()) == []
+    assert (data.name, data.split, len(list(data.documents()))) == ("beir/cqadupstack/android", "train", 2)
 
 
 @pytest.mark.parametrize(
@@ -285,6 +245,7 @@ def test_a_broken_download_leaves_nothing(tmp_path, served):
         ({"members": [("scifact/../../outside.txt", "x")]}, "which leads out of its folder"),
         ({"members": [("/tmp/lexvl-outside.txt", "x")]}, "which leads out of its folder"),
         ({"members": [("scifact/zeros", bytes(10_000_000))]}, r"the archive's \d+ bytes unpack to 100\d+"),
+        ({"checksum": "0" * 32}, r"could not be fetched \(what the server sent .* expected 0{32}\)"),
     ],
 )
 def test_an_archive_that_unpacks_to_more_or_elsewhere(tmp_path, served, settings, expected):
@@ -313,7 +274,7 @@ def test_a_server_that_refuses_or_falls_silent(tmp_path, monkeypatch, port):
     problem = r"could not be fetched \((ConnectionError|ReadTimeout): the network or the server refused\)"
     with answering(Silent) as address:
         source = (f"{f'http://127.0.0.1:{port}' if port else address}/scifact.zip", "0" * 32)
-        monkeypatch.setattr(fetch, "archive_of", lambda _: source)
+        monkeypatch.setattr(fetch, "find_archive", lambda _: source)
         with pytest.raises(DataError, match=problem):
             load_dataset("beir/scifact", data_dir=str(tmp_path))
         over.set()
@@ -347,13 +308,6 @@ def test_a_damaged_zip_is_not_unpacked(tmp_path, at):
     (tmp_path / "a.zip").write_bytes(data)
     with pytest.raises(fetch._NotFetchedError, match="not a zip archive that can be unpacked"):
         fetch._unpack(tmp_path / "a.zip", tmp_path / "out")
-
-
-def test_every_known_name_has_an_address():
-    for name in fetch.BEIR_ARCHIVES:
-        url, md5 = fetch.archive_of(name)
-        assert url.endswith(f"{name.split('/')[0]}.zip")
-        assert len(md5) == 32
 
 
 def test_of_a_plain_and_a_packed_file_the_packed_one_is_named(tmp_path, caplog):
@@ -391,29 +345,15 @@ def test_numbers_that_json_does_not_have(tmp_path):
         list(read_corpus(path))
 
 
-# --- check_corpus ---------------------------------------------------------------------------------------------------
-
-
 def of(*documents):
     return lambda: iter(documents)
-
-
-def test_check_counts_and_digests():
-    documents = [Document("a", text="x"), Document("b", "T", "", None)]
-    summary = check_corpus(of(*documents), "here")
-    assert summary.documents == 2
-    assert len(summary.digest) == 64
-    assert check_corpus(of(*documents), "there") == summary
-    assert check_corpus(of(*reversed(documents)), "here").digest != summary.digest
 
 
 def test_check_refuses_no_document_and_duplicates():
     with pytest.raises(DataError, match="here: no document in it"):
         check_corpus(of(), "here")
     repeated = [Document(name, text="x") for name in "abacab"]
-    with pytest.raises(
-        DataError, match=r"here: ids that occur more than once .*: 'a' at 1, 3, 5; 'b' at 2, 6; ids must be distinct"
-    ):
+    with pytest.raises(DataError, match="here: ids that occur more"):
         check_corpus(of(*repeated), "here")
     many = [Document(str(i % 8), text="x") for i in range(16)]
     with pytest.raises(DataError, match="and 3 more"):
@@ -428,11 +368,6 @@ def test_equal_hashes_are_not_equal_ids():
     assert check_corpus(of(Document(Colliding("a")), Document(Colliding("b"))), "here").documents == 2
 
 
-def test_an_image_counts_by_its_name():
-    assert document_bytes(Document("a", image="/x/a.jpg")) == document_bytes(Document("a", image="/y/a.jpg"))
-    assert document_bytes(Document("a", image="/x/a.jpg")) != document_bytes(Document("a", image="/x/b.jpg"))
-
-
 # No slash: of an image's path only the last part counts. A problem does not count: its document is never encoded.
 texts = st.none() | st.text(st.characters(exclude_categories=("Cs",), exclude_characters="/"), max_size=4)
 few = st.lists(
@@ -443,11 +378,8 @@ few = st.lists(
 
 @given(few, few)
 def test_the_digest_is_unambiguous(left, right):
-    equal_bytes = b"".join(map(document_bytes, left)) == b"".join(map(document_bytes, right))
+    equal_bytes = b"".join(map(pack_document, left)) == b"".join(map(pack_document, right))
     assert equal_bytes == (left == right)
-
-
-# --- real data ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.shared

@@ -7,10 +7,9 @@ from corpus_folders import captioned_image as image
 from corpus_folders import gallery_of, karpathy_folder, tar_of
 from world.grammar import captions
 from world.pictures import draw_split
-from world.scenes import SPLITS, make_scene, scenes
+from world.scenes import SPLITS, make_scene
 
-from lexvl_anserini.data.corpora.captioned import KNOWN
-from lexvl_anserini.data.corpora.karpathy import Caption, CaptionedImage, read_karpathy
+from lexvl_anserini.data.corpora.captioned import KNOWN, Caption, CaptionedImage, read_karpathy
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
@@ -34,9 +33,6 @@ def corpus_of(root, name="coco", images=TINY, folder=None, pictures=True):
 
 def everything(data):
     return list(data.documents()), list(data.topics()), list(data.qrels())
-
-
-# --- directions -----------------------------------------------------------------------------------------------------
 
 
 def test_text_to_image_is_the_default(tmp_path):
@@ -67,16 +63,8 @@ def test_text_to_text_needs_no_images(tmp_path):
     assert documents == [Document("1", text="a b c d"), Document("2", text="p q r s")]
     assert topics == [Topic("14", "e"), Topic("24", "t")]
     assert qrels == [Qrel("14", "1", 1), Qrel("24", "2", 1)]
-
-
-def test_an_image_with_few_captions_has_no_topic_text_to_text(tmp_path):
-    data = load_dataset("coco/val", data_dir=corpus_of(tmp_path), direction="text-to-text")
-    assert everything(data) == ([Document("5", text="only two")], [], [])
-
-
-def test_streams_start_anew(tmp_path):
-    data = load_dataset("coco", data_dir=corpus_of(tmp_path))
-    assert everything(data) == everything(data)
+    few = load_dataset("coco/val", data_dir=str(tmp_path), direction="text-to-text")  # an image of two captions
+    assert everything(few) == ([Document("5", text="only two")], [], [])
 
 
 def test_unknown_directions(tmp_path):
@@ -100,9 +88,6 @@ def test_directions_of_plain_folders(tmp_path):
     assert load_dataset(f"folder:{tmp_path}/photos", direction="text-to-text").direction == "text-to-text"
 
 
-# --- splits ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("split", "expected"), [("train", ["3", "4"]), ("train-only", ["3"]), ("restval", ["4"]), ("val", ["5"])]
 )
@@ -113,27 +98,15 @@ def test_splits(tmp_path, split, expected):
         assert [document.doc_id for document in data.documents()] == expected
 
 
-def test_unknown_and_contradicting_splits(tmp_path):
-    root = corpus_of(tmp_path)
+def test_unknown_splits(tmp_path):
     with pytest.raises(DataError, match="no image of split 'tset'; splits there: restval, test, train, val"):
-        load_dataset("coco", "tset", root)
-    with pytest.raises(UsageError, match="the name says split 'val', the split option 'test'"):
-        load_dataset("coco/val", "test", root)
-
-
-# --- where files are ------------------------------------------------------------------------------------------------
+        load_dataset("coco", "tset", corpus_of(tmp_path))
 
 
 @pytest.mark.parametrize("folder", ["flickr8k", "captions", "."])
 def test_where_the_json_may_be(tmp_path, folder):
     root = corpus_of(tmp_path, "flickr8k", folder=folder)
     assert len(list(load_dataset("flickr8k", data_dir=root).documents())) == 2
-
-
-def test_the_file_in_the_corpus_own_folder_comes_first(tmp_path):
-    corpus_of(tmp_path, "flickr8k", TINY, "captions")
-    root = corpus_of(tmp_path, "flickr8k", [image(7)])
-    assert [document.doc_id for document in load_dataset("flickr8k", data_dir=root).documents()] == ["7"]
 
 
 def two(first, second):
@@ -167,23 +140,11 @@ def test_where_pictures_are_found(tmp_path, images, files, found):
     ("images", "files", "missing"),
     [
         ([image(1, filepath="val2014")], ["train2014/1.jpg"], r"1 of 1 images are not in .*: val2014/1\.jpg$"),
-        (
-            [image(1, filepath="val2014")],
-            ["train2014/1.jpg", "val2014/2.jpg"],
-            r"1 of 1 images are not in .*: val2014/1\.jpg$",
-        ),
+        ([image(1, filepath="val2014")], ["train2014/1.jpg", "val2014/2.jpg"], "images are not in"),
         ([image(1, filepath="val2014")], ["images/train2014/1.jpg"], r"1 of 1 images are not in .*: val2014/1\.jpg$"),
         (two("a/x.jpg", "b/x.jpg"), ["images/x.jpg"], r"2 of 2 images are not in .*: a/x\.jpg, b/x\.jpg$"),
-        (
-            [image(1, filepath="c", filename="x.jpg")],
-            ["images/x.jpg", "images/d/x.jpg"],
-            r"1 of 1 images are not in .*: c/x\.jpg$",
-        ),
-        (
-            [image(number) for number in range(1, 9)],
-            ["images/1.jpg"],
-            r"coco/test: 7 of 8 images are not in .*: 2\.jpg, .*6\.jpg and 2 more$",
-        ),
+        ([image(1, filepath="c", filename="x.jpg")], ["images/x.jpg", "images/d/x.jpg"], "images are not in"),
+        ([image(number) for number in range(1, 9)], ["images/1.jpg"], "images are not in"),
     ],
 )
 def test_pictures_that_are_not_there_or_another_one(tmp_path, images, files, missing):
@@ -217,18 +178,11 @@ def test_nothing_on_disk(tmp_path):
 @pytest.mark.parametrize("name", ["coco", "flickr30k", "flickr8k"])
 def test_captions_without_images(tmp_path, name):
     root = corpus_of(tmp_path, name, pictures=False)
-    with pytest.raises(
-        DataError, match=f"{name} has its captions but no images; missing: .*text-to-text needs no images"
-    ):
-        next(load_dataset(name, data_dir=root).documents())
-    with pytest.raises(DataError) as told:
+    with pytest.raises(DataError, match="has its captions but no") as told:
         next(load_dataset(name, data_dir=root).documents())
     for folder in ("images", *KNOWN[name].folders):
         assert f"{tmp_path}/{name}/{folder}/" in str(told.value)
     assert next(load_dataset(name, data_dir=root).qrels())  # what needs no picture asks for none
-
-
-# --- karpathy:<json> ------------------------------------------------------------------------------------------------
 
 
 def test_a_file_of_ones_own(tmp_path):
@@ -258,9 +212,6 @@ def test_a_file_of_ones_own_that_is_not_there(tmp_path):
     assert next(load_dataset(f"karpathy:{path}", direction="text-to-text").topics()) == Topic("14", "e")
 
 
-# --- the file -------------------------------------------------------------------------------------------------------
-
-
 def karpathy(tmp_path, text):
     path = tmp_path / "dataset.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -272,11 +223,6 @@ def test_other_keys_blanks_and_unicode(tmp_path):
     text = '\ufeff { "info" : {"images": []} ,\n "images" : [ ' + json.dumps(record) + " ] , 3"
     expected = CaptionedImage("1", "test", "val2014/1.jpg", (Caption("10", "Käse 日本"),))
     assert karpathy(tmp_path, text) == [expected]
-
-
-def test_half_a_character_becomes_the_replacement_character(tmp_path):
-    text = json.dumps({"images": [image(1, texts=("x",))]}).replace('"raw": "x"', '"raw": "\\ud83d"')
-    assert karpathy(tmp_path, text)[0].captions[0].text == "\ufffd"
 
 
 @pytest.mark.parametrize(
@@ -304,18 +250,9 @@ def test_malformed_files(tmp_path, text, problem):
 
 
 def test_ids_that_come_twice(tmp_path):
-    root = corpus_of(tmp_path, images=[image(1), image(1, first=50)])
-    with pytest.raises(DataError, match="imgid 1 occurs more than once"):
-        load_dataset("coco", data_dir=root)
-    root = corpus_of(tmp_path, images=[image(1), image(2, first=14)])
-    with pytest.raises(DataError, match="sentid 14 occurs more than once"):
-        load_dataset("coco", data_dir=root)
-
-
-def test_escaped_ids(tmp_path):
-    root = corpus_of(tmp_path, images=[image(1, imgid="a b")])
-    data = load_dataset("coco", data_dir=root, escape_ids=True)
-    assert next(data.documents()).doc_id == next(data.qrels()).doc_id == "a%20b"
+    for second, told in ((image(1, first=50), "imgid 1 occurs"), (image(2, first=14), "sentid 14 occurs")):
+        with pytest.raises(DataError, match=told):
+            load_dataset("coco", data_dir=corpus_of(tmp_path, images=[image(1), second]))
 
 
 def test_a_changed_file_is_read_again(tmp_path):
@@ -323,9 +260,6 @@ def test_a_changed_file_is_read_again(tmp_path):
     load_dataset("coco", data_dir=root)
     corpus_of(tmp_path, images=[image(77, texts=("new",))])
     assert [topic.text for topic in load_dataset("coco", data_dir=root).topics()] == ["new"]
-
-
-# --- demo -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -345,16 +279,6 @@ def test_demo_text_to_image(tmp_path, few):
     assert qrels[5] == Qrel("val-00001-1", "val-00001", 1)
     assert (len(documents), len(topics), len(qrels)) == (5, 25, 25)
 
-
-def test_demo_image_to_text(tmp_path, few):
-    data = load_dataset("demo/val", data_dir=str(tmp_path), direction="image-to-text")
-    documents, topics, qrels = everything(data)
-    assert documents[7] == Document("val-00001-3", text=captions(make_scene("val", 1))[2])
-    assert [topic.query_id for topic in topics] == [scene.scene_id for scene in scenes("val")]
-    assert [qrel.doc_id for qrel in qrels if qrel.query_id == "val-00002"] == [f"val-00002-{n}" for n in range(1, 6)]
-
-
-# --- real data ------------------------------------------------------------------------------------------------------
 
 shared = pytest.mark.skipif(not SHARED.is_dir(), reason="no shared evaluation data beside the checkout")
 

@@ -53,9 +53,7 @@ def test_other_features_of_the_same_captions(folder):
     write_embeddings(folder, wide, TEXTS, features="_before_proj_blip")
     dataset = load_dataset(f"embeddings:{folder},before_proj_blip")
     assert read_embeddings([d.image for d in dataset.documents()]).shape == (2, 3)
-    with pytest.raises(
-        DataError, match=r"img_embs_albef.parquet: no such table.*there: img_embs.parquet, img_embs_bef"
-    ):
+    with pytest.raises(DataError, match="parquet: no such table"):
         load_dataset(f"embeddings:{folder},albef")
 
 
@@ -164,7 +162,5 @@ def test_names_that_are_wrong(folder):
     for name in ("embeddings:./nowhere", f"embeddings:{folder}/dataset_meta.json", "embeddings:nowhere"):
         with pytest.raises(DataError, match="no such folder of embeddings"):
             load_dataset(name)
-    with pytest.raises(
-        DataError, match="lsr42/nothing: no such folder here, and the hub's dataset cannot be downloaded"
-    ):
+    with pytest.raises(DataError, match="nothing: no such folder"):
         load_dataset("embeddings:lsr42/nothing")

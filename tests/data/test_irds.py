@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from local_servers import serving_files
 
-from lexvl_anserini.data.corpora.irds import _documents
+from lexvl_anserini.data.corpora.irds import _read_documents
 from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document, Qrel, Topic
@@ -143,7 +143,7 @@ def test_titles_and_default_texts() -> None:
             def docs_iter(self) -> Iterator[NamedTuple]:
                 return iter(records)
 
-        return list(_documents(Source(), "toy", False))  # type: ignore[arg-type]
+        return list(_read_documents(Source(), "toy", False))  # type: ignore[arg-type]
 
     [titled, page] = documents(Titled("1", "b", "a", "http://x", 1999, ["n"]), Page("2", "a", "b"))
     assert titled == Document("1", "a", "b", metadata={"url": "http://x", "year": 1999})

@@ -6,26 +6,25 @@ import logging
 from pathlib import Path
 
 import pytest
-from beir_folders import write_beir
+from corpus_folders import write_beir
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexvl_anserini.data.dataset import dataset_of, load_dataset
-from lexvl_anserini.data.passages import PassageRule, document_of, in_passages
+from lexvl_anserini.data.dataset import PassageRule, get_document_id, load_dataset, load_reference, split_documents
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document
 
 
 def test_the_document_of_a_passage() -> None:
     named = {"d1#0": "d1", "d1": "d1", "d#2#3": "d", "#4": "#4", "#4#5": "#4", "é#": "é", "#": "#"}
-    assert {passage_id: document_of(passage_id) for passage_id in named} == named
+    assert {passage_id: get_document_id(passage_id) for passage_id in named} == named
 
 
 def test_rules() -> None:
-    assert PassageRule.of("150") == (150, 150) and PassageRule.of("150:75") == (150, 75)
+    assert PassageRule.parse("150") == (150, 150) and PassageRule.parse("150:75") == (150, 75)
     for wrong in ("", "0", "a", "150:", ":75", "75:150", "150:0", "-1", "1.5", "150:75:1", "²", "99999999999"):
         with pytest.raises(UsageError, match=f"passages '{wrong}': expected WORDS or WORDS:STRIDE"):
-            PassageRule.of(wrong)
+            PassageRule.parse(wrong)
 
 
 def test_texts_by_hand() -> None:
@@ -54,7 +53,7 @@ def test_documents_of_every_form(caplog: pytest.LogCaptureFixture) -> None:
         Document("#5", None, ""),
     ]
     caplog.set_level(logging.INFO, "lexvl_anserini")
-    passages = list(in_passages(lambda: iter(documents), PassageRule(2, 2), "mine"))
+    passages = list(split_documents(lambda: iter(documents), PassageRule(2, 2), "mine"))
     assert [(p.doc_id, p.title, p.text) for p in passages] == [
         ("d1#0", "T", "a b"),
         ("d1#1", "T", "c"),
@@ -63,10 +62,10 @@ def test_documents_of_every_form(caplog: pytest.LogCaptureFixture) -> None:
         ("d4#0", None, "a b c"),
         ("#5#0", None, ""),
     ]
-    assert passages[1].metadata == {"year": 1} and [document_of(p.doc_id) for p in passages[1:3]] == ["d1", "d2"]
+    assert passages[1].metadata == {"year": 1} and [get_document_id(p.doc_id) for p in passages[1:3]] == ["d1", "d2"]
     assert "mine: 5 documents in 6 passages" in caplog.messages
     with pytest.raises(DataError, match="mine: id 'd#1' of document 2 has a '#', which ends"):
-        list(in_passages(lambda: iter([documents[0], Document("d#1")]), PassageRule(2, 2), "mine"))
+        list(split_documents(lambda: iter([documents[0], Document("d#1")]), PassageRule(2, 2), "mine"))
 
 
 def test_a_dataset_in_passages(tmp_path: Path) -> None:
@@ -74,5 +73,5 @@ def test_a_dataset_in_passages(tmp_path: Path) -> None:
     dataset = load_dataset(f"beir:{folder}", passages="2")
     assert [document.doc_id for document in dataset.documents()] == ["d1#0", "d1#1", "d2#0"]
     assert dataset.placed is None and dataset.ref.passages == "2"
-    assert list(dataset_of(dataset.ref).documents()) == list(dataset.documents())
+    assert list(load_reference(dataset.ref).documents()) == list(dataset.documents())
     assert [qrel.doc_id for qrel in dataset.qrels()] == ["d1"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkout import SHARED
+from declared import SHARED
 from tiny_encoders import Tiny
 
 

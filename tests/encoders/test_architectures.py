@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.backbones import load_language_model, position_limit
+from lexvl_anserini.encoders.parts.backbones import load_language_model, read_position_limit
 from lexvl_anserini.ground.errors import CheckpointError
 
 SMALL = {
@@ -94,7 +94,7 @@ def test_untrained_vdr_over_it_reads_the_same_backbone(folder):
 def test_as_many_tokens_as_there_are_positions(folder):
     """The longest text the limit allows runs; one token more would have no position."""
     config = transformers.AutoConfig.from_pretrained(str(folder))
-    limit = position_limit(config)
+    limit = read_position_limit(config)
     offset = 2 if config.model_type in ("roberta", "xlm-roberta", "mpnet") else 0
     assert limit == config.max_position_embeddings - offset
     model = load_encoder("splade", str(folder), device="cpu", max_length=limit)
@@ -102,4 +102,4 @@ def test_as_many_tokens_as_there_are_positions(folder):
 
 
 def test_limits_without_positions():
-    assert position_limit(transformers.BertConfig(max_position_embeddings=-1)) is None
+    assert read_position_limit(transformers.BertConfig(max_position_embeddings=-1)) is None

@@ -11,26 +11,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checkout import GOLDEN
+from declared import GOLDEN
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 
 from lexvl_anserini.data.pictures.images import open_image
-from lexvl_anserini.encoders.checkpoints.clip_layout import name_in_file, stored
+from lexvl_anserini.encoders.checkpoints.clip_layout import name_in_file, read_stored
 from lexvl_anserini.encoders.families.fdt import (
     Grounding,
     QueryMap,
-    floored_max,
-    floored_mean,
+    pool_floored_max,
+    pool_floored_mean,
+    read_temperature,
     sparsemax,
-    temperature_of,
 )
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.images.pixels import BILINEAR, one_crop
+from lexvl_anserini.encoders.parts.images.pixels import BILINEAR, make_crop
 from lexvl_anserini.encoders.parts.towers import Batch
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
-from lexvl_anserini.training.images.fdt_networks import clip_texts
-from lexvl_anserini.training.model_settings import BpeTextSettings
 
 RUN = "checkpoints/ckpt_37800.pth.tar"
 
@@ -103,8 +102,10 @@ def swin_run(tmp_path: Path) -> tuple[Path, dict[str, np.ndarray], dict[str, tor
     arrays = dict(np.load(GOLDEN / "fdt/swin-tiny.npz"))
     weights = {key[2:]: torch.from_numpy(value) for key, value in arrays.items() if key.startswith("w/")}
     (tmp_path / "bpe.txt").write_text("#version\nr e\n")
-    settings = BpeTextSettings(merges="bpe.txt", max_length=8, width=8, layers=1, heads=2)
-    texts = stored(clip_texts(settings, 516, 6).state_dict(), partial(name_in_file, declip=True))
+    shape = {"hidden_size": 8, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    network = CLIPTextModelWithProjection(CLIPTextConfig(vocab_size=516, max_position_embeddings=8, **shape))
+    network.text_projection = torch.nn.Linear(8, 6)  # with a bias, as DeCLIP's
+    texts = read_stored(network.state_dict(), partial(name_in_file, declip=True))
     query_map = {f"txt_query_model.{key}": value for key, value in QueryMap(8, 12).state_dict().items()}
     weights |= {**texts, **query_map, "logit_scale": torch.ones(1)}
     config = {"model": {"kwargs": {"text_encode": {"bpe_path": "bpe.txt", "transformer_heads": 2}}}}
@@ -128,7 +129,7 @@ def test_swin_is_the_references(swin_run):
         features = load(folder, temperature=2.0, space="features").document
         found = features.embed(Batch(np.arange(3), (pixels,)))
     np.testing.assert_allclose(found, arrays["features"], atol=1e-5)
-    assert tower.pixels == one_crop(32), "a window's table and the mask of shifted windows say the resolution"
+    assert tower.pixels == make_crop(32), "a window's table and the mask of shifted windows say the resolution"
     assert load(folder, temperature=2.0).query.weights(["red", ""]).shape == (2, 40)
 
 
@@ -146,14 +147,6 @@ def test_a_swin_transformer_without_buffers_or_of_version_1(swin_run):
     save_run(folder, {key: value for key, value in bare.items() if "logit_scale" not in key})
     with pytest.raises(CheckpointError, match="fit a Swin transformer V2; missing: visual.layers.0.*logit_scale"):
         load(folder, temperature=2.0)
-    for key, message in (
-        ("visual.layers.1.blocks.0.attn.qkv.weight", "missing: visual.layers.1.blocks.0.attn.qkv.weight"),
-        ("visual.norm.bias", "missing: visual.norm.bias"),
-        ("encode_text.ln_final.bias", "missing: encode_text.ln_final.bias"),
-    ):
-        save_run(folder, {name: value for name, value in bare.items() if name != key})
-        with pytest.raises(CheckpointError, match=message):
-            load(folder, temperature=2.0)
     save_run(folder, {**bare, "visual.stray": torch.ones(1), "stray": torch.ones(1)})
     with pytest.raises(CheckpointError, match="unexpected: .*stray"):
         load(folder, temperature=2.0)
@@ -166,9 +159,8 @@ def test_scores_are_cosines(folder, about, images, arrays):
     model, dense = load(folder), load(folder, space="features")
     scores = (model.document.weights(images) @ model.query.weights(captions).T).toarray()
     np.testing.assert_allclose(scores, arrays["cos_att"], atol=1e-5)
-    np.testing.assert_allclose(
-        dense.document.vectors(images) @ dense.query.vectors(captions).T, arrays["cos_fdt"], atol=1e-5
-    )
+    cosines = dense.document.vectors(images) @ dense.query.vectors(captions).T
+    np.testing.assert_allclose(cosines, arrays["cos_fdt"], atol=1e-5)
     raw = load(folder, normalise=False)
     scores = (raw.document.weights(images) @ raw.query.weights(captions).T).toarray()
     np.testing.assert_allclose(scores, arrays["dot_att"], atol=1e-5)
@@ -180,11 +172,9 @@ def test_scores_are_cosines(folder, about, images, arrays):
 @pytest.mark.parametrize("pooling", ["max", "mean", "sum"])
 def test_other_attentions_and_poolings(folder, about, arrays, tmp_path, attention, pooling):
     run = copied(folder, tmp_path / "run", att_func_type=attention, pool_type=pooling)
-    name = f"var_{attention}_{pooling}"
-    if attention == "sparsemax" and pooling == "max":
-        name = "txt"
-    weights = arrays["txt_att_Tckpt"] if name == "txt" else arrays[f"{name}_att"]
-    sums = arrays["txt_sd_Tckpt"] if name == "txt" else arrays[f"{name}_sd"]
+    usual = (attention, pooling) == ("sparsemax", "max")
+    start, end = ("txt", "_Tckpt") if usual else (f"var_{attention}_{pooling}", "")
+    weights, sums = arrays[f"{start}_att{end}"], arrays[f"{start}_sd{end}"]
     captions = about["captions"]
     found = load(run, normalise=False).query.dense_weights(captions, 2)
     np.testing.assert_allclose(found[: len(weights)], weights, atol=1e-6)
@@ -210,10 +200,7 @@ def test_sparsemax_of_a_real_size(arrays):
 
 
 @settings(derandomize=True)
-@given(
-    st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=12),
-    st.floats(-30, 30, width=32),
-)
+@given(st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=12), st.floats(-30, 30, width=32))
 def test_sparsemax_projects_on_the_simplex(row, shift):
     """Rows sum to 1, a shift changes nothing, and no point of the simplex's corners is nearer than what is found."""
     z = torch.tensor([row], dtype=torch.float64)
@@ -228,8 +215,8 @@ def test_sparsemax_projects_on_the_simplex(row, shift):
 def test_padding_counts_as_zero():
     """Two positions, the second masked: the maximum has a floor of 0, the mean divides by the model's positions."""
     logits, masked = torch.tensor([[[-1.0, 3.0], [9.0, 9.0]]]), torch.tensor([1])
-    assert floored_max(logits.clone(), masked, lambda x: x / 2).tolist() == [[0.0, 1.5]]
-    assert floored_mean(logits.clone(), masked, lambda x: x, positions=4).tolist() == [[-0.25, 0.75]]
+    assert pool_floored_max(logits.clone(), masked, lambda x: x / 2).tolist() == [[0.0, 1.5]]
+    assert pool_floored_mean(logits.clone(), masked, lambda x: x, positions=4).tolist() == [[-0.25, 0.75]]
 
 
 def test_pruning_then_normalising():
@@ -244,24 +231,17 @@ def test_the_temperature_of_an_iteration(about):
     decay = {"org_t": 1000, "sd_T_decay_iter": 2700, "sd_T_min": 0.01}
     for factor, iteration, expected in about["temperature_examples"]:
         config = {"t_decay": {**decay, "sd_T_decay_w": factor}}
-        assert temperature_of(config, {"last_iter": iteration}, "x") == pytest.approx(expected)
+        assert read_temperature(config, {"last_iter": iteration}, "x") == pytest.approx(expected)
 
 
 def test_a_temperature_must_be_had():
     config = {"t_decay": {"org_t": 1000, "sd_T_decay_iter": 2700, "sd_T_decay_w": 1, "sd_T_min": 0.01}}
     with pytest.raises(CheckpointError, match="lack last_iter; give it with --set temperature=T"):
-        temperature_of(config, {}, "x")
+        read_temperature(config, {}, "x")
     with pytest.raises(CheckpointError, match="lack org_t, sd_T_decay_iter"):
-        temperature_of({}, {"last_iter": 3}, "x")
+        read_temperature({}, {"last_iter": 3}, "x")
     stored = {"model": {"kwargs": {"fdt": {"temperature": 17.5}}}}
-    assert temperature_of(stored, {}, "x") == 17.5
-
-
-@pytest.mark.shared
-def test_a_file_is_a_checkpoint_too(folder, about):
-    whole, file = load(folder), load(folder / RUN)
-    captions = about["captions"]
-    assert (whole.query.weights(captions) != file.query.weights(captions)).nnz == 0
+    assert read_temperature(stored, {}, "x") == 17.5
 
 
 @pytest.mark.shared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,13 @@ import pytest
 from PIL import Image
 from shard_folders import write_shards
 
-from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.inputs import OtherModality, inputs_of
+from lexvl_anserini.encoders.encoder import Encoder, OtherModality, as_tensor
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Document, ImpactQuery, ScoredDoc, Topic
 from lexvl_anserini.queries.clauses import Term, TreeQuery
 from lexvl_anserini.runs.order import as_frame
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.searcher import search_index
 
 
 class LetterCounts:
@@ -72,10 +72,10 @@ def test_a_path_an_image_and_a_document_are_one_document(tmp_path):
         assert MODEL.encode_document([one, one]).tolist() == [[3, 2], [3, 2]]
 
 
-@pytest.mark.parametrize("given", ["a red boat", ["a red boat"], "boat " * 2000])
-def test_a_text_for_a_side_of_images_is_named_as_one(given):
-    with pytest.raises(UsageError, match="boat' is no file, and this side of the encoder reads images|boat boat"):
-        MODEL.encode_document(given)
+def test_a_text_for_a_side_of_images_is_named_as_one():
+    for text in ("a red boat", ["a red boat"], "boat " * 2000):
+        with pytest.raises(UsageError, match="boat' is no file, and this side of the encoder reads images|boat boat"):
+            MODEL.encode_document(text)
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,6 @@ def test_what_cannot_be_encoded_is_one_line(given, message):
     with pytest.raises(UsageError) as caught:
         MODEL.encode_query(given)
     assert str(caught.value).startswith(message)
-
-
-def test_documents_of_the_other_modality_are_refused():
-    with pytest.raises(OtherModality):
-        inputs_of(MODEL.document, Document("d", text="aab"))
 
 
 def test_one_text_to_a_lexical_encoder_is_one_row(load):
@@ -125,12 +120,10 @@ def test_an_index_searches_one_query_or_several(index):
     assert list(search_index(index.path, query, hits=1)) == [[ScoredDoc("q", "d1", 1, 6.0)]]
 
 
-@pytest.mark.parametrize(
-    ("given", "kind"), [(None, "NoneType"), (5, "int"), ([5], "int"), ({"q": "ash"}, "dict"), (b"ash", "bytes")]
-)
-def test_a_search_refuses_other_types_at_the_call(index, given, kind):
-    with pytest.raises(UsageError, match=f"a value of type {kind} is no query; expected a text, a Topic"):
-        search_index(index, given)
+def test_a_search_refuses_other_types_at_the_call(index):
+    for query, kind in ((None, "NoneType"), (5, "int"), ([5], "int"), ({"q": "ash"}, "dict"), (b"ash", "bytes")):
+        with pytest.raises(UsageError, match=f"a value of type {kind} is no query; expected a text, a Topic"):
+            search_index(index, query)
 
 
 def test_lists_are_frames_and_objects_say_what_they_are(index, load):
@@ -164,3 +157,52 @@ def test_texts_are_encoded_by_the_encoder_of_the_index(tmp_path, load, golden, m
     assert [[hit.query_id for hit in hits] for hits in index.search(["dog", "man"], k=1)] == [["1"], ["2"]]
     assert len(loaded) == 1
     assert [hit.doc_id for hit in next(search_index(index, "man", model=model))] == ["d2"]
+
+
+# ---- arguments of sentence-transformers: taken, or refused with what to do
+
+TEXTS = ["a dog runs", "", "red"]
+
+
+@pytest.fixture
+def model(load):
+    return load("bag-of-tokens", "splade/ckpt_bert")
+
+
+def test_tensors_are_those_of_sentence_transformers(model):
+    import torch
+
+    for encode in (model.encode_query, model.encode_document):
+        tensor, rows = encode(TEXTS, convert_to_tensor=True), encode(TEXTS, batch_size=1)
+        assert tensor.layout == torch.sparse_coo and tensor.shape == rows.shape and tensor.dtype == torch.float32
+        np.testing.assert_array_equal(tensor.to_dense().numpy(), rows.toarray())
+    dense = np.arange(3, dtype=np.float32)
+    assert as_tensor(dense).tolist() == [0.0, 1.0, 2.0]
+
+
+def test_progress_is_shown_on_request(model, caplog, monkeypatch):
+    from lexvl_anserini.ground import progress
+
+    monkeypatch.setattr(progress, "LOG_EVERY_S", 0.0)
+    with caplog.at_level(logging.INFO, "lexvl_anserini"):
+        model.encode_query(TEXTS)
+        model.encode_query(TEXTS, show_progress_bar=False)
+        assert caplog.records == []
+        model.encode_query(TEXTS, show_progress_bar=True)
+    assert caplog.records[-1].getMessage().startswith("encode: 3 of 3 inputs")
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("prompt", "put it before the texts"),
+        ("device", r"load_encoder\(\.\.\., device=\.\.\.\)"),
+        ("max_active_dims", "option topk"),
+        ("normalize_embeddings", "own lengths"),
+        ("batchsize", "it takes batch_size, show_progress_bar and convert_to_tensor"),
+    ],
+)
+def test_other_arguments_are_refused(name, remedy, model):
+    for encode in (model.encode_query, model.encode_document):
+        with pytest.raises(UsageError, match=f"{name}: no argument of .*{remedy}"):
+            encode("a dog", **{name: "x"})

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from checkout import SHARED
+from declared import SHARED
 from safetensors.torch import save_file
-from tiny_encoders import TINY_ENCODERS, Tiny, copied, weight_files
+from tiny_encoders import TINY_ENCODERS, Tiny, copied, pytest_generate_tests, weight_files  # noqa: F401
 
-from lexvl_anserini.encoders.checkpoints.clip_layout import BLOCK, TEXT, VISION, name_in_file, renamed
+from lexvl_anserini.encoders.checkpoints.clip_layout import BLOCK, TEXT, VISION, convert_names, name_in_file
 from lexvl_anserini.encoders.checkpoints.weights import read_contents
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import CheckpointError
@@ -25,16 +25,6 @@ UNUSED = re.compile(
 )
 # Keys whose shapes say how large the model is; the error for a tokenizer or a codebook of another size says so.
 SIZES = re.compile(r".*(embedding|conv1|space_dict|vocab_projector|proj|bias_table|predictions|cls|decoder)(s?\..*)?")
-
-ROWS: dict[str, Tiny] = {}
-for tiny in TINY_ENCODERS.values():
-    # Without the encoders that read no weights, and those that read others' layouts.
-    if tiny.checkpoint is not None and tiny.encoder not in ("bag-of-tokens", "svdr", "bertlex", "sentence"):
-        ROWS.setdefault(tiny.encoder, tiny)
-
-PARAMETERS = [
-    pytest.param(name, marks=[pytest.mark.shared] if tiny.needs_shared else [], id=name) for name, tiny in ROWS.items()
-]
 
 # Of each checkpoint, so that the suite stays quick; spread over its keys.
 TRIED = 3
@@ -73,9 +63,9 @@ class Damaged:
         return keys[:: max(1, len(keys) // TRIED)][:TRIED]
 
 
-@pytest.fixture(params=PARAMETERS)
+@pytest.fixture
 def damaged(request, located, tmp_path) -> Damaged:
-    return Damaged(ROWS[request.param], located, tmp_path)
+    return Damaged(request.param, located, tmp_path)
 
 
 def own_name(key: str) -> str:
@@ -112,7 +102,7 @@ def test_unexpected_keys_are_named(damaged):
 def test_scalars_of_another_shape_are_named(located, tmp_path):
     if not SHARED.is_dir():
         pytest.skip("the shared evaluation data does not lie beside the checkout")
-    damaged = Damaged(ROWS["fdt"], located, tmp_path)
+    damaged = Damaged(TINY_ENCODERS["fdt weights"], located, tmp_path)
     told = damaged.told({**damaged.contents.weights, "logit_scale": torch.zeros(2)})
     assert told is not None and "logit_scale [2], expected []" in told
 
@@ -123,20 +113,17 @@ def test_names_of_openais_layouts_and_back():
     towers = {"visual.": [*VISION, *inside, *packed], "": [*TEXT, *inside, *packed]}
     for declip in (False, True):
         projections = ["visual.proj", *(["encode_text.text_projection.bias"] if declip else ["text_projection"])]
-        keys = [
-            f"{'encode_text.' if declip and not prefix else prefix}{key}"
-            for prefix, own in towers.items()
-            for key in own
-        ]
+        texts = "encode_text." if declip else ""
+        keys = [f"{prefix or texts}{key}" for prefix, own in towers.items() for key in own]
         for key in (*keys, *projections):
             context = {"encode_text.x": torch.zeros(1)} if declip else {}
-            names = set(renamed({key: torch.zeros(3, 2), **context}, "x")) - set(renamed(context, "x"))
+            names = set(convert_names({key: torch.zeros(3, 2), **context}, "x")) - set(convert_names(context, "x"))
             assert {name_in_file(name, declip) for name in names} == {key}, names
     assert name_in_file("somewhere.else", declip=True) == "somewhere.else"
 
 
 def test_towers_of_the_dense_twin_give_the_same_dimensions(located, tmp_path):
-    damaged = Damaged(ROWS["dense-crossmodal"], located, tmp_path)
+    damaged = Damaged(TINY_ENCODERS["dense-crossmodal"], located, tmp_path)
     weights = damaged.contents.weights
     more = {"encoder_p.proj": torch.zeros(9, 24)}
     assert "encoder_q.proj gives 8 dimensions, encoder_p.proj 9" in str(damaged.told({**weights, **more}))

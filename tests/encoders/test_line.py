@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 from embedding_tables import write_embeddings
 from PIL import Image
-from tiny_encoders import TINY_ENCODERS, Tiny
+from tiny_encoders import TINY_ENCODERS, Tiny, pytest_generate_tests  # noqa: F401
 from typer.testing import CliRunner
 
 import lexvl_anserini.encode
 import lexvl_anserini.index
 import lexvl_anserini.search
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.encoders.cards import ENCODERS, card_of
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 
@@ -31,21 +30,6 @@ TEXTS = {
 CAPTIONS = {
     picture: {f"{picture}{number}": text for number, text in enumerate(texts)} for picture, texts in TEXTS.items()
 }
-
-# One composition of each registered encoder: the first that the table of tiny models has.
-ROWS: dict[str, Tiny] = {}
-for tiny in TINY_ENCODERS.values():
-    ROWS.setdefault(tiny.encoder, tiny)
-
-
-def rows(wanted: Callable[[Tiny], bool] = lambda tiny: True) -> list[Any]:
-    """Parameters: the encoders by name; those whose checkpoint lies beside the checkout are marked."""
-    marks = {name: [pytest.mark.shared] if tiny.needs_shared else [] for name, tiny in ROWS.items()}
-    return [pytest.param(name, marks=marks[name], id=name) for name, tiny in ROWS.items() if wanted(tiny)]
-
-
-def reads_pictures(tiny: Tiny) -> bool:
-    return "image" in card_of(tiny.encoder).modalities and not tiny.vectors
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +74,11 @@ def invoke(module: Any, *arguments: Any) -> str:
 
 @pytest.fixture
 def arguments(located):
-    """`arguments(name)`: an encoder with its checkpoint, options and tokenizer as the command line takes them."""
+    """`arguments(tiny)`: an encoder with its checkpoint, options and tokenizer as the command line takes them."""
 
-    def of(name: str) -> list[str]:
-        checkpoint, options = located(ROWS[name])
-        words = ["--encoder", name, "--device", "cpu"] + (["--checkpoint", checkpoint] if checkpoint else [])
+    def of(tiny: Tiny) -> list[str]:
+        checkpoint, options = located(tiny)
+        words = ["--encoder", tiny.encoder, "--device", "cpu"] + (["--checkpoint", checkpoint] if checkpoint else [])
         for key, value in options.items():
             words += ["--tokenizer", value] if key == "tokenizer" else ["--set", f"{key}={value}"]
         return words
@@ -104,15 +88,14 @@ def arguments(located):
 
 @pytest.fixture
 def indexed(arguments, located, corpora, tmp_path):
-    """`indexed(name, direction)`: encodes and indexes the corpus by the commands; returns the index."""
+    """`indexed(tiny, direction)`: encodes and indexes the corpus by the commands; returns the index."""
 
-    def run(name: str, direction: str | None = None) -> Path:
-        tiny = ROWS[name]
+    def run(tiny: Tiny, direction: str | None = None) -> Path:
         chosen = () if direction is None else ("--direction", direction)
         shards, index = tmp_path / "shards", tmp_path / "index"
-        invoke(lexvl_anserini.encode, "--corpus", corpora(tiny), "--output", shards, *chosen, *arguments(name))
+        invoke(lexvl_anserini.encode, "--corpus", corpora(tiny), "--output", shards, *chosen, *arguments(tiny))
         manifest = read_manifest(shards)
-        assert manifest is not None and manifest.encoder["name"] == name and manifest.counts["documents"] >= 3
+        assert manifest is not None and manifest.encoder["name"] == tiny.encoder and manifest.counts["documents"] >= 3
         checkpoint, _ = located(tiny)
         assert manifest.encoder["checkpoint"] == (str(Path(checkpoint).resolve()) if checkpoint else None)
         invoke(lexvl_anserini.index, shards, "--index", index)
@@ -136,43 +119,36 @@ def check(hits: list[dict[str, Any]], ids: Iterable[str]) -> None:
     assert scores == sorted(scores, reverse=True) and np.isfinite(scores).all()
 
 
-def wide(name: str) -> Iterable[str]:
+def wide(tiny: Tiny) -> Iterable[str]:
     """What lets a query of random weights have a term in common with a document."""
-    return ("--set", "query_topk=-1") if name in ("svdr", "vdr-crossmodal") else ()
+    return ("--set", "query_topk=-1") if tiny.encoder in ("svdr", "vdr-crossmodal") else ()
 
 
 PICTURE_IDS = list(CAPTIONS)
 CAPTION_IDS = [caption for captions in CAPTIONS.values() for caption in captions]
 
 
-def test_every_row_is_here():
-    assert set(ROWS) == set(ENCODERS)
-
-
-@pytest.mark.parametrize("name", rows(lambda tiny: not tiny.vectors))
-def test_a_text_is_searched(name, indexed):
+def test_a_text_is_searched(reader, indexed):
     """Texts find pictures, or the captions of one picture where the encoder reads no pictures."""
-    index = indexed(name)
-    check(found(index, "--query", "a dog on the beach", *wide(name)), PICTURE_IDS)
+    index = indexed(reader)
+    check(found(index, "--query", "a dog on the beach", *wide(reader)), PICTURE_IDS)
     run = index.parent / "x.trec"
-    invoke(lexvl_anserini.search, "--index", index, "--device", "cpu", "--output", run, *wide(name))
+    invoke(lexvl_anserini.search, "--index", index, "--device", "cpu", "--output", run, *wide(reader))
     topics = {line.split()[0] for line in run.read_text().splitlines()}
     assert topics and topics <= {*CAPTION_IDS, *PICTURE_IDS}
 
 
-@pytest.mark.parametrize("name", rows(reads_pictures))
-def test_a_picture_is_searched(name, indexed, pictures):
-    index = indexed(name, "image-to-text")
-    check(found(index, "--query-image", pictures / "images/2.png", *wide(name)), CAPTION_IDS)
-    with pytest.raises(UsageError, match=f"encoder '{name}' reads images, and the query is a text"):
+def test_a_picture_is_searched(reader_of_images, indexed, pictures):
+    index = indexed(reader_of_images, "image-to-text")
+    check(found(index, "--query-image", pictures / "images/2.png", *wide(reader_of_images)), CAPTION_IDS)
+    with pytest.raises(UsageError, match=f"encoder '{reader_of_images.encoder}' reads images, and the query is a text"):
         found(index, "--query", "a dog")
 
 
-@pytest.mark.parametrize("name", rows(lambda tiny: bool(tiny.vectors)))
 @pytest.mark.parametrize("direction", ["text-to-image", "image-to-text"])
-def test_stored_vectors_are_searched(name, direction, indexed):
+def test_stored_vectors_are_searched(reader_of_vectors, direction, indexed):
     """Topics have vectors in the corpus; a typed text has none, and the tower's own words say what would give one."""
-    index = indexed(name, direction)
+    index = indexed(reader_of_vectors, direction)
     run = index.parent / "x.trec"
     invoke(lexvl_anserini.search, "--index", index, "--device", "cpu", "--output", run)
     topics, documents = ({line.split()[i] for line in run.read_text().splitlines()} for i in (0, 2))
@@ -183,11 +159,10 @@ def test_stored_vectors_are_searched(name, direction, indexed):
     assert "reads images" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", rows(lambda tiny: "image" not in card_of(tiny.encoder).modalities))
-def test_pictures_for_an_encoder_of_texts(name, arguments, pictures, tmp_path):
+def test_pictures_for_an_encoder_of_texts(reader_of_texts, arguments, pictures, tmp_path):
     """A folder of pictures: one line that says so, and no shard."""
     output = tmp_path / "out"
     corpus = ("--corpus", f"folder:{pictures / 'images'}", "--output", output)
     with pytest.raises(UsageError, match="has no text, not even a caption; this side") as caught:
-        invoke(lexvl_anserini.encode, *corpus, *arguments(name))
+        invoke(lexvl_anserini.encode, *corpus, *arguments(reader_of_texts))
     assert "\n" not in str(caught.value) and not list(output.glob("docs/*"))

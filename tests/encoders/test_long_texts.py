@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -34,32 +35,21 @@ def trained(kind: str) -> Any:
         r"'(?:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+|\s*[\r\n]+|\s+(?!\S)|\s+"
     )
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind == "bytes")
-    split, trainer = {
-        "bytes": (byte_level, trainers.BpeTrainer),
-        "tiktoken": (
-            pre_tokenizers.Sequence([pre_tokenizers.Split(pattern, "isolated"), byte_level]),
-            trainers.BpeTrainer,
-        ),
-        "unigram": (pre_tokenizers.Metaspace(), trainers.UnigramTrainer),
-        "whole": (pre_tokenizers.Metaspace(split=False), trainers.BpeTrainer),
-        "words": (pre_tokenizers.Whitespace(), trainers.WordLevelTrainer),
+    pieces = pre_tokenizers.Sequence([pre_tokenizers.Split(pattern, "isolated"), byte_level])
+    bpe = (trainers.BpeTrainer, models.BPE)
+    split, (trainer, model) = {
+        "bytes": (byte_level, bpe),
+        "tiktoken": (pieces, bpe),
+        "unigram": (pre_tokenizers.Metaspace(), (trainers.UnigramTrainer, models.Unigram)),
+        "whole": (pre_tokenizers.Metaspace(split=False), bpe),
+        "words": (pre_tokenizers.Whitespace(), (trainers.WordLevelTrainer, models.WordLevel)),
     }[kind]
-    model = {
-        trainers.UnigramTrainer: models.Unigram,
-        trainers.BpeTrainer: models.BPE,
-        trainers.WordLevelTrainer: models.WordLevel,
-    }[trainer]
     tokenizer = Tokenizer(model() if model is models.Unigram else model(unk_token="<unk>"))
     tokenizer.pre_tokenizer = split
     if kind == "unigram":  # as ALBERT's and T5's
-        tokenizer.normalizer = normalizers.Sequence(
-            [
-                normalizers.NFKD(),
-                normalizers.StripAccents(),
-                normalizers.Lowercase(),
-                normalizers.Replace(Regex(" {2,}"), " "),
-            ]
-        )
+        blanks = normalizers.Replace(Regex(" {2,}"), " ")
+        steps = [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase(), blanks]
+        tokenizer.normalizer = normalizers.Sequence(steps)
     options = {"unk_token": "<unk>"} if trainer is trainers.UnigramTrainer else {}
     tokenizer.train_from_iterator(
         [" ".join(WORDS)] * 3, trainer(vocab_size=300, special_tokens=special, show_progress=False, **options)
@@ -75,24 +65,8 @@ def trained(kind: str) -> Any:
 # Words, and what may change or join them: marks, characters that normalisers remove, blanks, added tokens, entities.
 UNITS = [
     *("a dog ", "beach ", "x", "\n", " ", "\t", "\u3000", "\r\n", "1", "word1", "é ", "e\u0301", "\u0301", "\u0327"),
-    *(
-        "\u200b",
-        "\x00",
-        "\xad",
-        "中",
-        "日本 ",
-        "ﬁ",
-        "İ",
-        "Σ",
-        "ΑΣ ",
-        "🙂",
-        "[MASK]",
-        "[MASK",
-        "[SEP] ",
-        "[UNK]",
-        "</s>",
-        "<",
-    ),
+    *("\u200b", "\x00", "\xad", "中", "日本 ", "ﬁ", "İ", "Σ", "ΑΣ ", "🙂"),
+    *("[MASK]", "[MASK", "[SEP] ", "[UNK]", "</s>", "<"),
     *("&amp;", "&amp;amp;lt;", "&#00065;", "&#0", "Ã© ", "â€™s ", "don't ", "...", '"q" ', "<|endoftext|>", "<|"),
 ]
 RUNS = st.lists(st.tuples(st.sampled_from(UNITS), st.sampled_from([1, 2, 3, 40, 130, 300])), min_size=1, max_size=8)
@@ -181,17 +155,24 @@ def clip_tokens() -> clip_bpe.ClipBpe:
         return clip_bpe.ClipBpe(Path(merges.name))
 
 
-@pytest.mark.parametrize("unit", ["a dog runs ", "dog\n", "狗", "dog,", '{"a":1}'])
-def test_of_a_long_text_only_the_start_is_read(golden: Path, unit: str) -> None:
-    """A text of a million characters, of which 64 tokens are read."""
-    tokenizer = load_tokenizer(golden / BERT)
-    own, seen = type(tokenizer).__call__, []
+@contextmanager
+def lengths_read(tokenizer: Any) -> Iterator[list[int]]:
+    """The lengths of the texts that a tokenizer gets."""
+    own, seen = type(tokenizer).__call__, list[int]()
 
     def call(self: Any, given: list[str], **options: Any) -> Any:
         seen.extend(map(len, given))
         return own(self, given, **options)
 
     with mock.patch.object(type(tokenizer), "__call__", call):
+        yield seen
+
+
+@pytest.mark.parametrize("unit", ["a dog runs ", "dog\n", "狗", "dog,", '{"a":1}'])
+def test_of_a_long_text_only_the_start_is_read(golden: Path, unit: str) -> None:
+    """A text of a million characters, of which 64 tokens are read."""
+    tokenizer = load_tokenizer(golden / BERT)
+    with lengths_read(tokenizer) as seen:
         [ids] = TextReader(tokenizer, 64)([unit * (1_000_000 // len(unit))])
     assert len(ids) == 64 and max(seen) < 10_000
 
@@ -200,16 +181,10 @@ def test_of_a_long_text_only_the_start_is_read(golden: Path, unit: str) -> None:
 def test_of_one_long_word_so_many_characters_are_read(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     """A word of 20 MB was tokenised whole: 50 s and 1.7 GB."""
     tokenizer, whole = kinds()[kind]
-    own, seen = type(tokenizer).__call__, []
-
-    def call(self: Any, given: list[str], **options: Any) -> Any:
-        seen.extend(map(len, given))
-        return own(self, given, **options)
-
     word = "beach" * 10_000
     tokens.log_once.cache_clear()
     caplog.set_level("INFO")
-    with mock.patch.object(type(tokenizer), "__call__", call), mock.patch.object(tokens, "MOST_READ", 8000):
+    with lengths_read(tokenizer) as seen, mock.patch.object(tokens, "MOST_READ", 8000):
         rows = TextReader(tokenizer, 16)([word, "a dog"])
     assert max(seen) == 8000 and "tokens are uncertain after 8,000 characters is cut there" in caplog.text
     assert rows == [whole(text, truncation=True, max_length=16)["input_ids"] for text in (word, "a dog")]

@@ -13,33 +13,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts import pooling
-from lexvl_anserini.encoders.parts.bags import BagTower
-from lexvl_anserini.encoders.parts.batches import ENOUGH_TOKENS, MOST_PADDING, by_length
+from lexvl_anserini.encoders.parts.batches import ENOUGH_TOKENS, MOST_PADDING, BagTower, sort_by_length
 from lexvl_anserini.encoders.parts.pooling import (
     Head,
+    LiLsr,
     Projector,
     elu1p,
     log1p_log1p_relu,
     log1p_relu,
-    masked_max,
-    masked_sum,
-    mean_of_top,
+    make_top_mean,
+    pool_max,
+    pool_sum,
     softplus,
 )
-from lexvl_anserini.encoders.parts.sparsify import Sparsifier, kept, own_tokens, positive, top_mask
-from lexvl_anserini.encoders.parts.tables import LiLsr
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, keep_own, keep_positive, mark_kept, mark_top
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
-    columns_from,
-    columns_without,
-    first_word_id,
+    find_first_word_id,
     load_tokenizer,
+    make_columns_from,
+    make_columns_without,
 )
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower
-from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
+from lexvl_anserini.ground.errors import CheckpointError, LexvlError
 
 quickly = settings(derandomize=True)
 
@@ -65,17 +62,13 @@ def top_mask_by_sorting(weights: np.ndarray, k: int) -> np.ndarray:
     return mask
 
 
+SHAPES, FEW = st.tuples(st.integers(1, 4), st.integers(1, 12)), st.sampled_from([0.0, 0.5, 1.0, 1.0, 2.0])
+
+
 @quickly
-@given(
-    weights=arrays.arrays(
-        np.float32,
-        st.tuples(st.integers(1, 4), st.integers(1, 12)),
-        elements=st.sampled_from([0.0, 0.5, 1.0, 1.0, 2.0]),
-    ),
-    k=st.integers(0, 15),
-)
+@given(weights=arrays.arrays(np.float32, SHAPES, elements=FEW), k=st.integers(0, 15))
 def test_top_mask_prefers_the_lowest_dimension_among_equals(weights, k):
-    found = top_mask(torch.from_numpy(weights), k).numpy()
+    found = mark_top(torch.from_numpy(weights), k).numpy()
     assert (found == top_mask_by_sorting(weights, k)).all()
 
 
@@ -84,13 +77,13 @@ def test_sparsifiers():
     own = torch.tensor([[False, True, True, False, False]])
 
     def dims(sparsifier, own=own):
-        return kept(weights, own if sparsifier.needs_own else None, sparsifier).nonzero()[:, 1].tolist()
+        return mark_kept(weights, own if sparsifier.needs_own else None, sparsifier).nonzero()[:, 1].tolist()
 
-    assert dims(positive()) == [0, 1, 3, 4]
+    assert dims(keep_positive()) == [0, 1, 3, 4]
     assert dims(Sparsifier(2)) == [0, 3]
     assert dims(Sparsifier(99)) == [0, 1, 3, 4]  # a weight of 0 is never kept
     assert dims(Sparsifier(1, own=True)) == [0, 1]
-    assert dims(own_tokens()) == [1]
+    assert dims(keep_own()) == [1]
 
 
 # ---- poolings
@@ -110,9 +103,9 @@ def largest_two(rows):
 
 
 POOLED = {
-    "max": (masked_max, lambda rows: rows.amax(dim=0)),
-    "sum": (masked_sum, lambda rows: rows.sum(dim=0)),
-    "mean of 2": (mean_of_top(2), largest_two),
+    "max": (pool_max, lambda rows: rows.amax(dim=0)),
+    "sum": (pool_sum, lambda rows: rows.sum(dim=0)),
+    "mean of 2": (make_top_mean(2), largest_two),
 }
 
 
@@ -139,9 +132,8 @@ def test_projector_equals_the_definition(monkeypatch, buffer_floats, activation,
 @pytest.mark.parametrize("activation", [log1p_relu, elu1p])
 @pytest.mark.parametrize("name", POOLED)
 def test_a_text_without_any_position_has_no_weight(activation, name):
-    found = Projector()(
-        torch.ones(1, 3, 2), torch.ones(1, 3, dtype=torch.bool), torch.ones(5, 2), None, POOLED[name][0], activation
-    )
+    states, masked = torch.ones(1, 3, 2), torch.ones(1, 3, dtype=torch.bool)
+    found = Projector()(states, masked, torch.ones(5, 2), None, POOLED[name][0], activation)
     assert found.tolist() == [[0.0] * 5]
 
 
@@ -156,8 +148,8 @@ def toy_tower(tokenizer, weight=1.0):
 
     matrix = torch.zeros(len(tokenizer), 2)
     matrix[:, 0] = weight
-    composition = Composition(backbone, Head(torch.nn.Identity(), matrix), log1p_relu, masked_max, Sparsifier(3))
-    return TextTower(composition, TextReader(tokenizer, 8), columns_without(tokenizer, []))
+    composition = Composition(backbone, Head(torch.nn.Identity(), matrix), log1p_relu, pool_max, Sparsifier(3))
+    return TextTower(composition, TextReader(tokenizer, 8), make_columns_without(tokenizer, []))
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +165,8 @@ def test_terms_beside_those_of_unit_length(tokenizer):
     """Weights 3, 4 and 12: the first two get length 1, and the third is divided by the same 5."""
     tower, hidden = toy_tower(tokenizer), torch.tensor([[[3.0, 4.0, 12.0]]])
     head = Head(torch.nn.Identity(), torch.eye(3))
-    tower.composition = Composition(lambda states: states, head, torch.relu, masked_max, positive(), True, unit_terms=2)
+    parts = (lambda states: states, head, torch.relu, pool_max, keep_positive())
+    tower.composition = Composition(*parts, normalise=True, unit_terms=2)
     torch.testing.assert_close(tower.pooled((hidden,), None), torch.tensor([[0.6, 0.8, 2.4]]))
     tower.composition = replace(tower.composition, unit_terms=None)
     torch.testing.assert_close(tower.pooled((hidden,), None), hidden[:, 0] / 13)
@@ -185,7 +178,7 @@ def test_a_repeated_token_counts_once_or_adds_up(tokenizer, adds):
     a, dog, cls, sep = tokenizer.convert_tokens_to_ids(["a", "dog", "[CLS]", "[SEP]"])
     weight = np.full(len(tokenizer), -1.0)
     weight[[a, dog, cls]] = 2, 3, 5
-    tower = BagTower(TextReader(tokenizer, 8), columns_without(tokenizer, [cls, sep]), weight, adds=adds)
+    tower = BagTower(TextReader(tokenizer, 8), make_columns_without(tokenizer, [cls, sep]), weight, adds=adds)
     found = tower.weights(["a dog a", "", "dog"])
     expected = np.zeros((3, len(tokenizer)))
     expected[0, a], expected[:, dog] = (4 if adds else 2), (3, 0, 3)
@@ -222,7 +215,7 @@ def test_weights_that_are_not_finite_are_told(tokenizer):
 @given(lengths=st.lists(st.integers(0, 300), max_size=80), batch_size=st.integers(1, 40), accelerator=st.booleans())
 def test_batches_by_length(lengths, batch_size, accelerator):
     """Every text once, the longest first; a batch on a CPU that could have ended earlier has little padding."""
-    batches = [rows.tolist() for rows in by_length(lengths, batch_size, not accelerator)]
+    batches = [rows.tolist() for rows in sort_by_length(lengths, batch_size, not accelerator)]
     order = [position for rows in batches for position in rows]
     assert order == sorted(range(len(lengths)), key=lambda i: -lengths[i])
     assert all(1 <= len(rows) <= batch_size for rows in batches)
@@ -237,21 +230,14 @@ def test_batches_by_length(lengths, batch_size, accelerator):
 def test_vocabulary_must_fit_the_head(tokenizer):
     tower = toy_tower(tokenizer)
     with pytest.raises(CheckpointError, match="2000 dimensions, the vocabulary 1999"):
-        TextTower(tower.composition, tower.reader, columns_from(tokenizer, 1))
-
-
-def test_a_text_encoder_has_no_vectors():
-    model = load_encoder("bm25")
-    assert isinstance(model, Encoder) and model.kind == "text"
-    with pytest.raises(UsageError, match="bm25 has no vectors"):
-        model.encode_query(["a"])
+        TextTower(tower.composition, tower.reader, make_columns_from(tokenizer, 1))
 
 
 # ---- readers and columns
 
 
 def test_first_word_id_only_in_the_layout_of_bert_uncased(golden, tokenizer, tmp_path):
-    assert first_word_id(tokenizer) == 999
+    assert find_first_word_id(tokenizer) == 999
     other = tmp_path / "other"
     shutil.copytree(golden / "common/tokenizer_bert_tiny", other)
     about = json.loads((other / "tokenizer.json").read_text())
@@ -259,4 +245,4 @@ def test_first_word_id_only_in_the_layout_of_bert_uncased(golden, tokenizer, tmp
     words["[unused993]"], words["dog"] = words["dog"], words["[unused993]"]
     (other / "tokenizer.json").write_text(json.dumps(about))
     (other / "vocab.txt").unlink()
-    assert first_word_id(load_tokenizer(other)) == 0
+    assert find_first_word_id(load_tokenizer(other)) == 0

@@ -11,20 +11,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pretrained_networks import tiny_vit
+from tiny_encoders import tiny_vit
 from torch import nn
 
-from lexvl_anserini.encoders.families.vdr_crossmodal import ClassLogits, read_class_words, with_class_words
+from lexvl_anserini.encoders.families.vdr_crossmodal import ClassLogits, add_class_words, read_class_words
 from lexvl_anserini.encoders.parts.images import image_backbones
-from lexvl_anserini.encoders.parts.images.efficientnet import (
+from lexvl_anserini.encoders.parts.images.image_backbones import (
+    PUBLISHED,
     VARIANTS,
+    Classifier,
     EfficientNetLite,
     SameConv,
-    named_as_ours,
+    convert_published_names,
+    load_image_backbone,
 )
-from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, Classifier, load_image_backbone
 from lexvl_anserini.encoders.parts.pooling import Head
-from lexvl_anserini.encoders.parts.pretrained import CellsOf, Standard, all_cells, cells, windows, with_changes
+from lexvl_anserini.encoders.parts.pretrained import CellsOf, Standard, add_changes, all_cells, cells, windows
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra
 
 LITE2 = "efficientnet-lite2"
@@ -85,7 +87,7 @@ def test_published_names() -> None:
         "_conv_head.weight": "head.0.weight",
     }
     weights = {key: torch.zeros(1) for key in (*keys, "_fc.weight")}
-    assert list(named_as_ours(weights)) == list(keys.values())
+    assert list(convert_published_names(weights)) == list(keys.values())
 
 
 @needs_lite2
@@ -110,14 +112,14 @@ def test_the_packaged_network_knows_what_is_in_a_photo() -> None:
 @needs_lite2
 def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = tmp_path / "weights.pth"
-    changed.write_bytes(image_backbones.published_file(LITE2).read_bytes()[:-1] + b"x")
-    monkeypatch.setattr(image_backbones, "published_file", lambda name: changed)
+    changed.write_bytes(image_backbones.find_published_file(LITE2).read_bytes()[:-1] + b"x")
+    monkeypatch.setattr(image_backbones, "find_published_file", lambda name: changed)
     with pytest.raises(CheckpointError, match="expected 9656183eaeafe8cb, the published weights of efficientnet-lite2"):
         load_image_backbone(LITE2)
 
 
 def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_backbones, "package_folder", lambda name: None)
+    monkeypatch.setattr(image_backbones, "find_package", lambda name: None)
     with pytest.raises(MissingExtra, match=r"'efficientnet-lite2' needs an extra: .*\[photos\]"):
         load_image_backbone(LITE2)
 
@@ -185,15 +187,13 @@ def test_class_words_by_hand() -> None:
     shares[:, 0] = 1
     torch.testing.assert_close(found, (whole * shares).log()[None])
     head = Head(nn.Identity(), torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 0.0], [0.0, 0.0]]), torch.arange(4.0))
-    words = with_class_words(head, classes, torch.tensor([1, 2, 3]), torch.tensor([10.0, 1.0, 100.0]))
+    words = add_class_words(head, classes, torch.tensor([1, 2, 3]), torch.tensor([10.0, 1.0, 100.0]))
     logits = (words.transform(states) @ words.matrix.T + words.bias)[0, 0]
     torch.testing.assert_close(logits, torch.tensor([7.0, 14 + 1 + 10 * log(3 / 4), 2.0, 3 + 100 * log(1 / 4)]))
-
-
-def test_a_class_word_has_no_less_than_the_least_probability() -> None:
-    classifier = Classifier(torch.tensor([[1.0], [0.0]]), torch.zeros(2))
-    classes = ClassLogits(classifier, Standard(1), [[1]], torch.tensor([True]))
-    assert classes(torch.tensor([[[99.0]]])).item() == pytest.approx(-8)
+    rare = ClassLogits(
+        Classifier(torch.tensor([[1.0], [0.0]]), torch.zeros(2)), Standard(1), [[1]], torch.tensor([True])
+    )
+    assert rare(torch.tensor([[[99.0]]])).item() == pytest.approx(-8), "the least probability"
 
 
 @pytest.mark.parametrize("content", ["{}", "[1]", '{"cat": [1, 9]}', '{"cat": 3}', '{"cat": [true]}'])
@@ -207,10 +207,10 @@ def test_damaged_class_words_are_refused(content: str, tmp_path: Path) -> None:
 
 def test_changed_and_added_weights() -> None:
     base = {"a": torch.zeros(2, 3), "b": torch.ones(1)}
-    changed = with_changes(base, {"a.added": torch.ones(1, 3), "b": torch.zeros(1)}, "here")
+    changed = add_changes(base, {"a.added": torch.ones(1, 3), "b": torch.zeros(1)}, "here")
     assert changed["a"].shape == (3, 3) and changed["a"][2].tolist() == [1, 1, 1] and changed["b"].item() == 0
     with pytest.raises(CheckpointError, match=r"a.added \[1, 2\], expected rows of \[3\]"):
-        with_changes(base, {"a.added": torch.ones(1, 2)}, "here")
+        add_changes(base, {"a.added": torch.ones(1, 2)}, "here")
     with pytest.raises(CheckpointError, match="c.added.*no such matrix"):
-        with_changes(base, {"c.added": torch.ones(1, 2)}, "here")
+        add_changes(base, {"c.added": torch.ones(1, 2)}, "here")
     assert np.array_equal(base["a"], np.zeros((2, 3)))

@@ -17,20 +17,14 @@ TEXTS = ("a man riding a horse on a beach", "", "PIZZA!")
 @pytest.mark.parametrize("name,checkpoint", [("splade", BERT), ("vdr", PUBLISHED), ("bag-of-tokens", BERT)])
 def test_stock_and_our_search_get_the_same_queries(load, name, checkpoint):
     model = load(name, checkpoint)
-    manifest = Manifest(
-        "impact",
-        model.identity(),
-        {"name": "x"},
-        {"documents": 1, "max_impact": 255},
-        Quantiser.named(query_bits=6).for_towers(model.query.binary, model.document.binary).to_json(),
-    )
+    quantiser = Quantiser.named(query_bits=6).for_towers(model.query.binary, model.document.binary).to_json()
+    counts = {"documents": 1, "max_impact": 255}
+    manifest = Manifest("impact", model.identity(), {"name": "x"}, counts, quantiser)
     encoder = model.as_pyserini(manifest)
     ours = [query.vector for query in encode_queries(model, [Topic("q", text) for text in TEXTS], manifest)]
     assert [encoder.encode(text) for text in TEXTS] == ours == encoder.encode_all(TEXTS)
     assert all(type(weight) is int and weight >= 1 for vector in ours for weight in vector.values())
-    assert encoder.encode("a dog", max_length=5) == encoder.encode("a dog"), (
-        "stock passes options that mean nothing here"
-    )
+    assert encoder.encode("a dog", max_length=5) == encoder.encode("a dog"), "stock's options mean nothing here"
 
 
 def test_without_a_manifest_queries_have_eight_bits(load):

@@ -108,13 +108,6 @@ def test_tar_of_two_encoders(bert, tiny, splade, tmp_path):
     assert model.query.reader.max_length == model.document.reader.max_length == 100
 
 
-def test_tar_whose_query_encoder_has_another_shape(bert, tiny, tmp_path):
-    """Without a word on the query encoder, its configuration would be the documents'."""
-    tar = write_tar(tmp_path / "model.tar", tar_state(bert, tiny))
-    with pytest.raises(CheckpointError, match="mis-shaped: .*missing: |missing: .*mis-shaped: "):
-        load_encoder("splade", str(tar), tokenizer=str(bert), backbone_config=str(bert), device="cpu")
-
-
 @pytest.mark.parametrize(
     "matching,init,query,document",
     [
@@ -162,17 +155,9 @@ def test_runs_that_cannot_be_loaded(bert, tmp_path, config, init, message):
 
 
 def test_other_weights_in_a_tar(bert, tmp_path):
-    state = tar_state(bert)
     write_tar(tmp_path / "bare.tar", whole_state(bert))
     with pytest.raises(CheckpointError, match=r"missing: transformer_rep\.transformer\.\*; unexpected: bert\."):
         load_encoder("splade", str(tmp_path / "bare.tar"), str(bert), str(bert))
-    write_tar(tmp_path / "more.tar", {**state, "head.weight": torch.zeros(1)})
-    with pytest.raises(CheckpointError, match="unexpected: head.weight"):
-        load_encoder("splade", str(tmp_path / "more.tar"), str(bert), str(bert))
-    del state["transformer_rep.transformer.cls.predictions.transform.dense.bias"]
-    write_tar(tmp_path / "less.tar", state)
-    with pytest.raises(CheckpointError, match=r"missing: cls\.predictions\.transform\.dense\.bias"):
-        load_encoder("splade", str(tmp_path / "less.tar"), str(bert), str(bert))
 
 
 def foreign(module: str, name: str, monkeypatch) -> Any:
@@ -205,26 +190,21 @@ def test_tar_with_the_trainers_own_objects(bert, splade, tmp_path):
 
 
 @pytest.mark.parametrize("layout", ["model_q", "model/query", "query"])
-def test_two_folders(bert, tiny, splade, tmp_path, layout):
+def test_two_folders(bert, tiny, load, splade, tmp_path, layout):
     expected, docs, queries = splade
     main = tmp_path if layout == "query" else tmp_path / "model"
     shutil.copytree(bert, main, dirs_exist_ok=True)
     shutil.copytree(tiny, tmp_path / layout)
     model = load_encoder("splade", str(tmp_path), device="cpu")
+    assert model.checkpoint_digest != load("splade", "splade/ckpt_bert").checkpoint_digest
     close(model.document.weights(docs), expected["bert_max_doc"])
     close(model.query.weights(queries), expected["separate_query_max"])
+    # The trainer writes a tar too; safetensors need no unpickling.
+    write_tar(main / "model.tar", {"transformer_rep.transformer.x": torch.zeros(1)})
     # The query encoder may share the documents' tokenizer.
     for name in TOKENIZER:
         (tmp_path / layout / name).unlink()
     close(load_encoder("splade", str(tmp_path), device="cpu").query.weights(queries), expected["separate_query_max"])
-
-
-def test_a_run_has_its_queries_digest(bert, tiny, tmp_path):
-    """Another query encoder is another encoder."""
-    shutil.copytree(bert, tmp_path / "model")
-    one = load_encoder("splade", str(tmp_path), device="cpu").checkpoint_digest
-    shutil.copytree(tiny, tmp_path / "model_q")
-    assert load_encoder("splade", str(tmp_path), device="cpu").checkpoint_digest != one
 
 
 def test_a_run_has_its_tars_digest(bert, tmp_path):
@@ -237,15 +217,6 @@ def test_a_run_has_its_tars_digest(bert, tmp_path):
     state["transformer_rep.transformer.cls.predictions.bias"] += 1
     write_tar(tmp_path / "model/model.tar", state)
     assert load_encoder("splade", str(tmp_path), device="cpu").checkpoint_digest != one
-
-
-def test_weights_of_a_folder_come_before_its_tar(bert, splade, tmp_path):
-    """The trainer writes both, and they are the same; safetensors need no unpickling."""
-    shutil.copytree(bert, tmp_path / "model")
-    write_tar(tmp_path / "model/model.tar", {"transformer_rep.transformer.x": torch.zeros(1)})
-    for name in (tmp_path, tmp_path / "model"):
-        model = load_encoder("splade", str(name), device="cpu")
-        close(model.document.weights(splade[1]), splade[0]["bert_max_doc"])
 
 
 # ---- padded matrices
@@ -274,21 +245,10 @@ def test_padded_rows_are_no_dimensions(golden, splade, tmp_path, name, rows):
     close(model.query.weights(queries), expected[f"{name}_max_query"])
 
 
-def test_padded_and_unpadded_encoders_share_a_vocabulary(golden, bert, splade, tmp_path):
-    folder = padded(golden / "splade/ckpt_query_bert", tmp_path / "model", 2048)
-    model = load_encoder("splade", str(bert), query_checkpoint=str(folder), device="cpu")
-    close(model.query.weights(splade[2]), splade[0]["separate_query_max"])
-
-
-@pytest.mark.parametrize("rows", [2128, 4000, 30522])
-def test_too_many_rows_are_another_models(bert, tmp_path, rows):
+@pytest.mark.parametrize("rows", [1999, 2128, 30522])
+def test_another_number_of_rows_is_another_models(bert, tmp_path, rows):
     with pytest.raises(CheckpointError, match=f"the tokenizer has 2000 tokens, the model {rows}; name"):
         load_encoder("splade", str(padded(bert, tmp_path / "model", rows)), device="cpu")
-
-
-def test_fewer_rows_than_tokens(bert, tmp_path):
-    with pytest.raises(CheckpointError, match="the tokenizer has 2000 tokens, the model 1999"):
-        load_encoder("splade", str(padded(bert, tmp_path / "model", 1999)), device="cpu")
 
 
 class Tokens:

@@ -12,7 +12,6 @@ from PIL import Image
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
-from lexvl_anserini.ground.errors import CheckpointError
 
 V = 27623
 
@@ -78,25 +77,6 @@ def test_pixels_within_one_grey_level(folder, images, arrays):
     assert np.abs(crops.astype(int) - arrays["image_crop_uint8"]).max() <= 1
 
 
-@pytest.mark.shared
-def test_a_text_checkpoint_is_refused(folder):
-    with pytest.raises(CheckpointError, match="encoder_q is of type 'vdr', expected 'vdr_crossmodal_text'"):
-        load_encoder("vdr-crossmodal", str(folder / "text-tiny"), device="cpu")
-    with pytest.raises(CheckpointError, match="this encoder loads VDR text models"):
-        load_encoder("vdr", str(folder / "crossmodal-tiny"), device="cpu")
-
-
-@pytest.mark.parametrize("size", [(61, 97), (97, 61), (1, 1), (224, 224)])
-def test_the_crop_is_the_centre(size):
-    """A picture whose left half is black and right half white keeps its edge in the middle of the crop."""
-    picture = Image.new("RGB", size)
-    picture.paste((255, 255, 255), (size[0] // 2, 0, size[0], size[1]))
-    crop = Pixels(224).crop(picture)
-    assert crop.shape == (224, 224, 3) and crop.dtype == np.uint8
-    if size[0] > 1:
-        assert crop[:, 0].max() == 0 and crop[:, -1].min() == 255
-
-
 @pytest.mark.parametrize("size", [(20, 30_011), (30_011, 33), (16, 20_000)])
 def test_of_a_long_strip_only_the_centre_is_computed(size, monkeypatch):
     monkeypatch.setattr("lexvl_anserini.encoders.parts.images.pixels.MOST_PIXELS", 1 << 14)
@@ -106,7 +86,3 @@ def test_of_a_long_strip_only_the_centre_is_computed(size, monkeypatch):
     left, top = (round((length - 16) / 2) for length in resized)
     whole = picture.resize(resized, Image.Resampling.BICUBIC).crop((left, top, left + 16, top + 16))
     assert np.abs(Pixels(16).crop(picture).astype(int) - np.asarray(whole)).max() <= 1
-
-
-def test_a_strip_of_one_pixel_s_width_takes_no_memory():
-    assert Pixels(64).crop(Image.new("RGB", (1, 20_000_000), (9, 8, 7)))[5, 5].tolist() == [9, 8, 7]

@@ -1,11 +1,6 @@
 """Approximate search: every score is the dot product, and the measured recall is the one that a search has."""
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +11,7 @@ from shard_folders import write_dense_shards, write_shards
 
 from eval.measures.inputs import describe_run
 from lexvl_anserini.engines import approximation
-from lexvl_anserini.engines.approximation import MEASURED_HITS, chosen_setting, mean_recall
+from lexvl_anserini.engines.approximation import MEASURED_HITS, choose_setting, compute_mean_recall
 from lexvl_anserini.engines.index_folder import APPROXIMATE, IndexReport, read_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.resident import grouping
@@ -24,13 +19,10 @@ from lexvl_anserini.engines.resident.approximate import ApproximatePostings
 from lexvl_anserini.engines.resident.grouping import DocumentVectors, group, summaries
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
-from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
-from lexvl_anserini.ground.run_manifest import RunManifest
+from lexvl_anserini.ground.manifest import RunManifest, read_manifest
+from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.index import command as index_command
 from lexvl_anserini.queries.clauses import Term, TreeQuery
-from lexvl_anserini.queries.feedback import Feedback
-from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.search import command as search
 from lexvl_anserini.searching.building import (
     append_index,
@@ -40,17 +32,17 @@ from lexvl_anserini.searching.building import (
     delete_documents,
     repair_index,
 )
-from lexvl_anserini.searching.refine import Refinement, SearchSettings, TwoPhase
-from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.searcher import search_index
 from tests.invoking import invoked
 
 TERMS = [f"t{number}" for number in range(60)]
 
 
-def documents_of(count: int, seed: int = 5) -> list[tuple[str, dict[str, int]]]:
+def documents_of(count, seed=5):
     """Documents around eight topics, each with terms of its own; one document is empty."""
     rng = np.random.default_rng(seed)
-    documents: list[tuple[str, dict[str, int]]] = []
+    documents = []
     for number in range(count):
         topic, length = int(rng.integers(8)), int(rng.integers(3, 9))
         near = [(7 * topic + int(step)) % 60 for step in rng.integers(0, 10, length)]
@@ -62,19 +54,19 @@ def documents_of(count: int, seed: int = 5) -> list[tuple[str, dict[str, int]]]:
 DOCUMENTS = documents_of(700)
 
 
-def queries_of(count: int, seed: int = 9) -> list[ImpactQuery]:
+def queries_of(count, seed=9):
     vectors = documents_of(count, seed)[:-1]
     return [ImpactQuery(doc_id.replace("d", "q"), vector) for doc_id, vector in vectors]
 
 
-def csr(rows: Sequence[Mapping[int, int]]) -> DocumentVectors:
+def csr(rows):
     starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     pairs = [pair for row in rows for pair in sorted(row.items())]
     return DocumentVectors(starts, np.array([t for t, _ in pairs], "<u2"), np.array([i for _, i in pairs], "<u1"))
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def built(tmp_path_factory):
     """Shards, and their index, prepared."""
     folder = tmp_path_factory.mktemp("approximate")
     write_shards(folder / "shards", DOCUMENTS, terms=TERMS)
@@ -84,23 +76,22 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def index(built: tuple[Path, Path], tmp_path: Path) -> Path:
+def index(built, tmp_path):
     """One that the test may change."""
     path = build_index(built[0], tmp_path / "index").path
     approximate_index(path)
     return path
 
 
-def searched(index: Path, queries: Any, hits: int, recall: float | None) -> list[list[ScoredDoc]]:
-    refinement = None if recall is None else Refinement(approximate=recall)
-    return list(search_index(index, queries, hits, refinement=refinement))
+def searched(index, queries, hits, recall):
+    return list(search_index(index, queries, hits, approximate=recall))
 
 
-def dot(vector: Mapping[str, int], document: Mapping[str, int]) -> int:
+def dot(vector, document):
     return sum(weight * document.get(term, 0) for term, weight in vector.items())
 
 
-def test_similar_documents_are_in_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_similar_documents_are_in_one_group(monkeypatch):
     monkeypatch.setattr(grouping, "GROUP_SIZE", 2)
     # Even documents have the term 0, odd ones the term 1; the last two have none.
     rows = [{number % 2: 9, 2 + number % 3: 1} for number in range(20)] + [{}, {}]
@@ -110,14 +101,14 @@ def test_similar_documents_are_in_one_group(monkeypatch: pytest.MonkeyPatch) -> 
     assert all(1 <= len(part) <= 4 and len({number % 2 for number in part}) == 1 for part in parts)
 
 
-def test_equal_documents_are_divided_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_documents_are_divided_all_the_same(monkeypatch):
     monkeypatch.setattr(grouping, "GROUP_SIZE", 4)
     members, starts = group(csr([{0: 3}] * 50), 1)
     assert members.tolist() == list(range(50)) and max(np.diff(starts)) <= 8
     assert len(group(csr([{}]), 1)[0]) == 0
 
 
-def test_summaries_by_hand() -> None:
+def test_summaries_by_hand():
     """Groups {0, 1} and {2}: the largest impacts up to .6 of the sum, and the greatest of each term."""
     vectors = csr([{0: 50, 1: 10}, {0: 60, 2: 25, 3: 5}, {1: 30, 2: 20, 3: 4}])
     got = summaries(vectors, np.array([0, 1, 2]), np.array([0, 2, 3]), np.array([60, 30, 25, 5], "i4"))
@@ -127,20 +118,20 @@ def test_summaries_by_hand() -> None:
     ]  # fmt: skip
 
 
-def recall_of(exact: Sequence[RankedList], lists: Sequence[RankedList], hits: int) -> float:
+def recall_of(exact, lists, hits):
     best = [of_query.scores[:hits] for of_query in exact]
-    return mean_recall(
+    return compute_mean_recall(
         [(len(scores), scores.min(initial=np.inf)) for scores in best], [found.scores for found in lists]
     )
 
 
-def test_a_recall_is_a_number_of_python() -> None:
+def test_a_recall_is_a_number_of_python():
     """One of two hits, all of one, and a query without hits: .75, which is written as JSON."""
-    recall = mean_recall([(2, 5), (1, 4), (0, np.inf)], [np.array([7, 3]), np.array([4]), np.array([1])])
+    recall = compute_mean_recall([(2, 5), (1, 4), (0, np.inf)], [np.array([7, 3]), np.array([4]), np.array([1])])
     assert type(recall) is float and recall == 0.75
 
 
-def test_every_score_is_the_dot_product_and_lists_have_their_order(built: tuple[Path, Path]) -> None:
+def test_every_score_is_the_dot_product_and_lists_have_their_order(built):
     _, index = built
     queries, vectors = queries_of(40), dict(DOCUMENTS)
     exact = searched(index, queries, 1000, None)
@@ -154,7 +145,7 @@ def test_every_score_is_the_dot_product_and_lists_have_their_order(built: tuple[
             assert recall_of(exact, lists, hits) > recall - 0.2
 
 
-def test_a_measurement_is_what_a_search_finds(built: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_measurement_is_what_a_search_finds(built, tmp_path):
     """Every setting of index.json, measured again by the queries of a file."""
     queries = queries_of(30)
     write_queries(tmp_path / "q.jsonl", queries)
@@ -171,11 +162,11 @@ def test_a_measurement_is_what_a_search_finds(built: tuple[Path, Path], tmp_path
     for setting in measured["settings"]:
         again = recall_of(exact, postings.at(setting["reach"]).lists(queries, setting["hits"], 1), setting["hits"])
         assert again == pytest.approx(setting["recall"], abs=1e-4) and again >= setting["recall"] - 1e-9
-    chosen = chosen_setting(report, index, 0.9, 10)
+    chosen = choose_setting(report, index, 0.9, 10)
     assert recall_of(exact, searched(index, queries, 10, 0.9), 10) == pytest.approx(chosen.recall, abs=1e-4)
 
 
-def write_queries(path: Path, queries: Sequence[ImpactQuery]) -> None:
+def write_queries(path, queries):
     import json
 
     path.write_text("".join(json.dumps({"id": q.query_id, "vector": dict(q.vector)}) + "\n" for q in queries))
@@ -190,9 +181,7 @@ def write_queries(path: Path, queries: Sequence[ImpactQuery]) -> None:
     hits=st.sampled_from([1, 3, 50, 1000]),
     threads=st.sampled_from([1, 3]),
 )
-def test_where_all_groups_are_visited_the_lists_are_exact(
-    built: tuple[Path, Path], vectors: list[dict[str, int]], hits: int, threads: int
-) -> None:
+def test_where_all_groups_are_visited_the_lists_are_exact(built, vectors, hits, threads):
     _, index = built
     queries = [ImpactQuery(f"q{number}", vector) for number, vector in enumerate(vectors)]
     with (index / APPROXIMATE).open("rb") as file:
@@ -210,23 +199,23 @@ def test_where_all_groups_are_visited_the_lists_are_exact(
             assert ranked[0].score == max(exact[query.query_id].values())
 
 
-def scores(query: ImpactQuery) -> dict[str, int]:
+def scores(query):
     return {doc_id: dot(query.vector, vector) for doc_id, vector in DOCUMENTS}
 
 
-def test_what_a_user_asks_of_no_engine(built: tuple[Path, Path], tmp_path: Path) -> None:
+def test_what_a_user_asks_of_no_engine(built, tmp_path):
     _, index = built
     for recall in (0, 1, 1.2, -1, float("nan")):
         with pytest.raises(UsageError, match=rf"^approximate {recall}: expected a recall above 0 and below 1, such as"):
-            Refinement(approximate=recall)
-    others: list[dict[str, Any]] = [
-        {"where": Term("t1")}, {"text_weight": 1.0}, {"two_phase": TwoPhase(3)}, {"feedback": Feedback(2)}
+            Search(approximate=recall)
+    others = [
+        {"where": Term("t1")}, {"text_weight": 1.0}, {"first_terms": 3}, {"feedback": 2}
     ]  # fmt: skip
     for other in others:
         with pytest.raises(UsageError, match="^approximate search excludes .*, where no recall is measured; leave one"):
-            Refinement(approximate=0.9, **other)
+            Search(approximate=0.9, **other)
     with pytest.raises(UsageError, match="^approximate search excludes passages, where no recall is measured; leave"):
-        SearchSettings(refinement=Refinement(approximate=0.9), passages="max")
+        Search(approximate=0.9, passages="max")
     with pytest.raises(UsageError, match="^topic 'q' is a query tree; feedback, phases and approximate search need an"):
         searched(index, TreeQuery("q", Term("t1")), 5, 0.9)
     with pytest.raises(UsageError, match="^approximate search is measured for up to 1,000 hits, not for 1,002$"):
@@ -237,7 +226,7 @@ def test_what_a_user_asks_of_no_engine(built: tuple[Path, Path], tmp_path: Path)
         searched(dense, "a text", 5, 0.9)
 
 
-def test_an_index_that_is_not_prepared_or_misses_the_recall(built: tuple[Path, Path], tmp_path: Path) -> None:
+def test_an_index_that_is_not_prepared_or_misses_the_recall(built, tmp_path):
     plain = build_index(built[0], tmp_path / "plain").path
     message = "not prepared for approximate search, or changed since; run python -m lexvl_anserini.index --approximate"
     with pytest.raises(ArtefactError, match=message):
@@ -245,16 +234,14 @@ def test_an_index_that_is_not_prepared_or_misses_the_recall(built: tuple[Path, P
     setting = {"hits": 10, "reach": 0.5, "recall": 0.9, "documents": 40.0}
     faster = {**setting, "reach": 0.6, "documents": 30.0}
     report = IndexReport(engine="lucene", approximation={"settings": [setting, faster]})
-    assert chosen_setting(report, plain, 0.9, 11) == faster
+    assert choose_setting(report, plain, 0.9, 11) == faster
     with pytest.raises(ArtefactError, match="reaches a recall of 0.95 for 10 hits, the highest is 0.9; search exactly"):
-        chosen_setting(report, plain, 0.95, 10)
+        choose_setting(report, plain, 0.95, 10)
     with pytest.raises(UsageError, match="an index of the engine qdrant; approximate search is for those of lucene"):
-        chosen_setting(IndexReport(engine="qdrant"), plain, 0.9, 10)
+        choose_setting(IndexReport(engine="qdrant"), plain, 0.9, 10)
 
 
-def test_a_change_of_the_index_takes_the_preparation_away(
-    built: tuple[Path, Path], index: Path, tmp_path: Path
-) -> None:
+def test_a_change_of_the_index_takes_the_preparation_away(built, index, tmp_path):
     shards, _ = built
     assert check_index(index, [shards])["problems"] == 0
     write_shards(tmp_path / "more", [("new", {"t1": 5})], terms=TERMS)
@@ -273,7 +260,7 @@ def test_a_change_of_the_index_takes_the_preparation_away(
 
 
 @pytest.mark.parametrize("place", [0, 500, -60, -1])
-def test_a_damaged_file(built: tuple[Path, Path], index: Path, place: int) -> None:
+def test_a_damaged_file(built, index, place):
     shards, _ = built
     flip(index / APPROXIMATE, place)
     with pytest.raises(ArtefactError, match=r"approximate\.bin: damaged.*write it again with python -m lexvl_anserini"):
@@ -285,7 +272,7 @@ def test_a_damaged_file(built: tuple[Path, Path], index: Path, place: int) -> No
     assert check_index(index, [shards])["problems"] == 0
 
 
-def test_a_file_of_another_index_and_a_missing_one(built: tuple[Path, Path], index: Path) -> None:
+def test_a_file_of_another_index_and_a_missing_one(built, index):
     _, other = built
     (index / APPROXIMATE).unlink()
     with pytest.raises(ArtefactError, match=r"approximate\.bin|a file of the index cannot be read"):
@@ -295,12 +282,12 @@ def test_a_file_of_another_index_and_a_missing_one(built: tuple[Path, Path], ind
         searched(index, queries_of(1), 5, 0.9)
 
 
-def test_a_failed_measurement_leaves_the_index(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_measurement_leaves_the_index(index, tmp_path, monkeypatch):
     before = {path.name: path.read_bytes() for path in index.iterdir()}
     write_queries(tmp_path / "q.jsonl", [ImpactQuery("q", {"t1": 1 << 20})])
     with pytest.raises(ArtefactError, match="topic 'q'"):
         approximate_index(index, tmp_path / "q.jsonl")
-    monkeypatch.setattr("lexvl_anserini.engines.lucene.approximating.MOST_QUERIES", 2)
+    monkeypatch.setattr("lexvl_anserini.engines.resident.approximate.MOST_QUERIES", 2)
     write_queries(tmp_path / "more.jsonl", queries_of(3))
     with pytest.raises(UsageError, match="^3 queries to measure with, at most 2; give some of them$"):
         approximate_index(index, tmp_path / "more.jsonl")
@@ -308,7 +295,7 @@ def test_a_failed_measurement_leaves_the_index(index: Path, tmp_path: Path, monk
     assert not index.with_name("index.lexvl.part").exists()
 
 
-def test_sections_that_do_not_fit_each_other(index: Path, tmp_path: Path) -> None:
+def test_sections_that_do_not_fit_each_other(index, tmp_path):
     """A file with a right checksum must not lead the kernels outside, whoever wrote it."""
     raw = (index / APPROXIMATE).read_bytes()
     contents = raw[raw.rindex(b'{"format"') : raw.rindex(b"}") + 1]
@@ -324,7 +311,7 @@ def test_sections_that_do_not_fit_each_other(index: Path, tmp_path: Path) -> Non
             ApproximatePostings(file, tmp_path / name)
 
 
-def test_an_engine_that_is_closed(built: tuple[Path, Path]) -> None:
+def test_an_engine_that_is_closed(built):
     _, index = built
     engine = LuceneEngine(index, read_manifest(index))
     lists = list(engine.search_approximately(queries_of(3), 10, 0.9))
@@ -334,15 +321,13 @@ def test_an_engine_that_is_closed(built: tuple[Path, Path]) -> None:
         list(engine.search_approximately(queries_of(3), 10, 0.9))
 
 
-def test_a_run_names_the_measured_recall(
-    built: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_names_the_measured_recall(built, tmp_path, caplog):
     """In its manifest, and so in the name under which `eval` measures it."""
     _, index = built
     write_queries(tmp_path / "q.jsonl", queries_of(5))
     arguments = ["--index", index, "--topics", tmp_path / "q.jsonl", "--output", tmp_path / "run.trec"]
     invoked(search, *arguments, "--hits", "5", "--approximate", "0.9")
-    setting = chosen_setting(read_report(index), index, 0.9, 5)
+    setting = choose_setting(read_report(index), index, 0.9, 5)
     noted = f"0.9 (measured {setting.recall} of the first 10, 200 documents, 16 terms of each)"
     assert RunManifest.from_json(read_json(tmp_path / "run.trec.manifest.json", "run"), "run").encoder.options == {
         "approximate": noted
@@ -350,19 +335,11 @@ def test_a_run_names_the_measured_recall(
     with caplog.at_level(logging.INFO):
         assert describe_run(tmp_path / "run.trec").system == f"toy (approximate={noted})"
     assert f"run.trec: approximate search, recall {noted}" in caplog.text
-    for wrong, line in (
-        (["--approximate", "1.2"], "approximate 1.2: expected a recall above 0 and below 1, such as 0.99"),
-        (["--approximate", "0"], "approximate 0.0: expected a recall above 0 and below 1, such as 0.99"),
-        (["--approximate", "0.9", "--require", "t1"], "approximate search excludes where"),
-        (["--approximate", "0.9", "--hits", "5000"], "measured for up to 1,000 hits, not for 5,000"),
-    ):
-        with pytest.raises(UsageError, match=line):
-            invoked(search, *arguments, *wrong)
-    with pytest.raises(UsageError, match="topic 'query' is a query tree; .* approximate search need an encoded query"):
-        invoked(search, "--index", index, "--match", "t1", "--approximate", "0.9")
+    with pytest.raises(UsageError, match="approximate 0.0: expected a recall above 0 and below 1"):
+        invoked(search, *arguments, "--approximate", "0")
 
 
-def test_the_command_prepares_and_prints_what_it_measured(built: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_command_prepares_and_prints_what_it_measured(built, tmp_path):
     index = build_index(built[0], tmp_path / "index").path
     rows = dict(
         line.split(maxsplit=1) for line in invoked(index_command, "--index", index, "--approximate").splitlines()
@@ -379,7 +356,7 @@ def test_the_command_prepares_and_prints_what_it_measured(built: tuple[Path, Pat
             invoked(index_command, "--index", index, *wrong)
 
 
-def test_reports_of_other_versions_stay_readable(index: Path) -> None:
+def test_reports_of_other_versions_stay_readable(index):
     """A report without a measurement, and one whose measurement has another form."""
     assert IndexReport(engine="lucene").approximation == {}
     raw = dict(read_report(index))

@@ -1,12 +1,8 @@
-from __future__ import annotations
-
 from dataclasses import replace
 from math import log
-from pathlib import Path
-from typing import Any
 
 import pytest
-from shard_folders import Documents, write_text_shards
+from shard_folders import write_text_shards
 
 from lexvl_anserini.engines import pyserini
 from lexvl_anserini.engines.bm25 import BM25Engine, BM25Options
@@ -14,13 +10,13 @@ from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import EncoderRef
 from lexvl_anserini.ground.records import Topic
-from lexvl_anserini.queries.feedback import RM3
+from lexvl_anserini.queries.query_vectors import RM3
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.cuts import Cut
-from lexvl_anserini.searching.refine import Refinement, SearchSettings
-from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
+from lexvl_anserini.searching.query_encoder import EncoderChanges
+from lexvl_anserini.searching.search import Search, parse_cut
+from lexvl_anserini.searching.searcher import Searcher
 
-DOCUMENTS: Documents = [
+DOCUMENTS = [
     ("d1", "a dog on the beach"),
     ("d2", "dogs, dogs and DOGS"),
     ("blank", " \n "),
@@ -30,11 +26,11 @@ DOCUMENTS: Documents = [
 
 
 # A term of RM3 is in a tenth of all documents at most.
-OTHERS: Documents = [(f"o{number}", f"other{number}") for number in range(27)]
-DOGS: Documents = [("d1", "dog dog dog leash"), ("d2", "dog bone bone bone ball ball"), ("d3", "bone"), ("empty", "")]
+OTHERS = [(f"o{number}", f"other{number}") for number in range(27)]
+DOGS = [("d1", "dog dog dog leash"), ("d2", "dog bone bone bone ball ball"), ("d3", "bone"), ("empty", "")]
 
 
-def built(folder: Path, *shards: Documents, term_vectors: bool = False, **options: Any) -> BM25Engine:
+def built(folder, *shards, term_vectors=False, **options):
     manifest = write_text_shards(folder / "shards", *shards)
     manifest = replace(manifest, encoder=EncoderRef(name="bm25", options=options))
     BM25Engine.build(folder / "shards", folder / "index", manifest, options=BM25Options(term_vectors))
@@ -42,13 +38,13 @@ def built(folder: Path, *shards: Documents, term_vectors: bool = False, **option
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def engine(tmp_path_factory):
     engine = built(tmp_path_factory.mktemp("bm25"), DOCUMENTS[:2], DOCUMENTS[2:])
     yield engine
     engine.close()
 
 
-def test_scores_are_anserinis(engine: BM25Engine, capfd: pytest.CaptureFixture[str]) -> None:
+def test_scores_are_anserinis(engine, capfd):
     [documents] = engine.search([Topic("q", "a dog")], 10)
     # Stemmed and stopped: d1 = dog beach (2 terms), d2 = dog dog dog (3), d4 = ein schiff é 😀 (4); mean length 3.
     idf = log(1 + (3 - 2 + 0.5) / (2 + 0.5))
@@ -70,9 +66,7 @@ def test_scores_are_anserinis(engine: BM25Engine, capfd: pytest.CaptureFixture[s
         ({"language": "de"}, "ein dogs", (5, 4, 3), {"d2": 3, "d1": 1}),
     ],
 )
-def test_parameters_and_analysers_by_hand(
-    tmp_path: Path, options: Any, query: str, lengths: Any, frequencies: dict[str, int]
-) -> None:
+def test_parameters_and_analysers_by_hand(tmp_path, options, query, lengths, frequencies):
     engine = built(tmp_path, DOCUMENTS, **options)
     [documents] = engine.search([Topic("q", query)], 10)
     engine.close()
@@ -88,10 +82,10 @@ def test_parameters_and_analysers_by_hand(
     assert {d.doc_id: d.score for d in documents} == pytest.approx(expected, abs=1e-4)
 
 
-def test_a_search_changes_the_parameters_but_not_the_analyser(tmp_path: Path) -> None:
+def test_a_search_changes_the_parameters_but_not_the_analyser(tmp_path):
     built(tmp_path, DOCUMENTS).close()
 
-    def scores(**options: Any) -> list[float]:
+    def scores(**options):
         with Searcher(tmp_path / "index", encoder=EncoderChanges(options=options)) as searcher:
             return [hit.score for hit in searcher.search("a dog")]
 
@@ -101,14 +95,14 @@ def test_a_search_changes_the_parameters_but_not_the_analyser(tmp_path: Path) ->
         scores(stemmer="krovetz")
 
 
-def test_topics_without_words_and_twice_the_same_id(engine: BM25Engine) -> None:
+def test_topics_without_words_and_twice_the_same_id(engine):
     topics = [Topic("q", ""), Topic("q", "the"), Topic("q", "schiff"), Topic("q", '\t?! (^~ "')]
     assert [[d.doc_id for d in documents] for documents in engine.search(topics, 5, threads=2)] == [[], [], ["d4"], []]
     with pytest.raises(UsageError, match="topic 'q' has no text"):
         list(engine.search([Topic("q", image="a.jpg")], 5))
 
 
-def test_documents_without_text_are_counted_not_lost(tmp_path: Path) -> None:
+def test_documents_without_text_are_counted_not_lost(tmp_path):
     built(tmp_path, DOCUMENTS).close()
     report = read_report(tmp_path / "index")
     assert (report["documents"], report["empty"]) == (5, 2)
@@ -122,19 +116,19 @@ def test_documents_without_text_are_counted_not_lost(tmp_path: Path) -> None:
         ([("a" * 40_000, "x"), ("b", "y")], "line 1: document id 'a+.* of at most 32,766 bytes"),
     ],
 )
-def test_bad_shards_leave_nothing(tmp_path: Path, documents: Documents, message: str) -> None:
+def test_bad_shards_leave_nothing(tmp_path, documents, message):
     manifest = write_text_shards(tmp_path / "shards", documents)
     with pytest.raises(ArtefactError, match=message):
         BM25Engine.build(tmp_path / "shards", tmp_path / "index", manifest)
     assert [path.name for path in tmp_path.iterdir()] == ["shards"]
 
 
-def test_rm3_by_hand(tmp_path: Path) -> None:
+def test_rm3_by_hand(tmp_path):
     engine = built(tmp_path, [*DOGS, *OTHERS], term_vectors=True)
     [plain], [expanded] = (list(engine.search([Topic("q", "dog")], 10, rm3=rm3)) for rm3 in (None, RM3(2, 2, 0.25)))
     engine.close()
 
-    def weight(tf: int, holding: int, length: int) -> float:  # 30 documents of 38 terms
+    def weight(tf, holding, length):  # 30 documents of 38 terms
         return log(1 + (30 - holding + 0.5) / (holding + 0.5)) * tf / (tf + 0.9 * (0.6 + 0.4 * length * 30 / 38))
 
     first, second = weight(3, 2, 4), weight(1, 2, 6)
@@ -147,16 +141,12 @@ def test_rm3_by_hand(tmp_path: Path) -> None:
     (dog, dogs), (other, others) = sorted(relevance.items(), key=lambda item: -item[1])[:2]
     assert (dog, other) == ("dog", "bone")
     dogs, bones = 0.25 + 0.75 * dogs / (dogs + others), 0.75 * others / (dogs + others)
-    expected = {
-        "d1": dogs * first,
-        "d2": dogs * second + bones * weight(3, 2, 6),
-        "d3": bones * weight(1, 2, 1),
-    }
+    expected = {"d1": dogs * first, "d2": dogs * second + bones * weight(3, 2, 6), "d3": bones * weight(1, 2, 1)}
     assert {hit.doc_id: hit.score for hit in expanded} == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize("rm3", [RM3(), RM3(2, 3, 0.7), RM3(1, 1, 0)])
-def test_rm3_is_pyserinis(tmp_path: Path, rm3: RM3) -> None:
+def test_rm3_is_pyserinis(tmp_path, rm3):
     engine = built(tmp_path, DOGS, OTHERS, term_vectors=True)
     queries = ["a dog", "dogs and other3", "the", "leash bone", ""]
     ours = list(engine.search([Topic(str(i), text) for i, text in enumerate(queries)], 10, threads=2, rm3=rm3))
@@ -173,36 +163,36 @@ def test_rm3_is_pyserinis(tmp_path: Path, rm3: RM3) -> None:
     assert [len(hits) for hits in ours][2::2] == [0, 0] and len(ours[0]) > 1
 
 
-def test_rm3_of_another_language_expands_by_its_letters(tmp_path: Path) -> None:
+def test_rm3_of_another_language_expands_by_its_letters(tmp_path):
     engine = built(tmp_path, [("r1", "собака поводок"), ("r2", "поводок"), *OTHERS], term_vectors=True, language="ru")
     [hits] = engine.search([Topic("q", "собака")], 10, rm3=RM3())
     engine.close()
     assert hits.doc_ids == ["r1", "r2"]
 
 
-def test_where_rm3_is_searched_and_where_it_is_refused(tmp_path: Path) -> None:
+def test_where_rm3_is_searched_and_where_it_is_refused(tmp_path):
     built(tmp_path / "plain", DOGS, OTHERS).close()
     built(tmp_path / "vectors", DOGS, OTHERS, term_vectors=True).close()
-    expand = Refinement(rm3=RM3(2, 2))
+    expand = Search(rm3=2, rm3_terms=2)
     with Searcher(tmp_path / "vectors" / "index") as searcher:
         assert searcher.search("dog").doc_ids == ["d1", "d2"]
-        assert sorted(searcher.search("dog", refinement=expand).doc_ids) == ["d1", "d2", "d3"]
+        assert sorted(searcher.search("dog", **vars(expand)).doc_ids) == ["d1", "d2", "d3"]
         assert searcher.search("dog").doc_ids == ["d1", "d2"], "the engine forgets the expansion"
         with pytest.raises(UsageError, match="is text; terms, filters, feedback"):
-            searcher.search("dog", refinement=Refinement(rm3=RM3(), query_terms=2))
+            searcher.search("dog", rm3=10, query_terms=2)
         with pytest.raises(UsageError, match="is text; .*shares of a bound"):
-            searcher.search("dog", refinement=expand, cut=Cut.of("20%"))
-        assert searcher.search("dog", refinement=expand, cut=Cut.of("99")).doc_ids == []
+            searcher.search("dog", rm3=2, rm3_terms=2, min_score=parse_cut("20%"))
+        assert searcher.search("dog", rm3=2, rm3_terms=2, min_score=parse_cut("99")).doc_ids == []
     with pytest.raises(UsageError, match="no term vectors, which RM3 reads; build it again.*--term-vectors"):
-        Searcher(tmp_path / "plain" / "index").search("dog", refinement=expand)
+        Searcher(tmp_path / "plain" / "index").search("dog", **vars(expand))
     with pytest.raises(UsageError, match="documents in passages have none"):
-        SearchSettings(refinement=expand, passages="max")
+        Search(rm3=2, rm3_terms=2, passages="max")
     for wrong in ((0, 10, 0.5), (51, 10, 0.5), (10, 0, 0.5), (10, 10, 1.5)):
         with pytest.raises(UsageError):
             RM3(*wrong)
 
 
-def test_term_vectors_are_an_option_of_the_index(tmp_path: Path) -> None:
+def test_term_vectors_are_an_option_of_the_index(tmp_path):
     write_text_shards(tmp_path / "shards", DOGS, OTHERS)
     plain = build_index(tmp_path / "shards", tmp_path / "index")
     assert "options" not in read_report(plain.path), "as older versions wrote it"

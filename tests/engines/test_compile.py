@@ -1,9 +1,5 @@
-from __future__ import annotations
-
 import re
 from datetime import date
-from pathlib import Path
-from typing import Any
 
 import pytest
 from brute_force import Doc, Oracle
@@ -18,21 +14,7 @@ from lexvl_anserini.engines.resident import choosing
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.queries.clauses import (
-    All,
-    AnyOf,
-    Boost,
-    Clause,
-    Contains,
-    Equals,
-    Ids,
-    Impacts,
-    Not,
-    Range,
-    Term,
-    Text,
-    Unscored,
-)
+from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Equals, Ids, Impacts, Not, Range, Term, Text, Unscored
 from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents
 
@@ -48,7 +30,7 @@ A, B, C = map(Term, "abc")
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def engine(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trees")
     manifest = write_shards(folder / "shards", [(d.doc_id, d.vector) for d in DOCUMENTS])
     LuceneEngine.build(folder / "shards", folder / "index", manifest)
@@ -57,7 +39,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
     engine.close()
 
 
-def found(engine: Any, clause: Clause, hits: int = 10) -> list[tuple[str, float]]:
+def found(engine, clause, hits=10):
     return [(d.doc_id, d.score) for d in engine.top(Compiler({}).query(clause), hits)]
 
 
@@ -80,7 +62,7 @@ def found(engine: Any, clause: Clause, hits: int = 10) -> list[tuple[str, float]
         (A & A, [("d1", 6), ("d10", 6), ("é😀", 2)]),
     ],
 )
-def test_trees_by_hand(engine: Any, clause: Clause, expected: list[tuple[str, float]]) -> None:
+def test_trees_by_hand(engine, clause, expected):
     assert found(engine, clause) == expected
     assert ORACLE.ranked(clause, 10) == expected
 
@@ -93,10 +75,10 @@ LEAVES = (
 )
 
 
-def grown(leaves: st.SearchStrategy[Clause]) -> st.SearchStrategy[Clause]:
+def grown(leaves):
     """Trees over these leaves."""
 
-    def above(below: st.SearchStrategy[Clause]) -> st.SearchStrategy[Clause]:
+    def above(below):
         some = st.lists(below, max_size=4).map(tuple)
         one = st.builds(Not, below) | st.builds(Unscored, below) | st.builds(Boost, below, st.integers(0, 3))
         return st.builds(All, some, some) | st.builds(AnyOf, some) | one
@@ -106,7 +88,7 @@ def grown(leaves: st.SearchStrategy[Clause]) -> st.SearchStrategy[Clause]:
 
 @settings(max_examples=400)
 @given(clause=grown(LEAVES), hits=st.integers(1, 6))
-def test_lucene_and_brute_force_agree(engine: Any, clause: Clause, hits: int) -> None:
+def test_lucene_and_brute_force_agree(engine, clause, hits):
     assert found(engine, clause, hits) == ORACLE.ranked(clause, hits)
 
 
@@ -137,7 +119,7 @@ TEXTS = st.builds(
 
 
 @pytest.fixture(scope="module")
-def with_fields(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def with_fields(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fields")
     shards = write_described_shards(folder / "shards", WITH_FIELDS, ["a", "b", "c"])
     built = build_index(shards, folder / "index", text=True, term_vectors=True)
@@ -148,7 +130,7 @@ def with_fields(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @settings(max_examples=300)
 @given(clause=grown(LEAVES | FILTERS), hits=st.integers(1, 6))
-def test_filters_and_brute_force_agree(with_fields: Any, clause: Clause, hits: int) -> None:
+def test_filters_and_brute_force_agree(with_fields, clause, hits):
     engine, fields = with_fields
     found = [(d.doc_id, d.score) for d in engine.top(Compiler(fields).query(clause), hits)]
     assert found == Oracle(WITH_FIELDS).ranked(clause, hits)
@@ -156,7 +138,7 @@ def test_filters_and_brute_force_agree(with_fields: Any, clause: Clause, hits: i
 
 @settings(max_examples=200)
 @given(clause=grown(LEAVES | FILTERS | TEXTS))
-def test_impacts_and_bm25_add_up(with_fields: Any, clause: Clause) -> None:
+def test_impacts_and_bm25_add_up(with_fields, clause):
     engine, fields = with_fields
     found = {d.doc_id: d.score for d in engine.top(Compiler(fields).query(clause), 10)}
     assert found == pytest.approx(dict(Oracle(WITH_FIELDS).ranked(clause, 10)), rel=1e-5)
@@ -170,7 +152,7 @@ NUMBERED = [
 
 
 @pytest.fixture(scope="module")
-def filtering(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def filtering(tmp_path_factory):
     """An engine of resident postings over several segments with deleted documents, and the oracle of what is left."""
     folder = tmp_path_factory.mktemp("filtering")
     for name, documents in (("first", WITH_FIELDS[:4]), ("more", [WITH_FIELDS[4], *NUMBERED])):
@@ -193,21 +175,21 @@ CONJUNCTIONS = st.builds(
 )
 
 
-def agree_with_the_oracle(filtering: Any, clause: Clause, hits: int) -> None:
+def agree_with_the_oracle(filtering, clause, hits):
     engine, oracle = filtering
     assert [(hit.doc_id, hit.score) for hit in engine.search_tree("q", clause, hits)] == oracle.ranked(clause, hits)
 
 
 @settings(max_examples=400)
 @given(clause=CONJUNCTIONS | grown(LEAVES | FILTERS), hits=st.integers(1, 30))
-def test_resident_postings_filter_exactly(filtering: Any, clause: Clause, hits: int) -> None:
+def test_resident_postings_filter_exactly(filtering, clause, hits):
     agree_with_the_oracle(filtering, clause, hits)
 
 
 @pytest.mark.heavy
 @settings(max_examples=5000)
 @given(clause=CONJUNCTIONS | grown(LEAVES | FILTERS), hits=st.integers(1, 30))
-def test_resident_postings_filter_exactly_five_thousand_times(filtering: Any, clause: Clause, hits: int) -> None:
+def test_resident_postings_filter_exactly_five_thousand_times(filtering, clause, hits):
     agree_with_the_oracle(filtering, clause, hits)
 
 
@@ -227,7 +209,7 @@ def test_resident_postings_filter_exactly_five_thousand_times(filtering: Any, cl
         ("(+a meta.year:5)^1.5", "lucene"),
     ],
 )
-def test_which_form_answers_a_tree(filtering: Any, expression: str, form: str) -> None:
+def test_which_form_answers_a_tree(filtering, expression, form):
     engine, oracle = filtering
     before = dict(engine.served())
     hits = engine.search_tree("q", parse(expression), 10)
@@ -237,7 +219,7 @@ def test_which_form_answers_a_tree(filtering: Any, expression: str, form: str) -
 
 
 @pytest.mark.parametrize("condition", ["meta.year:[5 TO 7]", "text:dog", "-b", "id:n12", "meta.year:9999"])
-def test_many_queries_with_one_condition(filtering: Any, condition: str) -> None:
+def test_many_queries_with_one_condition(filtering, condition):
     engine, oracle = filtering
     where = parse(condition)
     queries = [ImpactQuery(f"q{n}", {"a": n, "b": 2}) for n in range(1, 40)]
@@ -247,7 +229,7 @@ def test_many_queries_with_one_condition(filtering: Any, condition: str) -> None
         assert [(hit.query_id, hit.doc_id, hit.score) for hit in hits] == [(query.query_id, *hit) for hit in expected]
 
 
-def test_the_last_conditions_stay_in_memory(filtering: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_conditions_stay_in_memory(filtering, monkeypatch):
     engine, _ = filtering
     monkeypatch.setattr("lexvl_anserini.engines.lucene.engine.FILTER_BYTES", 2 * engine.documents)
     for year in (1, 2, 1, 3):
@@ -258,40 +240,35 @@ def test_the_last_conditions_stay_in_memory(filtering: Any, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
-        ("date:2019", ["b", "c"]),
-        ("date:2019-05", ["b"]),
-        ("date:2019..", ["b", "c", "d"]),
-        ("date:..2019-05", ["a", "b"]),
-        ("date:2018-12-31..2019-11", ["a", "b", "c"]),
+        ("meta.date:2019", ["b", "c"]),
+        ("meta.date:2019-05", ["b"]),
+        ("meta.date:2019..", ["b", "c", "d"]),
+        ("meta.date:..2019-05", ["a", "b"]),
+        ("meta.date:2018-12-31..2019-11", ["a", "b", "c"]),
         ("meta.date:{2018 TO 2020}", ["b", "c"]),
-        ("date:2021..2019", []),
-        ("camera:PIXEL", ["a", "d"]),
-        ("camera:pixel -date:2018", ["d"]),
-        ('camera:"(7)"', ["d"]),
-        ('camera:".*"', []),
-        ("meta.camera:pixel", []),
-        ('meta.camera:"1..2"', ["c"]),
+        ("meta.date:2021..2019", []),
+        ("meta.place:Rome -meta.date:2018", ["d"]),
+        ("meta.place:rome", []),
+        ('meta.place:"1..2"', ["c"]),
     ],
 )
-def test_dates_and_cameras(dated: Any, expression: str, expected: list[str]) -> None:
+def test_dates_and_spans(dated, expression, expected):
     assert [hit.doc_id for hit in dated.search_tree("q", parse(expression), 9)] == expected
 
 
 @pytest.fixture(scope="module")
-def dated(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def dated(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dated")
-    rows = {"a": ("2018-12-31", "Pixel 3"), "b": ("2019-05-17", "Canon"), "c": ("2019-11-30", "1..2")}
-    rows["d"] = ("2020-01-01", "Google pixel (7)")
-    documents = [
-        Doc(doc_id, {"x": 1}, metadata={"date": day, "camera": camera}) for doc_id, (day, camera) in rows.items()
-    ]
+    rows = {"a": ("2018-12-31", "Rome"), "b": ("2019-05-17", "Paris"), "c": ("2019-11-30", "1..2")}
+    rows["d"] = ("2020-01-01", "Rome")
+    documents = [Doc(doc_id, {"x": 1}, metadata={"date": day, "place": place}) for doc_id, (day, place) in rows.items()]
     build_index(write_described_shards(folder / "shards", documents, ["x"]), folder / "index")
     engine = LuceneEngine(folder / "index", read_manifest(folder / "index"))
     yield engine
     engine.close()
 
 
-def test_what_an_index_does_not_have(engine: Any) -> None:
+def test_what_an_index_does_not_have(engine):
     compiler = Compiler({"meta.year": "long", "meta.day": "date"})
     with pytest.raises(UnknownName, match="unknown metadata field 'meta.yaer'; did you mean 'meta.year'"):
         compiler.query(Equals("meta.yaer", 1))
@@ -301,19 +278,17 @@ def test_what_an_index_does_not_have(engine: Any) -> None:
         compiler.query(Range("meta.year", "soon"))
     with pytest.raises(UsageError, match="meta.day: 'tomorrow' is no date, expected YYYY-MM-DD, YYYY-MM or YYYY"):
         compiler.query(Equals("meta.day", "tomorrow"))
-    with pytest.raises(UsageError, match="meta.day: a field of type date, expected one of texts, to look for 'x'"):
-        compiler.query(Contains("meta.day", "x"))
 
 
 @pytest.mark.parametrize("weight", [0, -1, 1.5, True, "2"])
-def test_weights_that_lucene_would_bend(weight: Any) -> None:
+def test_weights_that_lucene_would_bend(weight):
     with pytest.raises(UsageError, match="of term 'a': expected an integer from 1 to 16,777,215"):
         Term("a", weight)
     with pytest.raises(UsageError, match="expected a number from 0 to 16,777,215"):
         Boost(A, float("nan"))
 
 
-def test_signs_in_brackets(engine: Any) -> None:
+def test_signs_in_brackets(engine):
     with_b, every_a = [("d1", 3), ("d10", 3), ("é😀", 1)], [("d10", 3), ("é😀", 1)]
     for expression, expected in (
         ("+a (-b)", with_b),
@@ -327,8 +302,8 @@ def test_signs_in_brackets(engine: Any) -> None:
         assert [(hit.doc_id, hit.score) for hit in hits] == expected == ORACLE.ranked(parse(expression), 10)
 
 
-def test_the_deepest_tree(engine: Any) -> None:
-    deep: Clause = A
+def test_the_deepest_tree(engine):
+    deep = A
     for level in range(99):
         deep = (Boost(deep, 1), AnyOf((deep, B)), All((deep,), (C,)), Not(deep))[level % 4]
     assert [(h.doc_id, h.score) for h in engine.search_tree("q", deep, 10)] == ORACLE.ranked(deep, 10)
@@ -339,7 +314,7 @@ def test_the_deepest_tree(engine: Any) -> None:
 
 
 @pytest.fixture
-def heavy(tmp_path: Path) -> Any:
+def heavy(tmp_path):
     """Terms whose greatest impacts differ: 65,535 and 255."""
     manifest = write_shards(tmp_path / "shards", [("d1", {"a": 65_535, "b": 1}), ("d2", {"b": 255, "c": 255})])
     LuceneEngine.build(tmp_path / "shards", tmp_path / "index", manifest)
@@ -348,7 +323,7 @@ def heavy(tmp_path: Path) -> Any:
     engine.close()
 
 
-def test_a_tree_has_the_bound_of_its_encoded_query(heavy: Any) -> None:
+def test_a_tree_has_the_bound_of_its_encoded_query(heavy):
     """Up to 2^24 - 1, whatever the shape of the tree; the greatest impact of each term decides, not that of all."""
     for tree, score in (
         (parse("b^200 c^200"), 200 * 510),

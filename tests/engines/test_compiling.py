@@ -1,52 +1,43 @@
 """Kernels: their code is kept on disk, and a damaged file of it counts as none."""
 
-from __future__ import annotations
-
 import ast
 import os
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from lexvl_anserini.engines.compiling import (
-    MOST_VERSIONS,
-    CodeFiles,
-    KernelCache,
-    digest_sources,
-    kept_by_content,
-    kernel,
-)
+from lexvl_anserini.engines.compiled import compute_source_digest
+from lexvl_anserini.engines.compiling import MOST_VERSIONS, CodeFiles, KernelCache, keep_by_content, kernel
 
 ROOT = Path(__file__).parents[2]
 
 
-def total(numbers: Any) -> Any:
+def total(numbers):
     return numbers.sum() + 1
 
 
 @pytest.fixture
-def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def stored(tmp_path, monkeypatch):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     return tmp_path
 
 
-def called(kind: str = "i4") -> tuple[int, bool]:
+def called(kind="i4"):
     """What a new kernel gives for 1 + 2 + 3, and whether its code came from the disk."""
-    fresh: Any = kernel(total)
+    fresh = kernel(total)
     return int(fresh(np.array([1, 2, 3], kind))), bool(fresh.stats.cache_hits)
 
 
-def test_each_signature_has_a_file(stored: Path) -> None:
+def test_each_signature_has_a_file(stored):
     assert called() == called("i8") == (7, False)
     assert called() == called("i8") == (7, True)
     assert len(list(stored.rglob("*.nbc"))) == 2 and not list(stored.rglob("*.nbi"))
 
 
 @pytest.mark.parametrize("change", [lambda data: b"", lambda data: data[:999], lambda data: data[:-9] + bytes(9)])
-def test_a_damaged_file_is_written_again(change: Any, stored: Path) -> None:
+def test_a_damaged_file_is_written_again(change, stored):
     called()
     [path] = stored.rglob("*.nbc")
     sound = path.read_bytes()
@@ -54,33 +45,33 @@ def test_a_damaged_file_is_written_again(change: Any, stored: Path) -> None:
     assert called() == (7, False) and called() == (7, True)
 
 
-def test_a_file_of_another_signature_or_source_is_not_used(stored: Path) -> None:
+def test_a_file_of_another_signature_or_source_is_not_used(stored):
     called()
     [first] = stored.rglob("*.nbc")
     called("i8")
     [second] = set(stored.rglob("*.nbc")) - {first}
     second.write_bytes(first.read_bytes())
     assert called("i8") == (7, False)
-    fresh: Any = kernel(total)
+    fresh = kernel(total)
     fresh._cache._cache_file._source_stamp = (0, 0)
     assert fresh(np.array([1], "i4")) == 2 and not fresh.stats.cache_hits
 
 
-def test_a_numba_of_another_build_keeps_its_own_files(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_numba_of_another_build_keeps_its_own_files(stored, monkeypatch):
     monkeypatch.setattr(CodeFiles, "_data_path", property(lambda self: self.absent), raising=False)
-    fresh: Any = kernel(total)
+    fresh = kernel(total)
     assert not isinstance(fresh._cache, KernelCache)
 
 
-def test_a_disk_that_cannot_be_written_costs_time_only(stored: Path) -> None:
-    fresh: Any = kernel(total)
+def test_a_disk_that_cannot_be_written_costs_time_only(stored):
+    fresh = kernel(total)
     fresh._cache._cache_file._cache_path = str(stored / "missing")
     (stored / "file").touch()
     fresh._cache._impl.locator.get_cache_path = lambda: str(stored / "file/below")
     assert fresh(np.array([1, 2, 3])) == 7
 
 
-def test_equal_sources_share_their_code_wherever_they_lie(stored: Path, tmp_path: Path) -> None:
+def test_equal_sources_share_their_code_wherever_they_lie(stored, tmp_path):
     """Also those of a package that calls numba itself; a changed module of the package makes another folder."""
     text = "from numba import njit\n\n\n@njit(cache=True)\ndef twice(number):\n    return 2 * number\n"
     hits = []
@@ -91,7 +82,7 @@ def test_equal_sources_share_their_code_wherever_they_lie(stored: Path, tmp_path
         (folder / "doubling.py").write_text(text)
         spec = spec_from_file_location("doubling", folder / "doubling.py")
         module = module_from_spec(spec)
-        with kept_by_content():
+        with keep_by_content():
             spec.loader.exec_module(module)
         assert module.twice(4) == 8
         hits.append(bool(module.twice.stats.cache_hits))
@@ -99,7 +90,7 @@ def test_equal_sources_share_their_code_wherever_they_lie(stored: Path, tmp_path
     assert len(list(stored.glob("package-*"))) == 2 and not list(tmp_path.rglob("__pycache__/*.nb?"))
 
 
-def test_folders_of_former_sources_go(stored: Path) -> None:
+def test_folders_of_former_sources_go(stored):
     """The newest stay, and so do those of other packages."""
     for number in range(MOST_VERSIONS + 2):
         folder = stored / f"engines-{number:016}"
@@ -107,12 +98,12 @@ def test_folders_of_former_sources_go(stored: Path) -> None:
         os.utime(folder, (number, number))
     (stored / "metrics-0").mkdir()
     called()
-    fresh = f"engines-{digest_sources(Path(__file__).parent)[:16]}"
+    fresh = f"engines-{compute_source_digest(Path(__file__).parent)[:16]}"
     kept = [f"engines-{number:016}" for number in range(3, MOST_VERSIONS + 2)]
     assert sorted(path.name for path in stored.iterdir()) == sorted([*kept, fresh, "metrics-0"])
 
 
-def test_what_a_kernel_reads_is_in_its_package() -> None:
+def test_what_a_kernel_reads_is_in_its_package():
     """The digest that names the code of kernels covers their package: no constant of theirs comes from elsewhere."""
     for package in ("engines/resident", "exchange"):
         for path in sorted((ROOT / "lexvl_anserini" / package).glob("*.py")):
@@ -128,13 +119,13 @@ def test_what_a_kernel_reads_is_in_its_package() -> None:
             assert not [module for module in modules - allowed if not module.startswith(inside)], path
 
 
-def is_kernel(node: ast.stmt) -> bool:
+def is_kernel(node):
     return isinstance(node, ast.FunctionDef) and any(
         isinstance(mark, ast.Name) and mark.id == "kernel" for mark in node.decorator_list
     )
 
 
-def names_read(function: ast.stmt) -> set[str]:
+def names_read(function):
     """The names that the body of a function reads; its annotations are none of the compiler's."""
     assert isinstance(function, ast.FunctionDef)
     return {node.id for part in function.body for node in ast.walk(part) if isinstance(node, ast.Name)}

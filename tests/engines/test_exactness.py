@@ -1,7 +1,5 @@
 """Impacts and sums up to 2^24 - 1, where float32 scores are exact, and what refuses those beyond."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from shard_folders import publish_shards, write_shards
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 
 # Written when impacts of 2^24 and more were accepted: d1 has one of 20,000,000, d2 none.
@@ -24,13 +22,13 @@ LARGEST = 2**24 - 1
 
 
 @pytest.fixture
-def beyond(tmp_path: Path) -> Path:
+def beyond(tmp_path):
     shutil.copytree(BEYOND, tmp_path / "beyond")
     return tmp_path / "beyond"
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "parquet"])
-def test_index_refuses_an_impact_beyond(tmp_path: Path, suffix: str) -> None:
+def test_index_refuses_an_impact_beyond(tmp_path, suffix):
     shards = tmp_path / "shards"
     write_shards(shards, [("d0", {"b": 9})], [("d1", {"b": LARGEST}), ("d2", {"b": 1, "a": 20_000_000})], suffix=suffix)
     place = "row 1" if suffix == "parquet" else "line 2"
@@ -45,7 +43,7 @@ def test_index_refuses_an_impact_beyond(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("impact", [2**24, 2**31, 2**32 + 5, -(2**32) + 5, 2**63 - 1])
-def test_integers_of_any_width_are_not_wrapped(tmp_path: Path, impact: int) -> None:
+def test_integers_of_any_width_are_not_wrapped(tmp_path, impact):
     """Columns of another writer may have 64 bits."""
     (tmp_path / "shards/docs").mkdir(parents=True)
     name = "docs/shard-00000.parquet"
@@ -61,7 +59,7 @@ def test_integers_of_any_width_are_not_wrapped(tmp_path: Path, impact: int) -> N
         build_index(tmp_path / "shards", tmp_path / "index")
 
 
-def test_an_index_with_such_an_impact_is_checked_in_one_line(beyond: Path) -> None:
+def test_an_index_with_such_an_impact_is_checked_in_one_line(beyond):
     with pytest.raises(ArtefactError) as caught:
         check_index(beyond / "index", beyond / "shards")
     assert str(caught.value) == (
@@ -70,7 +68,7 @@ def test_an_index_with_such_an_impact_is_checked_in_one_line(beyond: Path) -> No
     )
 
 
-def test_no_change_takes_such_an_impact_over(beyond: Path, tmp_path: Path) -> None:
+def test_no_change_takes_such_an_impact_over(beyond, tmp_path):
     write_shards(tmp_path / "others", [("d3", {"a": 1})], terms=["a", "b"])
     index = build_index(tmp_path / "others", tmp_path / "index").path
     for act in (
@@ -86,7 +84,7 @@ def test_no_change_takes_such_an_impact_over(beyond: Path, tmp_path: Path) -> No
     assert not (tmp_path / "merged").exists() and read_report(index)["documents"] == 1
 
 
-def test_what_such_an_index_can_do(beyond: Path) -> None:
+def test_what_such_an_index_can_do(beyond):
     """Queries whose scores are exact are answered, others refused; without the document it is an index like others."""
     index = beyond / "index"
     assert answers(index, {"b": 7}) == [("d1", 21)]
@@ -96,7 +94,7 @@ def test_what_such_an_index_can_do(beyond: Path) -> None:
     assert answers(index, {"a": LARGEST}) == [("d2", LARGEST)]
 
 
-def test_sums_of_impacts_beyond_32_bits(tmp_path: Path) -> None:
+def test_sums_of_impacts_beyond_32_bits(tmp_path):
     """Lucene's statistics, and the counts of documents and terms, are exact whatever they sum to."""
     terms = [f"t{number}" for number in range(140)]  # of a document beyond 2^31, of all beyond 2^32
     manifest = write_shards(tmp_path / "shards", [(f"d{n}", dict.fromkeys(terms, LARGEST - n)) for n in range(2)])

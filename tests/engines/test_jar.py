@@ -1,22 +1,19 @@
 """The jar of our Java classes is what its sources give, byte for byte, and holds nothing else."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
 import zipfile
-from pathlib import Path
 
 import pytest
+from build_jar import DIGEST, RELEASE, build_jar, compute_source_digest
 from class_files import read_class, unresolved
 
 from lexvl_anserini.engines.jvm import OUR_JAR, find_jar
-from lexvl_anserini.engines.lucene.jar import DIGEST, RELEASE, build_jar, source_digest
 from lexvl_anserini.ground.errors import JavaError
 
 
-def compiler_version() -> int:
+def compiler_version():
     """The major version of `javac`, 0 if there is none."""
     if not (javac := shutil.which("javac")):
         return 0
@@ -25,24 +22,24 @@ def compiler_version() -> int:
     return int(found[1]) if found else 0
 
 
-def release_of(code: bytes) -> int:
+def release_of(code):
     """The release of Java for which a class file is compiled."""
     return int.from_bytes(code[6:8], "big") - 44
 
 
-def classes(jar: Path) -> dict[str, bytes]:
+def classes(jar):
     with zipfile.ZipFile(jar) as archive:
         return {name: archive.read(name) for name in archive.namelist() if name.endswith(".class")}
 
 
-def test_every_source_is_in_the_jar_for_its_release() -> None:
+def test_every_source_is_in_the_jar_for_its_release():
     names = {name.removeprefix("lexvl/").removesuffix(".class").partition("$")[0] for name in classes(OUR_JAR)}
     assert names == {path.stem for path in OUR_JAR.parent.glob("*.java")}
     for name, code in classes(OUR_JAR).items():
         assert code[:4] == b"\xca\xfe\xba\xbe" and release_of(code) == int(RELEASE), name
 
 
-def test_only_lucene_is_referred_to() -> None:
+def test_only_lucene_is_referred_to():
     """Anserini's classes and Jackson's are of other releases."""
     for name, code in classes(OUR_JAR).items():
         assert b"io/anserini" not in code and b"jackson" not in code, name
@@ -51,7 +48,7 @@ def test_only_lucene_is_referred_to() -> None:
         assert all(name.startswith(("java.", "org.apache.lucene.")) for name in imported), source.name
 
 
-def test_the_jar_is_what_its_sources_give(tmp_path: Path) -> None:
+def test_the_jar_is_what_its_sources_give(tmp_path):
     version = compiler_version()
     if version < int(RELEASE):
         pytest.skip(f"no javac >= {RELEASE} here")
@@ -65,19 +62,17 @@ def test_the_jar_is_what_its_sources_give(tmp_path: Path) -> None:
     # Compilers of other versions lay classes out otherwise.
     if version == int(RELEASE):
         differing = [name for name in ours if made[name] != ours[name]]
-        assert not differing, "run python -m lexvl_anserini.engines.lucene.jar"
+        assert not differing, "run python tools/build_jar.py"
         assert (tmp_path / "made.jar").read_bytes() == OUR_JAR.read_bytes()
 
 
-def test_the_jar_was_built_from_these_sources() -> None:
+def test_the_jar_was_built_from_these_sources():
     """Also where no compiler is."""
     with zipfile.ZipFile(OUR_JAR) as archive:
-        assert archive.read(DIGEST).decode().strip() == source_digest(), (
-            "run python -m lexvl_anserini.engines.lucene.jar"
-        )
+        assert archive.read(DIGEST).decode().strip() == compute_source_digest(), "run python tools/build_jar.py"
 
 
-def test_all_classes_methods_and_fields_are_in_the_lucene_that_is_installed() -> None:
+def test_all_classes_methods_and_fields_are_in_the_lucene_that_is_installed():
     """The one jar serves every line of Lucene: whatever it refers to has the same name and type there."""
     with zipfile.ZipFile(find_jar()) as pyserini:
         for name, code in classes(OUR_JAR).items():
@@ -85,7 +80,7 @@ def test_all_classes_methods_and_fields_are_in_the_lucene_that_is_installed() ->
             assert not missing, f"{name}: {', '.join(missing)}"
 
 
-def test_a_method_of_another_type_is_found_missing() -> None:
+def test_a_method_of_another_type_is_found_missing():
     """The method whose return type Lucene 10 changed."""
     code = read_class(classes(OUR_JAR)["lexvl/IndexUpdater.class"])
     wrong = ("org/apache/lucene/index/IndexWriter", "forceMergeDeletes", "()I")
@@ -96,6 +91,6 @@ def test_a_method_of_another_type_is_found_missing() -> None:
     assert missing == ["org/apache/lucene/index/IndexWriter.forceMergeDeletes()I"]
 
 
-def test_no_compiler(tmp_path: Path) -> None:
+def test_no_compiler(tmp_path):
     with pytest.raises(JavaError, match="javac-of-nobody cannot be run .*; install a Java development kit >= 17"):
         build_jar(tmp_path / "x.jar", "javac-of-nobody")

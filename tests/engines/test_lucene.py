@@ -1,9 +1,7 @@
-from __future__ import annotations
-
 import re
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,29 +9,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lucene_indexes import DOCUMENTS, ranked, stock_index, stock_lists
 from memory_engine import exact_lists
-from shard_folders import Documents, write_shards
+from shard_folders import write_shards
 
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report
-from lexvl_anserini.engines.jvm import lucene_version
+from lexvl_anserini.engines.jvm import get_java_class, read_lucene_version
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.versions import commit_id, dotted
-from lexvl_anserini.engines.lucene.writing import value_type
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, as_reader
+from lexvl_anserini.engines.lucene.versions import format_version, read_commit_id
+from lexvl_anserini.engines.lucene.writing import find_value_type
 from lexvl_anserini.engines.resident.packing import write_resident
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.manifest import Manifest, read_manifest
+from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents
-from lexvl_anserini.shards.collection import source_digest
+from lexvl_anserini.shards.manifests import source_digest
 
 
-def built(folder: Path, *shards: Documents, **options: Any) -> tuple[LuceneEngine, Manifest]:
+def built(folder, *shards, **options):
     manifest = write_shards(folder / "shards", *shards, **options)
     LuceneEngine.build(folder / "shards", folder / "index", manifest)
     return LuceneEngine(folder / "index", manifest), manifest
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def engine(tmp_path_factory):
     engine, _ = built(tmp_path_factory.mktemp("lucene"), DOCUMENTS[:2], DOCUMENTS[2:], terms=None)
     yield engine
     engine.close()
@@ -49,32 +48,32 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
         ({"日本": 2, "😀": 1}, 10, [("é😀", 16)]),
     ],
 )
-def test_scores_are_dot_products(engine: LuceneEngine, vector: Any, hits: int, expected: Any) -> None:
+def test_scores_are_dot_products(engine, vector, hits, expected):
     assert ranked(engine, vector, hits) == expected
 
 
-def test_empty_and_unmatched_queries_have_empty_lists(engine: LuceneEngine) -> None:
+def test_empty_and_unmatched_queries_have_empty_lists(engine):
     queries = [ImpactQuery("q1", {}), ImpactQuery("q2", {"nowhere": 3}), ImpactQuery("q3", {"b": 1})]
     assert list(engine.search(queries, 5)) == [[], [], [ScoredDoc("q3", "d2", 1, 5.0)]]
 
 
-def test_numpy_weights_are_integers_too(engine: LuceneEngine) -> None:
-    assert ranked(engine, {"b": np.int64(3)}) == [("d2", 15)]  # type: ignore[dict-item]
-    assert ranked(engine, {"b": np.float32(3)}) == [("d2", 15)]  # type: ignore[dict-item]
+def test_numpy_weights_are_integers_too(engine):
+    assert ranked(engine, {"b": np.int64(3)}) == [("d2", 15)]
+    assert ranked(engine, {"b": np.float32(3)}) == [("d2", 15)]
 
 
 @pytest.mark.parametrize("weight", [0, -1, 1.5, float("nan"), float("inf"), 2**24, 10**400, "1"])
-def test_weights_that_lucene_would_bend(engine: LuceneEngine, weight: Any) -> None:
+def test_weights_that_lucene_would_bend(engine, weight):
     with pytest.raises(UsageError, match="topic 'q': weight .* of term 'b': expected an integer from 1 to 16,777,215"):
         ranked(engine, {"b": weight})
 
 
-def test_hits_below_one(engine: LuceneEngine) -> None:
+def test_hits_below_one(engine):
     with pytest.raises(UsageError, match="hits is 0"):
         ranked(engine, {"b": 1}, hits=0)
 
 
-def test_the_index_knows_what_it_holds(tmp_path: Path) -> None:
+def test_the_index_knows_what_it_holds(tmp_path):
     engine, manifest = built(tmp_path, DOCUMENTS)
     engine.close()
     report = read_report(tmp_path / "index")
@@ -85,7 +84,7 @@ def test_the_index_knows_what_it_holds(tmp_path: Path) -> None:
     lists = [[4, "the"], [3, "a"], [1, "b"], [1, "日本"], [1, "😀"]]
     found = {"documents": 5, "empty": 1, "postings": 10, "impacts": 25, "max_impact": 7}
     fixed = {"engine": "lucene", "fields": {}, "options": options, "changed": False, "longest_lists": lists}
-    assert report.pop("lucene") == dotted(lucene_version())
+    assert report.pop("lucene") == format_version(read_lucene_version())
     assert re.fullmatch("[0-9a-f]{32}", report.pop("commit"))
     assert report == {**fixed, **found}
     names = {path.name for path in (tmp_path / "index").iterdir()}
@@ -93,14 +92,14 @@ def test_the_index_knows_what_it_holds(tmp_path: Path) -> None:
     assert not {name for name in names if name.endswith((".part", ".lock"))} - {"write.lock"}
 
 
-def test_terms_longer_than_lucenes_default_token(tmp_path: Path) -> None:
+def test_terms_longer_than_lucenes_default_token(tmp_path):
     long = "x" * 32_766
     engine, _ = built(tmp_path, [("d1", {long: 9}), ("d2", {long[:255]: 5, "|": 2})])
     assert ranked(engine, {long: 2}) == [("d1", 18)]
     assert ranked(engine, {long[:255]: 2, "|": 1}) == [("d2", 12)]
 
 
-def test_scores_are_exact_up_to_the_limit_and_refused_above(tmp_path: Path) -> None:
+def test_scores_are_exact_up_to_the_limit_and_refused_above(tmp_path):
     top = 2**12 - 1
     engine, _ = built(tmp_path, [("d1", {"a": top, "b": 1}), ("d2", {"a": top - 1}), ("d3", {"b": 2})])
     assert ranked(engine, {"a": 2**12, "b": 3}) == [("d1", top * 2**12 + 3), ("d2", (top - 1) * 2**12), ("d3", 6)]
@@ -112,7 +111,7 @@ def test_scores_are_exact_up_to_the_limit_and_refused_above(tmp_path: Path) -> N
         ranked(engine, {"a": 2**13, "b": 2**12})
 
 
-def test_greatest_impacts_are_read_from_the_index(tmp_path: Path) -> None:
+def test_greatest_impacts_are_read_from_the_index(tmp_path):
     documents = [(f"d{i}", {"a": 1 + (i == 200) * 40, "b": 2}) for i in range(300)]
     engine, _ = built(tmp_path, documents, terms=["a", "b", "c"])
     assert [engine.bound({term: 2**24}) for term in ("a", "b", "c")] == [41 * 2**24, 2 * 2**24, 0]
@@ -127,25 +126,25 @@ def test_greatest_impacts_are_read_from_the_index(tmp_path: Path) -> None:
     ],
     ids=["twice", "long", "none"],
 )
-def test_bad_shards_leave_nothing(tmp_path: Path, shards: list[Documents], message: str) -> None:
+def test_bad_shards_leave_nothing(tmp_path, shards, message):
     manifest = write_shards(tmp_path / "shards", *shards, terms=["a"])
     with pytest.raises(ArtefactError, match=message):
         LuceneEngine.build(tmp_path / "shards", tmp_path / "index", manifest)
     assert [path.name for path in tmp_path.iterdir()] == ["shards"]
 
 
-def without_ids(index: Path) -> dict[str, bytes]:
+def without_ids(index):
     """The files of an index of one segment, without its random ids and checksums; the .si has a date."""
     [info] = index.glob("_*.si")
     data = info.read_bytes()
     # Magic number, the format's name after its length, version.
     start = 4 + 1 + data[4] + 4
-    segment, commit = data[start : start + 16], (commit_id(index) or "").encode()
+    segment, commit = data[start : start + 16], (read_commit_id(index) or "").encode()
     files = [path for path in index.glob("_*") if path != info] + [index / RESIDENT]
     return {path.name: path.read_bytes()[:-8].replace(segment, b"").replace(commit, b"") for path in files}
 
 
-def test_an_index_is_the_same_whatever_the_number_of_threads(tmp_path: Path) -> None:
+def test_an_index_is_the_same_whatever_the_number_of_threads(tmp_path):
     """Four tasks of about a million postings, more threads than cores: the documents are in the order of the shards.
 
     The resident postings that are written beside Lucene's have the bytes of those that are written from them.
@@ -170,9 +169,7 @@ def test_an_index_is_the_same_whatever_the_number_of_threads(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_resident_postings_that_cannot_be_written_leave_nothing(
-    tmp_path: Path, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resident_postings_that_cannot_be_written_leave_nothing(tmp_path, threads, monkeypatch):
     """Java fails when all documents are read."""
     monkeypatch.setattr("lexvl_anserini.engines.lucene.writing.RESIDENT", "none/resident.bin")
     manifest = write_shards(tmp_path / "shards", [("d1", {"a": 1}), ("d2", {"a": 2, "b": 300})])
@@ -181,7 +178,7 @@ def test_resident_postings_that_cannot_be_written_leave_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["shards"]
 
 
-def test_a_failure_in_the_middle_leaves_no_lock(tmp_path: Path) -> None:
+def test_a_failure_in_the_middle_leaves_no_lock(tmp_path):
     manifest = write_shards(tmp_path / "shards", [("d1", {"a": 1})], [("d2", {"a": 1})])
     second = tmp_path / "shards/docs/shard-00001.jsonl"
     whole = second.read_bytes()
@@ -193,13 +190,13 @@ def test_a_failure_in_the_middle_leaves_no_lock(tmp_path: Path) -> None:
     assert LuceneEngine.build(tmp_path / "shards", tmp_path / "index", manifest).documents == 2
 
 
-def test_only_empty_documents(tmp_path: Path) -> None:
+def test_only_empty_documents(tmp_path):
     engine, _ = built(tmp_path, [("d1", {}), ("d2", {})], terms=["a"])
     assert engine.documents == 2
     assert ranked(engine, {"a": 1}) == []
 
 
-def test_an_index_of_other_documents(tmp_path: Path) -> None:
+def test_an_index_of_other_documents(tmp_path):
     built(tmp_path, DOCUMENTS)[0].close()
     other = write_shards(tmp_path / "other", [("d1", {"a": 1})])
     with pytest.raises(ArtefactError, match="5 documents, the manifest says 1 of which 0 empty"):
@@ -220,7 +217,7 @@ IDS = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"]), min_s
     queries=st.lists(st.dictionaries(st.sampled_from(TERMS), st.integers(1, 3), max_size=5), min_size=1, max_size=4),
     hits=st.integers(1, 6),
 )
-def test_lucene_and_the_exact_oracle_agree(documents: dict[str, Any], queries: list[Any], hits: int) -> None:
+def test_lucene_and_the_exact_oracle_agree(documents, queries, hits):
     rows = list(documents.items())
     topics = [ImpactQuery(f"q{number}", vector) for number, vector in enumerate(queries)]
     with TemporaryDirectory() as folder:
@@ -232,7 +229,7 @@ def test_lucene_and_the_exact_oracle_agree(documents: dict[str, Any], queries: l
             engine.close()
 
 
-def random_documents(count: int, terms: int, seed: int = 0) -> Documents:
+def random_documents(count, terms, seed=0):
     rng = np.random.default_rng(seed)
     documents = []
     for number in range(count):
@@ -242,7 +239,7 @@ def random_documents(count: int, terms: int, seed: int = 0) -> Documents:
     return documents
 
 
-def test_stock_pyserini_reads_our_indexes_and_ranks_the_same(tmp_path: Path) -> None:
+def test_stock_pyserini_reads_our_indexes_and_ranks_the_same(tmp_path):
     """A plain index; one with all that an index may hold besides; one that was appended to and deleted from."""
     documents = [*random_documents(300, 30), ("é/😀", {"all": 1, "t3": 2})]
     terms = [*(f"t{dim}" for dim in range(30)), "all"]
@@ -267,7 +264,7 @@ def test_stock_pyserini_reads_our_indexes_and_ranks_the_same(tmp_path: Path) -> 
             assert [score for _, score in mine] == pytest.approx([score for _, score in theirs], abs=1e-3)
 
 
-def test_our_searcher_reads_a_stock_index_and_ranks_the_same(tmp_path: Path) -> None:
+def test_our_searcher_reads_a_stock_index_and_ranks_the_same(tmp_path):
     documents = [*random_documents(200, 20), ("empty", {}), ("dé", {"😀": 3, "日本": 2})]
     engine, manifest = built(tmp_path, documents)
     stock_index(tmp_path / "shards", tmp_path / "stock")
@@ -285,8 +282,8 @@ def test_our_searcher_reads_a_stock_index_and_ranks_the_same(tmp_path: Path) -> 
     ("value", "found"),
     [("x" * 32_766, "keyword"), ("2024-02-29", "date"), (True, "keyword"), (2**63 - 1, "long"), (-0.5, "double")],
 )
-def test_types_of_metadata(value: object, found: str) -> None:
-    assert value_type("key", value) == found
+def test_types_of_metadata(value, found):
+    assert find_value_type("key", value) == found
 
 
 @pytest.mark.parametrize(
@@ -298,6 +295,32 @@ def test_types_of_metadata(value: object, found: str) -> None:
         ({"a": 1}, "is a dict"),
     ],
 )
-def test_metadata_that_no_field_holds(value: object, message: str) -> None:
+def test_metadata_that_no_field_holds(value, message):
     with pytest.raises(ArtefactError, match=message):
-        value_type("key", value)
+        find_value_type("key", value)
+
+
+def test_the_facts_of_anserinis_own_end_to_end_test(tmp_path):
+    """JsonVectorEndToEndTest: 2 documents; 10 terms, 12 postings, 31 tokens; an id is a term, a posting and a token."""
+    rows = {
+        "doc1": {"f1": 1, "f2": 2, "f3": 1, "f4": 4, "f5": 1},
+        "doc2": {"f4": 3, "f5": 1, "f9": 2, "f22": 6, "f35": 8},
+    }
+    write_shards(tmp_path / "shards", list(rows.items()))
+    index = build_index(tmp_path / "shards", tmp_path / "index", term_vectors=True).path
+    report = read_report(index)
+    assert (report["documents"], report["postings"], report["impacts"]) == (2, 10, 29)
+    with closing(LuceneEngine(index, read_manifest(index))) as engine:
+        assert int(engine.reader.numDocs()) == 2
+        totals = [0, 0, 0]
+        for field in (CONTENTS, ID):
+            terms = get_java_class("org.apache.lucene.index.MultiTerms").getTerms(as_reader(engine.reader), field)
+            # Frequencies are not kept of ids: as many as postings.
+            tokens = terms.getSumTotalTermFreq() if field == CONTENTS else terms.getSumDocFreq()
+            for place, count in enumerate((terms.size(), terms.getSumDocFreq(), tokens)):
+                totals[place] += int(count)
+        assert totals == [10, 12, 31]
+        assert {doc_id: engine.vector(doc_id) for doc_id in rows} == rows
+        # The order of its reference run, by BM25, is that of impacts.
+        for term, expected in (("f35", [("doc2", 8)]), ("f3", [("doc1", 1)]), ("f4", [("doc1", 4), ("doc2", 3)])):
+            assert ranked(engine, {term: 1}) == expected

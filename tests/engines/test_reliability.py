@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from attack.faults import Ended, faults
 from lucene_indexes import TERMS, expect, held, ranked, shards
-from shard_folders import Documents, write_shards
+from shard_folders import write_shards
 from small_disks import mounted, resize
 
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_anserini.ground.files import new_folder
 from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import ImpactQuery, Vocabulary
 from lexvl_anserini.queries.clauses import Impacts
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
-from lexvl_anserini.searching.shared_terms import explained
+from lexvl_anserini.searching.shared_terms import explain_documents
 
 # ---- kill -9
 
-OLD: Documents = [("d1", {"a": 3, "b": 1}), ("d2", {}), ("é/😀", {"😀": 9, "a": 1})]
-NEW: Documents = [(f"n{number}", {"a": number % 5 + 1, "日本": 2}) for number in range(50)]
-FEW: Documents = [("n3", {"b": 7}), ("n4", {})]
+OLD = [("d1", {"a": 3, "b": 1}), ("d2", {}), ("é/😀", {"😀": 9, "a": 1})]
+NEW = [(f"n{number}", {"a": number % 5 + 1, "日本": 2}) for number in range(50)]
+FEW = [("n3", {"b": 7}), ("n4", {})]
 
 
 class Change(NamedTuple):
@@ -63,7 +62,7 @@ CHANGES = {
 }
 
 
-def prepared(root: Path, change: Change) -> Path:
+def prepared(root, change):
     root.mkdir()
     write_shards(root / "new", NEW[:20], NEW[20:], terms=TERMS)
     shards(root / "old", OLD)
@@ -73,7 +72,7 @@ def prepared(root: Path, change: Change) -> Path:
     return root
 
 
-def kill_and_repeat(root: Path, change: Change, number: int) -> None:
+def kill_and_repeat(root, change, number):
     """Whatever a killed process left: the index is the old one or the new one, and the same call makes the new one."""
     prepared(root, change)
     with pytest.raises(Ended), faults(root, number, after=number % 2 == 0):
@@ -87,7 +86,7 @@ def kill_and_repeat(root: Path, change: Change, number: int) -> None:
     assert check_index(index, [root / name for name in change.sources])["problems"] == 0
 
 
-def calls_of(root: Path, change: Change) -> int:
+def calls_of(root, change):
     """How many calls that change a file an undisturbed change makes."""
     with faults(prepared(root, change)) as counted:
         change.act(root)
@@ -105,14 +104,14 @@ def calls_of(root: Path, change: Change) -> int:
         ("replace few", 0.9),
     ],
 )
-def test_killed_and_run_again(tmp_path: Path, name: str, share: float) -> None:
+def test_killed_and_run_again(tmp_path, name, share):
     calls = calls_of(tmp_path / "whole", CHANGES[name])
     kill_and_repeat(tmp_path / "root", CHANGES[name], int(share * calls))
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", CHANGES)
-def test_killed_anywhere_and_run_again(tmp_path: Path, name: str) -> None:
+def test_killed_anywhere_and_run_again(tmp_path, name):
     calls = calls_of(tmp_path / "whole", CHANGES[name])
     assert calls > 5
     # All of the last steps, in which the new index takes its place, and some of the others.
@@ -122,7 +121,7 @@ def test_killed_anywhere_and_run_again(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("seconds", [1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
-def test_killed_while_java_writes(tmp_path: Path, seconds: float) -> None:
+def test_killed_while_java_writes(tmp_path, seconds):
     """At any moment, not only between steps of ours."""
     documents = [(f"d{n}", {f"t{(n * k) % 997}": k for k in range(1, 60)}) for n in range(20_000)]
     write_shards(tmp_path / "shards", *(documents[at : at + 4000] for at in range(0, 20_000, 4000)))
@@ -143,21 +142,19 @@ def test_killed_while_java_writes(tmp_path: Path, seconds: float) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path):
     """A file system of 256 KiB."""
     with mounted(tmp_path / "small", "256k") as mount:
         yield mount
 
 
 # Too large for it.
-MANY: Documents = [(f"d{n}", {f"t{(n * 7 + k * k) % 5003}": (n + k) % 250 + 1 for k in range(40)}) for n in range(4000)]
+MANY = [(f"d{n}", {f"t{(n * 7 + k * k) % 5003}": (n + k) % 250 + 1 for k in range(40)}) for n in range(4000)]
 
 FULL = "small/index: the disk is full; free some space and run the same command again"
 
 
-def test_a_full_disk_during_a_merge_is_one_line(
-    tmp_path: Path, small_disk: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_during_a_merge_is_one_line(tmp_path, small_disk, capfd):
     """Lucene merges in threads of its own, which printed their exceptions."""
     documents = [(f"d{n}", {f"t{(n * 7 + k * k) % 503}": (n + k) % 250 + 1 for k in range(40)}) for n in range(500)]
     write_shards(tmp_path / "shards", documents)
@@ -172,7 +169,7 @@ def test_a_full_disk_during_a_merge_is_one_line(
     assert delete_documents(index, many).documents == 300
 
 
-def test_a_full_disk_leaves_nothing_and_says_so(tmp_path: Path, small_disk: Path) -> None:
+def test_a_full_disk_leaves_nothing_and_says_so(tmp_path, small_disk):
     write_shards(tmp_path / "shards", MANY)
     with pytest.raises(ArtefactError, match=FULL):
         build_index(tmp_path / "shards", small_disk / "index")
@@ -182,9 +179,7 @@ def test_a_full_disk_leaves_nothing_and_says_so(tmp_path: Path, small_disk: Path
     assert check_index(small_disk / "index", tmp_path / "shards")["problems"] == 0
 
 
-def test_a_full_disk_keeps_the_index_that_was(
-    tmp_path: Path, small_disk: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_keeps_the_index_that_was(tmp_path, small_disk, capfd):
     terms = [f"t{n}" for n in range(5003)]
     write_shards(tmp_path / "first", [("d", {"t1": 1})], terms=terms)
     write_shards(tmp_path / "shards", MANY, terms=terms)
@@ -203,7 +198,7 @@ def test_a_full_disk_keeps_the_index_that_was(
 # ---- two processes
 
 
-def test_the_second_writer_is_refused(tmp_path: Path) -> None:
+def test_the_second_writer_is_refused(tmp_path):
     root = prepared(tmp_path / "root", CHANGES["append"])
     index = root / "index"
     writers = (
@@ -244,7 +239,7 @@ print("done", flush=True)
 """
 
 
-def test_reading_while_another_process_appends(tmp_path: Path) -> None:
+def test_reading_while_another_process_appends(tmp_path):
     """Every answer is that of one of the states, and they come in their order."""
     parts, each = 6, 30
     for part in range(parts):
@@ -272,13 +267,13 @@ def test_reading_while_another_process_appends(tmp_path: Path) -> None:
 # ---- extremes
 
 
-def opened(folder: Path, *documents: Documents, **options: Any) -> LuceneEngine:
+def opened(folder, *documents, **options):
     manifest = write_shards(folder / "shards", *documents, **options)
     build_index(folder / "shards", folder / "index")
     return LuceneEngine(folder / "index", manifest)
 
 
-def test_a_query_of_100_000_terms(tmp_path: Path) -> None:
+def test_a_query_of_100_000_terms(tmp_path):
     terms = [f"t{number}" for number in range(100_000)]
     whole = {term: number % 3 + 1 for number, term in enumerate(terms)}
     engine = opened(tmp_path, [("d1", whole), ("d2", dict.fromkeys(terms[::1000], 5)), ("d3", {})], terms=terms)
@@ -286,13 +281,13 @@ def test_a_query_of_100_000_terms(tmp_path: Path) -> None:
     expected = [("d1", float(sum(w * query[t] for t, w in whole.items()))), ("d2", 100.0 * 5)]
     assert ranked(engine, query) == expected
     assert [(hit.doc_id, hit.score) for hit in engine.search_tree("q", Impacts(query), 5)] == expected
-    [explanation] = explained(engine, ImpactQuery("q", query), ["d2"])
+    [explanation] = explain_documents(engine, ImpactQuery("q", query), ["d2"])
     assert explanation.score == 500 and len(explanation.terms) == 100
     engine.close()
 
 
 @pytest.mark.parametrize("weight", [1, 255, 65_535, 2**20, 2**24 - 1])
-def test_weights_and_impacts_of_every_size(tmp_path: Path, weight: int) -> None:
+def test_weights_and_impacts_of_every_size(tmp_path, weight):
     engine = opened(tmp_path, [("d1", {"a": weight, "b": 1}), ("d2", {"a": weight}), ("d3", {"b": 1})])
     assert ranked(engine, {"a": 1}) == [("d1", weight), ("d2", weight)]
     assert ranked(engine, {"b": weight}) == [("d1", weight), ("d3", weight)]
@@ -307,7 +302,7 @@ def test_weights_and_impacts_of_every_size(tmp_path: Path, weight: int) -> None:
 @pytest.mark.parametrize(
     "term", ["a b", "a\tb", "a\u3000b", "a\u00a0b", "a\nb", " ", "", "a\x01", "a\x1fb", "x" * 32_767]
 )
-def test_terms_that_an_index_would_split_are_refused_before_encoding(term: str) -> None:
+def test_terms_that_an_index_would_split_are_refused_before_encoding(term):
     with pytest.raises(ArtefactError) as caught:
         Vocabulary(["dog", term])
     assert f"term {term[:80]!r} " in str(caught.value) and "rename the term" in str(caught.value)
@@ -317,10 +312,12 @@ IDS = ["a/b/c.jpg", "http://x.y/z?q=1&r=2#s", '"q"', "'", "\\", "{}", "😀", "�
 IDS += ["..", "%20", "a,b", "Q0", "日本", "#"]
 
 
-def test_ids_with_slashes_quotes_and_emoji(tmp_path: Path) -> None:
+def test_ids_with_slashes_quotes_and_emoji(tmp_path):
     engine = opened(tmp_path, [(doc_id, {"a": 1}) for doc_id in IDS], [("empty/😀", {})])
     assert ranked(engine, {"a": 1}, 99) == [(doc_id, 1) for doc_id in sorted(IDS)]
-    assert [e.score for e in explained(engine, ImpactQuery("q", {"a": 4}), [*IDS, "empty/😀"])] == [4] * len(IDS) + [0]
+    assert [e.score for e in explain_documents(engine, ImpactQuery("q", {"a": 4}), [*IDS, "empty/😀"])] == [4] * len(
+        IDS
+    ) + [0]
     engine.close()
     delete_documents(tmp_path / "index", IDS[::2])
     assert sorted(held(tmp_path / "index")) == sorted(IDS[1::2])

@@ -1,11 +1,5 @@
 """Resident postings: the file, and lists that equal an exact search by numpy, for every form of slots."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,19 +7,18 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.jvm import Exclusive, our_class
-from lexvl_anserini.engines.resident.kernels import EXCLUDED, TERM, Space, reached
-from lexvl_anserini.engines.resident.layout import BLOCK, COLUMN, GAPS, NUMBERS, RESIDENT, open_sections
-from lexvl_anserini.engines.resident.packing import Lists, finish_resident, put_lists, slot_writer
-from lexvl_anserini.engines.resident.plain import PlainPostings
-from lexvl_anserini.engines.resident.searching import STEP, ResidentPostings, steps_of
+from lexvl_anserini.engines.index_folder import RESIDENT
+from lexvl_anserini.engines.jvm import Exclusive, get_our_class
+from lexvl_anserini.engines.resident.kernels import EXCLUDED, TERM, Space, find_reached
+from lexvl_anserini.engines.resident.layout import BLOCK, COLUMN, GAPS, NUMBERS, PlainPostings, open_sections
+from lexvl_anserini.engines.resident.packing import Lists, finish_resident, make_slot_writer, put_lists
+from lexvl_anserini.engines.resident.searching import STEP, ResidentPostings, split_steps
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
-from lexvl_anserini.queries.batches import QueryBatch
+from lexvl_anserini.ground.records import ImpactQuery, TermWeights, Vocabulary
+from lexvl_anserini.queries.query_vectors import QueryBatch
 
 
-def lists_of(rows: Mapping[str, Mapping[int, int]], some: int = 3) -> Iterator[Lists]:
+def lists_of(rows, some=3):
     """Posting lists as Java returns them, some terms at a time."""
     names = sorted(rows, key=str.encode)
     for start in range(0, len(names), some):
@@ -40,31 +33,27 @@ def lists_of(rows: Mapping[str, Mapping[int, int]], some: int = 3) -> Iterator[L
         )
 
 
-def resident_of(
-    folder: Path, rows: Mapping[str, Mapping[int, int]], ids: Mapping[int, str], documents: int, width: int = 1
-) -> ResidentPostings:
+def resident_of(folder, rows, ids, documents, width=1):
     """Resident postings of a collection: term -> document number -> impact; of the kernels and of numpy."""
     jvm.start()
     path = folder / RESIDENT
-    by_id: dict[str, dict[int, int]] = {}
+    by_id = {}
     for number, doc_id in ids.items():
         by_id.setdefault(doc_id, {})[number] = 1
-    coder = Exclusive(our_class("IdCoder")(documents))
+    coder = Exclusive(get_our_class("IdCoder")(documents))
     for part in lists_of(by_id):
         put_lists(coder, part)
-    with slot_writer(path, documents, (1 << 8 * width) - 1) as slots:
+    with make_slot_writer(path, documents, (1 << 8 * width) - 1) as slots:
         for part in lists_of(rows):
             put_lists(slots, part)
         finish_resident(path, slots, coder, documents)
     with path.open("rb") as file:
         resident = ResidentPostings(open_sections(file, path))
-        resident.plain = PlainPostings(open_sections(file, path))  # type: ignore[attr-defined]
+        resident.plain = PlainPostings(open_sections(file, path))
     return resident
 
 
-def searched(
-    resident: ResidentPostings, vectors: Sequence[Mapping[str, int]], hits: int, threads: int = 1
-) -> list[list[tuple[str, int, float]]]:
+def searched(resident, vectors, hits, threads=1):
     queries = [ImpactQuery(f"q{number}", vector) for number, vector in enumerate(vectors)]
     found = resident.lists(queries, hits, threads)
     assert getattr(resident, "plain", resident).lists(queries, hits, 1) == found, "numpy and the kernels agree"
@@ -72,11 +61,9 @@ def searched(
     return [[(hit.doc_id, hit.rank, hit.score) for hit in one] for one in found]
 
 
-def expected(
-    rows: Mapping[str, Mapping[int, int]], ids: Mapping[int, str], vector: Mapping[str, int], hits: int
-) -> list[tuple[str, int, float]]:
+def expected(rows, ids, vector, hits):
     """The definition: every dot product, by score descending, then id ascending."""
-    scores: dict[int, int] = {}
+    scores = {}
     for term, weight in vector.items():
         for document, impact in rows.get(term, {}).items():
             scores[document] = scores.get(document, 0) + weight * impact
@@ -84,25 +71,25 @@ def expected(
     return [(ids[document], rank, float(scores[document])) for rank, document in enumerate(order, start=1)]
 
 
-def test_a_collection_by_hand(tmp_path: Path) -> None:
+def test_a_collection_by_hand(tmp_path):
     rows = {"dog": {0: 3, 2: 1}, "sea": {2: 5}, "été😀": {1: 255}}
     resident = resident_of(tmp_path, rows, {0: "b", 1: "c", 2: "a"}, 3)
     assert searched(resident, [{"dog": 5, "sea": 2}], 10) == [[("a", 1, 15.0), ("b", 2, 15.0)]]
     assert searched(resident, [{"dog": 5, "sea": 2}], 1) == [[("a", 1, 15.0)]]
     assert searched(resident, [{}, {"cat": 9}, {"été😀": 2, "cat": 1}], 5) == [[], [], [("c", 1, 510.0)]]
-    assert resident.max_impacts(["sea", "cat", "été😀"]) == [5, 0, 255]
+    assert resident.find_max_impacts(["sea", "cat", "été😀"]) == [5, 0, 255]
     batch = QueryBatch([ImpactQuery("q", {}), ImpactQuery("r", {"cat": 9}), ImpactQuery("s", {"dog": 5, "sea": 2})])
-    for form in (resident, resident.plain):  # type: ignore[attr-defined]
+    for form in (resident, resident.plain):
         assert form.bounds(batch).tolist() == [0, 0, 5 * 3 + 2 * 5]
 
 
-def test_impacts_of_a_document(tmp_path: Path) -> None:
+def test_impacts_of_a_document(tmp_path):
     """Over two blocks, and ids in several groups; an id that is the first of all, the last, or none."""
     documents = BLOCK + 100
     rows = {"all": {n: n % 250 + 1 for n in range(documents)}, "few": {7: 3, BLOCK + 9: 4}, "gaps": {5: 1, 2900: 2}}
     rows["some"] = dict.fromkeys(range(3, documents, 70), 9)
     ids = {number: f"{number * 7 % documents:05}" for number in range(documents)}
-    plain = resident_of(tmp_path, rows, ids, documents).plain  # type: ignore[attr-defined]
+    plain = resident_of(tmp_path, rows, ids, documents).plain
     terms = ["few", "none", "gaps", "some", "all"]
     for number in (0, 3, 7, 2900, BLOCK - 1, BLOCK, BLOCK + 9, documents - 1):
         held = {term: rows[term][number] for term in terms if number in rows.get(term, {})}
@@ -112,7 +99,7 @@ def test_impacts_of_a_document(tmp_path: Path) -> None:
     assert [plain.document(doc_id) for doc_id in ("", "000000", "7", "é")] == [None] * 4
 
 
-def test_a_list_outlives_the_postings_and_the_file(tmp_path: Path) -> None:
+def test_a_list_outlives_the_postings_and_the_file(tmp_path):
     resident = resident_of(tmp_path, {"dog": {0: 3, 2: 1}}, {0: "b", 1: "c", 2: "a"}, 3)
     [hits] = resident.lists([ImpactQuery("q", {"dog": 1})], 9, 1)
     del resident
@@ -120,30 +107,29 @@ def test_a_list_outlives_the_postings_and_the_file(tmp_path: Path) -> None:
     assert hits.scores.flags.owndata and [(hit.doc_id, hit.score) for hit in hits] == [("b", 3.0), ("a", 1.0)]
 
 
-def test_threads_share_all_queries_and_end_together() -> None:
-    assert list(steps_of(3, 2)) == [(0, 1), (1, 2), (2, 3)] and list(steps_of(0, 2)) == []
+def test_threads_share_all_queries_and_end_together():
+    assert list(split_steps(3, 2)) == [(0, 1), (1, 2), (2, 3)] and list(split_steps(0, 2)) == []
     for queries, threads in ((1, 1), (100, 1), (131, 2), (256, 7)):
-        steps = list(steps_of(queries, threads))
+        steps = list(split_steps(queries, threads))
         assert [n for first, last in steps for n in range(first, last)] == list(range(queries))
         assert max(last - first for first, last in steps) <= STEP
         assert threads == 1 or steps[-1] == (queries - 1, queries)
 
 
-def test_no_term_and_no_document_with_a_term(tmp_path: Path) -> None:
+def test_no_term_and_no_document_with_a_term(tmp_path):
     resident = resident_of(tmp_path, {}, {0: "a"}, 1)
     assert searched(resident, [{"dog": 1}], 3) == [[]]
-    assert resident.max_impacts(["dog"]) == [0]
+    assert resident.find_max_impacts(["dog"]) == [0]
     resident.warm()
 
 
-def kinds(resident: ResidentPostings) -> list[int]:
+def kinds(resident):
     """The kinds of all slots."""
-    columns: np.ndarray = resident.postings.slots["column"]
-    kinds: list[int] = np.where(columns >= 0, COLUMN, -columns).tolist()
-    return kinds
+    columns = resident.postings.slots["column"]
+    return np.where(columns >= 0, COLUMN, -columns).tolist()
 
 
-def test_the_three_kinds_of_slots(tmp_path: Path) -> None:
+def test_the_three_kinds_of_slots(tmp_path):
     """1/8 of the documents: a column; 1/100: gaps of one byte; 1/1000: numbers of two."""
     steps = {"a": 100, "b": 8, "c": 1000, "d": 1}
     rows = {name: dict.fromkeys(range(step - 1, 16_000, step), 7) for name, step in steps.items()}
@@ -159,7 +145,7 @@ def test_the_three_kinds_of_slots(tmp_path: Path) -> None:
         assert searched(resident, [{term: 3}], 20_000)[0] == expected(rows, ids, {term: 3}, 20_000)
 
 
-def test_gaps_beyond_a_byte_have_entries_without_impact(tmp_path: Path) -> None:
+def test_gaps_beyond_a_byte_have_entries_without_impact(tmp_path):
     """Few long gaps among many short ones: entries of impact 0 lie between, and never become hits."""
     numbers = [*range(0, 2000, 10), 3000, 3255, 3511, 9000]
     rows = {"a": {number: 1 + place for place, number in enumerate(numbers)}}
@@ -172,7 +158,7 @@ def test_gaps_beyond_a_byte_have_entries_without_impact(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("width", "largest"), [(1, 255), (2, 65_535), (4, 2**24 - 1)])
-def test_impacts_of_every_width(tmp_path: Path, width: int, largest: int) -> None:
+def test_impacts_of_every_width(tmp_path, width, largest):
     rng = np.random.default_rng(width)
     rows = {
         f"t{number}": {int(d): int(rng.integers(1, largest, endpoint=True)) for d in rng.permutation(3000)[:count]}
@@ -181,7 +167,7 @@ def test_impacts_of_every_width(tmp_path: Path, width: int, largest: int) -> Non
     rows["t0"][5] = largest
     ids = {number: f"d{number}" for number in range(3000)}
     resident = resident_of(tmp_path, rows, ids, 3000, width)
-    assert resident.max_impacts(["t0"]) == [largest]
+    assert resident.find_max_impacts(["t0"]) == [largest]
     for vector in ({term: 1} for term in rows):
         assert searched(resident, [vector], 4000)[0] == expected(rows, ids, vector, 4000)
 
@@ -204,9 +190,7 @@ COLLECTIONS = st.dictionaries(
     order=st.permutations(range(41)),
     threads=st.sampled_from([1, 3]),
 )
-def test_small_collections_equal_the_definition(
-    tmp_path: Path, rows: Any, queries: Any, hits: int, order: Sequence[int], threads: int
-) -> None:
+def test_small_collections_equal_the_definition(tmp_path, rows, queries, hits, order, threads):
     """Ties are frequent, and ids share prefixes across groups."""
     rows = {term: row for term, row in rows.items() if row}
     ids = {number: f"d{'x' * (place % 3)}{place}" for number, place in enumerate(order)}
@@ -219,7 +203,7 @@ def test_small_collections_equal_the_definition(
     assert searched(resident, encoded, hits, threads) == lists
 
 
-def large(seed: int, documents: int, terms: int, largest: int) -> sparse.csc_matrix:
+def large(seed, documents, terms, largest):
     """Impacts [documents, terms]; term t is in about 1 / (t + 1) of the documents, the last in one."""
     rng = np.random.default_rng(seed)
     columns = []
@@ -235,7 +219,7 @@ def large(seed: int, documents: int, terms: int, largest: int) -> sparse.csc_mat
 
 
 @pytest.mark.parametrize(("seed", "largest"), [(0, 255), (1, 1), (2, 3), (3, 65_535)])
-def test_several_blocks_equal_exact_search(tmp_path: Path, seed: int, largest: int) -> None:
+def test_several_blocks_equal_exact_search(tmp_path, seed, largest):
     """Random collections of more than two blocks, sparse and dense terms, all-equal impacts, k from 1 to beyond all."""
     documents, terms = 2 * BLOCK + 777, 24
     matrix = large(seed, documents, terms, largest)
@@ -281,17 +265,17 @@ def test_several_blocks_equal_exact_search(tmp_path: Path, seed: int, largest: i
         (2, 6, (1, 1)),  # two passages may be one document
     ],
 )
-def test_a_bar_before_any_hit_is_known(hits: int, seen: int, bar: tuple[int, int]) -> None:
+def test_a_bar_before_any_hit_is_known(hits, seen, bar):
     sums = np.array([3, 0, 7, 5, EXCLUDED, 3, 9], np.int32)
     space = Space(sums, np.zeros(0, np.int64), np.zeros(0, TERM), np.full(seen, -1, np.int32))
     # The last sum is of no document.
-    least = int(reached(space, 6, hits))
+    least = int(find_reached(space, 6, hits))
     assert bar[0] <= least <= bar[1]
     assert least == 1 or (sums[:6] >= least).sum() >= hits
 
 
 @pytest.mark.parametrize("hits", [1, 9, 255, 256, 257, 700, 3000])
-def test_lists_longer_and_shorter_than_a_chunk(tmp_path: Path, hits: int) -> None:
+def test_lists_longer_and_shorter_than_a_chunk(tmp_path, hits):
     """Keys are written a chunk at a time; ties at every cut, and scores that rise to the end."""
     rows = {
         "all": {number: 1 + number // 7 % 255 for number in range(2999)},
@@ -303,7 +287,7 @@ def test_lists_longer_and_shorter_than_a_chunk(tmp_path: Path, hits: int) -> Non
         assert searched(resident, [vector], hits)[0] == expected(rows, ids, vector, hits)
 
 
-def test_skipping_changes_nothing(tmp_path: Path) -> None:
+def test_skipping_changes_nothing(tmp_path):
     """A few documents have nearly all of the score: blocks are skipped, and columns looked up for few documents."""
     documents = 3 * BLOCK
     rng = np.random.default_rng(5)
@@ -318,7 +302,7 @@ def test_skipping_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.001, 0.3, 0.995])
-def test_excluded_documents_are_no_hits_whatever_their_impacts_are(tmp_path: Path, share: float) -> None:
+def test_excluded_documents_are_no_hits_whatever_their_impacts_are(tmp_path, share):
     """Deleted documents of impacts up to 2^24, whose products go beyond 2^31, in columns, numbers and gaps."""
     documents = BLOCK + 5000
     rng = np.random.default_rng(11)
@@ -333,13 +317,13 @@ def test_excluded_documents_are_no_hits_whatever_their_impacts_are(tmp_path: Pat
     vectors = [{"t0": 1}, dict.fromkeys(rows, 70), {f"t{n}": 9 * n * n + 1 for n in range(10)}, {"t9": 255}]
     queries, allowed = [ImpactQuery("q", vector) for vector in vectors], (~excluded).astype(np.uint8)
     for hits in (1, 30, 1000):
-        kernels, plain = (of.lists(queries, hits, 1, allowed) for of in (resident, resident.plain))  # type: ignore[attr-defined]
+        kernels, plain = (of.lists(queries, hits, 1, allowed) for of in (resident, resident.plain))
         for vector, one in zip(vectors, kernels, strict=True):
             assert [(hit.doc_id, hit.rank, hit.score) for hit in one] == expected(left, ids, vector, hits)
         assert plain == kernels
 
 
-def test_a_file_with_any_content_leads_nowhere_else(tmp_path: Path) -> None:
+def test_a_file_with_any_content_leads_nowhere_else(tmp_path):
     """A file whose checksum is right can say anything: it is refused, or answers, and reads nothing outside of it."""
     rng = np.random.default_rng(3)
     steps = (1, 5, 9, 40, 300, 900, 2999)

@@ -1,12 +1,9 @@
 """Resident postings of an index: written, chosen, verified, changed and repaired with it; lists equal Lucene's."""
 
-from __future__ import annotations
-
 import shutil
 import zlib
+from contextlib import closing
 from itertools import product
-from pathlib import Path
-from typing import Any, BinaryIO
 
 import orjson
 import pytest
@@ -14,17 +11,22 @@ from lucene_indexes import MANY_DOCUMENTS, MANY_QUERIES, MANY_TERMS, flip
 from shard_folders import write_shards
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.index_folder import RESIDENT, read_report, resident_bytes, resident_paths, write_report
+from lexvl_anserini.engines.compiled import is_compiled, mark_compiled
+from lexvl_anserini.engines.index_folder import (
+    RESIDENT,
+    list_resident_paths,
+    measure_resident,
+    read_report,
+    write_report,
+)
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.fields import Segment, as_reader, whole_index
-from lexvl_anserini.engines.lucene.vectors import read_vectors
+from lexvl_anserini.engines.lucene.fields import as_reader, open_whole_index
 from lexvl_anserini.engines.resident import choosing, layout
-from lexvl_anserini.engines.resident.packing import write_resident
+from lexvl_anserini.engines.resident.layout import PlainPostings
+from lexvl_anserini.engines.resident.packing import read_vectors, write_resident
 from lexvl_anserini.engines.resident.searching import ResidentPostings
-from lexvl_anserini.exchange import ciff_writing
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import All, Not, Term
 from lexvl_anserini.searching.building import (
     append_index,
@@ -34,61 +36,57 @@ from lexvl_anserini.searching.building import (
     delete_documents,
     repair_index,
 )
-from lexvl_anserini.searching.retrieval import search_index
-from lexvl_anserini.searching.searcher import SearchCost
+from lexvl_anserini.searching.searcher import SearchCost, search_index
 
 MORE = [("e1", {"t1": 250, "t2": 3}), ("d3", {"t1": 9})]
 
 
 @pytest.fixture(autouse=True)
-def default_postings(monkeypatch: pytest.MonkeyPatch) -> None:
+def default_postings(monkeypatch):
     monkeypatch.delenv(choosing.VARIABLE, raising=False)
 
 
-def segments_of(index: Path) -> list[Segment]:
-    with whole_index(index) as whole:
+def segments_of(index):
+    with open_whole_index(index) as whole:
         return whole.segments()
 
 
 @pytest.fixture
-def shards(tmp_path: Path) -> Path:
+def shards(tmp_path):
     write_shards(tmp_path / "shards", MANY_DOCUMENTS, terms=MANY_TERMS)
     return tmp_path / "shards"
 
 
 @pytest.fixture
-def index(shards: Path, tmp_path: Path) -> Path:
+def index(shards, tmp_path):
     return build_index(shards, tmp_path / "index").path
 
 
-def opened(index: Path) -> LuceneEngine:
+def opened(index):
     return LuceneEngine(index, read_manifest(index))
 
 
-def lists(index: Path, form: str, monkeypatch: pytest.MonkeyPatch, hits: int = 1000) -> list[Any]:
+def lists(index, form, monkeypatch, hits=1000):
     monkeypatch.setenv(choosing.VARIABLE, form)
-    engine = opened(index)
-    try:
+    with closing(opened(index)) as engine:
         found = list(engine.search(MANY_QUERIES, hits))
         assert engine.served() == {form: len(MANY_QUERIES)}
         return found
-    finally:
-        engine.close()
 
 
-def agree(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def agree(index, monkeypatch):
     for hits in (1, 7, 1000):
         assert lists(index, "resident", monkeypatch, hits) == lists(index, "lucene", monkeypatch, hits)
 
 
-def test_both_forms_give_the_same_lists(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_forms_give_the_same_lists(index, monkeypatch):
     agree(index, monkeypatch)
     report = read_report(index)
     assert report.resident_bytes == (index / RESIDENT).stat().st_size
     assert "resident" not in report.options
 
 
-def test_an_index_of_a_user_who_declines_has_none(shards: Path, tmp_path: Path) -> None:
+def test_an_index_of_a_user_who_declines_has_none(shards, tmp_path):
     declined = build_index(shards, tmp_path / "declined", options={"resident": False}).path
     assert not (declined / RESIDENT).exists() and not read_report(declined).resident_bytes
     assert not repair_index(declined)
@@ -97,32 +95,58 @@ def test_an_index_of_a_user_who_declines_has_none(shards: Path, tmp_path: Path) 
     assert not (declined / RESIDENT).exists()
 
 
-def appended(folder: Path, documents: Any) -> Path:
+def appended(folder, documents):
     write_shards(folder, documents, terms=MANY_TERMS)
     return folder
 
 
-def test_numpy_serves_until_the_kernels_are_worth_it_and_ready(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = opened(index)
-    try:
-        assert engine.resident is not None
-        first = list(engine.search(MANY_QUERIES[:1], 10))
-        assert engine.resident._thread is None
-        # The next call starts to load, and whoever serves, the lists are the same.
-        monkeypatch.setattr(choosing, "WORTH_S", engine.batches.spent_s)
-        assert list(engine.search(MANY_QUERIES[:1], 10)) == first
-        engine.verified()
-        assert isinstance(engine.batches.resident(), ResidentPostings)
-        assert list(engine.search(MANY_QUERIES[:1], 10)) == first
-        assert engine.search_tree("q", Term("t1"), 5) == next(engine.search([ImpactQuery("q", {"t1": 1})], 5))
-        assert engine.served() == {"resident": 5}
-    finally:
-        engine.close()
+@pytest.mark.parametrize(
+    ("small", "large", "compiled", "served", "first", "later"),
+    [
+        (True, True, False, "resident", PlainPostings, PlainPostings),
+        (True, True, True, "resident", PlainPostings, PlainPostings),
+        (False, True, True, "resident", PlainPostings, ResidentPostings),
+        (False, True, False, "resident", PlainPostings, PlainPostings),
+        (False, False, False, "lucene", type(None), type(None)),
+    ],
+)
+def test_size_compiled_kernels_and_queries_decide_which_code_answers(
+    index, monkeypatch, small, large, compiled, served, first, later
+):
+    """An index within `SMALL` or not, and within `LARGE` or not; never the time of answers."""
+    postings = choosing.read_resident_files(index)[RESIDENT].postings
+    monkeypatch.setattr(choosing, "SMALL", postings if small else 0)
+    monkeypatch.setattr(choosing, "LARGE", postings if large else 0)
+    monkeypatch.setattr(choosing, "is_compiled", lambda *package: compiled)
+    assert choosing.lacks_kernels(index) is (not small and not compiled)
+    expected = lists(index, "lucene", monkeypatch)
+    monkeypatch.setenv(choosing.VARIABLE, "auto")
+    with closing(opened(index)) as engine:
+        assert type(engine.batches.resident()) is first
+        assert list(engine.search(MANY_QUERIES, 1000)) == expected
+        assert type(engine.batches.resident()) is later
+        assert engine.served() == {served: len(MANY_QUERIES)}
+        engine.prepare()
+        assert type(engine.batches.resident()) is (PlainPostings if small else ResidentPostings)
+        assert list(engine.search(MANY_QUERIES, 1000)) == expected
     with pytest.raises(ArtefactError, match="the index is closed; open it again"):
         list(engine.search(MANY_QUERIES, 10))
 
 
-def test_lucene_opens_the_state_that_the_resident_postings_have(index: Path, shards: Path, tmp_path: Path) -> None:
+def test_building_compiles_the_kernels_of_large_indexes(shards, tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
+    compiled = []
+    monkeypatch.setattr(choosing.Resident, "compile", lambda self: compiled.append(self._index))
+    build_index(shards, tmp_path / "small")
+    assert compiled == []
+    monkeypatch.setattr(choosing, "SMALL", 10)
+    assert compiled == [] and build_index(shards, tmp_path / "large").path in compiled
+    compiled.clear()
+    mark_compiled(choosing.PACKAGE, "1")
+    assert is_compiled(choosing.PACKAGE, "1") is (tmp_path / "kernels").is_dir()
+
+
+def test_lucene_opens_the_state_that_the_resident_postings_have(index, shards, tmp_path):
     """Not at all after a change, unless it was opened before."""
     late, early = opened(index), opened(index)
     early.prepare()
@@ -139,55 +163,53 @@ def test_lucene_opens_the_state_that_the_resident_postings_have(index: Path, sha
         late.vector("d1")
 
 
-def as_filtered_out(engine: LuceneEngine) -> int:
+def as_filtered_out(engine):
     """The number of documents without a term, which Lucene finds."""
     return len(engine.search_tree("q", All((Not(Term("t1")), Term("t2"))), 1000))
 
 
-def test_numpy_and_the_kernels_read_one_opened_file(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numpy_and_the_kernels_read_one_opened_file(index, monkeypatch):
     """Two threads that read one file at once would move each other's place in it."""
-    opened: list[Path] = []
+    opened = []
 
-    def opening(file: BinaryIO, path: Path) -> Any:
+    def opening(file, path):
         opened.append(path)
         return layout.open_sections(file, path)
 
     monkeypatch.setattr(choosing, "open_sections", opening)
-    monkeypatch.setattr(choosing, "WORTH_S", 0)
-    for _ in search_index(index, MANY_QUERIES[:5], 10):
-        pass
+    monkeypatch.setattr(choosing, "SMALL", 0)
+    assert len(list(search_index(index, MANY_QUERIES[:5], 10))) == 5
     assert opened == [index / RESIDENT]
 
 
-def test_an_error_of_loading_is_not_lost(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_loading_is_not_lost(index, monkeypatch):
     """A file with a right checksum whose sections do not fit is an error of the search, and is repaired."""
     whole = (index / RESIDENT).read_bytes()
     body = whole[:-8].replace(b'"ids":151', b'"ids":199')
     (index / RESIDENT).write_bytes(body + zlib.crc32(body).to_bytes(8, "big"))
-    monkeypatch.setattr(choosing, "WORTH_S", 0)
     with pytest.raises(ArtefactError, match="damaged, its sections do not fit each other; write it again"):
         list(search_index(index, MANY_QUERIES[:1], 10))
     assert repair_index(index)
     assert (index / RESIDENT).read_bytes() == whole
 
 
-def test_too_large_for_the_memory(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_for_the_memory(index, monkeypatch):
     needed = (index / RESIDENT).stat().st_size
     for memory, uses in ((2 * needed + 4, True), (2 * needed - 4, False)):
-        monkeypatch.setattr(choosing, "quarter_of_memory", lambda memory=memory: memory // 4)
-        assert bool(choosing.usable(index)) is uses
+        monkeypatch.setattr(choosing, "measure_quarter_memory", lambda memory=memory: memory // 4)
+        assert bool(choosing.find_usable_files(index)) is uses
     monkeypatch.setenv(choosing.VARIABLE, "resident")
-    assert choosing.usable(index)
+    assert choosing.find_usable_files(index)
 
 
-def test_an_unknown_choice(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_choice(index, monkeypatch):
     monkeypatch.setenv(choosing.VARIABLE, "fast")
     with pytest.raises(UsageError, match="^LEXVL_POSTINGS is 'fast', expected auto, resident or lucene$"):
         opened(index)
 
 
 @pytest.mark.parametrize("place", [0, 50, -60, -1])
-def test_a_damaged_file_is_named_and_repaired(index: Path, shards: Path, place: int, monkeypatch: Any) -> None:
+def test_a_damaged_file_is_named_and_repaired(index, shards, place, monkeypatch):
     sound = (index / RESIDENT).read_bytes()
     flip(index / RESIDENT, place)
     remedy = r"resident\.bin: damaged.*write it again with python -m lexvl_anserini\.index .* --check --repair$"
@@ -202,7 +224,7 @@ def test_a_damaged_file_is_named_and_repaired(index: Path, shards: Path, place: 
     assert lists(index, "resident", monkeypatch) == before
 
 
-def test_one_missing_or_of_another_index(index: Path, shards: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_one_missing_or_of_another_index(index, shards, tmp_path, monkeypatch):
     other = build_index(shards, tmp_path / "other").path
     shutil.copy(other / RESIDENT, index / RESIDENT)
     for what in ("an older", "no"):
@@ -225,7 +247,7 @@ def test_one_missing_or_of_another_index(index: Path, shards: Path, tmp_path: Pa
     agree(index, monkeypatch)
 
 
-def test_a_file_of_an_older_version(index: Path, shards: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_file_of_an_older_version(index, shards, tmp_path, monkeypatch):
     """Lucene's postings serve, with the same lists, until `--repair` or the next change writes the file anew."""
     before, whole = lists(index, "lucene", monkeypatch), (index / RESIDENT).read_bytes()
     with monkeypatch.context() as older:
@@ -245,9 +267,7 @@ def test_a_file_of_an_older_version(index: Path, shards: Path, tmp_path: Path, m
     agree(index, monkeypatch)
 
 
-def test_every_change_writes_it_again(
-    index: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_change_writes_it_again(index, shards, tmp_path, monkeypatch):
     more = appended(tmp_path / "more", MORE)
     engine = opened(index)
     before = list(engine.search(MANY_QUERIES, 1000))
@@ -257,37 +277,36 @@ def test_every_change_writes_it_again(
     agree(index, monkeypatch)
     merged = build_index([index, appended(tmp_path / "last", [("f1", {"t9": 70_000})])], tmp_path / "merged").path
     agree(merged, monkeypatch)
-    assert layout.read_contents(merged).width == 4  # type: ignore[union-attr]
+    assert layout.read_contents(merged).width == 4
     # The open engine continues to read the older file, on which the new ones left no trace.
-    monkeypatch.setattr(choosing, "WORTH_S", 0)
-    engine.resident.serving(0)  # type: ignore[union-attr]
-    engine.verified()
+    monkeypatch.setattr(choosing, "SMALL", 0)
+    engine.resident.compile()
     assert list(engine.search(MANY_QUERIES, 1000)) == before and engine.served()["resident"] >= len(MANY_QUERIES)
     engine.close()
 
 
 @pytest.fixture
-def grown(index: Path, tmp_path: Path) -> Path:
+def grown(index, tmp_path):
     """The index after ten appends of a document each, whose impacts tie with those of others."""
     for number in range(10):
         append_index(index, appended(tmp_path / f"more{number}", [(f"d{number}e", {f"t{number}": 40, "t1": 5})]))
     return index
 
 
-def test_an_append_writes_the_postings_of_its_own_documents(
-    grown: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_append_writes_the_postings_of_its_own_documents(grown, shards, tmp_path, monkeypatch):
     """Few files, whose lists are those of one index of all documents."""
     first = (grown / RESIDENT).read_bytes(), (grown / RESIDENT).stat().st_ino
-    sizes = [of.documents for of in choosing.resident_files(grown).values()]
+    sizes = [of.documents for of in choosing.read_resident_files(grown).values()]
     assert sizes == [segment.documents for segment in segments_of(grown)] == [151, 8, 2]
-    assert sorted(path.name for path in resident_paths(grown)) == sorted(choosing.resident_files(grown))
+    assert sorted(path.name for path in list_resident_paths(grown)) == sorted(choosing.read_resident_files(grown))
     report = read_report(grown)
-    assert report.resident_bytes == resident_bytes(grown) == sum(p.stat().st_size for p in grown.glob("resident*"))
+    assert report.resident_bytes == measure_resident(grown) == sum(p.stat().st_size for p in grown.glob("resident*"))
     agree(grown, monkeypatch)
     sources = [shards, *(tmp_path / f"more{number}" for number in range(10))]
     whole = build_index(sources, tmp_path / "whole").path
-    assert [path.name for path in resident_paths(whole)] == [RESIDENT] and "resident_files" not in read_report(whole)
+    assert [path.name for path in list_resident_paths(whole)] == [RESIDENT] and "resident_files" not in read_report(
+        whole
+    )
     for form, hits in product(("lucene", "resident"), (1, 7, 1000)):
         assert lists(grown, form, monkeypatch, hits) == lists(whole, form, monkeypatch, hits)
     monkeypatch.delenv(choosing.VARIABLE)
@@ -302,9 +321,7 @@ def test_an_append_writes_the_postings_of_its_own_documents(
     assert first == ((grown / RESIDENT).read_bytes(), (grown / RESIDENT).stat().st_ino)
 
 
-def test_deleted_documents_are_marked_until_they_add_up(
-    grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deleted_documents_are_marked_until_they_add_up(grown, tmp_path, monkeypatch):
     """A segment is written again, with those behind it, when its deleted documents are a fifth of it."""
     first = (grown / RESIDENT).stat().st_ino
     # Seven are few before the two behind them.
@@ -319,7 +336,7 @@ def test_deleted_documents_are_marked_until_they_add_up(
     delete_documents(grown, gone)
     assert [segment[:2] for segment in segments_of(grown)] == [(151, 30), (6, 0)]
     assert read_report(grown).deleted == 30 and read_report(grown).documents == opened(grown).documents == 127
-    assert [of.documents for of in choosing.resident_files(grown).values()] == [151, 6]
+    assert [of.documents for of in choosing.read_resident_files(grown).values()] == [151, 6]
     assert (grown / RESIDENT).stat().st_ino == first
     agree(grown, monkeypatch)
     delete_documents(grown, ["d30"])
@@ -328,10 +345,8 @@ def test_deleted_documents_are_marked_until_they_add_up(
     agree(grown, monkeypatch)
 
 
-def test_an_index_with_marked_documents_is_that_of_the_others(
-    index: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Counts, lists, filters, vectors, near-duplicates, files for others and the approximate form are the same."""
+def test_an_index_with_marked_documents_is_that_of_the_others(index, shards, tmp_path, monkeypatch):
+    """Counts, lists, filters, vectors and the approximate form are the same."""
     new = [("d7", {"t1": 7}), ("new", {"t2": 9})]
     most, _ = max(MANY_DOCUMENTS, key=lambda document: max(document[1].values(), default=0))
     gone = ["d3", "d11", most]
@@ -358,11 +373,8 @@ def test_an_index_with_marked_documents_is_that_of_the_others(
         engine.close()
     ours, theirs = map(read_vectors, (index, whole))
     assert ours.ids == theirs.ids and ours.terms == theirs.terms and (ours.impacts != theirs.impacts).nnz == 0
-    monkeypatch.setattr(ciff_writing, "_description", lambda index: "")
     for folder in (index, whole):
-        ciff_writing.export_ciff(folder, tmp_path / f"{folder.name}.ciff")
         approximate_index(folder)
-    assert (tmp_path / "index.ciff").read_bytes() == (tmp_path / "whole.ciff").read_bytes()
     both = [opened(index), opened(whole)]
     ours, theirs = (list(engine.search_approximately(MANY_QUERIES, 10, 0.5)) for engine in both)
     assert ours == theirs
@@ -370,9 +382,9 @@ def test_an_index_with_marked_documents_is_that_of_the_others(
         engine.close()
 
 
-def test_files_of_another_state_do_not_serve(grown: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_another_state_do_not_serve(grown, shards, monkeypatch):
     """One missing, one damaged; and what a version without this form makes of it."""
-    last, before = [*choosing.resident_files(grown)][-1], lists(grown, "lucene", monkeypatch)
+    last, before = [*choosing.read_resident_files(grown)][-1], lists(grown, "lucene", monkeypatch)
     first = (grown / RESIDENT).stat().st_ino
     flip(grown / last, 50)
     monkeypatch.setenv(choosing.VARIABLE, "auto")
@@ -381,54 +393,54 @@ def test_files_of_another_state_do_not_serve(grown: Path, shards: Path, monkeypa
     assert repair_index(grown) and not repair_index(grown)
     agree(grown, monkeypatch)
     # What is sound stays.
-    assert (grown / RESIDENT).stat().st_ino == first and len(choosing.resident_files(grown)) == 3
+    assert (grown / RESIDENT).stat().st_ino == first and len(choosing.read_resident_files(grown)) == 3
     (grown / RESIDENT).unlink()
-    assert choosing.resident_files(grown) == {} and lists(grown, "lucene", monkeypatch) == before
+    assert choosing.read_resident_files(grown) == {} and lists(grown, "lucene", monkeypatch) == before
     monkeypatch.setenv(choosing.VARIABLE, "auto")
     with pytest.raises(
         ArtefactError, match=r"resident-\d.bin: damaged, .* or not of the index as it is now; write it again"
     ):
         check_index(grown, [shards, *grown.parent.glob("more*")])
     assert repair_index(grown)
-    assert [*choosing.resident_files(grown)] == ["resident-1.bin", "resident-2.bin", "resident-3.bin"]
+    assert [*choosing.read_resident_files(grown)] == ["resident-1.bin", "resident-2.bin", "resident-3.bin"]
     agree(grown, monkeypatch)
 
 
-def test_a_term_of_more_documents_than_a_block_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_term_of_more_documents_than_a_block_has(tmp_path, monkeypatch):
     """Written again from Lucene's files: its postings are more than the first arrays hold."""
     documents = [(f"d{number}", {"t1": number % 7 + 1}) for number in range(layout.BLOCK + 9)]
     index = build_index(appended(tmp_path / "shards", documents), tmp_path / "index").path
     (index / RESIDENT).unlink()
-    assert repair_index(index) and choosing.resident_files(index)[RESIDENT].postings == len(documents)
+    assert repair_index(index) and choosing.read_resident_files(index)[RESIDENT].postings == len(documents)
     assert lists(index, "resident", monkeypatch, 9) == lists(index, "lucene", monkeypatch, 9)
 
 
-def test_an_older_index_of_several_segments(grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_index_of_several_segments(grown, tmp_path, monkeypatch):
     """Its one file has the documents of all segments; the next change gives each a file."""
-    for path in resident_paths(grown):
+    for path in list_resident_paths(grown):
         path.unlink()
     write_resident(grown, 250)
     report = read_report(grown)
     del report["resident_files"]
     write_report(grown, report, read_manifest(grown))
-    assert [of.documents for of in choosing.resident_files(grown).values()] == [161]
+    assert [of.documents for of in choosing.read_resident_files(grown).values()] == [161]
     agree(grown, monkeypatch)
     for number, sizes in (("a", [151, 11]), ("b", [151, 11, 1])):
         append_index(grown, appended(tmp_path / number, [(number, {"t1": 1})]))
-        assert [of.documents for of in choosing.resident_files(grown).values()] == sizes
+        assert [of.documents for of in choosing.read_resident_files(grown).values()] == sizes
         assert not (grown / RESIDENT).exists(), "older versions would take it for all documents"
         agree(grown, monkeypatch)
 
 
-def test_deleted_documents_of_an_index_that_others_changed(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_documents_of_an_index_that_others_changed(index, monkeypatch):
     """Lucene marks deleted documents until it merges; stock programs leave such indexes."""
-    with jvm.java_calls():
-        path = jvm.java_class("java.nio.file.Paths").get(str(index))
-        folder = jvm.java_class("org.apache.lucene.store.FSDirectory").open(path)
-        config = jvm.java_class("org.apache.lucene.index.IndexWriterConfig")()
-        config.setMergePolicy(jvm.java_class("org.apache.lucene.index.NoMergePolicy").INSTANCE)
-        writer = jvm.java_class("org.apache.lucene.index.IndexWriter")(folder, config)
-        reader = jvm.java_class("org.apache.lucene.index.DirectoryReader").open(writer)
+    with jvm.call_java():
+        path = jvm.get_java_class("java.nio.file.Paths").get(str(index))
+        folder = jvm.get_java_class("org.apache.lucene.store.FSDirectory").open(path)
+        config = jvm.get_java_class("org.apache.lucene.index.IndexWriterConfig")()
+        config.setMergePolicy(jvm.get_java_class("org.apache.lucene.index.NoMergePolicy").INSTANCE)
+        writer = jvm.get_java_class("org.apache.lucene.index.IndexWriter")(folder, config)
+        reader = jvm.get_java_class("org.apache.lucene.index.DirectoryReader").open(writer)
         assert writer.tryDeleteDocument(as_reader(reader), 5) >= 0
         reader.close()
         writer.close()
@@ -445,9 +457,20 @@ def test_deleted_documents_of_an_index_that_others_changed(index: Path, monkeypa
     assert len(before - held) == 1
 
 
-def test_a_search_notes_which_postings_served(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_notes_which_postings_served(index, tmp_path, monkeypatch):
     for form in ("resident", "lucene"):
         monkeypatch.setenv(choosing.VARIABLE, form)
-        tally = SearchCost()
-        assert len(list(search_index(index, MANY_QUERIES, 10, tally=tally, threads=2))) == len(MANY_QUERIES)
-        assert tally.efficiency(read_manifest(index), index)[f"queries_from_{form}"] == len(MANY_QUERIES)
+        cost = SearchCost()
+        assert len(list(search_index(index, MANY_QUERIES, 10, cost=cost, threads=2))) == len(MANY_QUERIES)
+        assert cost.compute_figures(read_manifest(index), index)[f"queries_from_{form}"] == len(MANY_QUERIES)
+
+
+def test_ids_are_in_order_and_a_document_may_be_empty(tmp_path):
+    rows = {"b": {"x": 3, "y": 4}, "a": {"x": 4, "y": 3}, "é1": {"z": 7}, "none": {}}
+    write_shards(tmp_path / "shards", list(rows.items()))
+    build_index(tmp_path / "shards", tmp_path / "index")
+    vectors = read_vectors(tmp_path / "index")
+    assert vectors.ids == ["a", "b", "none", "é1"] and vectors.terms == ["x", "y", "z"]
+    assert vectors.impacts.toarray().tolist() == [[4, 3, 0], [3, 4, 0], [0, 0, 0], [0, 0, 7]]
+    with pytest.raises(ArtefactError, match="no Lucene index"):
+        read_vectors(tmp_path / "shards")

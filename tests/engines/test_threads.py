@@ -1,9 +1,6 @@
 """Threads that share an open index: each list is that of one thread, whatever the engine."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +14,7 @@ THREADS = 8
 
 
 @pytest.mark.parametrize("options", [{}, {"faiss": "hnsw"}, {"faiss": "ivfpq", "nlist": 8, "m": 4, "nbits": 4}])
-def test_vectors(tmp_path: Path, options: dict[str, object]) -> None:
+def test_vectors(tmp_path, options):
     """The first searches too: opened twice, one index answers one thread and the other answers eight."""
     vectors = clustered(400, 16)
     engine = built(tmp_path / "alone", documents(vectors), **options)
@@ -29,7 +26,7 @@ def test_vectors(tmp_path: Path, options: dict[str, object]) -> None:
     assert found == expected * 3
 
 
-def test_texts(tmp_path: Path) -> None:
+def test_texts(tmp_path):
     draws = np.random.default_rng(2)
     words = np.array(["dog", "cat", "sea", "boat", "beach", "child", "red", "sand"])
     rows = [(f"d{number}", " ".join(draws.choice(words, 6))) for number in range(60)]

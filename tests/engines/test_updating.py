@@ -1,51 +1,46 @@
 """Indexes that change: appended to, replaced in, deleted from, merged; each against the oracle of what they hold."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 from brute_force import Doc, Oracle
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lucene_indexes import TERMS, expect, shards
-from shard_folders import Documents, write_described_shards, write_shards
+from shard_folders import write_described_shards, write_shards
 
 from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.engines.jvm import environment
+from lexvl_anserini.engines.jvm import set_environment
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.fields import stored_texts, vector_of
+from lexvl_anserini.engines.lucene.fields import load_texts, read_vector
 from lexvl_anserini.engines.resident.choosing import CHOICES, VARIABLE
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.manifest import Manifest, read_manifest
+from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import Equals, Impacts, Not, Term, Text
-from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
-from lexvl_anserini.shards.collection import check_same_meaning
+from lexvl_anserini.shards.manifests import check_same_meaning
 
-FIRST: Documents = [("d1", {"a": 3, "b": 1}), ("d2", {}), ("é/😀", {"😀": 9, "a": 1})]
-SECOND: Documents = [("d4", {"a": 3}), ("d5", {"日本": 2})]
+FIRST = [("d1", {"a": 3, "b": 1}), ("d2", {}), ("é/😀", {"😀": 9, "a": 1})]
+SECOND = [("d4", {"a": 3}), ("d5", {"日本": 2})]
 
 
-def state(index: Path) -> dict[str, bytes]:
+def state(index):
     return {path.name: path.read_bytes() for path in index.iterdir()}
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> Path:
+def index(tmp_path):
     return build_index(shards(tmp_path / "first", FIRST), tmp_path / "index").path
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_append(tmp_path: Path, index: Path, suffix: str) -> None:
+def test_append(tmp_path, index, suffix):
     second = shards(tmp_path / "second", SECOND, suffix=suffix)
     assert append_index(index, second).documents == 5
     expect(index, dict([*FIRST, *SECOND]))
@@ -55,7 +50,7 @@ def test_append(tmp_path: Path, index: Path, suffix: str) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "index", "second"]
 
 
-def test_what_was_appended_is_left_alone(tmp_path: Path, index: Path) -> None:
+def test_what_was_appended_is_left_alone(tmp_path, index):
     append_index(index, shards(tmp_path / "second", SECOND))
     before = state(index)
     assert append_index(index, [tmp_path / "second", tmp_path / "first"]).documents == 5
@@ -63,7 +58,7 @@ def test_what_was_appended_is_left_alone(tmp_path: Path, index: Path) -> None:
     assert state(index) == before
 
 
-def test_an_id_that_is_there_is_refused_and_nothing_changes(tmp_path: Path, index: Path) -> None:
+def test_an_id_that_is_there_is_refused_and_nothing_changes(tmp_path, index):
     before = state(index)
     second = shards(tmp_path / "second", [("d0", {"a": 1}), ("é/😀", {"a": 2})])
     with pytest.raises(ArtefactError, match="document id 'é/😀' is in .*index already; --replace takes the new one"):
@@ -76,7 +71,7 @@ def test_an_id_that_is_there_is_refused_and_nothing_changes(tmp_path: Path, inde
     assert not (tmp_path / "index.lexvl.part").exists()
 
 
-def test_replace_takes_the_new_document(tmp_path: Path, index: Path) -> None:
+def test_replace_takes_the_new_document(tmp_path, index):
     second = shards(tmp_path / "second", [("é/😀", {"b": 2}), ("d2", {"b": 1}), ("d9", {"a": 1})])
     assert append_index(index, second, replace=True).documents == 4
     expect(index, {"d1": {"a": 3, "b": 1}, "é/😀": {"b": 2}, "d2": {"b": 1}, "d9": {"a": 1}})
@@ -85,7 +80,7 @@ def test_replace_takes_the_new_document(tmp_path: Path, index: Path) -> None:
         check_index(index, tmp_path / "first")
 
 
-def test_delete_and_bring_back(tmp_path: Path, index: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_delete_and_bring_back(tmp_path, index, caplog):
     assert delete_documents(index, ["é/😀", "d2"]).documents == 1
     expect(index, {"d1": {"a": 3, "b": 1}})
     assert read_manifest(index).corpus["deleted"] == 2
@@ -100,7 +95,7 @@ def test_delete_and_bring_back(tmp_path: Path, index: Path, caplog: pytest.LogCa
     assert check_index(index, tmp_path / "first")["ids"] == 3
 
 
-def test_ids_that_are_not_there(tmp_path: Path, index: Path) -> None:
+def test_ids_that_are_not_there(tmp_path, index):
     before = state(index)
     with pytest.raises(ArtefactError, match=r"no document 'nobody' in it \(2 such ids\); nothing was deleted"):
         delete_documents(index, ["d1", "nobody", "none"])
@@ -113,7 +108,7 @@ def test_ids_that_are_not_there(tmp_path: Path, index: Path) -> None:
         append_index(tmp_path / "first", tmp_path / "first")
 
 
-def test_the_same_deletion_again_is_finished(tmp_path: Path, index: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_same_deletion_again_is_finished(tmp_path, index, caplog):
     """It was an error: "no document 'd1' in it"."""
     delete_documents(index, ["d1", "d2"])
     before = state(index)
@@ -134,7 +129,7 @@ def test_the_same_deletion_again_is_finished(tmp_path: Path, index: Path, caplog
     assert read_report(index)["changes"] == changes and len(changes) == 1 and changes[0].startswith("delete ")
 
 
-def test_the_same_replacement_again_is_finished(tmp_path: Path, index: Path) -> None:
+def test_the_same_replacement_again_is_finished(tmp_path, index):
     more = shards(tmp_path / "more", [("d1", {"b": 7}), *SECOND])
     append_index(index, more, replace=True)
     before = state(index)
@@ -149,7 +144,7 @@ def test_the_same_replacement_again_is_finished(tmp_path: Path, index: Path) -> 
     assert len(read_report(index).changes) == 2
 
 
-def lists_of_all_kinds(engine: LuceneEngine, query: ImpactQuery) -> list[RankedList]:
+def lists_of_all_kinds(engine, query):
     return [
         *engine.search([query], 4),
         *engine.search_where([query], Not(Term("日本")), 4),
@@ -161,13 +156,11 @@ def lists_of_all_kinds(engine: LuceneEngine, query: ImpactQuery) -> list[RankedL
 
 @pytest.mark.parametrize("form", CHOICES)
 @pytest.mark.parametrize("change", ["delete", "replace"])
-def test_impacts_of_deleted_documents_decide_nothing(
-    tmp_path: Path, form: str, change: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_impacts_of_deleted_documents_decide_nothing(tmp_path, form, change, monkeypatch):
     """An outlier is deleted: lists, filters, passages, trees and refusals are those of an index that never had it."""
     monkeypatch.setenv(VARIABLE, form)
     outlier, right = {"a": 2**24 - 1, "😀": 1}, ("d9#1", {"a": 1} if change == "replace" else {})
-    passages: Documents = [(f"d{n}#{n % 2}", {"a": 1 + n % 3, "b": 2}) for n in range(9)]
+    passages = [(f"d{n}#{n % 2}", {"a": 1 + n % 3, "b": 2}) for n in range(9)]
     passages.append(("d3#0", {"##c": 2**20}))  # another term has greater impacts than these
     index = build_index(shards(tmp_path / "first", [*passages, (right[0], outlier)]), tmp_path / "index").path
     if change == "replace":
@@ -188,7 +181,7 @@ def test_impacts_of_deleted_documents_decide_nothing(
         engine.close()
 
 
-def test_an_engine_counts_with_the_impacts_of_the_index_that_it_opens(tmp_path: Path, index: Path) -> None:
+def test_an_engine_counts_with_the_impacts_of_the_index_that_it_opens(tmp_path, index):
     before = read_manifest(index)
     append_index(index, shards(tmp_path / "large", [("d9", {"a": 2**20})]))
     engine = LuceneEngine(index, before)
@@ -197,7 +190,7 @@ def test_an_engine_counts_with_the_impacts_of_the_index_that_it_opens(tmp_path: 
     engine.close()
 
 
-def test_whoever_reads_goes_on_reading_what_was(tmp_path: Path, index: Path) -> None:
+def test_whoever_reads_goes_on_reading_what_was(tmp_path, index):
     queries = [ImpactQuery("query", {"a": 2, "日本": 1})]
     older = LuceneEngine(index, read_manifest(index))
     before = list(older.search(queries, 10))
@@ -211,7 +204,7 @@ def test_whoever_reads_goes_on_reading_what_was(tmp_path: Path, index: Path) -> 
     engine.close()
 
 
-def test_merge_of_shards_and_of_indexes(tmp_path: Path, index: Path) -> None:
+def test_merge_of_shards_and_of_indexes(tmp_path, index):
     second = shards(tmp_path / "second", SECOND, suffix="parquet")
     build_index([tmp_path / "first", second], tmp_path / "merged")
     expect(tmp_path / "merged", dict([*FIRST, *SECOND]))
@@ -224,7 +217,7 @@ def test_merge_of_shards_and_of_indexes(tmp_path: Path, index: Path) -> None:
         check_index(tmp_path / "merged", index)
 
 
-def test_folders_that_do_not_go_together(tmp_path: Path, index: Path) -> None:
+def test_folders_that_do_not_go_together(tmp_path, index):
     before = state(index)
     write_shards(tmp_path / "words", [("d9", {"zebra": 1})])
     same = shards(tmp_path / "same", [("d9", {"a": 1}), ("d1", {"b": 2})])
@@ -245,15 +238,15 @@ def test_folders_that_do_not_go_together(tmp_path: Path, index: Path) -> None:
     assert not (tmp_path / "merged").exists() and not (tmp_path / "merged.lexvl.part").exists()
 
 
-def test_texts_metadata_and_vectors_come_along(tmp_path: Path) -> None:
+def test_texts_metadata_and_vectors_come_along(tmp_path):
     first = [Doc("d1", {"a": 3}, "a dog 😀", {"year": 2001}), Doc("d2", {}, "", {})]
     second = [Doc("d3", {"a": 1, "😀": 5}, "two dogs", {"year": 2002, "source": "web"}), Doc("d1", {"b": 4}, "new")]
     options = {"text": True, "store_text": True, "term_vectors": True}
-    index = build_index(write_described_shards(tmp_path / "first", first, TERMS), tmp_path / "index", **options).path  # type: ignore[arg-type]
+    index = build_index(write_described_shards(tmp_path / "first", first, TERMS), tmp_path / "index", **options).path
     append_index(index, write_described_shards(tmp_path / "second", second, TERMS), replace=True)
-    assert stored_texts(index, ["d1", "d2", "d3"]) == {"d1": "new", "d2": "", "d3": "two dogs"}
+    assert load_texts(index, ["d1", "d2", "d3"]) == {"d1": "new", "d2": "", "d3": "two dogs"}
     engine = LuceneEngine(index, read_manifest(index))
-    assert [vector_of(engine.reader, doc_id) for doc_id in ("d1", "d2", "d3")] == [{"b": 4}, {}, {"a": 1, "😀": 5}]
+    assert [read_vector(engine.reader, doc_id) for doc_id in ("d1", "d2", "d3")] == [{"b": 4}, {}, {"a": 1, "😀": 5}]
     search = engine.search_tree
     assert [d.doc_id for d in search("q", Equals("meta.year", 2002), 9)] == ["d3"]
     assert [d.doc_id for d in search("q", Text("dog"), 9)] == ["d3"]
@@ -263,7 +256,7 @@ def test_texts_metadata_and_vectors_come_along(tmp_path: Path) -> None:
         append_index(index, year)
 
 
-def test_texts_beyond_memory_go_through_a_temporary_index(tmp_path: Path) -> None:
+def test_texts_beyond_memory_go_through_a_temporary_index(tmp_path):
     """24 texts of two million random digits: two thirds of them leave memory before the last shard is read."""
     random = Random(1)
     vectors = [{"a": n + 1, "😀": 70_000 + n} if n % 5 else {} for n in range(24)]
@@ -272,7 +265,7 @@ def test_texts_beyond_memory_go_through_a_temporary_index(tmp_path: Path) -> Non
     shards = write_described_shards(tmp_path / "shards", documents, TERMS)
     index = build_index(shards, tmp_path / "index", 2, store_text=True, term_vectors=True).path
     assert not list(index.glob("*.tmp"))
-    assert stored_texts(index, [d.doc_id for d in documents]) == {d.doc_id: d.text for d in documents}
+    assert load_texts(index, [d.doc_id for d in documents]) == {d.doc_id: d.text for d in documents}
     engine = LuceneEngine(index, read_manifest(index))
     assert [engine.vector(d.doc_id) for d in documents] == vectors
     assert [d.doc_id for d in engine.search_tree("q", Equals("meta.year", 2019), 9)] == ["d19"]
@@ -298,19 +291,19 @@ QUERIES = st.lists(st.dictionaries(st.sampled_from([*TERMS, "x"]), st.integers(1
 class Changing:
     """An index and, as a dictionary, what it must hold."""
 
-    def __init__(self, folder: Path, documents: Mapping[str, Mapping[str, int]], suffix: str):
+    def __init__(self, folder, documents, suffix):
         self.folder, self.suffix, self.documents = folder, suffix, dict(documents)
-        self.deletions: set[frozenset[str]] = set()
+        self.deletions = set()
         self.sources, self.contents = [self.written(documents)], [dict(documents)]
         self.index = build_index(self.sources[0], folder / "index", threads=2).path
 
-    def written(self, documents: Mapping[str, Mapping[str, int]]) -> Path:
+    def written(self, documents):
         folder = self.folder / f"shards{len(list(self.folder.iterdir()))}"
         rows = list(documents.items())
         write_shards(folder, rows[:2], rows[2:], terms=TERMS, suffix=self.suffix)
         return folder
 
-    def append(self, documents: Mapping[str, Mapping[str, int]]) -> None:
+    def append(self, documents):
         source = self.written(documents)
         if any(read_manifest(source).shards[0]["sha256"] in shards_of(there) for there in self.sources):
             return
@@ -323,13 +316,13 @@ class Changing:
         self.contents.append(dict(documents))
         self.documents |= documents
 
-    def replace(self, number: int) -> None:
+    def replace(self, number):
         """Shards that were appended before bring back their documents, whatever was changed since."""
         number %= len(self.sources)
         append_index(self.index, self.sources[number], replace=True)
         self.documents |= self.contents[number]
 
-    def delete(self, doc_ids: Sequence[str]) -> None:
+    def delete(self, doc_ids):
         request = frozenset(doc_ids)
         there = request & self.documents.keys()
         # A deletion that was made before is made again, of what was appended since.
@@ -344,11 +337,11 @@ class Changing:
         for doc_id in there:
             del self.documents[doc_id]
 
-    def compare(self, queries: Sequence[Mapping[str, int]], hits: int, index: Path | None = None) -> None:
+    def compare(self, queries, hits, index=None):
         index = index or self.index
         oracle = Oracle([Doc(doc_id, vector) for doc_id, vector in self.documents.items()])
         for form in CHOICES:
-            with environment(**{VARIABLE: form}):
+            with set_environment(**{VARIABLE: form}):
                 engine = LuceneEngine(index, read_manifest(index))
             try:
                 assert engine.documents == len(self.documents)
@@ -361,11 +354,11 @@ class Changing:
                 engine.close()
 
 
-def shards_of(folder: Path) -> set[str]:
+def shards_of(folder):
     return {shard["sha256"] for shard in read_manifest(folder).shards}
 
 
-def run_through(documents: Any, steps: Any, queries: Any, hits: int, suffix: str) -> None:
+def run_through(documents, steps, queries, hits, suffix):
     with TemporaryDirectory() as folder:
         changing = Changing(Path(folder), documents, suffix)
         changing.compare(queries, hits)
@@ -397,22 +390,22 @@ DELETED_AGAIN = [AGAIN, AGAIN, ("append", {"d0": {"b": 3}}), ("delete", ["d1", "
 @settings(max_examples=12)
 @example({"d0": {"a": 1}, "d1": {}, "d2": {"b": 1}}, DELETED_AGAIN, [{"a": 1, "b": 2}], 5, "jsonl")
 @given(**CASES)
-def test_changes_and_the_oracle_agree(documents: Any, steps: Any, queries: Any, hits: int, suffix: str) -> None:
+def test_changes_and_the_oracle_agree(documents, steps, queries, hits, suffix):
     run_through(documents, steps, queries, hits, suffix)
 
 
 @pytest.mark.heavy
 @settings(max_examples=600)
 @given(**CASES)
-def test_many_changes_and_the_oracle_agree(documents: Any, steps: Any, queries: Any, hits: int, suffix: str) -> None:
+def test_many_changes_and_the_oracle_agree(documents, steps, queries, hits, suffix):
     run_through(documents, steps, queries, hits, suffix)
 
 
-def test_a_scale_found_and_the_same_scale_given_are_one(tmp_path: Path) -> None:
+def test_a_scale_found_and_the_same_scale_given_are_one(tmp_path):
     query = SideQuantiser("peak", 8)
     manifest = read_manifest(shards(tmp_path / "one", FIRST))
 
-    def scaled(document: SideQuantiser) -> Manifest:
+    def scaled(document):
         return dataclasses.replace(manifest, quantiser=Quantiser(document, query).to_json())
 
     found = scaled(SideQuantiser("calibrated", 8, 17.5, 99.0))

@@ -1,12 +1,8 @@
 """Indexes of Lucene 9 and 10: which version wrote them, what each version opens and changes, and what it refuses."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 from lucene_indexes import answers
@@ -16,11 +12,11 @@ from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.bm25 import BM25Engine
 from lexvl_anserini.engines.index_folder import index_manifest, read_report
 from lexvl_anserini.engines.lucene import versions
-from lexvl_anserini.engines.lucene.versions import IndexVersion, creator, read_version
+from lexvl_anserini.engines.lucene.versions import IndexVersion, read_creator, read_version
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
-from lexvl_anserini.searching.searcher import EncoderChanges
+from lexvl_anserini.searching.query_encoder import EncoderChanges
 from tests.invoking import invoked
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -28,33 +24,33 @@ NINE, TEN = FIXTURES / "lexvl-1", FIXTURES / "lucene-10"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(tmp_path):
     """A copy of the fixtures: shards and indexes of Lucene 9, and `new` with those of Lucene 10."""
     shutil.copytree(NINE, tmp_path / "lexvl-1")
     shutil.copytree(TEN, tmp_path / "lexvl-1/new")
     return tmp_path / "lexvl-1"
 
 
-def hits(index: Path) -> list[tuple[str, float]]:
+def hits(index):
     return answers(index, {"boat": 2, "red": 1, "dog": 3})
 
 
-def contents(index: Path) -> dict[str, bytes]:
+def contents(index):
     return {path.name: path.read_bytes() for path in index.iterdir() if path.name != "write.lock"}
 
 
-def line() -> int:
+def line():
     """The major version of the Lucene that is installed."""
     jvm.start()
-    return jvm.lucene_version()[0]
+    return jvm.read_lucene_version()[0]
 
 
-def needs(major: int) -> None:
+def needs(major):
     if line() != major:
         pytest.skip(f"Lucene {line()} is installed, this test needs Lucene {major}")
 
 
-def test_versions_are_read_from_the_files() -> None:
+def test_versions_are_read_from_the_files():
     assert read_version(NINE / "indexes/bag") == IndexVersion((9, 9, 1), 9)
     assert read_version(NINE / "indexes/bm25") == IndexVersion((9, 9, 1), 9)
     assert read_version(TEN / "bag") == IndexVersion((10, 5, 0), 10)
@@ -62,7 +58,7 @@ def test_versions_are_read_from_the_files() -> None:
     assert read_version(TEN / "appended") == IndexVersion((10, 5, 0), 9)
 
 
-def test_folders_without_a_readable_commit(tmp_path: Path) -> None:
+def test_folders_without_a_readable_commit(tmp_path):
     assert read_version(tmp_path) is None
     (tmp_path / "segments_1").write_bytes(b"")
     assert read_version(tmp_path) is None
@@ -76,15 +72,15 @@ def test_folders_without_a_readable_commit(tmp_path: Path) -> None:
     assert read_version(tmp_path) == IndexVersion((9, 9, 1), 9)
 
 
-def test_a_new_index_notes_its_lucene(place: Path) -> None:
+def test_a_new_index_notes_its_lucene(place):
     index = place / "made"
     build_index(place / "impacts/bag", index)
     version = read_version(index)
-    assert version == IndexVersion(jvm.lucene_version(), line())
+    assert version == IndexVersion(jvm.read_lucene_version(), line())
     assert read_report(index)["lucene"] == ".".join(map(str, version.written))
 
 
-def test_both_lines_find_the_same(place: Path) -> None:
+def test_both_lines_find_the_same(place):
     needs(10)
     before = hits(place / "indexes/bag")
     assert before and hits(place / "new/bag") == before
@@ -95,11 +91,11 @@ def test_both_lines_find_the_same(place: Path) -> None:
     engine.close()
 
 
-def test_an_index_of_the_line_before_is_changed(place: Path) -> None:
+def test_an_index_of_the_line_before_is_changed(place):
     """Also on the line that wrote it."""
     index, major = place / "indexes/bag", line()
     append_index(index, place / "impacts/more")
-    assert read_version(index) == IndexVersion(jvm.lucene_version(), 9)
+    assert read_version(index) == IndexVersion(jvm.read_lucene_version(), 9)
     assert read_report(index)["lucene"].startswith(f"{major}.")
     sources = [place / "impacts/bag", place / "impacts/more"]
     assert check_index(index, sources)["problems"] == 0
@@ -111,12 +107,12 @@ def test_an_index_of_the_line_before_is_changed(place: Path) -> None:
     assert hits(place / "merged") == hits(index)
 
 
-def test_what_lucene_10_appended_is_read_and_changed(place: Path) -> None:
+def test_what_lucene_10_appended_is_read_and_changed(place):
     needs(10)
     index = place / "new/appended"
     assert check_index(index, [place / "impacts/bag", place / "impacts/more"])["problems"] == 0
     delete_documents(index, ["e01"])
-    assert read_version(index) == IndexVersion(jvm.lucene_version(), 9)
+    assert read_version(index) == IndexVersion(jvm.read_lucene_version(), 9)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +127,7 @@ def test_what_lucene_10_appended_is_read_and_changed(place: Path) -> None:
     ids=["search", "check", "append", "delete", "merge"],
 )
 @pytest.mark.parametrize("name", ["bag", "appended"])
-def test_the_older_line_names_both_versions(place: Path, name: str, act: Callable[[Path, Path], Any]) -> None:
+def test_the_older_line_names_both_versions(place, name, act):
     needs(9)
     index = place / "new" / name
     # An index that holds the shards already is left as it is, without opening it.
@@ -149,18 +145,18 @@ def test_the_older_line_names_both_versions(place: Path, name: str, act: Callabl
     assert not (place / "merged").exists()
 
 
-def test_the_older_line_names_both_versions_of_texts(place: Path) -> None:
+def test_the_older_line_names_both_versions_of_texts(place):
     needs(9)
     index = place / "new/bm25"
     with pytest.raises(ArtefactError, match=r"new/bm25: written by Lucene 10\.5\.0, which Lucene 9\.9\.1 of this"):
         BM25Engine(index, read_manifest(index))
 
 
-def test_a_newer_line_is_refused_before_the_encoder_is_loaded(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newer_line_is_refused_before_the_encoder_is_loaded(place, monkeypatch):
     """Also where Lucene 10 is installed; neither Java nor the encoder starts."""
     index = place / "new/bag"
-    monkeypatch.setattr(versions, "version_of", lambda package: "1.6.0")
-    monkeypatch.setattr(versions, "lucene_of", lambda jar: "9.9.1")
+    monkeypatch.setattr(versions, "find_version", lambda package: "1.6.0")
+    monkeypatch.setattr(versions, "find_lucene", lambda jar: "9.9.1")
     monkeypatch.setattr(EncoderChanges, "load", lambda self, manifest: pytest.fail("the encoder is loaded"))
     for command in (
         ["search", "--index", index, "--topics", "demo"],
@@ -168,23 +164,23 @@ def test_a_newer_line_is_refused_before_the_encoder_is_loaded(place: Path, monke
         ["explain", "--index", index, "--query", "sea"],
         ["serve", "--index", index],
     ):
-        home = import_module(COMMANDS[command[0]])
+        home = import_module(COMMANDS[command[0]].module)
         with pytest.raises(ArtefactError, match=r"new/bag: written by Lucene 10\.5\.0, which Lucene 9\.9\.1 of this"):
             invoked(home.command, *command[1:])
     assert index_manifest(place / "indexes/bag").kind == "impact"
-    monkeypatch.setattr(versions, "lucene_of", lambda jar: "10.0.0")
+    monkeypatch.setattr(versions, "find_lucene", lambda jar: "10.0.0")
     assert index_manifest(index).kind == "impact"
 
 
-def test_indexes_of_different_creators_are_not_joined(place: Path) -> None:
+def test_indexes_of_different_creators_are_not_joined(place):
     needs(10)
     with pytest.raises(ArtefactError, match="indexes/bag by Lucene 9 and .*new/bag by Lucene 10: created by different"):
-        creator([place / "indexes/bag", place / "new/bag"])
-    assert creator([place / "indexes/bag", place / "new/appended"]) == 9
+        read_creator([place / "indexes/bag", place / "new/bag"])
+    assert read_creator([place / "indexes/bag", place / "new/appended"]) == 9
     build_index(place / "impacts/more", place / "later")
     with pytest.raises(ArtefactError, match="created by different versions, which Lucene does not join; use their"):
         append_index(place / "indexes/bag", place / "later")
     with pytest.raises(ArtefactError, match="created by different versions"):
         build_index([place / "indexes/bag", place / "later"], place / "merged")
     build_index([place / "indexes/bag", place / "impacts/more"], place / "merged")
-    assert read_version(place / "merged") == IndexVersion(jvm.lucene_version(), 9)
+    assert read_version(place / "merged") == IndexVersion(jvm.read_lucene_version(), 9)

@@ -1,35 +1,32 @@
-"""The image sets of papers: their own layouts on a few files, class folders instead, and their lists of names."""
+"""Images of known classes: class folders, lists, files of classes, and the sets of papers in their own layouts."""
 
 from __future__ import annotations
 
+import json
+import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy.io import savemat
 
-from eval.analyses.classes.class_sets import CLASS_SETS, CLASSES, classes_of, load_labelled, read_sorted_folders
-from eval.analyses.classes.labelled import read_classes
-from lexvl_anserini.ground.errors import DataError
-from tests.eval.test_labelled import classes_in, pictures
+from eval.analyses.classes.class_sets import CLASS_SETS, CLASSES, load_labelled, read_class_set, read_sorted_folders
+from eval.analyses.classes.labelled import (
+    ImageClasses,
+    Labelled,
+    fold_label,
+    read_classes,
+    read_labelled,
+    resolve_labels,
+)
+from lexvl_anserini.ground.errors import DataError, UsageError
 
 # The number of classes of each set.
 SIZES = {
-    "aircraft": 100,
-    "caltech101": 102,
-    "cars": 196,
-    "cifar10": 10,
-    "cifar100": 100,
-    "dtd": 47,
-    "eurosat": 10,
-    "flowers102": 102,
-    "food101": 101,
-    "imagenet": 1000,
-    "pets": 37,
-    "resisc45": 45,
-    "sun397": 397,
-    "svhn": 10,
-}
+    "aircraft": 100, "caltech101": 102, "cars": 196, "cifar10": 10, "cifar100": 100, "dtd": 47, "eurosat": 10,
+    "flowers102": 102, "food101": 101, "imagenet": 1000, "pets": 37, "resisc45": 45, "sun397": 397, "svhn": 10,
+}  # fmt: skip
 
 
 def write(path: Path, text: str) -> None:
@@ -51,58 +48,31 @@ def test_every_set_of_the_papers_has_its_classes():
     assert SIZES.keys() == CLASS_SETS.keys()
     assert {path.stem for path in CLASSES.glob("*.json")} == SIZES.keys()
     for name, size in SIZES.items():
-        classes = classes_of(name)
+        classes = read_class_set(name)
         assert len(classes) == size, name
         if name != "imagenet":  # two pairs of its classes have one name; they are known by the order of their folders
             assert len(classes.numbers) == size
-    assert classes_of("imagenet").labels[657] == classes_of("imagenet").labels[744] == "missile"
-    assert len(classes_of("imagenet").templates) == 80
+    assert read_class_set("imagenet").labels[657] == read_class_set("imagenet").labels[744] == "missile"
+    assert len(read_class_set("imagenet").templates) == 80
+    means_over_classes = {name for name, row in CLASS_SETS.items() if row.per_class}
+    assert means_over_classes == {"aircraft", "caltech101", "flowers102", "pets"}, "as CLIP's"
 
 
-def test_means_over_classes_are_those_of_clip():
-    assert {name for name, row in CLASS_SETS.items() if row.per_class} == {
-        "aircraft",
-        "caltech101",
-        "flowers102",
-        "pets",
-    }
-
-
-def test_sets_with_lists_of_files(tmp_path):
-    write(tmp_path / "pets/annotations/test.txt", "Egyptian_Mau_12 6 1 2\nbasset_hound_7 15 2 9\n")
-    assert loaded("pets", tmp_path / "pets") == [
-        ("images/Egyptian_Mau_12.jpg", "Egyptian Mau"),
-        ("images/basset_hound_7.jpg", "basset hound"),
-    ]
-    write(tmp_path / "pets/annotations/trainval.txt", "pug_1 30 2 20\n")
-    assert loaded("pets", tmp_path / "pets", "train") == [("images/pug_1.jpg", "pug")]
-
-    # Also with the folder that the archive unpacks to.
-    write(tmp_path / "food/food-101/meta/test.txt", "hot_dog/1011328\n")
-    assert loaded("food101", tmp_path / "food") == [("hot_dog/1011328.jpg", "hot dog")]
-
-    write(tmp_path / "aircraft/data/images_variant_test.txt", "1514522 F-16A/B\n0062765 737-400\n")
-    assert loaded("aircraft", tmp_path / "aircraft") == [
-        ("images/1514522.jpg", "F-16A/B"),
-        ("images/0062765.jpg", "737-400"),
-    ]
-    write(tmp_path / "sun/Testing_01.txt", "/a/abbey/sun_a.jpg\n/a/apartment_building/outdoor/sun_b.jpg\n")
-    assert loaded("sun397", tmp_path / "sun") == [
-        ("abbey/sun_a.jpg", "abbey"),
-        ("outdoor/sun_b.jpg", "apartment building outdoor"),
-    ]
-    write(tmp_path / "dtd/labels/train1.txt", "banded/banded_0002.jpg\n")
-    write(tmp_path / "dtd/labels/val1.txt", "polka-dotted/polka-dotted_0001.jpg\n")
-    assert loaded("dtd", tmp_path / "dtd", "train") == [
-        ("banded/banded_0002.jpg", "banded"),
-        ("polka-dotted/polka-dotted_0001.jpg", "polka-dotted"),
-    ]
-
-
-def test_a_line_of_another_form_is_refused(tmp_path):
-    write(tmp_path / "annotations/test.txt", "pug_1 30 2 20\npug 30\n")
-    with pytest.raises(DataError, match=r"test.txt line 2: 'pug 30', expected a line as"):
-        load_labelled(f"pets:{tmp_path}")
+@pytest.mark.parametrize(
+    ("name", "split", "file", "lines", "found"),
+    [
+        ("pets", "test", "annotations/test.txt", "pug_7 15 2 9", ("images/pug_7.jpg", "pug")),
+        ("pets", "train", "annotations/trainval.txt", "pug_1 30 2 20", ("images/pug_1.jpg", "pug")),
+        # Also with the folder that the archive unpacks to.
+        ("food101", "test", "food-101/meta/test.txt", "hot_dog/1011328", ("hot_dog/1011328.jpg", "hot dog")),
+        ("aircraft", "test", "data/images_variant_test.txt", "1514 F-16A/B", ("images/1514.jpg", "F-16A/B")),
+        ("sun397", "test", "Testing_01.txt", "/a/abbey/sun_a.jpg", ("abbey/sun_a.jpg", "abbey")),
+        ("dtd", "train", "labels/val1.txt", "polka-dotted/1.jpg", ("polka-dotted/1.jpg", "polka-dotted")),
+    ],
+)
+def test_sets_with_lists_of_files(tmp_path, name, split, file, lines, found):
+    write(tmp_path / file, f"{lines}\n")
+    assert loaded(name, tmp_path, split) == [found]
 
 
 def test_sets_in_class_folders(tmp_path):
@@ -112,11 +82,8 @@ def test_sets_in_class_folders(tmp_path):
         ("SeaLake/SeaLake_1.png", "lake or sea"),
     ]
     pictures(tmp_path / "101_ObjectCategories", "BACKGROUND_Google/1.png", "Faces_easy/2.png", "yin_yang/3.png")
-    assert [name for _, name in loaded("caltech101", tmp_path)] == [
-        "background",
-        "centered face",
-        "yin and yang symbol",
-    ]
+    names = [name for _, name in loaded("caltech101", tmp_path)]
+    assert names == ["background", "centered face", "yin and yang symbol"]
     with pytest.raises(DataError, match="eurosat has no split 'train'; make a folder or a list of its images"):
         load_labelled(f"eurosat:{tmp_path}", split="train")
 
@@ -124,9 +91,8 @@ def test_sets_in_class_folders(tmp_path):
 def test_class_folders_instead_of_a_sets_own_files(tmp_path):
     pictures(tmp_path, "test/Acura TL Type-S 2008/1.png", "train/smart_fortwo_Convertible_2012/2.png")
     assert loaded("cars", tmp_path) == [("Acura TL Type-S 2008/1.png", "Acura TL Type-S 2008")]
-    assert loaded("cars", tmp_path, "train") == [
-        ("smart_fortwo_Convertible_2012/2.png", "smart fortwo Convertible 2012")
-    ]
+    [(_, name)] = loaded("cars", tmp_path, "train")
+    assert name == "smart fortwo Convertible 2012"
 
 
 def test_imagenet_is_known_by_the_order_of_its_folders(tmp_path):
@@ -174,16 +140,140 @@ def test_sets_in_matlab_files(tmp_path):
         load_labelled(f"flowers102:{tmp_path}")
 
 
-def test_what_is_missing_is_named(tmp_path):
-    with pytest.raises(
-        DataError,
-        match=r"pets is not in .*/pets; missing: annotations/test.txt \(in oxford-iiit-pet, as its archive unpacks\), "
-        "or class folders in test or val; pets:FOLDER names another folder",
-    ):
+def test_what_is_missing_or_of_another_form_is_named(tmp_path):
+    with pytest.raises(DataError, match="missing: annotations/test.txt .* or class folders in test or val"):
         load_labelled("pets", data_dir=str(tmp_path))
+    write(tmp_path / "annotations/test.txt", "pug_1 30 2 20\npug 30\n")
+    with pytest.raises(DataError, match=r"test.txt line 2: 'pug 30', expected a line as"):
+        load_labelled(f"pets:{tmp_path}")
 
 
 def test_a_path_is_no_set(tmp_path, monkeypatch):
     pictures(tmp_path / "pets", "pug/1.png")
     monkeypatch.chdir(tmp_path)
     assert load_labelled("./pets").classes.labels == ("pug",)
+
+
+def pictures(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (2, 2)).save(folder / name)
+    return folder
+
+
+def classes_in(folder: Path, **contents: object) -> Path:
+    path = folder / "classes.json"
+    path.write_text(json.dumps(contents))
+    return path
+
+
+# --- classes --------------------------------------------------------------------------------------------------------
+
+
+def test_labels_are_compared_without_case_and_punctuation():
+    folded = {fold_label(label) for label in ("Apartment_Building/outdoor", " apartment-building outdoor")}
+    assert folded == {"apartment building outdoor"}
+    assert fold_label("F-16A/B") == "f 16a b" and fold_label("Hündchen") == "hündchen"
+
+
+def test_prompts_have_every_name_in_every_template(tmp_path):
+    found = read_classes(classes_in(tmp_path, classes=["cat", ["dog", "hound"]], templates=["a {}.", "{}s: {{x}} {}"]))
+    assert found.labels == ("cat", "dog")
+    assert found.prompts() == [
+        ["a cat.", "cats: {{x}} cat"],
+        ["a dog.", "dogs: {{x}} dog", "a hound.", "hounds: {{x}} hound"],
+    ]
+    assert read_classes(classes_in(tmp_path, classes={"n1": "tench"})).prompts() == [["a photo of a tench."]]
+    assert ImageClasses.read_folders(["big_dog"]).names == (("big dog",),)
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ({"classes": []}, "no classes"),
+        ({"templates": ["a {}"]}, "no list or object `classes`"),
+        ({"classes": ["a", 3]}, "class 3, expected a name or a list of names"),
+        ({"classes": {"a": []}}, r"class \[\], expected a name"),
+        ({"classes": ["a"], "templates": "a {}"}, "templates 'a {}', expected a list of texts"),
+        ({"classes": ["a"], "names": []}, "key 'names', expected classes and templates"),
+        ({"classes": ["a"], "templates": ["a {}", "b"]}, "template 'b' has no {}"),
+    ],
+)
+def test_other_files_of_classes_are_refused(tmp_path, contents, message):
+    with pytest.raises((DataError, UsageError), match=message):
+        read_classes(classes_in(tmp_path, **contents))
+
+
+def test_two_classes_of_one_label_are_refused():
+    images = [Labelled("x.png", "dog")]
+    twice = ImageClasses(("dog", "cat", "Dog"), (("dog",), ("cat",), ("hound",)))
+    with pytest.raises(DataError, match="classes 1 and 3 have the same label 'Dog'"):
+        resolve_labels("toy", "toy", images, twice)
+    # Where data number the classes, the names may be equal, as two of ImageNet's are.
+    assert resolve_labels("toy", "toy", [Labelled("x.png", 2)], twice).labels.tolist() == [2]
+
+
+# --- folders and lists ----------------------------------------------------------------------------------------------
+
+
+def test_class_folders(tmp_path):
+    root = pictures(tmp_path / "set", "big_dog/a b.png", "big_dog/more/c.png", "cat/d.png", ".hidden/e.png")
+    (root / "cat/notes.md").touch()
+    found = read_labelled(root)
+    assert (found.name, found.classes.labels) == ("set", ("big_dog", "cat"))
+    assert [Path(image).name for image in found.images] == ["a b.png", "c.png", "d.png"]
+    assert found.labels.tolist() == [0, 0, 1]
+
+    named = ImageClasses(("cat", "fish", "Big Dog"), (("cat",), ("fish",), ("big dog",)))
+    assert read_labelled(root, named).labels.tolist() == [2, 2, 0]
+
+    with tarfile.open(tmp_path / "set.tar", "w") as tar:
+        tar.add(root / "cat", "cat")
+        tar.add(root / "big_dog", "big_dog")
+    assert read_labelled(tmp_path / "set.tar").labels.tolist() == [0, 0, 1]
+
+
+def test_a_class_folder_without_pictures_is_refused(tmp_path):
+    root = pictures(tmp_path / "set", "cat/d.png")
+    (root / "dog").mkdir()
+    (root / "dog/readme.txt").touch()
+    with pytest.raises(DataError, match="set/dog: a class folder without pictures"):
+        read_labelled(root)
+    pictures(root, "e.png")
+    with pytest.raises(DataError, match="set/e.png: in no class folder"):
+        read_labelled(root)
+    with pytest.raises(DataError, match="none.csv: cannot be read"):
+        read_labelled(tmp_path / "none.csv")
+
+
+def test_images_of_unknown_classes_are_refused(tmp_path):
+    root = pictures(tmp_path / "set", "cat/d.png", "hound/e.png", "hounds/f.png", "hounds/g.png")
+    known = ImageClasses(("cat", "hound"), (("cat",), ("hound",)))
+    with pytest.raises(DataError, match="2 images of 1 classes .* did you mean 'hound'"):
+        read_labelled(root, known)
+    with pytest.raises(DataError, match="1 have 7"):
+        resolve_labels("toy", "toy", [Labelled("x.png", 7)], known)
+
+
+def test_lists_of_images(tmp_path):
+    (tmp_path / "images.tsv").write_text("\ufeffimage\tclass\r\na, b.png\tdog\r\n\r\n/x/c.png\tcat\r\n")
+    found = read_labelled(tmp_path / "images.tsv")
+    assert found.images == [str(tmp_path / "a, b.png"), "/x/c.png"]
+    assert found.labels.tolist() == [1, 0]
+    (tmp_path / "images.csv").write_text('"a, b.png",dog\n')
+    assert read_labelled(tmp_path / "images.csv").images == [str(tmp_path / "a, b.png")]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a.png\tcat\nb.png", "line 2: 1 columns, expected 2"),
+        ("a.png\t\n", "line 1: the class is empty"),
+        ("a.png\tcat\na.png\tdog\n", "line 2: image 'a.png' occurs twice"),
+        ("image\tclass\n", "no images"),
+    ],
+)
+def test_malformed_lists_are_refused(tmp_path, text, message):
+    (tmp_path / "images.tsv").write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_labelled(tmp_path / "images.tsv")

@@ -12,18 +12,17 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import eval.analyses.codewords
-from eval.analyses.codewords import captions_of, strips_of_terms, strongest_tokens
+from eval.analyses.codewords import build_term_strips, collect_captions, find_strongest_tokens
 from eval.report import strips
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.clip_bpe import ClipBpe
-from lexvl_anserini.encoders.parts.images.grounding import token_logits
-from lexvl_anserini.encoders.parts.tokens import token_names
+from lexvl_anserini.encoders.parts.images.grounding import compute_token_logits
+from lexvl_anserini.encoders.parts.tokens import list_token_names
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document, Qrel, Topic
-from tests.eval.test_sheet import cell, strip
 
 
 def toy() -> Encoder:
@@ -41,25 +40,27 @@ def test_images_are_ordered_by_their_strongest_cell(tmp_path, monkeypatch):
     """A cell is 4 x 4 pixels: all of it red, half of it, none; the map shows where."""
     monkeypatch.setattr("eval.analyses.codewords.IMAGES_AT_ONCE", 2)
     words = ["scarlet", "red"]
-    monkeypatch.setattr("eval.analyses.codewords.strongest_tokens", lambda model, texts, dims: [words] * len(dims))
+    monkeypatch.setattr("eval.analyses.codewords.find_strongest_tokens", lambda model, texts, dims: [words] * len(dims))
     dataset = folder_of(tmp_path, a=("blue", (0, 0, 8, 8)), b=("red", (0, 0, 4, 2)), c=("red", (4, 4, 8, 8)))
-    [found] = strips_of_terms(toy(), dataset, ["red"], 10)
+    [found] = build_term_strips(toy(), dataset, ["red"], 10)
     assert (found.query.name, found.query.text) == ("red", "scarlet, red")
     assert [one.item.name for one in found.cells] == ["c.png", "b.png", "a.png"]
     assert [round(one.score, 2) for one in found.cells] == [1.0, 0.5, 0.0]
     assert [list(one.own) for one in found.cells] == [["red"], ["red"], ["blue"]]
     pixels = np.asarray(found.cells[0].item.image).astype(int)
     assert np.ptp(pixels[7, 7]) > 200 and np.ptp(pixels[0, 0]) == 0, "in colour where the term is"
-    assert [len(one.cells) for one in strips_of_terms(toy(), dataset, ["red", "blue"], 2)] == [2, 2]
+    assert [len(one.cells) for one in build_term_strips(toy(), dataset, ["red", "blue"], 2)] == [2, 2]
+    assert collect_captions(dataset, list(dataset.documents())) == [], "images without captions"
+    assert strips.write_legend([found], maps=True) == strips.HAS + strips.MAPPED, "a sheet without bars"
 
 
 def test_unknown_terms_and_missing_images_are_refused(tmp_path):
     (tmp_path / "a.txt").write_text("no picture")
     texts = load_dataset(f"folder:{tmp_path}")
     with pytest.raises(UsageError, match="'pink' is no term of toy; its terms are such as 'red'"):
-        strips_of_terms(toy(), texts, ["red", "pink"], 9)
+        build_term_strips(toy(), texts, ["red", "pink"], 9)
     with pytest.raises(DataError, match="no images in it"):
-        strips_of_terms(toy(), texts, ["red"], 9)
+        build_term_strips(toy(), texts, ["red"], 9)
 
 
 def test_captions_of_the_images_that_are_read():
@@ -67,40 +68,30 @@ def test_captions_of_the_images_that_are_read():
     judged = [Qrel("1", "i1", 1), Qrel("2", "i2", 1), Qrel("3", "i1", 0)]
     topics = [Topic("1", "one"), Topic("2", "two"), Topic("3", "three")]
     dataset = Dataset("toy", "", lambda: iter(documents), lambda: iter(topics), lambda: iter(judged))
-    assert captions_of(dataset, documents[:1]) == ["one"]
-    assert captions_of(dataset, documents) == ["one", "two"]
-    assert captions_of(dataset, [Document("a", text="its own", image="a.png")]) == ["its own"]
-
-
-def test_images_without_captions(tmp_path):
-    dataset = folder_of(tmp_path, a=("red", (0, 0, 8, 8)))
-    assert captions_of(dataset, list(dataset.documents())) == []
+    assert collect_captions(dataset, documents[:1]) == ["one"]
+    assert collect_captions(dataset, documents) == ["one", "two"]
+    assert collect_captions(dataset, [Document("a", text="its own", image="a.png")]) == ["its own"]
 
 
 def test_the_largest_logits_of_tokens_are_the_logits_of_texts(load):
     """The maximum over a text's tokens is the logit that pooling passes on, here of a model without special ones."""
     model = load("splade", "splade/ckpt_bert")
     texts, dims = ["a dog on the beach", "dog"], [1037, 1500]
-    streamed = list(token_logits(model, texts, dims))
+    streamed = list(compute_token_logits(model, texts, dims))
     assert [token for token, _ in streamed] == ["a", "dog", "on", "the", "beach", "dog"]
-    [best] = strongest_tokens(model, texts, dims[:1])
+    [best] = find_strongest_tokens(model, texts, dims[:1])
     values = {token: max(value[0] for name, value in streamed if name == token) for token, _ in streamed}
     assert best == sorted(values, key=lambda token: -values[token])[:5] and len(best) == 5
-    assert strongest_tokens(model, [], dims) == [[], []]
+    assert find_strongest_tokens(model, [], dims) == [[], []]
 
 
 def test_names_of_tokens(load, tmp_path):
     tokenizer = load("splade", "splade/ckpt_bert").query.reader.tokenizer
-    names = token_names(tokenizer)
+    names = list_token_names(tokenizer)
     assert "dog" in names.values() and "[CLS]" not in names.values()
     (tmp_path / "merges.txt").write_text("#version\nd o\ndo g</w>\n")
-    names = token_names(ClipBpe(tmp_path / "merges.txt"))
+    names = list_token_names(ClipBpe(tmp_path / "merges.txt"))
     assert names[513] == "dog" and "<|endoftext|>" not in names.values()
-
-
-def test_the_legend_of_a_sheet_without_bars():
-    assert strips.legend_of([strip(cell(terms=()))], maps=True) == strips.HAS + strips.MAPPED
-    assert strips.legend_of([strip(cell())], maps=True) == strips.LEGEND + strips.MAPPED
 
 
 @pytest.mark.shared
@@ -112,7 +103,7 @@ def test_the_command_draws_the_tokens_of_fdt(shared, tmp_path):
         (images / f"{name}.png").write_bytes((folder / f"images/{name}.png").read_bytes())
         (images / f"{name}.txt").write_text(caption)
     model = load_encoder("fdt", str(folder), device="cpu")
-    [value] = [v for token, [v] in token_logits(model, ["a dog"], [7]) if token == "a"]
+    [value] = [v for token, [v] in compute_token_logits(model, ["a dog"], [7]) if token == "a"]
     assert np.isfinite(value)
     invoke = partial(CliRunner().invoke, make_app(eval.analyses.codewords.command), catch_exceptions=False)
     given = ["--corpus", f"folder:{images}", "--encoder", "fdt", "--checkpoint", str(folder), "--device", "cpu"]

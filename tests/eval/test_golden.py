@@ -11,9 +11,9 @@ import pytest
 from eval.measures.inputs import JudgementSource, describe_run
 from eval.measures.measure_runs import measure_runs
 from eval.measures.metrics import evaluate, means
-from eval.measures.ties import strict_order
+from eval.measures.ties import sort_strictly
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
-from lexvl_anserini.runs.trec import in_rank_order, read_run
+from lexvl_anserini.runs.trec import read_run, sort_by_rank
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "eval_protocol"
 TREC_RUNS = Path(__file__).parents[3] / "shared" / "data" / "trec-runs"
@@ -43,11 +43,9 @@ def ranked(scores: np.ndarray) -> list[ScoredDoc]:
 def measured(direction: str, measures: list[str], ties: str = "rank") -> dict[str, float]:
     scores = np.load(GOLDEN / "scores.npz")["scores_image_x_caption"]
     pairs = image_and_caption_pairs()
-    if direction == "image-to-text":
-        return means(
-            evaluate(ranked(scores), [Qrel(image, caption, 1) for image, caption in pairs], measures, ties=ties)
-        )
-    return means(evaluate(ranked(scores.T), [Qrel(caption, image, 1) for image, caption in pairs], measures, ties=ties))
+    images_ask = direction == "image-to-text"
+    qrels = [Qrel(*(pair if images_ask else pair[::-1]), 1) for pair in pairs]
+    return means(evaluate(ranked(scores if images_ask else scores.T), qrels, measures, ties=ties))
 
 
 @pytest.mark.parametrize(
@@ -77,9 +75,8 @@ def test_a_tie_under_both_orders():
     for document in ("a", "b"):
         qrels = [Qrel("q", document, 1)]
         assert means(evaluate(run, qrels, ["RR@10"], ties="rank"))["RR@10"] == tie[f"qrels {document}"]["RR@10"]
-        assert (
-            means(evaluate(run, qrels, ["Recall@1"], ties="trec_eval"))["Recall@1"] == tie[f"qrels {document}"]["R@1"]
-        )
+        by_trec_eval = means(evaluate(run, qrels, ["Recall@1"], ties="trec_eval"))
+        assert by_trec_eval["Recall@1"] == tie[f"qrels {document}"]["R@1"]
 
 
 QRELS = {"dl19": "qrels.dl19-passage.txt", "covid": "qrels.beir-v1.0.0-trec-covid.test.txt"}
@@ -132,6 +129,6 @@ def test_our_order_of_a_published_run_is_the_one_that_search_would_write():
     by_topic: dict[str, list[ScoredDoc]] = {}
     for hit in read_run(path):
         by_topic.setdefault(hit.query_id, []).append(hit)
-    assert strict_order(read_run(path)) == {
-        query_id: [hit.doc_id for hit in in_rank_order(hits)] for query_id, hits in by_topic.items()
+    assert sort_strictly(read_run(path)) == {
+        query_id: [hit.doc_id for hit in sort_by_rank(hits)] for query_id, hits in by_topic.items()
     }

@@ -12,30 +12,25 @@ from embedding_tables import write_embeddings
 from typer.testing import CliRunner
 
 import eval.coco
-from eval.image_text import with_judgements
-from eval.measures.averages import HEADINGS, rsum
+from eval.image_text import choose_judgements
 from eval.measures.inputs import JudgementSource, RunCard
-from eval.measures.subsets import Subsets, measure_subsets
-from eval.report.tables import caption_table
+from eval.measures.measure_runs import Subsets, measure_subsets
+from eval.measures.metrics import HEADINGS
+from eval.report.tables import build_caption_table
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
-from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.manifest import CorpusRef, RunManifest, name_manifest
 from lexvl_anserini.ground.records import Measurement
-from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path
 
 
 @pytest.fixture
 def coco(tmp_path: Path) -> Path:
     """Two test images with five captions each, in Karpathy's layout; image and caption ids collide on purpose."""
+    captions = [[{"raw": f"caption {n}", "sentid": n} for n in range(start, start + 5)] for start in (0, 5)]
     images = [
-        {
-            "imgid": number,
-            "filename": f"{number}.jpg",
-            "split": "test",
-            "sentences": [{"raw": f"caption {5 * number + k}", "sentid": 5 * number + k} for k in range(5)],
-        }
-        for number in range(2)
+        {"imgid": number, "filename": f"{number}.jpg", "split": "test", "sentences": own}
+        for number, own in enumerate(captions)
     ]
     (tmp_path / "coco").mkdir()
     (tmp_path / "coco" / "dataset_coco.json").write_bytes(orjson.dumps({"dataset": "coco", "images": images}))
@@ -43,21 +38,15 @@ def coco(tmp_path: Path) -> Path:
 
 
 def write(path: Path, lists: dict[str, list[str]]) -> Path:
-    path.write_text(
-        "".join(
-            f"{topic} Q0 {doc_id} {rank} {10 - rank} t\n"
-            for topic, documents in lists.items()
-            for rank, doc_id in enumerate(documents, 1)
-        )
-    )
+    hits = [(topic, doc_id, rank) for topic, documents in lists.items() for rank, doc_id in enumerate(documents, 1)]
+    path.write_text("".join(f"{topic} Q0 {doc_id} {rank} {10 - rank} t\n" for topic, doc_id, rank in hits))
     return path
 
 
-def measured(coco: Path, run: Path, direction: str) -> dict[str, float]:
-    arguments = ["--run", str(run), "--data-dir", str(coco), "--direction", direction, "--format", "json"]
-    result = CliRunner().invoke(make_app(eval.coco.command), arguments)
-    assert result.exit_code == 0, result.output
-    return {row["measure"]: row["value"] for row in json.loads(result.stdout)}
+def measured(coco: Path, run: Path, direction: str, *options: str) -> dict[str, float]:
+    code, text = asked(coco, run, "--direction", direction, *options)
+    assert code == 0, text
+    return {row["measure"]: row["value"] for row in json.loads(text)}
 
 
 def test_text_to_image(coco, tmp_path):
@@ -85,12 +74,12 @@ def test_stored_vectors_have_their_own_judgements(coco, tmp_path):
     run = write(tmp_path / "own.trec", {"0": ["0"], "1": ["1", "0"], "2": ["1"]})
     corpus = {"name": own, "direction": "text-to-image"}
     about = RunManifest(own, own, "test", None, corpus, {"name": "d2s"}, {}, "i", 10, False)
-    write_json(manifest_path(run), about.to_json())
+    write_json(name_manifest(run), about.to_json())
     arguments = ["--run", str(run), "--data-dir", str(coco), "--format", "json"]
-    told = [
-        CliRunner().invoke(make_app(eval.coco.command), [*arguments, *more]) for more in ([], ["--dataset", "coco"])
-    ]
-    rows, overruled = (json.loads(result.stdout) for result in told)
+    rows, overruled = (
+        json.loads(CliRunner().invoke(make_app(eval.coco.command), [*arguments, *more]).stdout)
+        for more in ([], ["--dataset", "coco"])
+    )
     values = {row["measure"]: row["value"] for row in rows}
     assert values["HitRate@1"] == pytest.approx(2 / 3) and values["HitRate@5"] == 1
     assert {row["dataset"] for row in rows} == {f"{own}/test text-to-image"}
@@ -100,7 +89,7 @@ def test_stored_vectors_have_their_own_judgements(coco, tmp_path):
 def test_other_runs_are_judged_by_the_commands_own_corpus():
     def judged(dataset: str) -> CorpusRef:
         corpus = CorpusRef(dataset, "val", direction="image-to-text")
-        return with_judgements(RunCard(Path("x"), "x", corpus), "coco").corpus
+        return choose_judgements(RunCard(Path("x"), "x", corpus), "coco").corpus
 
     assert judged("coco") == CorpusRef("coco", "val", direction="image-to-text")
     assert judged("") == judged("beir/scifact") == judged("flickr30k") == CorpusRef("coco")
@@ -115,21 +104,15 @@ def test_the_table_has_the_papers_headings(coco, tmp_path):
     assert shown.splitlines()[1].split()[-6:] == ["100.0"] * 5 + ["300.0"]
 
 
-def test_rsum():
-    assert rsum({"HitRate@1": 0.5, "HitRate@5": 0.75, "HitRate@10": 1.0}) == pytest.approx(225)
-
-
 def test_a_system_with_both_directions_gets_their_sum():
     def run(direction: str, value: float) -> list[Measurement]:
         return [Measurement("r", f"coco/test {direction}", measure, "all", value) for measure in HEADINGS]
 
     cards = [RunCard(Path("a"), "vdr"), RunCard(Path("b"), "vdr"), RunCard(Path("c"), "other")]
     measured = [run("text-to-image", 0.5), run("image-to-text", 0.25), run("text-to-image", 0.1)]
-    rows = caption_table(cards, measured).rows
-    assert [(row[0], row[1], row[-1]) for row in rows] == [
-        ("vdr", "coco/test text-to-image", "150.0"),
-        ("vdr", "coco/test image-to-text", "75.0"),
-        ("other", "coco/test text-to-image", "30.0"),
+    rows = build_caption_table(cards, measured).rows
+    assert [(row[0], row[1].removeprefix("coco/test "), row[-1]) for row in rows] == [
+        *(("vdr", "text-to-image", "150.0"), ("vdr", "image-to-text", "75.0"), ("other", "text-to-image", "30.0")),
         ("vdr", "both directions", "225.0"),
     ]
 
@@ -145,12 +128,10 @@ def test_folds_are_searched_by_themselves(coco, tmp_path):
     lists = {str(caption): ["0", "1"] for caption in range(10)}
     run = write(tmp_path / "a.trec", lists)
     assert measured(coco, run, "text-to-image")["HitRate@1"] == 0.5
-    code, text = asked(coco, run, "--folds", "2", "--direction", "text-to-image")
-    assert code == 0 and {row["measure"]: row["value"] for row in json.loads(text)}["HitRate@1"] == 1
+    assert measured(coco, run, "text-to-image", "--folds", "2")["HitRate@1"] == 1
     captions = write(tmp_path / "b.trec", {"0": [*map(str, range(10))], "1": [*map(str, range(10))]})
     assert measured(coco, captions, "image-to-text")["HitRate@5"] == 0.5
-    code, text = asked(coco, captions, "--folds", "2", "--direction", "image-to-text")
-    assert {row["measure"]: row["value"] for row in json.loads(text)}["HitRate@1"] == 1
+    assert measured(coco, captions, "image-to-text", "--folds", "2")["HitRate@1"] == 1
     assert "2 images, fewer than 3 folds" in asked(coco, run, "--folds", "3", "--direction", "text-to-image")[1]
     assert "--results keeps" in asked(coco, run, "--folds", "2", "--results", str(tmp_path / "r"))[1]
 
@@ -159,19 +140,16 @@ def test_only_the_first_captions_count(coco, tmp_path):
     """The fifth caption of each image finds the other image; without it all are right."""
     run = write(tmp_path / "a.trec", {str(c): [str((c // 5) ^ (c % 5 == 4))] for c in range(10)})
     assert measured(coco, run, "text-to-image")["HitRate@1"] == pytest.approx(0.8)
-    code, text = asked(coco, run, "--captions", "4", "--direction", "text-to-image")
-    assert code == 0 and {row["measure"]: row["value"] for row in json.loads(text)}["HitRate@1"] == 1
+    assert measured(coco, run, "text-to-image", "--captions", "4")["HitRate@1"] == 1
     # As documents they are left out too: image 1 finds caption 9 first, which does not count, then caption 5.
     run = write(tmp_path / "b.trec", {"0": ["0"], "1": ["9", "0", "5"]})
-    values = {n: json.loads(asked(coco, run, "--captions", n, "--direction", "image-to-text")[1]) for n in ("4", "5")}
-    assert [{row["measure"]: row["value"] for row in values[n]}["RR@10"] for n in ("4", "5")] == [0.75, 1]
+    values = [measured(coco, run, "image-to-text", "--captions", count)["RR@10"] for count in ("4", "5")]
+    assert values == [0.75, 1]
 
 
 def test_lists_that_are_too_short_for_a_fold(coco, tmp_path):
     run = write(tmp_path / "a.trec", {str(caption): ["1"] for caption in range(10)})
     card = RunCard(run, "x", hits=1)
     source = JudgementSource(corpus=CorpusRef("coco", "test", str(coco), direction="text-to-image"))
-    with pytest.raises(
-        UsageError, match="a.trec: 5 lists of 1 hits hold fewer than 1 documents of a fold; search with"
-    ):
+    with pytest.raises(UsageError, match="5 lists of 1 hits hold fewer"):
         measure_subsets(card, source, ["HitRate@1"], Subsets(folds=2))

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from eval.analyses import quantisation
-from eval.analyses.quantisation import exact_search, figures, quantisation_loss
-from eval.measures.metrics import overlap
-from eval.measures.ties import strict_order
+from eval.analyses.quantisation import measure_loss, search_exactly
+from eval.measures.metrics import measure_overlap
+from eval.measures.ties import sort_strictly
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
@@ -26,91 +25,71 @@ def fixed(scale: float, bits: int | None = None) -> Quantiser:
 
 
 def test_exact_search_orders_ties_by_doc_id_and_keeps_the_type():
-    assert list(exact_search(QUERIES, DOCUMENTS, QUERY_IDS, DOC_IDS, 2)) == [
+    assert list(search_exactly(QUERIES, DOCUMENTS, QUERY_IDS, DOC_IDS, 2)) == [
         ScoredDoc("qx", "d", 1, 1.0),
         ScoredDoc("qx", "a", 2, 0.9),
         ScoredDoc("qy", "d", 1, 0.2),
     ]
     impacts = csr_matrix(np.array([[2**40, 1], [2**40, 0]], dtype=np.int64))
-    hits = list(exact_search(csr_matrix(np.array([[1, 1]])), impacts, ["q"], ["a", "b"], 9))
+    hits = list(search_exactly(csr_matrix(np.array([[1, 1]])), impacts, ["q"], ["a", "b"], 9))
     assert [hit.score for hit in hits] == [2**40 + 1, 2**40]
     assert all(isinstance(hit.score, int) for hit in hits)
-
-
-def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch):
-    whole = list(exact_search(QUERIES, DOCUMENTS, QUERY_IDS, DOC_IDS, 3))
-    monkeypatch.setattr(quantisation, "BLOCK_CELLS", 1)
-    assert list(exact_search(QUERIES, DOCUMENTS, QUERY_IDS, DOC_IDS, 3)) == whole
 
 
 def test_overlap_is_the_share_of_the_references_first_k():
     reference = {"1": ["a", "b", "c", "d"], "2": ["a"]}
     other = {"1": ["b", "x", "c"]}
-    assert overlap(reference, other, 2) == (1 / 2 + 0) / 2
-    assert overlap(reference, other, 9) == (2 / 4 + 0) / 2
-    assert overlap({**reference, "left with nothing": []}, reference, 3) == 1
-    # Of {a, b} one is found, of {c, d} both; the second list is too short for its depth.
-    assert overlap({"1": ["a", "b", "c"], "2": ["c", "d", "e"]}, {"1": ["a", "x", "b"], "2": ["d", "c"]}, 2) == 0.75
-    assert overlap({"1": ["a", "b", "c"]}, {"1": ["a"]}, 3) == pytest.approx(1 / 3)
+    assert measure_overlap(reference, other, 2) == (1 / 2 + 0) / 2
+    assert measure_overlap(reference, other, 9) == (2 / 4 + 0) / 2
+    assert measure_overlap({**reference, "left with nothing": []}, reference, 3) == 1
 
 
 def test_fine_quantising_loses_nothing():
     qrels = [Qrel("qx", "d", 1), Qrel("qy", "d", 1)]
-    loss = quantisation_loss(DOCUMENTS, QUERIES, DOC_IDS, QUERY_IDS, qrels, fixed(100))
-    assert (loss.overlap, loss.delta, loss.clipped, loss.dropped) == ({10: 1, 100: 1}, 0, 0, 0)
+    loss = measure_loss(DOCUMENTS, QUERIES, DOC_IDS, QUERY_IDS, qrels, fixed(100))
+    assert (loss.overlap, loss.figures()["delta"], loss.clipped, loss.dropped) == ({10: 1, 100: 1}, 0, 0, 0)
 
 
 def test_coarse_quantising_states_what_it_loses():
     # At scale 2 and 1 bit: 1.0 -> 2 -> 1 (clipped), .9 -> 2 -> 1 (clipped, twice), .2 -> 0 (dropped), 3.0 -> 6 -> 1.
     # Topic x then ties a, b, d, and d falls from rank 1 to 3; topic y loses its only posting.
     qrels = [Qrel("qx", "d", 1), Qrel("qy", "d", 1)]
-    loss = quantisation_loss(
-        DOCUMENTS, QUERIES, DOC_IDS, QUERY_IDS, qrels, fixed(2, bits=1), measure="RR@10", depths=(1, 3)
-    )
+    loss = measure_loss(DOCUMENTS, QUERIES, DOC_IDS, QUERY_IDS, qrels, fixed(2, bits=1), measure="RR@10", depths=(1, 3))
     assert loss.overlap == {1: 0, 3: (3 / 3 + 0) / 2}
     assert (loss.value_float, loss.value_integer) == (1, (1 / 3 + 0) / 2)
     assert (loss.clipped, loss.dropped) == (4 / 5, 1 / 5)
-    assert list(figures(loss)) == [
-        "overlap@1",
-        "overlap@3",
-        "RR@10 float",
-        "RR@10 integer",
-        "delta",
-        "clipped",
-        "dropped",
-    ]
+    headings = [*loss.figures()]
+    assert headings == ["overlap@1", "overlap@3", "RR@10 float", "RR@10 integer", "delta", "clipped", "dropped"]
 
 
 def test_the_search_is_as_deep_as_the_measure():
     documents, ids = csr_matrix(np.ones((150, 1))), [f"{i:03}" for i in range(150)]
     qrels = [Qrel("q", "149", 1)]
     for measure in ("Recall@150", "RR"):
-        loss = quantisation_loss(documents, csr_matrix([[1.0]]), ids, ["q"], qrels, fixed(1), measure=measure)
+        loss = measure_loss(documents, csr_matrix([[1.0]]), ids, ["q"], qrels, fixed(1), measure=measure)
         assert loss.value_integer == (1 if measure == "Recall@150" else 1 / 150)
 
 
 def test_removing_the_query_is_for_both_rankings():
     doc_ids = ["qx", "b", "c", "a"]
-    loss = quantisation_loss(
+    loss = measure_loss(
         DOCUMENTS, QUERIES, doc_ids, QUERY_IDS, [Qrel("qx", "a", 1)], fixed(100), measure="P@1", remove_query=True
     )
     assert (loss.value_float, loss.value_integer) == (1, 1)
-
-
-def test_nothing_matches():
     with pytest.raises(DataError, match="ranking by float: the run is empty"):
-        quantisation_loss(csr_matrix((4, 3)), QUERIES, DOC_IDS, QUERY_IDS, [Qrel("qx", "d", 1)], fixed(100))
+        measure_loss(csr_matrix((4, 3)), QUERIES, DOC_IDS, QUERY_IDS, [Qrel("qx", "d", 1)], fixed(100))
 
 
-def test_agrees_with_a_dense_product():
+def test_agrees_with_a_dense_product(monkeypatch: pytest.MonkeyPatch):
     rng = np.random.default_rng(5)
     documents = rng.integers(0, 4, (200, 30)) * (rng.random((200, 30)) < 0.2)
     queries = rng.integers(0, 4, (9, 30)) * (rng.random((9, 30)) < 0.3)
     ids = [str(i) for i in range(200)]
-    run = exact_search(csr_matrix(queries), csr_matrix(documents), ids[:9], ids, 50)
+    monkeypatch.setattr("eval.analyses.quantisation.BLOCK_CELLS", 400)  # two queries a block
+    run = search_exactly(csr_matrix(queries), csr_matrix(documents), ids[:9], ids, 50)
     scores = queries @ documents.T
     expected = {
         str(q): [str(d) for d in sorted(range(200), key=lambda d: (-row[d], str(d))) if row[d] > 0][:50]
         for q, row in enumerate(scores)
     }
-    assert strict_order(run) == {query_id: ranking for query_id, ranking in expected.items() if ranking}
+    assert sort_strictly(run) == {query_id: ranking for query_id, ranking in expected.items() if ranking}

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,47 +16,36 @@ from embedding_tables import write_embeddings
 from tiny_encoders import WORDPIECES, made_stair
 from typer.testing import CliRunner
 
+from eval.analyses.classes import classification as classes
 from eval.analyses.classes.class_sets import CLASS_SETS, load_labelled
-from eval.analyses.classes.class_words import class_word_shares, lexical_space
-from eval.analyses.classes.classification import accuracies, class_ranks
-from eval.efficiency.search import ratios_of
-from eval.efficiency.suite import Report
 from eval.measures.metrics import evaluate, means
 from eval.measures.result_files import read_results
 from eval.reproduce import command
 from eval.reproduction import retrieval
-from eval.reproduction.classification import some_of
-from eval.reproduction.matrix import WAYS, TablePlan, plan_of
-from eval.reproduction.prepared import document_options, is_file_name, prepare, remarks_on, weights_of
-from eval.reproduction.published import PublishedCell, PublishedSystem, published_tables, read_tables
-from eval.reproduction.quantities import PRIVATE, Quantity, combined, parts_of
-from eval.reproduction.record import read_record
-from eval.reproduction.rows import Finding, RowPart, Workplace, assignments, rows_of
+from eval.reproduction.matrix import TablePlan, make_plan
+from eval.reproduction.prepared import find_weights, is_file_name, prepare, select_document_options, write_remarks
+from eval.reproduction.published import PublishedCell, PublishedSystem, load_published_tables, read_tables
+from eval.reproduction.quantities import PRIVATE, Quantity, combine_parts, list_parts
+from eval.reproduction.retrieval import choose_images
+from eval.reproduction.rows import Finding, RowPart, Workplace, list_rows, parse_assignments
 from eval.reproduction.sources import COLLECTIONS, DIGESTS, DOCUMENT_COSTS, FILES, IMAGE_SETS, UNCONFIRMED
-from eval.reproduction.tables import agrees, reproduced, reproduced_rows
+from eval.reproduction.tables import check_agreement, read_record, reproduce_cell, reproduce_rows
 from lexvl_anserini.cli import make_app
+from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.data.fetch import BEIR_ARCHIVES
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
-from lexvl_anserini.ground.registry import import_home
+from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
 from lexvl_anserini.runs.trec import read_run
 
 ROOT = Path(__file__).parents[2]
-TABLES = published_tables()
+TABLES = load_published_tables()
 VDR, TINY = "jzhoubu/vdr-msmarco", "splade/ckpt_bert"
 
 # Of a collection in BEIR's layout: six documents and three topics, of words that the tiny tokenizer
 # knows; one id has a blank, as those of LIMIT.
-CORPUS = {
-    "d1": "black bear",
-    "d2": "black boat",
-    "d3": "big bird",
-    "d4": "boat book bird",
-    "d 5": "beach book",
-    "d6": "bear book",
-}
+CORPUS = {"d1": "black bear", "d2": "black boat", "d3": "big bird", "d4": "boat book bird"}
+CORPUS |= {"d 5": "beach book", "d6": "bear book"}
 TOPICS = {"q1": ("boat", ("d2", "d4")), "q2": ("big bird", ("d3",)), "q3": ("beach", ("d 5",))}
 
 
@@ -102,39 +92,36 @@ def cells_of(text: str) -> dict[tuple[str, str], dict]:
 
 def test_means_and_sums_have_parts():
     mean = Quantity("text-to-text", "beir-12", "nDCG@10")
-    assert len(parts_of(mean)) == 12 and Quantity("text-to-text", "beir/nq/test", "nDCG@10") in parts_of(mean)
-    assert combined(mean, [0.2] * 6 + [0.4] * 6) == pytest.approx(0.3)
+    assert len(list_parts(mean)) == 12 and Quantity("text-to-text", "beir/nq/test", "nDCG@10") in list_parts(mean)
+    assert combine_parts(mean, [0.2] * 6 + [0.4] * 6) == pytest.approx(0.3)
     rsum = Quantity("captions", "coco/test", "rsum")
-    assert [str(part) for part in parts_of(rsum)] == [
+    assert [str(part) for part in list_parts(rsum)] == [
         f"{direction} coco/test R@{k}" for direction in ("text-to-image", "image-to-text") for k in (1, 5, 10)
     ]
-    assert combined(rsum, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]) == pytest.approx(2.1)
+    assert combine_parts(rsum, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]) == pytest.approx(2.1)
     alone = Quantity("text-to-text", "beir/nq/test", "nDCG@10")
-    assert parts_of(alone) == (alone,) and combined(alone, [0.25]) == 0.25
+    assert list_parts(alone) == (alone,) and combine_parts(alone, [0.25]) == 0.25
 
 
 def test_a_row_has_one_part_per_run():
-    [row] = rows_of(TABLES["vdr-table5"], "K=32")
+    [row] = list_rows(TABLES["vdr-table5"], "K=32")
     measured = {(part.task, part.data): part.measures for part in row.parts()}
     assert measured["text-to-image", "coco/test"] == ("R@1", "R@5", "R@10")
     assert len(measured) == 5 and row.is_ours
-    [mean] = [row for row in rows_of(TABLES["vdr-table3"]) if row.label == "VDR 5"]
+    [mean] = [row for row in list_rows(TABLES["vdr-table3"]) if row.label == "VDR 5"]
     assert len(list(mean.parts())) == 13, "twelve collections of the mean, and MS MARCO"
-    assert [row.label for row in rows_of(TABLES["vdr-table4"], "VDR k=*6*")] == ["VDR k=64", "VDR k=256", "VDR k=768"]
-    assert not any(row.is_ours for row in rows_of(TABLES["limit-table3"]))
-    assert all(row.is_ours for row in rows_of(TABLES["trec-runs-dl19"]))
+    assert [row.label for row in list_rows(TABLES["vdr-table4"], "VDR k=*6*")] == ["VDR k=64", "VDR k=256", "VDR k=768"]
+    assert not any(row.is_ours for row in list_rows(TABLES["limit-table3"]))
+    assert all(row.is_ours for row in list_rows(TABLES["trec-runs-dl19"]))
 
 
 def test_names_may_have_equals_signs():
     known = {"VDR k=32", "VDR k=3", "a/b"}
-    assert assignments(["VDR k=32=x=y", "a/b=c"], known, "--checkpoint") == {"VDR k=32": "x=y", "a/b": "c"}
-    for wrong, message in (
-        (["VDR=x"], "expected NAME=VALUE with a name of the selected tables: VDR k=3, VDR k=32, a/b"),
-        (["a/b="], "no value after 'a/b'"),
-        (["a/b=x", "a/b=y"], "two values for 'a/b'"),
-    ):
+    assert parse_assignments(["VDR k=32=x=y", "a/b=c"], known, "--checkpoint") == {"VDR k=32": "x=y", "a/b": "c"}
+    expected = "expected NAME=VALUE with a name of the selected tables: VDR k=3, VDR k=32, a/b"
+    for wrong, message in ((["VDR=x"], expected), (["a/b="], "no value"), (["a/b=x", "a/b=y"], "two values")):
         with pytest.raises(UsageError, match=message):
-            assignments(wrong, known, "--checkpoint")
+            parse_assignments(wrong, known, "--checkpoint")
 
 
 def part_of(system: PublishedSystem, data: str = "beir/scifact/test", task: str = "text-to-text") -> RowPart:
@@ -157,43 +144,31 @@ def test_weights_are_published_or_the_users(tmp_path):
         ({"a/context": folder}, two, folder, other, word),
         ({"a/question": "minilm"}, two, "a/context", other, other),
     ):
-        weights = weights_of(part_of(system), system, Workplace(tmp_path, checkpoints=given))
+        weights = find_weights(part_of(system), system, Workplace(tmp_path, checkpoints=given))
         assert weights.reference == reference
-        assert (remarks_on(weights, False), remarks_on(weights, True)) == (remarks, by_word)
-    assert weights_of(part_of(PublishedSystem("stair")), PublishedSystem("stair"), Workplace(tmp_path)) is None
+        assert (write_remarks(weights, False), write_remarks(weights, True)) == (remarks, by_word)
+    assert find_weights(part_of(PublishedSystem("stair")), PublishedSystem("stair"), Workplace(tmp_path)) is None
 
 
 def test_a_known_digest_is_a_published_checkpoint(tmp_path, monkeypatch):
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     system = PublishedSystem("bertlex", "bert-base-uncased")
     place = Workplace(tmp_path, checkpoints={"bert-base-uncased": str(tmp_path)})
-    weights = weights_of(part_of(system), system, place)
-    assert remarks_on(weights, False) == ("other weights", "")
+    weights = find_weights(part_of(system), system, place)
+    assert write_remarks(weights, False) == ("other weights", "")
     digest = hashlib.sha256(b"weights").hexdigest()
     monkeypatch.setitem(DIGESTS, "bert-base-uncased", digest)
-    assert remarks_on(weights, False) == ("", "")
-
-
-def test_a_model_of_each_collection_has_its_checkpoint(tmp_path):
-    [row] = rows_of(TABLES["joint-table1"], "Joint*")
-    names = {part.data: weights_of(part, part.system, Workplace(tmp_path)).reference for part in row.parts()}
-    assert names == {
-        "coco/test": "joint-blip-coco/checkpoint_best.ckpt",
-        "flickr30k/test": "joint-blip-flickr30k/checkpoint_best.ckpt",
-    }
+    assert write_remarks(weights, False) == ("", "")
 
 
 def test_a_probe_of_a_set_without_splits_needs_the_users(tmp_path):
     """Three sets of STAIR's table 4 have no split for training; the plan names it, and class folders supply it."""
     place = Workplace(tmp_path / "out", data_dir=str(tmp_path), checkpoints={"STAIR": str(tmp_path)})
-    plan = plan_of(TABLES["stair-table4"], place)
-    assert [need.name for need in plan.needs if need.name.endswith(", train")] == [
-        "caltech101, train",
-        "eurosat, train",
-        "resisc45, train",
-    ]
+    plan = make_plan(TABLES["stair-table4"], place)
+    needs = [need.name for need in plan.needs if need.name.endswith(", train")]
+    assert needs == ["caltech101, train", "eurosat, train", "resisc45, train"]
     (tmp_path / "eurosat/train").mkdir(parents=True)
-    needs = {need.name: need.here for need in plan_of(TABLES["stair-table4"], place).needs}
+    needs = {need.name: need.here for need in make_plan(TABLES["stair-table4"], place).needs}
     assert needs["eurosat, train"] and not needs["resisc45, train"]
 
 
@@ -201,19 +176,20 @@ def test_ids_that_no_source_confirms_are_marked(bare):
     code, text, said = call("vdr-table4", "--dry-run")
     assert code == 0 and "jzhoubu/vdr-msmarco (unconfirmed)" in text, said
     assert "no source confirms the id, its authors publish vsearch/svdr-msmarco" in text
-    parts = [part for table in TABLES.values() for row in rows_of(table) for part in row.parts() if part.system]
-    used = {part.system.checkpoint_of(part.data) for part in parts}
+    parts = [part for table in TABLES.values() for row in list_rows(table) for part in row.parts() if part.system]
+    used = {part.system.find_checkpoint_name(part.data) for part in parts}
     assert used & UNCONFIRMED.keys() == {VDR, "lsr42/d2s_flickr30k-blip-dense_q_reg_0.001_d_reg_0.001"}
 
 
 def test_rows_that_differ_in_their_queries_share_documents(tmp_path):
     place = Workplace(tmp_path)
-    rows = {row.label: row for row in rows_of(TABLES["vdr-table4"]) if row.system}
+    rows = {row.label: row for row in list_rows(TABLES["vdr-table4"]) if row.system}
     names = [prepare(next(row.parts()), place).names for row in rows.values()]
     assert {name.documents for name in names} == {"beir-msmarco-dev.vdr.vdr-msmarco"}
     assert len({name.run for name in names}) == 7
-    assert document_options("svdr", {"mode": "alpha"}) == {"mode": "alpha"}, "documents of svdr are bags by default"
-    assert document_options("vdr", {"mode": "beta", "topk": "8", "query_topk": "9"}) == {"mode": "beta", "topk": "8"}
+    assert select_document_options("svdr", {"mode": "alpha"}) == {"mode": "alpha"}, "bags are documents of svdr"
+    beta = {"mode": "beta", "topk": "8"}
+    assert select_document_options("vdr", {**beta, "query_topk": "9"}) == beta
     limited = prepare(next(rows["VDR k=32"].parts()), Workplace(tmp_path, limit=5)).names
     assert limited.run == "beir-msmarco-dev.first-5.vdr.vdr-msmarco.query_topk-32"
 
@@ -223,44 +199,33 @@ def test_rows_that_differ_in_their_queries_share_documents(tmp_path):
 
 def cell(value: float, decimals: int = 1, unit: str = "%", quantity: str = "text-to-text beir/nq/test nDCG@10"):
     task, data, measure = quantity.split()
-    return PublishedCell(
-        "t", "r", "c", "r", Quantity(task, data, measure), value, decimals, unit, "printed", "", "", None
-    )
+    measured = Quantity(task, data, measure)
+    return PublishedCell("t", "r", "c", "r", measured, value, decimals, unit, "printed", "", "", None)
 
 
 @pytest.mark.parametrize(
     "value,tolerance,decimals,measured,same",
     [
-        (45.8, 0.3, 1, 46.1, True),
-        (45.8, 0.3, 1, 46.11, False),
-        (45.8, 0.1, 1, 45.7, True),
-        (53.8, 0.05, 1, 53.85, True),
-        (53.8, 0.05, 1, 53.86, False),
-        (0.5058, 0, 4, 0.50583, True),
-        (0.5058, 0, 4, 0.50586, False),
+        *((45.8, 0.3, 1, 46.1, True), (45.8, 0.3, 1, 46.11, False), (45.8, 0.1, 1, 45.7, True)),
+        *((0.5058, 0, 4, 0.50583, True), (0.5058, 0, 4, 0.50586, False)),
     ],
 )
 def test_verdicts_have_tolerances(value, tolerance, decimals, measured, same):
-    assert agrees(measured, cell(value, decimals), tolerance) is same
+    assert check_agreement(measured, cell(value, decimals), tolerance) is same
 
 
 def test_a_cell_in_percent_and_as_it_is():
     found = Finding({"nDCG@10": 0.4612}, 0.003)
-    assert reproduced(cell(46.0), [found])[7:10] == (pytest.approx(46.12), pytest.approx(0.12), "agrees")
-    assert reproduced(cell(0.4612, 4, "1"), [found])[7:10] == (0.4612, 0, "agrees")
-    assert reproduced(cell(0.457, 3, "1"), [found]).verdict == "differs"
-    other = reproduced(cell(46.0), [found._replace(remark="other weights")])
-    assert (other.verdict, other.reason) == ("not compared", "other weights")
-
-
-def test_a_sum_has_the_tolerance_of_its_parts():
+    assert reproduce_cell(cell(46.0), [found])[7:10] == (pytest.approx(46.12), pytest.approx(0.12), "agrees")
+    assert reproduce_cell(cell(0.4612, 4, "1"), [found])[7:10] == (0.4612, 0, "agrees")
+    assert reproduce_cell(cell(0.457, 3, "1"), [found]).verdict == "differs"
+    stated = cell(46.0)._replace(tolerance=0.1)
+    assert reproduce_cell(stated, [found]).verdict == "differs", "a stated tolerance decides"
     six = [Finding({"R@1": 0.1, "R@5": 0.2, "R@10": 0.3}, 0.001)] * 6
-    rsum = "captions coco/test rsum"
-    assert [reproduced(cell(v, quantity=rsum), six).verdict for v in (120.0, 120.6, 120.7)] == [
-        "agrees",
-        "agrees",
-        "differs",
-    ]
+    sums = [reproduce_cell(cell(value, quantity="captions coco/test rsum"), six).verdict for value in (120.6, 120.7)]
+    assert sums == ["agrees", "differs"], "a sum has the tolerance of its parts"
+    other = reproduce_cell(cell(46.0), [found._replace(remark="other weights")])
+    assert (other.verdict, other.reason) == ("not compared", "other weights")
 
 
 # --- the line ---------------------------------------------------------------------------------------------------------
@@ -268,11 +233,11 @@ def test_a_sum_has_the_tolerance_of_its_parts():
 
 def test_a_part_of_a_collection_keeps_relevant_documents(tmp_path):
     whole = load_dataset(f"beir:{write_collection(tmp_path / 'six')}", escape_ids=True)
-    three = retrieval.limited(whole, 3)
+    three = retrieval.limit_dataset(whole, 3)
     assert [d.doc_id for d in three.documents()] == ["d2", "d3", "d4"]
     assert [t.query_id for t in three.topics()] == ["q1", "q2"]
     assert [tuple(q) for q in three.qrels()] == [("q1", "d2", 1), ("q1", "d4", 1), ("q2", "d3", 1)]
-    assert [d.doc_id for d in retrieval.limited(whole, 5).documents()] == ["d1", "d2", "d3", "d4", "d%205"]
+    assert [d.doc_id for d in retrieval.limit_dataset(whole, 5).documents()] == ["d1", "d2", "d3", "d4", "d%205"]
 
 
 def test_the_whole_line_and_again(data, golden, tmp_path, monkeypatch, caplog):
@@ -288,9 +253,8 @@ def test_the_whole_line_and_again(data, golden, tmp_path, monkeypatch, caplog):
     assert [path.name for path in (out / "indexes").iterdir()] == ["beir-scifact-test.vdr.ckpt_bert"]
     for row, run in (("VDRα", ".mode-alpha"), ("VDR k=32", ".query_topk-32"), ("VDR k=768", "")):
         path = out / "runs" / f"beir-scifact-test.vdr.ckpt_bert{run}.trec"
-        found = means(
-            evaluate(read_run(path), load_dataset("beir/scifact", None, str(data), True).qrels(), ["nDCG@10"])
-        )
+        qrels = load_dataset("beir/scifact", None, str(data), True).qrels()
+        found = means(evaluate(read_run(path), qrels, ["nDCG@10"]))
         assert measured[row]["measured"] == pytest.approx(100 * found["nDCG@10"])
         assert measured[row]["verdict"] == "differs" and "--as-published" in measured[row]["reason"]
     assert re.search(r"VDR k=32 +text-to-text beir/scifact/test nDCG@10 +[0-9.]+ +66.8 ", text)
@@ -301,7 +265,7 @@ def test_the_whole_line_and_again(data, golden, tmp_path, monkeypatch, caplog):
     stored = {one.system: one for one in read_results(out / "results")}
     assert len(stored) == 7 and all(one.dataset == "beir/scifact/test" for one in stored.values())
 
-    monkeypatch.setattr(retrieval, "indexed", None)
+    monkeypatch.setattr(retrieval, "index_part", None)
     assert call(*line)[:2] == (0, text), "finished rows need no step"
     assert call(*line, "--strict")[0] == 1
 
@@ -309,7 +273,7 @@ def test_the_whole_line_and_again(data, golden, tmp_path, monkeypatch, caplog):
 def test_a_killed_line_goes_on(data, tmp_path, monkeypatch):
     line = ["bm25-beir", "--data-dir", data, "--output", tmp_path / "out"]
     with monkeypatch.context() as changed:
-        changed.setattr(retrieval, "searched", None)
+        changed.setattr(retrieval, "search_part", None)
         with pytest.raises(TypeError):
             call(*line)
     assert not list((tmp_path / "out").rglob("*.trec")) and not list((tmp_path / "out/parts").iterdir())
@@ -324,9 +288,8 @@ def test_other_weights_and_parts_are_not_compared(data, tmp_path):
     line = ["vdr-table4", "--rows", "VDR k=32", "--data-dir", data, "--output", tmp_path / "out"]
     code, text, said = call(*line, "--checkpoint", f"{VDR}=minilm", "--limit", 3)
     assert code == 0 and "not compared (other weights, --limit 3)" in text
-    assert (tmp_path / "out/runs/beir-scifact-test.first-3.vdr.minilm.query_topk-32.qrels").read_text() == (
-        "q1 0 d2 1\nq1 0 d4 1\nq2 0 d3 1\n"
-    )
+    judged = (tmp_path / "out/runs/beir-scifact-test.first-3.vdr.minilm.query_topk-32.qrels").read_text()
+    assert judged == "q1 0 d2 1\nq1 0 d4 1\nq2 0 d3 1\n"
 
 
 def test_first_documents_are_scored_again(data, golden, tmp_path):
@@ -381,13 +344,6 @@ def test_a_record_grows_and_says_with_what(data, tmp_path):
     assert len(json.loads(record.read_text())["environments"]) == 1
 
 
-def test_a_record_has_the_digest_of_the_model(data, golden, tmp_path):
-    line = ["vdr-table4", "--rows", "VDR k=32", "--checkpoint", f"{VDR}={golden / TINY}", "--as-published"]
-    assert call(*line, "--data-dir", data, "--output", tmp_path / "out", "--record", tmp_path / "record.json")[0] == 0
-    [cell] = read_record(tmp_path / "record.json").values()
-    assert re.fullmatch("[0-9a-f]{64}", cell.model) and cell.reason == "--as-published"
-
-
 def test_what_is_no_record_is_named(tmp_path):
     assert read_record(tmp_path / "none.json") == {}
     for content in ("[1]", '{"cells": {"a": {}}}', '{"cells": {"a": {"environment": "x"}}, "environments": {}}'):
@@ -396,174 +352,11 @@ def test_what_is_no_record_is_named(tmp_path):
             read_record(tmp_path / "record.json")
 
 
-def test_a_stated_tolerance_decides():
-    found = [Finding({"nDCG@10": 0.4612}, 0.003)]
-    stated = cell(46.0)._replace(tolerance=0.1)
-    assert reproduced(stated, found).verdict == "differs" and reproduced(cell(46.0), found).verdict == "agrees"
-
-
-# --- this project's own numbers ---------------------------------------------------------------------------------------
-
-OWN = """\
-paper: A
-tables:
-  families:
-    title: a family
-    tolerance: 1.5
-    columns: ["text-to-image coco/test [R@1, R@5]"]
-    rows: {A family: {first} 100.0}
-    systems:
-      A family: {encoder: stair, trained_on: coco/test, recipe: stair-small.yaml --set seed=7}
-  speeds:
-    title: ratios
-    unit: x
-    columns: ["speed stock / ours: batch of queries, CPU, [k=10, k=1000]"]
-    rows: {Some terms: "{ratios}"}
-    systems:
-      Some terms: {suite: {documents: 300, shape: splade, system: [ours, stock], repeats: 2}}
-"""
-
-
-def own_tables(folder: Path, monkeypatch: pytest.MonkeyPatch, first: str = "33.3", ratios: str = ">4 >2.5") -> None:
-    """The command reads tables of stated numbers."""
-    (folder / "own.yaml").write_text(OWN.replace("{first}", first).replace("{ratios}", ratios))
-    monkeypatch.setattr(
-        "eval.reproduce.published_tables", lambda: {t.name: t for t in read_tables(folder / "own.yaml")}
-    )
-
-
-def test_a_family_is_trained_and_then_measured(golden, tmp_path, monkeypatch):
-    """The weights are what `train` makes of the recipe; another seed is another training, and a moved number is red."""
-    coloured_coco(tmp_path)
-    trained = []
-
-    def train(recipe, output, data_dir, device, overwrite, cache):
-        trained.append((recipe.seed, recipe.data.corpus, recipe.data.split, output.name, cache.name))
-        if not (output / "model").exists():
-            output.mkdir(parents=True)
-            made_stair(golden, tmp_path).rename(output / "model")
-
-    monkeypatch.setattr("lexvl_anserini.training.loop.train", train)
-    own_tables(tmp_path, monkeypatch)
-    line = ["own-families", "--data-dir", tmp_path, "--output", tmp_path / "out", "--record", tmp_path / "record.json"]
-    code, text, said = call(*line, "--format", "json", "--agreeing")
-    first, fifth = json.loads(text)
-    assert trained == [(7, "coco", "test", "A-family", "cache")], said
-    assert fifth["measured"] == 100 and fifth["verdict"] == "agrees", "three images are among the first five"
-    assert 0.06 * first["measured"] == pytest.approx(round(0.06 * first["measured"])), "so many of six captions"
-    digests = {cell.model for cell in read_record(tmp_path / "record.json").values()}
-    assert len(digests) == 1 and re.fullmatch("[0-9a-f]{64}", digests.pop())
-
-    for moved, expected in ((1.4, 0), (1.6, 1)):
-        own_tables(tmp_path, monkeypatch, first=f"{first['measured'] + moved:.6f}")
-        assert call(*line, "--agreeing")[0] == expected
-    given = ["--checkpoint", f"A family={made_stair(golden, tmp_path)}"]
-    code, text, said = call(*line[:-2], *given)
-    assert code == 0 and text.count("not compared (other weights)") == 2 and len(trained) == 3, said
-
-
-def test_a_family_needs_what_it_trains_on(tmp_path, monkeypatch):
-    (tmp_path / "own.yaml").write_text(OWN.replace("{first}", "1").replace("{ratios}", ">4 >2"))
-    families = next(read_tables(tmp_path / "own.yaml"))
-    plan = plan_of(families, Workplace(tmp_path, data_dir=str(tmp_path)))
-    assert [(need.name, need.here) for need in plan.needs] == [("coco/test", False)] and plan.runs == 2
-    own_tables(tmp_path, monkeypatch)
-    code, text, _ = call("own-families", "--data-dir", tmp_path, "--output", tmp_path / "out", "--agreeing")
-    assert code == 0 and text.count("skipped (missing: coco/test") == 2
-
-
-def test_a_ratio_below_its_bound_is_red(tmp_path, monkeypatch):
-    """2 / 0.4 = 5 is above 4; 1 / 0.4 = 2.5 is not above 2.5. The suite gets the row's options."""
-    called = []
-
-    def measure(options):
-        called.append((options.documents, options.shape, options.system, options.repeats, options.query_terms))
-        answers = {
-            (name, "batch", k): [{"wall_s": 9.0, "cpu_s": seconds, "read_s": 0.0}]
-            for name, k, seconds in (("stock", 10, 2.0), ("ours", 10, 0.4), ("stock", 1000, 1.0), ("ours", 1000, 0.4))
-        }
-        return Report(ratios=ratios_of(answers, (10, 1000), 1), machine={"load_average": [3.5, 2, 1]})
-
-    monkeypatch.setattr("eval.efficiency.search.measure", measure)
-    own_tables(tmp_path, monkeypatch)
-    record = tmp_path / "record.json"
-    code, text, said = call("own-speeds", "--output", tmp_path / "out", "--record", record, "--agreeing")
-    assert (code, said) == (1, "1 of 2 cells differ (--agreeing)") and called == [
-        ([300], ["splade"], ["ours", "stock"], 2, None)
-    ]
-    assert re.search(r"k=10 +5\.0 +>4 +\+1\.0  agrees \(2 rounds in turns; load 3\.5\)", text), text
-    assert re.search(r"k=1000 +2\.50 +>2\.5 +\+0\.00  differs", text), text
-    assert [(cell.measured, cell.model) for cell in read_record(record).values()] == [(5.0, ""), (2.5, "")]
-    own_tables(tmp_path, monkeypatch, ratios=">4 >2.4")
-    assert call("own-speeds", "--output", tmp_path / "out", "--agreeing")[0] == 0
-
-
-TWO = """\
-paper: A
-tables:
-  speeds:
-    title: ratios
-    unit: x
-    columns: ["speed stock / ours: batch of queries, CPU, [k=10]"]
-    rows: {ORDER}
-    systems:
-      good: {suite: {documents: 300, shape: splade, system: [ours, stock], repeats: 2}}
-      bad: {suite: {documents: 200, shape: splade, system: [ours, stock], repeats: 2}}
-"""
-
-
-def failing_speeds(folder: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[str, ...], error: BaseException) -> None:
-    """A table of two rows in an order: `good` has the ratio 5, and `bad` raises the error."""
-
-    def measure(options):
-        if options.documents == [200]:
-            raise error
-        answers = {
-            (name, "batch", 10): [{"wall_s": 9.0, "cpu_s": seconds, "read_s": 0.0}]
-            for name, seconds in (("stock", 2.0), ("ours", 0.4))
-        }
-        return Report(ratios=ratios_of(answers, (10,), 1), machine={"load_average": [0, 0, 0]})
-
-    monkeypatch.setattr("eval.efficiency.search.measure", measure)
-    (folder / "two.yaml").write_text(TWO.replace("ORDER", ", ".join(f"{name}: '>4'" for name in order)))
-    tables = {table.name: table for table in read_tables(folder / "two.yaml")}
-    monkeypatch.setattr("eval.reproduce.published_tables", lambda: tables)
-
-
-@pytest.mark.parametrize("order", [("good", "bad"), ("bad", "good")])
-def test_a_system_that_fails_costs_its_own_cells(order, tmp_path, monkeypatch):
-    """The other row is measured and recorded; the exit code is 1 without any option."""
-    failing_speeds(tmp_path, monkeypatch, order, ArtefactError("worker ours: ended"))
-    record, results = tmp_path / "record.json", tmp_path / "cells.jsonl"
-    code, text, said = call("two-speeds", "--output", tmp_path / "out", "--record", record, "--results", results)
-    assert (code, said) == (1, "1 of 2 cells: their systems failed (worker ours: ended)")
-    assert text.count("agrees") == 1 and text.count("failed (worker ours: ended)") == 1
-    assert [cell.measured for cell in read_record(record).values()] == [5.0]
-    assert [json.loads(line)["verdict"] for line in results.read_text().splitlines()] == [
-        {"good": "agrees", "bad": "failed"}[name] for name in order
-    ]
-
-
-def test_an_end_at_a_later_row_keeps_the_rows_before(tmp_path, monkeypatch):
-    failing_speeds(tmp_path, monkeypatch, ("good", "bad"), KeyboardInterrupt())
-    record, results = tmp_path / "record.json", tmp_path / "cells.jsonl"
-    assert call("two-speeds", "--output", tmp_path / "out", "--record", record, "--results", results)[0] != 0
-    assert [cell.measured for cell in read_record(record).values()] == [5.0]
-    assert [json.loads(line)["measured"] for line in results.read_text().splitlines()] == [5.0]
-
-
 def test_a_table_of_other_systems_has_empty_results(tmp_path):
     results = tmp_path / "cells.jsonl"
-    others = next(table for table in TABLES.values() if rows_of(table) and not any(r.is_ours for r in rows_of(table)))
-    assert call(others.name, "--output", tmp_path / "out", "--results", results)[0] == 0
+    others = next(name for name, table in TABLES.items() if {row.is_ours for row in list_rows(table)} == {False})
+    assert call(others, "--output", tmp_path / "out", "--results", results)[0] == 0
     assert results.read_bytes() == b""
-
-
-def test_ratios_are_measured_on_linux_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr("eval.efficiency.processes.STATUS", tmp_path / "none")
-    own_tables(tmp_path, monkeypatch)
-    code, text, _ = call("own-speeds", "--output", tmp_path / "out", "--agreeing")
-    assert code == 0 and text.count("run it on Linux)") == 2
 
 
 # --- classification ---------------------------------------------------------------------------------------------------
@@ -576,9 +369,8 @@ def write_things(folder: Path) -> Path:
     for name, colour in (("apple", (200, 20, 20)), ("boat", (20, 20, 200))):
         (folder / name).mkdir(parents=True)
         for n in range(5):
-            Image.new("RGB", (40, 40), tuple(min(255, part + 10 * n) for part in colour)).save(
-                folder / name / f"{n}.png"
-            )
+            shade = tuple(min(255, part + 10 * n) for part in colour)
+            Image.new("RGB", (40, 40), shade).save(folder / name / f"{n}.png")
     return folder
 
 
@@ -592,10 +384,10 @@ def test_images_are_classified(golden, tmp_path):
     cells = {cell["quantity"]: cell for cell in json.loads(text)}
     model = load_encoder("stair", str(weights), device="cpu", prompt="")
     found = load_labelled(str(things))
-    expected = accuracies("stair", found, class_ranks(model, found))[0].top_1
+    expected = classes.measure_accuracies("stair", found, classes.rank_images(model, found))[0].top_1
     assert cells["zero-shot cifar100 top-1"]["measured"] == pytest.approx(100 * expected)
     assert cells["linear-probe cifar100 top-1"]["measured"] == 100, "red and blue are easily told apart"
-    own = class_word_shares("stair", lexical_space(model, 32), found)[0]
+    own = classes.measure_class_words("stair", classes.build_lexical_space(model, 32), found)[0]
     assert cells["words cifar100 top-100"]["measured"] == pytest.approx(100 * own.top_100)
     assert cells["zero-shot imagenet top-1"]["reason"] == "missing: imagenet"
     assert cells["words cifar100 top-1"]["reason"] == "other weights"
@@ -603,23 +395,11 @@ def test_images_are_classified(golden, tmp_path):
 
 def test_some_images_are_of_all_classes(tmp_path):
     found = load_labelled(str(write_things(tmp_path / "things")))
-    assert some_of(found, 4).labels.tolist() == [0, 0, 1, 1]
-    assert some_of(found, None) is found and some_of(found, 10) is found
+    assert choose_images(found, 4).labels.tolist() == [0, 0, 1, 1]
+    assert choose_images(found, None) is found and choose_images(found, 10) is found
 
 
 # --- counts and published runs ----------------------------------------------------------------------------------------
-
-
-def test_parameters_are_counted_without_weights(tmp_path):
-    """STAIR's table 1 and the size of D2S's head."""
-    code, text, said = call("stair-table1", "d2s-head", "--strict", "--output", tmp_path / "out")
-    assert code == 0, said
-    assert re.findall(r"(\S+) +\S+ +\S+  agrees", text) == ["53.79", "23.670"]
-    assert re.search(r"86.82 +86.8 +\S+  not compared \(equation 4 does not say", text), text
-    # FDT's codebook and query maps beside CLIP's 151 million parameters, in the recipes of three image encoders.
-    code, text, said = call("fdt-section4-3", "--output", tmp_path / "out")
-    assert re.search(r"model additional parameters +6.4 +6 +\S+  agrees", text), text
-    assert code == 0 and not (tmp_path / "out").exists()
 
 
 PUBLISHED_RUN = """\
@@ -644,11 +424,9 @@ def test_published_runs_come_out_to_the_last_digit(tmp_path):
     (tmp_path / "theirs/qrels.txt").write_text("q1 0 d1 1\n")
     (tmp_path / "theirs/one.txt").write_text("q1 Q0 d1 1 9 x\nq1 Q0 d2 2 9 x\n")
     place = Workplace(tmp_path / "out", data_dir=str(tmp_path))
-    one, other = reproduced_rows(rows_of(table), place)
-    assert [(cell.published, round(cell.measured, 4), cell.verdict) for cell in one] == [
-        (0.5, 0.5, "agrees"),
-        (0.6309, 0.6309, "agrees"),
-    ]
+    one, other = reproduce_rows(list_rows(table), place)
+    assert [(cell.published, round(cell.measured, 4)) for cell in one] == [(0.5, 0.5), (0.6309, 0.6309)]
+    assert {cell.verdict for cell in one} == {"agrees"}
     assert {(cell.verdict, cell.reason) for cell in other} == {("skipped", "missing: theirs/other.txt")}
     [stored] = read_results(tmp_path / "out/results")
     assert (stored.system, stored.dataset, stored.ties) == ("one", "beir/scifact/test", "trec_eval")
@@ -683,27 +461,21 @@ tables:
 def test_the_weights_of_an_image_come_out(shared, golden, tmp_path):
     """Image 7 of stored vectors by the reference's head: the reference's own weights agree, and another's differ."""
     arrays = np.load(shared / "golden/d2s/head.npz")
-    vectors = write_embeddings(
-        tmp_path / "vectors",
-        {"2": arrays["dense_imgs"][0], "7": arrays["dense_imgs"][1]},
-        {"1": arrays["dense_texts"][0]},
-    )
+    images = dict(zip(("2", "7"), arrays["dense_imgs"], strict=False))
+    vectors = write_embeddings(tmp_path / "vectors", images, {"1": arrays["dense_texts"][0]})
     tokenizer, name = golden / WORDPIECES, "lsr42/d2s_mscoco-blip-dense_q_reg_0.001_d_reg_0.001"
-    terms = load_encoder(
-        "d2s", str(shared / "golden/d2s/ckpt"), tokenizer=str(tokenizer), device="cpu"
-    ).vocabulary.terms
+    head = load_encoder("d2s", str(shared / "golden/d2s/ckpt"), tokenizer=str(tokenizer), device="cpu")
+    terms = head.vocabulary.terms
     heaviest = [n for n in np.argsort(-arrays["img_full"][1]) if re.fullmatch("[a-z]+", terms[n])][:5]
     printed = [f"{terms[n]} {arrays['img_full'][1][n]:.4f}" for n in heaviest] + [f"{terms[n]} 9.0000" for n in (60,)]
-    (tmp_path / "paper.yaml").write_text(
-        WEIGHTS_OF_AN_IMAGE.format(terms=json.dumps(", ".join(printed)), tokenizer=tokenizer, vectors=vectors)
-    )
+    text = WEIGHTS_OF_AN_IMAGE.format(terms=json.dumps(", ".join(printed)), tokenizer=tokenizer, vectors=vectors)
+    (tmp_path / "paper.yaml").write_text(text)
     [table] = read_tables(tmp_path / "paper.yaml")
     place = Workplace(tmp_path / "out", checkpoints={name: str(shared / "golden/d2s/ckpt")}, as_published=True)
-    [cells] = reproduced_rows(rows_of(table), place)
-    assert [(cell.verdict, cell.reason) for cell in cells] == [("agrees", "--as-published")] * 5 + [
-        ("differs", "--as-published")
-    ]
-    assert plan_of(table, place).runs == 6 and plan_of(TABLES["d2s-readme"], place).runs == 20
+    [cells] = reproduce_rows(list_rows(table), place)
+    assert [cell.verdict for cell in cells] == ["agrees"] * 5 + ["differs"]
+    assert {cell.reason for cell in cells} == {"--as-published"}
+    assert make_plan(table, place).runs == 6 and make_plan(TABLES["d2s-readme"], place).runs == 20
 
 
 # --- what is needed ---------------------------------------------------------------------------------------------------
@@ -718,11 +490,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def plans() -> list[TablePlan]:
-    return [plan_of(table, Workplace(Path("out"))) for table in TABLES.values()]
-
-
-def test_every_way_has_its_function():
-    assert all(callable(import_home(way.target)) for way in WAYS.values())
+    return [make_plan(table, Workplace(Path("out"))) for table in TABLES.values()]
 
 
 def test_every_table_has_a_plan(bare):
@@ -732,21 +500,24 @@ def test_every_table_has_a_plan(bare):
     assert all(min(plan.runs, plan.own, plan.later, plan.others) >= 0 for plan in found)
     by_name = {plan.table: plan for plan in found}
     assert by_name["vdr-table4"].runs == 98 and by_name["vdr-table4"].others == 24
-    assert {need.name for need in by_name["vdr-table4"].lacking} == {
+    lacking = {name: {n.name for n in plan.needs if n.public and not n.here} for name, plan in by_name.items()}
+    assert lacking["vdr-table4"] == {
         VDR,
         *(d for d in COLLECTIONS if "quora" not in d and "limit" not in d and d.startswith("beir")),
     }
     assert by_name["stair-table1"][3:7] == (4, 2, 0, 0) and not by_name["stair-table1"].needs
-    assert by_name["stair-table9"].own == 3 and not by_name["stair-table9"].lacking, "nobody publishes what it needs"
+    assert by_name["stair-table9"].own == 3 and not lacking["stair-table9"], "nobody publishes what it needs"
     free = ("trec-runs-dl19", "trec-runs-covid", "d2s-readme")
-    assert all(plan.bytes and plan.seconds for plan in found if plan.runs and plan.lacking and plan.table not in free)
+    assert all(
+        plan.bytes and plan.seconds for plan in found if plan.runs and lacking[plan.table] and plan.table not in free
+    )
 
 
 def test_what_is_here_is_seen(data):
-    plan = plan_of(TABLES["bm25-beir"], Workplace(Path("out"), data_dir=str(data)))
+    plan = make_plan(TABLES["bm25-beir"], Workplace(Path("out"), data_dir=str(data)))
     assert {need.name: need.here for need in plan.needs} == {"beir/scifact/test": True, "beir/nfcorpus/test": False}
     given = Workplace(Path("out"), data_dir=str(data), checkpoints={VDR: "minilm"})
-    plan = plan_of(TABLES["vdr-table4"], given, "VDR k=32")
+    plan = make_plan(TABLES["vdr-table4"], given, "VDR k=32")
     assert (plan.needs[0].name, plan.needs[0].here, plan.cells) == ("minilm", True, 14)
 
 
@@ -754,23 +525,21 @@ def test_captions_without_images_are_not_all(tmp_path):
     (tmp_path / "coco").mkdir()
     image = {"filename": "a.png", "imgid": 1, "split": "test", "sentences": [{"raw": "a boat", "sentid": 1}]}
     (tmp_path / "coco/dataset_coco.json").write_text(json.dumps({"images": [image]}))
-    plan = plan_of(TABLES["clip-coco"], Workplace(Path("out"), data_dir=str(tmp_path)))
+    plan = make_plan(TABLES["clip-coco"], Workplace(Path("out"), data_dir=str(tmp_path)))
     assert [need.here for need in plan.needs if need.name == "coco/test"] == [False]
 
 
 def test_facts_cover_what_is_run():
-    parts = [part for table in TABLES.values() for row in rows_of(table) for part in row.parts() if part.system]
+    parts = [part for table in TABLES.values() for row in list_rows(table) for part in row.parts() if part.system]
     retrieved = [part for part in parts if part.task in ("text-to-text", "text-to-image", "image-to-text")]
     trained_on = {part.system.trained_on for part in retrieved if part.system.trained_on}
     assert {part.data for part in retrieved} | trained_on == {*COLLECTIONS, *PRIVATE}
     assert {part.system.encoder for part in retrieved} <= DOCUMENT_COSTS.keys() <= CARDS.keys()
     assert IMAGE_SETS.keys() == CLASS_SETS.keys()
-    checkpoints = {part.system.checkpoint_of(part.data) for part in parts}
+    checkpoints = {part.system.find_checkpoint_name(part.data) for part in parts}
     assert {name for name in checkpoints if is_file_name(name)} == FILES.keys()
-    known = {f"beir/{name}" for name in BEIR_ARCHIVES}
-    assert all(
-        ("BEIR's archive" in COLLECTIONS[data].origin) == (data.rpartition("/")[0] in known) for data in COLLECTIONS
-    )
+    archived = {data for data, collection in COLLECTIONS.items() if "BEIR's archive" in collection.origin}
+    assert archived == {data for data in COLLECTIONS if data.rpartition("/")[0] in {f"beir/{n}" for n in BEIR_ARCHIVES}}
 
 
 # --- the command, the scripts, the page -------------------------------------------------------------------------------
@@ -783,16 +552,9 @@ def test_facts_cover_what_is_run():
         (["vdr-table4", "--all"], "name a table, or give --all"),
         (["vdr-tabel4"], "unknown table 'vdr-tabel4'; did you mean 'vdr-table4'"),
         (["vdr-table4", "--rows", "DPR"], "--rows 'DPR' matches no row; rows: VDRα, VDR k=0"),
-        (
-            ["vdr-table4", "--checkpoint", "minilm"],
-            "expected NAME=VALUE with a name of the selected tables: jzhoubu/vdr",
-        ),
-        (["stair-table2", "--corpus", "cocoa=x"], "names? of the selected tables: coco/test, flickr30k/test"),
-        (["vdr-table4", "--format", "html"], "unknown format 'html'"),
-        (
-            ["vdr-table4", "--limit", "9", "--record", "x.json"],
-            "--record takes whole collections and published",
-        ),
+        (["vdr-table4", "--checkpoint", "minilm"], "expected NAME=VALUE"),
+        (["stair-table2", "--corpus", "cocoa=x"], "coco/test, flickr30k/test"),
+        (["vdr-table4", "--limit", "9", "--record", "x.json"], "takes whole collections"),
     ],
 )
 def test_a_wrong_call_is_one_line(arguments, message):
@@ -825,93 +587,81 @@ def test_every_table_that_can_run_has_a_script(bare):
         for plan in plans()
         if (plan.runs or plan.own) and not plan.table.startswith("regressions-")  # runs/regressions.sh has them all
     }
-    others = {
-        "beir-small.sh",
-        "families.sh",
-        "photos.sh",
-        "photos-vdr.sh",
-        "quickstart.sh",
-        "reproduce.sh",
-        "setup.sh",
-        "texts.sh",
-    }
-    others |= {"regressions.sh"}
-    found = {path.name: path.read_text() for path in (ROOT / "runs").glob("*.sh") if path.name not in others}
+    others = [
+        "beir-small",
+        "families",
+        "photos",
+        "photos-vdr",
+        "quickstart",
+        "regressions",
+        "reproduce",
+        "setup",
+        "texts",
+    ]
+    found = {path.name: path.read_text() for path in (ROOT / "runs").glob("*.sh") if path.stem not in others}
     assert found == wanted
     assert all((ROOT / "runs" / name).stat().st_mode & 0o100 for name in found)
 
 
+def start(folder: Path, script: str, *options: str, **variables: str) -> subprocess.CompletedProcess:
+    line, environment = ["bash", f"runs/{script}", *options], {"PATH": "/usr/bin:/bin", **variables}
+    return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def copy_script(folder: Path, script: str, setup: str = "") -> None:
+    """A script of `runs/` beside a set-up of ours."""
+    (folder / "runs").mkdir()
+    (folder / "runs/setup.sh").write_text(setup)
+    (folder / "runs" / script).write_text((ROOT / "runs" / script).read_text())
+
+
+def echo(*programs: Path) -> None:
+    """Programs that print their arguments."""
+    for program in programs:
+        program.write_text('#!/bin/sh\necho "$@"\n')
+        program.chmod(0o755)
+
+
 def test_scripts_call_the_command(tmp_path):
     """With a set-up that does nothing, and the command that prints how it is called."""
-    (tmp_path / "runs").mkdir()
-    for path in (ROOT / "runs").glob("*.sh"):
-        (tmp_path / "runs" / path.name).write_text("" if path.name == "setup.sh" else path.read_text())
+    copy_script(tmp_path, "reproduce.sh")
+    (tmp_path / "runs/vdr-table4.sh").write_text((ROOT / "runs/vdr-table4.sh").read_text())
     (tmp_path / "lexvl").write_text('#!/bin/sh\necho "$PWD:" "$@"\n')
     (tmp_path / "lexvl").chmod(0o755)
-    done = subprocess.run(
-        ["bash", "runs/vdr-table4.sh", "--dry-run", "--rows", "VDR k=*"],
-        cwd=tmp_path,
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = start(tmp_path, "vdr-table4.sh", "--dry-run", "--rows", "VDR k=*", PATH=f"{tmp_path}:/usr/bin:/bin")
     assert done.stdout == f"{tmp_path}: reproduce vdr-table4 --dry-run --rows VDR k=*\n"
 
 
 def test_a_dry_run_installs_nothing(tmp_path):
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs/reproduce.sh").write_text((ROOT / "runs/reproduce.sh").read_text())
-    (tmp_path / "runs/setup.sh").write_text(f'PATH={tmp_path}:$PATH; echo "set up $1"\n')
-
-    def started(*options: str) -> subprocess.CompletedProcess:
-        command = ["bash", "runs/reproduce.sh", "vdr-table4", *options]
-        return subprocess.run(command, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
-
+    copy_script(tmp_path, "reproduce.sh", f'PATH={tmp_path}:$PATH; echo "set up $1"\n')
+    started = partial(start, tmp_path, "reproduce.sh", "vdr-table4")
     done = started("--dry-run")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        "error: lexvl is not installed, and a dry run installs nothing; leave out --dry-run, "
-        f"or: pip install -e '{tmp_path}[minilm]'\n"
-    )
+    assert (done.returncode, done.stdout) == (1, "") and "a dry run installs nothing" in done.stderr
     (tmp_path / ".venv/bin").mkdir(parents=True)
-    for place in (tmp_path / ".venv/bin/lexvl", tmp_path / "lexvl"):
-        place.write_text('#!/bin/sh\necho "$@"\n')
-        place.chmod(0o755)
+    echo(tmp_path / ".venv/bin/lexvl", tmp_path / "lexvl")
     assert started("--dry-run").stdout == "reproduce vdr-table4 --dry-run\n"
     assert started("--rows", "VDR").stdout == "set up minilm\nreproduce vdr-table4 --rows VDR\n"
 
 
 def test_the_regressions_name_their_tables_and_the_users_pool(tmp_path):
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs/regressions.sh").write_text((ROOT / "runs/regressions.sh").read_text())
-    (tmp_path / "runs/setup.sh").write_text(f"PATH={tmp_path}:$PATH\n")
-    for program in ("lexvl", "python"):
-        (tmp_path / program).write_text('#!/bin/sh\necho "$@"\n')
-        (tmp_path / program).chmod(0o755)
+    copy_script(tmp_path, "regressions.sh", f"PATH={tmp_path}:$PATH\n")
+    echo(tmp_path / "lexvl", tmp_path / "python")
     (tmp_path / "data/beir/msmarco-dl19-pool").mkdir(parents=True)
-
-    def started(*options: str) -> str:
-        line = ["bash", "runs/regressions.sh", *options]
-        environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-        return subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
-
-    drawn, line = started("--data-dir", "data").splitlines()
+    started = partial(start, tmp_path, "regressions.sh", HOME=str(tmp_path))
+    drawn, line = started("--data-dir", "data").stdout.splitlines()
     assert drawn.endswith("runs/../tools/world draw val --data-dir data")
     program, *words = line.split()
     names = [word for word in words if word in TABLES]
     assert program == "reproduce" and {name for name in TABLES if name.startswith("regressions-")} < {*names}
     assert "--corpus msmarco-dl19-pool=beir:data/beir/msmarco-dl19-pool" in " ".join(words) and "--agreeing" in words
-    assert started("d2s-head").startswith("reproduce d2s-head --output ")
+    assert started("d2s-head").stdout.startswith("reproduce d2s-head --output ")
 
 
 def test_a_script_of_its_own_knows_its_options_before_it_installs(tmp_path):
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs/beir-small.sh").write_text((ROOT / "runs/beir-small.sh").read_text())
+    copy_script(tmp_path, "beir-small.sh")
     for options in (["--dry-run"], ["--data-dir"], ["--data-dir", "a", "--dry-run"]):
-        done = subprocess.run(["bash", "runs/beir-small.sh", *options], cwd=tmp_path, capture_output=True, text=True)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == "usage: bash runs/beir-small.sh [--data-dir FOLDER]\n"
+        done = start(tmp_path, "beir-small.sh", *options)
+        assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("usage: ")
 
 
 def test_the_page_is_the_matrix_of_a_bare_machine(bare):

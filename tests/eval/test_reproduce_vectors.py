@@ -10,20 +10,15 @@ from pathlib import Path
 import pytest
 from corpus_folders import COLOURS, coloured_coco
 from PIL import Image
-from tiny_encoders import made_stair, made_twin
+from tiny_encoders import made_stair
 
-from eval.efficiency import protocols
-from eval.efficiency.processes import Outcome
-from eval.efficiency.suite import Options, Ratio, Report
-from eval.report.render import to_text
-from eval.reproduction import vectors
-from eval.reproduction.matrix import plan_of
+from eval.report.render import Table, to_text
+from eval.reproduction.matrix import make_plan
 from eval.reproduction.prepared import prepare
-from eval.reproduction.published import PublishedTable, published_tables, read_tables
-from eval.reproduction.rows import Workplace, rows_of
-from eval.reproduction.tables import ReproducedCell, agrees, cell_table, reproduced_rows
+from eval.reproduction.published import PublishedTable, load_published_tables, read_tables
+from eval.reproduction.rows import Workplace, list_rows
+from eval.reproduction.tables import CELLS, ReproducedCell, check_agreement, reproduce_rows
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.ground.errors import DataError
 
 
 def table_of(tmp_path: Path, text: str) -> PublishedTable:
@@ -33,7 +28,7 @@ def table_of(tmp_path: Path, text: str) -> PublishedTable:
 
 
 def cells_of(table: PublishedTable, place: Workplace) -> list[ReproducedCell]:
-    return [cell for cells in reproduced_rows(rows_of(table), place) for cell in cells]
+    return [cell for cells in reproduce_rows(list_rows(table), place) for cell in cells]
 
 
 SPARSE = """\
@@ -62,11 +57,10 @@ def test_terms_of_both_sides_by_hand(golden, tmp_path):
     assert cells[0].measured == pytest.approx(texts.nnz / 6, rel=0.05)
     assert cells[2].measured == pytest.approx(flops, rel=0.1)
     assert [cell.published for cell in cells] == [3000, None, None]
-    assert [(cell.verdict, cell.reason) for cell in cells] == [
-        ("not compared", "other weights"),
-        *[("not compared", "drawn without a number; other weights")] * 2,
-    ]
-    text = to_text(cell_table(cells))
+    drawn = "drawn without a number; other weights"
+    assert [cell.reason for cell in cells] == ["other weights", drawn, drawn]
+    assert {cell.verdict for cell in cells} == {"not compared"}
+    text = to_text(Table.make_columns(cells, CELLS))
     assert re.search(r"query terms +[0-9.]+ +<3000 +-", text) and re.search(r"FLOPS +[0-9.]+ +– +– +not compared", text)
 
 
@@ -74,7 +68,7 @@ def test_a_run_of_the_row_shares_the_encoded_documents(tmp_path):
     place = Workplace(tmp_path, checkpoints={"STAIR": "a/b"})
     of_terms, of_run = (
         prepare(part, place)
-        for row in rows_of(published_tables()["stair-figure8"], "STAIR with 1e-3")
+        for row in list_rows(load_published_tables()["stair-figure8"], "STAIR with 1e-3")
         for part in row.parts()
         if (part.task, part.data) in {("sparsity", "coco/test"), ("text-to-image", "coco/test")}
     )
@@ -82,9 +76,9 @@ def test_a_run_of_the_row_shares_the_encoded_documents(tmp_path):
 
 
 def test_a_bound_is_kept_or_not():
-    first = next(cell for cell in published_tables()["stair-figure8"].cells if cell.bound)
+    first = next(cell for cell in load_published_tables()["stair-figure8"].cells if cell.bound)
     assert (first.value, first.label, first.quantity.measure) == (512, "STAIR with 1e-2", "query terms")
-    assert agrees(511.9, first, 0) and not agrees(512.0, first, 0)
+    assert check_agreement(511.9, first, 0) and not check_agreement(512.0, first, 0)
 
 
 WEIGHED = """\
@@ -102,7 +96,7 @@ def test_weights_of_the_users_pictures_and_of_texts(golden, tmp_path):
     weights, data = made_stair(golden, tmp_path), coloured_coco(tmp_path / "data")
     table = table_of(tmp_path, WEIGHED)
     bare = Workplace(tmp_path / "out", checkpoints={"STAIR": str(weights)})
-    assert (plan_of(table, bare).own, plan_of(table, bare).later) == (3, 0)
+    assert (make_plan(table, bare).own, make_plan(table, bare).later) == (3, 0)
     skipped, caption = cells_of(table, bare)[0], cells_of(table, bare)[3]
     assert (skipped.verdict, skipped.reason) == ("skipped", "missing: our-pictures")
     model = load_encoder("stair", str(weights), device="cpu")
@@ -112,97 +106,15 @@ def test_weights_of_the_users_pictures_and_of_texts(golden, tmp_path):
         return dict(terms)
 
     assert caption.measured == pytest.approx(weights_of(model.encode_query(["a boat"])).get("boat", 0))
-    place = Workplace(
-        tmp_path / "out", checkpoints=bare.checkpoints, corpora={"our-pictures": str(data / "coco/images")}
-    )
+    place = replace(bare, corpora={"our-pictures": str(data / "coco/images")})
     own = weights_of(model.encode_document([str(data / "coco/images/red.png")]))
     cells = cells_of(table, place)
-    assert [cell.measured for cell in cells[:3]] == [
-        pytest.approx(own.get(term, 0)) for term in ("boat", "bear", "nosuchword")
-    ]
+    expected = [own.get(term, 0) for term in ("boat", "bear", "nosuchword")]
+    assert [cell.measured for cell in cells[:3]] == pytest.approx(expected)
     assert any(cell.measured for cell in cells) and {cell.reason for cell in cells} == {"other weights"}
     (data / "coco/images/red.png").unlink()
-    [need] = [need for need in plan_of(table, place).needs if need.kind == "data"]
+    [need] = [need for need in make_plan(table, place).needs if need.kind == "data"]
     assert (need.here, need.origin) == (False, "--corpus our-pictures names the folder")
-
-
-LATENT = """\
-    columns: ["latency coco/test [queries per second, ms per query, dense ms per query, times faster, times smaller]"]
-    unit: ms
-    rows: {STAIR: "14.1 ? ? ? ?"}
-    uncompared: {"latency coco/test queries per second": another machine}
-    systems: {STAIR: {encoder: stair, protocol: vdr-g, dense: {encoder: dense-crossmodal, weights: twin}}}
-"""
-
-
-def test_latency_beside_the_dense_twin(golden, tmp_path, monkeypatch):
-    """The protocol gets the vectors of both models over the same documents, at most as many as the paper has."""
-    weights, twin, data = made_stair(golden, tmp_path), made_twin(golden, tmp_path), coloured_coco(tmp_path / "data")
-    calls = []
-
-    def measured(options: Options) -> Report:
-        calls.append(options)
-        rows = ({"queries_per_s": 20.0, "total_ms": 50.0, "items": 3}, {"total_ms": 75.0})
-        ratios = [("in all, per query", 1.5), ("index bytes", 4.0)]
-        return Report(rows=rows, ratios=tuple(Ratio(f"dense / lexical: {what}", n, n, n, 1) for what, n in ratios))
-
-    monkeypatch.setattr(vectors, "measure", measured)
-    table = table_of(tmp_path, LATENT)
-    one = Workplace(tmp_path / "out", str(data), checkpoints={"STAIR": str(weights)})
-    assert [need.name for need in plan_of(table, one).needs] == [str(weights), "twin", "coco/test"]
-    assert {cell.reason for cell in cells_of(table, one)} == {"missing: twin"}
-    place = Workplace(tmp_path / "out", str(data), checkpoints={"STAIR": str(weights), "twin": str(twin)})
-    cells = cells_of(table, place)
-    assert [cell.measured for cell in cells] == [20.0, 50.0, 75.0, 1.5, 4.0]
-    assert cells[0].reason == "another machine; other weights" and cells[1].published is None
-    assert cells_of(table, place) == cells and len(calls) == 1, "the second call finds the result"
-    assert calls[0].protocol == "vdr-g" and calls[0].shards.is_dir() and calls[0].dense_shards.is_dir()
-    assert "first-100000" in calls[0].shards.name, "appendix G has 100,000 documents"
-
-
-class Here:
-    """A worker of a protocol in this process."""
-
-    def __init__(self, function: str, environ: object, **arguments: object):
-        self.facts, self.request = protocols.answer(**arguments)
-        self.peak_bytes = 0
-
-    def __enter__(self) -> Here:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-def test_the_protocol_runs_over_the_encoded_documents(golden, tmp_path, monkeypatch):
-    """Both models answer the captions of the collection, from indexes of the documents that the row encodes."""
-    weights, twin, data = made_stair(golden, tmp_path), made_twin(golden, tmp_path), coloured_coco(tmp_path / "data")
-    monkeypatch.setattr(protocols, "Worker", Here)
-    monkeypatch.setattr(protocols, "run_once", lambda _, **paths: Outcome(protocols.build(**paths), 0, 0, 0))
-    place = Workplace(tmp_path / "out", str(data), checkpoints={"STAIR": str(weights), "twin": str(twin)})
-    per_second, lexical, dense, faster, smaller = [
-        cell.measured for cell in cells_of(table_of(tmp_path, LATENT), place)
-    ]
-    assert per_second == pytest.approx(1000 / lexical, rel=0.01) and min(lexical, dense, faster) > 0
-    assert smaller is not None, "of a few kB it is 0: sizes are in hundredths of a megabyte"
-    [stored] = [json.loads(path.read_text()) for path in (tmp_path / "out/parts").glob("*.json")]
-    assert stored["documents"] == 3 and stored["request"]["dense"]["encoder"] == "dense-crossmodal"
-
-
-@pytest.mark.parametrize(
-    "old,new,message",
-    [
-        ("protocol: vdr-g", "protocol: vdr-h", "STAIR: unknown protocol 'vdr-h'; did you mean 'vdr-g'"),
-        ("dense-crossmodal", "dense-crosmodal", "STAIR: unknown encoder 'dense-crosmodal'"),
-        ("weights: twin", "checkpoint: twin", "STAIR: unknown checkpoint 'twin'"),
-        ("ms per query,", "s per query,", "unknown measure 's per query'"),
-        ("14.1 ?", "14.1 <?", "'<\\?' is no number"),
-    ],
-)
-def test_a_mistake_is_one_line(tmp_path, old, new, message):
-    with pytest.raises(DataError, match=message) as caught:
-        table_of(tmp_path, LATENT.replace(old, new, 1))
-    assert "\n" not in str(caught.value)
 
 
 PROBE = """\

@@ -10,14 +10,25 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from ranx import Qrels, Run, metrics
+from ranx import evaluate as ranx_evaluate
 from typer.testing import CliRunner, Result
 
 from eval import results, score, table
-from eval.measures.exchange import by_topic, frame, task_of
+from eval.measures.exchange import (
+    find_task,
+    frame,
+    from_ranx_qrels,
+    from_ranx_run,
+    make_topic_frame,
+    to_ranx_qrels,
+    to_ranx_run,
+)
+from eval.measures.metrics import evaluate, load_ranx_metrics, means
 from eval.measures.result_files import LOG, machine, read_results
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.records import Measurement
+from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 
 RUN = "1 Q0 a 1 9 t\n1 Q0 b 2 8 t\n2 Q0 b 1 5 t\n"
 ROWS = [
@@ -54,11 +65,11 @@ def test_a_frame_has_one_row_per_value():
 
 
 def test_systems_side_by_side():
-    wide = by_topic([*ROWS, *OTHER])
+    wide = make_topic_frame([*ROWS, *OTHER])
     assert list(wide.columns) == [("AP", "x.trec"), ("AP", "y.trec")]
     assert list(wide.index) == ["2", "1"] and wide[("AP", "x.trec")].tolist() == [0.5, 1.0]
     with pytest.raises(DataError, match="y.trec: no AP of a topic that another run has"):
-        by_topic([*ROWS, *OTHER[1:]])
+        make_topic_frame([*ROWS, *OTHER[1:]])
 
 
 def test_a_result_says_what_made_it():
@@ -97,14 +108,6 @@ def test_each_call_is_stored_with_its_measures():
     assert [len(calls) for calls in logged] == [1, 1, 1, 1] and logged[0][0]["measures"] == ["RR@10", "AP", "P@1"]
 
 
-def test_the_log_only_grows():
-    for _ in range(2):
-        scored("--results", "found")
-    lines = [json.loads(line) for line in Path("found", LOG).read_text().splitlines()]
-    assert len(lines) == 2 and lines[0]["measures"] == lines[1]["measures"] == {"RR@10": 0.75}
-    assert len(list(read_results(Path("found")))) == 1
-
-
 def test_the_command_is_that_of_the_process():
     command = [sys.executable, "-m", "eval.score", "--run", "a.trec", "--qrels", "toy.qrels", "--results", "found"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -128,15 +131,15 @@ def test_what_is_no_result():
     Path("found/x.json").write_text('{"run": 3}')
     with pytest.raises(ArtefactError, match="x.json: run is 3, expected a text; move it elsewhere"):
         list(read_results(Path("found")))
-
-
-def test_one_table_has_one_rule_of_ties():
-    scored("--results", "found")
-    call(score, "--run", "b.trec", "--qrels", "toy.qrels", "--ties", "rank", "--results", "found")
-    assert isinstance(call(results, "found").exception, UsageError)
+    scored("--results", "mixed")
+    call(score, "--run", "b.trec", "--qrels", "toy.qrels", "--ties", "rank", "--results", "mixed")
+    assert isinstance(call(results, "mixed").exception, UsageError), "one table has one rule of ties"
 
 
 def test_mteb():
+    scored("--results", "other")
+    refused = call(results, "other", "--mteb", "out").exception
+    assert isinstance(refused, UsageError) and "no nDCG@10" in str(refused) and not Path("out").exists()
     Path("toy.qrels").write_text("1 0 b 2\n2 0 b 1\n")
     scored("--measure", "nDCG@10", "--measure", "AP", "--measure", "AP(rel=2)", "--results", "found", "--label", "me/x")
     assert call(results, "found", "--mteb", "out").exit_code == 0
@@ -150,17 +153,44 @@ def test_mteb():
     }  # fmt: skip
     assert content["task_name"] == "toy.qrels" and content["dataset_revision"].startswith("sha256:")
     assert json.loads(path.with_name("model_meta.json").read_text())["name"] == "me/x"
+    assert find_task("beir/cqadupstack/android/test") == ("CQADupstackAndroidRetrieval", "test")
+    assert find_task("beir/msmarco/dev") == ("MSMARCO", "dev")
+    assert find_task("flickr30k/test image-to-text") == ("Flickr30kI2TRetrieval", "test")
+    assert find_task("beir/limit/test") == ("beir-limit-test", "test")
 
 
-def test_what_mteb_cannot_hold():
-    scored("--results", "found")
-    refused = call(results, "found", "--mteb", "out")
-    assert isinstance(refused.exception, UsageError) and "no nDCG@10, the main score" in str(refused.exception)
-    assert not Path("out").exists()
+# q1 ties b, a and c at 2; the ranks say b, c, a.
+HITS = [ScoredDoc("q1", doc_id, rank, 3.0 if rank == 1 else 2.0) for rank, doc_id in enumerate("dbca", 1)]
+HITS += [ScoredDoc("q2", "a", 1, 16_777_215.0)]
+QRELS = [Qrel("q1", "c", 1), Qrel("q1", "a", 2), Qrel("q2", "b", 1)]
 
 
-def test_tasks_of_mteb():
-    assert task_of("beir/cqadupstack/android/test") == ("CQADupstackAndroidRetrieval", "test")
-    assert task_of("beir/msmarco/dev") == ("MSMARCO", "dev")
-    assert task_of("flickr30k/test image-to-text") == ("Flickr30kI2TRetrieval", "test")
-    assert task_of("beir/limit/test") == ("beir-limit-test", "test")
+def test_a_run_keeps_its_order_and_its_scores():
+    given = to_ranx_run(HITS, "vdr")
+    assert given.name == "vdr"
+    back = list(from_ranx_run(given))
+    assert [hit[:3] for hit in back] == [hit[:3] for hit in HITS]
+    assert [hit.score for hit in back] == pytest.approx([hit.score for hit in HITS], rel=1e-15)
+    assert back[0].score == 3.0 and back[1].score == 2.0 > back[2].score > back[3].score
+    assert sorted(from_ranx_qrels(to_ranx_qrels(QRELS))) == sorted(QRELS)
+
+
+@pytest.mark.heavy
+def test_both_measure_the_same():
+    """The measures are ranx's own functions; ranx compiles its evaluation anew for some seconds."""
+    ours = means(evaluate(HITS, QRELS, ["nDCG@3", "RR@10", "Recall@3"]))
+    theirs = ranx_evaluate(to_ranx_qrels(QRELS), to_ranx_run(HITS), ["ndcg@3", "mrr@10", "recall@3"])
+    # q1: d, b, c of c (1) and a (2); q2 finds nothing.
+    assert ours["RR@10"] == pytest.approx((1 / 3 + 0) / 2)
+    assert list(ours.values()) == pytest.approx([theirs[name] for name in ("ndcg@3", "mrr@10", "recall@3")])
+
+
+def test_ranx_s_own_objects_are_read():
+    assert load_ranx_metrics() is metrics, "one copy of its measures"
+    run = Run({"q": {"a": 0.5, "b": 0.75, "c": 0.5}}, name="other")
+    assert [hit[1:] for hit in from_ranx_run(run)] == [("b", 1, 0.75), ("a", 2, 0.5), ("c", 3, 0.5)]
+    assert list(from_ranx_qrels(Qrels({"q": {"a": 2}}))) == [Qrel("q", "a", 2)]
+    with pytest.raises(DataError, match="the run is empty"):
+        to_ranx_run([])
+    with pytest.raises(DataError, match="lists document 'a' more than once"):
+        to_ranx_run([ScoredDoc("q", "a", 1, 2.0), ScoredDoc("q", "a", 2, 1.0)])

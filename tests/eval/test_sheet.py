@@ -11,31 +11,38 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
+from colour_towers import colour_tower, painted
 from PIL import Image
 from shard_folders import write_shards
 from typer.testing import CliRunner
 
 import lexvl_anserini.searching.shared_terms
-from eval.report import strips
-from eval.report.answers import (
-    answered_corpus,
-    first_relevant,
-    hits_of,
-    item_of,
-    sample_queries,
-    strips_of_queries,
-    strips_of_run,
+from eval.report import answers, strips
+from eval.report.answers import make_item, make_query_strips, make_run_strips, read_hits, sample_queries, with_maps
+from eval.report.strips import (
+    Cell,
+    Item,
+    Strip,
+    compute_layout,
+    convert_colours,
+    draw_sheet,
+    fit_text,
+    measure_text,
+    wrap_text,
+    write_legend,
 )
-from eval.report.strips import Cell, Item, Strip, draw_sheet, fitted, layout, of_few_colours, text_width, wrapped
 from eval.sheet import DEFAULT_HITS, command
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.data.dataset import Dataset, load_dataset
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, Manifest
-from lexvl_anserini.ground.records import Document, Qrel, ScoredDoc, Topic
+from lexvl_anserini.ground.records import Document, Qrel, Topic
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.index import Index
+from lexvl_anserini.searching.searcher import Index
 from lexvl_anserini.searching.shared_terms import SharedTerm
+from lexvl_anserini.shards.writing import write_impacts
 from tests.commands.test_search import Toy, encode
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
@@ -65,7 +72,7 @@ def near(pixel: Any, colour: Any) -> bool:
 
 def test_a_sheet_is_as_wide_as_its_widest_strip():
     five, two = strip(*[cell()] * 5), strip(*[cell()] * 2)
-    sheet = layout([two, five], 5)
+    sheet = compute_layout([two, five], 5)
     # margins 24, the query 202, five times 256 and the gap of 14 before each
     assert sheet.width == 2 * 24 + 202 + 5 * (14 + 256)
     # picture 256, its name 40, five terms of 29, two lines of 24 of its own, and 36 to the next strip
@@ -75,22 +82,14 @@ def test_a_sheet_is_as_wide_as_its_widest_strip():
     assert [sheet.top(0), sheet.top(1)] == [24, 24 + sheet.strip]
     assert [sheet.left(1), sheet.left(5)] == [24 + 202 + 14, 24 + 202 + 14 + 4 * 270]
     assert sheet.left(5) + 256 + 24 == sheet.width
-
-
-def test_a_sheet_is_not_narrower_than_its_legend():
-    assert layout([strip(cell())], 5).width >= text_width(strips.LEGEND, strips.SMALL) + 2 * strips.MARGIN
-
-
-def test_the_legend_says_what_the_sheet_has():
     plain, judged = [strip(cell(RED))], [strip(cell(RED)), strip(cell(BLUE, relevant=True))]
-    assert strips.legend_of(plain, maps=False) == strips.LEGEND
-    assert strips.legend_of(judged, maps=False) == strips.JUDGED + strips.LEGEND
-    assert strips.legend_of(plain, maps=True) == strips.LEGEND + strips.MAPPED
+    legends = strips.LEGEND, strips.JUDGED + strips.LEGEND, strips.LEGEND + strips.MAPPED
+    assert tuple(write_legend(*given) for given in ((plain, False), (judged, False), (plain, True))) == legends
 
 
 def test_pictures_frames_and_bars_are_where_the_layout_says(tmp_path):
     shown = [strip(cell(RED), cell(BLUE, relevant=True)), strip(cell(BLUE))]
-    sheet = layout(shown, 2, strips.legend_of(shown, maps=False))
+    sheet = compute_layout(shown, 2, strips.write_legend(shown, maps=False))
     seen = drawn(tmp_path, *shown)
     assert seen.shape == (sheet.height, sheet.width, 3)
     middle = 24 + 128
@@ -109,12 +108,6 @@ def test_pictures_frames_and_bars_are_where_the_layout_says(tmp_path):
     assert not near(seen[below + 29, sheet.left(1) + longest // 3 + 2], bar)
 
 
-def test_a_strip_without_hits_and_a_hit_without_terms(tmp_path):
-    empty = drawn(tmp_path, strip())
-    assert (empty < 200).any(), "the query and what is said of its hits"
-    assert drawn(tmp_path, strip(cell(terms=(), own=(), score=0.0))).shape[0] > 256
-
-
 def test_the_same_strips_are_the_same_bytes_whatever_the_users_settings(tmp_path):
     shown = [strip(cell(relevant=True), cell(BLUE, item=Item("c", None, "two boats — zwei Boote ⛵")))]
     draw_sheet(shown, tmp_path / "a.png", 5)
@@ -125,25 +118,19 @@ def test_the_same_strips_are_the_same_bytes_whatever_the_users_settings(tmp_path
         assert sheet.mode == "P" and "Software" not in sheet.info
 
 
-def test_the_font_is_the_one_that_comes_with_matplotlib():
-    assert Path(strips._letters(12).get_file()).is_relative_to(matplotlib.get_data_path())
-
-
 def test_few_colours_keep_a_rare_one():
+    def converted(pixels):
+        out = io.BytesIO()
+        Image.fromarray(pixels).save(out, "PNG")
+        return np.asarray(Image.open(io.BytesIO(convert_colours(out.getvalue()))).convert("RGB")).astype(int)
+
     picture = np.random.default_rng(3).integers(110, 140, (256, 256, 3), dtype=np.uint8)
     picture[:4, :4] = (128, 0, 128)
-    out = io.BytesIO()
-    Image.fromarray(picture).save(out, "PNG")
-    few = np.asarray(Image.open(io.BytesIO(of_few_colours(out.getvalue()))).convert("RGB")).astype(int)
+    few = converted(picture)
     assert len(np.unique(few.reshape(-1, 3), axis=0)) <= 256
     assert np.abs(few[0, 0] - (128, 0, 128)).max() < 16
-
-
-def test_photos_keep_their_colours():
-    picture = np.random.default_rng(3).integers(0, 255, (256, 256, 3), dtype=np.uint8)
-    out = io.BytesIO()
-    Image.fromarray(picture).save(out, "PNG")
-    assert (np.asarray(Image.open(io.BytesIO(of_few_colours(out.getvalue())))) == picture).all()
+    photo = np.random.default_rng(3).integers(0, 255, (256, 256, 3), dtype=np.uint8)
+    assert (converted(photo) == photo).all(), "photos keep theirs"
 
 
 # --- text -----------------------------------------------------------------------------------------------------------
@@ -151,38 +138,31 @@ def test_photos_keep_their_colours():
 
 def test_lines_are_as_wide_as_they_may_be():
     text = "three small crimson vessels sail below a lighthouse on the ocean at dusk"
-    lines = wrapped(text, 200, 24, 20)
+    lines = wrap_text(text, 200, 24, 20)
     assert " ".join(lines) == text
-    assert all(text_width(line, 24) <= 200 for line in lines)
+    assert all(measure_text(line, 24) <= 200 for line in lines)
     for line, after in zip(lines, lines[1:], strict=False):
-        assert text_width(f"{line} {after.split()[0]}", 24) > 200
-    assert wrapped("", 200, 24, 3) == []
-
-
-def test_a_text_with_more_lines_ends_in_an_ellipsis():
+        assert measure_text(f"{line} {after.split()[0]}", 24) > 200
+    assert wrap_text("", 200, 24, 3) == []
+    # A text with more lines ends in an ellipsis.
     text = "one two three four five six seven eight nine ten eleven twelve"
-    whole = wrapped(text, 120, 24, 99)
-    cut = wrapped(text, 120, 24, 2)
+    whole = wrap_text(text, 120, 24, 99)
+    cut = wrap_text(text, 120, 24, 2)
     assert len(whole) > 2
     assert cut[0] == whole[0]
     assert cut[1].endswith("…") and cut[1].removesuffix("…") in whole[1]
-    assert text_width(cut[1], 24) <= 120
-    assert wrapped(text, 120, 24, len(whole)) == whole
-    assert wrapped(text, 120, 24, 0) == []
+    assert measure_text(cut[1], 24) <= 120
+    assert wrap_text(text, 120, 24, len(whole)) == whole
+    assert wrap_text(text, 120, 24, 0) == []
 
 
 def test_words_wider_than_a_line_go_on_in_the_next():
-    lines = wrapped("a " + "w" * 40 + " b", 100, 24, 99)
+    lines = wrap_text("a " + "w" * 40 + " b", 100, 24, 99)
     assert "".join(lines).replace(" ", "") == "a" + "w" * 40 + "b"
-    assert all(text_width(line, 24) <= 100 for line in lines)
-    assert wrapped("ww", 1, 24, 9) == ["w", "w"], "at least a letter a line"
-
-
-def test_fitted():
-    assert fitted("dog", 100, 17) == "dog"
-    cut = fitted("a very long name of a picture.png", 100, 17)
-    assert cut.endswith("…") and text_width(cut, 17) <= 100
-    assert fitted("w", 1, 17) == "w"
+    assert all(measure_text(line, 24) <= 100 for line in lines)
+    assert wrap_text("ww", 1, 24, 9) == ["w", "w"], "at least a letter a line"
+    cut = fit_text("a very long name of a picture.png", 100, 17)
+    assert cut.endswith("…") and measure_text(cut, 17) <= 100 and fit_text("w", 1, 17) == "w"
 
 
 def test_letters_that_the_font_lacks_are_told_once(tmp_path, caplog):
@@ -194,9 +174,11 @@ def test_letters_that_the_font_lacks_are_told_once(tmp_path, caplog):
 def test_a_long_query_stays_in_its_strip(tmp_path):
     long = Item("q", Image.new("RGB", (9, 9), RED), "word " * 500)
     seen = drawn(tmp_path, strip(cell(), query=long), strip(cell()))
-    sheet = layout([strip(cell())], 2)
+    sheet = compute_layout([strip(cell())], 2)
     between = seen[sheet.top(0) + sheet.content + 4 : sheet.top(1) - strips.SPACE * 6 // 10 - 2, : strips.QUERY]
     assert (between == 255).all()
+    assert (drawn(tmp_path, strip()) < 200).any(), "without hits: the query and what is said of them"
+    assert drawn(tmp_path, strip(cell(terms=(), own=(), score=0.0))).shape[0] > 256, "a hit without terms"
 
 
 # --- what is shown --------------------------------------------------------------------------------------------------
@@ -217,27 +199,21 @@ def test_topics_are_taken_evenly(tmp_path):
 
 def test_hits_of_topics_with_and_without(tmp_path):
     run = write_run_lines(tmp_path / "r", "q1 Q0 b 2 5 t", "q1 Q0 a 1 9 t", "q2 Q0 c 1 3 t")
-    found = hits_of(run, ["q1", "q3"])
+    found = read_hits(run, ["q1", "q3"])
     assert [d.doc_id for d in found["q1"]] == ["a", "b"]
     assert found["q3"] == []
     with pytest.raises(DataError, match="an MS MARCO run holds no scores, write it with --output-format trec"):
-        hits_of(write_run_lines(tmp_path / "three", "q1\ta\t1"), ["q1"])
-
-
-def test_where_the_first_relevant_one_is():
-    hits = [ScoredDoc("q", doc_id, rank, 1.0) for rank, doc_id in enumerate("abc", start=1)]
-    assert first_relevant(hits, {"b", "c"}) == "relevant at rank 2"
-    assert first_relevant(hits, {"z"}) == "not among 3 hits"
+        read_hits(write_run_lines(tmp_path / "three", "q1\ta\t1"), ["q1"])
 
 
 def test_items(tmp_path):
     Image.new("RGB", (2, 2), RED).save(tmp_path / "a.png")
-    picture = item_of(Document("d", image=str(tmp_path / "a.png")))
+    picture = make_item(Document("d", image=str(tmp_path / "a.png")))
     assert picture.name == "a.png" and picture.image is not None
-    assert item_of(Document("d", title="T", text="x")) == Item("d", None, "T x")
-    assert item_of(Topic("q", "x")) == Item("q", None, "x")
+    assert make_item(Document("d", title="T", text="x")) == Item("d", None, "T x")
+    assert make_item(Topic("q", "x")) == Item("q", None, "x")
     with pytest.raises(DataError, match=r"none\.png: cannot be read"):
-        item_of(Document("d", image=str(tmp_path / "none.png")))
+        make_item(Document("d", image=str(tmp_path / "none.png")))
 
 
 def manifest_of(direction: str, split: str = "test") -> Manifest:
@@ -245,24 +221,19 @@ def manifest_of(direction: str, split: str = "test") -> Manifest:
     return Manifest("impact", {}, corpus, {})
 
 
-def test_a_run_without_a_manifest_is_of_the_indexs_corpus(tmp_path):
-    run = write_run_lines(tmp_path / "r.trec", "q1 Q0 a 1 9 t")
-    corpus = answered_corpus(run, manifest_of("image-to-text"), None)
-    assert corpus == CorpusRef("demo", "test", None, False, "image-to-text")
-
-
 @pytest.mark.parametrize(
     ("about", "told"),
-    [
-        (manifest_of("image-to-text"), "a run over text-to-image, but the index is of image-to-text"),
-        (manifest_of("text-to-image", "val"), "a run over test, but the index is of val"),
-    ],
+    [(manifest_of("image-to-text"), "the index is of image-to-text"), (manifest_of("text-to-image", "val"), "of val")],
 )
 def test_a_run_over_another_index_is_refused(tmp_path, monkeypatch, about, told):
+    run = write_run_lines(tmp_path / "r.trec", "q1 Q0 a 1 9 t")
+    assert answers.resolve_corpus(run, about, None).direction == about.corpus.ref.direction, (
+        "without a manifest, the index's"
+    )
     known = SimpleNamespace(corpus=CorpusRef("demo", "test", direction="text-to-image"))
     monkeypatch.setattr("eval.report.answers.describe_run", lambda path: known)
     with pytest.raises(UsageError, match=told):
-        answered_corpus(tmp_path / "r.trec", about, None)
+        answers.resolve_corpus(run, about, None)
 
 
 # --- from an index --------------------------------------------------------------------------------------------------
@@ -295,30 +266,31 @@ DATASET = Dataset(
 
 def test_topics_hits_and_their_terms(tmp_path, index, caplog):
     run = write_run_lines(tmp_path / "r.trec", "q1 Q0 d1 1 10 t", "q1 Q0 d2 2 3 t")
-    [first, second] = strips_of_run(DATASET, index, ToySheet(), run, ["q1", "q2"], DEFAULT_HITS)
+    [first, second] = make_run_strips(DATASET, index, ToySheet(), run, ["q1", "q2"], DEFAULT_HITS)
     assert [(c.item.name, c.score, c.relevant) for c in first.cells] == [("d1", 10.0, False), ("d2", 3.0, True)]
     assert first.cells[0].terms == (SharedTerm("dog", 1, 9, 9), SharedTerm("cat", 1, 1, 1))
     assert first.cells[1].own == ["Ein", "Boot,", "ein", "Hündchen", "—", "犬"]
     assert first.rank_note == "relevant at rank 2"
     assert second == Strip(Item("q2", None, "zebra"), (), "not among 0 hits")
     assert not caplog.records
-    [only] = strips_of_run(DATASET, index, ToySheet(), run, ["q1"], 1)
+    [only] = make_run_strips(DATASET, index, ToySheet(), run, ["q1"], 1)
     assert len(only.cells) == 1 and only.rank_note == "relevant at rank 2", "also of a hit that is not shown"
     draw_sheet([first, second], tmp_path / "sheet.png", 5)
-    assert Image.open(tmp_path / "sheet.png").width == layout([first], 5, strips.legend_of([first], maps=False)).width
+    width = compute_layout([first], 5, write_legend([first], maps=False)).width
+    assert Image.open(tmp_path / "sheet.png").width == width
 
 
 def test_queries_that_were_typed(tmp_path, index):
-    [dogs, boat] = strips_of_queries(DATASET, index, ToySheet(), ["dog", "boat"], 5)
+    [dogs, boat] = make_query_strips(DATASET, index, ToySheet(), ["dog", "boat"], 5)
     assert [(c.item.name, c.score, c.relevant) for c in dogs.cells] == [("d1", 9, False), ("d2", 3, False)]
     assert boat.query == Item("", None, "boat") and boat.rank_note == ""
     assert [(c.item.name, c.terms) for c in boat.cells] == [("d2", (SharedTerm("boat", 1, 2, 2),))]
     draw_sheet([dogs, boat], tmp_path / "sheet.png", 5)
     with pytest.raises(UsageError, match="a text that is not empty"):
-        strips_of_queries(DATASET, index, ToySheet(), [" "], 5)
+        make_query_strips(DATASET, index, ToySheet(), [" "], 5)
     other = replace(DATASET, documents=lambda: iter(SHOWN[1:]))
     with pytest.raises(DataError, match="'d1' is no longer in toy; encode and index it again"):
-        strips_of_queries(other, index, ToySheet(), ["dog"], 5)
+        make_query_strips(other, index, ToySheet(), ["dog"], 5)
 
 
 @pytest.mark.parametrize("given", [(), ("--run", "a.trec", "--query", "dog"), ("--query", "dog", "--query-id", "q1")])
@@ -329,18 +301,74 @@ def test_a_run_or_queries(index, given):
 
 def test_scores_of_another_index_are_told(tmp_path, index, caplog):
     run = write_run_lines(tmp_path / "r.trec", "q1 Q0 d1 1 99 t")
-    strips_of_run(DATASET, index, ToySheet(), run, ["q1"], 5)
+    make_run_strips(DATASET, index, ToySheet(), run, ["q1"], 5)
     assert "1 of 1 documents have another score there (d1: 99, here 10)" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("line", "asked", "told"),
-    [
-        ("q1 Q0 elsewhere 1 9 t", "q1", "'elsewhere' is not in toy/test; another dataset's run?"),
-        ("q9 Q0 d1 1 9 t", "q9", "'q9' is not in toy/test; another dataset's run?"),
-    ],
-)
-def test_runs_of_another_data_set(tmp_path, index, line, asked, told):
-    run = write_run_lines(tmp_path / "r.trec", line)
-    with pytest.raises(DataError, match=told):
-        strips_of_run(DATASET, index, ToySheet(), run, [asked], 5)
+@pytest.mark.parametrize(("query_id", "doc_id", "missing"), [("q1", "elsewhere", "elsewhere"), ("q9", "d1", "q9")])
+def test_runs_of_another_data_set(tmp_path, index, query_id, doc_id, missing):
+    run = write_run_lines(tmp_path / "r.trec", f"{query_id} Q0 {doc_id} 1 9 t")
+    with pytest.raises(DataError, match=f"'{missing}' is not in toy/test; another dataset's run?"):
+        make_run_strips(DATASET, index, ToySheet(), run, [query_id], 5)
+
+
+def colours(grid=2):
+    tower = colour_tower(grid)
+    return Encoder("colours", "impact", query=tower, document=tower)
+
+
+def hit(image, *terms):
+    return Cell(Item("a.png", image, ""), 9.0, False, [SharedTerm(term, 2, 1, 2) for term in terms], ())
+
+
+def saturation(picture):
+    picture = np.asarray(picture).astype(int)
+    return picture.max(axis=2) - picture.min(axis=2)
+
+
+def test_colours_stay_where_the_shared_terms_are():
+    image = painted(80, 40, green=(0, 0, 20, 40), red=(20, 0, 40, 20), blue=(40, 20, 60, 40))
+    hits = (hit(image, "red"), hit(image, "blue"), hit(image, "red", "blue"), hit(image))
+    [strip] = with_maps([Strip(Item("q", None, "red"), hits)], colours())
+    red, blue, both, neither = (saturation(one.item.image) for one in strip.cells)
+    assert red[2, 22] == 255 and red[38, 58] == 0
+    assert blue[2, 22] == 0 and blue[38, 58] == 255
+    assert both[2, 22] == both[38, 58] == 255
+    assert not neither.any(), "no shared term: all is pale"
+    assert not both[:, :19].any(), "left of the crop, which the model does not see, all is pale"
+    assert [one.terms for one in strip.cells] == [one.terms for one in hits]
+
+
+def test_a_large_image_is_made_smaller():
+    large = hit(painted(3000, 1500, red=(0, 0, 9, 9)), "red")
+    [strip] = with_maps([Strip(Item("q", None, "red"), (large,))], colours())
+    assert strip.cells[0].item.image.size == (answers.SIDE, answers.SIDE // 2)
+
+
+def test_texts_have_no_maps():
+    tower = colour_tower(2)
+    with pytest.raises(UsageError, match="the documents of this index are texts; maps are drawn over images"):
+        with_maps([], Encoder("pictures", "impact", query=tower, document=object()))
+    with pytest.raises(UsageError, match="'words' has no image side that pools over patches; maps need one"):
+        with_maps([], Encoder("words", "impact", query=object(), document=object()))
+
+
+def test_the_command_draws_maps(tmp_path):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    painted(60, 30, red=(0, 0, 30, 30)).save(folder / "a.png")
+    dataset = load_dataset(f"folder:{folder}")
+    write_impacts(dataset, load_encoder("vdr-crossmodal", checkpoint="demo-vdr", device="cpu"), tmp_path / "shards")
+    index = build_index(tmp_path / "shards", tmp_path / "index")
+    arguments = ["--index", str(index.path), "--query", "a red boat", "--device", "cpu"]
+    sheets = [tmp_path / "plain.png", tmp_path / "maps.png"]
+    for sheet, option in zip(sheets, ([], ["--maps"]), strict=True):
+        done = CliRunner().invoke(make_app(command), [*arguments, *option, "--output", str(sheet)])
+        assert done.exit_code == 0, done.output
+    plain, maps = (Image.open(sheet).convert("RGB") for sheet in sheets)
+    strips = [Strip(Item("", None, ""), [hit(None, "boat")])]
+    assert maps.width == compute_layout(strips, 5, write_legend(strips, maps=True)).width > plain.width
+    left, top = 24 + 202 + 14, 24  # of the hit; its image fills the middle half of the square's height
+    boxes = [np.asarray(sheet)[top + 70 : top + 180, left + 5 : left + 250] for sheet in (plain, maps)]
+    assert saturation(boxes[1]).sum() < saturation(boxes[0]).sum()
+    assert not saturation(np.asarray(plain)[top : top + 60, left : left + 250]).any(), "not stretched to a square"

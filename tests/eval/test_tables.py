@@ -1,4 +1,4 @@
-"""Tables: alignment, groups, what is missing, what stands out, what must be escaped."""
+"""Tables and averages over datasets: alignment, groups, what is missing, what stands out, what must be escaped."""
 
 from __future__ import annotations
 
@@ -12,15 +12,26 @@ from typer.testing import CliRunner
 
 import eval.demo
 import eval.table
-from eval.measures.inputs import RunCard, system_name
-from eval.measures.significance import SystemComparison, differing
-from eval.report.labels import shown_datasets, with_datasets, with_systems
+from eval.measures.averages import AVERAGES, compute_average, compute_averages, list_datasets
+from eval.measures.inputs import RunCard, format_system
+from eval.measures.significance import SystemComparison, find_differing
 from eval.report.render import Column, Table, to_csv, to_latex, to_markdown, to_text
-from eval.report.tables import SystemRow, comparison_table, score_table, system_row, system_table
+from eval.report.tables import (
+    SystemRow,
+    build_comparison_table,
+    build_score_table,
+    build_system_table,
+    make_system_row,
+    name_datasets,
+    name_systems,
+    shorten_datasets,
+)
+from eval.reproduction.quantities import MEANS
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
+from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.records import Measurement, ScoredDoc
-from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.runs.trec import write_run
 
 ROWS = [
@@ -31,7 +42,7 @@ ROWS = [
 
 
 def test_text():
-    assert to_text(system_table(ROWS)).splitlines() == [
+    assert to_text(build_system_table(ROWS)).splitlines() == [
         "                     scifact                      nfcorpus",
         "system     nDCG@10  index MB  ms/query  nDCG@10  index MB  ms/query",
         "vdr         0.5690      12.3       3.1   0.3000   1,000.0         –",
@@ -40,7 +51,7 @@ def test_text():
 
 
 def test_markdown_marks_the_best_measure_only():
-    assert to_markdown(system_table(ROWS)).splitlines() == [
+    assert to_markdown(build_system_table(ROWS)).splitlines() == [
         "| system | scifact nDCG@10 | scifact index MB | scifact ms/query "
         "| nfcorpus nDCG@10 | nfcorpus index MB | nfcorpus ms/query |",
         "|---|--:|--:|--:|--:|--:|--:|",
@@ -51,7 +62,7 @@ def test_markdown_marks_the_best_measure_only():
 
 def test_latex_escapes_and_groups():
     rows = [row._replace(efficiency={}) for row in ROWS]
-    assert to_latex(system_table(rows)).splitlines() == [
+    assert to_latex(build_system_table(rows)).splitlines() == [
         r"\begin{tabular}{lrr}",
         r"\toprule",
         r"\multicolumn{1}{c}{} & \multicolumn{1}{c}{scifact} & \multicolumn{1}{c}{nfcorpus} \\",
@@ -67,43 +78,25 @@ def test_latex_escapes_and_groups():
 
 
 def test_a_dataset_has_the_measures_that_it_was_measured_by():
-    table = system_table([ROWS[0]._replace(efficiency={}), ROWS[2]._replace(measures={"RR": 0.5}, efficiency={})])
-    assert [(column.group, column.heading) for column in table.columns[1:]] == [
-        ("scifact", "nDCG@10"),
-        ("nfcorpus", "RR"),
-    ]
+    table = build_system_table([ROWS[0]._replace(efficiency={}), ROWS[2]._replace(measures={"RR": 0.5}, efficiency={})])
+    assert [column[:2][::-1] for column in table.columns[1:]] == [("scifact", "nDCG@10"), ("nfcorpus", "RR")]
     assert table.rows == (("vdr", "0.5690", "0.5000"),)
-
-
-def test_csv_quotes():
-    table = Table((Column("system", number=False), Column("AP")), (("vdr (a=1, b=2)", "0.1000"),))
-    assert to_csv(table) == 'system,AP\n"vdr (a=1, b=2)",0.1000\n'
-
-
-def test_a_pipe_does_not_break_markdown():
-    table = Table((Column("system", number=False),), (("a|b",),))
-    assert to_markdown(table).splitlines()[-1] == r"| a\|b |"
-
-
-def test_equal_values_are_both_best_and_a_single_row_is_none():
+    # Equal values are both the best, and a single row is none.
     equal = [ROWS[0], ROWS[1]._replace(measures={"nDCG@10": 0.569})]
-    assert system_table(equal).best == {(0, 1), (1, 1)}
-    assert system_table(ROWS[:1]).best == frozenset()
+    assert build_system_table(equal).best == {(0, 1), (1, 1)}
+    assert build_system_table(ROWS[:1]).best == frozenset()
 
 
-def test_systems_of_one_name_are_told_apart_by_their_runs():
-    table = system_table([ROWS[0], ROWS[0]._replace(run="d.trec")])
-    assert [row[0] for row in table.rows] == ["vdr [a.trec]", "vdr [d.trec]"]
-
-
-def test_wide_group_names_keep_the_columns_aligned():
+def test_separators_and_equal_names():
+    table = Table((Column("system", number=False), Column("AP")), (("vdr (a=1, b|2)", "0.1000"),))
+    assert to_csv(table) == 'system,AP\n"vdr (a=1, b|2)",0.1000\n'
+    assert to_markdown(table).splitlines()[-1] == r"| vdr (a=1, b\|2) | 0.1000 |"
+    twice = build_system_table([ROWS[0], ROWS[0]._replace(run="d.trec")])
+    assert [row[0] for row in twice.rows] == ["vdr [a.trec]", "vdr [d.trec]"]
+    assert format_system({"name": "vdr", "options": {"k": 8, "head": None}}) == "vdr (k=8)"
+    # Wide names of groups keep the columns aligned.
     table = Table((Column("s", number=False), Column("AP", "a long data set")), (("x", "0.1000"),))
     assert to_text(table).splitlines() == ["   a long data set", "s               AP", "x           0.1000"]
-
-
-def test_system_names():
-    assert system_name({"name": "bm25"}) == "bm25"
-    assert system_name({"name": "vdr", "options": {"k": 8, "head": None}}) == "vdr (k=8)"
 
 
 def topics(run: str, dataset: str, values: list[float]) -> list[Measurement]:
@@ -114,19 +107,15 @@ def topics(run: str, dataset: str, values: list[float]) -> list[Measurement]:
 
 CARDS = [RunCard(Path(name), system=system) for name, system in (("a1", "A"), ("b1", "B"), ("c1", "C"), ("b2", "B"))]
 # B is better than A in each of 10 topics, C in half of them; the second dataset has no run of A.
-MEASURED = [
-    topics("a1", "one", [0.1] * 10),
-    topics("b1", "one", [0.9] * 10),
-    topics("c1", "one", [0.2] * 5 + [0.0] * 5),
-    topics("b2", "two", [0.5] * 10),
-]
+VALUES = {"a1": [0.1] * 10, "b1": [0.9] * 10, "c1": [0.2] * 5 + [0.0] * 5, "b2": [0.5] * 10}
+MEASURED = [topics(run, "two" if run == "b2" else "one", values) for run, values in VALUES.items()]
 
 
 def marked_table() -> Table:
-    marks = differing(CARDS, MEASURED, "student")
+    marks = find_differing(CARDS, MEASURED, "student")
     assert marks == {("b1", "one"): ("AP",)}
-    rows = [system_row(*pair, marks) for pair in zip(CARDS, MEASURED, strict=True)]
-    return system_table(rows, "student")
+    rows = [make_system_row(*pair, marks) for pair in zip(CARDS, MEASURED, strict=True)]
+    return build_system_table(rows, "student")
 
 
 def test_significant_differences_are_marked():
@@ -151,15 +140,11 @@ def comparison(system: str, measure: str, baseline: float, value: float) -> Syst
     return SystemComparison(system, measure, baseline, value, value - baseline, 0.5, 0.5, 0, 0, 1, nan, nan)
 
 
-def test_the_best_of_each_measure_stands_out_in_a_comparison():
+def test_a_comparison_has_the_best_of_each_measure_its_baseline_and_what_the_star_means():
     rows = [comparison("a", "AP", 0.5, 0.75), comparison("b", "AP", 0.5, 0.25), comparison("a", "RR", 0.5, 0.25)]
-    assert comparison_table(rows).best == {(0, 3), (2, 2)}
-
-
-def test_a_comparison_names_its_baseline_and_what_the_star_means():
-    rows = [comparison("a", "AP", 0.5, 0.75), comparison("b", "AP", 0.5, 0.25)]
+    assert build_comparison_table(rows).best == {(0, 3), (2, 2)}
     rows = [row._replace(baseline_system="first", test="student", significant=row.system == "b") for row in rows]
-    table = comparison_table(rows)
+    table = build_comparison_table(rows)
     assert table.marked == {(1, [column.heading for column in table.columns].index("p (Holm)"))}
     assert table.notes == [
         "baseline: first; better, equal and worse topics than its; * p < 0.05, paired student test, Holm's correction"
@@ -167,13 +152,13 @@ def test_a_comparison_names_its_baseline_and_what_the_star_means():
 
 
 def test_users_name_systems_and_datasets():
-    named = with_datasets(with_systems(CARDS, MEASURED), ["First", "Second"])
+    named = name_datasets(name_systems(CARDS, MEASURED), ["First", "Second"])
     assert [(rows[0].run, rows[0].dataset) for rows in named] == [
         ("A", "First"), ("B", "First"), ("C", "First"), ("B", "Second")
     ]  # fmt: skip
-    assert with_datasets(MEASURED, None) == MEASURED
+    assert name_datasets(MEASURED, None) == MEASURED
     with pytest.raises(UsageError, match=r"1 --dataset-label for 2 datasets \(one, two\); give one each or none"):
-        with_datasets(MEASURED, ["First"])
+        name_datasets(MEASURED, ["First"])
 
 
 # What default encodings of LaTeX print as something else, or what LaTeX reads as a command.
@@ -195,7 +180,7 @@ def test_latex_has_no_letter_that_it_prints_otherwise():
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed (texlive-latex-recommended)")
 def test_latex_compiles(tmp_path: Path):
     difficult = Table((Column(DIFFICULT, number=False), Column("p", DIFFICULT)), (("[x]", "-1"), ("*", DIFFICULT)))
-    body = "\n\n".join(map(to_latex, (marked_table(), difficult, system_table(ROWS))))
+    body = "\n\n".join(map(to_latex, (marked_table(), difficult, build_system_table(ROWS))))
     (tmp_path / "t.tex").write_text(
         rf"\documentclass{{article}}\usepackage{{booktabs}}\begin{{document}}{body}\end{{document}}", encoding="utf-8"
     )
@@ -216,26 +201,68 @@ def test_latex_compiles(tmp_path: Path):
     ],
 )
 def test_tables_show_the_end_of_a_path_where_it_is_distinct(names, shown) -> None:
-    assert list(shown_datasets([*names, *names]).values()) == shown
+    assert list(shorten_datasets([*names, *names]).values()) == shown
     rows = [Measurement("r", name, "RR@10", "all", 0.5) for name in names]
-    assert [row[1] for row in score_table(rows).rows] == shown
+    assert [row[1] for row in build_score_table(rows).rows] == shown
 
 
 @pytest.mark.parametrize(
     ("options", "shown"),
-    [
-        (["--format", "text"], True),
-        (["--format", "latex"], False),
-        (["--format", "latex", "--efficiency"], True),
-        (["--format", "text", "--no-efficiency"], False),
-    ],
+    [("text", True), ("latex", False), ("latex --efficiency", True), ("text --no-efficiency", False)],
 )
-def test_figures_of_searches_are_in_latex_on_request(tmp_path: Path, options: list[str], shown: bool):
+def test_figures_of_searches_are_in_latex_on_request(tmp_path: Path, options: str, shown: bool):
     manifest = RunManifest("", "", "", None, {}, {"name": "toy"}, {}, "i", 10, False)  # type: ignore[arg-type]
     lists = [[ScoredDoc("q1", "a", 1, 7.0)]]
     write_run(tmp_path / "a.trec", lists, manifest, measured=lambda: {"efficiency": {"ms_per_query": 3.25}})
     (tmp_path / "qrels").write_text("q1 0 a 1\n")
     for command in (eval.table.command, eval.demo.command):
-        call = ["--run", str(tmp_path / "a.trec"), "--qrels", str(tmp_path / "qrels"), *options]
-        result = CliRunner().invoke(make_app(command), call)
+        call = ["--run", str(tmp_path / "a.trec"), "--qrels", str(tmp_path / "qrels"), "--format"]
+        result = CliRunner().invoke(make_app(command), [*call, *options.split()])
         assert result.exit_code == 0 and ("ms/query" in result.stdout) == shown
+
+
+def test_what_averages_have():
+    assert {name: (len(AVERAGES[name]), len(list_datasets(name))) for name in AVERAGES} == {
+        "beir-12": (12, 12), "beir-13": (13, 13), "beir-18": (18, 29), "cqadupstack": (12, 12),
+        "vidore-2": (4, 4),
+    }  # fmt: skip
+    assert {*list_datasets("beir-13")} - {*list_datasets("beir-12")} == {"beir/quora/test"}
+    assert "beir/msmarco/dev" not in list_datasets("beir-18")
+    archived = {f"beir/{name}/test" for name in BEIR_ARCHIVES}
+    assert {*list_datasets("beir-18")} - archived == {
+        f"beir/{name}/test" for name in ("bioasq", "robust04", "signal1m", "trec-news")
+    }
+    assert MEANS["beir-12"] == AVERAGES["beir-12"]
+
+
+def test_cqadupstack_counts_once():
+    values = dict.fromkeys(list_datasets("beir-18"), 0.5)
+    for part in AVERAGES["cqadupstack"]:
+        values[part] = 0.0
+    values[AVERAGES["cqadupstack"][0]] = 0.6
+    assert compute_average("cqadupstack", values) == pytest.approx(0.05)
+    assert compute_average("beir-18", values) == pytest.approx((17 * 0.5 + 0.05) / 18)
+    assert compute_average("beir-12", {**values, "beir/msmarco/dev": 1.0}) == 0.5
+
+
+def test_an_incomplete_average_is_refused():
+    values = dict.fromkeys(list_datasets("beir-12"), 0.5)
+    del values["beir/nq/test"], values["beir/fever/test"]
+    with pytest.raises(DataError, match="2 have no value: beir/fever/test, beir/nq/test"):
+        compute_average("beir-12", values)
+    with pytest.raises(UnknownName, match="did you mean 'beir-12'"):
+        compute_average("beir12", values)
+
+
+def test_averages_of_systems():
+    means = [
+        Measurement(system, dataset, "nDCG@10", "all", value, "rank")
+        for system, value in (("a", 0.25), ("b", 0.75))
+        for dataset in list_datasets("beir-12")
+    ]
+    assert compute_averages("beir-12", means) == [
+        Measurement("a", "beir-12", "nDCG@10", "all", 0.25, "rank"),
+        Measurement("b", "beir-12", "nDCG@10", "all", 0.75, "rank"),
+    ]
+    with pytest.raises(DataError, match="^b: nDCG@10: beir-12 is the mean of 12 datasets, and 1 have no value"):
+        compute_averages("beir-12", means[:-1])

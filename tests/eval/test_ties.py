@@ -12,16 +12,16 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from eval import beir, compare, demo, msmarco, score, table
-from eval.measures.found import find, relevant_of
 from eval.measures.inputs import RunCard, describe_run
-from eval.measures.measure_runs import common_ties
+from eval.measures.measure_runs import choose_ties
 from eval.measures.metrics import evaluate
 from eval.measures.significance import compare_runs
+from eval.measures.ties import collect_relevant, find
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UnknownName, UsageError
+from lexvl_anserini.ground.manifest import RunManifest, name_manifest, read_run_manifest
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
-from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest
-from lexvl_anserini.runs.columns import hits_of
+from lexvl_anserini.runs.columns import read_hits
 from lexvl_anserini.runs.trec import write_run
 
 # Topic 1 ties a and b, and only a, our first, is relevant: RR is 1 by rank and 1/2 by trec_eval. Topic 2 has no tie.
@@ -53,35 +53,26 @@ def scored(*arguments: str, run: str = "theirs.trec") -> Result:
     return call(score, "--run", run, "--qrels", "qrels.tsv", "--measure", "RR", *arguments)
 
 
-def test_where_a_run_comes_from_decides():
-    assert scored(run="ours.trec").stdout.splitlines()[1:] == ["ours.trec  qrels.tsv  1.0000", BY_RANK]
-    assert scored(run="theirs.trec").stdout.splitlines()[1:] == ["theirs.trec  qrels.tsv  0.7500", BY_TREC_EVAL]
-
-
-@pytest.mark.parametrize(("ties", "value"), [("rank", 1), ("trec_eval", 3 / 4)])
-@pytest.mark.parametrize("run", ["ours.trec", "theirs.trec"])
-def test_the_user_decides(run: str, ties: str, value: float):
-    [row] = json.loads(scored("--ties", ties, "--format", "json", run=run).stdout)
-    assert (row["value"], row["ties"]) == (value, ties)
+@pytest.mark.parametrize(("run", "own"), [("ours.trec", BY_RANK), ("theirs.trec", BY_TREC_EVAL)])
+def test_where_a_run_comes_from_decides_or_the_user(run: str, own: str):
+    value = {BY_RANK: "1.0000", BY_TREC_EVAL: "0.7500"}
+    for options, rule in ((), own), (("--ties", "rank"), BY_RANK), (("--ties", "trec_eval"), BY_TREC_EVAL):
+        assert scored(*options, run=run).stdout.splitlines()[1:] == [f"{run}  qrels.tsv  {value[rule]}", rule]
 
 
 def test_the_manifest_has_the_digest_of_the_run(caplog: pytest.LogCaptureFixture):
-    assert describe_run(Path("ours.trec")).ties == "rank"
+    write_run(Path("ours.trec.gz"), LISTS, MANIFEST)
+    assert describe_run(Path("ours.trec")).ties == describe_run(Path("ours.trec.gz")).ties == "rank"
     with Path("ours.trec").open("a") as out:
         out.write("2 Q0 c 3 7 lexvl\n")
     assert describe_run(Path("ours.trec")).ties == "trec_eval"
     assert "ours.trec: changed since ours.trec.manifest.json was written" in caplog.text
 
 
-def test_a_compressed_run_has_the_digest_of_its_file():
-    write_run(Path("ours.trec.gz"), LISTS, MANIFEST)
-    assert describe_run(Path("ours.trec.gz")).ties == "rank"
-
-
 def test_the_manifest_of_an_older_version_is_believed():
-    about = json.loads(manifest_path(Path("ours.trec")).read_text())
+    about = json.loads(name_manifest(Path("ours.trec")).read_text())
     assert len(about.pop("sha256")) == 64
-    manifest_path(Path("ours.trec")).write_text(json.dumps(about))
+    name_manifest(Path("ours.trec")).write_text(json.dumps(about))
     found = read_run_manifest(Path("ours.trec"))
     assert found and found.sha256 == "" and found.request() == MANIFEST.request()
     assert describe_run(Path("ours.trec")).ties == "rank"
@@ -95,18 +86,15 @@ def test_one_table_has_one_rule(caplog: pytest.LogCaptureFixture):
         shown = call(module, *both)
         assert shown.exit_code == 0 and shown.stdout.endswith(f"\n{BY_TREC_EVAL}\n"), module
         assert "theirs.trec has no manifest that fits, so every run has trec_eval's order of equal" in caplog.text
-    for options, value in ((), 3 / 4), (("--ties", "trec_eval"), 3 / 4), (("--ties", "rank"), 1):
-        found = json.loads(call(score, *both, "--measure", "RR", *options, "--format", "json").stdout)
-        assert [(row["run"], row["value"]) for row in found] == [("ours.trec", value), ("theirs.trec", value)]
 
 
 def test_the_rule_of_some_runs():
     ours, theirs = RunCard(Path("a"), "a", ties="rank"), RunCard(Path("b"), "b")
-    assert (common_ties([ours, ours]), common_ties([theirs])) == ("rank", "trec_eval")
-    assert common_ties([ours, theirs], "rank") == "rank"
-    assert common_ties([ours, theirs]) == common_ties([theirs, ours]) == "trec_eval"
+    assert (choose_ties([ours, ours]), choose_ties([theirs])) == ("rank", "trec_eval")
+    assert choose_ties([ours, theirs], "rank") == "rank"
+    assert choose_ties([ours, theirs]) == choose_ties([theirs, ours]) == "trec_eval"
     with pytest.raises(UnknownName, match="did you mean 'trec_eval'"):
-        common_ties([ours], "trec-eval")
+        choose_ties([ours], "trec-eval")
 
 
 def test_every_format_names_the_rule():
@@ -151,8 +139,8 @@ def test_a_relevant_document_with_an_equal_score_is_what_matters():
     """Equal as float32; document 1 is relevant, 2 is not, 3 has no judgement."""
 
     def differs(*scores: float) -> bool:
-        hits = hits_of(ScoredDoc("q", str(n), n, score) for n, score in enumerate(scores, 1))
-        places = find([hits], relevant_of({"q": {"1": 1, "2": 0}})).places
+        hits = read_hits(ScoredDoc("q", str(n), n, score) for n, score in enumerate(scores, 1))
+        places = find([hits], collect_relevant({"q": {"1": 1, "2": 0}})).places
         return places["rank"].tolist() != places["trec_eval"].tolist()
 
     assert differs(2.0, 2.0) and differs(16777217.0, 16777216.0) and differs(2e39, 1e39) and differs(2.0, 1.0, 2.0)

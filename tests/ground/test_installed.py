@@ -17,9 +17,15 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.ground.installed import MODEL_LIBRARIES, declared_versions, lucene_of, version_of, versions_of
+from lexvl_anserini.ground.machine import (
+    MODEL_LIBRARIES,
+    find_lucene,
+    find_version,
+    list_versions,
+    read_declared_versions,
+)
 
-CHECK = "from lexvl_anserini.ground.installed import check_model_libraries; check_model_libraries()"
+CHECK = "from lexvl_anserini.ground.machine import check_model_libraries; check_model_libraries()"
 
 
 def python(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -38,9 +44,6 @@ def distribution(folder: Path, name: str, version: str, *lines: str) -> None:
     (about / "METADATA").write_text(
         "\n".join(["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *lines])
     )
-
-
-# ---- Python
 
 
 def test_the_package_is_imported_by_the_pythons_of_setup_cfg_only() -> None:
@@ -75,13 +78,10 @@ def test_older_pythons_can_parse_the_refusal(name: str) -> None:
     ast.parse((ROOT / name).read_text(encoding="utf-8"), feature_version=(3, 7))
 
 
-# ---- model libraries
-
-
 def test_a_torch_of_another_version_is_refused_before_it_is_imported(tmp_path: Path) -> None:
     distribution(tmp_path, "torch", "2.4.0")
     (tmp_path / "torch.py").write_text("raise RuntimeError('imported')\n")
-    needed = ",".join(sorted(map(str, declared_versions()["torch"]), reverse=True))
+    needed = ",".join(sorted(map(str, read_declared_versions()["torch"]), reverse=True))
     for command in (
         ("encode", "--encoder", "bag-of-tokens"),
         ("encode", "--describe", "vdr"),
@@ -141,19 +141,16 @@ def test_the_tested_versions_are_the_newest_of_the_constraints() -> None:
         assert Version(tested).release == max(Version(pin[1]) for pin in pins if pin).release[:2]
 
 
-# ---- Lucene
-
-
 def test_lucene_of_a_jar(tmp_path: Path) -> None:
     jvm.start()
-    assert lucene_of(jvm.find_jar()) == ".".join(map(str, jvm.lucene_version()))
+    assert find_lucene(jvm.find_jar()) == ".".join(map(str, jvm.read_lucene_version()))
     (tmp_path / "text.jar").write_text("no archive")
     with ZipFile(tmp_path / "other.jar", "w") as archive:
         archive.writestr("a.txt", "")
-    assert [lucene_of(tmp_path / name) for name in ("text.jar", "other.jar", "absent.jar")] == [None, None, None]
+    assert [find_lucene(tmp_path / name) for name in ("text.jar", "other.jar", "absent.jar")] == [None, None, None]
 
 
 def test_versions_of_packages() -> None:
-    assert version_of("packaging") == packaging.__version__
-    assert versions_of(["numpy", "no-such-package"]) == {"numpy": version_of("numpy")}
-    assert version_of("no-such-package") is None
+    assert find_version("packaging") == packaging.__version__
+    assert list_versions(["numpy", "no-such-package"]) == {"numpy": find_version("numpy")}
+    assert find_version("no-such-package") is None

@@ -53,7 +53,7 @@ def test_a_bar_in_a_notebook(monkeypatch):
     notebook = ModuleType("IPython")
     notebook.get_ipython = lambda: shell  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", notebook)
-    assert progress.in_notebook()
+    assert progress.is_notebook()
     made = []
 
     class Seen:
@@ -76,11 +76,13 @@ def test_a_bar_in_a_notebook(monkeypatch):
     # rich shows a bar below the cell through the console of standard output.
     assert made == [False, ("encode", 9), 9]
     notebook.get_ipython = lambda: None  # type: ignore[attr-defined]
-    assert not progress.in_notebook()
+    assert not progress.is_notebook()
 
 
 def library_modules() -> list[Path]:
-    commands = {f"{module.replace('.', '/')}.py" for module in (*COMMANDS.values(), *OF_COMMANDS)}
+    commands = {
+        f"{module.replace('.', '/')}.py" for module in (*(row.module for row in COMMANDS.values()), *OF_COMMANDS)
+    }
     return [
         path
         for path in sorted((ROOT / "lexvl_anserini").rglob("*.py"))
@@ -99,7 +101,7 @@ def test_no_library_module_prints():
         for call in calls(path)
         if isinstance(call.func, ast.Name) and call.func.id == "print"
     ]
-    assert len(library_modules()) > 200 and found == []
+    assert len(library_modules()) > 100 and found == []
 
 
 def test_all_log_lines_have_one_name():
@@ -111,7 +113,7 @@ def test_all_log_lines_have_one_name():
         names = [ast.unparse(call.args[0]) for call in calls(path) if ast.unparse(call.func).endswith(".getLogger")]
         found += [f"{path.relative_to(ROOT)}: {name}" for name in names if name not in ours]
     # Those of other projects, whose levels are set and to which nothing is logged.
-    others = ("opensearch", "pymilvus", "name", "httpx", "org.apache.lucene", "package", "torch.onnx")
+    others = ("opensearch", "httpx", "org.apache.lucene", "package", "torch.onnx")
     assert [line for line in found if line.rpartition(": ")[2].strip("'") not in others] == []
     roots = [p for p in library_modules() for call in calls(p) if ast.unparse(call.func) in LOG_TO_ROOT]
     assert roots == []

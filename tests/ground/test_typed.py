@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -15,23 +14,20 @@ import pytest
 
 import lexvl_anserini
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.encoders import loading
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, UsageError
-from lexvl_anserini.ground.manifest import Manifest, read_manifest
+from lexvl_anserini.ground.manifest import Manifest, RunManifest, read_manifest, read_run_manifest
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.ground.run_manifest import RunManifest, read_run_manifest
-from lexvl_anserini.ground.typed import Entry, Key, check, shown
+from lexvl_anserini.ground.typed import Entry, check, show_value
 from lexvl_anserini.queries.clauses import Boost, Term
-from lexvl_anserini.queries.feedback import Feedback
-from lexvl_anserini.queries.query_source import topic_source
+from lexvl_anserini.queries.query_source import find_topic_source
+from lexvl_anserini.queries.query_vectors import Feedback
 from lexvl_anserini.runs.fusion import Fusion, fuse_runs
 from lexvl_anserini.searching.building import append_index, build_index
-from lexvl_anserini.searching.refine import Refinement, TwoPhase
-from lexvl_anserini.searching.rescoring import hybrid_lists
-from lexvl_anserini.searching.retrieval import search_index
-from lexvl_anserini.searching.shared_terms import explain
+from lexvl_anserini.searching.rescoring import compute_hybrid_lists
+from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.searcher import Searcher, search_index
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 
@@ -39,15 +35,15 @@ FIXTURES = Path(__file__).parents[1] / "fixtures" / "lexvl-1"
 
 
 class Near(Entry):
-    name: Key[str] = Key("", required=True)
+    name: str
 
 
 class Point(Entry):
-    name: Key[str] = Key("", required=True)
-    x: Key[int] = Key(0)
-    share: Key[float | None] = Key(None)
-    tags: Key[Mapping[str, bool]] = Key({})
-    inside = {"near": list[Near]}
+    name: str
+    x: int = 0
+    share: float | None = None
+    tags: Mapping[str, bool] = {}
+    near: tuple[Near, ...] = ()
 
 
 @pytest.mark.parametrize(
@@ -174,7 +170,7 @@ def test_the_manifest_beside_encoded_topics(tmp_path: Path) -> None:
         for value in VALUES:
             beside.write_text(json.dumps(replaced(whole, way, value)))
             arguments = (str(tmp_path / queries.name), FIXTURES / "indexes/splade", manifest, None, None)
-            outcome(lambda given: sum(1 for _ in topic_source(*given).stream()), arguments)
+            outcome(lambda given: sum(1 for _ in find_topic_source(*given).stream()), arguments)
 
 
 NO_COUNTS = (0, -1, True, 1.5, float("nan"), "3", None, 2**31, 10**400)
@@ -188,9 +184,9 @@ def test_numbers_at_the_border_of_the_library(tmp_path: Path, number: Any) -> No
     calls: dict[str, list[Any]] = {
         "hits": [
             lambda: next(search_index(nothing, topics, hits=number)),
-            lambda: explain(nothing, topics[0], hits=number),
+            lambda: Searcher.explain(None, topics[0], hits=number),  # type: ignore[arg-type]
             lambda: next(fuse_runs([nothing], Fusion(), hits=number)),
-            lambda: next(hybrid_lists([], {}, [], hits=number)),
+            lambda: next(compute_hybrid_lists([], {}, [], hits=number)),
         ],
         "threads": [
             lambda: next(search_index(nothing, topics, threads=number)),
@@ -200,12 +196,12 @@ def test_numbers_at_the_border_of_the_library(tmp_path: Path, number: Any) -> No
         "batch_size": [
             lambda: next(search_index(nothing, topics, batch_size=number)),
             lambda: write_impacts(None, None, nothing, batch_size=number),  # type: ignore[arg-type]
-            lambda: next(hybrid_lists([], {}, [], batch_size=number)),
+            lambda: next(compute_hybrid_lists([], {}, [], batch_size=number)),
         ],
         "shard size": [lambda: Layout(shard_size=number)],
         "documents of feedback": [lambda: Feedback(documents=number)],
         "terms of feedback": [lambda: Feedback(terms=number)],
-        "candidates": [lambda: Refinement(two_phase=TwoPhase(1, number))],
+        "candidates": [] if number is None else [lambda: Search(first_terms=1, candidates=number)],
     }
     for name, every in calls.items():
         for call in every:
@@ -217,8 +213,8 @@ def test_numbers_at_the_border_of_the_library(tmp_path: Path, number: Any) -> No
 @pytest.mark.parametrize("number", [-1, float("nan"), float("inf"), 1e31])
 def test_shares_and_weights_at_the_border(number: float) -> None:
     for call in (
-        lambda: Refinement(threshold=number),
-        lambda: Refinement(text_weight=number),
+        lambda: Search(threshold=number),
+        lambda: Search(text_weight=number),
         lambda: Fusion(k=number),
         lambda: Fusion(weights=(1.0, number)),
         lambda: Boost(Term("a"), number),
@@ -248,13 +244,11 @@ def test_a_first_argument_of_another_type(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("load_dataset", {"name": "demo", "split": 3}),
-        ("load_dataset", {"name": "demo", "data_dir": 3}),
-        ("load_dataset", {"name": "demo", "direction": 3}),
+        *(("load_dataset", {"name": "demo", option: 3}) for option in ("split", "data_dir", "direction")),
         ("load_encoder", {"name": "bm25", "checkpoint": 3}),
         ("load_encoder", {"name": "bm25", "runtime": None}),
         ("build_index", {"shards": "x", "index": 3}),
-        ("write_impacts", {"dataset": lexvl_anserini.load_dataset("samples"), "model": 3, "output": "x"}),
+        ("write_impacts", {"dataset": lexvl_anserini.load_dataset("demo"), "model": 3, "output": "x"}),
         ("Searcher", {"index": "x", "manifest": 3}),
         ("Searcher", {"index": "x", "model": 3}),
         ("as_frame", {"rankings": [[3]]}),
@@ -275,23 +269,10 @@ def test_paths_are_taken_where_texts_name_paths(golden: Path, tmp_path: Path) ->
         model.decode([1])  # type: ignore[arg-type]
     missing = {"checkpoint": tmp_path / "x", "tokenizer": tmp_path / "x", "backbone_config": Path("owner/name")}
     for argument, path in missing.items():
-        with pytest.raises(
-            CheckpointError, match=f"{argument} {path}: no such file or folder; a hub id or a packaged name is a text"
-        ):
+        with pytest.raises(CheckpointError, match="no such file or folder; a"):
             load_encoder("bag-of-tokens", **{"checkpoint": bert, argument: path})
-
-
-@pytest.mark.parametrize("device", [None, 3.5, "none"])
-def test_a_device_that_is_none(device: Any) -> None:
-    with pytest.raises(UsageError, match=f"device {device!r} cannot be used here"):
-        load_encoder("bag-of-tokens", str(FIXTURES), device=device)
-
-
-def test_messages_of_loading_name_no_option_of_a_command() -> None:
-    """`load_encoder` has parameters; the commands' options have their names."""
-    assert re.findall(r"--[a-z-]+", inspect.getsource(loading)) == ["--verbose"]
 
 
 @pytest.mark.parametrize("value", [1 << 64, [{3: 4}], "\ud800"])
 def test_a_value_that_json_has_not_is_shown(value: Any) -> None:
-    assert shown(value) == ascii(value)
+    assert show_value(value) == ascii(value)

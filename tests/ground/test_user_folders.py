@@ -13,8 +13,14 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from lexvl_anserini.ground import places, user_folders
-from lexvl_anserini.ground.user_folders import cache_folder, expanded_path, home_folder, kernels_folder, private_folder
+from lexvl_anserini.ground import machine as user_folders
+from lexvl_anserini.ground.machine import (
+    cache_folder,
+    choose_kernels_folder,
+    expand_path,
+    find_home_folder,
+    make_private_folder,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 UID = 54321
@@ -29,9 +35,9 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     monkeypatch.setattr(user_folders, "gettempdir", lambda: str(folder))
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-    private_folder.cache_clear()
+    make_private_folder.cache_clear()
     yield folder
-    private_folder.cache_clear()
+    make_private_folder.cache_clear()
 
 
 @pytest.fixture
@@ -41,7 +47,7 @@ def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(uid: object) -> None:
         raise KeyError(uid)
 
-    for name in ("HOME", "LEXVL_DATA", "LEXVL_STORAGE"):
+    for name in ("HOME", "LEXVL_DATA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", unknown)
 
@@ -50,26 +56,25 @@ def test_a_home_folder_that_can_be_written(
     tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert (home_folder(), cache_folder()) == (tmp_path, tmp_path / ".cache/lexvl")
-    assert expanded_path("~/pictures") == tmp_path / "pictures"
-    assert expanded_path("~") == tmp_path
-    assert expanded_path("a/~") == Path("a/~")
-    assert expanded_path("~$report.png") == Path("~$report.png")
-    assert kernels_folder() == tmp_path / ".cache/lexvl/kernels"
+    assert (find_home_folder(), cache_folder()) == (tmp_path, tmp_path / ".cache/lexvl")
+    assert expand_path("~/pictures") == tmp_path / "pictures"
+    assert expand_path("~") == tmp_path
+    assert expand_path("a/~") == Path("a/~")
+    assert expand_path("~$report.png") == Path("~$report.png")
+    assert choose_kernels_folder() == tmp_path / ".cache/lexvl/kernels"
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "named"))
-    assert kernels_folder() == tmp_path / "named"
+    assert choose_kernels_folder() == tmp_path / "named"
     assert not caplog.records and not list(temporary.iterdir())
 
 
 def test_without_a_home_folder(homeless: None, temporary: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     private = temporary / f"lexvl-{os.geteuid()}"
-    assert home_folder() == private == private_folder()
+    assert find_home_folder() == private == make_private_folder()
     assert private.stat().st_mode & 0o777 == 0o700
-    assert expanded_path("~/pictures") == private / "pictures"
-    assert expanded_path("~nobody-of-this-name/a") == Path("~nobody-of-this-name/a")
+    assert expand_path("~/pictures") == private / "pictures"
+    assert expand_path("~nobody-of-this-name/a") == Path("~nobody-of-this-name/a")
     assert cache_folder() == private / ".cache/lexvl"
-    assert places.with_urls(f"{private}/.cache/lexvl/storage/s3/bucket/x") == "s3://bucket/x"
     assert [record.getMessage() for record in caplog.records] == [
         f"{private}: keeps what belongs in a home folder; set HOME to a folder that can be written"
     ]
@@ -78,19 +83,19 @@ def test_without_a_home_folder(homeless: None, temporary: Path, caplog: pytest.L
 def test_a_home_folder_that_cannot_be_written(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", os.devnull)  # not even root writes there
     private = temporary / f"lexvl-{os.geteuid()}"
-    assert home_folder() == Path(os.devnull)
+    assert find_home_folder() == Path(os.devnull)
     assert cache_folder() == private / ".cache/lexvl"
     for named in ("", f"{os.devnull}/named"):
         monkeypatch.setenv("NUMBA_CACHE_DIR", named)
-        assert kernels_folder() == private / ".cache/lexvl/kernels"
+        assert choose_kernels_folder() == private / ".cache/lexvl/kernels"
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "named"))
-    assert kernels_folder() == tmp_path / "named"
+    assert choose_kernels_folder() == tmp_path / "named"
     # What is there can be read.
     (tmp_path / ".cache/lexvl").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(user_folders, "can_write", lambda folder: False)
+    monkeypatch.setattr(user_folders, "check_writable", lambda folder: False)
     assert cache_folder() == tmp_path / ".cache/lexvl"
-    assert kernels_folder() == private / ".cache/lexvl/kernels"
+    assert choose_kernels_folder() == private / ".cache/lexvl/kernels"
 
 
 @pytest.mark.parametrize("kind", ["link", "file", "open folder"])
@@ -103,14 +108,13 @@ def test_a_folder_of_the_private_name_that_others_can_write(kind: str, tmp_path:
     else:
         name.mkdir()
         name.chmod(0o770)
-    assert private_folder() == private_folder() != name
-    assert private_folder().stat().st_mode & 0o777 == 0o700
+    assert make_private_folder() == make_private_folder() != name
+    assert make_private_folder().stat().st_mode & 0o777 == 0o700
 
 
 def test_no_temporary_folder(homeless: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_folders, "gettempdir", lambda: f"{os.devnull}/none")
-    assert not user_folders.can_write(cache_folder())
-    assert not places.storage_root().exists()
+    assert not user_folders.check_writable(cache_folder())
 
 
 @pytest.fixture

@@ -61,26 +61,14 @@ def write_clip_tokenizer(folder: Path, seed: int) -> int:
     return len(terms)
 
 
-def text_sizes(seed: int, **others: object) -> dict:
-    """The drawn sizes of a text network, with other keys of its configuration."""
-    return {
-        "hidden_size": draw(seed, 24, 32, 40),
-        "intermediate_size": draw(seed, 48, 30, 64),
-        "num_hidden_layers": draw(seed, 1, 2, 3),
-        "num_attention_heads": draw(seed, 2, 4, 5),
-        **others,
-    }
+def sizes(seed: int, drawn: list[tuple[int, ...]], **others: object) -> dict:
+    """The drawn sizes of a network, with other keys of its configuration."""
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    return {name: draw(seed, *choices) for name, choices in zip(names, drawn, strict=True)} | others
 
 
-def image_sizes(seed: int, **others: object) -> dict:
-    """The drawn sizes of an image network, with other keys of its configuration."""
-    return {
-        "hidden_size": draw(seed, 36, 20, 28),
-        "intermediate_size": draw(seed, 50, 44, 32),
-        "num_hidden_layers": draw(seed, 2, 1, 2),
-        "num_attention_heads": draw(seed, 3, 4, 2),
-        **others,
-    }
+TEXT_SIZES = [(24, 32, 40), (48, 30, 64), (1, 2, 3), (2, 4, 5)]
+IMAGE_SIZES = [(36, 20, 28), (50, 44, 32), (2, 1, 2), (3, 4, 2)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -94,8 +82,8 @@ def test_clip(pictures, tmp_path, seed, end):
     }
     specials = {"eos_token_id": 2 if end == "highest" else size - 1, "bos_token_id": size - 2, "pad_token_id": 0}
     limit = draw(seed, 77, 20, 33)
-    text = text_sizes(seed, vocab_size=size, max_position_embeddings=limit, **specials, **shared)
-    vision = image_sizes(seed, image_size=side, patch_size=patch, **shared)
+    text = sizes(seed, TEXT_SIZES, vocab_size=size, max_position_embeddings=limit, **specials, **shared)
+    vision = sizes(seed, IMAGE_SIZES, image_size=side, patch_size=patch, **shared)
     config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=draw(seed, 11, 24, 17))
     model = randomise(transformers.CLIPModel(config), seed)
     model.save_pretrained(tmp_path)
@@ -135,17 +123,12 @@ def test_blip_of_transformers(golden, pictures, tmp_path, seed):
     size, extra = draw(seed, 1300, 1999, 1024), 2
     tokenizer = write_wordpieces(golden, tmp_path, size)
     side, patch = draw(seed, (40, 8), (36, 12), (32, 16))
-    vision = image_sizes(seed, image_size=side, patch_size=patch, layer_norm_eps=draw(seed, 1e-5, 1e-6, 1e-3))
-    text = text_sizes(
-        seed,
-        vocab_size=size + extra,
-        max_position_embeddings=draw(seed, 64, 40, 100),
-        layer_norm_eps=draw(seed, 1e-12, 1e-5, 1e-7),
-        bos_token_id=size,
-        sep_token_id=102,
-        eos_token_id=102,
+    vision = sizes(seed, IMAGE_SIZES, image_size=side, patch_size=patch, layer_norm_eps=draw(seed, 1e-5, 1e-6, 1e-3))
+    text = sizes(
+        seed, TEXT_SIZES, vocab_size=size + extra, max_position_embeddings=draw(seed, 64, 40, 100), bos_token_id=size,
+        layer_norm_eps=draw(seed, 1e-12, 1e-5, 1e-7), sep_token_id=102, eos_token_id=102,
         encoder_hidden_size=vision["hidden_size"],
-    )
+    )  # fmt: skip
     config = transformers.BlipConfig(
         text_config=text, vision_config=vision, image_text_hidden_size=draw(seed, 9, 14, 20)
     )

@@ -17,13 +17,13 @@ from oracle_parts import (
     TEXTS,
     bert,
     bert_config,
-    bert_shapes,
     byte_symbols,
     clip_block_shapes,
     clip_blocks,
     clip_vision,
     clip_vision_shapes,
     close,
+    config_shapes,
     dense,
     dense_shapes,
     draw,
@@ -68,10 +68,7 @@ def test_vdr_crossmodal(golden, pictures, tmp_path, seed):
     assert len(valid) < size - 999, "some tokens are not ASCII"
     side, patch = draw(seed, (64, 16), (40, 8), (63, 21))
     width, layers, heads = draw(seed, (24, 1, 3), (16, 3, 4), (20, 2, 2))
-    shapes = bert_shapes(
-        "encoder_q.bert_model.", size, config.hidden_size, config.num_hidden_layers, config.intermediate_size,
-        config.max_position_embeddings,
-    )  # fmt: skip
+    shapes = config_shapes("encoder_q.bert_model.", config)
     shapes |= norm_shapes(config.hidden_size, "encoder_q.ln") | {"encoder_p.proj": (len(valid), width)}
     shapes |= clip_vision_shapes("encoder_p.", width, layers, side, patch, class_token=False)
     weights = random_weights(shapes, seed)
@@ -133,10 +130,7 @@ def test_lexlip(golden, pictures, tmp_path, seed):
     side = 2 * grid * patch
     terms = tokenizer.convert_ids_to_tokens(range(size))[draw(seed, 1100, 1000, 1150) :]
     (tmp_path / "terms.txt").write_text("".join(f"{term}\n" for term in terms), encoding="utf-8")
-    shapes = bert_shapes(
-        "encoder_q.bert_model.", size, config.hidden_size, config.num_hidden_layers, config.intermediate_size,
-        config.max_position_embeddings,
-    )  # fmt: skip
+    shapes = config_shapes("encoder_q.bert_model.", config)
     shapes |= clip_vision_shapes("encoder_p.backbone.", width, layers, side, patch, class_token=False)
     shapes |= {"encoder_p.standard.mean": (width,), "encoder_p.standard.std": (width,)}
     for at, states in (("encoder_q.", config.hidden_size), ("encoder_p.", width)):

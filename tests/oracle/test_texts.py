@@ -17,8 +17,8 @@ from oracle_parts import (
     TEXTS,
     bert,
     bert_config,
-    bert_shapes,
     close,
+    config_shapes,
     draw,
     elu1p,
     ln,
@@ -31,31 +31,22 @@ from oracle_parts import (
 )
 from safetensors.torch import save_file
 
-from lexvl_anserini.encoders.families.splade import static_parts
+from lexvl_anserini.encoders.families.splade import load_static_parts
 from lexvl_anserini.encoders.loading import load_encoder
 
 
 def any_bert_config(seed: int, size: int) -> transformers.BertConfig:
-    return bert_config(
-        seed,
-        size,
-        hidden_act=draw(seed, "gelu", "relu", "gelu_new"),
-        layer_norm_eps=draw(seed, 1e-12, 1e-5, 1e-3),
-        type_vocab_size=draw(seed, 2, 2, 3),
-    )
+    act, eps = draw(seed, "gelu", "relu", "gelu_new"), draw(seed, 1e-12, 1e-5, 1e-3)
+    return bert_config(seed, size, hidden_act=act, layer_norm_eps=eps, type_vocab_size=draw(seed, 2, 2, 3))
 
 
 def distilbert_config(seed: int, size: int) -> transformers.DistilBertConfig:
-    return transformers.DistilBertConfig(
-        vocab_size=size,
-        dim=draw(seed, 24, 16, 32),
-        n_layers=draw(seed, 2, 1, 3),
-        n_heads=draw(seed, 2, 4, 1),
-        hidden_dim=draw(seed, 64, 30, 48),
-        max_position_embeddings=draw(seed, 40, 64, 128),
-        activation=draw(seed, "relu", "gelu", "gelu"),
-        sinusoidal_pos_embds=bool(seed % 2),
-    )
+    drawn = {
+        "dim": (24, 16, 32), "n_layers": (2, 1, 3), "n_heads": (2, 4, 1), "hidden_dim": (64, 30, 48),
+        "max_position_embeddings": (40, 64, 128), "activation": ("relu", "gelu", "gelu"),
+    }  # fmt: skip
+    options = {name: draw(seed, *choices) for name, choices in drawn.items()}
+    return transformers.DistilBertConfig(vocab_size=size, sinusoidal_pos_embds=bool(seed % 2), **options)
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +165,7 @@ def test_idf_weights_of_a_file(tokenizer_of, tmp_path):
     (side / "idf.json").write_text(json.dumps({word: 0.5 + n for n, word in enumerate(words)}))
     (side / "config.json").write_text(json.dumps({"path": "idf.json"}))
     theirs = SparseStaticEmbedding.from_json(str(side / "idf.json"), tokenizer)
-    close(static_parts(side, None, "").weight, theirs.weight.detach())
+    close(load_static_parts(side, None).weight, theirs.weight.detach())
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -211,10 +202,7 @@ def write_vdr(folder: Path, tokenizer_of, seed: int, shared: bool, norm: bool) -
     (folder / "base").mkdir(parents=True)
     config.save_pretrained(folder / "base")
     tokenizer = tokenizer_of(folder / "base", size)
-    shapes = bert_shapes(
-        "bert_model.", size, config.hidden_size, config.num_hidden_layers, config.intermediate_size,
-        config.max_position_embeddings,
-    )  # fmt: skip
+    shapes = config_shapes("bert_model.", config)
     shapes["bert_model.embeddings.token_type_embeddings.weight"] = (config.type_vocab_size, config.hidden_size)
     shapes |= norm_shapes(config.hidden_size, "ln")
     sides = {"encoder_q": random_weights(shapes, seed), "encoder_p": random_weights(shapes, seed + (not shared))}

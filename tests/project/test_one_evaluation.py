@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from declared import ROOT
+from invoking import run_process
 
 LIBRARIES = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
 
@@ -18,11 +19,11 @@ def python(*arguments: str, folder: Path = ROOT, first: Path | None = None) -> s
     """Runs Python in `folder`, with `first` before everything that is installed."""
     environ = {**os.environ, "PYTHONPATH": str(first or "")}
     command = [sys.executable, "-W", "error", *arguments]
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    return run_process(command, cwd=folder, env=environ)
 
 
-def printed(*arguments: str, folder: Path = ROOT) -> str:
-    done = python(*arguments, folder=folder)
+def printed(*arguments: str, **place: Path) -> str:
+    done = python(*arguments, **place)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -30,43 +31,37 @@ def printed(*arguments: str, folder: Path = ROOT) -> str:
 SAME = """
 import importlib, pickle, sys
 {imports}
-names = ["", ".measures", ".measures.names", ".score", ".analyses.classes.labelled"]
+names = ["", ".measures", ".measures.metrics", ".score", ".analyses.classes.labelled"]
 for name in names:
     ours = importlib.import_module("lexvl_eval" + name)
     assert ours is importlib.import_module("eval" + name) is sys.modules["eval" + name], name
     assert ours.__name__ == ours.__spec__.name == "lexvl_eval" + name, ours.__spec__
     assert importlib.util.find_spec("eval" + name).origin == ours.__file__
-import eval, lexvl_eval.measures.names
-assert eval.measures.names is lexvl_eval.measures.names
-assert b"lexvl_eval" in pickle.dumps(lexvl_eval.measures.names.Measure)
+import eval, lexvl_eval.measures.metrics
+assert eval.measures.metrics is lexvl_eval.measures.metrics
+assert b"lexvl_eval" in pickle.dumps(lexvl_eval.measures.metrics.Measure)
 assert importlib.util.find_spec("eval.nothing") is None
 """
 
 
 @pytest.mark.parametrize(
-    "imports",
+    ("options", "imports"),
     [
-        "import eval",
-        "import lexvl_eval",
-        "import eval.measures.names, lexvl_eval.score",
-        "from lexvl_eval.measures import names; from eval import score",
-        "import lexvl_anserini.demo",
-        "import runpy; sys.argv[1:] = ['--help']; runpy.run_module('eval.beir')",
+        ((), "import eval.measures.metrics, lexvl_eval.score"),
+        ((), "from lexvl_eval.measures import metrics; from eval import score"),
+        ((), "import lexvl_plugins.photos.demo"),
+        ((), "import runpy; sys.argv[1:] = ['--help']; runpy.run_module('eval.beir')"),
+        # `-S` leaves out the finder of an editable installation: the checkout is not installed.
+        (("-S",), f"sys.path += {LIBRARIES}\nimport eval.score"),
     ],
 )
-def test_a_module_is_one_in_whatever_order_its_names_are_imported(imports: str) -> None:
-    printed("-c", SAME.format(imports=imports))
-
-
-def test_a_checkout_that_is_not_installed_has_both_names() -> None:
-    """`-S` leaves out the finder of an editable installation."""
-    places = f"sys.path += {LIBRARIES}"
-    printed("-S", "-c", SAME.format(imports=f"{places}\nimport eval.score"))
+def test_a_module_is_one_in_whatever_order_its_names_are_imported(options: tuple[str, ...], imports: str) -> None:
+    printed(*options, "-c", SAME.format(imports=imports))
 
 
 SPAWNED = """
 import multiprocessing
-from eval.measures.names import parse_measure
+from eval.measures.metrics import parse_measure
 
 if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -77,21 +72,19 @@ if __name__ == "__main__":
 
 def test_objects_go_to_spawned_processes_and_come_back(tmp_path: Path) -> None:
     (tmp_path / "spawned.py").write_text(SPAWNED)
-    done = python(str(tmp_path / "spawned.py"), first=ROOT)
-    assert (done.stdout, done.stderr) == ("True lexvl_eval.measures.names\n", "")
+    assert printed(str(tmp_path / "spawned.py"), first=ROOT) == "True lexvl_eval.measures.metrics\n"
 
 
-@pytest.mark.parametrize("module", ["eval.beir", "lexvl_eval.beir", "eval.efficiency"])
+@pytest.mark.parametrize("module", ["eval.beir", "lexvl_eval.beir", "lexvl_plugins.bench"])
 def test_commands_run_by_both_names(module: str) -> None:
     assert f"Example: python -m {module} " in printed("-m", module, "--help")
 
 
-@pytest.mark.parametrize("order", ["lexvl_eval.score, eval", "eval, lexvl_eval.score"])
-def test_a_folder_eval_of_the_user_is_another_package(tmp_path: Path, order: str) -> None:
+def test_a_folder_eval_of_the_user_is_another_package(tmp_path: Path) -> None:
     (tmp_path / "eval").mkdir()
     (tmp_path / "eval/__init__.py").write_text("mine = 1\n")
     (tmp_path / "eval/score.py").write_text("mine = 2\n")
-    code = f"import {order}, eval.score; print(eval.mine, eval.score.mine, lexvl_eval.score.__name__)"
+    code = "import lexvl_eval.score, eval.score; print(eval.mine, eval.score.mine, lexvl_eval.score.__name__)"
     assert printed("-c", code, folder=tmp_path) == "1 2 lexvl_eval.score\n"
 
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from invoking import run_process
 
 pytestmark = pytest.mark.extended
 
@@ -34,7 +35,7 @@ def test_too_many_skipped_tests_are_a_failure(tmp_path: Path, most, code, messag
     done = run(tmp_path, most=most)
     *said, last = done.stdout.splitlines()
     assert done.returncode == code and "1 passed, 3 skipped" in last, done.stdout + done.stderr
-    reasons = ["    2 no lamp here", "    1 no rope here", *([message] if message else [])]
+    reasons = ["    2 no lamp here", "    1 no rope here", *filter(None, [message])]
     assert said[-len(reasons) :] == reasons if most else "no rope here" not in done.stdout
 
 
@@ -48,11 +49,11 @@ def test_a_file_that_is_skipped_as_a_whole_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_the_rest_is_what_earlier_runs_did_not_pass(tmp_path: Path) -> None:
-    """Tests of doors run again; without an earlier run there is no rest."""
+    """Tests of plug-ins run again; without an earlier run there is no rest."""
     (tmp_path / "pytest.ini").touch()
     (tmp_path / "test_some.py").write_text(TESTS + "def test_other():\n    pass\n")
-    (tmp_path / "tests/doors").mkdir(parents=True)
-    (tmp_path / "tests/doors/test_door.py").write_text("def test_open():\n    pass\n")
+    (tmp_path / "tests/plugins").mkdir(parents=True)
+    (tmp_path / "tests/plugins/test_plugin.py").write_text("def test_open():\n    pass\n")
     refused = run(tmp_path, "--rest", most=None)
     assert refused.returncode == 4 and "--rest: no earlier run" in refused.stderr, refused.stdout + refused.stderr
     runs = [run(tmp_path, *arguments, most=None) for arguments in (["-k", "not other"], ["--rest"], ["--rest"])]
@@ -68,14 +69,5 @@ def run(folder: Path, *arguments: str, most: str | None) -> subprocess.Completed
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "LEXVL_MOST"))}
     environ |= {"PYTHONPATH": str(Path(__file__).parents[1]), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environ |= {} if most is None else {"LEXVL_MOST_SKIPPED": most}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "outcomes",
-        *arguments,
-        str(folder),
-    ]
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "outcomes", *arguments, str(folder)]
+    return run_process(command, cwd=folder, env=environ)

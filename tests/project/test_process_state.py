@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import pytest
+from invoking import read_output
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,11 +30,7 @@ LIBRARIES = (
 
 # What stays: Pillow's warnings are silenced for all threads; Java has handlers of its own, but Python's of Ctrl-C; the
 # measures of ranx run on its threads of numba, because those of OpenMP would set the number that torch shares.
-REMAINS = {
-    "encode pictures": ["warnings"],
-    "index lexical": ["signals of the kernel"],
-    "evaluate": ["numba layer"],
-}
+REMAINS = {"encode pictures": ["warnings"], "index lexical": ["signals of the kernel"], "evaluate": ["numba layer"]}
 
 
 def state() -> dict[str, Any]:
@@ -66,7 +61,7 @@ def state() -> dict[str, Any]:
     status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
     pools = {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()}
     loggers = {name: log for name, log in logging.root.manager.loggerDict.items() if isinstance(log, logging.Logger)}
-    smallest = np.float32(1.2e-38)
+    smallest, backends, cudnn = np.float32(1.2e-38), torch.backends, torch.backends.cudnn
     os.umask(umask := os.umask(0))
     return {
         **{f"threads of {Path(path).name}": number for path, number in pools.items()},
@@ -76,16 +71,9 @@ def state() -> dict[str, Any]:
         "signals of the kernel": [status[name].strip() for name in ("SigBlk", "SigIgn", "SigCgt")],
         "torch threads": (torch.get_num_threads(), torch.get_num_interop_threads()),
         "torch numbers": (torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled()),
-        "torch arithmetic": (
-            torch.get_float32_matmul_precision(),
-            torch.are_deterministic_algorithms_enabled(),
-            torch.backends.mkldnn.enabled,
-            torch.backends.cudnn.enabled,
-            torch.backends.cudnn.benchmark,
-            torch.backends.cudnn.deterministic,
-            torch.backends.cuda.matmul.allow_tf32,
-            torch.backends.cudnn.allow_tf32,
-        ),
+        "torch arithmetic": (torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()),
+        "torch kernels": (backends.mkldnn.enabled, backends.cuda.matmul.allow_tf32),
+        "cudnn": (cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32),
         "torch small numbers": float(torch.tensor(1.2e-38) / 4),
         "numpy small numbers": float(smallest / np.float32(4)),
         "numpy rounding": float(np.float32(1) + np.float32(2**-24) * np.float32(1.5)),
@@ -122,74 +110,89 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, li
     return {name: [repr(values.get(name))[-200:] for values in (before, after)] for name in differ}
 
 
-def calls(folder: Path, golden: Path, exports: bool) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The main calls by name, each after those that it needs."""
+def line(
+    name: str, folder: Path, dataset: Any, load: Callable[[], Any], topics: Sequence[Any]
+) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """An encoder is loaded and encodes; its shards are indexed and searched."""
+    from lexvl_anserini.searching.building import build_index
+    from lexvl_anserini.searching.searcher import search_index
+    from lexvl_anserini.shards.writing import write_impacts
+
+    shards, index = folder / "shards" / name, folder / "indexes" / name
+
+    def search(threads: int) -> None:
+        assert all(list(search_index(index, topics, 5, threads=threads, model=load())))
+
+    yield f"encode {name}", lambda: write_impacts(dataset, load(), shards)
+    yield f"index {name}", lambda: build_index(shards, index, threads=3)
+    for threads in (1, 2):
+        yield f"search {name} with {threads} threads", partial(search, threads)
+
+
+def texts(folder: Path) -> tuple[Any, list[Any]]:
+    """A corpus of texts, and topics."""
     from corpus_folders import beir_folder, json_lines
+
+    from lexvl_anserini.data.dataset import load_dataset
+    from lexvl_anserini.ground.records import Topic
+
+    corpus = beir_folder(folder / "beir", json_lines({f"d{n}": f"a red boat number {n} on the sea" for n in range(20)}))
+    return load_dataset(f"beir:{corpus}"), [Topic(str(number), f"a red boat {number}") for number in range(40)]
+
+
+def calls(folder: Path, golden: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The main calls by name, each after those that it needs."""
+    from PIL import Image
     from tiny_encoders import BERT, made_dense
-    from tiny_training import write_pairs, write_plain_squares
 
     from eval.measures.metrics import evaluate
-    from lexvl_anserini import Searcher, build_index, load_dataset, load_encoder, search_index, write_impacts
-    from lexvl_anserini.ground.records import Qrel, Topic
+    from lexvl_anserini.data.dataset import load_dataset
+    from lexvl_anserini.encoders.loading import load_encoder
+    from lexvl_anserini.ground.records import Qrel
     from lexvl_anserini.searching.rescoring import rerank_lists
-    from lexvl_anserini.training.loop import train
-    from tests.training.test_texts import recipe_of
+    from lexvl_anserini.searching.searcher import Searcher, search_index
 
-    texts = {f"d{number}": f"a red boat number {number} on the sea" for number in range(20)}
-    corpus = load_dataset(f"beir:{beir_folder(folder / 'beir', json_lines(texts))}")
-    squares = load_dataset(write_plain_squares(folder / "squares"), split="val")
-    topics = [Topic(str(number), f"a red boat {number}") for number in range(40)]
-    recipe = recipe_of(write_pairs(folder), "svdr")
+    corpus, topics = texts(folder)
+    (folder / "pictures").mkdir()
+    for colour in ("red", "green", "blue"):
+        Image.new("RGB", (40, 30), colour).save(folder / f"pictures/{colour}.png")
     encoders: Mapping[str, tuple[Any, ...]] = {
         "lexical": (corpus, "splade", golden / BERT),
         "dense": (corpus, "sentence", made_dense(golden, folder)),
-        "pictures": (squares, "vdr-crossmodal", "demo-vdr"),
+        "pictures": (load_dataset(f"pictures:{folder / 'pictures'}"), "vdr-crossmodal", "demo-vdr"),
         "words": (corpus, "bm25", None),
-        **({"exported": (corpus, "splade", folder / "export", "onnx")} if exports else {}),
     }
-    models, lists = {}, {}
 
-    def encode(name: str) -> None:
-        dataset, encoder, checkpoint, *runtime = encoders[name]
-        options = {"runtime": runtime[0]} if runtime else {}
-        models[name] = load_encoder(encoder, checkpoint and str(checkpoint), device="cpu", **options)
-        write_impacts(dataset, models[name], folder / "shards" / name)
+    @cache
+    def load(name: str) -> Any:
+        _, encoder, checkpoint = encoders[name]
+        return load_encoder(encoder, checkpoint and str(checkpoint), device="cpu")
 
-    def search(name: str, threads: int) -> None:
-        lists[name] = list(search_index(folder / "indexes" / name, topics, 5, threads=threads, model=models[name]))
-        assert all(lists[name])
+    def search_words() -> list[Any]:
+        return list(search_index(folder / "indexes/words", topics, 5))
 
     def ask() -> None:
         with Searcher(folder / "indexes/lexical") as searcher:
             assert searcher.search("a red boat")
 
     def rerank() -> None:
-        of_topics = {topic.query_id: ranked for topic, ranked in zip(topics, lists["words"], strict=True)}
-        assert list(rerank_lists(topics, of_topics, models["dense"], corpus.documents))
+        of_topics = {topic.query_id: ranked for topic, ranked in zip(topics, search_words(), strict=True)}
+        assert list(rerank_lists(topics, of_topics, load("dense"), corpus.documents))
 
-    if exports:
-        from lexvl_anserini.doors.onnx.exporting import export
-
-        yield "export", lambda: export(load_encoder("splade", str(golden / BERT), device="cpu"), folder / "export")
-    for name in encoders:
-        yield f"encode {name}", partial(encode, name)
-        yield f"index {name}", partial(build_index, folder / "shards" / name, folder / "indexes" / name, threads=3)
-        for threads in (1, 2):
-            yield f"search {name} with {threads} threads", partial(search, name, threads)
+    for name, (dataset, *_) in encoders.items():
+        yield from line(name, folder, dataset, partial(load, name), topics)
     yield "ask", ask
     yield "rerank", rerank
-    yield "evaluate", lambda: evaluate(lists["words"][0], [Qrel("0", "d1", 1)], ["nDCG@10", "AP"])
-    for steps in (2, None):  # the second goes on from the state of the first
-        yield f"train {steps or 'on'}", partial(train, recipe, folder / "trained", device="cpu", stop_after=steps)
+    yield "evaluate", lambda: evaluate(search_words()[0], [Qrel("0", "d1", 1)], ["nDCG@10", "AP"])
 
 
-def report(folder: Path, golden: Path, exports: bool) -> dict[str, Any]:
+def report(calls: Iterable[tuple[str, Callable[[], Any]]]) -> dict[str, Any]:
     """What each call changes."""
     for library in LIBRARIES:
         with suppress(ImportError):
             import_module(library)
     changed = {}
-    for name, call in calls(folder, golden, exports):
+    for name, call in calls:
         before = state()
         call()
         if differ := changes(before, state()):
@@ -197,19 +200,19 @@ def report(folder: Path, golden: Path, exports: bool) -> dict[str, Any]:
     return changed
 
 
-@pytest.mark.parametrize("exports", [False, pytest.param(True, marks=pytest.mark.extended)])
-def test_calls_leave_the_process_as_it_was(tmp_path: Path, golden: Path, exports: bool) -> None:
-    if exports:
-        pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install 'lexvl-anserini[onnx]'")
-    # With two threads, so that a call that sets one shows.
+def assert_unchanged(module: str, folder: Path, golden: Path, remains: Mapping[str, list[str]]) -> None:
+    """The `calls` of a module of tests, in a process with two threads, so that a call that sets one shows."""
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": paths}
-    command = [sys.executable, __file__, str(tmp_path), str(golden), *["exports"] * exports]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    changed = json.loads(done.stdout.splitlines()[-1])
-    assert {name: list(differ) for name, differ in changed.items()} == REMAINS, changed
+    command = [sys.executable, __file__, module, str(folder), str(golden)]
+    changed = json.loads(read_output(command, env=environment, cwd=ROOT).splitlines()[-1])
+    assert {name: list(differ) for name, differ in changed.items()} == remains, changed
+
+
+def test_calls_leave_the_process_as_it_was(tmp_path: Path, golden: Path) -> None:
+    assert_unchanged(__name__, tmp_path, golden, REMAINS)
 
 
 if __name__ == "__main__":
-    print(json.dumps(report(Path(sys.argv[1]), Path(sys.argv[2]), "exports" in sys.argv)))
+    module, *folders = sys.argv[1:]
+    print(json.dumps(report(import_module(module).calls(*map(Path, folders)))))

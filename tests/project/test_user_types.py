@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from invoking import run_process
 
 pytestmark = pytest.mark.extended
 
@@ -23,16 +23,10 @@ def test_a_program_passes_a_strict_type_checker(tmp_path: Path):
     wrong = tmp_path / "wrong.py"
     text = text.replace('index.search("a boat", k=2)', 'index.search("a boat", k="2")')
     wrong.write_text(text.replace("batch_size=8", "prompt='query: '"))
-    options = [
-        "--strict",
-        "--follow-imports=silent",
-        "--warn-unused-ignores",
-        "--cache-dir=/dev/null",
-        "--config-file=",
-    ]
-    command = [sys.executable, "-m", "mypy", *options, str(PROGRAM), str(wrong)]
+    options = "--strict --follow-imports=silent --warn-unused-ignores --cache-dir=/dev/null --config-file="
+    command = [sys.executable, "-m", "mypy", *options.split(), str(PROGRAM), str(wrong)]
     environment = {**os.environ, "MYPYPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    done = run_process(command, cwd=tmp_path, env=environment)
     errors = [line for line in done.stdout.splitlines() if "error:" in line]
     assert done.returncode == 1 and len(errors) >= 2 and all(line.startswith("wrong.py:") for line in errors), done
     assert any('"search"' in line for line in errors) and any("encode_query" in line for line in errors), errors

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -15,10 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from declared import ROOT
+from invoking import read_output
 
 pytestmark = pytest.mark.extended
 
-ROOT = Path(__file__).parents[2]
 # Folders of `runs` whose YAML files are in the archive and the wheel.
 SHIPPED = ("runs/expected/", "runs/recipes/")
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
@@ -41,20 +41,13 @@ class Place(NamedTuple):
         """Runs a program of the environment; the libraries come from the environment of the tests."""
         libraries = {sysconfig.get_path(kind) for kind in ("purelib", "platlib")}
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(self.packages), *sorted(libraries)])}
-        program = self.environment / "bin" / command[0]
-        done = subprocess.run(
-            [program, *command[1:]], cwd=self.folder, env=environ, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return read_output([self.environment / "bin" / command[0], *command[1:]], cwd=self.folder, env=environ)
 
 
 def checked(*command: str | Path, cwd: Path = ROOT) -> str:
     # A checkout on PYTHONPATH would look installed to pip.
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return read_output(command, cwd=cwd, env=environ)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +61,6 @@ def sources() -> list[str]:
 
 @pytest.fixture(scope="module")
 def archive(sources: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source archive."""
     export = tmp_path_factory.mktemp("export")
     for name in sources:
         (export / name).parent.mkdir(parents=True, exist_ok=True)
@@ -81,9 +73,8 @@ def archive(sources: list[str], tmp_path_factory: pytest.TempPathFactory) -> Pat
 def wheel(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel that the source archive builds."""
     target = tmp_path_factory.mktemp("wheel")
-    checked(
-        *PIP, "wheel", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", target, archive, cwd=target
-    )
+    offline = ("--no-index", "--no-deps", "--no-build-isolation")
+    checked(*PIP, "wheel", *offline, "--wheel-dir", target, archive, cwd=target)
     return next(target.glob("*.whl"))
 
 
@@ -113,8 +104,8 @@ def test_the_archive_has_what_the_wheel_needs_and_no_tests(archive: Path) -> Non
     assert not [name for name in others if name.startswith(("tests", "docs", "runs"))]
 
 
-def test_the_wheel_has_the_files_of_both_packages_and_nothing_else(wheel: Path, sources: list[str]) -> None:
-    packaged = {name for name in sources if name.startswith(("lexvl_anserini/", "eval/"))}
+def test_the_wheel_has_the_files_of_the_packages_and_nothing_else(wheel: Path, sources: list[str]) -> None:
+    packaged = {name for name in sources if name.startswith(("lexvl_anserini/", "lexvl_plugins/", "eval/"))}
     packaged |= {name for name in sources if name.startswith(SHIPPED) and name.endswith(".yaml")}
     expected = {re.sub("^(eval|runs)/", "lexvl_eval/", name) for name in packaged}
     with zipfile.ZipFile(wheel) as opened:
@@ -136,8 +127,8 @@ def test_commands_run_from_a_folder_with_an_eval_of_its_own(place: Place) -> Non
 
 
 def test_published_numbers_are_installed(place: Place) -> None:
-    program = "from lexvl_eval.reproduction.published import expected_folder, published_tables as t; "
-    folder, count = place.run("python", "-c", program + "print(expected_folder()); print(len(t()))").split()
+    program = "from lexvl_eval.reproduction.published import find_expected_folder, load_published_tables as t; "
+    folder, count = place.run("python", "-c", program + "print(find_expected_folder()); print(len(t()))").split()
     assert Path(folder) == place.packages / "lexvl_eval" / "expected"
     assert int(count) > 50
 

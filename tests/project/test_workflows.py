@@ -1,25 +1,24 @@
-"""The workflows of GitHub: they call scripts of this repository, with options that exist, and may do little."""
+"""Continuous integration: workflows call scripts of this repository, with options that exist, and may do little."""
 
 from __future__ import annotations
 
-import configparser
 import json
 import os
 import re
 import shlex
-import subprocess
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
+from declared import EXTRAS, ROOT, SETUP
+from invoking import read_output, run_process
 
-from lexvl_anserini.searching.doctor import OF_DEVELOPERS
+from lexvl_anserini.doctor import OF_DEVELOPERS
 
 pytestmark = pytest.mark.extended
 
-ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / ".github/workflows").glob("*.yml"))
-TEMPLATES = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
 READ = {"contents": "read"}
 # Jobs that may write, and what; everything else only reads the checkout.
 MAY = {
@@ -31,32 +30,30 @@ MAY = {
 # Words of a command that are no file and no option.
 VARIABLES = {"$GITHUB_REF_NAME"}
 
-
-def read(path):
-    """A workflow; YAML reads its key `on` as true."""
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return {"on" if key is True else key: value for key, value in content.items()}
-
-
-WORKFLOWS = {path.stem: read(path) for path in FILES}
+# YAML reads the key `on` as true.
+WORKFLOWS = {
+    path.stem: {"on" if key is True else key: value for key, value in yaml.safe_load(path.read_bytes()).items()}
+    for path in FILES
+}
 JOBS = [(name, job, content) for name, flow in WORKFLOWS.items() for job, content in flow["jobs"].items()]
 STEPS = [(name, job, step) for name, job, content in JOBS for step in content["steps"]]
 
 
 def test_every_job_may_do_the_least():
+    """Jobs that may write run from branches of the repository alone; one checkout keeps a credential, and pushes."""
     assert {*WORKFLOWS} == {"tests", "nightly", "docs", "release"}
     assert all(flow["permissions"] == READ for flow in WORKFLOWS.values())
-    found = {(name, job): content["permissions"] for name, job, content in JOBS if "permissions" in content}
-    assert found == MAY
+    assert {(name, job): content["permissions"] for name, job, content in JOBS if "permissions" in content} == MAY
     assert all("pull_request_target" not in flow["on"] for flow in WORKFLOWS.values())
     assert all(0 < content["timeout-minutes"] <= 300 for _, _, content in JOBS)
-
-
-def test_jobs_that_may_write_run_from_branches_of_the_repository_only():
     for name, job, content in JOBS:
         if (name, job) in MAY and "pull_request" in WORKFLOWS[name]["on"]:
             assert content["if"] == "github.event_name == 'push'", (name, job)
     assert WORKFLOWS["release"]["on"] == {"push": {"tags": ["v*"]}}
+    for name, job, step in STEPS:
+        if step.get("uses", "").startswith("actions/checkout@"):
+            kept = step.get("with", {}).get("persist-credentials", True)
+            assert kept is ((name, job) == ("docs", "notebooks")), (name, job)
 
 
 def test_actions_are_pinned_by_the_digest_of_a_commit():
@@ -66,13 +63,6 @@ def test_actions_are_pinned_by_the_digest_of_a_commit():
     assert len(lines) == sum("uses" in step for _, _, step in STEPS) and all(pinned), lines
     found = {(match[1], match[2], match[3]) for match in pinned}
     assert len(found) == len({name for name, _, _ in found})
-
-
-def test_no_checkout_leaves_a_credential_behind_but_the_one_that_pushes():
-    for name, job, step in STEPS:
-        if step.get("uses", "").startswith("actions/checkout@"):
-            kept = step.get("with", {}).get("persist-credentials", True)
-            assert kept is ((name, job) == ("docs", "notebooks")), (name, job)
 
 
 def test_every_step_runs_a_script_of_the_repository_with_its_options():
@@ -93,41 +83,22 @@ def test_every_step_runs_a_script_of_the_repository_with_its_options():
 
 
 def test_the_environment_has_extras_and_pythons_that_exist():
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    extras = {*setup["options.extras_require"]}
-    pythons = [line.rpartition(" ")[2] for line in setup["metadata"]["classifiers"].splitlines() if "3." in line]
+    pythons = [line.rpartition(" ")[2] for line in SETUP["metadata"]["classifiers"].splitlines() if "3." in line]
     assert WORKFLOWS["tests"]["jobs"]["tests"]["strategy"]["matrix"]["python"] == pythons
-    for name, job, step in STEPS:
+    for _, _, step in STEPS:
         environ = step.get("env", {})
-        assert {*environ} <= {"PYTHON", "LEXVL_TEST_EXTRAS"}, (name, job)
-        assert {*environ.get("LEXVL_TEST_EXTRAS", "test").split(",")} <= extras
+        assert {*environ} <= {"PYTHON", "LEXVL_TEST_EXTRAS"}, step
+        assert {*environ.get("LEXVL_TEST_EXTRAS", "test").split(",")} <= {*EXTRAS}
         assert environ.get("PYTHON", "python3.11").removeprefix("python") in (*pythons, "${{ matrix.python }}")
 
 
-def test_what_a_job_uploads_is_what_others_load():
-    def named(action):
-        return {
-            (name, step["with"]["name"])
-            for name, _, step in STEPS
-            if step.get("uses", "").startswith(f"actions/{action}@")
-        }
-
-    assert named("download-artifact") == named("upload-artifact") == {("docs", "notebooks"), ("release", "dist")}
-
-
-def run(script, *arguments, cwd=ROOT, **environ):
-    environment = {**os.environ, **environ}
-    return subprocess.run(
-        ["bash", ROOT / script, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False
-    )
+def run(script, *arguments, cwd=ROOT):
+    return run_process(["bash", ROOT / script, *arguments], cwd=cwd)
 
 
 def test_a_release_installs_every_extra_that_users_have():
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
     tried = re.findall(r"^  \[(\w+)\]='", (ROOT / ".ci/extras").read_text(encoding="utf-8"), re.MULTILINE)
-    assert {*tried} == {"none", *setup["options.extras_require"]} - OF_DEVELOPERS
+    assert {*tried} == {"none", *EXTRAS} - OF_DEVELOPERS
 
 
 def test_a_tag_has_the_version_of_the_package():
@@ -137,11 +108,10 @@ def test_a_tag_has_the_version_of_the_package():
 
 def test_notebooks_replace_those_of_their_branch(tmp_path):
     def git(*arguments):
-        done = subprocess.run(["git", *arguments], cwd=tmp_path / "clone", capture_output=True, text=True, check=True)
-        return done.stdout.split()
+        return read_output(["git", *arguments], cwd=tmp_path / "clone").split()
 
     (tmp_path / "clone").mkdir()
-    subprocess.run(["git", "init", "--quiet", "--bare", tmp_path / "remote"], check=True)
+    read_output(["git", "init", "--quiet", "--bare", tmp_path / "remote"])
     git("init", "--quiet")
     git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--allow-empty", "-m", "first")
     done = run(".ci/notebooks", str(tmp_path / "clone"), str(tmp_path / "remote"), cwd=tmp_path / "clone")
@@ -157,13 +127,52 @@ def test_notebooks_replace_those_of_their_branch(tmp_path):
     assert git("status", "--porcelain") == []
 
 
-@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
-def test_issue_templates_are_forms(path):
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if path.stem == "config":
-        assert content == {"blank_issues_enabled": True}
-        return
-    assert {"name", "description", "body"} <= content.keys()
-    fields = [field for field in content["body"] if field["type"] != "markdown"]
-    assert len({field["id"] for field in fields}) == len(fields) > 0
-    assert all(field["attributes"]["label"] for field in fields)
+# Programs of the scratch checkout: each notes its name, its arguments and the variables that it sees.
+NOTES = """#!/usr/bin/env bash
+{ echo "$0 $*"; env -0 | tr '\\n\\0' ' \\n' | grep -Ev '^(_|SHLVL|PWD|OLDPWD|PS1)=' | sort; echo; } >>"$PWD/notes"
+[ "$0 $*" != "${FAILS:-}" ]
+"""
+# The Python of the environment that the first command makes; `-m venv FOLDER` makes another one.
+PYTHON = """
+mkdir -p .venv/bin
+echo 'mkdir -p "$3/bin" && touch "$3/bin/activate"' >.venv/bin/python
+chmod +x .venv/bin/python
+"""
+
+
+def run_ci(folder: Path, environment: dict[str, str]) -> tuple[int, list[tuple[str, list[str]]]]:
+    """Runs .ci/run in a scratch checkout with the README.md of this one; returns its exit code and the notes."""
+    for name in (".ci", ".venv/bin", "runs", "tests"):
+        (folder / name).mkdir(parents=True)
+    (folder / ".venv/bin/left").touch()
+    shutil.copy(ROOT / ".ci/run", folder / ".ci/run")
+    shutil.copy(ROOT / "README.md", folder)
+    (folder / "runs/quickstart.sh").write_text(f"set -e\ntest ! -e .venv\n{PYTHON}{NOTES}")
+    for script in ("tests/run.sh", "tests/browser.sh"):
+        (folder / script).write_text(NOTES)
+    done = run_process(["bash", ".ci/run"], cwd=folder, env=environment)
+    notes = (folder / "notes").read_text().strip().split("\n\n")
+    return done.returncode, [(note.split("\n")[0], note.split("\n")[1:]) for note in notes]
+
+
+def test_the_commands_of_the_readme_come_first_with_the_variables_of_a_reader(tmp_path: Path) -> None:
+    """.ci/run runs them as a reader does; then every extra with the other tests."""
+    reader = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LANG": "C.UTF-8"}
+    code, notes = run_ci(tmp_path / "checkout", {**reader, "VIRTUAL_ENV": "/nowhere"})
+    commands = [command for command, _ in notes]
+    assert code == 0 and commands == [
+        "runs/quickstart.sh ",
+        "tests/run.sh ",
+        "tests/run.sh --lint",
+        "tests/browser.sh --install",
+        "tests/run.sh --lint",
+        "tests/run.sh --rest",
+    ]
+    assert all(variables == sorted(f"{name}={value}" for name, value in reader.items()) for _, variables in notes[:3])
+    assert all("LEXVL_TEST_EXTRAS=test-all" in variables for _, variables in notes[3:])
+
+
+@pytest.mark.parametrize("command", ["runs/quickstart.sh ", "tests/run.sh ", "tests/run.sh --rest"])
+def test_a_command_that_fails_ends_it(tmp_path: Path, command: str) -> None:
+    code, notes = run_ci(tmp_path / "checkout", {**os.environ, "FAILS": command})
+    assert code != 0 and notes[-1][0] == command

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
-from lexvl_anserini.queries.batches import QueryBatch
+from lexvl_anserini.ground.records import ImpactQuery, TermWeights, Vocabulary
+from lexvl_anserini.queries.query_vectors import QueryBatch
 
 VOCABULARY = Vocabulary(["a", "b", "c", "d"])
 
@@ -32,17 +31,14 @@ def test_queries_follow_each_other():
     assert batch.ends.tolist() == [0, 2, 2, 3, 5, 5] and batch.weights.tolist() == [3, 4, 5, 6, 2]
     assert [*map(dict, batch.vectors)] == [{"x": 3, "y": 4}, {}, {"c": 5}, {"z": 6, "w": 2}, {}]
     assert all(type(weight) is int for vector in batch.vectors for weight in vector.values())
-    assert QueryBatch.of(batch) is batch and len(batch_of()) == 0 and batch_of().weights.dtype == np.int64
+    assert QueryBatch.build(batch) is batch and len(batch_of()) == 0 and batch_of().weights.dtype == np.int64
 
 
 @pytest.mark.parametrize("weight", [0, -1, 1 << 24, 1 << 70, -(1 << 70), True, 1.5, float("nan"), "3", None])
 def test_other_weights_are_refused_with_topic_and_term(weight: Any):
     with pytest.raises(UsageError, match="topic 'q1': weight .* of term 'b': expected an integer from 1 to 16,777,215"):
         batch_of({"a": 1}, {"a": 1, "b": weight})
-
-
-def test_weights_of_an_encoder_are_checked_too():
-    with pytest.raises(UsageError, match="topic 'q1': weight 16777216 of term 'd'"):
+    with pytest.raises(UsageError, match="topic 'q1': weight 16777216 of term 'd'"):  # those of an encoder too
         batch_of({"a": 1}, encoded({3: 1 << 24}))
 
 

@@ -6,10 +6,10 @@ import pytest
 from shard_folders import write_shards
 
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.fields import impacts_of, vector_of
+from lexvl_anserini.engines.lucene.fields import read_impacts, read_vector
 from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.queries.feedback import Feedback, ShardVectors, integers, rocchio
+from lexvl_anserini.queries.query_vectors import Feedback, ShardVectors, integers, rocchio
 
 DOCUMENTS = [("d1", {"a": 3, "b": 4}), ("d2", {"b": 1}), ("é😀", {"日本": 5, "😀": 2}), ("empty", {})]
 
@@ -44,18 +44,18 @@ def test_vectors_from_shards_and_from_the_index(tmp_path: Path) -> None:
     engine = LuceneEngine(tmp_path / "index", manifest)
     for doc_id, vector in DOCUMENTS:
         assert vectors(doc_id) == vector
-        assert vector_of(engine.reader, doc_id) == vector
-        assert impacts_of(engine.reader, doc_id, ["😀", "a", "nowhere"]) == {
+        assert read_vector(engine.reader, doc_id) == vector
+        assert read_impacts(engine.reader, doc_id, ["😀", "a", "nowhere"]) == {
             term: vector[term] for term in ("😀", "a") if term in vector
         }
-    for read in (vectors, lambda doc_id: vector_of(engine.reader, doc_id)):
+    for read in (vectors, lambda doc_id: read_vector(engine.reader, doc_id)):
         with pytest.raises(DataError, match="no document 'd9' in the"):
             read("d9")
     engine.close()
     LuceneEngine.build(tmp_path / "shards", tmp_path / "plain", manifest)
     engine = LuceneEngine(tmp_path / "plain", manifest)
     with pytest.raises(UsageError, match="no term vectors; build it with --term-vectors, or name the shards"):
-        vector_of(engine.reader, "d1")
+        read_vector(engine.reader, "d1")
     engine.close()
 
 

@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.runs import columns
-from lexvl_anserini.runs.columns import Hits, Irregular, fingerprints, hits_of, over_run, regular_hits, text_array
+from lexvl_anserini.runs.columns import (
+    Hits,
+    Irregular,
+    build_text_array,
+    fingerprints,
+    map_run,
+    parse_regular_hits,
+    read_hits,
+)
 from lexvl_anserini.runs.trec import read_run
 
 TREC = "q1 Q0 a 1 9 t\nq1 Q0 b 2 8.5 t\nq2 Q0 é😀 0 -1e3 t\nq3 Q0 a 7 .5 t\n"
@@ -29,7 +37,7 @@ def lines_of(hits: Hits) -> list[ScoredDoc]:
 
 def read(path: Path) -> list[ScoredDoc]:
     """All lines of a run, read as columns."""
-    return over_run(path, lambda parts: [line for hits in parts for line in lines_of(hits)])
+    return map_run(path, lambda parts: [line for hits in parts for line in lines_of(hits)])
 
 
 @pytest.mark.parametrize("text", [TREC, MSMARCO, TREC.removesuffix("\n"), TREC.replace(" ", "\t"), "\ufeff" + TREC])
@@ -38,7 +46,7 @@ def test_regular_files(text: str, block: int, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(columns, "BLOCK_BYTES", block)
     run = tmp_path / "run"
     run.write_text(text)
-    parts = list(regular_hits(run))
+    parts = list(parse_regular_hits(run))
     assert [line for hits in parts for line in lines_of(hits)] == list(read_run(run, unscored=True))
     assert len(parts) >= 2
 
@@ -46,7 +54,7 @@ def test_regular_files(text: str, block: int, tmp_path: Path, monkeypatch: pytes
 def test_compressed_files(tmp_path: Path):
     run = tmp_path / "run.gz"
     run.write_bytes(gzip.compress(TREC.encode()))
-    assert read(run) == list(read_run(run)) and list(regular_hits(run))
+    assert read(run) == list(read_run(run)) and list(parse_regular_hits(run))
     run.write_bytes(gzip.compress(TREC.encode())[:-10])
     with pytest.raises(DataError, match="cannot be read as a run"):
         read(run)
@@ -66,7 +74,7 @@ def test_irregular_files_are_read_line_by_line(text: str, tmp_path: Path):
     run = tmp_path / "run"
     run.write_text(text, newline="")
     with pytest.raises(Irregular):
-        list(regular_hits(run))
+        list(parse_regular_hits(run))
     try:
         expected = sorted(read_run(run, unscored=True), key=lambda line: line.query_id)
     except DataError as error:
@@ -89,11 +97,6 @@ def test_what_is_no_utf_8(tmp_path: Path):
         (tmp_path / "run").write_bytes(b"q1 Q0 b 2 9 t\n" + bad)
         with pytest.raises(DataError, match="run line 2: not UTF-8"):
             read(tmp_path / "run")
-
-
-def test_an_empty_file_has_no_hits(tmp_path: Path):
-    (tmp_path / "run").write_text("")
-    assert read(tmp_path / "run") == []
 
 
 words = st.sampled_from(
@@ -130,15 +133,15 @@ def test_fingerprints_tell_documents_of_a_topic_apart():
     texts = ["", "a", "b", "ab", "ba", "12345678", "123456789", "1234567812345678"]
     texts += ["é", "a\0", "\0", "x" * 100, "x" * 101]
     topics = np.zeros(len(texts), int)
-    prints = fingerprints(text_array(texts), topics)
+    prints = fingerprints(build_text_array(texts), topics)
     assert len(set(prints.tolist())) == len(texts)
-    assert not set(prints.tolist()) & set(fingerprints(text_array(texts), topics + 1).tolist())
-    assert fingerprints(text_array(texts[::-1]), topics).tolist() == prints[::-1].tolist()
-    assert fingerprints(text_array(texts)[3:5], topics[3:5]).tolist() == prints[3:5].tolist()
-    assert len(fingerprints(text_array([]), topics[:0])) == 0
+    assert not set(prints.tolist()) & set(fingerprints(build_text_array(texts), topics + 1).tolist())
+    assert fingerprints(build_text_array(texts[::-1]), topics).tolist() == prints[::-1].tolist()
+    assert fingerprints(build_text_array(texts)[3:5], topics[3:5]).tolist() == prints[3:5].tolist()
+    assert len(fingerprints(build_text_array([]), topics[:0])) == 0
 
 
 def test_lines_of_queries():
-    hits = hits_of([ScoredDoc("1", "2", 1, 3), ScoredDoc("2", "2", 1, 3), ScoredDoc("1", "1", 2, 2)])
+    hits = read_hits([ScoredDoc("1", "2", 1, 3), ScoredDoc("2", "2", 1, 3), ScoredDoc("1", "1", 2, 2)])
     assert lines_of(hits) == [ScoredDoc("1", "2", 1, 3), ScoredDoc("1", "1", 2, 2), ScoredDoc("2", "2", 1, 3)]
-    assert hits.of_queries().tolist() == [1, 2]
+    assert hits.select_queries().tolist() == [1, 2]

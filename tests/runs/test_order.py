@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.runs.order import RankedList, as_frame, ranked, top_positions
+from lexvl_anserini.runs.order import RankedList, as_frame, rank_hits, select_top_positions
 
 # Code points, not a locale: capitals before small letters, umlauts after both, digits as text.
 IN_ORDER = [("c", 3.0), ("10", 2.0), ("9", 2.0), ("B", 2.0), ("a", 2.0), ("é", 2.0), ("b", -1.0)]
@@ -26,16 +26,13 @@ def spelt() -> RankedList:
     )
 
 
-def test_pairs_are_ranked():
-    assert ranked("q", IN_ORDER[::-1]) == DOCUMENTS
+def test_pairs_are_ranked_then_cut():
+    assert rank_hits("q", IN_ORDER[::-1]) == DOCUMENTS
+    assert [d.doc_id for d in rank_hits("q", IN_ORDER[::-1], 3)] == ["c", "10", "9"]
+    assert rank_hits("q", []) == []
 
 
-def test_the_cut_comes_after_the_order():
-    assert [d.doc_id for d in ranked("q", IN_ORDER[::-1], 3)] == ["c", "10", "9"]
-    assert ranked("q", []) == []
-
-
-@pytest.mark.parametrize("make", [spelt, lambda: ranked("q", IN_ORDER), lambda: RankedList.of(DOCUMENTS)])
+@pytest.mark.parametrize("make", [spelt, lambda: rank_hits("q", IN_ORDER), lambda: RankedList.of(DOCUMENTS)])
 def test_a_ranked_list_reads_like_a_list(make):
     hits, listed = make(), list(DOCUMENTS)
     assert len(hits) == 7 and hits and hits == DOCUMENTS and listed == hits and hits == make()
@@ -88,4 +85,4 @@ def test_a_list_has_one_topic():
 @given(st.lists(st.integers(-1, 4), max_size=30), st.integers(1, 12))
 def test_top_positions_is_a_stable_sort_of_the_positive(scores: list[int], k: int):
     expected = [i for i in sorted(range(len(scores)), key=lambda i: -scores[i]) if scores[i] > 0][:k]
-    assert top_positions(np.array(scores, dtype=np.int64), k).tolist() == expected
+    assert select_top_positions(np.array(scores, dtype=np.int64), k).tolist() == expected

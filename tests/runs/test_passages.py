@@ -11,19 +11,18 @@ from hypothesis import strategies as st
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.typed import MOST
-from lexvl_anserini.runs import passages
-from lexvl_anserini.runs.order import RankedList, ranked
-from lexvl_anserini.runs.passages import best_of, best_passages, by_documents
+from lexvl_anserini.runs import order as passages
+from lexvl_anserini.runs.order import RankedList, group_by_documents, rank_hits, read_best, score_by_passages
 
 # In the order of passages `a!#0` comes before `a#0`, in that of documents `a` before `a!`.
 NAMES = ("a", "a!", "a#0", "a#1", "a#2", "a!#0", "a!#1", "ab", "b#x#y", "#", "#1", "é#0", "😀#0", "😀#1")
 
 
 def test_words_for_the_best_passages() -> None:
-    assert [best_of(words) for words in (None, "max", "sum:1", "sum:12", "sum")] == [0, 1, 1, 12, MOST]
+    assert [read_best(words) for words in (None, "max", "sum:1", "sum:12", "sum")] == [0, 1, 1, 12, MOST]
     for wrong in ("", "mean", "max:2", "sum:", "sum:0", "sum:-1", "sum:1.5", "sum:x", "sum:99999999999999", "sum:²"):
         with pytest.raises(UsageError, match=f"passages '{wrong}': expected max, sum .*, or sum:N"):
-            best_of(wrong)
+            read_best(wrong)
 
 
 class Collection:
@@ -34,49 +33,41 @@ class Collection:
 
     def __call__(self, queries: Sequence[str], depth: int) -> list[RankedList]:
         self.depths.append(depth)
-        return [ranked(query, self.scores.items(), depth) for query in queries]
+        return [rank_hits(query, self.scores.items(), depth) for query in queries]
 
 
 def test_maxima_and_sums_by_hand() -> None:
     search = Collection({"a#0": 5, "b#0": 4, "b#1": 4, "a#1": 1, "c": 3})
     expected = {1: [("a", 5), ("b", 4), ("c", 3)], 2: [("b", 8), ("a", 6), ("c", 3)]}
     for best, pairs in expected.items():
-        [documents] = by_documents(search, ["q"], 10, best)
-        assert documents == ranked("q", pairs)
-    assert list(by_documents(search, [], 10, 1)) == []
-    assert list(by_documents(Collection({}), ["q", "r"], 10, 1)) == [[], []]
+        [documents] = group_by_documents(search, ["q"], 10, best)
+        assert documents == rank_hits("q", pairs)
+    assert list(group_by_documents(search, [], 10, 1)) == []
+    assert list(group_by_documents(Collection({}), ["q", "r"], 10, 1)) == [[], []]
 
 
-@given(
-    st.dictionaries(st.sampled_from(NAMES), st.integers(-2, 4)),
-    st.integers(1, 9),
-    st.sampled_from([1, 2, 3, MOST]),
-)
+@given(st.dictionaries(st.sampled_from(NAMES), st.integers(-2, 4)), st.integers(1, 9), st.sampled_from([1, 2, 3, MOST]))
 def test_lists_equal_all_passages_grouped(scores: dict[str, int], hits: int, best: int) -> None:
-    [first, second] = by_documents(Collection(scores), ["p", "q"], hits, best)
-    assert first == ranked("p", by_passages(scores, best).items(), hits)
-    assert second == ranked("q", by_passages(scores, best).items(), hits)
+    [first, second] = group_by_documents(Collection(scores), ["p", "q"], hits, best)
+    assert first == rank_hits("p", by_passages(scores, best).items(), hits)
+    assert second == rank_hits("q", by_passages(scores, best).items(), hits)
 
 
 def test_no_deeper_than_the_list_needs() -> None:
     """1,000 documents of two passages; the two best of all are those of d0, the next two of d1."""
     search = Collection({f"d{n // 2}#{n % 2}": 2000 - n for n in range(2000)})
-    assert [d.doc_id for d in next(by_documents(search, ["q"], 2, 1))] == ["d0", "d1"]
+    assert [d.doc_id for d in next(group_by_documents(search, ["q"], 2, 1))] == ["d0", "d1"]
     # Of 4 passages, the last is as good as one that could follow.
     assert search.depths == [4]
     level = Collection({f"d{n // 2}#{n % 2}": 7 for n in range(2000)})
-    assert [d.doc_id for d in next(by_documents(level, ["q"], 2, 1))] == ["d0", "d1"]
+    assert [d.doc_id for d in next(group_by_documents(level, ["q"], 2, 1))] == ["d0", "d1"]
     assert level.depths[-1] > 2000
 
 
 def test_the_best_passages_of_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passages, "LOOKED_AT", 2)
     search = Collection({"a#0": 5, "b#0": 4, "b#1": 6, "a#1": 1, "c": 3, "b#2": 5})
-    taken = best_passages(search, "q", ["a", "b", "z"], 2)
-    assert taken == {
-        "a": ["a#0", "a#1"],
-        "b": ["b#1", "b#2"],
-        "z": [],
-    }
+    taken = score_by_passages(search, "q", ["a", "b", "z"], 2)
+    assert taken == {"a": ["a#0", "a#1"], "b": ["b#1", "b#2"], "z": []}
     assert search.depths == [2, 8]
-    assert best_passages(search, "q", ["b"], 1) == {"b": ["b#1"]}
+    assert score_by_passages(search, "q", ["b"], 1) == {"b": ["b#1"]}

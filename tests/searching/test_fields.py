@@ -16,20 +16,19 @@ from shard_folders import write_shards
 from word_towers import TERMS, WordTower, corpus
 
 from lexvl_anserini.encode import command as encode_command
-from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
+from lexvl_anserini.encoders.loading import load_encoder, load_encoder_from
 from lexvl_anserini.encoders.parts.fields import FieldsTower, QueryField
-from lexvl_anserini.engines.analysis import word_analysis
+from lexvl_anserini.engines.lucene.fields import load_word_analysis
 from lexvl_anserini.explain import command as explain_command
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import Document, ImpactQuery, Topic
 from lexvl_anserini.index import command as index_command
-from lexvl_anserini.queries.query_vectors import field_vectors, halved, write_queries
+from lexvl_anserini.queries.query_vectors import encode_fields, halve_weights, write_queries
 from lexvl_anserini.search import command as search_command
-from lexvl_anserini.searching.fields import load_fields, reweighted
-from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
-from lexvl_anserini.searching.shared_terms import explain
+from lexvl_anserini.searching.query_encoder import EncoderChanges, change_weights, load_fields
+from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.fields import join_fields
 from lexvl_anserini.shards.writing import write_impacts
 from tests.invoking import invoked
@@ -39,7 +38,7 @@ TEXTS = {"d1": "the red boats", "d2": "a boat boat on the sea", "d3": "dogs", "d
 
 
 class Words(WordTower):
-    """A tower whose weights are counts of words, halved; its queries are texts."""
+    """A tower whose weights are counts of words, halve_weights; its queries are texts."""
 
     def read_topic(self, topic: Topic) -> str:
         assert topic.text is not None
@@ -73,11 +72,11 @@ def test_a_score_is_the_weighted_sum_of_the_scores_of_both_fields(
         places = {name: Path(folder) / name for name in fields}
         for name, (vectors, _) in fields.items():
             write_shards(places[name], list(vectors.items()), terms=TERMS)
-        manifest = join_fields(places, Path(folder) / "both", word_analysis)
+        manifest = join_fields(places, Path(folder) / "both", load_word_analysis)
         engine = MemoryEngine(Path(folder) / "both", manifest)
     tower = FieldsTower(tuple(QueryField(name, weight, Words(), COUNTS) for name, (_, weight) in fields.items()))
     inputs = tower.read_topic(Topic("q", " ".join(words)))
-    [query] = field_vectors(tower, [inputs], manifest.counts.max_impact, 1)
+    [query] = encode_fields(tower, [inputs], manifest.counts.max_impact, 1)
     [hits] = engine.search([ImpactQuery("q", query)], 10)
     assert dict(hits.pairs()) == expected
 
@@ -92,7 +91,7 @@ def test_a_score_is_the_weighted_sum_of_the_scores_of_both_fields(
     ],
 )
 def test_a_query_is_halved_until_no_score_reaches_the_limit(vector: dict[str, int], within: dict[str, int]) -> None:
-    assert halved(vector, 255) == within
+    assert halve_weights(vector, 255) == within
 
 
 @pytest.fixture(scope="module")
@@ -134,12 +133,12 @@ def test_a_text_is_searched_in_both_fields(built: Path) -> None:
     [row] = printed("--index", built, "--query", "dogs", "--set", "bag.weight=0")[:1]
     assert row["doc_id"] == "d3"
     assert "d3" not in {row["doc_id"] for row in printed("--index", built, "--query", "dogs", "--set", "text.weight=0")}
-    assert dict(reweighted(model, {"bag.weight": 0}).options) == {"text.weight": "2", "bag.weight": 0}
+    assert dict(change_weights(model, {"bag.weight": 0}).options) == {"text.weight": "2", "bag.weight": 0}
 
 
 def test_an_explanation_names_fields(built: Path) -> None:
-    [first, *_] = explain(built, "red boat")
-    by_field = first.by_field()
+    [first, *_] = Searcher(built).explain("red boat")
+    by_field = first.sum_fields()
     assert (first.doc_id, set(by_field), sum(by_field.values())) == ("d4", {"text", "bag"}, first.score)
     assert {term.field for term in first.terms} == {"text", "bag"}
     assert all(term.term.startswith(f"{term.field}:") for term in first.terms)
@@ -201,7 +200,7 @@ def test_what_is_refused(built: Path) -> None:
     with pytest.raises(UsageError, match=r"name the field: --set bag\.checkpoint=FOLDER"):
         EncoderChanges("elsewhere").load(manifest)
     with pytest.raises(UsageError, match="an index of the fields text, bag: .* with the shards of one field"):
-        load_encoder_of(manifest.encoder)
+        load_encoder_from(manifest.encoder)
     with pytest.raises(UsageError, match="no text"):
         Searcher(built).search(Topic("q", image="a.png"))
     with pytest.raises(ArtefactError, match=r"is not that of .* \(fields: text, bag\)"):

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from shard_folders import write_shards
 
-from lexvl_anserini import Searcher
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.index import Index
+from lexvl_anserini.searching.searcher import Index, Searcher
 
 CALLS, THREADS = 2_000, 8
 QUERY = ImpactQuery("q", {"cat": 2, "dog": 1})
@@ -90,9 +89,9 @@ def test_a_replaced_searcher_closes_after_its_last_call(versions, tmp_path, monk
     close = Searcher.close
     monkeypatch.setattr(Searcher, "close", lambda self: (closed.append(id(self)), close(self))[1])
     index = build_index(versions["a"][0], tmp_path / "a")
-    older, newer = (index._searcher((number,) * 3, None, "cpu") for number in (1, 2))
+    older, newer = (index._open_searcher((number,) * 3, None, "cpu") for number in (1, 2))
     assert pairs(older.search(QUERY)) == pairs(newer.search(QUERY))
-    assert index._searcher((2, 2, 2), None, "cpu") is newer is not older
+    assert index._open_searcher((2, 2, 2), None, "cpu") is newer is not older
     ids = [id(older), id(newer)]
     assert closed == []
     del older

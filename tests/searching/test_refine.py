@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,11 @@ from hypothesis import strategies as st
 
 from lexvl_anserini.engines.engine import ImpactEngine
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.ground.records import ImpactQuery, heaviest
 from lexvl_anserini.queries.clauses import AnyOf, Clause, Impacts, Not, Term, Text, TreeQuery
-from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.runs.order import RankedList, in_order
-from lexvl_anserini.searching.refine import (
-    RefinedQuery,
-    Refinement,
-    SearchSettings,
-    TwoPhase,
-    heaviest,
-    read_terms,
-    refined_queries,
-    search_refined,
-)
+from lexvl_anserini.searching.refine import RefinedQuery, cut_queries, cut_vector, search_refined
+from lexvl_anserini.searching.search import Search, read_terms
 
 DOCUMENTS = [
     Doc("d1", {"a": 3, "b": 1, "x": 9}, "dog"),
@@ -60,77 +52,74 @@ def vector_of(doc_id: str) -> Mapping[str, int]:
     return next(d.vector for d in DOCUMENTS if d.doc_id == doc_id)
 
 
-def searched(vector: Any, refinement: Refinement, hits: int = 10, **options: Any) -> list[tuple[str, float]]:
+def searched(vector: Any, search: Search, hits: int = 10, text: str | None = None) -> list[tuple[str, float]]:
     query = vector if isinstance(vector, TreeQuery) else ImpactQuery("q", vector)
-    text = options.pop("text", None)
-    [query] = refined_queries([query], refinement)
-    settings = SearchSettings(refinement=refinement, **options)
-    [documents] = search_refined(Engine(), [RefinedQuery(query, text)], settings, hits, vector_of)
+    [query] = cut_queries([query], search)
+    [documents] = search_refined(Engine(), [RefinedQuery(query, text)], search, hits, vector_of)
     return [(d.doc_id, d.score) for d in documents]
 
 
 @pytest.mark.parametrize(
-    ("refinement", "kept"),
+    ("search", "kept"),
     [
-        (Refinement(), {"a": 9, "b": 3, "c": 3, "d": 1}),
-        (Refinement(query_terms=2), {"a": 9, "b": 3}),
-        (Refinement(query_terms=9), {"a": 9, "b": 3, "c": 3, "d": 1}),
-        (Refinement(threshold=1 / 3), {"a": 9, "b": 3, "c": 3}),
-        (Refinement(threshold=1), {"a": 9}),
-        (Refinement(only_terms=frozenset("abz")), {"a": 9, "b": 3}),
-        (Refinement(without_terms=frozenset("ad"), threshold=1), {"b": 3, "c": 3}),
-        (Refinement(only_terms=frozenset("z")), {}),
+        (Search(), {"a": 9, "b": 3, "c": 3, "d": 1}),
+        (Search(query_terms=2), {"a": 9, "b": 3}),
+        (Search(query_terms=9), {"a": 9, "b": 3, "c": 3, "d": 1}),
+        (Search(threshold=1 / 3), {"a": 9, "b": 3, "c": 3}),
+        (Search(threshold=1), {"a": 9}),
+        (Search(only_terms=frozenset("abz")), {"a": 9, "b": 3}),
+        (Search(without_terms=frozenset("ad"), threshold=1), {"b": 3, "c": 3}),
+        (Search(only_terms=frozenset("z")), {}),
     ],
 )
-def test_lists_and_cuts(refinement: Refinement, kept: dict[str, int]) -> None:
-    assert refinement.cut({"a": 9, "b": 3, "c": 3, "d": 1}) == kept
-    assert refinement.cut({}) == {}
+def test_lists_and_cuts(search: Search, kept: dict[str, int]) -> None:
+    assert cut_vector({"a": 9, "b": 3, "c": 3, "d": 1}, search) == kept
+    assert cut_vector({}, search) == {}
 
 
 def test_a_filter_keeps_the_scores() -> None:
-    assert searched({"a": 2, "c": 1}, Refinement(where=Not(Term("x")))) == [("d2", 11), ("d3", 2)]
-    assert searched({}, Refinement(where=Term("x"))) == []
+    assert searched({"a": 2, "c": 1}, Search(where=Not(Term("x")))) == [("d2", 11), ("d3", 2)]
+    assert searched({}, Search(where=Term("x"))) == []
 
 
 def test_two_phases_rank_the_candidates_by_the_whole_query() -> None:
     # "a" alone finds d1 and d2; d3, the best for the whole query, is not among them.
-    refinement = Refinement(two_phase=TwoPhase(1, 2))
+    refinement = Search(first_terms=1, candidates=2)
     assert searched({"a": 5, "c": 4, "b": 5}, refinement, hits=2) == [("d2", 38), ("d1", 20)]
     # As many candidates as hits, whatever was asked.
-    assert len(searched({"a": 5, "c": 4}, Refinement(two_phase=TwoPhase(1, 1)), hits=2)) == 2
+    assert len(searched({"a": 5, "c": 4}, Search(first_terms=1, candidates=1), hits=2)) == 2
     assert searched({"nowhere": 1}, refinement) == []
 
 
 @given(st.dictionaries(st.sampled_from("abcx"), st.integers(1, 9), min_size=1), st.integers(1, 4), st.integers(1, 5))
 def test_two_phases_with_all_candidates_are_exact(vector: dict[str, int], terms: int, hits: int) -> None:
-    exact = searched(vector, Refinement(), hits)
-    found = searched(vector, Refinement(two_phase=TwoPhase(max(terms, len(vector)), 10)), hits)
+    exact = searched(vector, Search(), hits)
+    found = searched(vector, Search(first_terms=max(terms, len(vector)), candidates=10), hits)
     assert found == exact
 
 
 def test_bm25_beside_impacts() -> None:
-    found = dict(searched({"a": 2}, Refinement(text_weight=4), text="dog"))
+    found = dict(searched({"a": 2}, Search(text_weight=4), text="dog"))
     assert found.keys() == {"d1", "d2", "d3"}
     assert found["d2"] == 4 and found["d1"] == pytest.approx(6 + 4 * dict(ORACLE.ranked(Text("dog"), 9))["d1"])
     with pytest.raises(UsageError, match="topic 'q': no text for BM25"):
-        searched({"a": 2}, Refinement(text_weight=1))
+        searched({"a": 2}, Search(text_weight=1))
 
 
 def test_feedback_finds_what_shares_no_term() -> None:
     # d1 holds "x" besides "a", and d4 only "x".
-    feedback = Refinement(feedback=Feedback(documents=1, terms=1, alpha=1, beta=1))
+    feedback = Search(feedback=1, feedback_terms=1, feedback_alpha=1, feedback_beta=1)
     found = searched({"a": 1}, feedback)
     assert [doc_id for doc_id, _ in found] == ["d1", "d4", "d2"]
     # d1's x is 9 of length sqrt(91), the query's a is 1: as 8 bits 241 and 255.
     assert found[0][1] == 3 * 255 + 9 * round(255 * 9 / 91**0.5)
-    without = Refinement(feedback=feedback.feedback, without_terms=frozenset("x"))
+    without = replace(feedback, without_terms=frozenset("x"))
     assert [doc_id for doc_id, _ in searched({"a": 1}, without)] == ["d1", "d2"]
 
 
 def test_the_topic_itself_is_no_feedback() -> None:
     query = ImpactQuery("d1", {"a": 1})
-    refinement = Refinement(feedback=Feedback(documents=1, terms=1, alpha=0, beta=1))
-    settings = SearchSettings(remove_query=True, refinement=refinement)
+    settings = Search(remove_query=True, feedback=1, feedback_terms=1, feedback_alpha=0, feedback_beta=1)
     [documents] = search_refined(Engine(), [RefinedQuery(query)], settings, 10, vector_of)
     # d2's heaviest term is "c".
     assert [d.doc_id for d in documents] == ["d2", "d3"]
@@ -138,36 +127,34 @@ def test_the_topic_itself_is_no_feedback() -> None:
 
 def test_trees_are_searched_as_they_are() -> None:
     tree = TreeQuery("q", AnyOf((Term("a"), Term("c"))))
-    assert searched(tree, Refinement(where=Term("b"))) == [("d1", 3), ("d3", 2)]
+    assert searched(tree, Search(where=Term("b"))) == [("d1", 3), ("d3", 2)]
     with pytest.raises(UsageError, match="topic 'q' is a query tree; feedback, phases and approximate search need"):
-        searched(tree, Refinement(two_phase=TwoPhase(1, 1)))
+        searched(tree, Search(first_terms=1, candidates=1))
 
 
 def test_what_needs_no_tree_goes_to_the_engine_in_batches() -> None:
     engine = Engine()
     queries = [RefinedQuery(ImpactQuery(f"q{n}", {"a": 1})) for n in range(600)]
-    lists = list(search_refined(engine, queries, SearchSettings(refinement=Refinement(query_terms=1)), 1))
+    lists = list(search_refined(engine, queries, Search(query_terms=1), 1))
     assert (len(lists), engine.batches) == (600, 3)
     assert {documents[0].doc_id for documents in lists} == {"d1"}
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"query_terms": 0}, {"threshold": 1.5}, {"text_weight": np.nan}, {"two_phase": TwoPhase(0)}]
-)
+@pytest.mark.parametrize("wrong", [{"query_terms": 0}, {"threshold": 1.5}, {"text_weight": np.nan}, {"first_terms": 0}])
 def test_numbers_that_make_no_sense(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="expected"):
-        Refinement(**wrong)
+        Search(**wrong)
 
 
 def test_files_of_terms(tmp_path: Path) -> None:
     path = tmp_path / "terms.txt"
     path.write_text("dog\n\n ##ing \n日本\n")
-    assert read_terms(path) == {"dog", "##ing", "日本"}
+    assert read_terms(str(path)) == {"dog", "##ing", "日本"}
     path.write_text("\n")
     with pytest.raises(DataError, match="no term in it"):
-        read_terms(path)
+        read_terms(str(path))
     with pytest.raises(DataError, match="cannot be read as a list of terms"):
-        read_terms(tmp_path / "absent")
+        read_terms(str(tmp_path / "absent"))
 
 
 @given(st.dictionaries(st.text(max_size=2), st.integers(1, 5)), st.integers(1, 5))

@@ -10,16 +10,14 @@ from typing import Any
 import pytest
 from shard_folders import Documents, write_shards
 
-from lexvl_anserini import Searcher
 from lexvl_anserini.engines.index_folder import RESIDENT
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.records import ImpactQuery, Topic
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import ImpactQuery, Topic, Vocabulary
 from lexvl_anserini.queries.clauses import Term, TreeQuery
 from lexvl_anserini.searching import searcher as searching
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.refine import Refinement
+from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.searcher import Index, Searcher
 
 TERMS = ["cat", "dog"]
 DOCUMENTS: Documents = [("d1", {"cat": 2, "dog": 1}), ("d2", {"dog": 3})]
@@ -64,8 +62,8 @@ def test_one_opening_answers_all_forms_of_queries(built, openings):
         assert ids(searcher.search(TreeQuery("q", Term("cat")), k=1)) == [("d1", 2)]
         lists = searcher.search([ImpactQuery("a", {"cat": 1}), ImpactQuery("b", {"dog": 1})], k=1)
         assert [ids(hits) for hits in lists] == [[("d1", 2)], [("d2", 3)]]
-        without = Refinement(without_terms=frozenset({"dog"}))
-        assert ids(searcher.search(ImpactQuery("q", {"dog": 2, "cat": 1}), refinement=without)) == [("d1", 2)]
+        without = Search(without_terms=frozenset({"dog"}))
+        assert ids(searcher.search(ImpactQuery("q", {"dog": 2, "cat": 1}), **vars(without))) == [("d1", 2)]
         assert openings == ["open"]
     assert openings == ["open", "close"]
 
@@ -106,7 +104,7 @@ def test_an_encoder_of_other_terms_is_refused_before_the_index_is_opened(built, 
 
 def test_an_index_keeps_its_searcher_until_it_is_replaced(built, openings, tmp_path):
     query = ImpactQuery("q", {"dog": 1})
-    index = Index.of(Searcher(built).index)
+    index = Index(built, Searcher(built).index.manifest)
     for _ in range(3):
         assert ids(index.search(query)) == [("d2", 3), ("d1", 1)]
     assert openings == ["open"]
@@ -140,11 +138,8 @@ def test_a_removed_index_is_not_made_again(built):
     assert not built.exists()
 
 
-def test_encoded_documents_are_no_index(built):
-    with pytest.raises(ArtefactError, match=r"encoded documents, not an index; build one with .*index "):
-        Searcher(built.parent / "shards")
-
-
-def test_a_name_that_no_file_system_takes_is_no_index() -> None:
-    with pytest.raises(ArtefactError, match="xxx: no such index; build it"):
-        Searcher("x" * 300)
+def test_what_is_no_index(built):
+    """Encoded documents, and a name that no file system takes."""
+    for place, message in ((built.parent / "shards", "encoded documents, not an index"), ("x" * 300, "no such index")):
+        with pytest.raises(ArtefactError, match=message):
+            Searcher(place)

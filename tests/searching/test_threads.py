@@ -22,7 +22,7 @@ from serving import Question, Service, make_service, questions, wrong_answers
 from tiny_encoders import BERT
 
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.engines.jvm import java_calls, java_class
+from lexvl_anserini.engines.jvm import call_java, get_java_class
 
 THREADS = 8
 
@@ -88,24 +88,27 @@ def test_a_web_server_with_a_thread_per_request(service: Service) -> None:
 
 def java_threads() -> int:
     """The threads that the Java machine has."""
-    with java_calls():
-        return int(java_class("java.lang.Thread").getAllStackTraces().size())
+    with call_java():
+        return int(get_java_class("java.lang.Thread").getAllStackTraces().size())
 
 
 FORKED = """
 import multiprocessing, sys
 from pathlib import Path
-from lexvl_anserini import search_index
+from lexvl_anserini.searching.searcher import Searcher, search_index
 from lexvl_anserini.engines.index_folder import index_manifest
-from lexvl_anserini.engines.opening import open_impact_index
+from lexvl_anserini.engines.engine import open_impact_index
 from lexvl_anserini.ground.errors import JavaError
 from lexvl_anserini.queries.clauses import Impacts
-from lexvl_anserini.searching.shared_terms import explain, explained
+from lexvl_anserini.searching.shared_terms import explain_documents
 from lexvl_anserini.ground.records import ImpactQuery
 
 def answers(method, path, engine=None):
     query = ImpactQuery("q", {"dog": 1})
-    calls = {"search_index": lambda: list(search_index(path, [query])), "explain": lambda: explain(path, query)}
+    calls = {
+        "search_index": lambda: list(search_index(path, [query])),
+        "explain": lambda: Searcher(path).explain(query),
+    }
     if engine is not None:
         calls |= {
             "search": lambda: next(engine.search([query], 1)),
@@ -113,7 +116,7 @@ def answers(method, path, engine=None):
             "bound": lambda: engine.bound({"dog": 1 << 23}),
             "impacts": lambda: engine.impacts("d1", ["dog"]),
             "vector": lambda: engine.vector("d1"),
-            "explained": lambda: explained(engine, query, ["d1"]),
+            "explained": lambda: explain_documents(engine, query, ["d1"]),
             "close": engine.close,
         }
     for name, call in calls.items():

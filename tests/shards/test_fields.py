@@ -10,15 +10,14 @@ import pytest
 from brute_force import Doc, Oracle
 from hypothesis import given
 from hypothesis import strategies as st
-from shard_folders import write_dense_shards, write_described_shards, write_shards, write_text_shards
+from shard_folders import read_all, write_dense_shards, write_described_shards, write_shards, write_text_shards
 
-from lexvl_anserini.encoders.families.plain_text import BM25Settings
+from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.queries.clauses import Text
-from lexvl_anserini.shards.bm25 import bm25_weights
-from lexvl_anserini.shards.fields import join_fields
-from lexvl_anserini.shards.reading import read_impacts, read_metadata, read_vocabulary
+from lexvl_anserini.shards.fields import compute_bm25, join_fields
+from lexvl_anserini.shards.reading import read_metadata, read_vocabulary
 
 TEXT = [("d1", {"boat": 3, "red": 1}), ("d2", {}), ("d3", {"sea": 2})]
 IMAGE = [("d3", {"boat": 7}), ("d4", {"sky": 4, "a:b": 1}), ("d1", {"boat": 9})]
@@ -33,18 +32,13 @@ def join(output: Path, fields: Mapping[str, Path], **options: Any) -> Manifest:
     return join_fields(fields, output, analysis, **options)
 
 
-def held(folder: Path) -> dict[str, Any]:
-    manifest = read_manifest(folder)
-    return {d.doc_id: dict(d.vector) for d in read_impacts(folder, manifest, read_vocabulary(folder, manifest))}
-
-
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 def test_documents_join_by_id(tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture) -> None:
     write_shards(tmp_path / "a", TEXT[:2], TEXT[2:])
     write_shards(tmp_path / "b", IMAGE, suffix=suffix)
     seen: list[int] = []
     manifest = join(tmp_path / "both", {"text": tmp_path / "a", "image": tmp_path / "b"}, progress=seen.append)
-    assert list(held(tmp_path / "both").items()) == [
+    assert list(read_all(tmp_path / "both").items()) == [
         ("d1", {"text:boat": 3, "text:red": 1, "image:boat": 9}),
         ("d2", {}),
         ("d3", {"text:sea": 2, "image:boat": 7}),
@@ -70,7 +64,7 @@ def test_texts_become_impacts_of_bm25(tmp_path: Path) -> None:
     write_text_shards(tmp_path / "texts", [("d1", "sea sea boat"), ("d2", "sky"), ("d3", ""), ("d4", "sea red")])
     manifest = join(tmp_path / "one", {"words": tmp_path / "texts"})
     # sea: .47 x 2 / (2 + 1.08), .47 x 1 / (1 + .9); boat .98 / (1 + 1.08); sky .98 / (1 + .72); red .98 / (1 + .9)
-    assert held(tmp_path / "one") == {
+    assert read_all(tmp_path / "one") == {
         "d1": {"words:sea": 136, "words:boat": 211},
         "d2": {"words:sky": 255},
         "d3": {},
@@ -84,7 +78,7 @@ def test_texts_become_impacts_of_bm25(tmp_path: Path) -> None:
 
 @given(st.lists(st.text("abc ", max_size=9), max_size=6))
 def test_weights_of_bm25_equal_the_equation(texts: list[str]) -> None:
-    weights, vocabulary = bm25_weights(texts, str.split, 0.9, 0.4)
+    weights, vocabulary = compute_bm25(texts, str.split, 0.9, 0.4)
     documents = [Doc(str(number), {}, text) for number, text in enumerate(texts)]
     oracle = Oracle(documents)
     assert set(vocabulary) == {word for text in texts for word in text.split()}

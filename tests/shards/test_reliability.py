@@ -18,13 +18,13 @@ from embedding_tables import write_table
 
 from lexvl_anserini.data.digests import MEMORY, RACY_NS, FileDigests
 from lexvl_anserini.ground.errors import ArtefactError, DataError
-from lexvl_anserini.ground.files import file_sha256
+from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import EncodedCorpus, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document
-from lexvl_anserini.shards.collection import combined_corpus
-from lexvl_anserini.shards.corpus_reading import UNREADABLE, Covered
+from lexvl_anserini.shards.encoding import UNREADABLE, Covered
 from lexvl_anserini.shards.layout import Part
+from lexvl_anserini.shards.manifests import merge_corpora
 
 
 @pytest.fixture(autouse=True)
@@ -45,9 +45,6 @@ def aged(path, seconds=60):
     """A file whose last change is some time ago for whoever looks at its content's time."""
     when = path.stat().st_mtime_ns - seconds * 10**9
     os.utime(path, ns=(when, when))
-
-
-# ---- what is noticed
 
 
 def test_replaced_pixels_are_another_request(tmp_path, pictures, caplog):
@@ -206,15 +203,15 @@ def test_parts_cover_their_own_pictures(tmp_path, pictures):
     encode(tmp_path / "0", documents_of(pictures), part=Part(0, 2))
     with pytest.raises(ArtefactError, match="another request"):
         encode(tmp_path / "1", documents_of(pictures), part=Part(1, 2))
-    whole = combined_corpus(corpora, 4)
+    whole = merge_corpora(corpora, 4)
     assert "part" not in whole and whole.contents not in (None, corpora[0].contents, corpora[1].contents)
     older = EncodedCorpus({key: value for key, value in corpora[0].items() if key != "contents"})
-    assert "contents" not in combined_corpus([older, corpora[1]], 4)
+    assert "contents" not in merge_corpora([older, corpora[1]], 4)
 
 
 def test_missing_parts_are_named_beside_a_part_that_is_stored_twice(caplog):
     part = {"name": "c", "documents": 9, "digest": "d", "part": {"id": 1, "num": 3, "first": 3, "documents": 3}}
-    whole = combined_corpus([EncodedCorpus(part), EncodedCorpus(part)], 6)
+    whole = merge_corpora([EncodedCorpus(part), EncodedCorpus(part)], 6)
     assert (whole.documents, len(whole["parts"])) == (6, 2)
     assert "parts 0, 2 of 3 of c are not among these folders" in caplog.text
 
@@ -246,7 +243,7 @@ def test_a_picture_that_cannot_be_read_counts_as_such(tmp_path, pictures):
         assert covered.fields(document) == (UNREADABLE, None)
         (pictures / "3.png").unlink()
         (pictures / "3.png").write_bytes(data)
-        assert covered.fields(document) == (file_sha256(pictures / "3.png"), None)
+        assert covered.fields(document) == (compute_sha256(pictures / "3.png"), None)
 
 
 @pytest.mark.parametrize(
@@ -260,9 +257,6 @@ def test_metadata_that_cannot_be_stored_is_refused_before_anything_is_encoded(tm
         encode(tmp_path / "out", documents, layout=replace(SMALL, metadata=True))
     assert tree(tmp_path / "out") == {}
     encode(tmp_path / "out", documents)
-
-
-# ---- the memory of digests
 
 
 def remembered(memory, paths):
@@ -283,7 +277,7 @@ def old(pictures, monkeypatch):
 
 
 def test_a_second_call_reads_nothing(tmp_path, old):
-    expected = [file_sha256(path) for path in old]
+    expected = [compute_sha256(path) for path in old]
     memory = tmp_path / "new/folder" / MEMORY
     assert remembered(memory, old) == (expected, 12)
     assert remembered(memory, old) == (expected, 0)
@@ -300,7 +294,7 @@ def test_what_has_just_changed_is_not_remembered(tmp_path, pictures):
 
 
 def test_a_memory_that_fails_costs_time_only(tmp_path, old):
-    expected = [file_sha256(path) for path in old]
+    expected = [compute_sha256(path) for path in old]
     memory = tmp_path / MEMORY
     memory.write_bytes(b"no database" * 100)
     assert remembered(memory, old) == (expected, 12) and not memory.exists()
@@ -321,7 +315,7 @@ def test_a_memory_that_fails_costs_time_only(tmp_path, old):
 
 
 def test_a_memory_that_another_process_locks_is_not_waited_for(tmp_path, old, monkeypatch):
-    monkeypatch.setattr("lexvl_anserini.data.memory.PATIENCE_S", 0.01)
+    monkeypatch.setattr("lexvl_anserini.data.digests.PATIENCE_S", 0.01)
     memory = tmp_path / MEMORY
     remembered(memory, old[:1])
     with sqlite3.connect(memory) as other:
@@ -342,7 +336,7 @@ def test_several_processes_share_a_memory(tmp_path):
     paths = [tmp_path / f"{number}.png" for number in range(300)]
     for path in paths:
         path.write_bytes(path.name.encode())
-    expected = [file_sha256(path) for path in paths]
+    expected = [compute_sha256(path) for path in paths]
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         jobs = [pool.submit(fill_memory, tmp_path / MEMORY, paths[150 * part :]) for part in range(2)]
         assert [job.result() for job in jobs] == [expected[150 * part :] for part in range(2)]

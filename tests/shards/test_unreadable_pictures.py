@@ -8,9 +8,8 @@ import zlib
 import numpy as np
 import pytest
 from byte_towers import tree
-from picture_towers import PictureTower
 from PIL import Image
-from word_towers import WordTower, encode, lines, model_of, rows_of, same_as_fresh
+from word_towers import PictureTower, WordTower, encode, lines, model_of, rows_of, same_as_fresh
 
 from lexvl_anserini.data.pictures import images
 from lexvl_anserini.data.pictures.images import FAIL
@@ -21,7 +20,7 @@ from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.shards import writing
-from lexvl_anserini.shards.encoding import drawn_sample
+from lexvl_anserini.shards.encoding import draw_sample
 from lexvl_anserini.shards.layout import Layout
 
 
@@ -56,7 +55,6 @@ def pictured(tmp_path):
 
 
 def readable(documents):
-    """Those whose pictures are in order."""
     return [document for number, document in enumerate(documents) if number not in BROKEN]
 
 
@@ -98,27 +96,10 @@ def test_skipping_reads_and_encodes_each_picture_once(tmp_path, pictured, name, 
     assert rows_of(tmp_path / "out") == rows_of(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("name", ["bag-of-tokens", "splade"])
-def test_texts_have_nothing_to_skip(tmp_path, load, name):
-    model = load(name, "splade/ckpt_bert")
-    encode(tmp_path / "fail", model=model)
-    encode(tmp_path / "skip", model=model, on_error="skip")
-    assert tree(tmp_path / "fail") == tree(tmp_path / "skip")
-
-
-def test_skipping_nothing_is_no_difference(tmp_path, pictured):
-    whole = readable(pictured)
-    encode(tmp_path / "fail", whole, PICTURES)
-    manifest = encode(tmp_path / "skip", whole, PICTURES, on_error="skip")
-    assert "skipped" not in manifest.counts
-    assert tree(tmp_path / "fail") == tree(tmp_path / "skip")
-    assert encode(tmp_path / "skip", whole, PICTURES) == manifest
-
-
 def test_a_failed_run_is_resumed_by_skipping(tmp_path, pictured, encoded):
     order = [*pictured[10:17], pictured[28], *pictured[:10], *pictured[17:28]]  # the first shard is in order
     encode(tmp_path / "fresh", order, PICTURES, on_error="skip")
-    sample = {d.doc_id for d in drawn_sample(iter(order), len(order))}
+    sample = {d.doc_id for d in draw_sample(iter(order), len(order))}
     assert sample == {d.doc_id for d in order}, "so small a corpus is its own sample: calibrating fails first"
     with pytest.raises(DataError):
         encode(tmp_path / "out", order, PICTURES)
@@ -152,7 +133,7 @@ def test_a_shard_encoded_again_is_listed_once(tmp_path, pictured):
 def test_a_list_that_a_killed_run_left_is_mended(tmp_path, pictured):
     """The list is written before the shard is recorded: a picture that was mended meanwhile leaves it again."""
     with pytest.raises(MemoryError), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "file_sha256", lambda path: (_ for _ in ()).throw(MemoryError()))
+        patch.setattr(writing, "compute_sha256", lambda path: (_ for _ in ()).throw(MemoryError()))
         encode(tmp_path / "out", pictured, PICTURES, on_error="skip", layout=Layout())
     assert len(lines(tmp_path / "out/skipped.jsonl")) == 5 and not (tmp_path / "out/docs/shard-00000.jsonl").exists()
     for number in BROKEN:

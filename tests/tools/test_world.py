@@ -36,7 +36,6 @@ fox:
 
 @pytest.fixture
 def folder(tmp_path):
-    """A copy of the world's files."""
     return shutil.copytree(FOLDER, tmp_path / "world")
 
 
@@ -51,9 +50,6 @@ def edit(folder, name, old, new):
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
-
-
-# --- adding a thing -------------------------------------------------------------------------------------------------
 
 
 def test_a_thing_is_added_by_data_alone(folder, use):
@@ -72,77 +68,43 @@ def test_a_thing_is_added_by_data_alone(folder, use):
         assert draw(scene).shape == (64, 64, 3)
 
 
-def test_the_packaged_world_is_read_once():
-    assert world() is world() is read_world(FOLDER)
-
-
-# --- mistakes -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [
-        ("creatures", "  scale: 28", "  scal: 28", r"creatures.yaml line \d+ \(bird\): unknown key 'scal'; did you"),
-        ("creatures", "  scale: 28\n", "", r"creatures.yaml line \d+ \(bird\): missing: scale"),
-        ("creatures", "scale: 28", "scale: big", r"\(bird: scale\): expected a whole number, found 'big'"),
-        ("creatures", "floats: yes", "floats: 1", r"\(bird: floats\): expected yes or no, found '1'"),
-        ("creatures", "\nduck:", "\nbird:", r"creatures.yaml line \d+: 'bird' is there twice"),
+        ("creatures", "  scale: 28", "  scal: 28", "creatures.yaml: .*bird.scal: unknown key"),
+        ("creatures", "  scale: 28\n", "", "creatures.yaml: bird.scale: is missing"),
+        ("creatures", "scale: 28", "scale: big", 'bird.scale: "big", expected an integer'),
+        ("creatures", "floats: yes", "floats: so", 'bird.floats: "so", expected true or false'),
+        ("creatures", "\nduck:", "\nbird:", r"creatures.yaml: .*'bird' is there twice .* line \d+"),
         ("household", "\nclock:", "\nbird:", r"household.yaml: the kind 'bird' is in another file as well"),
         ("creatures", "[white, brown, yellow, black]", "[whit]", "duck: colours: unknown colour 'whit'; did you m"),
         ("places", "things: [rabbit,", "things: [rabit,", r"forest: things.*: unknown kind 'rabit'; did you mean 'ra"),
-        ("places", "[360, 460]", "[360]", r"\(sea: horizon\): expected a list of 2"),
+        ("places", "[360, 460]", "[360]", "sea.horizon.1: is missing"),
         ("places", "where: strip", "where: stripe", r"sea: props: unknown where 'stripe'; did you mean 'strip'"),
-        ("words", "counts:\n  1:", "counts:\n  one:", r"\(counts\): expected whole numbers as keys, found 'one'"),
-        (
-            "words",
-            "verbs:\n  sailing:",
-            "verbs:\n  sail:",
-            "boat: poses: unknown verb for pose 'sailing'; did you mean 'sail'",
-        ),
-        (
-            "household",
-            "drawings:\n    any: |\n      92,74",
-            "verbs:\n    any: |\n      92,74",
-            "the kind 'cup' has neither",
-        ),
+        ("words", "counts:\n  1:", "counts:\n  one:", 'counts.one.* "one", expected an integer'),
+        ("words", "verbs:\n  sailing:", "verbs:\n  sail:", "unknown verb .* 'sailing'; did you mean 'sail'"),
+        ("household", "drawings:\n    any: |\n      92,74", "verbs:\n    any: |\n      92,74", "'cup' has neither"),
         ("creatures", "poses: {air: [flying], ", "poses: {", "bird: poses: none for 'air', the class of the place"),
         ("skies", "weathers:", "weathers: [", r"skies.yaml: not YAML"),
     ],
 )
-def test_a_mistake_names_file_line_and_entry(folder, name, old, new, message):
+def test_a_mistake_names_file_and_entry(folder, name, old, new, message):
     edit(folder, f"{name}.yaml", old, new)
     with pytest.raises(DataError, match=message):
-        read_world(folder)
-
-
-def test_missing_and_empty_files(folder):
-    (folder / "parts.yaml").write_text("")
-    with pytest.raises(DataError, match="parts.yaml: the file is empty"):
-        read_world(folder)
-    (folder / "parts.yaml").unlink()
-    with pytest.raises(DataError, match="parts.yaml: No such file"):
         read_world(folder)
 
 
 def test_a_mistake_in_a_drawing_names_its_line(folder, use):
     edit(folder, "creatures.yaml", "poly dark 62,46 88,4 84,46", "poly darkish 62,46 88,4 84,46")
     use(folder)
-    line = (folder / "creatures.yaml").read_text().splitlines().index("        poly darkish 62,46 88,4 84,46") + 1
-    where = rf"creatures.yaml line {line} \(bird: drawings: flying\)"
+    line = world().kinds["bird"].drawings["flying"][0].text.splitlines().index("poly darkish 62,46 88,4 84,46") + 1
+    where = rf"creatures.yaml \(bird\): flying line {line}"
     with pytest.raises(DataError, match=f"{where}: .*; did you mean 'dark'"):
         rasterise(world().kinds["bird"].drawings["flying"][0])
 
 
-# --- the drawing language -------------------------------------------------------------------------------------------
-
-
 def shapes(text, pose=None):
     return list(plan(Sketch(text, pose=pose)).shapes)
-
-
-def test_size_and_outline():
-    assert plan(Sketch("40,30\nbox main 0,0 4,4"))[:3] == (40, 30, True)
-    assert plan(Sketch("40,30 plain # a comment\n\nbox main 0,0 4,4"))[:3] == (40, 30, False)
 
 
 def test_repetitions():
@@ -165,10 +127,6 @@ def test_scattered_places_are_in_the_drawing_and_always_the_same():
         assert (width, 0 <= x < 50, 0 <= y < 20, 0 <= right - x <= 3) == (2, True, True, True)
 
 
-def test_parts_are_inserted():
-    assert shapes("99,99\nuse wheels") == shapes("99,99\n" + world().parts["wheels"].text)
-
-
 def test_joints_and_poses():
     pose = world().poses["sitting"]
     x, y = pose.hip
@@ -186,17 +144,13 @@ def test_joints_and_poses():
     ("text", "message"),
     [
         ("", "expected the size"),
-        ("40", "expected the size"),
         ("40,30 plane", "unknown word 'plane' after the size"),
         ("9,9\novel main 1,2 3,4", r"drawing line 2: `ovel main 1,2 3,4`: unknown shape 'ovel'; did you mean 'oval'"),
         ("9,9\noval man 1,2 3,4", "unknown material 'man'; did you mean 'main'"),
         ("9,9\noval main 1,2", "expected oval MATERIAL"),
-        ("9,9\nline main 1,2 3,4", "expected line MATERIAL"),
         ("9,9\noval main x,2 3,4", "cannot calculate 'x'; known names"),
         ("9,9\nbox main 1/2,2 3,4", "cannot calculate '1 / 2'"),
-        ("9,9\nbox main 1+,2 3,4", "invalid syntax"),
         ("9,9\nfor x in\n  box main x,2 3,4", "expected `for NAMES in"),
-        ("9,9\nfor x,y in 1 2\n  box main x,2 3,4", "`for x,y in 1 2`"),
         ("9,9\nfor x in 1..9 by 2\n  box main x,2 3,4", "cannot calculate|invalid"),
         ("9,9\nfor x,y,n in scatter 9\n  box main x,y 3,4", "expected `for x,y,n in scatter COUNT SEED`"),
         ("9,9\nif 1%0\n  box main 0,0 3,4", "by zero"),

@@ -7,11 +7,14 @@ place one entry of places.yaml. The records below say what an entry holds; the h
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from lexvl_anserini.data.strict_yaml import Spot, read_yaml, suggestion
+from pydantic import BeforeValidator
+
+from lexvl_anserini.data.yaml_files import Many, read_yaml
 from lexvl_anserini.ground.errors import DataError
 
 FOLDER = Path(__file__).parent / "assets"
@@ -26,25 +29,22 @@ ANY = "any"
 
 Colour = tuple[int, int, int]  # red, green, blue: 0..255
 Range = tuple[int, int]  # from, to
-Forms = tuple[str, ...]  # wordings of one thing, the plainest first; "singular/plural" or "ing/singular/plural"
+Forms = Many[str]  # wordings of one thing, the plainest first; "singular/plural" or "ing/singular/plural"
 
 
 class Sketch(NamedTuple):
     """A drawing as text, in the language of `sketches`.
 
+    where  file and entry that have the text
     pose   of the person that is drawn, or None
-    where  where the text is: file, line, entry
     """
 
     text: str
-    where: Spot = Spot(0, ("drawing",))
+    where: str = "drawing"
     pose: str | None = None
 
-    @classmethod
-    def from_text(cls, text: str, where: Spot) -> Sketch:
-        """A drawing as a file holds it."""
-        return cls(text, where)
 
+Drawing = Annotated[Sketch, BeforeValidator(lambda text: {"text": text})]
 
 # --- things ---------------------------------------------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ class Top(NamedTuple):
 
     ends: Range
     down: int
-    carries: tuple[str, ...]
+    carries: Many[str]
     highest: int = 520
 
 
@@ -62,7 +62,7 @@ class Roof(NamedTuple):
     """What can be under a thing: the greatest `height` in per cent of the thing."""
 
     height: int
-    covers: tuple[str, ...]
+    covers: Many[str]
 
 
 class Grip(NamedTuple):
@@ -81,7 +81,7 @@ class Saddle(NamedTuple):
     seat: int
     rider: int
     back: int
-    poses: tuple[str, ...] = ()
+    poses: Many[str] = ()
 
 
 class Kind(NamedTuple):
@@ -109,8 +109,8 @@ class Kind(NamedTuple):
     scale: int
     nouns_by_size: Mapping[str, Forms] = {}
     nouns_by_place: Mapping[str, Forms] = {}
-    colours: tuple[str, ...] = ()
-    poses: Mapping[str, tuple[str, ...]] = {}
+    colours: Many[str] = ()
+    poses: Mapping[str, Many[str]] = {}
     verbs: Mapping[str, Forms] = {}
     most: int = 3
     rigid: bool = False
@@ -118,15 +118,15 @@ class Kind(NamedTuple):
     level: bool = False
     aligned: bool = False
     tall: bool = False
-    background: tuple[str, ...] = ()
+    background: Many[str] = ()
     top: Top | None = None
     roof: Roof | None = None
     grip: Grip = Grip()
     saddle: Saddle | None = None
     at_hand: Mapping[str, Mapping[str, str]] = {}
-    not_brought_to: tuple[str, ...] = ()
-    drawings: Mapping[str, tuple[Sketch, ...]] = {}
-    figure: Sketch | None = None
+    not_brought_to: Many[str] = ()
+    drawings: Mapping[str, Many[Drawing]] = {}
+    figure: Drawing | None = None
 
 
 class Pose(NamedTuple):
@@ -167,7 +167,7 @@ class Prop(NamedTuple):
     front     painted over the things
     """
 
-    drawings: tuple[str, ...]
+    drawings: Many[str]
     where: str
     many: Range = (1, 1)
     height: Range = (100, 200)
@@ -195,17 +195,17 @@ class Setting(NamedTuple):
     """
 
     ground: str
-    things: tuple[str, ...]
+    things: Many[str]
     weathers: Mapping[str, int]
     phrases: Forms
     horizon: Range
     far: Colour
     near: Colour
-    air: tuple[str, ...] = ()
-    landmarks: tuple[str, ...] = ()
+    air: Many[str] = ()
+    landmarks: Many[str] = ()
     names: Forms = ()
-    textures: tuple[str, ...] = ()
-    props: tuple[Prop, ...] = ()
+    textures: Many[str] = ()
+    props: Many[Prop] = ()
     walls: tuple[Colour, ...] = ()
     pattern: str = ""
 
@@ -354,7 +354,7 @@ class Words(NamedTuple):
     relations: Mapping[str, Relation]
     clothes: Forms
     garments: Forms
-    only_adjectives: tuple[str, ...]
+    only_adjectives: Many[str]
     backdrops: Forms
     openings: Forms
 
@@ -390,23 +390,32 @@ def read_world(folder: Path) -> World:
     """The world that the files of a folder describe, read once.
 
     Raises:
-        DataError: a file is not as it should be; names file, line, entry, and what was expected.
+        DataError: a file is not as it should be; names file, entry, and what was expected.
     """
     colours: Colours = read_yaml(folder / "colours.yaml", Colours)
     kinds: dict[str, Kind] = {}
     for name in KIND_FILES:
-        for kind, entry in read_yaml(folder / f"{name}.yaml", Mapping[str, Kind]).items():
+        entries: Mapping[str, Kind] = read_yaml(folder / f"{name}.yaml", Mapping[str, Kind])
+        for kind, entry in entries.items():
             if kind in kinds:
                 raise DataError(f"{name}.yaml: the kind {kind!r} is in another file as well")
             if not entry.drawings and not entry.figure:
                 raise DataError(f"{name}.yaml: the kind {kind!r} has neither drawings nor a figure")
-            kinds[kind] = entry._replace(colours=tuple(colours.hues)) if entry.colours == (ANY,) else entry
+            where = f"{name}.yaml ({kind})"
+            kinds[kind] = entry._replace(
+                colours=tuple(colours.hues) if entry.colours == (ANY,) else entry.colours,
+                drawings={
+                    pose: tuple(sketch._replace(where=f"{where}: {pose}") for sketch in sketches)
+                    for pose, sketches in entry.drawings.items()
+                },
+                figure=entry.figure and entry.figure._replace(where=f"{where}: figure"),
+            )
     found = World(
         kinds=kinds,
         people=frozenset(kind for kind, entry in kinds.items() if entry.figure),
         poses=read_yaml(folder / "poses.yaml", Mapping[str, Pose]),
-        parts=read_yaml(folder / "parts.yaml", Mapping[str, Sketch]),
-        scenery=read_yaml(folder / "scenery.yaml", Mapping[str, Sketch]),
+        parts=_read_sketches(folder / "parts.yaml"),
+        scenery=_read_sketches(folder / "scenery.yaml"),
         places=read_yaml(folder / "places.yaml", Mapping[str, Setting]),
         skies=read_yaml(folder / "skies.yaml", Skies),
         colours=colours,
@@ -421,6 +430,19 @@ def read_world(folder: Path) -> World:
     if mistakes := unknown or list(_without_pose(found)):
         raise DataError(f"{folder.name}: " + "; ".join(mistakes))
     return found
+
+
+def _read_sketches(path: Path) -> dict[str, Sketch]:
+    """The drawings of a file by name."""
+    texts = read_yaml(path, Mapping[str, str])
+    return {name: Sketch(text, f"{path.name} ({name})") for name, text in texts.items()}
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'fox'?`, or the known names where none is near."""
+    known = list(known)
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known) or '(none)'}"
 
 
 # An entry, what sort of names it uses, these names, and those that exist.

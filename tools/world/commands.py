@@ -14,11 +14,11 @@ from typing import Annotated
 
 import typer
 from lexvl_eval import options
-from lexvl_eval.report.render import COUNT, TWO_DECIMALS, FieldColumn, Table, check_format, percent, render
+from lexvl_eval.report.render import COUNT, TWO_DECIMALS, FieldColumn, Table, check_format, format_percent, render
 
-from lexvl_anserini.cli import DataDir, encoder_names, guarded, parse_settings
+from lexvl_anserini.cli import DataDir, encoder_names, parse_settings, run_guarded
 from lexvl_anserini.data.dataset import data_root
-from lexvl_anserini.encoders.cards import default_encoder
+from lexvl_anserini.encoders.cards import choose_encoder
 from world.ceiling import Ceiling, ceiling
 from world.concepts import PLACES, ConceptMeans, concept_report, image_terms, sample
 from world.pictures import SIZE, draw_split
@@ -72,7 +72,7 @@ def print_concepts(
     chosen = sample(SPLITS[split], images, seed)
     from lexvl_anserini.encoders.loading import load_encoder
 
-    name, default_checkpoint = default_encoder("demo", "text-to-image", encoder)
+    name, default_checkpoint = choose_encoder("demo", "text-to-image", encoder)
     model = load_encoder(name, checkpoint or default_checkpoint, device=device, **parse_settings(settings or ()))
     terms = image_terms(model, split, chosen, data_dir, batch_size)
     shown = list(scenes(split))
@@ -82,23 +82,23 @@ def print_concepts(
 
 def ceiling_table(rows: Sequence[Ceiling]) -> Table:
     """One row per split, shares in percent."""
-    counts = FieldColumn("captions", "captions", COUNT), FieldColumn("alone %", "alone", percent)
+    counts = FieldColumn("captions", "captions", COUNT), FieldColumn("alone %", "alone", format_percent)
     scenes = FieldColumn("mean scenes", "mean_scenes", TWO_DECIMALS), FieldColumn("most scenes", "most_scenes", COUNT)
-    recall = (FieldColumn(f"R@{k}", f"r_at_{k}", percent) for k in (1, 5, 10))
-    return Table.of_fields(rows, (FieldColumn("split", "split"), *counts, *scenes, *recall))
+    recall = (FieldColumn(f"R@{k}", f"r_at_{k}", format_percent) for k in (1, 5, 10))
+    return Table.make_columns(rows, (FieldColumn("split", "split"), *counts, *scenes, *recall))
 
 
 def concept_table(rows: Sequence[ConceptMeans]) -> Table:
     """One row per ranking: shares in percent, then means per image."""
     shares = (
-        FieldColumn(">= 2 objects %", "two_objects", percent),
-        FieldColumn(">= 1 object %", "any_object", percent),
+        FieldColumn(">= 2 objects %", "two_objects", format_percent),
+        FieldColumn(">= 1 object %", "any_object", format_percent),
     )
     names = ("objects", "wrong_objects", "colours", "place", "weather", "time")
     means = (FieldColumn(name.replace("_", " "), name, TWO_DECIMALS) for name in names)
-    return Table.of_fields(rows, (FieldColumn("ranking", "ranking"), *shares, *means))
+    return Table.make_columns(rows, (FieldColumn("ranking", "ranking"), *shares, *means))
 
 
 def main() -> None:
     """Runs the command line."""
-    guarded(app)
+    run_guarded(app)

@@ -6,18 +6,7 @@ from collections.abc import Callable, Mapping
 
 from world.catalogue import world
 from world.draws import Draws
-from world.placing import (
-    LEAST,
-    Placed,
-    Stage,
-    any_pose,
-    looks,
-    person,
-    place,
-    place_landmark,
-    place_subject,
-    width_of,
-)
+from world.placing import LEAST, Placed, Stage, any_pose, looks, person, place, place_landmark, place_subject, width_of
 from world.scenes import Scene, Thing
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from lexvl_anserini.data.pictures.images import usable_cores
+from lexvl_anserini.data.pictures.images import count_usable_cores
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, make_folder
 from world.drawing import VERSION, draw
@@ -112,7 +112,7 @@ def _drawn(split: str, size: int) -> Iterator[tuple[str, bytes]]:
 
     total = SPLITS[split]
     # Its processes do not import the caller's main module again, as multiprocessing's do.
-    parallel = Parallel(usable_cores() if total >= MANY else 1, return_as="generator", idle_worker_timeout=5)
+    parallel = Parallel(count_usable_cores() if total >= MANY else 1, return_as="generator", idle_worker_timeout=5)
     shares = (range(first, min(first + SHARE, total)) for first in range(0, total, SHARE))
     for share in parallel(delayed(_share)(split, numbers, size) for numbers in shares):
         yield from share

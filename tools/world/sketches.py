@@ -34,9 +34,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
-from lexvl_anserini.data.strict_yaml import suggestion
 from lexvl_anserini.ground.errors import DataError
-from world.catalogue import Range, Sketch, world
+from world.catalogue import Range, Sketch, suggestion, world
 from world.draws import Draws
 
 Point = Range
@@ -90,7 +89,7 @@ def plan(sketch: Sketch) -> Plan:
     """What a drawing means.
 
     Raises:
-        DataError: a line is not of the language; names file, entry and line.
+        DataError: a line is not of the language; names file, entry, and line of the drawing.
     """
     size, *lines = _lines(sketch.text) or [Statement(1, "", [])]
     try:
@@ -190,9 +189,7 @@ def _part(name: str) -> Sketch:
 
 
 def _mistake(sketch: Sketch, line: Statement, error: Exception) -> DataError:
-    """The text of a sketch begins in the line after its key."""
-    where = sketch.where._replace(line=sketch.where.line + line.number)
-    return DataError(f"{where}: `{line.text}`: {error}")
+    return DataError(f"{sketch.where} line {line.number}: `{line.text}`: {error}")
 
 
 def _shape(shape: str, words: list[str], names: Mapping[str, Value]) -> Primitive:

@@ -150,10 +150,5 @@ def _paint_bolt(canvas: Canvas, draws: Draws, frame: Frame) -> None:
     left, top, right, bottom = frame
     width, height = right - left, bottom - top
     tall = height * draws.between(50, 75) // 100
-    place = (
-        left + draws.between(0, width - tall // 3),
-        bottom - height * draws.between(2, 14) // 100,
-        tall // 2,
-        tall,
-    )
+    place = (left + draws.between(0, width - tall // 3), bottom - height * draws.between(2, 14) // 100, tall // 2, tall)
     canvas.paste(scenery("bolt"), place, world().skies.lights["bolt"], glows=True)

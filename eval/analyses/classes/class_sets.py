@@ -17,9 +17,17 @@ import numpy as np
 
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.user_folders import expanded_path
+from lexvl_anserini.ground.machine import expand_path
 
-from .labelled import ImageClasses, Labelled, LabelledImages, class_folders, read_classes, read_labelled, with_numbers
+from .labelled import (
+    ImageClasses,
+    Labelled,
+    LabelledImages,
+    read_class_folders,
+    read_classes,
+    read_labelled,
+    resolve_labels,
+)
 
 CLASSES = Path(__file__).parent / "assets"
 
@@ -35,12 +43,12 @@ FLOWER_SPLITS: Mapping[str, tuple[str, ...]] = {"train": ("trnid", "valid"), "te
 
 
 class ClassSet(NamedTuple):
-    """Where a set has the images of a split, and how papers average.
+    """Where a set has the images of a split, and whether papers print the mean over classes.
 
-    unpacked   the folder that its archive unpacks to
-    files      split -> patterns of the files, or the folder, that list its images; a set without splits has test only
-    read       those files (at least one), the set's folder and the split -> images with their labels
-    per_class  papers print the mean over classes
+    Attributes:
+        unpacked: the folder that its archive unpacks to
+        files: split -> patterns of the files, or the folder, that list its images; a set without splits has test only
+        read: those files (at least one), the set's folder and the split -> images with their labels
     """
 
     unpacked: str
@@ -52,28 +60,25 @@ class ClassSet(NamedTuple):
 def load_labelled(
     name: str, classes: ImageClasses | None = None, data_dir: str | None = None, split: str = "test"
 ) -> LabelledImages:
-    """Loads a set by its name, `NAME` or `NAME:FOLDER`, or what `read_labelled` reads.
+    """Loads a set of `CLASS_SETS` by its name, `NAME` or `NAME:FOLDER`, or a path, as `read_labelled`.
 
-    Args:
-        name: of `CLASS_SETS`, or a path; a folder with the name of a set is `./NAME`.
-        classes: that the labels name; default the set's own, or the labels of the images.
-        data_dir: the folder of the datasets; default $LEXVL_DATA, else ~/.cache/lexvl.
-        split: train or test; ignored for a path.
+    A folder with the name of a set is `./NAME`. The classes are by default the set's own, or the labels of the images;
+    a path has no splits.
     """
     known, _, folder = name.partition(":")
     if known not in CLASS_SETS:
-        return read_labelled(expanded_path(name), classes)
-    where = expanded_path(folder) if folder else data_root(data_dir) / known
-    images = _images_of(known, where, split)
-    return with_numbers(known, str(where), images, classes or classes_of(known), CLASS_SETS[known].per_class)
+        return read_labelled(expand_path(name), classes)
+    where = expand_path(folder) if folder else data_root(data_dir) / known
+    images = _read_images(known, where, split)
+    return resolve_labels(known, str(where), images, classes or read_class_set(known), CLASS_SETS[known].per_class)
 
 
-def classes_of(name: str) -> ImageClasses:
+def read_class_set(name: str) -> ImageClasses:
     """The classes of a set of `CLASS_SETS`."""
     return read_classes(CLASSES / f"{name}.json")
 
 
-def _images_of(name: str, where: Path, split: str) -> Iterator[Labelled]:
+def _read_images(name: str, where: Path, split: str) -> Iterator[Labelled]:
     """The images of a split."""
     row = CLASS_SETS[name]
     patterns = row.files.get(split, ())
@@ -82,7 +87,7 @@ def _images_of(name: str, where: Path, split: str) -> Iterator[Labelled]:
             return row.read(files, base, split)
     for folder in (where / part for part in SPLIT_FOLDERS[split]):
         if folder.is_dir():
-            return class_folders(folder)
+            return read_class_folders(folder)
     if not patterns:
         raise DataError(f"{name} has no split {split!r}; make a folder or a list of its images, and name that")
     raise DataError(
@@ -91,41 +96,28 @@ def _images_of(name: str, where: Path, split: str) -> Iterator[Labelled]:
     )
 
 
-def _lines(paths: Sequence[Path]) -> Iterator[tuple[str, str]]:
-    """The lines of text files with content, and where they are."""
-    for path in paths:
+def read_lines(files: Sequence[Path], base: Path, split: str, line: str, image: str) -> Iterator[Labelled]:
+    """Images of text files, one a line: a pattern with the groups `label` and `file`, of which `image` is the path."""
+    for path in files:
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as problem:
             raise DataError(f"{path}: cannot be read ({problem})") from problem
-        yield from ((line.strip(), f"{path} line {number}") for number, line in enumerate(lines, 1) if line.strip())
-
-
-def read_lines(files: Sequence[Path], base: Path, split: str, line: str, image: str) -> Iterator[Labelled]:
-    """Images of text files, one a line.
-
-    Args:
-        files: to read.
-        base: folder of the set.
-        split: has no effect.
-        line: pattern of a line, with the groups `label` and, if `image` names it, `file`.
-        image: place of an image below `base`: a format of those groups.
-    """
-    for text, where in _lines(files):
-        match = re.fullmatch(line, text)
-        if match is None:
-            raise DataError(f"{where}: {text[:80]!r}, expected a line as {line}")
-        yield Labelled(str(base / image.format(**match.groupdict())), match["label"])
+        for number, text in enumerate(map(str.strip, lines), 1):
+            if text and (match := re.fullmatch(line, text)):
+                yield Labelled(str(base / image.format(**match.groupdict())), match["label"])
+            elif text:
+                raise DataError(f"{path} line {number}: {text[:80]!r}, expected a line as {line}")
 
 
 def read_folders(files: Sequence[Path], base: Path, split: str) -> Iterator[Labelled]:
     """Images of one folder of class folders."""
-    return class_folders(files[0])
+    return read_class_folders(files[0])
 
 
 def read_sorted_folders(files: Sequence[Path], base: Path, split: str, count: int) -> Iterator[Labelled]:
     """Images of one folder of class folders whose names, in order, are those of the classes."""
-    folders = list(class_folders(files[0]))
+    folders = list(read_class_folders(files[0]))
     numbers = {label: number for number, label in enumerate(sorted({str(item.label) for item in folders}))}
     if len(numbers) != count:
         raise DataError(
@@ -149,7 +141,7 @@ def read_cifar(files: Sequence[Path], base: Path, split: str, labels: int) -> It
             yield Labelled(PIL.Image.fromarray(np.ascontiguousarray(planes.transpose(1, 2, 0))), int(row[labels - 1]))
 
 
-def _matlab(path: Path, *keys: str) -> list[Any]:
+def _read_matlab(path: Path, *keys: str) -> list[Any]:
     """Variables of a MATLAB file."""
     from scipy.io import loadmat
 
@@ -162,15 +154,15 @@ def _matlab(path: Path, *keys: str) -> list[Any]:
 
 def read_cars(files: Sequence[Path], base: Path, split: str) -> Iterator[Labelled]:
     """Images of Stanford Cars: annotations with the file and the class, from 1, of each."""
-    [rows] = _matlab(files[0], "annotations")
+    [rows] = _read_matlab(files[0], "annotations")
     for row in np.atleast_1d(rows):
         yield Labelled(str(base / f"cars_{split}" / str(row["fname"])), int(row["class"]) - 1)
 
 
 def read_flowers(files: Sequence[Path], base: Path, split: str) -> Iterator[Labelled]:
     """Images of Oxford Flowers: the numbers of a split's images, and the class, from 1, of every image."""
-    [labels] = _matlab(base / "imagelabels.mat", "labels")
-    for numbers in _matlab(files[0], *FLOWER_SPLITS[split]):
+    [labels] = _read_matlab(base / "imagelabels.mat", "labels")
+    for numbers in _read_matlab(files[0], *FLOWER_SPLITS[split]):
         for number in np.atleast_1d(numbers).tolist():
             yield Labelled(str(base / "jpg" / f"image_{number:05d}.jpg"), int(labels[number - 1]) - 1)
 
@@ -179,7 +171,7 @@ def read_svhn(files: Sequence[Path], base: Path, split: str) -> Iterator[Labelle
     """Images of SVHN's cropped digits, [32, 32, 3, n]; label 10 is the digit 0."""
     import PIL.Image
 
-    pixels, labels = _matlab(files[0], "X", "y")
+    pixels, labels = _read_matlab(files[0], "X", "y")
     for number, label in enumerate(np.atleast_1d(labels).tolist()):
         yield Labelled(PIL.Image.fromarray(np.ascontiguousarray(pixels[..., number])), int(label) % 10)
 

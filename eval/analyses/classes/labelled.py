@@ -19,11 +19,11 @@ import numpy as np
 
 from lexvl_anserini.data.checks import unescape_id
 from lexvl_anserini.data.corpora.folder import load_pictures
-from lexvl_anserini.data.pictures.images import image_suffixes
+from lexvl_anserini.data.pictures.images import list_image_suffixes
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import read_json
+from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.user_folders import expanded_path
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -42,13 +42,9 @@ class Labelled(NamedTuple):
 
 
 class LabelledImages(NamedTuple):
-    """Images with their classes.
+    """Images (references, or PIL images) and the number of the class of each, int64 [n].
 
-    name       of the set, for tables
-    images     references of images, or PIL images
-    labels     class of each image, int64 [n]
-    classes    the classes that the numbers mean
-    per_class  papers print the mean over classes, not over images
+    With `per_class` papers print the mean over classes, not over images.
     """
 
     name: str
@@ -63,29 +59,24 @@ class LabelledImages(NamedTuple):
 
 
 def read_labelled(where: Path, classes: ImageClasses | None = None) -> LabelledImages:
-    """Reads a folder (or tar) of class folders, or a list of images.
-
-    Args:
-        where: a folder, an uncompressed tar, or a file of `LISTS`.
-        classes: that the labels name; default the labels themselves, in the order of their names.
-    """
-    labelled = list(read_list(where) if where.suffix.lower() in LISTS else class_folders(where))
-    classes = classes or ImageClasses.of_folders(sorted({str(item.label) for item in labelled}))
-    return with_numbers(where.stem, str(where), labelled, classes)
+    """Reads a folder (or tar) of class folders, or a list of images."""
+    labelled = list(read_list(where) if where.suffix.lower() in LISTS else read_class_folders(where))
+    classes = classes or ImageClasses.read_folders(sorted({str(item.label) for item in labelled}))
+    return resolve_labels(where.stem, str(where), labelled, classes)
 
 
-def with_numbers(
+def resolve_labels(
     name: str, where: str, items: Iterable[Labelled], classes: ImageClasses, per_class: bool = False
 ) -> LabelledImages:
     """Images with the numbers of their classes."""
     items = list(items)
     if not items:
         raise DataError(f"{where}: no images")
-    numbers = {label: _number(label, classes) for label in {item.label for item in items}}
+    numbers = {label: classes.read_number(label) for label in {item.label for item in items}}
     unknown = Counter(item.label for item in items if numbers[item.label] is None)
     if unknown:
         [(label, count), *_] = unknown.most_common(1)
-        near = get_close_matches(folded(str(label)), map(folded, classes.labels), n=1, cutoff=0.5)
+        near = get_close_matches(fold_label(str(label)), map(fold_label, classes.labels), n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise DataError(
             f"{where}: {unknown.total():,} images of {len(unknown)} classes that are not among the {len(classes)} "
@@ -95,14 +86,7 @@ def with_numbers(
     return LabelledImages(name, [item.image for item in items], labels, classes, per_class)
 
 
-def _number(label: str | int, classes: ImageClasses) -> int | None:
-    """The class of a label; None if there is none."""
-    if isinstance(label, str):
-        return classes.numbers.get(folded(label))
-    return label if 0 <= label < len(classes) else None
-
-
-def class_folders(where: Path) -> Iterator[Labelled]:
+def read_class_folders(where: Path) -> Iterator[Labelled]:
     """Streams the images below a folder or in a tar; the first folder of an image's path is its class."""
     classes = set()
     for document in load_pictures(CorpusRef(f"folder:{where}", escape_ids=True)).documents():
@@ -116,7 +100,7 @@ def class_folders(where: Path) -> Iterator[Labelled]:
         if empty := sorted(folders - classes):
             raise DataError(
                 f"{where / empty[0]}: a class folder without pictures, expected some of "
-                f"{', '.join(sorted(image_suffixes())[:5])}, ...; remove the folder if it is no class"
+                f"{', '.join(sorted(list_image_suffixes())[:5])}, ...; remove the folder if it is no class"
             )
 
 
@@ -127,16 +111,11 @@ def read_list(path: Path) -> Iterator[Labelled]:
         if image in seen:
             raise DataError(f"{where}: image {image!r} occurs twice")
         seen.add(image)
-        yield Labelled(str(path.parent / expanded_path(image)), label)
+        yield Labelled(str(path.parent / expand_path(image)), label)
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Streams the rows of a list, each with its place for errors; a heading of these columns is skipped.
-
-    Args:
-        path: a file with a suffix of `LISTS`, in UTF-8.
-        columns: their names.
-    """
+    """Streams the rows of a list, each with its place for errors; a heading of these columns is skipped."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as lines:
             for number, row in enumerate(csv.reader(lines, delimiter=LISTS[path.suffix.lower()]), start=1):
@@ -158,7 +137,6 @@ PLACE = "{}"
 DEFAULT_TEMPLATES = (f"a photo of a {PLACE}.",)
 
 KEYS = ("classes", "templates")
-
 _NO_LETTERS = re.compile(r"[\W_]+")
 
 
@@ -166,9 +144,10 @@ _NO_LETTERS = re.compile(r"[\W_]+")
 class ImageClasses:
     """Classes by number.
 
-    labels     what files and folders call each class; equal ones are only possible where data number the classes
-    names      of each class; several are synonyms
-    templates  of prompts, each with `{}` in place of a name
+    Attributes:
+        labels: what files and folders call each class; equal ones are only possible where data number the classes
+        names: of each class; several are synonyms
+        templates: of prompts, each with `{}` in place of a name
     """
 
     labels: tuple[str, ...]
@@ -179,17 +158,14 @@ class ImageClasses:
         return len(self.labels)
 
     @classmethod
-    def of_folders(cls, folders: Sequence[str]) -> ImageClasses:
+    def read_folders(cls, folders: Sequence[str]) -> ImageClasses:
         """Classes that have the names of their folders, with blanks for underscores."""
         return cls(tuple(folders), tuple((name.replace("_", " "),) for name in folders))
 
     def with_templates(self, templates: Sequence[str]) -> ImageClasses:
         """The same classes with other templates, each with a place for a name; none keeps these."""
-        for template in templates:
-            if PLACE not in template:
-                raise UsageError(
-                    f"template {template!r} has no {PLACE} for the name of a class, as in {DEFAULT_TEMPLATES[0]!r}"
-                )
+        if without := [template for template in templates if PLACE not in template]:
+            raise UsageError(f"template {without[0]!r} has no {PLACE} for a class, as in {DEFAULT_TEMPLATES[0]!r}")
         return replace(self, templates=tuple(templates) or self.templates)
 
     @cached_property
@@ -197,25 +173,23 @@ class ImageClasses:
         """Folded label -> class."""
         number_of: dict[str, int] = {}
         for number, label in enumerate(self.labels):
-            if number_of.setdefault(folded(label), number) != number:
-                raise DataError(
-                    f"classes {number_of[folded(label)] + 1} and {number + 1} have the same label {label!r}"
-                )
+            if (first := number_of.setdefault(fold_label(label), number)) != number:
+                raise DataError(f"classes {first + 1} and {number + 1} have the same label {label!r}")
         return number_of
+
+    def read_number(self, label: str | int) -> int | None:
+        """The class of a label; None if there is none."""
+        if isinstance(label, str):
+            return self.numbers.get(fold_label(label))
+        return label if 0 <= label < len(self) else None
 
     def prompts(self) -> list[list[str]]:
         """Per class, every name in every template."""
-        return [
-            [template.replace(PLACE, name) for name in names for template in self.templates] for names in self.names
-        ]
+        return [[text.replace(PLACE, name) for name in names for text in self.templates] for names in self.names]
 
 
-def folded(label: str) -> str:
-    """A label for comparison: lower case, and a blank for whatever is neither letter nor digit.
-
-    >>> folded("apartment_building/outdoor")
-    'apartment building outdoor'
-    """
+def fold_label(label: str) -> str:
+    """A label for comparison: lower case, and a blank for whatever is neither letter nor digit."""
     return _NO_LETTERS.sub(" ", label).strip().casefold()
 
 
@@ -230,10 +204,10 @@ def read_classes(path: Path) -> ImageClasses:
         raise DataError(f"{path}: key {strange[0]!r}, expected {' and '.join(KEYS)}")
     classes = content.get("classes")
     if isinstance(classes, list):
-        names = [_names(path, name) for name in classes]
+        names = [_read_names(path, name) for name in classes]
         labels = [own[0] for own in names]
     elif isinstance(classes, dict):
-        labels, names = list(classes), [_names(path, name) for name in classes.values()]
+        labels, names = list(classes), [_read_names(path, name) for name in classes.values()]
     else:
         raise DataError(f"{path}: no list or object `classes`")
     if not labels:
@@ -244,8 +218,7 @@ def read_classes(path: Path) -> ImageClasses:
     return ImageClasses(tuple(labels), tuple(names)).with_templates(templates)
 
 
-def _names(path: Path, entry: Any) -> tuple[str, ...]:
-    """The names of one class."""
+def _read_names(path: Path, entry: Any) -> tuple[str, ...]:
     names = entry if isinstance(entry, list) else [entry]
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise DataError(f"{path}: class {entry!r:.80}, expected a name or a list of names")

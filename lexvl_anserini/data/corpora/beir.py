@@ -1,31 +1,47 @@
-"""BEIR's folder layout: `corpus.jsonl`, `queries.jsonl`, `qrels/<split>.tsv`."""
+"""BEIR's folder layout: `corpus.jsonl`, `queries.jsonl`, `qrels/<split>.tsv`.
+
+BEIR's archives from the network: verified, unpacked beside their place, then renamed into it.
+"""
 
 from __future__ import annotations
 
+import errno
 import logging
-from collections.abc import Iterator
+import lzma
+import os
+import shutil
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.data.dataset import Dataset, checked_direction, checked_split, data_root
-from lexvl_anserini.data.entries import log_once
-from lexvl_anserini.data.fetch import BEIR_ARCHIVES, fetch_beir
-from lexvl_anserini.data.lines import PACKED, Line, LinePlace, parse_object, read_lines, read_placed_lines, string_field
-from lexvl_anserini.data.topics import id_text_image, read_qrels, read_topics
+from lexvl_anserini.data.dataset import Dataset, choose_direction, choose_split, data_root
+from lexvl_anserini.data.lines import (
+    PACKED,
+    Line,
+    LinePlace,
+    get_string,
+    log_once,
+    parse_object,
+    read_lines,
+    read_placed_lines,
+)
+from lexvl_anserini.data.topics import parse_fields, read_qrels, read_topics
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.ground.files import disk_errors, name_part, publish, sole_writer
+from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import NO_METADATA, Document, Qrel, Topic
-from lexvl_anserini.ground.user_folders import expanded_path
 
 DEFAULT_SPLIT = "test"
 # BEIR reports MS MARCO on its dev queries; its `test` split has the 43 topics of TREC DL 2019.
 DEFAULT_SPLITS = {"msmarco": "dev"}
 
-# Missing topics named in an error.
-NAMED = 5
-
+NAMED = 5  # missing topics named in an error
 _OWN_KEYS = frozenset({"_id", "title", "text", "image", "metadata"})
 
 
@@ -35,13 +51,13 @@ def load_beir(ref: CorpusRef) -> Dataset:
     `<name>` is any folder of `<data folder>/beir` or `<data folder>`, or a BEIR dataset. The default split is `test`
     (`dev` for msmarco); the only direction is text-to-text.
     """
-    ref = replace(ref, direction=checked_direction(ref, ("text-to-text",), "text-to-text"))
+    ref = replace(ref, direction=choose_direction(ref, ("text-to-text",), "text-to-text"))
     if ref.name.startswith("beir:"):
-        folder, split_in_name = folder_and_split(expanded_path(ref.name.removeprefix("beir:")))
-        split = checked_split(ref, split_in_name)
+        folder, split_in_name = split_folder(expand_path(ref.name.removeprefix("beir:")))
+        split = choose_split(ref, split_in_name)
         return load_beir_folder(folder, replace(ref, name=f"beir:{folder}" if split_in_name else ref.name, split=split))
-    name, split_in_name = _name_and_split(ref.name.removeprefix("beir").removeprefix("/"), ref.data_dir)
-    split = checked_split(ref, split_in_name)
+    name, split_in_name = _split_name(ref.name.removeprefix("beir").removeprefix("/"), ref.data_dir)
+    split = choose_split(ref, split_in_name)
     folder = find_beir(name, ref.data_dir) or fetch_beir(name, data_root(ref.data_dir))
     return load_beir_folder(folder, replace(ref, name=f"beir/{name}", split=split))
 
@@ -49,34 +65,33 @@ def load_beir(ref: CorpusRef) -> Dataset:
 def load_beir_folder(folder: Path, ref: CorpusRef) -> Dataset:
     """A dataset in BEIR's layout under the name of the reference.
 
-    In BEIR's own datasets a document whose id is the topic's does not count; a folder is such a dataset by its name.
     Only the corpus has to be there; topics and qrels are looked for when they are read, so that a bare corpus can be
     encoded. Another split than the default is looked for at once.
     """
-    corpus = corpus_file(folder)
+    corpus = find_corpus_file(folder)
     if corpus is None:
-        raise DataError(f"{folder}: {_absent(folder)}; expected corpus.jsonl, queries.jsonl, qrels/<split>.tsv")
+        absence = "no corpus.jsonl in it" if folder.is_dir() else "no such folder"
+        raise DataError(f"{folder}: {absence}; expected corpus.jsonl, queries.jsonl, qrels/<split>.tsv")
     default = DEFAULT_SPLITS.get(ref.name.removeprefix("beir/"), DEFAULT_SPLIT)
     if ref.split not in (None, default):
-        qrels_file(folder, ref.split)
+        find_qrels(folder, ref.split)
     split = ref.split or default
     dataset = Dataset.of(
         replace(ref, split=split),
         documents=partial(read_corpus, corpus, ref.escape_ids),
-        topics=partial(_topics_of_split, folder, split, ref.escape_ids),
-        qrels=partial(_qrels_of_split, folder, split, ref.escape_ids),
-        remove_query=is_of_beir(folder, ref.name),
+        topics=partial(_read_judged_topics, folder, split, ref.escape_ids),
+        qrels=partial(_read_split_qrels, folder, split, ref.escape_ids),
+        remove_query=is_beir(folder, ref.name),
     )
     if corpus.suffix in PACKED:
         return dataset
     return replace(dataset, placed=partial(read_placed_corpus, corpus, ref.escape_ids))
 
 
-def is_of_beir(folder: Path, name: str) -> bool:
+def is_beir(folder: Path, name: str) -> bool:
     """Whether a folder that is read under a name is a dataset of BEIR, by either: `beir/scifact`, `beir:DATA/scifact`.
 
-    BEIR's own evaluation drops, in every dataset, documents whose id is the topic's (`ignore_identical_ids`). In
-    folders of one's own, equal ids may mean nothing: topics and documents that are both counted from 1.
+    BEIR's own evaluation drops documents whose id is the topic's; elsewhere, equal ids may mean nothing.
     """
     parts = folder.absolute().parts
     names = {"/".join(parts[-1:]), "/".join(parts[-2:])}
@@ -91,7 +106,7 @@ def read_corpus(path: Path, escape_ids: bool = False) -> Iterator[Document]:
     empty = True
     for line in read_lines(path):
         empty = False
-        yield _document(line, escape_ids)
+        yield _parse_document(line, escape_ids)
     if empty:
         raise DataError(f"{path}: no document in it")
 
@@ -99,22 +114,22 @@ def read_corpus(path: Path, escape_ids: bool = False) -> Iterator[Document]:
 def read_placed_corpus(path: Path, escape_ids: bool, place: LinePlace) -> Iterator[tuple[LinePlace, Document]]:
     """The documents of a plain `corpus.jsonl` from a place on, each with its place."""
     for here, line in read_placed_lines(path, place):
-        yield here, _document(line, escape_ids)
+        yield here, _parse_document(line, escape_ids)
 
 
-def corpus_file(folder: Path) -> Path | None:
+def find_corpus_file(folder: Path) -> Path | None:
     """The corpus of a BEIR folder, plain or gzip; None if there is none."""
-    return _plain_or_packed(folder / "corpus.jsonl")
+    return _find_packed(folder / "corpus.jsonl")
 
 
-def folder_and_split(path: Path) -> tuple[Path, str | None]:
+def split_folder(path: Path) -> tuple[Path, str | None]:
     """The folder and the split of `<folder>/<split>`; no split for any other path."""
-    if not path.exists() and corpus_file(path.parent):
+    if not path.exists() and find_corpus_file(path.parent):
         return path.parent, path.name
     return path, None
 
 
-def qrels_file(folder: Path, split: str) -> Path:
+def find_qrels(folder: Path, split: str) -> Path:
     """The judgements of a split; an error about one that is not there names those that are."""
     path = folder / "qrels" / f"{split}.tsv"
     if path.is_file():
@@ -124,13 +139,13 @@ def qrels_file(folder: Path, split: str) -> Path:
     raise DataError(f"{path}: no judgements of split {split!r}; {known}")
 
 
-def _document(line: Line, escape_ids: bool) -> Document:
+def _parse_document(line: Line, escape_ids: bool) -> Document:
     record = parse_object(line)
-    doc_id, text, image = id_text_image(record, line, escape_ids)
-    return Document(doc_id, string_field(record, "title", line.where), text, image, _metadata(record))
+    doc_id, text, image = parse_fields(record, line, escape_ids)
+    return Document(doc_id, get_string(record, "title", line.where), text, image, _parse_metadata(record))
 
 
-def _metadata(record: dict[str, Any]) -> Any:
+def _parse_metadata(record: dict[str, Any]) -> Any:
     others = {key: value for key, value in record.items() if key not in _OWN_KEYS}
     nested = record.get("metadata")
     if isinstance(nested, dict):
@@ -140,10 +155,12 @@ def _metadata(record: dict[str, Any]) -> Any:
     return others or NO_METADATA
 
 
-def _topics_of_split(folder: Path, split: str, escape_ids: bool) -> Iterator[Topic]:
+def _read_judged_topics(folder: Path, split: str, escape_ids: bool) -> Iterator[Topic]:
     """The queries that occur in the split's judgements, in the order of `queries.jsonl`."""
-    judgements = qrels_file(folder, split)
-    queries = _queries_file(folder)
+    judgements = find_qrels(folder, split)
+    queries = _find_packed(folder / "queries.jsonl")
+    if queries is None:
+        raise DataError(f'{folder / "queries.jsonl"}: no queries; a line is {{"_id": ..., "text": ...}}')
     missing = {qrel.query_id for qrel in read_qrels(judgements, escape_ids)}
     for topic in read_topics(queries, escape_ids):
         if topic.query_id in missing:
@@ -154,17 +171,11 @@ def _topics_of_split(folder: Path, split: str, escape_ids: bool) -> Iterator[Top
         raise DataError(f"{queries}: no text for {len(missing)} of the queries judged in {judgements}: {some}")
 
 
-def _qrels_of_split(folder: Path, split: str, escape_ids: bool) -> Iterator[Qrel]:
-    return read_qrels(qrels_file(folder, split), escape_ids)
+def _read_split_qrels(folder: Path, split: str, escape_ids: bool) -> Iterator[Qrel]:
+    return read_qrels(find_qrels(folder, split), escape_ids)
 
 
-def _queries_file(folder: Path) -> Path:
-    if path := _plain_or_packed(folder / "queries.jsonl"):
-        return path
-    raise DataError(f'{folder / "queries.jsonl"}: no queries; a line is {{"_id": ..., "text": ...}}')
-
-
-def _plain_or_packed(plain: Path) -> Path | None:
+def _find_packed(plain: Path) -> Path | None:
     """A file or its `.gz`, whichever there is; of both the plain one."""
     there = [path for path in (plain, plain.with_name(f"{plain.name}.gz")) if path.is_file()]
     for other in there[1:]:
@@ -172,7 +183,7 @@ def _plain_or_packed(plain: Path) -> Path | None:
     return there[0] if there else None
 
 
-def _name_and_split(rest: str, data_dir: str | None) -> tuple[str, str | None]:
+def _split_name(rest: str, data_dir: str | None) -> tuple[str, str | None]:
     """Splits `scifact/train`; a name may contain a slash (`cqadupstack/android`)."""
     if not rest or any(part in ("", ".", "..") for part in rest.split("/")):
         raise UsageError(f"'beir/{rest}' names no dataset; expected beir/<name>, such as beir/scifact, or beir:<path>")
@@ -181,22 +192,118 @@ def _name_and_split(rest: str, data_dir: str | None) -> tuple[str, str | None]:
     name, slash, split = rest.rpartition("/")
     name, chosen = (name, split) if slash else (rest, None)
     if name not in BEIR_ARCHIVES and find_beir(name, data_dir) is None:
-        raise UnknownName("BEIR dataset", name, {*BEIR_ARCHIVES, *_local_names(data_dir)})
+        raise UnknownName("BEIR dataset", name, {*BEIR_ARCHIVES, *_list_local_names(data_dir)})
     return name, chosen
 
 
 def find_beir(name: str, data_dir: str | None) -> Path | None:
     """The folder of a BEIR dataset that is in the data folder, None if it is not; nothing is fetched."""
     root = data_root(data_dir)
-    return next((folder for folder in (root / "beir" / name, root / name) if corpus_file(folder)), None)
+    return next((folder for folder in (root / "beir" / name, root / name) if find_corpus_file(folder)), None)
 
 
-def _local_names(data_dir: str | None) -> Iterator[str]:
+def _list_local_names(data_dir: str | None) -> Iterator[str]:
     root = data_root(data_dir)
     for parent in (root / "beir", root):
         if parent.is_dir():
-            yield from (folder.name for folder in parent.iterdir() if corpus_file(folder))
+            yield from (folder.name for folder in parent.iterdir() if find_corpus_file(folder))
 
 
-def _absent(folder: Path) -> str:
-    return "no corpus.jsonl in it" if folder.is_dir() else "no such folder"
+log = logging.getLogger(__name__)
+
+_PLAIN = (
+    *("arguana", "climate-fever", "dbpedia-entity", "fever", "fiqa", "hotpotqa", "msmarco", "nfcorpus", "nq", "quora"),
+    *("scidocs", "scifact", "trec-covid"),
+)
+_FORUMS = (
+    *("android", "english", "gaming", "gis", "mathematica", "physics", "programmers", "stats", "tex", "unix"),
+    *("webmasters", "wordpress"),
+)
+
+# Data set -> its row in ir_datasets' list of downloads, which keeps address and MD5. Touché is v2, as in BEIR's own
+# archive and in Pyserini. BioASQ, Robust04, Signal-1M and TREC-NEWS have no public archive.
+BEIR_ARCHIVES: Mapping[str, str] = {
+    **{name: name for name in _PLAIN},
+    **{f"cqadupstack/{forum}": "cqadupstack" for forum in _FORUMS},
+    "webis-touche2020": "webis-touche2020/v2",
+}
+
+MOST_UNPACKED = 50  # the texts in an archive may be so many times larger than it
+TIMEOUT_S = 10  # until the server answers: a machine without network learns so in seconds
+SILENCE_S = 60  # between two pieces of an archive
+CHUNK = 1 << 20  # bytes of a download that are written at once
+
+
+def fetch_beir(name: str, root: Path) -> Path:
+    """Fetches a BEIR dataset into `root/beir` and returns its folder `root/beir/<name>`.
+
+    The folder gets its name only after the archive's checksum is verified and every file is unpacked.
+    """
+    target = root / "beir" / name.split("/")[0]
+    if target.is_dir() and any(target.iterdir()):
+        raise DataError(f"{target}: no corpus.jsonl in it; complete the folder, or move it away to fetch it again")
+    url, md5 = find_archive(name)
+    log.info("fetching %s into %s", url, target)
+    with disk_errors(target), sole_writer(target, folder=True):
+        unpacked, archive = name_part(target) / target.name, name_part(target) / "archive.zip"
+        shutil.rmtree(unpacked, ignore_errors=True)
+        try:
+            _fetch_archive(url, md5, archive)
+            _unpack(archive, unpacked.parent)
+            if not unpacked.is_dir():
+                raise _NotFetchedError(f"no folder {unpacked.name!r} in the archive")
+        except _NotFetchedError as problem:
+            raise DataError(
+                f"beir/{name} is not in the data folder and could not be fetched ({problem}); missing: "
+                f"{root / 'beir' / name}/corpus.jsonl, queries.jsonl, qrels/<split>.tsv; fetch {url} elsewhere and "
+                f"unpack it as {target}, or name the folder that holds it with --data-dir or $LEXVL_DATA"
+            ) from problem
+        # The files must be on the disk before the name that calls them finished.
+        os.sync()
+        publish(unpacked, target)
+    return root / "beir" / name
+
+
+def find_archive(name: str) -> tuple[str, str]:
+    """The address and the MD5 (hex) of a BEIR dataset's archive, as ir_datasets lists them."""
+    from ir_datasets.util import DownloadConfig
+
+    row = DownloadConfig.context("beir").contents()[BEIR_ARCHIVES[name]]
+    return row["url"], row["expected_md5"]
+
+
+class _NotFetchedError(Exception):
+    """Why the archive is not here."""
+
+
+def _fetch_archive(url: str, md5: str, path: Path) -> None:
+    import pooch
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pooch.get_logger().setLevel(logging.WARNING)
+    downloader = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), chunk_size=CHUNK, timeout=(TIMEOUT_S, SILENCE_S))
+    try:
+        pooch.retrieve(url, f"md5:{md5}", path.name, path.parent, downloader=downloader)
+    except OSError as problem:
+        if problem.errno is not None:  # of the disk: an error of requests has no number
+            raise
+        raise _NotFetchedError(f"{type(problem).__name__}: the network or the server refused") from problem
+    except ValueError as problem:  # another hash
+        raise _NotFetchedError(f"what the server sent has another MD5, expected {md5}") from problem
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    try:
+        with zipfile.ZipFile(archive) as source:
+            if outside := [name for name in source.namelist() if {"..", ""} & set(name.rstrip("/").split("/"))]:
+                raise _NotFetchedError(f"the archive has the member {outside[0]!r:.80}, which leads out of its folder")
+            unpacked = sum(member.file_size for member in source.infolist())
+            if unpacked > MOST_UNPACKED * archive.stat().st_size:
+                raise _NotFetchedError(f"the archive's {archive.stat().st_size} bytes unpack to {unpacked}")
+            source.extractall(folder)
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError, OSError) as problem:
+        # Others handle errors of the disk: a place before the start of the archive is an invalid argument, and the
+        # error of a decompressor has no number.
+        if isinstance(problem, OSError) and problem.errno not in (None, errno.EINVAL):
+            raise
+        raise _NotFetchedError(f"not a zip archive that can be unpacked ({problem})") from problem

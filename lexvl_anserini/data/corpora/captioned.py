@@ -1,4 +1,8 @@
-"""Images with captions (COCO, Flickr30k, Flickr8k, any Karpathy file) as corpora, in three directions (see `karpathy`).
+"""Images with captions (COCO, Flickr30k, Flickr8k, any Karpathy file, drawn scenes) as corpora, in three directions.
+
+text-to-image  documents are images, topics are captions; each caption has one relevant image
+image-to-text  documents are captions, topics are images; all captions of an image are relevant
+text-to-text   no images: a document is the first four captions of an image, the topic its fifth
 
 An image's id is its `imgid`, a caption's its `sentid`; the two may collide. Some images of COCO have more than five
 captions: all of them count where captions are topics or documents.
@@ -9,35 +13,38 @@ Files are looked for in this order, where NAME is the corpus and ROOT the data f
     images in ROOT/NAME, then beside the JSON: a folder `images` (or the archive's own name, such as val2014), *.tar
 
 `train` includes the images that COCO's file calls `restval`, as papers do (113,287 images); `train-only` leaves them
-out.
+out. The file of COCO has 144 MB, most of it tokens that are not used: its list is decoded element by element.
+
+The demo has drawn scenes with five captions each. The test split, 1,000 scenes, is in the package;
+`python tools/world draw train val` draws the others into the data folder (20,000 and 1,000 scenes).
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from lexvl_anserini.data.corpora.karpathy import CaptionedImage, read_karpathy, viewed
-from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, checked_split, data_root
-from lexvl_anserini.data.entries import FileState, some, state_of
+from lexvl_anserini.data.checks import check_id
+from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, choose_direction, choose_split, data_root
+from lexvl_anserini.data.lines import FileState, describe_unreadable, read_file_state, some, whole_characters
 from lexvl_anserini.data.pictures.archives import open_archive
-from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.user_folders import expanded_path
+from lexvl_anserini.ground.records import Document, Qrel, Topic
 
 DEFAULT_SPLIT = "test"
 DEFAULT_DIRECTION = "text-to-image"
 
 # Requested split -> splits of the file.
-MERGED: Mapping[str, frozenset[str]] = {
-    "train": frozenset({"train", "restval"}),
-    "train-only": frozenset({"train"}),
-}
+MERGED: Mapping[str, frozenset[str]] = {"train": frozenset({"train", "restval"}), "train-only": frozenset({"train"})}
 
 
 class KnownImages(NamedTuple):
@@ -55,12 +62,10 @@ KNOWN: Mapping[str, KnownImages] = {
         "val2014 only)",
     ),
     "flickr30k": KnownImages(
-        ("flickr30k-images", "flickr30k_images"),
-        "the Flickr30k images (University of Illinois, by its request form)",
+        ("flickr30k-images", "flickr30k_images"), "the Flickr30k images (University of Illinois, by its request form)"
     ),
     "flickr8k": KnownImages(
-        ("Flicker8k_Dataset", "Flickr8k_Dataset"),
-        "the Flickr8k images (University of Illinois, Flickr8k_Dataset.zip)",
+        ("Flicker8k_Dataset", "Flickr8k_Dataset"), "the Flickr8k images (University of Illinois, Flickr8k_Dataset.zip)"
     ),
 }
 
@@ -72,17 +77,25 @@ def load_captions(ref: CorpusRef) -> Dataset:
     is text-to-image.
     """
     name, _, split_in_name = ref.name.partition("/")
-    split = checked_split(ref, split_in_name)
+    split = choose_split(ref, split_in_name)
     root = data_root(ref.data_dir)
     candidates = [root / name, root / "captions", root]
     folder = next((folder for folder in candidates if (folder / f"dataset_{name}.json").is_file()), None)
     if folder is None:
-        raise DataError(_no_captions(name, root))
+        raise DataError(
+            f"{name} is not in the data folder; missing: {root / name}/dataset_{name}.json from {_KARPATHY}; and, "
+            f"unless the direction is text-to-text, {_describe_images(name, root)}; --data-dir or $LEXVL_DATA name "
+            "another data folder"
+        )
     folders = KNOWN[name].folders
     homes = dict.fromkeys((root / name, folder))
-    sources = [path for home in homes for path in sources_in(home, ("images", *folders))]
+    sources = [path for home in homes for path in list_sources(home, ("images", *folders))]
     ref = replace(ref, name=name, split=split)
-    return _dataset(ref, folder / f"dataset_{name}.json", sources, folders, lambda: _no_images(name, root))
+    lacking = (
+        f"{name} has its captions but no images; missing: {_describe_images(name, root)}, unpacked or as an "
+        "uncompressed tar; the direction text-to-text needs no images"
+    )
+    return _build_dataset(ref, folder / f"dataset_{name}.json", sources, folders, lacking)
 
 
 def load_karpathy(ref: CorpusRef) -> Dataset:
@@ -90,43 +103,42 @@ def load_karpathy(ref: CorpusRef) -> Dataset:
     rest = ref.name.partition(":")[2]
     if not rest:
         raise UsageError(f"{ref.name!r} names no file; expected karpathy:<json>[,<images folder or tar>]")
-    json, _, images = (rest, "", "") if expanded_path(rest).is_file() else rest.partition(",")
-    path = expanded_path(json)
+    json, _, images = (rest, "", "") if expand_path(rest).is_file() else rest.partition(",")
+    path = expand_path(json)
     if images:
-        named = expanded_path(images)
+        named = expand_path(images)
         if not named.exists():
             raise DataError(f"{named}: no such folder or tar archive of images")
         sources = [named]
     else:
-        sources = sources_in(path.parent, ("images",))
-    return _dataset(ref, path, sources, (), lambda: _no_images_beside(ref.name, path))
+        sources = list_sources(path.parent, ("images",))
+    lacking = (
+        f"{ref.name}: no images beside {path}; put them into {path.parent / 'images'} or a .tar there, or name them: "
+        f"karpathy:{path},<images folder or tar>"
+    )
+    return _build_dataset(ref, path, sources, (), lacking)
 
 
-def _dataset(
-    ref: CorpusRef, path: Path, sources: list[Path], folders: tuple[str, ...], nothing: Callable[[], str]
-) -> Dataset:
-    """The dataset of a file whose images are in the sources; `nothing` gives the error message for no sources."""
+def _build_dataset(ref: CorpusRef, path: Path, sources: list[Path], folders: tuple[str, ...], lacking: str) -> Dataset:
+    """The dataset of a file whose images are in the sources; `lacking` is the error where there are no sources."""
     split = ref.split or DEFAULT_SPLIT
-    ref = replace(ref, split=split, direction=checked_direction(ref, DIRECTIONS, DEFAULT_DIRECTION))
-    images = captioned_images(path, split, ref.escape_ids)
+    ref = replace(ref, split=split, direction=choose_direction(ref, DIRECTIONS, DEFAULT_DIRECTION))
+    images = read_captioned_images(path, split, ref.escape_ids)
 
     @cache
-    def opened() -> Callable[[str], str]:
+    def open_files() -> Callable[[str], str]:
         # Only a consumer that reads images needs the files: captions are searched, and runs measured, without them.
         if not sources:
-            raise DataError(nothing())
+            raise DataError(lacking)
         files = [image.file for image in images]
         return references(files, sources, f"{ref.name}/{split}", folders).__getitem__
 
-    return viewed(ref, lambda: images, opened)
+    return view_dataset(ref, lambda: images, open_files)
 
 
-# --- reading --------------------------------------------------------------------------------------------------------
-
-
-def captioned_images(path: Path, split: str, escape_ids: bool = False) -> tuple[CaptionedImage, ...]:
+def read_captioned_images(path: Path, split: str, escape_ids: bool = False) -> tuple[CaptionedImage, ...]:
     """The images of a split, in file order."""
-    return _read(path.absolute(), split, escape_ids, state_of(path))
+    return _read(path.absolute(), split, escape_ids, read_file_state(path))
 
 
 @lru_cache(maxsize=2)
@@ -144,32 +156,7 @@ def _refuse_repeated(path: Path, key: str, ids: list[str]) -> None:
             raise DataError(f"{path}: {key} {item_id} occurs more than once; ids must be distinct")
 
 
-# --- what is missing ------------------------------------------------------------------------------------------------
-
-
-def _no_captions(corpus: str, root: Path) -> str:
-    return (
-        f"{corpus} is not in the data folder; missing: {root / corpus}/dataset_{corpus}.json from {_KARPATHY}; and, "
-        f"unless the direction is text-to-text, {_wanted_images(corpus, root)}; "
-        "--data-dir or $LEXVL_DATA name another data folder"
-    )
-
-
-def _no_images(corpus: str, root: Path) -> str:
-    return (
-        f"{corpus} has its captions but no images; missing: {_wanted_images(corpus, root)}, unpacked or as an "
-        "uncompressed tar; the direction text-to-text needs no images"
-    )
-
-
-def _no_images_beside(name: str, path: Path) -> str:
-    return (
-        f"{name}: no images beside {path}; put them into {path.parent / 'images'} or a .tar there, "
-        f"or name them: karpathy:{path},<images folder or tar>"
-    )
-
-
-def _wanted_images(corpus: str, root: Path) -> str:
+def _describe_images(corpus: str, root: Path) -> str:
     """Every place that is looked at in the corpus' own folder, and what belongs there."""
     source = KNOWN[corpus]
     places = [f"{root / corpus / folder}/" for folder in ("images", *source.folders)]
@@ -183,7 +170,7 @@ class _Found(NamedTuple):
     reference: str
 
 
-def sources_in(folder: Path, names: Iterable[str]) -> list[Path]:
+def list_sources(folder: Path, names: Iterable[str]) -> list[Path]:
     """Folders of the given names, then all tar archives, in a folder."""
     folders = [folder / name for name in names if (folder / name).is_dir()]
     return folders + sorted(path for path in folder.glob("*.tar") if path.is_file())
@@ -194,29 +181,21 @@ def references(
 ) -> dict[str, str]:
     """File name -> path or `archive.tar::member`, for every file.
 
-    Each source is searched: a folder and the folders directly in it, or all of an archive. The file `val2014/x.jpg` is
-    a file `x.jpg` in a folder `val2014`. Because users often put all images into one folder, a file `x.jpg` elsewhere
-    matches too, unless its folder is another part of the corpus, or the corpus or the source has several `x.jpg`.
-
-    Args:
-        sources: folders and archives; the first source that has a file provides it.
-        what: the corpus, for the error.
-        folders: further folders of the corpus, besides those in the names of `files`.
-
-    Raises:
-        DataError: no source has some of the files; names the first five.
+    The first source that has a file provides it: a folder and the folders in it, or all of an archive. The file
+    `val2014/x.jpg` is a file `x.jpg` in a folder `val2014`. Because users often put all images into one folder, a file
+    `x.jpg` elsewhere matches too, unless its folder is another part of the corpus, or one of them has several `x.jpg`.
     """
-    parts = {*folders, *(_last(file.rpartition("/")[0]) for file in files)} - {""}
-    names_of_files = Counter(map(_last, files))
+    parts = {*folders, *(_get_last(file.rpartition("/")[0]) for file in files)} - {""}
+    names_of_files = Counter(map(_get_last, files))
     references_by_file: dict[str, str] = {}
     for source in sources:
         if len(references_by_file) == len(files):
             break
-        names = _names(source)
+        names = _map_names(source)
         for file in files:
-            here = names.get(_last(file), [])
+            here = names.get(_get_last(file), [])
             if file not in references_by_file and (
-                match := _in_its_folder(file, here) or _in_any_folder(file, here, names_of_files, parts)
+                match := _find_in_its_folder(file, here) or _find_in_any_folder(file, here, names_of_files, parts)
             ):
                 references_by_file[file] = match.reference
     missing = [file for file in files if file not in references_by_file]
@@ -227,24 +206,24 @@ def references(
     return references_by_file
 
 
-def _in_its_folder(file: str, here: Sequence[_Found]) -> _Found | None:
+def _find_in_its_folder(file: str, here: Sequence[_Found]) -> _Found | None:
     """The first file of that name whose folder ends in the folder that the corpus names."""
     folder = file.rpartition("/")[0]
     return next((match for match in here if not folder or f"/{match.folder}".endswith(f"/{folder}")), None)
 
 
-def _in_any_folder(
+def _find_in_any_folder(
     file: str, here: Sequence[_Found], names_of_files: Mapping[str, int], parts: Collection[str]
 ) -> _Found | None:
     """The only file of its name, if the corpus has one file of that name and the folder is not another of its parts."""
-    alone = names_of_files[_last(file)] == len(here) == 1
-    return here[0] if alone and _last(here[0].folder) not in parts else None
+    alone = names_of_files[_get_last(file)] == len(here) == 1
+    return here[0] if alone and _get_last(here[0].folder) not in parts else None
 
 
-def _names(source: Path) -> Mapping[str, list[_Found]]:
+def _map_names(source: Path) -> Mapping[str, list[_Found]]:
     """Name without its folder -> the files of that name in a source, the least nested first."""
     if source.is_dir():
-        listed = {name: str(source / name) for name in _listing(source)}
+        listed = {name: str(source / name) for name in _list_files(source)}
     else:
         listed = {name: f"{source}::{name}" for name in open_archive(source).members}
     names: dict[str, list[_Found]] = defaultdict(list)
@@ -254,11 +233,11 @@ def _names(source: Path) -> Mapping[str, list[_Found]]:
     return names
 
 
-def _last(path: str) -> str:
+def _get_last(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _listing(folder: Path) -> list[str]:
+def _list_files(folder: Path) -> list[str]:
     """Files of a folder and of the folders in it, sorted."""
     names = []
     try:
@@ -269,5 +248,243 @@ def _listing(folder: Path) -> list[str]:
             else:
                 names.append(entry.name)
     except OSError as problem:
-        raise DataError(f"{folder}: cannot be read ({problem.strerror or problem})") from problem
+        raise describe_unreadable(folder, problem) from problem
     return sorted(names)
+
+
+# Captions of an image that make its document, text to text; the next one is the topic, further ones are not used.
+DOCUMENT_CAPTIONS = 4
+
+_BLANK = re.compile(r"[ \t\n\r]*")
+
+
+class Caption(NamedTuple):
+    """One sentence about an image."""
+
+    caption_id: str
+    text: str
+
+
+class CaptionedImage(NamedTuple):
+    """One image of a Karpathy file: `imgid`, split, file (with its folder, as `val2014/x.jpg`), its captions."""
+
+    image_id: str
+    split: str
+    file: str
+    captions: tuple[Caption, ...]
+
+
+class ViewItem(NamedTuple):
+    """A document or a topic: an image, one of its captions, or several."""
+
+    item_id: str
+    text: str | None = None
+    file: str | None = None
+
+
+Images = Callable[[], Iterable[CaptionedImage]]  # the images, from the start at each call
+# Makes ready what is needed to read images, and returns how a file is referred to.
+Opened = Callable[[], Callable[[str], str]]
+Items = Callable[[CaptionedImage], list[ViewItem]]  # the documents or the topics of an image
+
+
+class View(NamedTuple):
+    """What documents and topics are in one direction; all documents of an image are relevant to all its topics."""
+
+    documents: Items
+    topics: Items
+
+
+def take_image(image: CaptionedImage) -> list[ViewItem]:
+    """The image itself."""
+    return [ViewItem(image.image_id, file=image.file)]
+
+
+def take_captions(image: CaptionedImage) -> list[ViewItem]:
+    """The captions one by one."""
+    return [ViewItem(caption.caption_id, caption.text) for caption in image.captions]
+
+
+def take_first_captions(image: CaptionedImage) -> list[ViewItem]:
+    """The first captions together."""
+    return [ViewItem(image.image_id, " ".join(caption.text for caption in image.captions[:DOCUMENT_CAPTIONS]))]
+
+
+VIEWS: Mapping[str, View] = {
+    "text-to-image": View(take_image, take_captions),
+    "image-to-text": View(take_captions, take_image),
+    "text-to-text": View(take_first_captions, lambda image: take_captions(image)[DOCUMENT_CAPTIONS:][:1]),
+}
+
+
+def view_dataset(ref: CorpusRef, images: Images, opened: Opened) -> Dataset:
+    """The dataset of captioned images in the direction of the reference."""
+    view = VIEWS[ref.direction or ""]
+    return Dataset.of(
+        ref,
+        documents=partial(_documents, images, view, opened),
+        topics=partial(_topics, images, view, opened),
+        qrels=partial(_qrels, images, view),
+    )
+
+
+def _documents(images: Images, view: View, opened: Opened) -> Iterator[Document]:
+    for item in _place_images(images, view.documents, opened):
+        yield Document(item.item_id, text=item.text, image=item.file)
+
+
+def _topics(images: Images, view: View, opened: Opened) -> Iterator[Topic]:
+    for item in _place_images(images, view.topics, opened):
+        yield Topic(item.item_id, item.text, item.file)
+
+
+def _place_images(images: Images, items: Items, opened: Opened) -> Iterator[ViewItem]:
+    """The items with references in the place of files; opens nothing for captions."""
+    refer = cache(opened)
+    for image in images():
+        for item in items(image):
+            yield item if item.file is None else item._replace(file=refer()(item.file))
+
+
+def _qrels(images: Images, view: View) -> Iterator[Qrel]:
+    for image in images():
+        for topic in view.topics(image):
+            for document in view.documents(image):
+                yield Qrel(topic.item_id, document.item_id, 1)
+
+
+def read_karpathy(
+    path: Path, splits: frozenset[str] | None = None, escape_ids: bool = False
+) -> Iterator[CaptionedImage]:
+    """Streams the images of some splits of a Karpathy file, or of all, in file order."""
+    there: set[str] = set()
+    for number, record in enumerate(_iter_elements(path), start=1):
+        where = f"{path} image {number}"
+        if not isinstance(record, dict):
+            raise DataError(f"{where}: {record!r} is not an object")
+        where += f" ({record.get('filename', 'without a file name')})"
+        split = _get_string(record, "split", where)
+        there.add(split)
+        if splits is None or split in splits:
+            yield _parse_image(record, split, where, escape_ids)
+    if not there:
+        raise DataError(f"{path}: no image in it")
+    if splits is not None and not there & splits:
+        names = " or ".join(map(repr, sorted(splits)))
+        raise DataError(f"{path}: no image of split {names}; splits there: {', '.join(sorted(there))}")
+
+
+def _parse_image(record: dict[str, Any], split: str, where: str, escape_ids: bool) -> CaptionedImage:
+    file = _get_string(record, "filename", where)
+    if record.get("filepath"):
+        file = f"{_get_string(record, 'filepath', where)}/{file}"
+    sentences = _field(record, "sentences", where)
+    if not isinstance(sentences, list):
+        raise DataError(f"{where}: 'sentences' is not a list")
+    return CaptionedImage(
+        check_id(_field(record, "imgid", where), where, escape_ids),
+        split,
+        file,
+        tuple(
+            _parse_caption(sentence, f"{where} caption {n}", escape_ids)
+            for n, sentence in enumerate(sentences, start=1)
+        ),
+    )
+
+
+def _parse_caption(record: Any, where: str, escape_ids: bool) -> Caption:
+    if not isinstance(record, dict):
+        raise DataError(f"{where}: not an object")
+    text = _get_string(record, "raw", where)
+    return Caption(check_id(_field(record, "sentid", where), where, escape_ids), text.strip())
+
+
+def _field(record: dict[str, Any], key: str, where: str) -> Any:
+    if key not in record:
+        raise DataError(f"{where}: no {key!r}; keys found: {', '.join(map(str, record)) or 'none'}")
+    return record[key]
+
+
+def _get_string(record: dict[str, Any], key: str, where: str) -> str:
+    value = _field(record, key, where)
+    if not isinstance(value, str):
+        raise DataError(f"{where}: {key!r} is {value!r}, expected a string")
+    return str(whole_characters(value))
+
+
+def _iter_elements(path: Path) -> Iterator[Any]:
+    """The elements of the list `images`, at any place in the object."""
+    text = _text(path)
+    decoder = json.JSONDecoder()
+    try:
+        at = _expect(text, 0, "{")
+        while text[at : at + 1] != "}":
+            key, at = decoder.raw_decode(text, at)
+            at = _expect(text, at, ":")
+            if key == "images":
+                yield from _list(text, _expect(text, at, "["), decoder)
+                return
+            _, at = decoder.raw_decode(text, at)
+            at = _find_next(text, at)
+            if text[at : at + 1] == ",":
+                at = _expect(text, at, ",")
+    except (ValueError, RecursionError) as problem:
+        raise DataError(f"{path}: malformed JSON ({problem}); fetch the file again") from problem
+    raise DataError(f"{path}: no 'images' in it; expected Karpathy's dataset_<name>.json")
+
+
+def _list(text: str, at: int, decoder: json.JSONDecoder) -> Iterator[Any]:
+    while text[at : at + 1] != "]":
+        element, at = decoder.raw_decode(text, at)
+        yield element
+        at = _find_next(text, at)
+        if text[at : at + 1] != "]":
+            at = _expect(text, at, ",")
+
+
+def _find_next(text: str, at: int) -> int:
+    match = _BLANK.match(text, at)
+    return match.end() if match else at
+
+
+def _expect(text: str, at: int, mark: str) -> int:
+    """The position after a mark and the blanks around it."""
+    at = _find_next(text, at)
+    if text[at : at + 1] != mark:
+        raise json.JSONDecodeError(f"expected {mark!r}", text, at)
+    return _find_next(text, at + 1)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise DataError(f"{path}: not valid UTF-8 (byte {problem.start + 1}); fetch the file again") from problem
+    except OSError as problem:
+        raise describe_unreadable(path, problem) from problem
+
+
+FOLDER = Path(__file__).parents[2] / "assets" / "demo"
+SPLITS = ("train", "val", "test")
+# The version of the drawings and their size; the digest of the corpus covers this name.
+PICTURES = "images-v3-64px-{split}.tar"
+
+
+def load_demo(ref: CorpusRef) -> Dataset:
+    """Loads `demo` or `demo/<split>`: test (the default), train or val."""
+    split = choose_split(ref, ref.name.removeprefix("demo").removeprefix("/")) or "test"
+    if split not in SPLITS:
+        raise UnknownName("split of demo", split, SPLITS)
+    direction = choose_direction(ref, DIRECTIONS, "text-to-image")
+    captions, pictures = list_demo_files(split, ref.data_dir)
+    ref = replace(ref, name="demo", split=split, direction=direction)
+    return view_dataset(ref, partial(read_karpathy, captions), lambda: lambda file: f"{pictures}::{file}")
+
+
+def list_demo_files(split: str = "test", data_dir: str | None = None) -> tuple[Path, Path]:
+    """The captions of a split in Karpathy's format, and the tar of its images, `<image_id>.png` of 64 x 64 pixels."""
+    folder = FOLDER if split == "test" else data_root(data_dir) / "demo"
+    captions = folder / f"{split}.json"
+    if not captions.is_file():
+        raise DataError(f"{captions}: not there; python tools/world draw {split}, in a checkout, draws the split")
+    return captions, folder / PICTURES.format(split=split)

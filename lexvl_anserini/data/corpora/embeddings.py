@@ -16,38 +16,32 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from lexvl_anserini.data.checks import checked_id, unescape_id
-from lexvl_anserini.data.corpora.captioned import DEFAULT_DIRECTION, DEFAULT_SPLIT, captioned_images
-from lexvl_anserini.data.corpora.karpathy import CaptionedImage, viewed
-from lexvl_anserini.data.dataset import Dataset, checked_direction
-from lexvl_anserini.data.entries import FileState, some, state_of
-from lexvl_anserini.data.parquet import Failure, parquet_errors, read_batches
+from lexvl_anserini.data.checks import check_id, unescape_id
+from lexvl_anserini.data.corpora.captioned import DEFAULT_DIRECTION, DEFAULT_SPLIT, read_captioned_images, view_dataset
+from lexvl_anserini.data.dataset import Dataset, choose_direction
+from lexvl_anserini.data.lines import FileState, read_file_state, some
+from lexvl_anserini.data.parquet import Failure, raise_parquet_errors, read_batches
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document, Topic
-from lexvl_anserini.ground.user_folders import expanded_path
 
 if TYPE_CHECKING:
     import numpy as np
 
 IMAGES, TEXTS, CAPTIONS = "img_embs", "text_embs", "dataset_meta.json"
 OFFERED = ("text-to-image", "image-to-text")
-
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-# A reference to a vector.
-REFERENCE = re.compile(r"(?P<table>.+?\.parquet)::(?P<id>.+)", re.DOTALL)
-
-# Tables held in memory at once, at 4 bytes a number: captions and images of one corpus.
-TABLES_HELD = 2
+REFERENCE = re.compile(r"(?P<table>.+?\.parquet)::(?P<id>.+)", re.DOTALL)  # a reference to a vector
+TABLES_HELD = 2  # tables held in memory at once, at 4 bytes a number: captions and images of one corpus
 
 
 @dataclass(frozen=True)
 class Tables:
     """The files of a corpus of embeddings.
 
-    folder    holds the tables and, for captions and judgements, dataset_meta.json
-    features  what the tables' names end in: "" or, for instance, `before_proj_blip`
-    escaped   ids of documents and topics are percent-encoded, those in the tables are not
+    The tables' names end in the features, "" or, for instance, `before_proj_blip`. Ids of documents and topics may be
+    escaped, those in the tables are not.
     """
 
     folder: Path
@@ -75,67 +69,60 @@ def load_embeddings(ref: CorpusRef) -> Dataset:
     without that file has documents (every row of the image or text table) but neither topics nor judgements. The
     direction is text-to-image (default) or image-to-text.
     """
-    tables = _tables(ref)
-    direction = checked_direction(ref, OFFERED, DEFAULT_DIRECTION)
+    tables = _open_tables(ref)
+    direction = choose_direction(ref, OFFERED, DEFAULT_DIRECTION)
     tables.table(IMAGES), tables.table(TEXTS)
     if not (tables.folder / CAPTIONS).is_file():
         if ref.split is not None:
             raise DataError(f"{tables.folder}: split {ref.split!r}, but there is no {CAPTIONS} that says what is in it")
         return Dataset.of(
             replace(ref, direction=direction),
-            documents=partial(_every_row, tables, IMAGES if direction == "text-to-image" else TEXTS),
-            topics=partial(_without_captions, tables.folder, "topics"),
-            qrels=partial(_without_captions, tables.folder, "judgements"),
+            documents=partial(_list_rows, tables, IMAGES if direction == "text-to-image" else TEXTS),
+            topics=partial(_refuse_captions, tables.folder, "topics"),
+            qrels=partial(_refuse_captions, tables.folder, "judgements"),
         )
     split = ref.split or DEFAULT_SPLIT
-    images = captioned_images(tables.folder / CAPTIONS, split, ref.escape_ids)
+    images = read_captioned_images(tables.folder / CAPTIONS, split, ref.escape_ids)
     ref = replace(ref, split=split, direction=direction)
-    dataset = viewed(ref, partial(_by_id, images), lambda: partial(tables.refer, IMAGES))
-    return replace(dataset, documents=partial(_documents, tables, dataset), topics=partial(_topics, tables, dataset))
+    by_id = [image._replace(file=image.image_id) for image in images]
+    dataset = view_dataset(ref, lambda: by_id, lambda: partial(tables.refer, IMAGES))
+
+    # A caption has its text already; add the reference of its vector.
+    def documents() -> Iterator[Document]:
+        return (d._replace(image=d.image or tables.refer(TEXTS, d.doc_id)) for d in dataset.documents())
+
+    def topics() -> Iterator[Topic]:
+        return (t._replace(image=t.image or tables.refer(TEXTS, t.query_id)) for t in dataset.topics())
+
+    return replace(dataset, documents=documents, topics=topics)
 
 
-def image_reference(ref: CorpusRef, image_id: str) -> str:
+def find_image_reference(ref: CorpusRef, image_id: str) -> str:
     """The reference of the vector of an image, by the image's id, whatever its split."""
-    return _tables(ref).refer(IMAGES, image_id)
+    return _open_tables(ref).refer(IMAGES, image_id)
 
 
-def _tables(ref: CorpusRef) -> Tables:
+def _open_tables(ref: CorpusRef) -> Tables:
     where, _, features = ref.name.partition(":")[2].partition(",")
     if not where:
         raise UsageError(f"{ref.name!r} names no folder; expected embeddings:<folder or hub id>[,<features>]")
-    return Tables(_folder(where), features, ref.escape_ids)
+    return Tables(_find_folder(where), features, ref.escape_ids)
 
 
-def _documents(tables: Tables, dataset: Dataset) -> Iterator[Document]:
-    for document in dataset.documents():
-        # A caption has its text already; add the reference of its vector.
-        yield document._replace(image=document.image or tables.refer(TEXTS, document.doc_id))
-
-
-def _topics(tables: Tables, dataset: Dataset) -> Iterator[Topic]:
-    for topic in dataset.topics():
-        yield topic._replace(image=topic.image or tables.refer(TEXTS, topic.query_id))
-
-
-def _by_id(images: Sequence[CaptionedImage]) -> Iterator[CaptionedImage]:
-    """The images with their ids in the place of their files."""
-    return (image._replace(file=image.image_id) for image in images)
-
-
-def _every_row(tables: Tables, kind: str) -> Iterator[Document]:
+def _list_rows(tables: Tables, kind: str) -> Iterator[Document]:
     path = tables.table(kind)
-    for number, row_id in enumerate(_table(path).rows, start=1):
-        doc_id = checked_id(row_id, f"{path} row {number}", tables.escaped)
+    for number, row_id in enumerate(_find_table(path).rows, start=1):
+        doc_id = check_id(row_id, f"{path} row {number}", tables.escaped)
         yield Document(doc_id, image=f"{path}::{row_id}")
 
 
-def _without_captions(folder: Path, what: str) -> NoReturn:
+def _refuse_captions(folder: Path, what: str) -> NoReturn:
     raise DataError(f"{folder}: no {CAPTIONS}, hence no {what}; put Karpathy's JSON of the images there")
 
 
-def _folder(where: str) -> Path:
+def _find_folder(where: str) -> Path:
     """The folder of that name, else the dataset of that hub id."""
-    folder = expanded_path(where)
+    folder = expand_path(where)
     if folder.is_dir():
         return folder
     if folder.exists() or where.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(where):
@@ -152,9 +139,6 @@ def _folder(where: str) -> Path:
         ) from error
 
 
-# --- the vectors ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class EmbeddingTable:
     """A table in memory: the row of each id, and the vectors float32 [n, D]."""
@@ -165,12 +149,7 @@ class EmbeddingTable:
 
 
 def read_embeddings(references: Sequence[str]) -> np.ndarray:
-    """The vectors, float32 [n, D], of `table.parquet::id` references.
-
-    Raises:
-        DataError: another kind of reference, an unreadable table, ids that the table lacks (names the first five), or
-            tables of different widths.
-    """
+    """The vectors, float32 [n, D], of `table.parquet::id` references."""
     import numpy as np
 
     by_table: dict[Path, list[tuple[int, str]]] = {}
@@ -184,7 +163,7 @@ def read_embeddings(references: Sequence[str]) -> np.ndarray:
         by_table.setdefault(Path(match["table"]), []).append((position, match["id"]))
     vectors = np.empty((0, 0), dtype=np.float32)
     for path, items in by_table.items():
-        table = _table(path)
+        table = _find_table(path)
         if missing := [item_id for _, item_id in items if item_id not in table.rows]:
             raise DataError(f"{path}: no embedding of id {some(missing)}; {len(table.rows)} rows")
         if not vectors.size:
@@ -197,8 +176,8 @@ def read_embeddings(references: Sequence[str]) -> np.ndarray:
     return vectors
 
 
-def _table(path: Path) -> EmbeddingTable:
-    return _read_table(path, state_of(path))
+def _find_table(path: Path) -> EmbeddingTable:
+    return _read_table(path, read_file_state(path))
 
 
 @lru_cache(maxsize=TABLES_HELD)
@@ -206,8 +185,10 @@ def _read_table(path: Path, state: FileState) -> EmbeddingTable:
     """Decodes a table, once for all batches that read its rows."""
     import numpy as np
 
-    with parquet_errors(path, Failure()):
-        parts = [_rows(path, batch) for batch in read_batches(path, dict.fromkeys(("id", "emb"), lambda kind: True))]
+    with raise_parquet_errors(path, Failure()):
+        parts = [
+            _read_rows(path, batch) for batch in read_batches(path, dict.fromkeys(("id", "emb"), lambda kind: True))
+        ]
     ids = [row_id for part, _ in parts for row_id in part]
     if not ids:
         raise DataError(f"{path}: no row in it")
@@ -220,7 +201,7 @@ def _read_table(path: Path, state: FileState) -> EmbeddingTable:
     return EmbeddingTable(path, rows, np.concatenate([vectors for _, vectors in parts]))
 
 
-def _rows(path: Path, batch: Any) -> tuple[list[str], np.ndarray]:
+def _read_rows(path: Path, batch: Any) -> tuple[list[str], np.ndarray]:
     """Ids and vectors float32 [n, D] of one record batch."""
     import numpy as np
     import pyarrow as pa

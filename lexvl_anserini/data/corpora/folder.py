@@ -1,19 +1,27 @@
-"""A user's own folder or tar as a dataset: text files, images, images with captions, or BEIR's layout."""
+"""A user's own folder or tar as a dataset: text files, images, images with captions, or BEIR's layout.
+
+The files of a corpus: below a folder, in an uncompressed tar, or one alone; what is no file is counted and named.
+"""
 
 from __future__ import annotations
 
+import os
+import stat
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple, NoReturn
 
-from lexvl_anserini.data.corpora.beir import corpus_file, folder_and_split, load_beir_folder
-from lexvl_anserini.data.corpora.files import Files, OtherFiles, checked_name, files_in, nothing, place_of, suffix_of
-from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, checked_split
-from lexvl_anserini.data.entries import LeftOut, log_once
-from lexvl_anserini.data.pictures.exif import Facts, checked_extent, read_facts
-from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, image_suffixes
+from lexvl_anserini.data.checks import check_id
+from lexvl_anserini.data.corpora.beir import find_corpus_file, load_beir_folder, split_folder
+from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, choose_direction, choose_split
+from lexvl_anserini.data.lines import HIDDEN, LeftOut, describe_unreadable, log_once
+from lexvl_anserini.data.pictures.archives import open_archive
+from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, list_image_suffixes
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document
 
@@ -26,85 +34,61 @@ def load_folder(ref: CorpusRef) -> Dataset:
     A folder with a `corpus.jsonl` is read in BEIR's layout; `/<split>` may follow its path. Otherwise every image and
     every `.txt` file below it is a document, in the order of their paths. The id of an image is its path, and its
     caption is the text of `<same name>.txt` if that file exists; the id of a text is its path without the suffix.
-    Whatever else there is (hidden files, files of other kinds, HEIC without pillow-heif, links to folders, pipes, ...)
-    is counted and named in the log. With `exif` of the reference, metadata of an image has what its EXIF data says;
-    what of it makes no sense is counted and named too.
-
-    The default direction is text-to-image if the first file is an image, else (and in BEIR's layout)
-    text-to-text.
+    Whatever else there is (hidden files, files of other kinds, links to folders, ...) is counted and named in the log.
+    The default direction is text-to-image if the first file is an image, else (and in BEIR's layout) text-to-text.
     """
-    where, split_in_name = folder_and_split(place_of(ref))
-    if where.is_dir() and corpus_file(where):
-        if ref.exif is not None:
-            raise UsageError(f"{where}: in BEIR's layout, without pictures whose EXIF data could be read")
-        direction, split = checked_direction(ref, DIRECTIONS, "text-to-text"), checked_split(ref, split_in_name)
+    where, split_in_name = split_folder(find_place(ref))
+    if where.is_dir() and find_corpus_file(where):
+        direction, split = choose_direction(ref, DIRECTIONS, "text-to-text"), choose_split(ref, split_in_name)
         name = f"folder:{where}" if split_in_name else ref.name
         return load_beir_folder(where, replace(ref, name=name, split=split, direction=direction))
-    files = files_in(where, _captions_among)
-    first = _first(
-        files,
-        _is_read,
-        f"no corpus.jsonl and no file to read in it; expected images (.jpg, .png, ...) or {TEXT_SUFFIX}",
-    )
+    files = list_corpus_files(where, _find_captions)
+    lacking = f"no corpus.jsonl and no file to read in it; expected images (.jpg, .png, ...) or {TEXT_SUFFIX}"
+    first = _find_first(files, _is_read, lacking)
     if ref.split is not None:
         raise DataError(f"{where}: split {ref.split!r} of a plain folder; only BEIR's layout has splits")
-    direction = checked_direction(ref, DIRECTIONS, "text-to-image" if _is_image(first) else "text-to-text")
-    dataset = Dataset.of(
-        replace(ref, direction=direction),
-        documents=partial(
-            read_files, files, ref.escape_ids, direction == "text-to-image", exif=checked_extent(ref.exif)
-        ),
-        topics=partial(nothing, where, "topics"),
-        qrels=partial(nothing, where, "judgements"),
-    )
-    return replace(dataset, exif=ref.exif)
+    direction = choose_direction(ref, DIRECTIONS, "text-to-image" if _is_image(first) else "text-to-text")
+    documents = partial(read_files, files, ref.escape_ids, direction == "text-to-image")
+    return _build_dataset(replace(ref, direction=direction), where, documents)
 
 
 def load_pictures(ref: CorpusRef) -> Dataset:
     """Loads the images of `folder:<path>` alone: texts are their captions, others are left out as other files are."""
-    files = files_in(place_of(ref), _captions_among)
-    _first(files, _is_image, "no picture in it; expected .jpg, .png, ...")
-    dataset = Dataset.of(
-        replace(ref, direction="text-to-image"),
-        documents=partial(read_files, files, ref.escape_ids, texts=False, exif=checked_extent(ref.exif)),
-        topics=partial(nothing, files.where, "topics"),
-        qrels=partial(nothing, files.where, "judgements"),
-    )
-    return replace(dataset, exif=ref.exif)
+    files = list_corpus_files(find_place(ref), _find_captions)
+    _find_first(files, _is_image, "no picture in it; expected .jpg, .png, ...")
+    ref = replace(ref, direction="text-to-image")
+    return _build_dataset(ref, files.where, partial(read_files, files, ref.escape_ids, texts=False))
+
+
+def _build_dataset(ref: CorpusRef, where: Path, documents: Callable[[], Iterator[Document]]) -> Dataset:
+    return Dataset.of(ref, documents, partial(nothing, where, "topics"), partial(nothing, where, "judgements"))
 
 
 def read_files(
-    files: Files,
-    escape_ids: bool = False,
-    images_expected: bool = False,
-    texts: bool = True,
-    exif: str | None = None,
+    files: Files, escape_ids: bool = False, images_expected: bool = False, texts: bool = True
 ) -> Iterator[Document]:
     """Streams images and texts; where images are expected, logs the first text that is not the caption of an image.
 
-    Without `texts`, such texts are left out. With `exif`, images have what their EXIF data says as metadata.
+    Without `texts`, such texts are left out.
     """
     others, left_out = OtherFiles(), LeftOut()
     stray = False
     for name in files.names(left_out):
         where = files.refer(name)
         if _is_image(name):
-            captions = [caption for caption in _captions(name) if files.has(caption)]
+            captions = [caption for caption in _list_captions(name) if files.has(caption)]
             text = _read_text(files, captions[0]) if captions else None
             for second in captions[1:]:
                 left_out.add("a second caption of an image", second)
-            facts = Facts() if exif is None else read_facts(where, exif)
-            for problem in facts.problems:
-                left_out.add(problem, name)
-            yield Document(checked_name(name, where, escape_ids), text=text, image=where, metadata=facts.metadata)
+            yield Document(check_name(name, where, escape_ids), text=text, image=where)
         elif _is_read(name) and not texts:
             left_out.add("a text that is no caption", name)
         elif _is_read(name):
             if images_expected and not stray:
                 stray = True
                 log_once(f"{where}: a text without an image of its name; it is a document of its own")
-            yield Document(checked_name(name[: -len(TEXT_SUFFIX)], where, escape_ids), text=_read_text(files, name))
-        elif suffix_of(name) in HEIC_SUFFIXES:
+            yield Document(check_name(name[: -len(TEXT_SUFFIX)], where, escape_ids), text=_read_text(files, name))
+        elif get_suffix(name) in HEIC_SUFFIXES:
             left_out.add(f"HEIC pictures ({HEIC_REMEDY})", name)
         else:
             others.add(name)
@@ -112,35 +96,30 @@ def read_files(
     others.log(files.where, "neither image nor text")
 
 
-def _first(files: Files, fits: Callable[[str], bool], problem: str) -> str:
-    """The first name that fits."""
+def _find_first(files: Files, fits: Callable[[str], bool], problem: str) -> str:
     first = next(filter(fits, files.names(LeftOut())), None)
     if first is None:
-        heic = sum(suffix_of(name) in HEIC_SUFFIXES for name in files.names(LeftOut()))
+        heic = sum(get_suffix(name) in HEIC_SUFFIXES for name in files.names(LeftOut()))
         hint = f"; it has HEIC pictures ({heic:,}): {HEIC_REMEDY}" if heic else ""
         raise DataError(f"{files.where}: {problem}{hint}")
     return first
 
 
-# --- what they are --------------------------------------------------------------------------------------------------
-
-
 def _is_image(name: str) -> bool:
-    return suffix_of(name) in image_suffixes()
+    return get_suffix(name) in list_image_suffixes()
 
 
 def _is_read(name: str) -> bool:
-    return _is_image(name) or suffix_of(name) == TEXT_SUFFIX
+    return _is_image(name) or get_suffix(name) == TEXT_SUFFIX
 
 
-def _captions(image: str) -> tuple[str, str]:
+def _list_captions(image: str) -> tuple[str, str]:
     """The names that an image's caption may have: `a.txt` or `a.jpg.txt` for `a.jpg`."""
     return str(PurePosixPath(image).with_suffix(TEXT_SUFFIX)), image + TEXT_SUFFIX
 
 
-def _captions_among(names: Iterable[str]) -> frozenset[str]:
-    """The names that captions of the images among the names would have."""
-    return frozenset(caption for name in names if _is_image(name) for caption in _captions(name))
+def _find_captions(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(caption for name in names if _is_image(name) for caption in _list_captions(name))
 
 
 def _read_text(files: Files, name: str) -> str:
@@ -150,4 +129,164 @@ def _read_text(files: Files, name: str) -> str:
         where = files.refer(name)
         raise DataError(f"{where}: not valid UTF-8 (byte {problem.start + 1}); convert the file to UTF-8") from problem
     except OSError as problem:
-        raise DataError(f"{files.refer(name)}: cannot be read ({problem.strerror or problem})") from problem
+        raise describe_unreadable(files.refer(name), problem) from problem
+
+
+NAMED = 5  # kinds of skipped files that the log names
+FILE, FOLDER = "a file", "a folder"  # what an entry of a folder is, besides kinds that are left out
+
+# What a plain folder lacks: the option of commands that take it from a file.
+REMEDIES = {"topics": "--topics (query_id, tab, text)", "judgements": "--qrels"}
+
+
+class Files(NamedTuple):
+    """The files below a folder or in a tar.
+
+    Attributes:
+        where: the folder or tar.
+        names: its files in the order of their paths, without those that belong to another file; what is no file is
+            added to the argument.
+        refer: from a name to the reference of the file: its path, or `archive.tar::member`.
+        read: from a name to the bytes of the file.
+        has: whether there is a file of a name, to read or to refuse.
+    """
+
+    where: Path
+    names: Callable[[LeftOut], Iterator[str]]
+    refer: Callable[[str], str]
+    read: Callable[[str], bytes]
+    has: Callable[[str], bool]
+
+
+# From the names in a folder to those of files that belong to another one, such as captions.
+Belonging = Callable[[Iterable[str]], frozenset[str]]
+
+
+def list_corpus_files(where: Path, belonging: Belonging = lambda names: frozenset()) -> Files:
+    """The files below a folder or in a tar."""
+    if where.is_dir():
+        return Files(
+            where,
+            names=partial(_walk_names, where, belonging),
+            refer=lambda name: str(where / name),
+            read=lambda name: (where / name).read_bytes(),
+            has=lambda name: _describe_entry(where / name) == FILE,
+        )
+    if where.suffix.lower() == ".tar" and where.is_file():
+        archive = open_archive(where)
+        return Files(
+            where,
+            names=partial(_list_names, archive.members, belonging),
+            refer=lambda name: f"{where}::{name}",
+            read=archive.read,
+            has=archive.members.__contains__,
+        )
+    if where.exists():
+        raise DataError(f"{where}: neither a folder nor an uncompressed .tar; unpack it, or name the folder it is in")
+    raise DataError(f"{where}: no such folder or tar")
+
+
+def find_place(ref: CorpusRef) -> Path:
+    """The path in the name of a corpus, `family:<path>`."""
+    family, _, path = ref.name.partition(":")
+    if not path:
+        raise UsageError(f"{ref.name!r} names no folder; expected {family}:<path>")
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError as problem:  # a manifest could not name it
+        raise DataError(f"{os.fsencode(path)!r}: the folder's name is not valid UTF-8; rename it") from problem
+    return expand_path(path)
+
+
+def _walk_names(folder: Path, belonging: Belonging, left_out: LeftOut, prefix: str = "") -> Iterator[str]:
+    """Names of the files below a folder, sorted by path (code points), holding one folder's names at a time."""
+    try:
+        entries = sorted(os.scandir(folder), key=_split_path)
+    except OSError as problem:
+        raise describe_unreadable(folder, problem) from problem
+    kinds = [_kind(entry) for entry in entries]
+    others = belonging(entry.name for entry, kind in zip(entries, kinds, strict=True) if kind == FILE)
+    for entry, kind in zip(entries, kinds, strict=True):
+        name = prefix + entry.name
+        if entry.name.startswith("."):
+            left_out.add(HIDDEN, name)
+        elif kind == FOLDER:
+            yield from _walk_names(folder / entry.name, belonging, left_out, f"{name}/")
+        elif kind != FILE:
+            left_out.add(kind, name)
+        elif entry.name not in others:
+            yield name
+
+
+def _list_names(members: Iterable[str], belonging: Belonging, left_out: LeftOut) -> Iterator[str]:
+    others = belonging(members)
+    for name in sorted(members):
+        if "/." in f"/{name}":
+            left_out.add(HIDDEN, name)
+        elif name not in others:
+            yield name
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    """What an entry is; most are files or folders, which the listing itself knows."""
+    if entry.is_file(follow_symlinks=False):
+        return FILE
+    return FOLDER if entry.is_dir(follow_symlinks=False) else _describe_entry(Path(entry.path)) or FILE
+
+
+def _describe_entry(path: Path) -> str | None:
+    """What a path is; a link to nothing is a file: reading it raises, so that nothing is skipped silently.
+
+    Links to folders are not followed: they may lead in a circle, and folders below this one are read anyway.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return FILE if path.is_symlink() else None
+    if stat.S_ISDIR(mode):
+        return "a link to a folder" if path.is_symlink() else FOLDER
+    return FILE if stat.S_ISREG(mode) else "a pipe, a socket or a device"
+
+
+def _split_path(entry: os.DirEntry[str]) -> str:
+    """The sort key: a folder's name with its slash, so that nested sorting equals sorting whole paths."""
+    return entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name
+
+
+def check_name(name: str, where: str, escape_ids: bool) -> str:
+    """The id of a file's name."""
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError as problem:
+        raise DataError(f"{os.fsencode(where)!r}: the file's name is not valid UTF-8; rename it") from problem
+    return check_id(name, where, escape_ids)
+
+
+def get_suffix(name: str) -> str:
+    """The last suffix of a name, as `.jpg`; empty if it has none."""
+    return PurePosixPath(name).suffix.lower()
+
+
+class OtherFiles:
+    """Files of kinds that a corpus does not read: counted by suffix."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def add(self, name: str) -> None:
+        """Counts a file."""
+        self._counts[get_suffix(name) or "no suffix"] += 1
+
+    def log(self, where: Path, what: str) -> None:
+        """Logs one line, if there are any; `what` says what they are not."""
+        if self._counts:
+            kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in self._counts.most_common(NAMED))
+            log_once(f"{where}: skipped, {what}: {self._counts.total():,} ({kinds})")
+
+
+def nothing(folder: Path, what: str) -> NoReturn:
+    """Refuses to read topics or judgements, which plain folders lack."""
+    raise DataError(
+        f"{folder}: a plain folder has no {what}; {REMEDIES[what]} names a file of them, in commands that have this "
+        "option; others need BEIR's layout, or karpathy:FILE.json,IMAGES for images with captions"
+    )

@@ -19,21 +19,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.data.checks import checked_id
-from lexvl_anserini.data.dataset import Dataset, checked_direction
-from lexvl_anserini.data.entries import some
+from lexvl_anserini.data.checks import check_id
+from lexvl_anserini.data.dataset import Dataset, choose_direction
+from lexvl_anserini.data.lines import some
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import NO_METADATA, Document, Qrel, Topic
-from lexvl_anserini.ground.user_folders import expanded_path
 
 if TYPE_CHECKING:
     from ir_datasets import Dataset as Source
 
 log = logging.getLogger(__name__)
 
-# Ids named in an error.
-NAMED = 8
+NAMED = 8  # ids named in an error
 
 # What ir_datasets calls the parts of a dataset, and our words for them.
 PARTS = {"docs": "documents", "queries": "topics", "qrels": "judgements"}
@@ -49,14 +48,14 @@ def load_irds(ref: CorpusRef) -> Dataset:
     name = ref.name.removeprefix("irds").removeprefix(":")
     if not ref.name.startswith("irds:") or not name:
         raise UsageError(f"{ref.name!r} names no dataset; expected irds:<id>, such as irds:beir/scifact/test")
-    ref = replace(ref, direction=checked_direction(ref, ("text-to-text",), "text-to-text"))
+    ref = replace(ref, direction=choose_direction(ref, ("text-to-text",), "text-to-text"))
     dataset_id = f"{name}/{ref.split}" if ref.split else name
     source = _source(dataset_id)
     return Dataset.of(
         ref,
-        documents=partial(_documents, source, dataset_id, ref.escape_ids),
-        topics=partial(_topics, source, dataset_id, ref.escape_ids),
-        qrels=partial(_qrels, source, dataset_id, ref.escape_ids),
+        documents=partial(_read_documents, source, dataset_id, ref.escape_ids),
+        topics=partial(_read_topics, source, dataset_id, ref.escape_ids),
+        qrels=partial(_read_qrels, source, dataset_id, ref.escape_ids),
         remove_query=name.startswith("beir/"),
     )
 
@@ -65,7 +64,7 @@ def _source(dataset_id: str) -> Source:
     """A dataset of ir_datasets, before anything is fetched."""
     if not sys.stderr.isatty():
         os.environ.setdefault("IR_DATASETS_DL_DISABLE_PBAR", "true")
-    home = ir_datasets_home()
+    home = expand_path(os.environ.get("IR_DATASETS_HOME") or "~/.ir_datasets")
     if not home.exists():
         atexit.register(remove_empty, home)
     import ir_datasets
@@ -75,13 +74,8 @@ def _source(dataset_id: str) -> Source:
     except KeyError as problem:
         known, first = sorted(ir_datasets.registry), dataset_id.split("/")[0]
         near = [name for name in known if name.split("/")[0] == first] or get_close_matches(dataset_id, known)
-        some = _some(near) if near else f"{_some(known)} (https://ir-datasets.com lists all)"
+        some = _list_some(near) if near else f"{_list_some(known)} (https://ir-datasets.com lists all)"
         raise DataError(f"irds:{dataset_id}: ir_datasets has no such dataset; it has {some}") from problem
-
-
-def ir_datasets_home() -> Path:
-    """The folder in which ir_datasets keeps files."""
-    return expanded_path(os.environ.get("IR_DATASETS_HOME") or "~/.ir_datasets")
 
 
 def remove_empty(home: Path) -> None:
@@ -91,13 +85,13 @@ def remove_empty(home: Path) -> None:
             folder.rmdir()
 
 
-def _records(source: Source, dataset_id: str, part: str) -> Iterator[Any]:
+def _read_records(source: Source, dataset_id: str, part: str) -> Iterator[Any]:
     """The records of a part, as ir_datasets has them."""
     if not source.has(part):
         import ir_datasets
 
         below = [name for name in ir_datasets.registry if name.startswith(f"{dataset_id}/")]
-        having = _some([name for name in below if ir_datasets.load(name).has(part)])
+        having = _list_some([name for name in below if ir_datasets.load(name).has(part)])
         hint = f"; these have: {having}" if having else ""
         raise DataError(f"irds:{dataset_id}: no {PARTS[part]} in it{hint}")
     read: Callable[[], Iterator[Any]] = getattr(source, f"{part}_iter")
@@ -111,45 +105,40 @@ def _records(source: Source, dataset_id: str, part: str) -> Iterator[Any]:
         ) from problem
 
 
-def _documents(source: Source, dataset_id: str, escape_ids: bool) -> Iterator[Document]:
-    for number, record in enumerate(_records(source, dataset_id, "docs"), start=1):
+def _read_documents(source: Source, dataset_id: str, escape_ids: bool) -> Iterator[Document]:
+    for number, record in enumerate(_read_records(source, dataset_id, "docs"), start=1):
         where = f"irds:{dataset_id} document {number}"
         fields: Mapping[str, Any] = record._asdict()
         title, text, others = None, fields.get("text"), {}
         if isinstance(fields.get("title"), str) and isinstance(text, str):
             title = fields["title"]
-            others = {
-                name: value
-                for name, value in fields.items()
-                if name not in ("doc_id", "title", "text") and isinstance(value, str | int | float)
-            }
+            plain = {name: value for name, value in fields.items() if isinstance(value, str | int | float)}
+            others = {name: value for name, value in plain.items() if name not in ("doc_id", "title", "text")}
         else:
-            text = _text(record, where)
-        yield Document(checked_id(record.doc_id, where, escape_ids), title, text, metadata=others or NO_METADATA)
+            text = _join_text(record, where)
+        yield Document(check_id(record.doc_id, where, escape_ids), title, text, metadata=others or NO_METADATA)
 
 
-def _topics(source: Source, dataset_id: str, escape_ids: bool) -> Iterator[Topic]:
-    for number, record in enumerate(_records(source, dataset_id, "queries"), start=1):
+def _read_topics(source: Source, dataset_id: str, escape_ids: bool) -> Iterator[Topic]:
+    for number, record in enumerate(_read_records(source, dataset_id, "queries"), start=1):
         where = f"irds:{dataset_id} topic {number}"
-        yield Topic(checked_id(record.query_id, where, escape_ids), _text(record, where))
+        yield Topic(check_id(record.query_id, where, escape_ids), _join_text(record, where))
 
 
-def _qrels(source: Source, dataset_id: str, escape_ids: bool) -> Iterator[Qrel]:
-    for number, record in enumerate(_records(source, dataset_id, "qrels"), start=1):
+def _read_qrels(source: Source, dataset_id: str, escape_ids: bool) -> Iterator[Qrel]:
+    for number, record in enumerate(_read_records(source, dataset_id, "qrels"), start=1):
         where = f"irds:{dataset_id} judgement {number}"
         if not hasattr(record, "relevance"):
             raise DataError(f"{where}: no relevance; its fields are {', '.join(record._fields)}")
-        query_id, doc_id = (checked_id(raw, where, escape_ids) for raw in (record.query_id, record.doc_id))
+        query_id, doc_id = (check_id(raw, where, escape_ids) for raw in (record.query_id, record.doc_id))
         yield Qrel(query_id, doc_id, int(record.relevance))
 
 
-def _text(record: Any, where: str) -> str:
-    """What ir_datasets calls a record's default text."""
+def _join_text(record: Any, where: str) -> str:
     if not hasattr(record, "default_text"):
         raise DataError(f"{where}: no text; its fields are {', '.join(record._fields)}")
     return str(record.default_text())
 
 
-def _some(ids: list[str]) -> str:
-    """The first ids, and the number of others."""
+def _list_some(ids: list[str]) -> str:
     return some([f"irds:{name}" for name in ids], NAMED)

@@ -2,21 +2,26 @@
 
 Every member is a file, a link to one, or is left out with a line that counts and names it. An archive that is cut off,
 damaged or followed by other bytes is refused: `tarfile` alone takes the members before the damage for all there are.
+
+References of pictures: a path, `archive.tar::member` or `table.parquet::row`; of a page, `scan.tif#2`.
 """
 
 from __future__ import annotations
 
 import os
 import posixpath
+import re
 import struct
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
+from weakref import finalize
 
-from lexvl_anserini.data.entries import FileState, LeftOut, printable, state_of
+from lexvl_anserini.data.lines import FileState, LeftOut, describe_unreadable, printable, read_file_state
 from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.machine import expand_path
 
 # What `tarfile` raises for damaged headers; a size above the memory gives a MemoryError.
 _BROKEN = (
@@ -24,13 +29,9 @@ _BROKEN = (
     *(RecursionError, MemoryError),
 )
 
-# A tar ends with two blocks of zeros.
-_END = 2 * tarfile.BLOCKSIZE
+_END = 2 * tarfile.BLOCKSIZE  # a tar ends with two blocks of zeros
 _PIECE = 1 << 20
-
-# The target of a link that leads out of the archive; no file has this name.
-_OUTSIDE = ""
-
+_OUTSIDE = ""  # the target of a link that leads out of the archive; no file has this name
 _SPECIAL = (tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE)
 
 
@@ -51,10 +52,11 @@ class Archive:
         self.path = path
         self.members = members
         self._handle = os.open(path, os.O_RDONLY)
+        finalize(self, os.close, self._handle)
 
     def place(self, member: str) -> Place:
         """Where the bytes of a member are."""
-        place = self.members.get(_inside(member) or member)
+        place = self.members.get(_normalise_name(member) or member)
         if place is None:
             raise DataError(f"{self.path}: no member {member!r} among its {len(self.members)} files")
         return place
@@ -65,47 +67,33 @@ class Archive:
         try:
             data = os.pread(self._handle, place.size, place.offset)
         except OSError as problem:
-            raise DataError(
-                f"{self.path}: member {member!r} cannot be read ({problem.strerror or problem})"
-            ) from problem
+            raise describe_unreadable(f"{self.path}: member {member!r}", problem) from problem
         if len(data) != place.size:
             raise DataError(f"{self.path}: member {member!r} has {len(data)} bytes, expected {place.size}")
         return data
 
-    def __del__(self) -> None:
-        if handle := getattr(self, "_handle", None):
-            os.close(handle)
-
 
 def open_archive(path: Path) -> Archive:
     """The archive, indexed on the first call and again only if the file has changed."""
-    return _indexed(path.absolute(), state_of(path))
+    return index_archive(path.absolute(), read_file_state(path))
 
 
 @lru_cache(maxsize=16)
-def _indexed(path: Path, state: FileState) -> Archive:
-    return index_archive(path, state)
-
-
 def index_archive(path: Path, state: FileState) -> Archive:
-    """The archive, indexed now."""
+    """The archive of a file in a state."""
     left_out = LeftOut()
-    members = _files(_members(path, state.size), left_out)
+    members = _place_files(_iter_members(path, state.size), left_out)
     left_out.log(str(path))
     return Archive(path, members)
 
 
-# --- from members to files ------------------------------------------------------------------------------------------
-
-
-def _files(members: Iterable[tarfile.TarInfo], left_out: LeftOut) -> dict[str, Place]:
-    """The places of the files and of links to them."""
+def _place_files(members: Iterable[tarfile.TarInfo], left_out: LeftOut) -> dict[str, Place]:
     files: dict[str, Place] = {}
     links: dict[str, str] = {}
     for member in members:
         if member.isdir():
             continue
-        name = _inside(member.name)
+        name = _normalise_name(member.name)
         if name is None:
             left_out.add("a name that leads out of the archive", member.name)
             continue
@@ -115,16 +103,18 @@ def _files(members: Iterable[tarfile.TarInfo], left_out: LeftOut) -> dict[str, P
             links.pop(name, None)
         if member.isreg() and not member.sparse:
             files[name] = Place(member.offset_data, member.size)
-        elif member.islnk() and (place := files.get(_inside(member.linkname) or _OUTSIDE)):
+        elif member.islnk() and (place := files.get(_normalise_name(member.linkname) or _OUTSIDE)):
             files[name] = place
         elif member.islnk() or member.issym():
-            links[name] = _target(name, member)
+            links[name] = _resolve_link(name, member)
+        elif member.isreg():
+            left_out.add("a sparse file", name)
         else:
-            left_out.add(_kind(member), name)
-    return files | _followed(links, files, left_out)
+            left_out.add("a pipe or a device" if member.type in _SPECIAL else "a member of an unknown kind", name)
+    return files | _resolve_links(links, files, left_out)
 
 
-def _followed(links: Mapping[str, str], files: Mapping[str, Place], left_out: LeftOut) -> dict[str, Place]:
+def _resolve_links(links: Mapping[str, str], files: Mapping[str, Place], left_out: LeftOut) -> dict[str, Place]:
     """The places of links that lead to a file of the archive, through other links or not."""
     followed: dict[str, Place] = {}
     waiting = dict(links)
@@ -142,31 +132,21 @@ def _followed(links: Mapping[str, str], files: Mapping[str, Place], left_out: Le
     return followed
 
 
-def _inside(name: str) -> str | None:
+def _normalise_name(name: str) -> str | None:
     """The name without empty parts and `.`; None if it is absolute, has `..`, or is no name."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     return None if name.startswith("/") or ".." in parts or not parts else "/".join(parts)
 
 
-def _target(name: str, link: tarfile.TarInfo) -> str:
+def _resolve_link(name: str, link: tarfile.TarInfo) -> str:
     """The name that a link leads to: of a hard link in the archive, of a symbolic one from its own folder."""
     if link.islnk():
-        return _inside(link.linkname) or _OUTSIDE
+        return _normalise_name(link.linkname) or _OUTSIDE
     path = posixpath.normpath(posixpath.join(posixpath.dirname(name), link.linkname))
-    return _inside(path) or _OUTSIDE
+    return _normalise_name(path) or _OUTSIDE
 
 
-def _kind(member: tarfile.TarInfo) -> str:
-    if member.isreg():
-        return "a sparse file"
-    return "a pipe or a device" if member.type in _SPECIAL else "a member of an unknown kind"
-
-
-# --- the members, and the end of the archive ------------------------------------------------------------------------
-
-
-def _members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
-    """Every member, in order."""
+def _iter_members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
     end, last = 0, "none"
     try:
         with tarfile.open(path, "r:") as archive:
@@ -192,12 +172,11 @@ def _members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
             f"{path}: not an uncompressed tar archive, or a damaged one ({problem}); unpack a compressed one"
         ) from problem
     except OSError as problem:
-        raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
+        raise describe_unreadable(path, problem) from problem
     _check_end(path, end, last)
 
 
 def _check_end(path: Path, end: int, last: str) -> None:
-    """Checks that the archive ends after its last member."""
     with open(path, "rb") as source:
         source.seek(end)
         blocks = source.read(_END)
@@ -219,3 +198,36 @@ def _check_end(path: Path, end: int, last: str) -> None:
                     f"byte {end:,}; unpack archives that were joined and pack one (tar --concatenate joins them)"
                 )
             at += len(piece)
+
+
+MEMBER = re.compile(r"(?P<archive>.+?\.tar)::(?P<member>.+)", re.IGNORECASE | re.DOTALL)  # a member of an archive
+
+# A row of a table, from 0.
+CELL = re.compile(r"(?P<table>.+?\.parquet)::(?P<row>[0-9]{1,12})", re.IGNORECASE | re.DOTALL)
+
+# A page of a file: its number follows the suffix of the file.
+_PAGE = re.compile(r"(?P<file>.+\.[A-Za-z0-9]+)#(?P<page>[1-9][0-9]{0,8})", re.DOTALL)
+
+
+class PageReference(NamedTuple):
+    """A page: the file (or member of an archive), and the number of the page in it, from 1."""
+
+    file: str
+    page: int
+
+    def __str__(self) -> str:
+        return f"{self.file}#{self.page}"
+
+
+def find_page(reference: str) -> PageReference | None:
+    """The page that a reference names; None for a whole file."""
+    match = _PAGE.fullmatch(reference)
+    return PageReference(match["file"], int(match["page"])) if match else None
+
+
+def find_file(reference: str) -> Path:
+    """The file that a reference leads into: of a member of an archive, the archive; of a row, the table."""
+    page = find_page(reference)
+    whole = page.file if page else reference
+    match = MEMBER.fullmatch(whole) or CELL.fullmatch(whole)
+    return expand_path(match[1] if match else whole)

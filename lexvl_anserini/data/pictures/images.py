@@ -7,7 +7,7 @@ The result is always RGB, 8 bits, upright:
 - Pillow converts palettes, CMYK and other modes; an animation gives its first frame.
 - 16-bit greyscale keeps its upper eight bits; 32-bit integers count as 16-bit if one is above 255, floats as 0 to 255.
 
-HEIC, in which many phones store photos, is read where the package pillow-heif is installed.
+HEIC, in which many phones store pictures, is read where the package pillow-heif is installed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.data.pictures.archives import open_archive
-from lexvl_anserini.data.pictures.references import CELL, MEMBER, page_of
-from lexvl_anserini.data.pictures.tables import read_picture
+from lexvl_anserini.data.parquet import read_picture
+from lexvl_anserini.data.pictures.archives import CELL, MEMBER, find_page, open_archive
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.registry import door
-from lexvl_anserini.ground.user_folders import expanded_path
+from lexvl_anserini.ground.machine import expand_path
+from lexvl_anserini.ground.registry import NUMBERED, PICTURES, import_home
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -44,15 +43,9 @@ if TYPE_CHECKING:
 # An image with more pixels raises an error before it is decoded: it would take 3 bytes per pixel.
 MAX_PIXELS = 80_000_000
 
-# Decoded images that wait for the consumer, per worker.
-AHEAD = 2
-
-# The policies for images that cannot be read, see `OnError`.
-ON_ERROR = ("fail", "skip")
-
-# The EXIF tag of the orientation.
-_ORIENTATION = 0x0112
-
+AHEAD = 2  # decoded images that wait for the consumer, per worker
+ON_ERROR = ("fail", "skip")  # the policies for images that cannot be read, see `OnError`
+_ORIENTATION = 0x0112  # the EXIF tag of the orientation
 _NUMBER = re.compile(r"\d+")
 
 # Pillow's names of the formats that are read, the frequent ones first; TGA is last, because it has no signature.
@@ -98,8 +91,9 @@ class UnreadableImage(DataError):
 class OnError:
     """The policy for images that cannot be read, and the images that it skipped.
 
-    policy   "fail": the first such image raises; "skip": such images are skipped and listed
-    skipped  the skipped images, in the order of their positions
+    Attributes:
+        policy: "fail": the first such image raises; "skip": such images are skipped and listed.
+        skipped: the skipped images, in the order of their positions.
     """
 
     policy: str = "fail"
@@ -120,40 +114,37 @@ class OnError:
         self.skipped.append(Skipped(position, str(reference), str(problem)))
 
 
-# The policy where none is given. All callers share it: it raises, and lists nothing.
-FAIL = OnError("fail")
+FAIL = OnError("fail")  # the policy where none is given; all callers share it: it raises, and lists nothing
 
 
 def open_image(reference: Reference, max_pixels: int = MAX_PIXELS) -> Image:
     """Decodes an image to an upright PIL image, mode RGB.
 
-    Args:
-        reference: a path, `archive.tar::member`, `table.parquet::row`, a page (`a.pdf#3`), or a PIL image (which is
-            not changed).
-        max_pixels: width times height above which an image raises an error; pages are rendered to a size of their own.
+    A reference is a path, `archive.tar::member`, `table.parquet::row`, a page (`scan.tif#3`), or a PIL image (which is
+    not changed). An image of more than `max_pixels` raises an error; pages are rendered to a size of their own.
     """
     import PIL.Image
 
     if isinstance(reference, PIL.Image.Image):
         where = f"PIL image {getattr(reference, 'filename', '')}".strip()
-        with decoder_errors(where):
-            return decoded(reference, where, max_pixels)
+        with raise_decoder_errors(where):
+            return decode_picture(reference, where, max_pixels)
     where = str(reference)
-    if page_of(where):
-        page: Image = door("pages.reading").open_page(where)
-        return page
-    with decoder_errors(where), open_source(where) as source:
+    if find_page(where):
+        picture: Image = import_home(PICTURES[NUMBERED])(where)
+        return picture
+    with raise_decoder_errors(where), open_source(where) as source:
         return decode_image(source, where, max_pixels)
 
 
 def decode_image(source: BinaryIO, where: str, max_pixels: int = MAX_PIXELS) -> Image:
     """Decodes an image from an open file, for example `io.BytesIO`; as `open_image`, with `where` for its errors."""
-    with decoder_errors(where), opened(source, where) as image:
-        return decoded(image, where, max_pixels)
+    with raise_decoder_errors(where), open_picture(source, where) as image:
+        return decode_picture(image, where, max_pixels)
 
 
 @cache
-def image_suffixes() -> frozenset[str]:
+def list_image_suffixes() -> frozenset[str]:
     """The suffixes, as `.jpg`, of the formats that are read."""
     import PIL.Image
 
@@ -169,13 +160,9 @@ def read_images(
 ) -> Generator[ReadImage, None, None]:
     """Decodes images in threads, at most `AHEAD` per worker ahead of the consumer, in order; memory does not grow.
 
-    Args:
-        references: paths, `archive.tar::member`, PIL images; read when they are needed.
-        workers: threads, which end with the iterator; default one per usable core.
-        on_error: raises at the first unreadable image, or skips and lists it.
-        prepare: called in the workers, for instance to resize into an array; its errors are raised.
+    The threads, by default one per usable core, end with the iterator; they call `prepare`, whose errors are raised.
     """
-    workers = workers or usable_cores()
+    workers = workers or count_usable_cores()
     waiting: deque[tuple[int, Reference, Future[Any]]] = deque()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="images")
     numbered = enumerate(references)
@@ -191,7 +178,7 @@ def read_images(
                 except Exception as problem:  # raised after the images before it
                     failure, more = problem, False
                 else:
-                    waiting.append((position, reference, pool.submit(_prepared, reference, prepare)))
+                    waiting.append((position, reference, pool.submit(_prepare_image, reference, prepare)))
             if waiting:
                 position, reference, future = waiting.popleft()
                 if isinstance(value := future.result(), DataError):
@@ -204,7 +191,7 @@ def read_images(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _prepared(reference: Reference, prepare: Callable[[Image], Any] | None) -> Any:
+def _prepare_image(reference: Reference, prepare: Callable[[Image], Any] | None) -> Any:
     """An image, prepared, or the error if it cannot be read."""
     try:
         image = open_image(reference)
@@ -213,22 +200,18 @@ def _prepared(reference: Reference, prepare: Callable[[Image], Any] | None) -> A
     return prepare(image) if prepare else image
 
 
-def usable_cores() -> int:
+def count_usable_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def open_source(where: str) -> BinaryIO:
-    """Opens an image's file, its member of an archive (`archive.tar::member`) or its row of a table, as bytes.
-
-    Raises:
-        DataError: it does not exist, cannot be read, or is a pipe or a device, which has no end or waits for a writer.
-    """
+    """Opens an image's file, its member of an archive (`archive.tar::member`) or its row of a table, as bytes."""
     if match := MEMBER.fullmatch(where):
-        return io.BytesIO(open_archive(expanded_path(match["archive"])).read(match["member"]))
+        return io.BytesIO(open_archive(expand_path(match["archive"])).read(match["member"]))
     if match := CELL.fullmatch(where):
-        return io.BytesIO(read_picture(expanded_path(match["table"]), int(match["row"])))
-    path = expanded_path(where)
+        return io.BytesIO(read_picture(expand_path(match["table"]), int(match["row"])))
+    path = expand_path(where)
     try:
         if not (stat.S_ISREG(mode := path.stat().st_mode) or stat.S_ISDIR(mode)):
             raise DataError(f"{where}: a pipe, a socket or a device, expected the file of a picture")
@@ -239,11 +222,8 @@ def open_source(where: str) -> BinaryIO:
 
 
 @cache
-def _without_warnings() -> None:
-    """Silences Pillow's warnings about large images, which have another limit, and about details of damaged ones.
-
-    What cannot be decoded raises; the user's own filters take precedence.
-    """
+def _drop_warnings() -> None:
+    """Silences Pillow's warnings about large and damaged images; the user's own filters take precedence."""
     import PIL.Image
 
     warnings.filterwarnings("ignore", category=PIL.Image.DecompressionBombWarning, append=True)
@@ -252,7 +232,6 @@ def _without_warnings() -> None:
 
 @cache
 def _register_heic() -> None:
-    """Makes Pillow open HEIC if pillow-heif is installed."""
     try:
         from pillow_heif import register_heif_opener
     except ImportError:
@@ -261,8 +240,7 @@ def _register_heic() -> None:
 
 
 @cache
-def _readable_formats() -> tuple[str, ...]:
-    """Those of `FORMATS` that this Pillow opens."""
+def _list_formats() -> tuple[str, ...]:
     import PIL.Image
 
     PIL.Image.init()
@@ -270,17 +248,17 @@ def _readable_formats() -> tuple[str, ...]:
     return tuple(kind for kind in FORMATS if kind in PIL.Image.OPEN)
 
 
-def opened(source: BinaryIO, where: str) -> Image:
+def open_picture(source: BinaryIO, where: str) -> Image:
     """An image whose pixels are not decoded yet, from an open file."""
     import PIL.Image
 
-    _without_warnings()
+    _drop_warnings()
     try:
-        return PIL.Image.open(source, formats=_readable_formats())
+        return PIL.Image.open(source, formats=_list_formats())
     except PIL.UnidentifiedImageError as problem:
         source.seek(0)
         start = source.read(12)
-        if start[4:] in _HEIC_BRANDS and "HEIF" not in _readable_formats():
+        if start[4:] in _HEIC_BRANDS and "HEIF" not in _list_formats():
             raise DataError(f"{where}: a HEIC picture; {HEIC_REMEDY}") from problem
         beginning = f"it begins with {start[:8]!r}" if start else "it is empty"
         raise DataError(f"{where}: not a picture of a known format ({beginning})") from problem
@@ -289,15 +267,15 @@ def opened(source: BinaryIO, where: str) -> Image:
         number = _NUMBER.search(str(problem))
         pixels = f"{int(number[0]):,} pixels" if number else str(problem)
         limit = min(MAX_PIXELS, PIL.Image.MAX_IMAGE_PIXELS or MAX_PIXELS)
-        raise DataError(_too_large(where, pixels, limit)) from problem
+        raise DataError(_describe_size(where, pixels, limit)) from problem
 
 
-def _too_large(where: str, size: str, limit: int) -> str:
+def _describe_size(where: str, size: str, limit: int) -> str:
     return f"{where}: {size}, more than the limit of {limit:,}; scale the picture down"
 
 
 @contextmanager
-def decoder_errors(where: str) -> Iterator[None]:
+def raise_decoder_errors(where: str) -> Iterator[None]:
     """Turns errors of decoders into an error of one line that begins with the file's name."""
     try:
         yield
@@ -305,21 +283,21 @@ def decoder_errors(where: str) -> Iterator[None]:
         raise DataError(f"{where}: a damaged or cut off picture ({problem})") from problem
 
 
-def decoded(image: Image, where: str, max_pixels: int = MAX_PIXELS) -> Image:
+def decode_picture(image: Image, where: str, max_pixels: int = MAX_PIXELS) -> Image:
     """Decodes an opened image, after a check of its size: opening alone decodes nothing."""
     import PIL.Image
 
     width, height = image.size
     if width * height > max_pixels:
-        raise DataError(_too_large(where, f"{width}x{height} pixels", max_pixels))
+        raise DataError(_describe_size(where, f"{width}x{height} pixels", max_pixels))
     image.load()
-    image = _upright(image)
+    image = _transform_upright(image)
     if image.mode.startswith(("I", "F")):
-        image = PIL.Image.fromarray(_eight_bits(image))
+        image = PIL.Image.fromarray(_convert_to_eight_bits(image))
     return image.convert("RGB")
 
 
-def _upright(image: Image) -> Image:
+def _transform_upright(image: Image) -> Image:
     """The image with EXIF orientation applied; unreadable EXIF data is ignored."""
     from PIL import ImageOps
 
@@ -330,7 +308,7 @@ def _upright(image: Image) -> Image:
         return image
 
 
-def _eight_bits(image: Image) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _convert_to_eight_bits(image: Image) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Greyscale of 16 or 32 bits as uint8 [H, W]."""
     values = np.asarray(image)
     if values.dtype.kind == "f":

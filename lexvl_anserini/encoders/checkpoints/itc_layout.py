@@ -15,12 +15,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.checkpoints.bounds import build
-from lexvl_anserini.encoders.checkpoints.filenames import TEXT_DESCRIPTIONS
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.find import TEXT_DESCRIPTIONS, Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.checkpoints.weights import build, load_strictly, read_weights
 from lexvl_anserini.encoders.parts.backbones import quietly, read_config
-from lexvl_anserini.encoders.parts.images.pixels import BICUBIC, Squares, read_preprocessing
+from lexvl_anserini.encoders.parts.images.pixels import Squares, describe_squares, read_preprocessing
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import read_json
 
@@ -55,7 +53,7 @@ class ItcModel(nn.Module):
         return self.text_proj(self.text_states(input_ids, attention_mask))
 
 
-def interpolated(positions: Tensor, before: int, after: int) -> Tensor:
+def fit_positions(positions: Tensor, before: int, after: int) -> Tensor:
     """Position embeddings [1, 1 + before^2, D] of a square grid as [1, 1 + after^2, D]: bicubic, [CLS] unchanged."""
     if before == after:
         return positions
@@ -100,13 +98,12 @@ _LAYER = re.compile(r"text_encoder\.encoder\.layer\.(\d+)\.")
 
 
 class LoadedItc(NamedTuple):
-    """A model, and how its layout prepares texts and images.
+    """A model of "blip" or "albef", and how its layout prepares texts and images.
 
-    family       "blip" or "albef"
-    published    "transformers" or "lavis": whose preprocessing of captions the model expects
-    pixels       how its images are resized and normalised
-    tokens       rows of the text embeddings
-    positions    the largest number of tokens of a text
+    Attributes:
+        published: "transformers" or "lavis": whose preprocessing of captions the model expects.
+        tokens: rows of the text embeddings.
+        positions: the largest number of tokens of a text.
     """
 
     model: ItcModel
@@ -125,32 +122,22 @@ def load_itc(
     fusion_layer: int | None = None,
     description: str | None = None,
 ) -> LoadedItc:
-    """A BLIP or ALBEF retrieval model; its configuration or its keys say which.
-
-    Args:
-        checkpoint: a Hugging Face folder, or a LAVIS or original weight file.
-        device: that the model computes on.
-        resolution: side of the images; a value other than the checkpoint's interpolates its position embeddings.
-        head_width: width of an attention head; not in LAVIS' files, and 64 in all published ones. Default the value in
-            the description of the text encoder, else 64.
-        fusion_layer: ALBEF: number of layers that read a text; default those below the first cross-attention.
-        description: a med_config.json of LAVIS; default the only one beside the weights, if there is one.
-    """
+    """A BLIP or ALBEF retrieval model, as its configuration or its keys say; options as those of `load_albef`."""
     where, weights = str(checkpoint.path), read_weights(checkpoint.path)
     if any(key.startswith("visual_encoder.") for key in weights):
-        weights = renamed(weights)
-        described = text_description(checkpoint, description)
-        family, vision, text = lavis_shapes(where, weights, head_width, fusion_layer, described)
+        weights = convert_names(weights)
+        described = read_text_description(checkpoint, description)
+        family, vision, text = read_lavis_shapes(where, weights, head_width, fusion_layer, described)
         published, pixels = "lavis", Squares(vision.image_size)
     else:
-        family, vision, text = transformers_shapes(checkpoint)
-        published, pixels = "transformers", squares_of(checkpoint, vision.image_size)
+        family, vision, text = read_transformers_shapes(checkpoint)
+        published, pixels = "transformers", read_squares(checkpoint, vision.image_size)
     if resolution is not None and resolution != vision.image_size:
-        weights, vision.image_size = resized(where, weights, resolution, vision.patch_size), resolution
+        weights, vision.image_size = fit_resolution(where, weights, resolution, vision.patch_size), resolution
         pixels = replace(pixels, resolution=resolution)
     projection = weights.get("text_proj.weight")
     if projection is None:
-        raise CheckpointError(f"{where}: no text_proj.weight; {why_no_vectors(weights)}")
+        raise CheckpointError(f"{where}: no text_proj.weight; {explain_missing_vectors(weights)}")
     with quietly(), torch.device("cpu"):
         model = build(lambda: ItcModel(vision, text, projection.shape[0]), weights, f"{where}: its configuration")
     if family == "albef":  # the layers from the fusion layer on read no text
@@ -160,22 +147,16 @@ def load_itc(
     return LoadedItc(model.eval().to(device), family, published, pixels, text.vocab_size, text.max_position_embeddings)
 
 
-def why_no_vectors(weights: Mapping[str, Tensor]) -> str:
+def explain_missing_vectors(weights: Mapping[str, Tensor]) -> str:
     """What weights without the projections of ITC are instead."""
-    if "visual_projection.weight" in weights:
-        return (
-            "transformers' BlipModel, whose pooler applies the last LayerNorm twice, so its vectors are not BLIP's; "
-            "expected BlipForImageTextRetrieval"
-        )
+    if "visual_projection.weight" in weights:  # its pooler applies the last LayerNorm twice
+        return "transformers' BlipModel, whose vectors are not BLIP's; expected BlipForImageTextRetrieval"
     if any(key.startswith("itm_head.") for key in weights):
-        return (
-            "a matching head (ITM) reads an image and a text together and gives neither a vector; expected a model "
-            "with projections (ITC)"
-        )
+        return "a matching head (ITM) gives neither image nor text a vector; expected a model with projections (ITC)"
     return "not a retrieval model of BLIP or ALBEF"
 
 
-def renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def convert_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights under Hugging Face's names, from LAVIS' or the original ones."""
     names = {}
     for key, value in weights.items():
@@ -185,20 +166,18 @@ def renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return names
 
 
-def transformers_shapes(checkpoint: Checkpoint) -> tuple[str, Any, Any]:
+def read_transformers_shapes(checkpoint: Checkpoint) -> tuple[str, Any, Any]:
     """Family and configurations of a Hugging Face folder."""
     config = read_config(checkpoint.folder)
     if config.model_type != "blip":
-        raise CheckpointError(
-            f"{checkpoint.path}: model type {config.model_type!r}; expected a BLIP retrieval folder (model type "
-            "'blip'), or a weight file of BLIP or ALBEF with keys visual_encoder.* and text_encoder.*"
-        )
+        expected = "a BLIP folder (model type 'blip'), or a file with keys visual_encoder.* and text_encoder.*"
+        raise CheckpointError(f"{checkpoint.path}: model type {config.model_type!r}; expected {expected}")
     # ITC does not attend to the other modality, so the layers are built without cross-attention.
     config.text_config.is_decoder = False
     return "blip", config.vision_config, config.text_config
 
 
-def squares_of(checkpoint: Checkpoint, resolution: int) -> Squares:
+def read_squares(checkpoint: Checkpoint, resolution: int) -> Squares:
     """How a Hugging Face folder resizes its images; without a description, as the published ones do."""
     path, preprocessing = read_preprocessing(checkpoint.folder)
     size = preprocessing.get("size", resolution)
@@ -207,53 +186,42 @@ def squares_of(checkpoint: Checkpoint, resolution: int) -> Squares:
     if sides != {resolution} or steps or preprocessing.get("do_center_crop"):
         what = f"without {', '.join(steps)}" if steps else f"size {size}"
         raise CheckpointError(f"{path}: {what}; expected squares of {resolution} pixels and normalising, as BLIP")
-    plain = Squares(resolution, resample=preprocessing.get("resample", BICUBIC))
-    return replace(
-        plain,
-        mean=tuple(preprocessing.get("image_mean") or plain.mean),
-        std=tuple(preprocessing.get("image_std") or plain.std),
-    )
+    return describe_squares(resolution, preprocessing)
 
 
-def text_description(checkpoint: Checkpoint, named: str | None) -> Mapping[str, Any]:
+def read_text_description(checkpoint: Checkpoint, named: str | None) -> Mapping[str, Any]:
     """LAVIS' description of the text encoder: the file or folder named, else the only one beside the weights."""
     if named is not None:
         described = find_checkpoint(named, weights=False)
-        return read_json(
-            described.file or described.folder / "config.json", "text encoder's configuration", CheckpointError
-        )
-    beside = sorted(checkpoint.folder.glob(TEXT_DESCRIPTIONS))
-    return read_json(beside[0], "text encoder's configuration", CheckpointError) if len(beside) == 1 else {}
+        files = [described.file or described.folder / "config.json"]
+    else:
+        files = sorted(checkpoint.folder.glob(TEXT_DESCRIPTIONS))
+    return read_json(files[0], "text encoder's configuration", CheckpointError) if len(files) == 1 else {}
 
 
-def lavis_shapes(
+def read_lavis_shapes(
     where: str,
     weights: Mapping[str, Tensor],
     head_width: int | None,
     fusion_layer: int | None,
     described: Mapping[str, Any],
 ) -> tuple[str, Any, Any]:
-    """Family and configurations, read from the shapes of renamed weights.
-
-    Shapes do not contain the heads, epsilon and activation of the text encoder; `described` does, if it is there.
-    """
+    """Family and configurations, from the shapes of renamed weights and what `described` says of the text encoder."""
     from transformers import BlipTextConfig, BlipVisionConfig
 
-    family, read = text_layers(where, weights, described.get("fusion_layer"), fusion_layer)
-    words, places = (
-        shape(where, weights, f"text_encoder.embeddings.{kind}_embeddings.weight") for kind in ("word", "position")
-    )
-    patch = shape(where, weights, "vision_model.embeddings.patch_embedding.weight")
-    grid = side_of(where, weights)
+    family, read = count_text_layers(where, weights, described.get("fusion_layer"), fusion_layer)
+    embeddings = "text_encoder.embeddings.{}_embeddings.weight"
+    words, places = (get_shape(where, weights, embeddings.format(kind)) for kind in ("word", "position"))
+    patch = get_shape(where, weights, "vision_model.embeddings.patch_embedding.weight")
+    grid = count_patches(where, weights)
     vision_width, text_width = patch[0], words[1]
     if described.get("hidden_size", text_width) != text_width:
-        raise CheckpointError(
-            f"{where}: a text encoder of width {text_width}; its description says {described['hidden_size']}"
-        )
-    vision_heads, text_heads = heads_of(where, vision_width, text_width, head_width, described)
+        says = f"its description says {described['hidden_size']}"
+        raise CheckpointError(f"{where}: a text encoder of width {text_width}; {says}")
+    vision_heads, text_heads = count_heads(where, vision_width, text_width, head_width, described)
     vision = BlipVisionConfig(
         hidden_size=vision_width,
-        intermediate_size=shape(where, weights, "vision_model.encoder.layers.0.mlp.fc1.weight")[0],
+        intermediate_size=get_shape(where, weights, "vision_model.encoder.layers.0.mlp.fc1.weight")[0],
         num_hidden_layers=len({key.split(".")[3] for key in weights if key.startswith("vision_model.encoder.layers.")}),
         num_attention_heads=vision_heads,
         image_size=grid * patch[2],
@@ -263,7 +231,7 @@ def lavis_shapes(
     text = BlipTextConfig(
         vocab_size=words[0],
         hidden_size=text_width,
-        intermediate_size=shape(where, weights, "text_encoder.encoder.layer.0.intermediate.dense.weight")[0],
+        intermediate_size=get_shape(where, weights, "text_encoder.encoder.layer.0.intermediate.dense.weight")[0],
         num_hidden_layers=read,
         num_attention_heads=text_heads,
         layer_norm_eps=described.get("layer_norm_eps", TEXT_EPS),
@@ -278,26 +246,17 @@ def lavis_shapes(
     return family, vision, text
 
 
-def text_layers(
+def count_text_layers(
     where: str, weights: Mapping[str, Tensor], described: int | None, fusion_layer: int | None
 ) -> tuple[str, int]:
-    """The family, and how many layers of its text encoder ITC uses.
-
-    All text layers of BLIP have cross-attention; those of ALBEF have it from the fusion layer on.
-
-    Raises:
-        CheckpointError: no layer has cross-attention, and no fusion layer is given.
-        UsageError: there are fewer layers than that.
-    """
+    """The family, and how many text layers ITC uses: ALBEF has cross-attention from the fusion layer on."""
     layers = 1 + max((int(match[1]) for key in weights if (match := _LAYER.match(key))), default=-1)
     crossing = sorted({int(match[1]) for key in weights if (match := _CROSS.match(key))})
     if fusion_layer is None and not crossing:
         fusion_layer = described
     if not crossing and fusion_layer is None:
-        raise CheckpointError(
-            f"{where}: no text layer has cross-attention, which distinguishes BLIP from ALBEF; give the number of "
-            "layers that read a text with --set fusion_layer=N (ALBEF: 6)"
-        )
+        remedy = "give the number of layers that read a text with --set fusion_layer=N (ALBEF: 6)"
+        raise CheckpointError(f"{where}: no text layer has cross-attention, so BLIP or ALBEF; {remedy}")
     family = "blip" if crossing and crossing[0] == 0 else "albef"
     read = fusion_layer if fusion_layer is not None else layers if family == "blip" else crossing[0]
     if not 0 < read <= layers:
@@ -305,48 +264,45 @@ def text_layers(
     return family, read
 
 
-def heads_of(
+def count_heads(
     where: str, vision_width: int, text_width: int, head_width: int | None, described: Mapping[str, Any]
 ) -> tuple[int, int]:
-    """Attention heads of the vision and of the text encoder.
-
-    A description has the number of the text encoder. The vision encoder has as many heads, unless heads of the usual
-    width divide its width.
-    """
+    """Attention heads of the vision and of the text encoder; a description has the number of the latter."""
     noted = described.get("num_attention_heads") if head_width is None else None
-    text_heads = noted or divided(where, text_width, head_width or HEAD_WIDTH)
+    text_heads = noted or split_width(where, text_width, head_width or HEAD_WIDTH)
     if noted is None or vision_width % HEAD_WIDTH == 0:
-        return divided(where, vision_width, head_width or HEAD_WIDTH), text_heads
+        return split_width(where, vision_width, head_width or HEAD_WIDTH), text_heads
     for width in (vision_width, text_width):
-        divided(where, width, width // text_heads)
+        split_width(where, width, width // text_heads)
     return text_heads, text_heads
 
 
-def divided(where: str, width: int, head_width: int) -> int:
+def split_width(where: str, width: int, head_width: int) -> int:
     """The number of heads of `head_width` in a width."""
     if not head_width or width % head_width:
         raise UsageError(f"head_width {head_width}: does not divide the width {width} of {where}")
     return width // head_width
 
 
-def shape(where: str, weights: Mapping[str, Tensor], key: str) -> tuple[int, ...]:
+def get_shape(where: str, weights: Mapping[str, Tensor], key: str) -> tuple[int, ...]:
     """The shape of a weight."""
     if key not in weights:
         raise CheckpointError(f"{where}: no {key}; not a retrieval model of BLIP or ALBEF")
     return tuple(weights[key].shape)
 
 
-def side_of(where: str, weights: Mapping[str, Tensor]) -> int:
+def count_patches(where: str, weights: Mapping[str, Tensor]) -> int:
     """Patches along one side of the image that the position embeddings were trained for."""
-    rows = shape(where, weights, POSITIONS)[1]
+    rows = get_shape(where, weights, POSITIONS)[1]
     side = round((rows - 1) ** 0.5)
     if side * side + 1 != rows:
         raise CheckpointError(f"{where}: {rows} position embeddings, expected those of a square grid and [CLS]")
     return side
 
 
-def resized(where: str, weights: Mapping[str, Tensor], resolution: int, patch_size: int) -> dict[str, Tensor]:
+def fit_resolution(where: str, weights: Mapping[str, Tensor], resolution: int, patch_size: int) -> dict[str, Tensor]:
     """The weights with position embeddings for images of another size."""
     if resolution < patch_size or resolution % patch_size:
         raise UsageError(f"resolution {resolution}: expected a multiple of the patch size {patch_size}")
-    return {**weights, POSITIONS: interpolated(weights[POSITIONS], side_of(where, weights), resolution // patch_size)}
+    fitted = fit_positions(weights[POSITIONS], count_patches(where, weights), resolution // patch_size)
+    return {**weights, POSITIONS: fitted}

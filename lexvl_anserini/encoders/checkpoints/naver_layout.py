@@ -18,10 +18,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lexvl_anserini.encoders.checkpoints.bounds import build
-from lexvl_anserini.encoders.checkpoints.filenames import NAVER_WEIGHTS, has_tokenizer, may_be_shards
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint, read_yaml
-from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.find import (
+    NAVER_WEIGHTS,
+    Checkpoint,
+    find_checkpoint,
+    has_tokenizer,
+    is_shard_name,
+    read_yaml,
+)
+from lexvl_anserini.encoders.checkpoints.weights import build, complain, load_strictly, read_weights, take_below
 from lexvl_anserini.encoders.parts.backbones import read_config, split_language_model
 from lexvl_anserini.encoders.parts.pooling import Backbone, Head
 from lexvl_anserini.ground.errors import CheckpointError
@@ -40,12 +45,7 @@ DEFAULTS: Mapping[str, tuple[str, int | None, int | None, str]] = {
 
 @dataclass(frozen=True)
 class SpladeRecipe:
-    """The settings of a run in its config.yaml; without that file those of SPLADE v2.
-
-    doc_only    queries are bags of their own tokens
-    lexical     sides that keep only their own tokens: none, query, document, both
-    topk        dimensions kept per document, query_topk per query; None for all
-    """
+    """The settings of a run in its config.yaml; without that file those of SPLADE v2. None keeps all dimensions."""
 
     pooling: str = "max"
     doc_only: bool = False
@@ -76,9 +76,9 @@ def read_run(checkpoint: Checkpoint, backbone_config: str | None, tokenizer: str
     root = checkpoint.folder
     inside = root / "model"
     main = next((folder for folder in (root, inside) if (folder / "config.json").is_file()), None)
-    saved = main is not None and any(may_be_shards(path.name) for path in main.iterdir())
+    saved = main is not None and any(is_shard_name(path.name) for path in main.iterdir())
     if main is not None and saved and checkpoint.file is None:
-        return folders_of_run(main, root, tokenizer)
+        return list_run_folders(main, root, tokenizer)
     tars = (folder / NAVER_WEIGHTS for folder in (root, inside))
     tar = checkpoint.file or next((path for path in tars if path.is_file()), None)
     if tar is None or tar.suffix != ".tar":
@@ -86,23 +86,20 @@ def read_run(checkpoint: Checkpoint, backbone_config: str | None, tokenizer: str
     return read_tar(tar, backbone_config, tokenizer)
 
 
-def folders_of_run(main: Path, root: Path, tokenizer: str | None) -> Run | None:
-    """A run of Hugging Face folders; None if it is only one folder.
-
-    model_q/ counts if the user names the run, but not if he names its model/: a digest covers only the named folder.
-    """
+def list_run_folders(main: Path, root: Path, tokenizer: str | None) -> Run | None:
+    """A run of Hugging Face folders; None if it is only one folder. Files outside of the named folder do not count."""
     beside = [main / "query", *([root / "model_q"] if main != root else [])]
     other = next((folder for folder in beside if (folder / "config.json").is_file()), None)
     if main == root and other is None:
         return None
-    document = SideFiles(main, named_or(tokenizer, main))
+    document = SideFiles(main, find_named_or(tokenizer, main))
     query = None
     if other is not None:
-        query = SideFiles(other, named_or(tokenizer, other if has_tokenizer(other) else main))
+        query = SideFiles(other, find_named_or(tokenizer, other if has_tokenizer(other) else main))
     return Run(document, query, read_recipe(root))
 
 
-def named_or(tokenizer: str | None, folder: Path) -> Path:
+def find_named_or(tokenizer: str | None, folder: Path) -> Path:
     """The folder of the tokenizer that the user names, else `folder`."""
     return folder if tokenizer is None else find_checkpoint(tokenizer, weights=False).folder
 
@@ -110,24 +107,19 @@ def named_or(tokenizer: str | None, folder: Path) -> Path:
 def read_tar(tar: Path, backbone_config: str | None, tokenizer: str | None) -> Run:
     """A run from the tensors of its model.tar."""
     weights = read_weights(tar)
-    sides = {side: below(weights, prefix) for side, prefix in PREFIXES.items()}
-    complain(
-        str(tar),
-        missing=[] if sides["document"] else [f"{PREFIXES['document']}*"],
-        unexpected=[key for key in weights if not key.startswith(tuple(PREFIXES.values()))],
-        misshaped=[],
-    )
+    sides = {side: take_below(weights, prefix) for side, prefix in PREFIXES.items()}
+    missing = [] if sides["document"] else [f"{PREFIXES['document']}*"]
+    complain(str(tar), missing, [key for key in weights if not key.startswith(tuple(PREFIXES.values()))], ())
     run = next((folder for folder in (tar.parent, tar.parent.parent) if (folder / "config.yaml").is_file()), None)
     settings = read_yaml(run / "config.yaml") if run else {}
     trained_from = settings.get("init_dict") or {}
-    configs = partial(companion, tar, fits=is_configured, option="--backbone-config")
+    configs = partial(find_companion, tar, fits=is_configured, option="--backbone-config")
     config = configs(named=backbone_config, near=[tar.parent], trained_from=trained_from.get("model_type_or_dir"))
     if config is None:
-        raise CheckpointError(
-            f"{tar}: no configuration in it or beside it; name that of its backbone with --backbone-config"
-        )
+        remedy = "name that of its backbone with --backbone-config"
+        raise CheckpointError(f"{tar}: no configuration in it or beside it; {remedy}")
     tokens_of = (settings.get("config") or {}).get("tokenizer_type") or trained_from.get("model_type_or_dir")
-    tokens = companion(tar, tokenizer, [tar.parent, config], has_tokenizer, tokens_of, "--tokenizer") or tar.parent
+    tokens = find_companion(tar, tokenizer, [tar.parent, config], has_tokenizer, tokens_of, "--tokenizer") or tar.parent
     document = SideFiles(config, tokens, sides["document"])
     query = None
     if sides["query"]:
@@ -142,7 +134,7 @@ def is_configured(folder: Path) -> bool:
     return (folder / "config.json").is_file()
 
 
-def companion(
+def find_companion(
     tar: Path,
     named: str | None,
     near: Iterable[Path],
@@ -159,9 +151,8 @@ def companion(
     try:
         return find_checkpoint(trained_from, weights=False).folder
     except CheckpointError as error:
-        raise CheckpointError(
-            f"{tar}: config.yaml trained from {trained_from}: {error}; or name it with {option}"
-        ) from error
+        what = f"config.yaml trained from {trained_from}: {error}"
+        raise CheckpointError(f"{tar}: {what}; or name it with {option}") from error
 
 
 def read_recipe(run: Path | None) -> SpladeRecipe:
@@ -182,18 +173,18 @@ def read_recipe(run: Path | None) -> SpladeRecipe:
         pooling,
         doc_only=kind == "splade_doc",
         lexical=model.get("lexical_type") or lexical,
-        topk=limit(model.get("top_d", topk)),
-        query_topk=limit(model.get("top_q", query_topk)),
+        topk=read_limit(model.get("top_d", topk)),
+        query_topk=read_limit(model.get("top_q", query_topk)),
         max_length=training.get("max_length"),
     )
 
 
-def limit(k: int | None) -> int | None:
+def read_limit(k: int | None) -> int | None:
     """A number of dimensions to keep; None for the trainer's -1, which keeps all."""
     return k if k is not None and k > 0 else None
 
 
-def masked_lm_of(
+def build_masked_lm(
     config: Path, weights: Mapping[str, Tensor], where: str, device: torch.device
 ) -> tuple[Backbone, Head, int]:
     """A masked LM of exactly `weights`, split before its decoder: backbone, head, number of tokens."""

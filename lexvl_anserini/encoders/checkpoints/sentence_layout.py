@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lexvl_anserini.encoders.checkpoints.filenames import inside
-from lexvl_anserini.ground.errors import CheckpointError, reason_of
+from lexvl_anserini.encoders.checkpoints.find import resolve_inside
+from lexvl_anserini.ground.errors import CheckpointError, describe_error
 from lexvl_anserini.ground.files import atomic_write, read_json, write_json
 
 MODULES_FILE = "modules.json"
@@ -47,7 +47,7 @@ class SentenceModule(NamedTuple):
     @property
     def name(self) -> str:
         """The name of its class, which is the same in 5.x and 6.x."""
-        return class_name(self.kind)
+        return get_class_name(self.kind)
 
 
 def read_modules(folder: Path) -> list[SentenceModule]:
@@ -60,28 +60,24 @@ def read_modules(folder: Path) -> list[SentenceModule]:
         if not all(isinstance(kind, str) for kind, _ in listed):
             raise TypeError("a type is not a string")
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(f"{path}: not a list of modules with type and path ({reason_of(error)})") from error
-    return [SentenceModule(kind, inside(folder, where, str(path))) for kind, where in listed]
+        raise CheckpointError(f"{path}: not a list of modules with type and path ({describe_error(error)})") from error
+    return [SentenceModule(kind, resolve_inside(folder, where, str(path))) for kind, where in listed]
 
 
-def class_name(path: str) -> str:
+def get_class_name(path: str) -> str:
     """The last part of a dotted class path."""
     return path.rsplit(".", 1)[-1]
 
 
 def check_modules(folder: Path) -> Iterator[SentenceModule]:
     """Checks all that a folder asks sentence-transformers for; returns its models of transformers."""
-    if special := next((path for path in folder.rglob("*") if path.exists() and not is_plain(path)), None):
+    paths = (path for path in folder.rglob("*") if path.exists() and not (path.is_file() or path.is_dir()))
+    if special := next(paths, None):
         raise CheckpointError(f"{special}: neither a file nor a folder; a pipe or a device may have no end")
     parts = read_modules(folder)
-    check_types([part.kind for part in parts], folder / "modules.json")
+    check_types([part.kind for part in parts], folder / MODULES_FILE)
     for part in parts:
         yield from check_part(part)
-
-
-def is_plain(path: Path) -> bool:
-    """True for a file or a folder."""
-    return path.is_file() or path.is_dir()
 
 
 def check_part(part: SentenceModule) -> Iterator[SentenceModule]:
@@ -103,18 +99,16 @@ def check_part(part: SentenceModule) -> Iterator[SentenceModule]:
             raise CheckpointError(f"{path}: types is not a mapping of folders to classes")
         check_types((types or {}).values(), path)
         for name, kind in (types or {}).items():
-            yield from check_part(SentenceModule(kind, inside(part.folder, name, str(path))))
+            yield from check_part(SentenceModule(kind, resolve_inside(part.folder, name, str(path))))
 
 
 def check_types(types: Iterable[Any], path: Path) -> None:
     """Checks the classes of modules."""
     for kind in types:
         in_package = isinstance(kind, str) and re.fullmatch(r"sentence_transformers(\.\w+)+", kind)
-        if not in_package or class_name(kind) not in (*MODULES, *OLDER_MODULES):
-            raise CheckpointError(
-                f"{path}: a module {kind!r:.80}, expected one of sentence_transformers ({', '.join(MODULES)}); code of "
-                "a checkpoint is never run"
-            )
+        if not in_package or get_class_name(kind) not in (*MODULES, *OLDER_MODULES):
+            known = f"one of sentence_transformers ({', '.join(MODULES)})"
+            raise CheckpointError(f"{path}: a module {kind!r:.80}, expected {known}; code of a checkpoint is never run")
 
 
 def check_arguments(description: Mapping[str, Any], path: Path) -> None:

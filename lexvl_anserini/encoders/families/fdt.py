@@ -1,8 +1,4 @@
-"""FDT: texts and images as sparse weights over a learned codebook of finite discrete tokens (Chen et al., CVPR 2023).
-
-r_k = pool_t <q_map(f_t), C_k> / (sqrt(d) T) over patches or tokens; w = sparsemax(r); f = w C. The weights w are
-lexical vectors over anonymous terms fdt00000, fdt00001, ..., L2-normalised for the index; the features f are dense.
-"""
+"""FDT: sparse weights over a learned codebook."""
 
 from __future__ import annotations
 
@@ -18,25 +14,26 @@ from torch import Tensor, nn
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.clip_layout import (
-    MERGES,
+    NO_MERGES,
     ClipShape,
     build_open_clip,
     build_open_texts,
+    build_swin,
     find_merges,
+    is_swin,
     run_config,
     run_entry,
 )
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.swin_layout import build_swin, is_swin
-from lexvl_anserini.encoders.checkpoints.weights import below, load_strictly, read_contents
+from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_contents, take_below
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
-from lexvl_anserini.encoders.parts.images.pixels import Pixels, one_crop
+from lexvl_anserini.encoders.parts.images.pixels import Pixels, make_crop
 from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchStates
-from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, is_pair, read_pair
-from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, decayed, masked_max
-from lexvl_anserini.encoders.parts.sparsify import positive, top_mask
+from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, compute_decay, pool_max
+from lexvl_anserini.encoders.parts.pretrained import IMAGE, TEXT, is_pair, read_pair
+from lexvl_anserini.encoders.parts.sparsify import keep_positive, mark_top
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.encoders.parts.towers import (
     Batch,
@@ -48,7 +45,7 @@ from lexvl_anserini.encoders.parts.towers import (
     in_direction,
 )
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 
 # Folder and files of the weights of a training run.
 RUN_FOLDER, RUN_FILES = "checkpoints", "ckpt_*.pth.tar"
@@ -81,39 +78,28 @@ ATTENTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def floored_max(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
+def pool_floored_max(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
     """Max over positions, where a masked one is 0: the reference multiplies padding by 0."""
     logits.view(-1, logits.shape[-1]).index_fill_(0, masked, 0.0)
     return activation(logits.amax(dim=1))
 
 
-def floored_sum(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
-    """Sum over positions, where a masked one is 0; the linear activation is applied once, after the sum."""
+def pool_floored_mean(logits: Tensor, masked: Tensor, activation: Activation, positions: int = 1) -> Tensor:
+    """Sum over positions, where a masked one is 0, by all `positions` of the model; activations are linear."""
     logits.view(-1, logits.shape[-1]).index_fill_(0, masked, 0.0)
-    return activation(logits.sum(dim=1))
-
-
-def floored_mean(logits: Tensor, masked: Tensor, activation: Activation, positions: int) -> Tensor:
-    """Mean over all `positions` of the model; those that padding would fill are 0."""
-    return floored_sum(logits, masked, activation) / positions
+    return activation(logits.sum(dim=1)) / positions
 
 
 POOLINGS: Mapping[str, Callable[[int], Any]] = {
-    "max": lambda positions: floored_max,
-    "sum": lambda positions: floored_sum,
-    "mean": lambda positions: partial(floored_mean, positions=positions),
+    "max": lambda positions: pool_floored_max,
+    "sum": lambda positions: pool_floored_mean,
+    "mean": lambda positions: partial(pool_floored_mean, positions=positions),
 }
 
 
 @dataclass(frozen=True)
 class Grounding:
-    """From relevances to weights, and from weights to the vector of the index.
-
-    attention  relevances [B, K] -> weights [B, K]
-    topk       keep only the largest weights; None keeps all
-    threshold  drop weights below this share of a vector's largest
-    normalise  divide by the L2 norm of the weights that are kept
-    """
+    """From relevances to weights [B, K], and from weights to the vector of the index; options as of `load_fdt`."""
 
     attention: Callable[[Tensor], Tensor]
     topk: int | None = None
@@ -123,7 +109,7 @@ class Grounding:
     def pruned(self, weights: Tensor) -> Tensor:
         """The vectors of the index, [B, K], from weights [B, K]."""
         if self.topk is not None:
-            weights = weights * top_mask(weights, self.topk)
+            weights = weights * mark_top(weights, self.topk)
         if self.threshold:
             weights = weights * (weights >= self.threshold * weights.amax(dim=1, keepdim=True))
         return nn.functional.normalize(weights, dim=1) if self.normalise else weights
@@ -183,15 +169,7 @@ class FdtImages(Grounded, ImageTower):
 
 @dataclass(frozen=True)
 class FdtModel:
-    """A loaded checkpoint.
-
-    states       by modality, the backbone: token or patch states [B, L, D]
-    query_maps   by modality, states [B, L, D] -> [B, L, d]
-    codebook     [K, d], keys and values
-    attention    of `ATTENTIONS`
-    pooling      by modality, over positions
-    temperature  T
-    """
+    """A loaded checkpoint; backbone, query map and pooling by modality, the codebook [K, d] of keys and values."""
 
     states: Mapping[str, Backbone]
     query_maps: Mapping[str, nn.Module]
@@ -208,7 +186,7 @@ class FdtModel:
             return logits / scale / self.temperature
 
         head = Head(self.query_maps[modality], self.codebook)
-        return Composition(self.states[modality], head, tempered, self.pooling[modality], positive())
+        return Composition(self.states[modality], head, tempered, self.pooling[modality], keep_positive())
 
     def features(self, tower: Grounded, dimensions: int | None) -> DenseTower:
         """The dense side: the codebook's rows, averaged by the model's own weights; cosines."""
@@ -238,9 +216,14 @@ def load_fdt(
     dimensions: int | None = None,
     merges: str | None = None,
 ) -> Encoder:
-    """A training run's folder (config.json and `checkpoints/`), or one of its files `ckpt_<iteration>.pth.tar`.
+    """FDT: texts and images as sparse weights over a learned codebook of finite discrete tokens.
 
-    Pairs over pretrained networks (`parts/network_pair.py`) load too.
+    r_k = pool_t <q_map(f_t), C_k> / (sqrt(d) T) over patches or tokens; w = sparsemax(r); f = w C. The weights w are
+    lexical vectors over anonymous terms fdt00000, fdt00001, ..., L2-normalised for the index; the features f are dense.
+
+    A training run's folder (config.json and `checkpoints/`), or one of its files `ckpt_<iteration>.pth.tar`.
+
+    Pairs over pretrained networks (`parts/pretrained.py`) load too.
 
     Args:
         source: `tokenizer` may name a folder that has the merges.
@@ -252,10 +235,6 @@ def load_fdt(
         normalise: divide by the L2 norm, so that scores are cosines; False indexes the model's weights, which sum to 1.
         dimensions: of features: keep only the first ones (Matryoshka); default all.
         merges: BPE merges file; default the run's own beside config.json.
-
-    Raises:
-        CheckpointError: weights that do not fit, no merges, or no temperature.
-        UsageError: options of the other space, or values out of range.
     """
     if space == "weights" and dimensions is not None:
         raise UsageError("dimensions is for dense vectors, and weights are lexical; give topk, or space=features")
@@ -264,9 +243,10 @@ def load_fdt(
     if not 0 <= threshold < 1 or (topk is not None and topk < 1):
         raise UsageError(f"threshold {threshold}, topk {topk}: expected a share from 0 to below 1, and at least 1")
     checkpoint = source.required("fdt")
-    read_sides = sides_of_pair if is_pair(checkpoint) else sides_of_run
+    read_sides = load_pair_sides if is_pair(checkpoint) else load_run_sides
     model, texts, reader, pixels = read_sides(source, checkpoint, temperature, merges)
-    grounding, columns = Grounding(ATTENTIONS[model.attention], topk, threshold, normalise), codebook_columns(model)
+    grounding = Grounding(ATTENTIONS[model.attention], topk, threshold, normalise)
+    columns = make_codebook_columns(model)
     sides: dict[str, Any] = {
         "text": texts(grounding, model.composition("text"), reader, columns, source.device),
         "image": FdtImages(grounding, model.composition("image"), pixels, columns, source.device),
@@ -281,23 +261,20 @@ def load_fdt(
 Sides = tuple[FdtModel, type[FdtWords], TextReader, Pixels]
 
 
-def sides_of_run(source: Source, checkpoint: Checkpoint, temperature: float | None, merges: str | None) -> Sides:
+def load_run_sides(source: Source, checkpoint: Checkpoint, temperature: float | None, merges: str | None) -> Sides:
     """A training run of the reference."""
     config = run_config(checkpoint)
     model, texts = read_model(checkpoint, config, temperature, source.device)
     path = find_merges(merges, source.tokenizer_folder(), config)
     if path is None:
-        raise CheckpointError(
-            f"{checkpoint.path}: no BPE merges beside it ({MERGES}); name the file with --set merges=FILE, or its "
-            "folder with --tokenizer"
-        )
+        raise CheckpointError(f"{checkpoint.path}: {NO_MERGES}")
     limit, images = texts.max_position_embeddings, model.states["image"]
     assert isinstance(images, PatchStates)
     reader = TextReader(ClipBpe(path, SPECIALS, texts.vocab_size), limit, limit=limit)
-    return model, FdtTexts, reader, one_crop(images.resolution)
+    return model, FdtTexts, reader, make_crop(images.resolution)
 
 
-def sides_of_pair(source: Source, checkpoint: Checkpoint, temperature: float | None, merges: str | None) -> Sides:
+def load_pair_sides(source: Source, checkpoint: Checkpoint, temperature: float | None, merges: str | None) -> Sides:
     """A pair over networks. Pooling ignores padding."""
     if merges is not None:
         raise UsageError("merges is for checkpoints of the reference; this one has a tokenizer")
@@ -312,15 +289,15 @@ def sides_of_pair(source: Source, checkpoint: Checkpoint, temperature: float | N
     query_maps = {}
     for modality, side in (("text", TEXT), ("image", IMAGE)):
         query_map = QueryMap(pair.widths[side], codebook.shape[1])
-        load_strictly(query_map, below(pair.heads, f"{side}.head."), f"{where}: {side}.head")
+        load_strictly(query_map, take_below(pair.heads, f"{side}.head."), f"{where}: {side}.head")
         query_maps[modality] = query_map.eval().to(device)
     states: dict[str, Backbone] = {"text": pair.text, "image": pair.image}
-    pooling = dict.fromkeys(states, masked_max)
+    pooling = dict.fromkeys(states, pool_max)
     model = FdtModel(states, query_maps, codebook.float().to(device), entry["attention"], pooling, float(degree))
     return model, FdtWords, pair.reader, pair.pixels
 
 
-def codebook_columns(model: FdtModel) -> TokenColumns:
+def make_codebook_columns(model: FdtModel) -> TokenColumns:
     """Terms fdt00000, fdt00001, ...: one per row of the codebook; tokens have no dimension."""
     vocabulary = Vocabulary([f"fdt{number:05d}" for number in range(len(model.codebook))], "the codebook")
     return TokenColumns(vocabulary, np.full(0, -1, dtype=np.int64))
@@ -330,19 +307,18 @@ def read_model(
     checkpoint: Checkpoint, config: Mapping[str, Any], temperature: float | None, device: torch.device
 ) -> tuple[FdtModel, Any]:
     """The model of one file of a run; and the configuration of its texts. Projections of its towers are unused."""
-    path = weight_file(checkpoint)
+    path = find_weight_file(checkpoint)
     weights, extra = read_contents(path)
     where = str(path)
     if CODEBOOK not in weights:
-        raise CheckpointError(
-            f"{where}: no codebook ({CODEBOOK}), so not an FDT model; load plain CLIP with --encoder clip"
-        )
+        remedy = "load plain CLIP with --encoder clip"
+        raise CheckpointError(f"{where}: no codebook ({CODEBOOK}), so not an FDT model; {remedy}")
     options = run_entry(config, "fdt")
-    names = {"attention": ("att_func_type", "sparsemax", ATTENTIONS), "pooling": ("pool_type", "max", POOLINGS)}
-    chosen = {name: options.get(key, default) for name, (key, default, _) in names.items()}
-    for name, (key, _, known) in names.items():
-        if chosen[name] not in known:
-            raise CheckpointError(f"{where}: {key} {chosen[name]!r} is not known; expected {', '.join(known)}")
+    attention, pool = options.get("att_func_type", "sparsemax"), options.get("pool_type", "max")
+    named: tuple[tuple[str, Any, Any], ...] = (("att_func_type", attention, ATTENTIONS), ("pool_type", pool, POOLINGS))
+    for key, value, known in named:
+        if value not in known:
+            raise CheckpointError(f"{where}: {key} {value!r} is not known; expected {', '.join(known)}")
     codebook = weights[CODEBOOK].float()  # [K, d]
     plain = {k: v for k, v in weights.items() if not k.startswith(tuple(QUERY_MAPS.values())) and k not in OTHERS}
     texts, images = read_towers(plain, config, where, device)
@@ -351,31 +327,31 @@ def read_model(
     query_maps = {}
     for modality, prefix in QUERY_MAPS.items():
         module = QueryMap(widths[modality], codebook.shape[1])
-        load_strictly(module, below(weights, prefix), f"{where}: {prefix[:-1]}")
+        load_strictly(module, take_below(weights, prefix), f"{where}: {prefix[:-1]}")
         query_maps[modality] = module.eval().to(device)
-    degree = temperature_of(config, extra, where) if temperature is None else temperature
+    degree = read_temperature(config, extra, where) if temperature is None else temperature
     if not degree > 0:
         raise UsageError(f"temperature {degree}: expected a number above 0")
     positions = {"text": about_text.max_position_embeddings, "image": images.grid**2}
-    pooling = {modality: POOLINGS[chosen["pooling"]](count) for modality, count in positions.items()}
+    pooling = {modality: POOLINGS[pool](count) for modality, count in positions.items()}
     states: dict[str, Backbone] = {"text": text_states(texts), "image": images}
-    return FdtModel(states, query_maps, codebook.to(device), chosen["attention"], pooling, degree), about_text
+    return FdtModel(states, query_maps, codebook.to(device), attention, pooling, degree), about_text
 
 
 def read_towers(
     weights: Mapping[str, Tensor], config: Mapping[str, Any], where: str, device: torch.device
 ) -> tuple[Any, PatchStates]:
     """The networks of texts and of images from exactly `weights`: CLIP's, or CLIP's and a Swin transformer V2."""
-    shape = ClipShape.of_run(config)
+    shape = ClipShape.from_run(config)
     if not is_swin(weights):
         clip = build_open_clip(weights, shape, where, device)
         return clip, PatchStates(clip)
     texts = {k: v for k, v in weights.items() if not k.startswith("visual.") and k != "logit_scale"}
-    swin = build_swin(below(weights, "visual."), run_entry(config, "image_encode"), where, device)
+    swin = build_swin(take_below(weights, "visual."), run_entry(config, "image_encode"), where, device)
     return build_open_texts(texts, shape, where, device), PatchStates(swin)
 
 
-def weight_file(checkpoint: Checkpoint) -> Path:
+def find_weight_file(checkpoint: Checkpoint) -> Path:
     """The weight file that the user names, else the only one of the run."""
     if checkpoint.file is not None:
         return checkpoint.file
@@ -384,26 +360,23 @@ def weight_file(checkpoint: Checkpoint) -> Path:
     if not files:
         return checkpoint.folder  # weights under other names
     if len(files) > 1:
-        raise CheckpointError(
-            f"{checkpoint.folder}: several iterations ({', '.join(path.name for path in files)}); name the file"
-        )
+        names = ", ".join(path.name for path in files)
+        raise CheckpointError(f"{checkpoint.folder}: several iterations ({names}); name the file")
     return files[0]
 
 
-def temperature_of(config: Mapping[str, Any], extra: Mapping[str, Any], where: str) -> float:
-    """T at the checkpoint's iteration, computed as in the reference's evaluation; weights do not contain it.
+def read_temperature(config: Mapping[str, Any], extra: Mapping[str, Any], where: str) -> float:
+    """T at the checkpoint's iteration, as in the reference's evaluation; weights do not contain it.
 
-    T = max(org_t * sd_T_decay_w ^ (last_iter / sd_T_decay_iter), sd_T_min), with a fraction as exponent. A
-    `temperature` under `fdt` in the configuration, for converted checkpoints, comes first.
+    A `temperature` under `fdt` in the configuration, for converted checkpoints, comes first.
     """
     if (stored := run_entry(config, "fdt").get("temperature")) is not None:
         return float(stored)
     decay = config.get("t_decay") or {}
     missing = [key for key in DECAY if key not in decay] + ([] if "last_iter" in extra else ["last_iter"])
     if missing:
-        raise CheckpointError(
-            f"{where}: no temperature; t_decay of config.json and the checkpoint lack {', '.join(missing)}; give it "
-            "with --set temperature=T (1000 for the released CC3M run)"
-        )
+        lack = f"t_decay of config.json and the checkpoint lack {', '.join(missing)}"
+        remedy = "give it with --set temperature=T (1000 for the released CC3M run)"
+        raise CheckpointError(f"{where}: no temperature; {lack}; {remedy}")
     periods = extra["last_iter"] / decay["sd_T_decay_iter"]
-    return decayed(decay["org_t"], decay["sd_T_decay_w"], periods, decay["sd_T_min"])
+    return compute_decay(decay["org_t"], decay["sd_T_decay_w"], periods, decay["sd_T_min"])

@@ -1,11 +1,4 @@
-"""SPLADE: w_j = max_i log(1 + relu(logit_ij)) over the head of a language model (Formal et al., SIGIR 2021 and 2022).
-
-Reads plain Hugging Face folders of masked and of causal language models, SparseEncoder folders of sentence-transformers
-(5.x and 6.x layouts) and files of naver/splade's trainers: runs with one or two encoders, `model.tar`.
-
-Published variants are options: v3-lexical is `lexical=query`, v3-doc `doc_only=true`, efficient SPLADE its `-doc`
-checkpoint with `query_checkpoint` its `-query` one. SPLADE-Code is a causal model whose tokens see each other.
-"""
+"""SPLADE in the formats of transformers, sentence-transformers and naver."""
 
 from __future__ import annotations
 
@@ -17,15 +10,20 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from lexvl_anserini.encoders.checkpoints.filenames import NAVER_WEIGHTS, has_tokenizer, inside
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.naver_layout import Run, masked_lm_of, read_run
-from lexvl_anserini.encoders.checkpoints.sentence_layout import class_name, read_modules
+from lexvl_anserini.encoders.checkpoints.find import (
+    NAVER_WEIGHTS,
+    Checkpoint,
+    find_checkpoint,
+    has_tokenizer,
+    resolve_inside,
+)
+from lexvl_anserini.encoders.checkpoints.naver_layout import Run, SideFiles, build_masked_lm, read_run
+from lexvl_anserini.encoders.checkpoints.sentence_layout import ABOUT_FILE, get_class_name, read_modules
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.backbones import load_language_model, position_limit, read_config
-from lexvl_anserini.encoders.parts.bags import BagTower
+from lexvl_anserini.encoders.parts.backbones import load_language_model, read_config, read_position_limit
+from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.pooling import (
     POOLINGS,
     Activation,
@@ -35,14 +33,15 @@ from lexvl_anserini.encoders.parts.pooling import (
     log1p_log1p_relu,
     log1p_relu,
 )
-from lexvl_anserini.encoders.parts.sparsify import own_tokens, positive_or_top
+from lexvl_anserini.encoders.parts.sparsify import keep_own, keep_top
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
-    columns_of_all,
-    columns_without,
+    add_lower_casing,
     load_tokenizer,
-    lower_casing,
+    make_all_columns,
+    make_columns_without,
+    refuse_size,
 )
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
@@ -61,11 +60,9 @@ Lexical = Literal["none", "query", "document", "both"]
 
 @dataclass(frozen=True)
 class SpladeSide:
-    """One side of a SPLADE model. `weight` [V] instead of a backbone means inference-free queries.
+    """One side of a model. `weight` [V] instead of a backbone means inference-free queries, which `adds` adds up.
 
-    adds     repeated tokens add up in such queries
-    bag      by default queries are binary bags of their own tokens
-    lexical  by default only own tokens are kept
+    With `bag`, queries are by default binary bags of their own tokens; with `lexical`, only own tokens are kept.
     """
 
     tokenizer: Any
@@ -95,7 +92,14 @@ def load_splade(
     query_max_length: int | None = None,
     query_checkpoint: str | None = None,
 ) -> Encoder:
-    """The folder of a language model or of a SparseEncoder, a run of naver's trainers, or its model.tar.
+    """SPLADE: w_j = max_i log(1 + relu(logit_ij)) over the head of a language model.
+
+    Reads plain Hugging Face folders of masked and of causal language models, SparseEncoder folders of
+    sentence-transformers (5.x and 6.x layouts) and files of naver/splade's trainers: runs with one or two encoders,
+    `model.tar`.
+
+    Published variants are options: v3-lexical is `lexical=query`, v3-doc `doc_only=true`, efficient SPLADE its `-doc`
+    checkpoint with `query_checkpoint` its `-query` one. SPLADE-Code is a causal model whose tokens see each other.
 
     Args:
         source: the document (or only) encoder.
@@ -110,16 +114,11 @@ def load_splade(
         max_length: tokens per document; default the folder's own, else 256.
         query_max_length: tokens per query; default the folder's own, else 256.
         query_checkpoint: another folder or hub id for queries (efficient SPLADE).
-
-    Raises:
-        CheckpointError: the folder has no masked-LM head or is a dense model.
-        UsageError: options that exclude each other.
     """
     weighted_queries = query_checkpoint or query_topk is not None or lexical in ("query", "both")
     if doc_only and weighted_queries:
-        raise UsageError(
-            "encoder 'splade': doc_only leaves no query encoder for query_checkpoint, query_topk or lexical=query"
-        )
+        options = "query_checkpoint, query_topk or lexical=query"
+        raise UsageError(f"encoder 'splade': doc_only leaves no query encoder for {options}")
     checkpoint = source.required("splade")
     sides = read_sides(checkpoint, source)
     query, document = sides["query"], sides["document"]
@@ -130,14 +129,13 @@ def load_splade(
             raise CheckpointError(f"{other.path}: the query encoder has another vocabulary than {checkpoint.path}")
     # Options of weighted queries override the bags that a model was trained with.
     if query.bag and not weighted_queries if doc_only is None else doc_only:
-        query_tower: BagTower | TextTower = BagTower(
-            TextReader(query.tokenizer, query_max_length or query.max_length), columns_of_all(query.tokenizer)
-        )
+        reader = TextReader(query.tokenizer, query_max_length or query.max_length)
+        query_tower: BagTower | TextTower = BagTower(reader, make_all_columns(query.tokenizer))
     else:
         own_only = query.lexical if lexical is None else lexical in ("query", "both")
-        query_tower = tower(query, source, pooling, own_only, query_topk, query_max_length)
+        query_tower = build_tower(query, source, pooling, own_only, query_topk, query_max_length)
     own_only = document.lexical if lexical is None else lexical in ("document", "both")
-    document_tower = tower(document, source, pooling, own_only, topk, max_length)
+    document_tower = build_tower(document, source, pooling, own_only, topk, max_length)
     return Encoder("splade", "impact", query=query_tower, document=document_tower)
 
 
@@ -147,53 +145,49 @@ def query_source(other: Checkpoint, source: Source) -> Source:
     return Source(other, source.device, None if alone else str(source.tokenizer_folder()))
 
 
-def tower(
+def build_tower(
     parts: SpladeSide, source: Source, pooling: str | None, lexical: bool, topk: int | None, max_length: int | None
 ) -> BagTower | TextTower:
     """The tower of one side; None keeps the folder's own setting."""
-    reader = TextReader(
-        parts.tokenizer,
-        parts.max_length if max_length is None else max_length,
-        specials=parts.weight is None,
-        limit=parts.limit,
-        prompt=parts.prompt,
-    )
+    length = parts.max_length if max_length is None else max_length
+    reader = TextReader(parts.tokenizer, length, specials=parts.weight is None, limit=parts.limit, prompt=parts.prompt)
     k = parts.topk if topk is None else topk
-    largest = positive_or_top(k)
+    largest = keep_top(k)
     if parts.backbone is None or parts.head is None:
         return BagTower(reader, parts.columns, parts.weight, topk=k, adds=parts.adds)
     pool = parts.pooling if pooling is None else POOLINGS[pooling]
-    composition = Composition(parts.backbone, parts.head, parts.activation, pool, own_tokens() if lexical else largest)
+    composition = Composition(parts.backbone, parts.head, parts.activation, pool, keep_own() if lexical else largest)
     return TextTower(composition, reader, parts.columns, source.device)
 
 
 def read_sides(checkpoint: Checkpoint, source: Source) -> dict[str, SpladeSide]:
     """Query side and document side of a checkpoint, in any layout."""
     if checkpoint.file is None and (checkpoint.folder / "modules.json").is_file():
-        return sentence_transformers_sides(checkpoint.folder, source)
+        return load_sentence_transformers_sides(checkpoint.folder, source)
     if (run := read_run(checkpoint, source.backbone_config, source.tokenizer)) is not None:
         return run_sides(run, source)
-    parts = masked_lm_parts(checkpoint.folder, source, source.tokenizer_folder(), MAX_LENGTH)
+    parts = load_masked_lm_parts(checkpoint.folder, source, source.tokenizer_folder(), MAX_LENGTH)
     return {"query": parts, "document": parts}
 
 
 def run_sides(run: Run, source: Source) -> dict[str, SpladeSide]:
     """The sides of a run of naver's trainers, with the settings of its recipe."""
     recipe, pooling = run.recipe, POOLINGS[run.recipe.pooling]
-    document, query = (
-        side and masked_lm_parts(side.config, source, side.tokenizer, recipe.max_length or MAX_LENGTH, side.weights)
-        for side in (run.document, run.query)
-    )
-    assert document is not None, "a run has a document encoder"
-    document = replace(document, pooling=pooling)
-    query = replace(query or document, pooling=pooling, bag=recipe.doc_only)
+
+    def load(side: SideFiles) -> SpladeSide:
+        length = recipe.max_length or MAX_LENGTH
+        parts = load_masked_lm_parts(side.config, source, side.tokenizer, length, side.weights)
+        return replace(parts, pooling=pooling)
+
+    document = load(run.document)
+    query = replace(load(run.query) if run.query else document, bag=recipe.doc_only)
     return {
         "query": replace(query, topk=recipe.query_topk, lexical=recipe.lexical in ("query", "both")),
         "document": replace(document, topk=recipe.topk, lexical=recipe.lexical in ("document", "both")),
     }
 
 
-def masked_lm_parts(
+def load_masked_lm_parts(
     folder: Path,
     source: Source,
     tokenizer_folder: Path,
@@ -202,39 +196,30 @@ def masked_lm_parts(
     lower_case: bool = False,
     **rest: Any,
 ) -> SpladeSide:
-    """Backbone, head and tokenizer of one masked-LM folder.
-
-    Without `max_length` the limit is the tokenizer's. `weights` replace the folder's own; with `lower_case` texts
-    are lower-cased before they are tokenised.
-    """
+    """Backbone, head and tokenizer of one masked-LM folder, or of its configuration and `weights`."""
     if weights is None:
         backbone, head, _ = load_language_model(folder, source.device)
     else:
-        backbone, head, _ = masked_lm_of(folder, weights, f"{folder}: {NAVER_WEIGHTS}", source.device)
+        backbone, head, _ = build_masked_lm(folder, weights, f"{folder}: {NAVER_WEIGHTS}", source.device)
     tokenizer = load_tokenizer(tokenizer_folder)
     if lower_case:
-        tokenizer = lower_casing(tokenizer)
+        tokenizer = add_lower_casing(tokenizer)
     count = len(tokenizer)
     if not fits(len(head.matrix), tokenizer):
-        raise CheckpointError(
-            f"{tokenizer_folder}: the tokenizer has {count} tokens, the model {len(head.matrix)}; "
-            "name the model's own with --tokenizer"
-        )
+        refuse_size(tokenizer_folder, count, len(head.matrix))
     # Rows without a token are not dimensions.
     head = Head(head.transform, head.matrix[:count], None if head.bias is None else head.bias[:count])
-    limit = position_limit(read_config(folder))
+    limit = read_position_limit(read_config(folder))
     length = max_length or tokenizer.model_max_length
-    return SpladeSide(
-        tokenizer, columns_of_all(tokenizer), min(length, limit or length), limit, backbone=backbone, head=head, **rest
-    )
+    columns, length = make_all_columns(tokenizer), min(length, limit or length)
+    return SpladeSide(tokenizer, columns, length, limit, backbone=backbone, head=head, **rest)
 
 
 def fits(rows: int, tokenizer: Any) -> bool:
     """True if the first rows of a matrix are those of a tokenizer's tokens, and the others are padding.
 
-    Matrices are often padded to a multiple that suits the hardware, by fewer rows than `PADDING_ROWS` and
-    `PADDING_SHARE` permit. With more padding rows than that, or than tokens, the tokenizer is another model's. With
-    gaps between the ids, the last rows would be those of tokens.
+    With more padding than `PADDING_ROWS` and `PADDING_SHARE` permit, or than tokens, the tokenizer is another model's.
+    With gaps between the ids, the last rows would be those of tokens.
     """
     count = len(tokenizer)
     if rows == count:
@@ -243,84 +228,72 @@ def fits(rows: int, tokenizer: Any) -> bool:
     return count < rows < count + most and max(tokenizer.get_vocab().values()) < count
 
 
-def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, SpladeSide]:
+def load_sentence_transformers_sides(folder: Path, source: Source) -> dict[str, SpladeSide]:
     """The sides of a SparseEncoder folder: one chain of modules, or a Router with one chain per side."""
-    description_file = folder / "config_sentence_transformers.json"
-    description = (
-        read_json(description_file, "model description", CheckpointError) if description_file.is_file() else {}
-    )
+    path = folder / ABOUT_FILE
+    description = read_json(path, "model description", CheckpointError) if path.is_file() else {}
     chain = [(part.name, part.folder) for part in read_modules(folder)]
     prompts = description.get("prompts") or {}
     topk = description.get("max_active_dims")
     if [name for name, _ in chain] == ["Router"]:
         routes = chain[0][1] / "router_config.json"
         router = read_json(routes, "router description", CheckpointError)
-        chains = {
-            side: [(class_name(router["types"][part]), inside(routes.parent, part, str(routes))) for part in parts]
-            for side, parts in router["structure"].items()
-        }
-        if missing := {"query", "document"} - set(chains):
-            raise CheckpointError(f"{chain[0][1]}/router_config.json: no route for {', '.join(sorted(missing))}")
-        sides = {
-            side: chain_parts(chains[side], folder, source, topk, prompts.get(side) or "")
-            for side in ("query", "document")
-        }
+        if missing := {"query", "document"} - set(router["structure"]):
+            raise CheckpointError(f"{routes}: no route for {', '.join(sorted(missing))}")
+        sides = {}
+        for side in ("query", "document"):
+            names = router["structure"][side]
+            places = [resolve_inside(routes.parent, name, str(routes)) for name in names]
+            kinds = [get_class_name(router["types"][name]) for name in names]
+            sides[side] = load_chain_parts(list(zip(kinds, places, strict=True)), folder, source, topk)
     else:
-        both = chain_parts(chain, folder, source, topk, "")
-        sides = {side: replace(both, prompt=prompts.get(side) or "") for side in ("query", "document")}
+        sides = dict.fromkeys(("query", "document"), load_chain_parts(chain, folder, source, topk))
     if (similarity := description.get("similarity_fn_name") or "dot") != "dot":
-        raise CheckpointError(
-            f"{description_file}: similarity_fn_name {similarity!r}, but an impact index adds products of weights "
-            "(dot); if the model uses dot, set it there"
-        )
-    return sides
+        expected = "an impact index adds products of weights (dot); if the model uses dot, set it there"
+        raise CheckpointError(f"{path}: similarity_fn_name {similarity!r}, but {expected}")
+    return {side: replace(parts, prompt=prompts.get(side) or "") for side, parts in sides.items()}
 
 
-def chain_parts(
-    chain: Sequence[tuple[str, Path]], folder: Path, source: Source, topk: int | None, prompt: str
-) -> SpladeSide:
+def load_chain_parts(chain: Sequence[tuple[str, Path]], folder: Path, source: Source, topk: int | None) -> SpladeSide:
     """One chain of modules: [Transformer, SpladePooling] or [SparseStaticEmbedding]."""
     match chain:
         case [("SparseStaticEmbedding", path)]:
-            return static_parts(path, topk, prompt)
+            return load_static_parts(path, topk)
         case [("MLMTransformer" | "Transformer", path), ("SpladePooling", pooling_path)]:
             limits_file = path / "sentence_bert_config.json"
             limits = read_json(limits_file, "limits", CheckpointError) if limits_file.is_file() else {}
-            return masked_lm_parts(
+            return load_masked_lm_parts(
                 path,
                 source,
                 path if source.tokenizer is None else source.tokenizer_folder(),
                 limits.get("max_seq_length"),
                 lower_case=bool(limits.get("do_lower_case")),
                 topk=topk,
-                prompt=prompt,
-                **splade_pooling(read_json(pooling_path / "config.json", "pooling", CheckpointError), pooling_path),
+                **read_splade_pooling(pooling_path),
             )
     names = ", ".join(name for name, _ in chain)
-    raise CheckpointError(
-        f"{folder}: modules {names}; a SPLADE folder has Transformer and SpladePooling or SparseStaticEmbedding "
-        "(dense models are loaded with --encoder sentence)"
-    )
+    expected = "a SPLADE folder has Transformer and SpladePooling or SparseStaticEmbedding"
+    raise CheckpointError(f"{folder}: modules {names}; {expected} (dense models: --encoder sentence)")
 
 
-def splade_pooling(config: Mapping[str, Any], where: Path) -> dict[str, Any]:
+def read_splade_pooling(where: Path) -> dict[str, Any]:
     """Pooling and activation of `1_SpladePooling/config.json`."""
+    config = read_json(where / "config.json", "pooling", CheckpointError)
     strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
     activations = {"relu": log1p_relu, "log1p_relu": log1p_log1p_relu}
     if strategy not in POOLINGS or activation not in activations:
-        raise CheckpointError(
-            f"{where}: pooling {strategy!r} with {activation!r} is not known (max or sum; relu or log1p_relu)"
-        )
+        known = "max or sum; relu or log1p_relu"
+        raise CheckpointError(f"{where}: pooling {strategy!r} with {activation!r} is not known ({known})")
     return {"pooling": POOLINGS[strategy], "activation": activations[activation]}
 
 
-def static_parts(folder: Path, topk: int | None, prompt: str) -> SpladeSide:
+def load_static_parts(folder: Path, topk: int | None) -> SpladeSide:
     """Inference-free queries: one stored weight per token, tokenised without special tokens."""
     config_file = folder / "config.json"
     config = read_json(config_file, "static embedding", CheckpointError) if config_file.is_file() else {}
     tokenizer = load_tokenizer(folder)
     if path := config.get("path"):
-        by_token = read_json(inside(folder, path, str(config_file)), "token weights", CheckpointError)
+        by_token = read_json(resolve_inside(folder, path, str(config_file)), "token weights", CheckpointError)
         weight = np.zeros(len(tokenizer), dtype=np.float32)
         for token, value in by_token.items():
             weight[tokenizer.convert_tokens_to_ids(token)] = value
@@ -334,11 +307,11 @@ def static_parts(folder: Path, topk: int | None, prompt: str) -> SpladeSide:
     if type(adds := config.get(ADDS, False)) is not bool:
         raise CheckpointError(f"{config_file}: {ADDS} {adds!r:.80}, expected true or false")
     # The tokenizer adds no special tokens, so one in a text counts as its own token.
-    columns, reader = columns_without(tokenizer, []), table_reader(tokenizer)
+    columns, reader = make_columns_without(tokenizer, []), load_table_reader(tokenizer)
     weight = weight[: len(tokenizer)]
-    return SpladeSide(tokenizer, columns, reader.max_length, weight=weight, adds=adds, topk=topk, prompt=prompt)
+    return SpladeSide(tokenizer, columns, reader.max_length, weight=weight, adds=adds, topk=topk)
 
 
-def table_reader(tokenizer: Any) -> TextReader:
+def load_table_reader(tokenizer: Any) -> TextReader:
     """Reads the texts of a table, without special tokens and to the tokenizer's own limit, as sentence-transformers."""
     return TextReader(tokenizer, int(min(tokenizer.model_max_length, 1 << 20)), specials=False)

@@ -1,10 +1,4 @@
-"""STAIR: w = log(1 + relu(max_j e TRANSFORM(h_j) + b)) for texts and images, e the token embeddings (EMNLP 2023).
-
-Both towers follow equations 4 and 5 of the paper; scores are cosines. There are no published checkpoints; this encoder
-loads what `train` writes: of a new STAIR a folder of `save_stair` (config.json, model.safetensors and the files of the
-tokenizer), else a pair over networks (`parts/network_pair.py`), whose dimensions are words of its training captions or
-the tokens of its text network.
-"""
+"""STAIR and LexLIP: lexical pairs without published checkpoints, which `train` writes."""
 
 from __future__ import annotations
 
@@ -16,25 +10,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize as unit_length
 
-from lexvl_anserini.encoders.checkpoints.bounds import build
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.weights import build, load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import quietly
-from lexvl_anserini.encoders.parts.bags import BagTower
+from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
-from lexvl_anserini.encoders.parts.network_pair import TEXT, NetworkPair, is_pair, read_pair, token_heads
-from lexvl_anserini.encoders.parts.pooling import Backbone, Head, log1p_relu, masked_max
-from lexvl_anserini.encoders.parts.sparsify import positive_or_top
+from lexvl_anserini.encoders.parts.pooling import Backbone, Head, log1p_relu, pool_max
+from lexvl_anserini.encoders.parts.pretrained import TEXT, NetworkPair, build_token_heads, is_pair, read_pair
+from lexvl_anserini.encoders.parts.sparsify import keep_top
 from lexvl_anserini.encoders.parts.stair_network import Stair, StairConfig
-from lexvl_anserini.encoders.parts.tokens import (
-    TextReader,
-    TokenColumns,
-    columns_of_all,
-    load_tokenizer,
-)
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, load_tokenizer, make_all_columns
 from lexvl_anserini.encoders.parts.towers import Composition, Direction, TextTower, in_direction, with_topk
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import atomic_write, write_json
@@ -74,7 +62,10 @@ def load_stair(
     query_topk: int | None = None,
     text_max_length: int | None = None,
 ) -> Encoder:
-    """A folder that `save_stair` wrote, of a single-stage or three-stage model; or a pair that `train` wrote.
+    """STAIR: w = log(1 + relu(max_j e TRANSFORM(h_j) + b)) for texts and images, e the token embeddings (EMNLP 2023).
+
+    Both towers follow equations 4 and 5 of the paper; scores are cosines. It loads what `train` writes: a folder of
+    `save_stair`, or a pair over networks, whose dimensions are words of its captions or tokens of its text network.
 
     Args:
         source: has configuration, weights and tokenizer; `tokenizer` may name another folder for the tokenizer.
@@ -82,8 +73,7 @@ def load_stair(
         text_encoder_free: texts are binary bags of their own tokens, without prompt and without network (appendix E.2).
         text_mask: own keeps only a text's own tokens (equation 8); default own for checkpoints of stage 1, else none.
         mask_specials: [CLS] and [SEP] count as own tokens; default the checkpoint's (false).
-        padding: max_length pads texts to that length, and the maximum includes padding; default the checkpoint's
-            (none).
+        padding: max_length pads texts, and the maximum includes padding; default the checkpoint's (none).
         prompt: put before each text; default the checkpoint's ("a photo of ", as in zero-shot retrieval).
         normalise: divide by the L2 norm, so that scores are cosines (equation 2).
         topk: dimensions kept per document; default all positive ones.
@@ -92,18 +82,16 @@ def load_stair(
     """
     checkpoint = source.required("stair")
     if is_pair(checkpoint):
-        model = stair_of_pair(source, read_pair(source, checkpoint, "stair", text_max_length))
+        model = load_stair_pair(source, read_pair(source, checkpoint, "stair", text_max_length))
         if padding == "max_length" or mask_specials:
-            raise UsageError(
-                "padding and mask_specials are for the layout of `save_stair`; this checkpoint has another"
-            )
+            raise UsageError("padding and mask_specials are for the layout of `save_stair`; this one is another")
     else:
-        model = stair_of_folder(source, checkpoint, mask_specials, padding, text_max_length)
+        model = load_stair_folder(source, checkpoint, mask_specials, padding, text_max_length)
     reader = replace(model.reader, prompt=model.prompt if prompt is None else prompt)
     own = text_mask == "own" or (text_mask is None and model.masked)
 
     def composition(states: Backbone, head: Head, k: int | None, normalise: bool) -> Composition:
-        return Composition(states, head, log1p_relu, masked_max, positive_or_top(k), normalise)
+        return Composition(states, head, log1p_relu, pool_max, keep_top(k), normalise)
 
     def texts(k: int | None) -> TextTower | BagTower:
         if text_encoder_free:
@@ -122,15 +110,11 @@ def load_stair(
 
 
 class LoadedStair(NamedTuple):
-    """A model of either layout.
+    """A model of either layout: states of each encoder, and equation 4 over them.
 
-    text, image            states of each encoder
-    text_head, image_head  equation 4 over them
-    reader                 of texts, without prompt
-    prompt                 of the checkpoint
-    columns                the dimension of each token
-    pixels                 how an image becomes pixels
-    masked                 texts keep their own tokens alone, as after stage 1
+    Attributes:
+        reader: of texts, without prompt.
+        masked: texts keep their own tokens alone, as after stage 1.
     """
 
     text: Backbone
@@ -144,7 +128,7 @@ class LoadedStair(NamedTuple):
     masked: bool
 
 
-def stair_of_folder(
+def load_stair_folder(
     source: Source,
     checkpoint: Checkpoint,
     mask_specials: bool | None,
@@ -164,22 +148,16 @@ def stair_of_folder(
     text_head, image_head = (
         Head(head, model.embeddings.detach(), head.bias.detach()) for head in (model.text_head, model.image_head)
     )
-    return LoadedStair(
-        model.text,
-        model.image,
-        text_head,
-        image_head,
-        TextReader(tokenizer, longest, padding or config.padding, limit=limit),
-        config.prompt,
-        columns_of_all(tokenizer, config.mask_specials if mask_specials is None else mask_specials),
-        Pixels(config.image.resolution),
-        config.stage == "1",
-    )
+    reader = TextReader(tokenizer, longest, padding or config.padding, limit=limit)
+    columns = make_all_columns(tokenizer, config.mask_specials if mask_specials is None else mask_specials)
+    texts = (reader, config.prompt, columns)
+    pixels, masked = Pixels(config.image.resolution), config.stage == "1"
+    return LoadedStair(model.text, model.image, text_head, image_head, *texts, pixels, masked)
 
 
-def stair_of_pair(source: Source, pair: NetworkPair) -> LoadedStair:
+def load_stair_pair(source: Source, pair: NetworkPair) -> LoadedStair:
     """A pair over networks, which has no prompt; `text_mask` in its configuration is own after stage 1."""
-    text_head, image_head = token_heads(pair, source.device)
+    text_head, image_head = build_token_heads(pair, source.device)
     assert pair.columns is not None, "lexical heads have terms"
     masked = pair.config[TEXT].get("text_mask") == "own"
     return LoadedStair(pair.text, pair.image, text_head, image_head, pair.reader, "", pair.columns, pair.pixels, masked)
@@ -194,3 +172,42 @@ def save_stair(model: Stair, tokenizer: Any, folder: Path) -> None:
     with atomic_write(folder / WEIGHTS) as out:
         out.write(save({key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}))
     write_json(folder / "config.json", model.config.to_json())
+
+
+def load_lexlip(
+    source: Source,
+    direction: Direction = "text-to-image",
+    normalise: bool = True,
+    topk: int | None = None,
+    query_topk: int | None = None,
+    text_max_length: int | None = None,
+) -> Encoder:
+    """LexLIP: w_j = log(1 + max_i relu(logit_ij)) over one masked-LM head per modality, L2-normalised (ICCV 2023).
+
+    It loads the pairs over networks that `train` writes, whose dimensions are words of their training captions or the
+    tokens of their text network.
+
+    Args:
+        source: has configuration, weights and tokenizer; `tokenizer` may name another folder for the tokenizer.
+        direction: the modalities of queries and documents.
+        normalise: divide by the L2 norm, so that scores are cosines, by which the reference ranks.
+        topk: dimensions kept per document; default all positive ones.
+        query_topk: the same for queries; default `topk`.
+        text_max_length: tokens per caption; default the checkpoint's.
+    """
+    pair = read_pair(source, source.required("lexlip"), "lexlip", text_max_length)
+    text_head, image_head = build_token_heads(pair, source.device)
+    columns = pair.columns
+    assert columns is not None, "lexical heads have terms"
+
+    def composition(backbone: Backbone, head: Head, k: int | None) -> Composition:
+        return Composition(backbone, head, log1p_relu, pool_max, keep_top(k), normalise)
+
+    def texts(k: int | None) -> TextTower:
+        return TextTower(composition(pair.text, text_head, k), pair.reader, columns, source.device)
+
+    def images(k: int | None) -> ImageTower:
+        return ImageTower(composition(pair.image, image_head, k), pair.pixels, columns, source.device)
+
+    query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
+    return Encoder("lexlip", "impact", query=query, document=document)

@@ -1,8 +1,4 @@
-"""VDR text: w_j = max_i elu1p(<ln(h_i), E_{j+999}>), top-k (Zhou et al., ICLR 2024, section 3).
-
-The head is a LayerNorm and the *input* embeddings, without bias. Over a plain BERT folder, where this LayerNorm is
-untrained, the same equation gives a usable model.
-"""
+"""VDR and its relatives over texts: SVDR, BERTlex and the bag of tokens."""
 
 from __future__ import annotations
 
@@ -16,28 +12,30 @@ import torch
 from torch import Tensor, nn
 
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import below, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights, take_below
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import (
-    bert_from_weights,
-    hidden_states,
+    build_bert,
     load_backbone,
-    position_limit,
+    load_language_model,
     read_config,
+    read_position_limit,
+    take_hidden_states,
 )
-from lexvl_anserini.encoders.parts.bags import BagTower
-from lexvl_anserini.encoders.parts.pooling import Head, Pooling, elu1p, masked_max, mean_of_top
-from lexvl_anserini.encoders.parts.pretrained import pretrained_bert, states_head, vocabulary_rows
-from lexvl_anserini.encoders.parts.sparsify import Sparsifier, own_tokens, positive
+from lexvl_anserini.encoders.parts.batches import BagTower
+from lexvl_anserini.encoders.parts.pooling import Head, Pooling, elu1p, log1p_relu, make_top_mean, pool_max
+from lexvl_anserini.encoders.parts.pretrained import load_pretrained_bert, load_states_head, load_vocabulary_rows
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, keep_own, keep_positive
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
-    columns_from,
-    first_word_id,
+    find_first_word_id,
     load_tokenizer,
+    make_all_columns,
+    make_columns_from,
 )
-from lexvl_anserini.encoders.parts.towers import Composition, TextTower
+from lexvl_anserini.encoders.parts.towers import Composition, TextTower, with_topk
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 
 # Paper, appendix A: 768 dimensions kept per text. Untrained models read as many tokens as the published ones.
@@ -60,14 +58,14 @@ DOCUMENT_TOPK = "document_topk"
 SIDES = ("encoder_q", "encoder_p")
 
 
-def vdr_sparsifier(topk: int, lexical_union: bool) -> Sparsifier:
+def choose_sparsifier(topk: int, lexical_union: bool) -> Sparsifier:
     """-1 keeps every dimension, 0 the text's own tokens, k > 0 the k largest (united with the own tokens)."""
     if topk < -1:
         raise UsageError(f"topk {topk}: give -1 (all), 0 (own tokens only) or a number above 0")
     if topk == -1:
-        return positive()
+        return keep_positive()
     if topk == 0:
-        return own_tokens()
+        return keep_own()
     return Sparsifier(topk, own=lexical_union)
 
 
@@ -82,9 +80,11 @@ def load_vdr(
     padding: Literal["none", "max_length"] | None = None,
     projection: Projection | None = None,
 ) -> Encoder:
-    """A checkpoint in a published layout (`encoder_q`, `encoder_p`), or any plain BERT folder, untrained.
+    """VDR text: w_j = max_i elu1p(<ln(h_i), E_{j+999}>), top-k (Zhou et al., ICLR 2024, section 3).
 
-    Layouts: config.json (on the hub since 2024) or config.yaml (2023); two encoders, or one for both sides.
+    The head is a LayerNorm and the *input* embeddings, without bias. It loads a published layout (`encoder_q`,
+    `encoder_p`; config.json, or config.yaml of 2023; one encoder for both sides, or two), or any plain BERT folder:
+    there the LayerNorm is untrained, and the equation gives a usable model nevertheless.
 
     Args:
         source: `model_id` in published checkpoints names the backbone; `tokenizer` and `backbone_config` override it.
@@ -100,15 +100,15 @@ def load_vdr(
             own where the checkpoint has such a matrix.
     """
     checkpoint = source.required("vdr")
-    if config := published_config(checkpoint):
-        query, document = published_sides(source, checkpoint, config, projection)
+    if config := read_published_config(checkpoint):
+        query, document = load_published_sides(source, checkpoint, config, projection)
     elif projection == "own":
         raise UsageError("encoder 'vdr': projection=own needs a checkpoint that has one (encoder_p.proj)")
     else:
-        query = document = untrained_side(source, checkpoint)
+        query = document = load_untrained_side(source, checkpoint)
         query_max_length = query_max_length or max_length
-    document = document.adjusted(topk, lexical_union, max_length, padding)
-    query = query.adjusted(topk if query_topk is None else query_topk, lexical_union, query_max_length, padding)
+    document = document.replace_options(topk, lexical_union, max_length, padding)
+    query = query.replace_options(topk if query_topk is None else query_topk, lexical_union, query_max_length, padding)
     return Encoder(
         "vdr",
         "impact",
@@ -130,12 +130,14 @@ class Side:
     bias: Tensor | None = None  # [V]
     topk: int = TOPK
     lexical_union: bool = False
-    pooling: Pooling = masked_max
+    pooling: Pooling = pool_max
     normalise: bool = False
     unit_terms: int | None = None
     joiner: str = " "
 
-    def adjusted(self, topk: int | None, lexical_union: bool, max_length: int | None, padding: str | None) -> Side:
+    def replace_options(
+        self, topk: int | None, lexical_union: bool, max_length: int | None, padding: str | None
+    ) -> Side:
         """The same side with the options of the user; None keeps the checkpoint's own value."""
         reader = self.reader.with_max_length(max_length)
         return replace(
@@ -148,11 +150,11 @@ class Side:
     def tower(self) -> TextTower:
         """The parametric side."""
         composition = Composition(
-            backbone=hidden_states(self.backbone),
+            backbone=take_hidden_states(self.backbone),
             head=Head(self.norm, self.embeddings, self.bias),
             activation=elu1p,
             pooling=self.pooling,
-            sparsifier=replace(vdr_sparsifier(self.topk, self.lexical_union), first=self.unit_terms),
+            sparsifier=replace(choose_sparsifier(self.topk, self.lexical_union), first=self.unit_terms),
             normalise=self.normalise,
             unit_terms=self.unit_terms,
         )
@@ -160,38 +162,32 @@ class Side:
 
     def bag(self) -> BagTower:
         """The non-parametric side: same tokenizer, limit and vocabulary, no network."""
-        return BagTower(
-            replace(self.reader, padding="none"), self.columns, joiner=self.joiner, normalise=self.normalise
-        )
+        reader = replace(self.reader, padding="none")
+        return BagTower(reader, self.columns, joiner=self.joiner, normalise=self.normalise)
 
 
-def untrained_side(source: Source, checkpoint: Checkpoint) -> Side:
+def load_untrained_side(source: Source, checkpoint: Checkpoint) -> Side:
     """A new LayerNorm over any BERT-like backbone, tied to its input embeddings."""
     backbone, size = load_backbone(checkpoint, source.device)
     tokenizer = load_tokenizer(source.tokenizer_folder(), size)
-    shift = first_word_id(tokenizer)
-    limit = position_limit(backbone.config)
+    shift = find_first_word_id(tokenizer)
+    limit = read_position_limit(backbone.config)
     embeddings = backbone.get_input_embeddings().weight.detach()[shift:]
     if embeddings.shape[1] != backbone.config.hidden_size:
-        raise CheckpointError(
-            f"{checkpoint.folder}: input embeddings have {embeddings.shape[1]} columns, hidden states "
-            f"{backbone.config.hidden_size}; the tied head needs one width"
-        )
+        widths = f"{embeddings.shape[1]} columns, hidden states {backbone.config.hidden_size}"
+        raise CheckpointError(f"{checkpoint.folder}: input embeddings have {widths}; the tied head needs one width")
     return Side(
         backbone,
         nn.LayerNorm(embeddings.shape[1], eps=HEAD_EPS).to(source.device),
         embeddings,
-        columns_from(tokenizer, shift),
+        make_columns_from(tokenizer, shift),
         TextReader(tokenizer, min(UNTRAINED_MAX_LENGTH, limit or UNTRAINED_MAX_LENGTH), limit=limit),
         source.device,
     )
 
 
-def published_config(checkpoint: Checkpoint) -> dict[str, Any] | None:
-    """config.json, or a config.yaml of 2023 with today's names; None if the folder is not in a published layout.
-
-    In older files the sides may be one level down, and lack newer options.
-    """
+def read_published_config(checkpoint: Checkpoint) -> dict[str, Any] | None:
+    """config.json, or a config.yaml of 2023 with today's names; None if the folder is not in a published layout."""
     config = checkpoint.config()
     if "encoder_q" not in config:
         inner = [v for v in config.values() if isinstance(v, Mapping) and "encoder_q" in v]
@@ -206,7 +202,7 @@ def published_config(checkpoint: Checkpoint) -> dict[str, Any] | None:
     return config
 
 
-def published_sides(
+def load_published_sides(
     source: Source, checkpoint: Checkpoint, config: Mapping[str, Any], projection: str | None
 ) -> tuple[Side, Side]:
     """Query and document sides of a checkpoint in a published layout."""
@@ -215,45 +211,34 @@ def published_sides(
         raise CheckpointError(f"{checkpoint.path}: unexpected weights {', '.join(stray[:10])}")
     if not config.get("shared_encoder"):
         query, document = (
-            published_side(source, checkpoint, config, s, below(weights, s + "."), projection) for s in SIDES
+            load_published_side(source, checkpoint, config, s, take_below(weights, s + "."), projection) for s in SIDES
         )
         return query, document
-    side = published_side(source, checkpoint, config, "encoder_q", shared_weights(checkpoint, weights), projection)
+    side = load_published_side(
+        source, checkpoint, config, "encoder_q", join_shared_weights(checkpoint, weights), projection
+    )
     # In the reference both sides are one object, which reads as many tokens as the longer of the two.
     other = (config.get("encoder_p") or {}).get("max_len") or 0
     shared = replace(side, reader=side.reader.with_max_length(max(side.reader.max_length, other)))
-    return shared, with_own_topk(shared, checkpoint, config)
-
-
-def with_own_topk(shared: Side, checkpoint: Checkpoint, config: Mapping[str, Any]) -> Side:
-    """The side of documents of a shared encoder, which `DOCUMENT_TOPK` lets keep another number of dimensions.
-
-    `topk` of encoder_p has no effect in the reference, whose two sides are one object.
-    """
     topk = config.get(DOCUMENT_TOPK)
-    if topk is None:
-        return shared
-    if type(topk) is not int or topk < 1:
+    if topk is not None and (type(topk) is not int or topk < 1):
         raise CheckpointError(f"{checkpoint.path}: {DOCUMENT_TOPK} {topk!r:.80}, expected a number of dimensions")
-    return replace(shared, topk=topk)
+    return shared, shared if topk is None else replace(shared, topk=topk)
 
 
-def shared_weights(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def join_shared_weights(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights of the shared encoder, which a file may have under the name of either side or of both."""
-    query, document = (below(weights, f"{side}.") for side in SIDES)
+    query, document = (take_below(weights, f"{side}.") for side in SIDES)
     if query and document:
-        differing = [
-            k for k in {**query, **document} if k not in query or k not in document or not query[k].equal(document[k])
-        ]
+        differing = query.keys() ^ document.keys()
+        differing |= {key for key in query.keys() & document.keys() if not query[key].equal(document[key])}
         if differing:
-            raise CheckpointError(
-                f"{checkpoint.path}: shared_encoder is true, but encoder_q and encoder_p differ in "
-                f"{', '.join(sorted(differing)[:3])}"
-            )
+            what = f"encoder_q and encoder_p differ in {', '.join(sorted(differing)[:3])}"
+            raise CheckpointError(f"{checkpoint.path}: shared_encoder is true, but {what}")
     return query or document
 
 
-def published_side(
+def load_published_side(
     source: Source,
     checkpoint: Checkpoint,
     config: Mapping[str, Any],
@@ -265,29 +250,27 @@ def published_side(
     where = f"{checkpoint.folder}: {prefix}"
     entry = config.get(prefix) or {}
     if entry.get("type") != "vdr":
-        raise CheckpointError(
-            f"{where} is of type {entry.get('type')!r}; this encoder loads VDR text models (type 'vdr')"
-        )
+        expected = "this encoder loads VDR text models (type 'vdr')"
+        raise CheckpointError(f"{where} is of type {entry.get('type')!r}; {expected}")
     if "shift_vocab_num" not in entry:
         raise CheckpointError(f"{checkpoint.folder}: the configuration of {prefix} lacks shift_vocab_num")
-    columns_of = partial(columns_from, shift=entry["shift_vocab_num"])
+    columns_of = partial(make_columns_from, shift=entry["shift_vocab_num"])
     # VDRproj (paper, appendix C) unties only the projection of documents.
     head = {key: side_weights[key] for key in ("proj", "proj.weight") if key in side_weights and prefix == "encoder_p"}
     rest = {f"{prefix}.{key}": value for key, value in side_weights.items() if key not in head}
-    side = bert_side(source, checkpoint, entry, prefix, rest, columns_of)
+    side = load_bert_side(source, checkpoint, entry, prefix, rest, columns_of)
     if projection == "own" and prefix == "encoder_p" and not head:
         raise CheckpointError(f"{where} has no projection of its own (proj); leave projection=own out")
     if head and projection != "tied":
         (matrix,) = head.values()
         if matrix.shape != side.embeddings.shape:
-            raise CheckpointError(
-                f"{where}.proj has shape {list(matrix.shape)}, expected {list(side.embeddings.shape)}"
-            )
+            shapes = f"{list(matrix.shape)}, expected {list(side.embeddings.shape)}"
+            raise CheckpointError(f"{where}.proj has shape {shapes}")
         side = replace(side, embeddings=matrix.float().to(source.device))
-    return replace(side, pooling=published_pooling(where, entry), normalise=bool(entry.get("norm")))
+    return replace(side, pooling=read_published_pooling(where, entry), normalise=bool(entry.get("norm")))
 
 
-def bert_side(
+def load_bert_side(
     source: Source,
     checkpoint: Checkpoint,
     entry: Mapping[str, Any],
@@ -299,14 +282,14 @@ def bert_side(
     where = f"{checkpoint.folder}: {prefix}"
     if missing := [key for key in ("model_id", "max_len") if key not in entry]:
         raise CheckpointError(f"{checkpoint.folder}: the configuration of {prefix} lacks {', '.join(missing)}")
-    backbone_config, tokenizer_folder = companions(source, checkpoint, entry["model_id"])
-    side_weights = below(weights, prefix + ".")
-    of_bert, width = below(side_weights, "bert_model."), backbone_config.hidden_size
+    backbone_config, tokenizer_folder = find_companions(source, checkpoint, entry["model_id"])
+    side_weights = take_below(weights, prefix + ".")
+    of_bert, width = take_below(side_weights, "bert_model."), backbone_config.hidden_size
     if "backbone" in entry:
-        of_bert = pretrained_bert(checkpoint, entry, of_bert)
+        of_bert = load_pretrained_bert(checkpoint, entry, of_bert)
     # A pair over networks has a head between the states and its vocabulary.
     has_head = any(key.startswith("head.") for key in side_weights)
-    bert = bert_from_weights(backbone_config, of_bert, f"{where}.bert_model", source.device)
+    bert = build_bert(backbone_config, of_bert, f"{where}.bert_model", source.device)
     tokenizer = load_tokenizer(tokenizer_folder, backbone_config.vocab_size)
     columns = columns_of(tokenizer)
     known = ("bert_model.", "head.", "bias") if has_head else ("bert_model.", "ln.")
@@ -314,11 +297,12 @@ def bert_side(
         raise CheckpointError(f"{where}: unexpected weights {', '.join(sorted(stray)[:10])}")
     norm: nn.Module
     if has_head:
-        norm, size = states_head(side_weights, width, where, source.device), len(columns.vocabulary)
-        embeddings, bias = vocabulary_rows(weights, prefix, size, norm.width, str(checkpoint.folder), source.device)
+        norm, size = load_states_head(side_weights, width, where, source.device), len(columns.vocabulary)
+        folder = str(checkpoint.folder)
+        embeddings, bias = load_vocabulary_rows(weights, prefix, size, norm.width, folder, source.device)
     else:
         norm, bias = nn.LayerNorm(width, eps=HEAD_EPS).to(source.device), None
-        load_strictly(norm, below(side_weights, "ln."), f"{where}.ln")
+        load_strictly(norm, take_below(side_weights, "ln."), f"{where}.ln")
         embeddings = bert.get_input_embeddings().weight.detach()[columns.tokens]
     padding = entry.get("padding") or "max_length"
     return Side(
@@ -326,7 +310,7 @@ def bert_side(
         norm,
         embeddings,
         columns,
-        TextReader(tokenizer, entry["max_len"], padding=padding, limit=position_limit(backbone_config)),
+        TextReader(tokenizer, entry["max_len"], padding=padding, limit=read_position_limit(backbone_config)),
         source.device,
         bias=bias,
         topk=TOPK if entry.get("topk") is None else entry["topk"],
@@ -334,23 +318,19 @@ def bert_side(
     )
 
 
-def published_pooling(where: str, entry: Mapping[str, Any]) -> Pooling:
+def read_published_pooling(where: str, entry: Mapping[str, Any]) -> Pooling:
     """`pooling: max`, or `mean` of the `pooling_topk` largest."""
     pooling, n = entry.get("pooling") or "max", entry.get("pooling_topk")
     if pooling == "max":
-        return masked_max
+        return pool_max
     if pooling == "mean" and n:
-        return mean_of_top(n)
-    raise CheckpointError(
-        f"{where}: pooling {pooling!r} with pooling_topk {n!r} is not known; expected max, or mean with a number"
-    )
+        return make_top_mean(n)
+    known = "expected max, or mean with a number"
+    raise CheckpointError(f"{where}: pooling {pooling!r} with pooling_topk {n!r} is not known; {known}")
 
 
-def companions(source: Source, checkpoint: Checkpoint, model_id: str) -> tuple[Any, Path]:
-    """The backbone's configuration and the folder of its tokenizer.
-
-    Published checkpoints have neither: `model_id` is a path relative to the checkpoint or its parent, else a hub id.
-    """
+def find_companions(source: Source, checkpoint: Checkpoint, model_id: str) -> tuple[Any, Path]:
+    """A backbone's configuration and tokenizer; `model_id` is relative to the checkpoint or its parent, or a hub id."""
     import transformers
 
     near = [checkpoint.folder, checkpoint.folder / model_id, checkpoint.folder.parent / model_id]
@@ -363,3 +343,80 @@ def companions(source: Source, checkpoint: Checkpoint, model_id: str) -> tuple[A
     else:
         config = read_config(find_checkpoint(model_id, weights=False).folder)
     return config, source.tokenizer_folder(*near, default=model_id)
+
+
+def load_svdr(
+    source: Source,
+    mode: Mode = "beta",
+    topk: int | None = None,
+    query_topk: int | None = None,
+    lexical_union: bool = False,
+    max_length: int | None = None,
+    query_max_length: int | None = None,
+    padding: Literal["none", "max_length"] | None = None,
+) -> Encoder:
+    """SVDR: VDR trained so that either side may be a binary bag of tokens (arXiv 2405.01924; later named SiDR).
+
+    The architecture is VDR's. Its default mode is beta: documents are indexed as bags of tokens, without a network;
+    `python -m lexvl_anserini.rerank` re-ranks its results by full parametric scores.
+
+    Args:
+        source: as for `vdr`.
+        mode: beta (documents are binary bags of tokens); alpha (queries are); full.
+        topk: dimensions kept per text; -1 all, 0 only the own tokens; default the checkpoint's (768).
+        query_topk: the same for queries; default `topk`.
+        lexical_union: keep a text's own tokens besides the top k.
+        max_length: tokens per document; default the checkpoint's (untrained: 256).
+        query_max_length: tokens per query; default the checkpoint's (untrained: `max_length`).
+        padding: with `max_length` the maximum includes padding positions, as published; with `none` it does not.
+    """
+    encoder = load_vdr(source, mode, topk, query_topk, lexical_union, max_length, query_max_length, padding)
+    return replace(encoder, name="svdr")
+
+
+def load_bertlex(
+    source: Source,
+    head: Literal["vdr", "mlm"] = "vdr",
+    topk: int = TOPK,
+    query_topk: int | None = None,
+    max_length: int | None = None,
+) -> Encoder:
+    """BERTlex: a lexical head on a BERT without training for retrieval (VDR paper, appendix C: epoch 0).
+
+    Args:
+        head: vdr (LayerNorm and tied input embeddings, elu1p); mlm (the pretrained MLM head, log1p_relu).
+        topk: dimensions kept per text; -1 all, 0 only the own tokens.
+        query_topk: the same for queries; default `topk`.
+        max_length: tokens read per text; default 256, or the number of positions of the model.
+    """
+    checkpoint = source.required("bertlex")
+    if head == "vdr":
+        return replace(load_vdr(source, topk=topk, query_topk=query_topk, max_length=max_length), name="bertlex")
+    backbone, mlm_head, size = load_language_model(checkpoint.folder, source.device)
+    tokenizer = load_tokenizer(source.tokenizer_folder(), size)
+    columns = make_all_columns(tokenizer)
+    limit = read_position_limit(read_config(checkpoint.folder))
+    reader = TextReader(tokenizer, max_length or min(UNTRAINED_MAX_LENGTH, limit or UNTRAINED_MAX_LENGTH), limit=limit)
+
+    def tower(k: int | None) -> TextTower:
+        sparsifier = choose_sparsifier(TOPK if k is None else k, lexical_union=False)
+        composition = Composition(backbone, mlm_head, log1p_relu, pool_max, sparsifier)
+        return TextTower(composition, reader, columns, source.device)
+
+    query, document = with_topk((tower, tower), topk, query_topk)
+    return Encoder("bertlex", "impact", query=query, document=document)
+
+
+def load_bag_of_tokens(source: Source, max_length: int = 256, shift: int | None = None) -> Encoder:
+    """Bag of tokens: w_j = 1 if token j occurs in the text. Both sides, no network; the lower bound for every model.
+
+    Args:
+        source: only its tokenizer is read; default that of `minilm`, whose vocabulary is bert-base-uncased's.
+        max_length: tokens read per text, with special tokens.
+        shift: token ids below it are not terms; default 999 in BERT's uncased layout (the id of "!"), else 0.
+    """
+    folder = source.tokenizer_folder(default=None if source.checkpoint else "minilm")
+    tokenizer = load_tokenizer(folder)
+    columns = make_columns_from(tokenizer, find_first_word_id(tokenizer) if shift is None else shift)
+    tower = BagTower(TextReader(tokenizer, max_length), columns)
+    return Encoder("bag-of-tokens", "impact", tower, tower)

@@ -1,11 +1,4 @@
-"""VDR cross-modal: texts and images as weights over one vocabulary (Zhou et al., ICLR 2024).
-
-Text:  w = elu1p(max_i <ln(h_i), E_v>) over the ASCII tokens v of BERT's vocabulary, L2-normalised, top-k or own tokens.
-Image: w = elu1p(max_p <h_p, P_v>) over the patches p of a vision transformer without class token, L2-normalised, top-k.
-
-A side whose entry in config.json has `backbone` is a pretrained network (see `parts/pretrained.py`), whose states pass
-ln(W s) before the projection. `terms` in the entry of the texts names a file with the terms that are dimensions; the
-first `unit_terms` of them have unit length, and class words are beside these.
+"""VDR cross-modal, and its class words.
 
 Class words are words for a classifier's classes: those of their names, and kinds such as *bird*. The network of the
 images was pretrained as a classifier, which gives class c the probability p(c) in the whole image and p_i(c) in cell i.
@@ -30,32 +23,30 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.checkpoints.bounds import build
-from lexvl_anserini.encoders.checkpoints.filenames import inside
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, resolve_inside
+from lexvl_anserini.encoders.checkpoints.weights import build, complain, load_strictly, read_weights, take_below
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.families.vdr import SIDES, TOPK, bert_side, vdr_sparsifier
+from lexvl_anserini.encoders.families.vdr import SIDES, TOPK, choose_sparsifier, load_bert_side
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.bags import BagTower
+from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.images.image_backbones import Classifier, ImageBackbone
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchTransformer
-from lexvl_anserini.encoders.parts.pooling import Backbone, Head, elu1p, masked_max
+from lexvl_anserini.encoders.parts.pooling import Backbone, Head, elu1p, pool_max
 from lexvl_anserini.encoders.parts.pretrained import (
     Standard,
-    cells_of,
-    entry_of,
-    pretrained_image,
-    states_head,
-    vision_shape_of,
-    vocabulary_rows,
+    build_cells,
+    load_pretrained_image,
+    load_states_head,
+    load_vocabulary_rows,
+    read_entry,
+    read_vision_shape,
 )
-from lexvl_anserini.encoders.parts.tokens import FIRST_WORD_ID, TokenColumns, columns_ascii, columns_of_terms
+from lexvl_anserini.encoders.parts.tokens import FIRST_WORD_ID, TokenColumns, make_ascii_columns, make_term_columns
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower, TowerOf, in_direction, with_topk
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.files import read_json
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 
 # Files on the hub have the first name, checkpoints from before June 2024 the second.
 TEXT_TYPES = ("vdr_crossmodal_text", "vdr_cm_text")
@@ -76,7 +67,18 @@ def load_vdr_crossmodal(
     lexical_union: bool = True,
     text_max_length: int | None = None,
 ) -> Encoder:
-    """A checkpoint in the published layout: `encoder_q` reads texts, `encoder_p` images.
+    """VDR cross-modal: texts and images as weights over one vocabulary (Zhou et al., ICLR 2024).
+
+    Text:  w = elu1p(max_i <ln(h_i), E_v>) over the ASCII tokens v of BERT's vocabulary, L2-normalised, top-k or own
+           tokens.
+    Image: w = elu1p(max_p <h_p, P_v>) over the patches p of a vision transformer without class token, L2-normalised,
+           top-k.
+
+    A side whose entry in config.json has `backbone` is a pretrained network (see `parts/pretrained.py`), whose states
+    pass ln(W s) before the projection. `terms` in the entry of the texts names a file with the terms that are
+    dimensions; the first `unit_terms` of them have unit length, and class words are beside these.
+
+    A checkpoint in the published layout: `encoder_q` reads texts, `encoder_p` images.
 
     Args:
         source: `model_id` of the text side names the backbone; `tokenizer` and `backbone_config` override it.
@@ -89,26 +91,25 @@ def load_vdr_crossmodal(
     """
     checkpoint = source.required("vdr-crossmodal")
     config, weights = checkpoint.config(), read_weights(checkpoint.folder)
-    text_about = entry_of(checkpoint, config, "encoder_q", TEXT_TYPES)
-    image_about = entry_of(checkpoint, config, "encoder_p", IMAGE_TYPES)
+    text_about = read_entry(checkpoint, config, "encoder_q", TEXT_TYPES)
+    image_about = read_entry(checkpoint, config, "encoder_p", IMAGE_TYPES)
     complain(str(checkpoint.folder), (), [key for key in weights if key.partition(".")[0] not in SIDES], ())
-    text = bert_side(source, checkpoint, text_about, "encoder_q", weights, columns_of(checkpoint, text_about))
+    text = load_bert_side(source, checkpoint, text_about, "encoder_q", weights, choose_columns(checkpoint, text_about))
 
     def texts(topk: int | None) -> TextTower | BagTower:
-        side = text.adjusted(topk, lexical_union, text_max_length, text_about.get("padding"))
+        side = text.replace_options(topk, lexical_union, text_max_length, text_about.get("padding"))
         # The reference normalises the output of the network, but not the bag of tokens.
         if mode == "alpha":
             return side.bag()
-        return replace(
-            side, normalise=True, unit_terms=unit_terms(checkpoint, text_about, side.columns.vocabulary)
-        ).tower()
+        count = unit_terms(checkpoint, text_about, side.columns.vocabulary)
+        return replace(side, normalise=True, unit_terms=count).tower()
 
-    images: TowerOf = partial(image_tower, source, checkpoint, image_about, weights, text.columns)
+    images: TowerOf = partial(load_image_tower, source, checkpoint, image_about, weights, text.columns)
     query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
     return Encoder("vdr-crossmodal", "impact", query=query, document=document)
 
 
-def image_tower(
+def load_image_tower(
     source: Source,
     checkpoint: Checkpoint,
     entry: Mapping[str, Any],
@@ -118,14 +119,14 @@ def image_tower(
 ) -> ImageTower:
     """The image side from the keys `encoder_p.*`; its columns are the text side's."""
     k = entry.get("topk") or TOPK
-    make = pretrained_image_side if "backbone" in entry else patch_transformer_side
+    make = load_pretrained_side if "backbone" in entry else load_patch_transformer
     backbone, head, pixels = make(checkpoint, entry, weights, columns.vocabulary, source.device)
     composition = Composition(
         backbone=backbone,
         head=head,
         activation=elu1p,
-        pooling=masked_max,
-        sparsifier=vdr_sparsifier(k if topk is None else topk, lexical_union=False),
+        pooling=pool_max,
+        sparsifier=choose_sparsifier(k if topk is None else topk, lexical_union=False),
         normalise=True,
         unit_terms=unit_terms(checkpoint, entry, columns.vocabulary),
     )
@@ -136,13 +137,12 @@ def unit_terms(checkpoint: Checkpoint, entry: Mapping[str, Any], vocabulary: Voc
     """How many terms have unit length together, where class words are beside them; None for all."""
     count, terms = entry.get("unit_terms"), len(vocabulary)
     if count is not None and (type(count) is not int or not 0 < count <= terms):
-        raise CheckpointError(
-            f"{checkpoint.folder}/config.json: unit_terms {count!r:.80}, expected a number from 1 to {terms}"
-        )
+        where = f"{checkpoint.folder}/config.json"
+        raise CheckpointError(f"{where}: unit_terms {count!r:.80}, expected a number from 1 to {terms}")
     return count
 
 
-def patch_transformer_side(
+def load_patch_transformer(
     checkpoint: Checkpoint,
     entry: Mapping[str, Any],
     weights: Mapping[str, Tensor],
@@ -150,7 +150,7 @@ def patch_transformer_side(
     device: torch.device,
 ) -> tuple[Backbone, Head, Pixels]:
     """The published image side: a PatchTransformer and its own projection to the vocabulary."""
-    shape, side_weights = vision_shape_of(entry), below(weights, "encoder_p.")
+    shape, side_weights = read_vision_shape(entry), take_below(weights, "encoder_p.")
     model = nn.Module()
     model.vision = build(lambda: PatchTransformer(**shape), side_weights, f"{checkpoint.folder}/config.json: encoder_p")
     model.proj = nn.Parameter(torch.empty(len(vocabulary), shape["width"]))
@@ -160,7 +160,7 @@ def patch_transformer_side(
     return model.vision, Head(nn.Identity(), model.proj.detach()), Pixels(shape["resolution"])
 
 
-def pretrained_image_side(
+def load_pretrained_side(
     checkpoint: Checkpoint,
     entry: Mapping[str, Any],
     weights: Mapping[str, Tensor],
@@ -168,23 +168,23 @@ def pretrained_image_side(
     device: torch.device,
 ) -> tuple[Backbone, Head, Pixels]:
     """A pretrained network that the entry names, a head and a projection to the vocabulary."""
-    where, side_weights = f"{checkpoint.folder}: encoder_p", below(weights, "encoder_p.")
+    where, side_weights = f"{checkpoint.folder}: encoder_p", take_below(weights, "encoder_p.")
     known = ("backbone.", "standard.", "head.", "proj", "bias", CLASS_SCALE)
     complain(where, (), [key for key in side_weights if not key.startswith(known)], ())
-    backbone = pretrained_image(checkpoint, entry, below(side_weights, "backbone."))
-    head = states_head(side_weights, backbone.width, where, device)
-    rows, bias = vocabulary_rows(weights, "encoder_p", len(vocabulary), head.width, str(checkpoint.folder), device)
-    network = cells_of(backbone, entry, side_weights, where, device)
+    backbone = load_pretrained_image(checkpoint, entry, take_below(side_weights, "backbone."))
+    head = load_states_head(side_weights, backbone.width, where, device)
+    rows, bias = load_vocabulary_rows(weights, "encoder_p", len(vocabulary), head.width, str(checkpoint.folder), device)
+    network = build_cells(backbone, entry, side_weights, where, device)
     projection = Head(head, rows, bias)
     if listed := entry.get("classes"):
-        path = inside(checkpoint.folder, listed, f"{checkpoint.folder}/config.json")
+        path = resolve_inside(checkpoint.folder, listed, f"{checkpoint.folder}/config.json")
         of_captions = unit_terms(checkpoint, entry, vocabulary) or len(vocabulary)
         scale = side_weights.get(CLASS_SCALE)
-        projection = head_with_classes(projection, path, vocabulary, of_captions, backbone, network.standard, scale)
+        projection = add_classes(projection, path, vocabulary, of_captions, backbone, network.standard, scale)
     return network, projection, backbone.pixels
 
 
-def head_with_classes(
+def add_classes(
     head: Head,
     path: Path,
     vocabulary: Vocabulary,
@@ -205,22 +205,23 @@ def head_with_classes(
         raise CheckpointError(f"{path}: {unknown[0]!r:.80} is no term of the checkpoint")
     dims = torch.tensor([vocabulary.dimension[word] for word in words])
     classes = ClassLogits(backbone.classifier, standard, list(words.values()), dims < of_captions)
-    return with_class_words(head, classes.to(head.matrix.device), dims, scale.float())
+    return add_class_words(head, classes.to(head.matrix.device), dims, scale.float())
 
 
-def columns_of(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> Callable[[Any], TokenColumns]:
+def choose_columns(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> Callable[[Any], TokenColumns]:
     """Which tokens are dimensions: the terms that the checkpoint lists, else ASCII tokens from the first word on."""
     if listed := entry.get("terms"):
-        path = inside(checkpoint.folder, listed, f"{checkpoint.folder}/config.json")
-        return partial(columns_of_terms, vocabulary=Vocabulary.read(path), where=str(path))
+        path = resolve_inside(checkpoint.folder, listed, f"{checkpoint.folder}/config.json")
+        return partial(make_term_columns, vocabulary=Vocabulary.read(path), where=str(path))
     # Checkpoints with another vocabulary than BERT's give the first id that is a word.
-    return partial(columns_ascii, shift=entry.get("first_word_id") or FIRST_WORD_ID)
+    return partial(make_ascii_columns, shift=entry.get("first_word_id") or FIRST_WORD_ID)
 
 
 class ClassLogits(nn.Module):
     """ln max(p(w) p_i(w) / max_j p_j(w), e^-8) of each word w in each cell i of standardised states [B, P, D].
 
-    whole  bool [W], the words that have p(w) in all cells
+    Attributes:
+        whole: bool [W], the words that have p(w) in all cells.
     """
 
     rows: Tensor
@@ -273,7 +274,7 @@ def read_class_words(path: Path, size: int) -> dict[str, list[int]]:
     return {str(word): list(numbers) for word, numbers in content.items()}
 
 
-def with_class_words(head: Head, classes: ClassLogits, dims: Tensor, scale: Tensor) -> Head:
+def add_class_words(head: Head, classes: ClassLogits, dims: Tensor, scale: Tensor) -> Head:
     """A head that adds a_w (`scale`, [W]) times the logit of each class word to that of its dimension (`dims`, [W])."""
     assert isinstance(head.transform, nn.Module)
     added = head.matrix.new_zeros(len(head.matrix), len(dims))

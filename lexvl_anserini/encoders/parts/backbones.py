@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,19 +12,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.checkpoints.bounds import build, check_repeated, outline
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.weights import (
+    build,
+    build_outline,
+    check_repeated,
+    complain,
+    load_strictly,
+    read_weights,
+)
 from lexvl_anserini.encoders.parts.pooling import Backbone, Head
-from lexvl_anserini.ground.errors import CheckpointError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, describe_error
 from lexvl_anserini.ground.files import read_json
 
 # Heads that a checkpoint may have and a plain backbone does not use.
 UNUSED_HEADS = re.compile(
     r"(.*\.)?(pooler|cls|lm_head|head|decoder|vocab_transform|vocab_layer_norm|vocab_projector|mlm_head|predictions"
-    r"|generator_predictions|generator_lm_head|discriminator_predictions)\..*"
+    r"|generator_predictions|generator_lm_head|discriminator_predictions)\..*|.*position_ids"
 )
-POSITION_IDS = re.compile(r".*position_ids")
+
+# What lies beside the head of a language model.
+BESIDE_HEAD = re.compile(r"(.*\.)?pooler\..*|.*seq_relationship.*|.*position_ids")
 
 # Architectures that number positions from the padding id on, as fairseq does: so many fewer tokens fit.
 OFFSET_POSITIONS = frozenset(
@@ -39,11 +47,7 @@ class PassThrough(nn.Identity):
 
 
 def read_config(folder: Path) -> Any:
-    """The transformers configuration of a folder.
-
-    Raises:
-        CheckpointError: absent, unreadable, of a model type that transformers does not know, or of quantised weights.
-    """
+    """The transformers configuration of a folder."""
     import transformers
 
     path = folder / "config.json"
@@ -63,11 +67,11 @@ def read_config(folder: Path) -> Any:
         # A file may name a kernel on the hub here, which is compiled code.
         config._attn_implementation = config._experts_implementation = None
     except Exception as error:  # a wrong value raises any error
-        raise CheckpointError(f"{path}: {reason_of(error)}") from error
+        raise CheckpointError(f"{path}: {describe_error(error)}") from error
     return config
 
 
-def position_limit(config: Any) -> int | None:
+def read_position_limit(config: Any) -> int | None:
     """The largest number of tokens of a text, with special tokens; None if the configuration has no limit."""
     positions = getattr(config, "max_position_embeddings", None)
     if not positions or positions < 0:
@@ -92,11 +96,7 @@ def quietly() -> Iterator[None]:
 
 
 def from_pretrained(auto: Any, folder: Path) -> tuple[nn.Module, Mapping[str, Any]]:
-    """Loads a model by transformers in float32 and eval mode; returns it and the report of keys that do not fit.
-
-    We read the files, so that nothing in the folder has a say in how: no other loader of weights, no adapter and its
-    base model, no code.
-    """
+    """A model in float32 and eval mode, by no code or adapter of the folder, and the report of keys that do not fit."""
     kind, config, weights = check_model(auto, folder)
     try:
         with quietly():
@@ -110,30 +110,32 @@ def from_pretrained(auto: Any, folder: Path) -> tuple[nn.Module, Mapping[str, An
                 ignore_mismatched_sizes=True,  # in the loading info, for which `complain` raises an error
             )
     except Exception as error:
-        raise CheckpointError(f"{folder}: the model cannot be loaded ({reason_of(error)})") from error
+        raise CheckpointError(f"{folder}: the model cannot be loaded ({describe_error(error)})") from error
     return model.eval(), info
 
 
 def check_model(auto: Any, folder: Path) -> tuple[Any, Any, dict[str, Tensor]]:
     """The class of a model by its configuration, the configuration, and the weights, which fit each other in size."""
-    config, weights = read_config(folder), read_weights(saved_weights(folder))
+    config, weights = read_config(folder), read_weights(read_saved_weights(folder))
     make = partial(auto.from_config, config, trust_remote_code=False)
-    return type(outline(make, weights, str(folder / "config.json"))), config, weights
+    return type(build_outline(make, weights, str(folder / "config.json"))), config, weights
 
 
-def saved_weights(folder: Path) -> Path:
+def read_saved_weights(folder: Path) -> Path:
     """The weights of a folder that transformers saved: its one file, or the folder if it has several."""
     names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
     file = next((folder / name for name in names if (folder / name).is_file()), folder)
     return folder if file.suffix == ".json" else file
 
 
-def misshapen(info: Mapping[str, Any]) -> list[str]:
-    """The weights whose shape is not the configuration's, as `complain` lists them."""
-    return [f"{key} {list(shape)}, expected {list(expected)}" for key, shape, expected in info["mismatched_keys"]]
+def complain_of_report(where: str, info: Mapping[str, Any], missing: Iterable[str], unused: re.Pattern[str]) -> None:
+    """Raises CheckpointError for `missing` keys, keys that are not `unused`, and shapes that do not fit."""
+    unexpected = [key for key in info["unexpected_keys"] if not unused.fullmatch(key)]
+    shapes = [f"{key} {list(shape)}, expected {list(expected)}" for key, shape, expected in info["mismatched_keys"]]
+    complain(where, missing, unexpected, shapes)
 
 
-def hidden_states(model: nn.Module) -> Backbone:
+def take_hidden_states(model: nn.Module) -> Backbone:
     """The last hidden state of an encoder."""
     return lambda input_ids, attention_mask: model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
 
@@ -146,22 +148,17 @@ def load_backbone(checkpoint: Checkpoint, device: torch.device) -> tuple[Any, in
     if not hasattr(config, "vocab_size"):
         raise CheckpointError(f"{checkpoint.folder}: a {config.model_type} model, expected an encoder of texts alone")
     model, info = from_pretrained(transformers.AutoModel, checkpoint.folder)
-    complain(
-        str(checkpoint.folder),
-        missing=[k for k in info["missing_keys"] if not re.fullmatch(r"(.*\.)?pooler\..*", k)],
-        unexpected=[k for k in info["unexpected_keys"] if not (UNUSED_HEADS.fullmatch(k) or POSITION_IDS.fullmatch(k))],
-        misshaped=misshapen(info),
-    )
+    missing = [key for key in info["missing_keys"] if not re.fullmatch(r"(.*\.)?pooler\..*", key)]
+    complain_of_report(str(checkpoint.folder), info, missing, UNUSED_HEADS)
     return model.to(device), config.vocab_size
 
 
-def bert_from_weights(config: Any, weights: Mapping[str, Tensor], where: str, device: torch.device) -> Any:
+def build_bert(config: Any, weights: Mapping[str, Tensor], where: str, device: torch.device) -> Any:
     """A BertModel without pooler and with exactly `weights` (keys as in BertModel)."""
     import transformers
 
-    model = build(
-        lambda: transformers.BertModel(config, add_pooling_layer=False), weights, f"{where}: its configuration"
-    )
+    make = partial(transformers.BertModel, config, add_pooling_layer=False)
+    model = build(make, weights, f"{where}: its configuration")
     load_strictly(model, weights, where, ignored=[r"pooler\..*"])
     return model.eval().to(device)
 
@@ -171,12 +168,8 @@ def is_causal_lm(architectures: Any) -> bool:
     return any(str(name).endswith("ForCausalLM") for name in architectures or ())
 
 
-def language_model(folder: Path) -> Any:
-    """The class of transformers that loads a language model: of causal ones, if the configuration names one, or masked.
-
-    Raises:
-        CheckpointError: the folder is neither, or its logits are not linear in the states before the head.
-    """
+def build_language_model(folder: Path) -> Any:
+    """The class of transformers that loads a language model: a causal one if the configuration names one, or masked."""
     import transformers
 
     config = read_config(folder)
@@ -186,44 +179,26 @@ def language_model(folder: Path) -> Any:
         kind = "language-model" if causal else "masked-LM"
         raise CheckpointError(f"{folder}: a {config.model_type} model, which has no {kind} head")
     if getattr(config, "final_logit_softcapping", None):
-        raise CheckpointError(
-            f"{folder}: a {config.model_type} model, which caps its logits; only linear heads are read"
-        )
+        raise CheckpointError(f"{folder}: a {config.model_type} model, which caps its logits; no linear head")
     return transformers.AutoModelForCausalLM if causal else transformers.AutoModelForMaskedLM
 
 
 def load_language_model(folder: Path, device: torch.device) -> tuple[Backbone, Head, int]:
     """A masked or causal language model, split before its decoder.
 
-    Works for all architectures that transformers knows as one: a pass-through replaces the decoder, so that the
-    model never computes [B, L, V]. Which tokens see each other is the configuration's: of a causal model the earlier
-    ones, unless it says `is_causal: false`, as SPLADE-Code does.
-
-    Returns:
-        The backbone with the head's transform (of BERT dense, GELU, LayerNorm), the rest of the head (decoder matrix
-        and bias), and the number of tokens.
-
-    Raises:
-        CheckpointError: the folder is no language model (a dense model has no such head), or weights are missing.
+    A pass-through replaces the decoder, so that the model never computes [B, L, V]. Which tokens see each other is the
+    configuration's: of a causal model the earlier ones, unless it says `is_causal: false`, as SPLADE-Code does. Returns
+    the backbone with the head's transform, the rest of the head (matrix and bias), and the number of tokens.
     """
     model: Any
-    model, info = from_pretrained(language_model(folder), folder)
+    model, info = from_pretrained(build_language_model(folder), folder)
     missing = list(info["missing_keys"])
     if any(not re.search(r"embeddings|encoder|transformer\.layer|layers\.", key) for key in missing):
         raise CheckpointError(
             f"{folder}: no masked-LM head (missing {', '.join(sorted(missing)[:3])}); a dense or plain backbone "
             "is not a sparse checkpoint: use --encoder sentence for dense vectors or --encoder vdr for the tied head"
         )
-    complain(
-        str(folder),
-        missing=missing,
-        unexpected=[
-            k
-            for k in info["unexpected_keys"]
-            if not (re.fullmatch(r"(.*\.)?pooler\..*|.*seq_relationship.*", k) or POSITION_IDS.fullmatch(k))
-        ],
-        misshaped=misshapen(info),
-    )
+    complain_of_report(str(folder), info, missing, BESIDE_HEAD)
     return *split_language_model(model.to(device)), model.config.vocab_size
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.encoders.parts.tokens import starts
-from lexvl_anserini.ground.errors import CheckpointError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, describe_error
 
 START, END, MASK = "<|startoftext|>", "<|endoftext|>", "<|mask|>"
 # Those of DeCLIP and FDT.
@@ -35,7 +35,7 @@ LONGEST_LINE = 1_000_000
 PIECES = r"'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
 
 
-def byte_symbols() -> list[str]:
+def list_byte_symbols() -> list[str]:
     """A printable character for each byte, in the order of their token ids."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -50,7 +50,7 @@ def read_merges(path: Path) -> list[str]:
         with gzip.open(path) if packed else open(path, "rb") as lines:
             text = lines.read(MOST_BYTES + 1).decode("utf-8")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path}: cannot be read as BPE merges ({reason_of(error)})") from error
+        raise CheckpointError(f"{path}: cannot be read as BPE merges ({describe_error(error)})") from error
     if len(text) > MOST_BYTES:
         raise CheckpointError(f"{path}: more than {MOST_BYTES} characters, expected BPE merges")
     return text.split("\n")[1:LAST_LINE]
@@ -58,48 +58,39 @@ def read_merges(path: Path) -> list[str]:
 
 def clean(text: str) -> str:
     """Repairs encodings, decodes HTML entities (twice, as in the references), joins blanks, lower-cases."""
-    return normalised(repaired(text))
+    return normalise_text(repair_text(text))
 
 
-def repaired(text: str) -> str:
+def repair_text(text: str) -> str:
     """A text with its encoding repaired, line by line."""
     import ftfy
 
     return ftfy.fix_text(text, max_decode_length=LONGEST_LINE)
 
 
-def normalised(text: str) -> str:
+def normalise_text(text: str) -> str:
     """A text of repaired encoding, without entities, with single blanks, in lower case."""
     return re.sub(r"\s+", " ", html.unescape(html.unescape(text))).strip().lower()
 
 
 def clean_start(text: str, length: int) -> str:
-    """About `length` characters of the start of the cleaned text; all of it if the text is not longer.
-
-    ftfy repairs line by line, so whole lines are cleaned, and a longer line in the pieces that ftfy makes of it.
-    """
+    """About `length` characters of the start of the cleaned text, of whole lines; all of it if it is not longer."""
     end = 0
     while end < min(length, len(text)):
         line = text.find("\n", end, end + LONGEST_LINE) + 1
         end = line or min(end + LONGEST_LINE, len(text))
-    fixed = repaired(text[:end])
+    fixed = repair_text(text[:end])
     if end < len(text):  # no entity contains a blank
         fixed = fixed[: max(fixed.rfind(" "), fixed.rfind("\n"), 0)]
-    cleaned = normalised(fixed)
+    cleaned = normalise_text(fixed)
     return cleaned if len(text) <= length else cleaned[:length]
 
 
 class ClipBpe:
-    """Texts to token ids, with the interface of a tokenizer that `TextReader` uses.
+    """Texts to token ids, with the interface of a tokenizer that `TextReader` uses; START and END are among `specials`.
 
-    Args:
-        path: the merges file.
-        specials: the symbols after the merges, in order; START and END among them.
-        size: rows of the model's embedding matrix. The references count the empty line after a final newline as one
-            more merge; this class does so if and only if the model has that many rows.
-
-    Raises:
-        CheckpointError: the file cannot be read, a line is not a merge, or the vocabulary has another size.
+    The references count the empty line after a final newline as one more merge; this class does so if and only if the
+    model's embedding matrix has that many rows (`size`).
     """
 
     pad_token_id = 0
@@ -113,7 +104,7 @@ class ClipBpe:
         for number, merge in enumerate(merges, start=2):
             if len(merge) != 2 and not (number == len(merges) + 1 and not merge):
                 raise CheckpointError(f"{path} line {number}: {lines[number - 2][:40]!r}, expected two symbols")
-        symbols = byte_symbols()
+        symbols = list_byte_symbols()
         terms = [*symbols, *(f"{symbol}</w>" for symbol in symbols), *map("".join, merges), *specials]
         if size is not None and len(terms) != size:
             raise CheckpointError(f"{path}: {len(terms)} tokens, the model has {size}; name the model's own merges")
@@ -140,12 +131,10 @@ class ClipBpe:
         from tokenizers.models import BPE
         from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
-        model = Tokenizer(
-            BPE(vocab=self.ids, merges=self.merges, end_of_word_suffix="</w>", continuing_subword_prefix="")
-        )
-        model.pre_tokenizer = Sequence(
-            [Split(Regex(PIECES), behavior="removed", invert=True), ByteLevel(add_prefix_space=False, use_regex=False)]
-        )
+        affixes = {"end_of_word_suffix": "</w>", "continuing_subword_prefix": ""}
+        model = Tokenizer(BPE(vocab=self.ids, merges=self.merges, **affixes))
+        pieces = Split(Regex(PIECES), behavior="removed", invert=True)
+        model.pre_tokenizer = Sequence([pieces, ByteLevel(add_prefix_space=False, use_regex=False)])
         model.add_special_tokens([AddedToken(special, normalized=False) for special in self.all_special_tokens])
         return model
 

@@ -17,25 +17,24 @@ from torch.nn.functional import normalize
 
 from lexvl_anserini.data.corpora.embeddings import read_embeddings
 from lexvl_anserini.data.pictures.images import FAIL, OnError
-from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint, has_tokenizer
 from lexvl_anserini.encoders.checkpoints.itc_layout import LoadedItc, load_itc
 from lexvl_anserini.encoders.encoder import read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.images.vision import Images
-from lexvl_anserini.encoders.parts.pooling import Head, log1p_relu, masked_max
-from lexvl_anserini.encoders.parts.sparsify import own_tokens, positive_or_top
+from lexvl_anserini.encoders.parts.pooling import Head, log1p_relu, pool_max
+from lexvl_anserini.encoders.parts.sparsify import keep_own, keep_top
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
-    columns_of_all,
-    columns_of_terms,
     load_tokenizer,
+    make_all_columns,
+    make_term_columns,
+    refuse_size,
 )
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, Items, LexicalTower, Texts
 from lexvl_anserini.ground.errors import CheckpointError, DataError, UsageError
-from lexvl_anserini.ground.records import Document, Topic
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Document, Topic, Vocabulary
 
 # LAVIS reads 35 tokens in the evaluation of both families, whatever the training configuration has.
 MAX_LENGTH = 35
@@ -66,9 +65,7 @@ class Captions(Texts):
         return super().batches([clean_caption(text) if self.clean else text for text in inputs], batch_size)
 
 
-# expanded  every positive dimension
-# masked    the caption's own tokens with [CLS] and [SEP], as in training without expansion
-# words     the caption's own WordPieces only, as the authors search without expansion
+# Every positive dimension, the caption's own tokens with [CLS] and [SEP], or its own WordPieces only.
 Expansion = Literal["expanded", "masked", "words"]
 
 # The limit of BERT's tokenizers; the limit of the backbone does not cut a mask.
@@ -96,13 +93,7 @@ class Embedded(str):
 
 @dataclass(frozen=True)
 class Stored(Items):
-    """Vectors from tables, float32 [B, width].
-
-    width       of the vectors that the head reads
-    device      of the vectors
-    needs_text  items need a text beside the vector, because its own tokens mask the output of the head
-    tables      the tables that hold such vectors, in words, for errors
-    """
+    """Vectors from tables, float32 [B, width]; with `needs_text`, own tokens of a text beside them mask the output."""
 
     width: int
     device: torch.device
@@ -122,19 +113,17 @@ class Stored(Items):
     def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """In the order of the inputs: `Embedded`, references, or vectors [D]."""
         for start in range(0, len(inputs), batch_size):
-            vectors = stored_vectors(inputs[start : start + batch_size])
+            vectors = read_stored_vectors(inputs[start : start + batch_size])
             if vectors.shape[1:] != (self.width,):
-                raise DataError(
-                    f"{_vector(inputs[start])!s:.80}: vectors of {vectors.shape[1:]} numbers, this head reads "
-                    f"{self.width} ({self.tables})"
-                )
+                name, reads = f"{_get_vector(inputs[start])!s:.80}", f"{self.width} ({self.tables})"
+                raise DataError(f"{name}: vectors of {vectors.shape[1:]} numbers, this head reads {reads}")
             positions = np.arange(start, start + len(vectors), dtype=np.int64)
             yield Batch(positions, (torch.from_numpy(vectors).to(self.device),))
 
 
-def stored_vectors(inputs: Sequence[Any]) -> np.ndarray:
+def read_stored_vectors(inputs: Sequence[Any]) -> np.ndarray:
     """The vectors of `Embedded` texts, references or vectors, float32 [n, D]."""
-    vectors = [_vector(item) for item in inputs]
+    vectors = [_get_vector(item) for item in inputs]
     places = [position for position, vector in enumerate(vectors) if isinstance(vector, str)]
     for position, row in zip(places, read_embeddings([vectors[p] for p in places]), strict=True):
         vectors[position] = row
@@ -143,16 +132,14 @@ def stored_vectors(inputs: Sequence[Any]) -> np.ndarray:
     return np.stack(vectors).astype(np.float32, copy=False)
 
 
-def _vector(item: Any) -> Any:
+def _get_vector(item: Any) -> Any:
     return item.vector if isinstance(item, Embedded) else item if isinstance(item, str) else np.asarray(item)
 
 
 def _place(what: str, name: str, image: str | None) -> str:
     if image is None:
-        raise UsageError(
-            f"{what} {name!r} has no embedding; those of embeddings:<folder> have one, and texts and images "
-            "are encoded with --set backbone_checkpoint=..."
-        )
+        encoded = "texts and images are encoded with --set backbone_checkpoint=..."
+        raise UsageError(f"{what} {name!r} has no embedding; those of embeddings:<folder> have one, and {encoded}")
     return image
 
 
@@ -163,7 +150,7 @@ class Features(NamedTuple):
     embed: Callable[[Batch], Tensor]
 
 
-def stored(width: int, device: torch.device, needs_text: bool = False, tables: str = TABLES) -> Features:
+def make_stored(width: int, device: torch.device, needs_text: bool = False, tables: str = TABLES) -> Features:
     """Vectors from tables; see `Stored`."""
     return Features(Stored(width, device, needs_text, tables), lambda batch: batch.inputs[0])
 
@@ -192,7 +179,7 @@ class HeadInputs(NamedTuple):
     terms: Vocabulary | None = None
 
 
-def caption_items(
+def make_caption_items(
     source: Source,
     checkpoint: Checkpoint,
     loaded: LoadedItc,
@@ -200,27 +187,22 @@ def caption_items(
     max_length: int = MAX_LENGTH,
     fallback: Any = None,
 ) -> Captions:
-    """The items of a BLIP's or ALBEF's text side.
-
-    `clean` cleans captions first; None does as the layout's own code (LAVIS yes, transformers no). `fallback` is a
-    tokenizer for a checkpoint that has none.
-    """
+    """The items of a BLIP's or ALBEF's text side; `clean` None cleans as the layout's own code does (LAVIS yes)."""
     named = source.tokenizer is not None or has_tokenizer(checkpoint.folder)
     if fallback is not None and not named:
-        tokenizer = fitting(fallback, loaded.tokens, str(checkpoint.path))
+        tokenizer = check_fitting(fallback, loaded.tokens, str(checkpoint.path))
     else:
-        tokenizer = tokenizer_of(source, checkpoint, loaded.tokens)
+        tokenizer = load_own_tokenizer(source, checkpoint, loaded.tokens)
     reader = TextReader(tokenizer, max_length, limit=loaded.positions)
     return Captions(reader, source.device, loaded.published == "lavis" if clean is None else clean)
 
 
-def live_features(
+def load_live_features(
     source: Source, live: LiveOptions, width: int, tokenizer: Any, projected: bool = True
 ) -> TextAndImage:
-    """Texts and images of a live BLIP or ALBEF as a head of `width` numbers reads them.
+    """Texts and images of a live BLIP or ALBEF as a head of `width` numbers reads them; `tokenizer` is the head's.
 
-    They are the unit-length ITC vectors if `projected`, else the [CLS] states before their projection. `tokenizer`, the
-    head's own, is for a backbone that has none.
+    They are the unit-length ITC vectors if `projected`, else the [CLS] states before their projection.
     """
     assert live.backbone_checkpoint is not None
     checkpoint = find_checkpoint(live.backbone_checkpoint)
@@ -235,42 +217,33 @@ def live_features(
             return Features(items, lambda batch: normalize(vectors(*batch.inputs), dim=1))
         return Features(items, lambda batch: states(*batch.inputs))
 
-    captions = caption_items(source, checkpoint, loaded, live.clean, fallback=tokenizer)
+    captions = make_caption_items(source, checkpoint, loaded, live.clean, fallback=tokenizer)
     return TextAndImage(
         features(captions, model.text_states, model.text_features),
         features(Images(loaded.pixels, source.device), model.image_states, model.image_features),
     )
 
 
-def tokenizer_of(source: Source, checkpoint: Checkpoint, size: int, default: str = "bert-base-uncased") -> Any:
+def load_own_tokenizer(source: Source, checkpoint: Checkpoint, size: int, default: str = "bert-base-uncased") -> Any:
     """The tokenizer of a checkpoint: the one that the user names, the one beside it, or `default` from the hub."""
     folder = source.tokenizer_folder(checkpoint.folder, default=default)
-    return fitting(load_tokenizer(folder), size, str(folder))
+    return check_fitting(load_tokenizer(folder), size, str(folder))
 
 
-def fitting(tokenizer: Any, size: int, where: str) -> Any:
+def check_fitting(tokenizer: Any, size: int, where: str) -> Any:
     """The tokenizer, after checking that it has `size` tokens, or all but BLIP's two."""
     if len(tokenizer) not in (size, size - len(BLIP_TOKENS)):
-        raise CheckpointError(
-            f"{where}: the tokenizer has {len(tokenizer)} tokens, the model {size}; "
-            "name the model's own with --tokenizer"
-        )
+        refuse_size(where, len(tokenizer), size)
     return tokenizer
 
 
-def columns_of_head(tokenizer: Any, size: int, specials: bool) -> TokenColumns:
-    """One dimension per token, and for [DEC] and [ENC] if the head has them.
-
-    With `specials`, [CLS] and [SEP] count as a text's own tokens; padding never does.
-    """
-    return columns_of_all(tokenizer, specials, BLIP_TOKENS[: size - len(tokenizer)])
+def make_head_columns(tokenizer: Any, size: int, specials: bool) -> TokenColumns:
+    """One dimension per token, and for [DEC] and [ENC] if the head has them; see `make_all_columns`."""
+    return make_all_columns(tokenizer, specials, BLIP_TOKENS[: size - len(tokenizer)])
 
 
 class HeadTower(LexicalTower):
-    """Items to lexical vectors through one dense vector each; the composition's backbone is that vector, [B, 1, D].
-
-    words  reads the texts whose tokens mask the vector, if the sparsifier needs them
-    """
+    """Items to lexical vectors through one dense vector each; the tokens of `words` mask it if the sparsifier does."""
 
     def __init__(
         self,
@@ -295,38 +268,23 @@ class HeadTower(LexicalTower):
         """The batches of the features, embedded."""
         masks = self.composition.sparsifier.needs_own
         for batch in self.features.items.batches(inputs, batch_size, on_error):
-            own = self.columns.own(self.words(self._texts(inputs, batch.positions))) if masks else None
+            texts = [inputs[position] for position in batch.positions] if masks else []
+            if others := [type(text).__name__ for text in texts if not isinstance(text, str)]:
+                raise UsageError(f"a {others[0]} has no tokens to mask a vector by; give Embedded(text, it)")
+            own = self.columns.own(self.words([str(text) for text in texts])) if masks else None
             yield Batch(batch.positions, (self.features.embed(batch),), None, own)
 
-    @staticmethod
-    def _texts(inputs: Sequence[Any], positions: np.ndarray) -> list[str]:
-        texts = [inputs[position] for position in positions]
-        for text in texts:
-            if not isinstance(text, str):
-                raise UsageError(f"a {type(text).__name__} has no tokens to mask a vector by; give Embedded(text, it)")
-        return [str(text) for text in texts]
 
-
-def one_position(vectors: Tensor) -> Tensor:
-    """Vectors [B, D] as the states of texts or images with a single position, [B, 1, D]."""
-    return vectors[:, None, :]
-
-
-def head_tower(
-    features: Features,
-    expansion: Expansion,
-    topk: int | None,
-    head: Head,
-    inputs: HeadInputs,
-    device: torch.device,
+def build_head_tower(
+    features: Features, expansion: Expansion, topk: int | None, head: Head, inputs: HeadInputs, device: torch.device
 ) -> HeadTower:
     """One side: its vectors through a head that has one dimension per token (and may have BLIP's two), or per term."""
     # A masked vector keeps its own tokens, another one every positive weight or the k largest.
-    sparsifier = positive_or_top(topk) if expansion == "expanded" else own_tokens()
-    composition = Composition(one_position, head, log1p_relu, masked_max, sparsifier)
+    sparsifier = keep_top(topk) if expansion == "expanded" else keep_own()
+    composition = Composition(lambda vectors: vectors[:, None, :], head, log1p_relu, pool_max, sparsifier)
     tokenizer, terms = inputs.tokenizer, inputs.terms
     if terms is None:
-        columns = columns_of_head(tokenizer, head.matrix.shape[0], specials=expansion == "masked")
+        columns = make_head_columns(tokenizer, head.matrix.shape[0], specials=expansion == "masked")
     else:
-        columns = columns_of_terms(tokenizer, terms, "the dense pair")
+        columns = make_term_columns(tokenizer, terms, "the dense pair")
     return HeadTower(features, composition, columns, TextReader(tokenizer, MASK_LENGTH), device)

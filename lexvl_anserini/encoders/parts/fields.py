@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from lexvl_anserini.encoders.encoder import Kind, Tower, read_topic
-from lexvl_anserini.encoders.inputs import OtherModality
+from lexvl_anserini.encoders.encoder import Kind, OtherModality, Tower, read_topic
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document, Topic
@@ -16,13 +15,7 @@ from lexvl_anserini.ground.typed import check_text
 
 @dataclass(frozen=True)
 class QueryField:
-    """A field of the index, as its queries are encoded.
-
-    weight     factor of its query weights
-    tower      encodes its queries; None for BM25
-    quantiser  of its queries
-    analyse    the words of a text, for BM25
-    """
+    """A field of the index, as its queries are encoded: by a tower, or for BM25 by `analyse`, the words of a text."""
 
     name: str
     weight: int
@@ -39,22 +32,14 @@ class QueryField:
 
 @dataclass(frozen=True)
 class FieldsTower:
-    """The fields of an index; its inputs are the input of each field that reads the topic, by name.
-
-    It encodes queries by `queries.query_vectors` only: there is no matrix over all terms, of which BM25 may have
-    millions.
-    """
+    """The fields of an index; its inputs are, by name, those of each field that reads the topic. It has no matrix."""
 
     fields: tuple[QueryField, ...]
     kind: ClassVar[Kind] = "impact"
     binary: ClassVar[bool] = False
 
     def read_topic(self, topic: Topic) -> Any:
-        """The input of each field that reads texts, or images, as the topic is; a field of weight 0 reads nothing.
-
-        Raises:
-            OtherModality: no field reads it.
-        """
+        """The input of each field that reads texts, or images, as the topic is; a field of weight 0 reads nothing."""
         inputs, refusal = {}, None
         for field in self.fields:
             if field.weight:
@@ -82,19 +67,15 @@ class FieldsTower:
         return self.weights(None)
 
 
-def weight_of(name: str, value: Any) -> int:
+def read_weight(name: str, value: Any) -> int:
     """The weight of a field, which the user may give as a text."""
     if not str(value).isdecimal() or len(str(value)) > 7:
         raise UsageError(f"weight {value!r:.40} of field {name!r}: expected a whole number from 0 to 9,999,999")
     return int(value)
 
 
-def field_options(names: Iterable[str], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """`{"text.weight": 2, "image.topk": 64}` by field; an option without a field, such as the runtime, is of all.
-
-    Raises:
-        UsageError: there is no such field.
-    """
+def split_field_options(names: Iterable[str], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """`{"text.weight": 2, "image.topk": 64}` by field; an option without a field, such as the runtime, is of all."""
     by_field: dict[str, dict[str, Any]] = {name: {} for name in names}
     for key, value in options.items():
         name, dot, option = key.partition(".")

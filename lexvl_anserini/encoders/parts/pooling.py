@@ -3,16 +3,20 @@
 A pooling sees one slice of C vocabulary dimensions at a time, so that [B, L, V] never exists at once.
 
 Activations: logit -> activation >= 0, all monotone, so a maximum may be taken before them.
+
+Tables have a weight per token, which a query without a network looks up (`BagTower`): of Li-LSR it is computed once,
+others have IDF, SPLADE-doc has ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -28,11 +32,7 @@ def log1p_log1p_relu(logit: Tensor) -> Tensor:
 
 
 def elu1p(logit: Tensor) -> Tensor:
-    """X + 1 for x > 0, exp(x) otherwise (VDR, section 3).
-
-    Positive nearly everywhere; the sparsifier makes vectors sparse. Computed as ELU(x) + 1, as in the
-    reference, so that very negative logits give the same exact zeros.
-    """
+    """X + 1 for x > 0, exp(x) otherwise (VDR, section 3), as ELU(x) + 1: very negative logits give exact zeros."""
     return torch.nn.functional.elu(logit) + 1.0
 
 
@@ -41,7 +41,7 @@ def softplus(logit: Tensor) -> Tensor:
     return torch.nn.functional.softplus(logit)
 
 
-def decayed(first: float, decay: float, periods: float, least: float) -> float:
+def compute_decay(first: float, decay: float, periods: float, least: float) -> float:
     """The temperature of an activation (FDT) after a number of periods: max(first decay^periods, least)."""
     return float(max(first * decay**periods, least))
 
@@ -55,12 +55,7 @@ Backbone = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Head:
-    """hidden [B, L, D] -> logit [B, L, V]: a transform, then a projection to the vocabulary.
-
-    transform  [B, L, D] -> [B, L, D']
-    matrix     [V, D'], often the (tied) input embeddings
-    bias       [V] or None
-    """
+    """hidden [B, L, D] -> logit [B, L, V]: a transform to [B, L, D'], then `matrix` [V, D'] and `bias` [V]."""
 
     transform: Callable[[Tensor], Tensor]
     matrix: Tensor
@@ -71,31 +66,28 @@ class Head:
 BUFFER_FLOATS = 8 << 20
 
 
-def masked_max(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
+def pool_max(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
     """max_i activation(logit_i) over unmasked positions; a monotone activation is applied once, after the maximum."""
     logits.view(-1, logits.shape[-1]).index_fill_(0, masked, -torch.inf)
     return activation(logits.amax(dim=1))
 
 
-def masked_sum(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
+def pool_sum(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
     """sum_i activation(logit_i) over unmasked positions (SPLADE v1)."""
     activations = activation(logits)
     activations.view(-1, logits.shape[-1]).index_fill_(0, masked, 0.0)
     return activations.sum(dim=1)
 
 
-def top_mean(logits: Tensor, masked: Tensor, activation: Activation, n: int) -> Tensor:
-    """Mean of the n largest activations over positions (VDR's `pooling: mean` with `pooling_topk: n`).
-
-    A text with fewer than n unmasked positions averages over all of them.
-    """
+def pool_top_mean(logits: Tensor, masked: Tensor, activation: Activation, n: int) -> Tensor:
+    """Mean of the n largest activations over unmasked positions, of all if they are fewer (VDR's `pooling: mean`)."""
     logits.view(-1, logits.shape[-1]).index_fill_(0, masked, -torch.inf)
     top = logits.topk(min(n, logits.shape[1]), dim=1).values  # [B, n, C]
     present = torch.isfinite(top)
     return (activation(top) * present).sum(dim=1) / present.sum(dim=1).clamp(min=1)
 
 
-def masked_last(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
+def pool_last(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
     """activation(logit) at the last unmasked position, which a causal model lets see the whole text (UEmbed's form)."""
     batch, length, _ = logits.shape
     seen = torch.ones(batch * length, device=logits.device).index_fill_(0, masked, 0.0).view(batch, length)
@@ -103,12 +95,12 @@ def masked_last(logits: Tensor, masked: Tensor, activation: Activation) -> Tenso
     return activation(last.masked_fill(seen.amax(dim=1, keepdim=True) == 0, -torch.inf))
 
 
-POOLINGS: Mapping[str, Pooling] = {"max": masked_max, "sum": masked_sum, "last": masked_last}
+POOLINGS: Mapping[str, Pooling] = {"max": pool_max, "sum": pool_sum, "last": pool_last}
 
 
-def mean_of_top(n: int) -> Pooling:
-    """The pooling `top_mean` for one n."""
-    return partial(top_mean, n=n)
+def make_top_mean(n: int) -> Pooling:
+    """The pooling `pool_top_mean` for one n."""
+    return partial(pool_top_mean, n=n)
 
 
 class Projector:
@@ -138,7 +130,7 @@ class Projector:
         masked_rows = nowhere if masked is None else masked.reshape(-1).nonzero().squeeze(1)  # [P]
         size = matrix.shape[0]
         columns = max(1, min(size, BUFFER_FLOATS // (batch * length)))
-        buffer = self._taken(rows.shape[0] * columns, rows)
+        buffer = self._take(rows.shape[0] * columns, rows)
         pooled = torch.empty(batch, size, dtype=torch.float32, device=rows.device)  # [B, V]
         for start in range(0, size, columns):
             stop = min(start + columns, size)
@@ -150,7 +142,7 @@ class Projector:
         self.idle.append(buffer)
         return pooled
 
-    def _taken(self, floats: int, like: Tensor) -> Tensor:
+    def _take(self, floats: int, like: Tensor) -> Tensor:
         """An idle buffer if it fits, else a new one in its place."""
         try:
             buffer = self.idle.pop()
@@ -159,3 +151,46 @@ class Projector:
         if buffer.numel() < floats or buffer.device != like.device or buffer.dtype != like.dtype:
             buffer = torch.empty(max(BUFFER_FLOATS, floats), dtype=like.dtype, device=like.device)
         return buffer
+
+
+class LiLsr(nn.Module):
+    """table_t = activation(<w, E_t + A_t B> + b), over the input embeddings E [T, D] of a network, which stay.
+
+    Li-LSR (Nardini et al., SIGIR 2025) has log(1 + relu) and no A B (`rank` 0); V-SPLADE, whose names of weights this
+    module has, may have softplus and A B.
+    """
+
+    def __init__(self, embeddings: Tensor, rank: int = 0, activation: Activation = log1p_relu):
+        super().__init__()
+        tokens, width = embeddings.shape
+        self.activation = activation
+        self.embeddings = nn.Module()
+        self.embeddings.register_buffer("weight", embeddings.detach().clone())
+        self.lora_A = nn.Parameter(torch.randn(tokens, rank) * 0.01) if rank else None
+        self.lora_B = nn.Parameter(torch.zeros(rank, width)) if rank else None
+        self.projection = nn.Linear(width, 1)
+
+    def forward(self) -> Tensor:
+        """The table, [T]."""
+        logit: Tensor = self.projection(self.embeddings.get_buffer("weight"))[:, 0]
+        if self.lora_A is not None and self.lora_B is not None:
+            logit = logit + self.lora_A @ (self.lora_B @ self.projection.weight[0])
+        return self.activation(logit)
+
+
+class Constant(nn.Module):
+    """A table [T] that does not change."""
+
+    def __init__(self, weight: Tensor):
+        super().__init__()
+        self.register_buffer("weight", weight)
+
+    def forward(self) -> Tensor:
+        """The table, [T]."""
+        return self.get_buffer("weight")
+
+
+def idf(texts: Sequence[np.ndarray], tokens: int) -> Tensor:
+    """BM25's log(1 + (N - n_t + 1/2) / (n_t + 1/2)), float32 [tokens]; n_t of the N texts have token t."""
+    frequency = np.bincount(np.concatenate([np.empty(0, np.int64), *texts]), minlength=tokens)
+    return torch.from_numpy(np.log1p((len(texts) - frequency + 0.5) / (frequency + 0.5)).astype(np.float32))

@@ -1,30 +1,55 @@
-"""Towers over pretrained networks: a checkpoint has what training changed or added, and names the network of the rest.
+"""Towers over networks that `train` writes: pretrained ones, of which a checkpoint has the changes, or its own.
 
-The entry of a side in config.json has `backbone`: `checkpoint`, a packaged name or a folder in the checkpoint itself,
-and `digest`, that of the weights which the checkpoint was trained over. Other weights are refused: they would give
-vectors that mean nothing.
+An entry with `backbone` in config.json names the network: `checkpoint`, a packaged name or a folder in the checkpoint
+itself, and `digest`, that of the weights which the checkpoint was trained over. Other weights are refused: they would
+give vectors that mean nothing. Without `backbone`, all weights of the network are in the checkpoint, and the entry of
+the images has the shape of a `PatchTransformer`.
+
+STAIR, LexLIP and FDT are a `NetworkPair`: states up to the family's heads. Their config.json has an entry per side,
+`encoder_q` of texts and `encoder_p` of images, of the types FAMILY_text and FAMILY_image. `terms` in the entry of the
+texts names the file with the terms that are dimensions; with `vocabulary: tokens` instead, all tokens are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d
 
 from lexvl_anserini.encoders.cards import PACKAGED
-from lexvl_anserini.encoders.checkpoints.filenames import inside
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly
-from lexvl_anserini.encoders.parts.backbones import load_backbone
-from lexvl_anserini.encoders.parts.images.efficientnet import EfficientNetLite
-from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, ImageBackbone, load_image_backbone
-from lexvl_anserini.encoders.parts.images.pixels import on_grid
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint, resolve_inside
+from lexvl_anserini.encoders.checkpoints.weights import build, complain, load_strictly, read_weights, take_below
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.parts.backbones import (
+    build_bert,
+    load_backbone,
+    read_config,
+    read_position_limit,
+    take_hidden_states,
+)
+from lexvl_anserini.encoders.parts.images.image_backbones import (
+    PUBLISHED,
+    EfficientNetLite,
+    ImageBackbone,
+    load_image_backbone,
+)
+from lexvl_anserini.encoders.parts.images.pixels import Pixels, place_on_grid
+from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
+from lexvl_anserini.encoders.parts.pooling import Backbone, Head
+from lexvl_anserini.encoders.parts.stair_network import TokenHead
+from lexvl_anserini.encoders.parts.tokens import (
+    TextReader,
+    TokenColumns,
+    load_tokenizer,
+    make_all_columns,
+    make_term_columns,
+)
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 
 # The key of an embedding matrix with this ending has rows that follow those of the pretrained matrix.
 ADDED = ".added"
@@ -38,7 +63,7 @@ PIECE = 4
 VISION_DEFAULTS = {"resolution": 224, "patch_size": 32, "width": 768, "layers": 12, "heads": 12}
 
 
-def entry_of(
+def read_entry(
     checkpoint: Checkpoint, config: Mapping[str, Any], prefix: str, types: tuple[str, ...]
 ) -> Mapping[str, Any]:
     """The entry of config.json for one side."""
@@ -48,7 +73,7 @@ def entry_of(
     return entry
 
 
-def vision_shape_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+def read_vision_shape(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of the PatchTransformer that an entry of config.json describes."""
     shape = {key: default if entry.get(key) is None else entry[key] for key, default in VISION_DEFAULTS.items()}
     return shape | ({"stem": entry["stem"]} if entry.get("stem") else {})
@@ -99,10 +124,7 @@ def cells(maps: Sequence[Tensor], side: int) -> Tensor:
 
 
 def windows(maps: Sequence[Tensor], grid: int) -> Tensor:
-    """All positions of the last layer's grid, each averaged with as many around it as a cell of `grid` x `grid` has.
-
-    Training has seen such means only: single positions differ more. [B, side^2, sum of C], row by row.
-    """
+    """Means of a cell's size around all positions of the last layer's grid, as in training: [B, side^2, sum of C]."""
     side = maps[-1].shape[2]
     around = -(-side // grid) // 2
     pooled = cells(maps, side).unflatten(1, (side, side)).permute(0, 3, 1, 2)
@@ -118,8 +140,7 @@ def all_cells(maps: Sequence[Tensor], grid: int) -> Tensor:
 class CellsOf(nn.Module):
     """A network as an image tower reads it: standardised cells; `fine` gives its whole grid, for maps.
 
-    On a CPU it computes `PIECE` images at a time. Larger maps would each be new memory from the system, which takes as
-    long as the convolutions themselves.
+    On a CPU it computes `PIECE` images at a time: larger maps would each be new memory from the system.
     """
 
     def __init__(self, network: nn.Module, grid: int, standard: Standard):
@@ -128,48 +149,44 @@ class CellsOf(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Pixels [B, 3, R, R] to cells [B, 1 + grid^2, D]."""
-        pieces = [all_cells(self.layers(piece), self.grid) for piece in self._pieces(pixels)]
-        standardised: Tensor = self.standard(torch.cat(pieces))
-        return standardised
+        return self._pool(pixels, all_cells)
 
     def fine(self, pixels: Tensor) -> Tensor:
         """Pixels [B, 3, R, R] to `windows` [B, P, D]."""
-        pieces = [windows(maps, self.grid) for maps in map(self.layers, self._pieces(pixels))]
-        standardised: Tensor = self.standard(torch.cat(pieces))
+        return self._pool(pixels, windows)
+
+    def _pool(self, pixels: Tensor, pool: Callable[[Sequence[Tensor], int], Tensor]) -> Tensor:
+        # A graph that is exported has no loop over pieces: its runtime reuses its memory.
+        whole = pixels.device.type != "cpu" or torch.compiler.is_exporting()
+        pieces = (pixels,) if whole else pixels.split(PIECE)
+        pooled = torch.cat([pool(list_layers(self.network, piece), self.grid) for piece in pieces])
+        standardised: Tensor = self.standard(pooled)
         return standardised
 
-    def layers(self, pixels: Tensor) -> list[Tensor]:
-        """The maps of the network's layers."""
-        return layers_of(self.network, pixels)
 
-    @staticmethod
-    def _pieces(pixels: Tensor) -> Sequence[Tensor]:
-        # A graph that is exported has no loop over pieces: ONNX Runtime reuses its memory.
-        whole = pixels.device.type != "cpu" or torch.compiler.is_exporting()
-        return (pixels,) if whole else pixels.split(PIECE)
-
-
-def layers_of(network: nn.Module, pixels: Tensor) -> list[Tensor]:
+def list_layers(network: nn.Module, pixels: Tensor) -> list[Tensor]:
     """The maps [B, C, H, W] of a network's layers; of one that gives states alone, these as one layer."""
     if isinstance(network, EfficientNetLite):
         return network.layers(pixels)
     states: Tensor = network(pixels)
-    return [on_grid(states).permute(0, 3, 1, 2)]
+    return [place_on_grid(states).permute(0, 3, 1, 2)]
 
 
-def pretrained_image(checkpoint: Checkpoint, entry: Mapping[str, Any], changes: Mapping[str, Tensor]) -> ImageBackbone:
+def load_pretrained_image(
+    checkpoint: Checkpoint, entry: Mapping[str, Any], changes: Mapping[str, Tensor]
+) -> ImageBackbone:
     """The image network of a side, with the weights that training changed (`own`, keys of the network)."""
-    name, digest = named_backbone(checkpoint, entry)
-    packaged = name in PUBLISHED
-    with extra_of(checkpoint):
-        backbone = load_image_backbone(name if packaged else str(inside(checkpoint.folder, name, "config.json")))
+    name, digest = read_named_backbone(checkpoint, entry)
+    place = name if name in PUBLISHED else str(resolve_inside(checkpoint.folder, name, "config.json"))
+    with name_needed_extra(checkpoint):
+        backbone = load_image_backbone(place)
     check_digest(checkpoint, name, digest, backbone.digest)
     changed = {**backbone.network.state_dict(), **changes}
     load_strictly(backbone.network, changed, f"{checkpoint.folder}: backbone")
     return backbone
 
 
-def cells_of(
+def build_cells(
     backbone: ImageBackbone,
     entry: Mapping[str, Any],
     side_weights: Mapping[str, Tensor],
@@ -181,28 +198,27 @@ def cells_of(
     if type(grid) is not int or grid < 1:
         raise CheckpointError(f"{where}: grid {grid!r:.80}, expected a number of cells")
     standard = Standard(backbone.width)
-    load_strictly(standard, below(side_weights, "standard."), f"{where}.standard")
-    return CellsOf(folded(backbone.network), grid, standard).eval().to(device)
+    load_strictly(standard, take_below(side_weights, "standard."), f"{where}.standard")
+    return CellsOf(fill_folded(backbone.network), grid, standard).eval().to(device)
 
 
-def folded(network: nn.Module) -> nn.Module:
+def fill_folded(network: nn.Module) -> nn.Module:
     """The network, changed to compute as fast as it can where it does not train."""
     return network.folded() if isinstance(network, EfficientNetLite) else network
 
 
-def pretrained_bert(
+def load_pretrained_bert(
     checkpoint: Checkpoint, entry: Mapping[str, Any], changes: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """The weights of a side's BERT: those of the network that the entry names, with `own` instead or added."""
-    name, digest = named_backbone(checkpoint, entry)
-    with extra_of(checkpoint):
-        pretrained = named_part(checkpoint, name)
-    weights, actual = bert_weights(pretrained)
+    name, digest = read_named_backbone(checkpoint, entry)
+    with name_needed_extra(checkpoint):
+        weights, actual = read_bert_weights(find_named_part(checkpoint, name))
     check_digest(checkpoint, name, digest, actual)
-    return with_changes(weights, changes, str(checkpoint.folder))
+    return add_changes(weights, changes, str(checkpoint.folder))
 
 
-def bert_weights(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], str]:
+def read_bert_weights(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], str]:
     """The weights of a BERT without its heads, and the SHA-256 (hex) of the files that they are read from."""
     model, _ = load_backbone(checkpoint, torch.device("cpu"))
     if model.config.model_type != "bert":
@@ -211,7 +227,7 @@ def bert_weights(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], str]:
     return weights, checkpoint.digest()
 
 
-def with_changes(weights: Mapping[str, Tensor], changes: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+def add_changes(weights: Mapping[str, Tensor], changes: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
     """Weights with those of `own` in their place, or, with the ending `ADDED`, after their rows."""
     changed = dict(weights)
     for key, value in changes.items():
@@ -228,11 +244,8 @@ def with_changes(weights: Mapping[str, Tensor], changes: Mapping[str, Tensor], w
 
 
 @contextmanager
-def extra_of(checkpoint: Checkpoint) -> Iterator[None]:
-    """Names the extra of a packaged checkpoint where the package of one of its networks is missing.
-
-    It installs all networks of the checkpoint.
-    """
+def name_needed_extra(checkpoint: Checkpoint) -> Iterator[None]:
+    """Names the extra of a packaged checkpoint, which installs all its networks, where one is missing."""
     try:
         yield
     except MissingExtra:
@@ -242,63 +255,57 @@ def extra_of(checkpoint: Checkpoint) -> Iterator[None]:
         raise MissingExtra(f"the checkpoint {checkpoint.reference!r}", packaged.extra) from None
 
 
-def named_backbone(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> tuple[str, str]:
+def read_named_backbone(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> tuple[str, str]:
     """The name and the digest of the network that an entry of config.json names."""
     backbone = entry.get("backbone")
-    if not isinstance(backbone, Mapping) or not all(
-        isinstance(backbone.get(key), str) for key in ("checkpoint", "digest")
-    ):
-        raise CheckpointError(
-            f"{checkpoint.folder}/config.json: backbone {backbone!r:.80}, expected checkpoint and digest"
-        )
-    return backbone["checkpoint"], backbone["digest"]
+    name, digest = (backbone.get(key) if isinstance(backbone, Mapping) else None for key in ("checkpoint", "digest"))
+    if not isinstance(name, str) or not isinstance(digest, str):
+        where = f"{checkpoint.folder}/config.json"
+        raise CheckpointError(f"{where}: backbone {backbone!r:.80}, expected checkpoint and digest")
+    return name, digest
 
 
-def named_part(checkpoint: Checkpoint, name: str) -> Checkpoint:
+def find_named_part(checkpoint: Checkpoint, name: str) -> Checkpoint:
     """A packaged checkpoint, or a folder in the checkpoint itself."""
     if name in PACKAGED:
         return find_checkpoint(name)
-    folder = inside(checkpoint.folder, name, "config.json")
+    folder = resolve_inside(checkpoint.folder, name, "config.json")
     return Checkpoint(str(folder), folder)
 
 
 def check_digest(checkpoint: Checkpoint, name: str, expected: str, actual: str) -> None:
     """Compares the digest of a network with the one that a checkpoint was trained over."""
     if actual != expected:
+        digests = f"SHA-256 {expected[:16]}, found {actual[:16]}"
         raise CheckpointError(
-            f"{checkpoint.reference}: was trained over {name} with SHA-256 {expected[:16]}, found {actual[:16]}; "
-            f"install the version of that package that the extra of {checkpoint.reference} names"
+            f"{checkpoint.reference}: was trained over {name} with {digests}; install the version that its extra names"
         )
 
 
-def states_head(side_weights: Mapping[str, Tensor], before: int, where: str, device: torch.device) -> StatesHead:
+def load_states_head(side_weights: Mapping[str, Tensor], before: int, where: str, device: torch.device) -> StatesHead:
     """The head of a side from its keys `head.*`."""
-    weights = below(side_weights, "head.")
+    weights = take_below(side_weights, "head.")
     matrix = weights.get("linear.weight")
     head = StatesHead(before, matrix.shape[0] if matrix is not None and matrix.dim() == 2 else before)
     load_strictly(head, weights, f"{where}.head")
     return head.eval().to(device)
 
 
-def vocabulary_rows(
+def load_vocabulary_rows(
     weights: Mapping[str, Tensor], side: str, size: int, width: int, where: str, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """The rows of the vocabulary that both sides share, [size, width], and the bias of each term on `side`, [size]."""
     shapes = {"encoder_p.proj": [size, width], f"{side}.bias": [size]}
-    missing = [key for key in shapes if key not in weights]
-    wrong = [
-        f"{key} {list(weights[key].shape)}, expected {shape}"
-        for key, shape in shapes.items()
-        if key in weights and list(weights[key].shape) != shape
-    ]
-    complain(where, missing, (), wrong)
+    actual = {key: list(weights[key].shape) for key in shapes if key in weights}
+    wrong = [f"{key} {shape}, expected {shapes[key]}" for key, shape in actual.items() if shape != shapes[key]]
+    complain(where, shapes.keys() - actual, (), wrong)
     rows, bias = (weights[key].float().to(device) for key in shapes)
     return rows, bias
 
 
-def vector_head(side_weights: Mapping[str, Tensor], before: int, where: str, device: torch.device) -> VectorHead:
+def load_vector_head(side_weights: Mapping[str, Tensor], before: int, where: str, device: torch.device) -> VectorHead:
     """The head of a dense side from its keys `head.*`."""
-    weights = below(side_weights, "head.")
+    weights = take_below(side_weights, "head.")
     shapes = [weights[key].shape for key in ("0.weight", "2.weight") if key in weights and weights[key].dim() == 2]
     hidden, dimensions = (shapes[0][0], shapes[1][0]) if len(shapes) == 2 else (before, before)
     head = VectorHead(before, hidden, dimensions)
@@ -306,17 +313,8 @@ def vector_head(side_weights: Mapping[str, Tensor], before: int, where: str, dev
     return head.eval().to(device)
 
 
-def over_dense(checkpoint: Checkpoint, **of_reference: Any) -> tuple[Checkpoint, Vocabulary] | None:
-    """The dense pair of a checkpoint and its terms; None for a checkpoint of the reference.
-
-    Args:
-        checkpoint: of D2S or Joint.
-        of_reference: options that only a checkpoint of the reference has; None where the user gave none.
-
-    Raises:
-        CheckpointError: another dense pair than the one that the head was trained over.
-        UsageError: an option of the reference.
-    """
+def find_dense_pair(checkpoint: Checkpoint, **of_reference: Any) -> tuple[Checkpoint, Vocabulary] | None:
+    """The dense pair of a checkpoint and its terms; None for one of the reference, which alone has `of_reference`."""
     if checkpoint.file is not None or not (checkpoint.folder / "config.json").is_file():
         return None
     config = checkpoint.config()
@@ -324,8 +322,119 @@ def over_dense(checkpoint: Checkpoint, **of_reference: Any) -> tuple[Checkpoint,
         return None
     if options := [name for name, value in of_reference.items() if value is not None]:
         raise UsageError(f"{', '.join(options)}: {checkpoint.reference} names its own dense pair")
-    name, digest = named_backbone(checkpoint, config)
-    pair = named_part(checkpoint, name)
+    name, digest = read_named_backbone(checkpoint, config)
+    pair = find_named_part(checkpoint, name)
     check_digest(checkpoint, name, digest, pair.digest())
-    path = inside(checkpoint.folder, str(config.get("terms")), f"{checkpoint.folder}/config.json")
+    path = resolve_inside(checkpoint.folder, str(config.get("terms")), f"{checkpoint.folder}/config.json")
     return pair, Vocabulary.read(path)
+
+
+TEXT, IMAGE = "encoder_q", "encoder_p"
+# The value of `vocabulary` where all tokens are dimensions.
+TOKENS = "tokens"
+# The weights of a side that are its network's, by the beginning of their keys.
+NETWORKS = (f"{TEXT}.bert_model.", f"{IMAGE}.backbone.", f"{IMAGE}.standard.")
+# The epsilon of the layer before the vocabulary, as in BERT's head.
+HEAD_EPS = 1e-12
+
+
+class NetworkPair(NamedTuple):
+    """The two sides up to their heads.
+
+    Attributes:
+        where: names the checkpoint in errors.
+        text: token ids and attention [B, L] -> states [B, L, D].
+        image: pixels [B, 3, R, R] -> standardised cells [B, 1 + grid^2, D'].
+        widths: D and D' by side.
+        columns: the dimension of each token; None where dimensions are no terms.
+        heads: all weights but those of the networks.
+    """
+
+    where: str
+    config: Mapping[str, Any]
+    text: Backbone
+    image: CellsOf
+    widths: Mapping[str, int]
+    reader: TextReader
+    pixels: Pixels
+    columns: TokenColumns | None
+    heads: Mapping[str, Tensor]
+
+
+def is_pair(checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint has this layout, and not that of the reference."""
+    if checkpoint.file is not None or not (checkpoint.folder / "config.json").is_file():
+        return False
+    return {TEXT, IMAGE} <= checkpoint.config().keys()
+
+
+def read_pair(source: Source, checkpoint: Checkpoint, family: str, max_length: int | None = None) -> NetworkPair:
+    """The sides of a checkpoint of a family; `max_length` replaces the checkpoint's number of tokens per text."""
+    config, weights, where = checkpoint.config(), read_weights(checkpoint.folder), str(checkpoint.folder)
+    texts, images = (read_entry(checkpoint, config, side, (name,)) for side, name in list_types(family).items())
+    if missing := [key for key in ("model_id", "max_len") if key not in texts]:
+        raise CheckpointError(f"{where}/config.json: {TEXT} lacks {', '.join(missing)}")
+    complain(where, (), [key for key in weights if key.partition(".")[0] not in (TEXT, IMAGE)], ())
+    folder = resolve_inside(checkpoint.folder, texts["model_id"], f"{where}/config.json")
+    bert_config = read_config(folder)
+    tokenizer = load_tokenizer(source.tokenizer_folder(folder), bert_config.vocab_size)
+    of_bert = take_below(weights, NETWORKS[0])
+    if "backbone" in texts:
+        of_bert = load_pretrained_bert(checkpoint, texts, of_bert)
+    bert = build_bert(bert_config, of_bert, f"{where}: {TEXT}", source.device)
+    network, pixels, width = load_image_network(checkpoint, images, weights, source.device)
+    columns = make_all_columns(tokenizer) if texts.get("vocabulary") == TOKENS else None
+    if listed := texts.get("terms"):
+        path = resolve_inside(checkpoint.folder, listed, f"{where}/config.json")
+        columns = make_term_columns(tokenizer, Vocabulary.read(path), str(path))
+    reader = TextReader(tokenizer, texts["max_len"], limit=read_position_limit(bert_config)).with_max_length(max_length)
+    heads = {key: value for key, value in weights.items() if not key.startswith(NETWORKS)}
+    widths = {TEXT: bert_config.hidden_size, IMAGE: width}
+    return NetworkPair(where, config, take_hidden_states(bert), network, widths, reader, pixels, columns, heads)
+
+
+def list_types(family: str) -> dict[str, str]:
+    """The types of both sides' entries of a family, which is the name of its encoder."""
+    name = family.replace("-", "_")
+    return {TEXT: f"{name}_text", IMAGE: f"{name}_image"}
+
+
+def load_image_network(
+    checkpoint: Checkpoint, entry: Mapping[str, Any], weights: Mapping[str, Tensor], device: torch.device
+) -> tuple[CellsOf, Pixels, int]:
+    """The cells of images, how an image becomes pixels, and the width of a cell."""
+    where, side_weights = f"{checkpoint.folder}: {IMAGE}", take_below(weights, f"{IMAGE}.")
+    of_network = take_below(side_weights, "backbone.")
+    if "backbone" in entry:
+        backbone = load_pretrained_image(checkpoint, entry, of_network)
+    else:
+        shape, described = read_vision_shape(entry), f"{checkpoint.folder}/config.json: {IMAGE}"
+        network = build(lambda: PatchTransformer(**shape), of_network, described)
+        backbone = make_image_backbone(network, shape["resolution"])
+        load_strictly(backbone.network, of_network, f"{where}.backbone")
+    return build_cells(backbone, entry, side_weights, where, device), backbone.pixels, backbone.width
+
+
+def make_image_backbone(network: PatchTransformer, resolution: int) -> ImageBackbone:
+    """A patch transformer whose weights no package and no folder has."""
+    return ImageBackbone("", network.eval(), Pixels(resolution), network.ln_post.normalized_shape[0], "")
+
+
+def build_token_heads(pair: NetworkPair, device: torch.device) -> tuple[Head, Head]:
+    """The heads of texts and of images; a text side that does not share the rows `encoder_p.proj` has its own."""
+    if pair.columns is None:
+        raise CheckpointError(f"{pair.where}/config.json: {TEXT} has no terms")
+    text_rows = f"{TEXT}.proj" if f"{TEXT}.proj" in pair.heads else f"{IMAGE}.proj"
+    known = (f"{TEXT}.head.", f"{IMAGE}.head.", f"{IMAGE}.proj", text_rows)
+    complain(pair.where, (), [key for key in pair.heads if not key.startswith(known)], ())
+    size = len(pair.columns.vocabulary)
+    heads = []
+    for side, key in ((TEXT, text_rows), (IMAGE, f"{IMAGE}.proj")):
+        rows = pair.heads.get(key)
+        if rows is None or rows.dim() != 2 or len(rows) != size:
+            raise CheckpointError(f"{pair.where}: {key} is missing or has not {size} rows, one per term")
+        head = TokenHead(pair.widths[side], rows.shape[1], size, bridge=False, eps=HEAD_EPS)
+        load_strictly(head, take_below(pair.heads, f"{side}.head."), f"{pair.where}: {side}.head")
+        head.eval().to(device)
+        heads.append(Head(head, rows.float().to(device), head.bias.detach()))
+    return heads[0], heads[1]

@@ -1,9 +1,7 @@
 """Sparsifiers: which of the positive weights a vector keeps; as data, so that every runtime applies the same rule.
 
 A rule maps weights [B, V] and the mask [B, V] of own tokens (None unless it needs one) to a bool mask [B, V]. Weights
-that are not positive are always dropped. `kept` applies a rule to tensors, `kept_rows` to arrays; this module loads no
-model library. `matrix_of` joins rows, `WeightsOfRows` has what follows from them, and `cut` keeps the first dimensions
-of dense vectors.
+that are not positive are always dropped. This module loads no model library.
 """
 
 from __future__ import annotations
@@ -28,10 +26,11 @@ if TYPE_CHECKING:
 class Sparsifier:
     """The rule: the `topk` largest weights, united with a text's own tokens.
 
-    topk   None keeps every positive weight, 0 none but the own tokens
-    own    the own tokens are kept too
-    first  the number of terms, from the first, to which `topk` applies; of the others the own tokens are kept. None
-           applies it to all
+    Attributes:
+        topk: None keeps every positive weight, 0 none but the own tokens.
+        own: the own tokens are kept too.
+        first: the number of terms, from the first, to which `topk` applies; of the others the own tokens are kept. None
+            applies it to all.
     """
 
     topk: int | None
@@ -44,48 +43,48 @@ class Sparsifier:
         return self.own or self.first is not None
 
 
-def positive() -> Sparsifier:
+def keep_positive() -> Sparsifier:
     """Every positive weight (SPLADE, STAIR)."""
     return Sparsifier(None)
 
 
-def positive_or_top(k: int | None) -> Sparsifier:
+def keep_top(k: int | None) -> Sparsifier:
     """Every positive weight, or the k largest of them."""
     if k is not None and k < 1:
         raise UsageError(f"topk {k}: expected at least 1")
     return Sparsifier(k)
 
 
-def own_tokens() -> Sparsifier:
+def keep_own() -> Sparsifier:
     """The text's own tokens: no expansion (SPLADE-lexical, masked D2S, VDR with k = 0)."""
     return Sparsifier(0, own=True)
 
 
-def kept(weights: Tensor, own: Tensor | None, sparsifier: Sparsifier) -> Tensor:
+def mark_kept(weights: Tensor, own: Tensor | None, sparsifier: Sparsifier) -> Tensor:
     """Mask [B, V] of the weights that the sparsifier keeps and that are positive and finite."""
-    mask = (weights > 0) & weights.isfinite()
-    first = weights.shape[1] if sparsifier.first is None else sparsifier.first
-    mask[:, :first] &= _allowed(sparsifier, top_mask, weights[:, :first], own)
-    if first < weights.shape[1]:
-        mask[:, first:] &= _own(own)[:, first:]
+    return _mark(sparsifier, mark_top, (weights > 0) & weights.isfinite(), weights, own)
+
+
+def mark_kept_rows(weights: np.ndarray, own: np.ndarray | None, sparsifier: Sparsifier) -> np.ndarray:
+    """As `mark_kept`, of arrays."""
+    mask: np.ndarray = _mark(sparsifier, mark_top_rows, (weights > 0) & np.isfinite(weights), weights, own)
     return mask
 
 
-def kept_rows(weights: np.ndarray, own: np.ndarray | None, sparsifier: Sparsifier) -> np.ndarray:
-    """As `kept`, of arrays."""
-    mask = (weights > 0) & np.isfinite(weights)
+def _mark(sparsifier: Sparsifier, top: Any, mask: Any, weights: Any, own: Any) -> Any:
+    """The mask of positive weights without those that the rule drops; `top` marks the k largest of each row."""
+    assert own is not None or not sparsifier.needs_own, "the sparsifier declared needs_own"
     first = weights.shape[1] if sparsifier.first is None else sparsifier.first
-    mask[:, :first] &= _allowed(sparsifier, top_rows, weights[:, :first], own)
+    if sparsifier.topk is not None:
+        allowed = top(weights[:, :first], sparsifier.topk)
+        mask[:, :first] &= allowed | own[:, :first] if sparsifier.own else allowed
     if first < weights.shape[1]:
-        mask[:, first:] &= _own(own)[:, first:]
+        mask[:, first:] &= own[:, first:]
     return mask
 
 
-def top_mask(weights: Tensor, k: int) -> Tensor:
-    """True at the k largest weights of each row; among equals at the boundary the lowest dimensions.
-
-    A k above V counts as V. torch.topk alone would choose arbitrarily among equals.
-    """
+def mark_top(weights: Tensor, k: int) -> Tensor:
+    """True at the k largest weights of each row; among equals at the boundary the lowest dimensions."""
     import torch
 
     k = min(k, weights.shape[1])
@@ -99,8 +98,8 @@ def top_mask(weights: Tensor, k: int) -> Tensor:
     return above | equal
 
 
-def top_rows(weights: np.ndarray, k: int) -> np.ndarray:
-    """As `top_mask`, of an array."""
+def mark_top_rows(weights: np.ndarray, k: int) -> np.ndarray:
+    """As `mark_top`, of an array."""
     k = min(k, weights.shape[1])
     if k <= 0:
         return np.zeros_like(weights, dtype=bool)
@@ -113,21 +112,7 @@ def top_rows(weights: np.ndarray, k: int) -> np.ndarray:
     return mask
 
 
-def _allowed(sparsifier: Sparsifier, top: Any, weights: Any, own: Any) -> Any:
-    """What the rule allows among the terms that `topk` applies to; True allows all."""
-    if sparsifier.topk is None:
-        return True
-    if not sparsifier.own:
-        return top(weights, sparsifier.topk)
-    return top(weights, sparsifier.topk) | _own(own)[:, : weights.shape[1]]
-
-
-def _own(own: Any) -> Any:
-    assert own is not None, "the sparsifier declared needs_own"
-    return own
-
-
-def rows_of(dims: Sequence[np.ndarray], values: Sequence[np.ndarray], width: int) -> CsrRows:
+def join_rows(dims: Sequence[np.ndarray], values: Sequence[np.ndarray], width: int) -> CsrRows:
     """The dimensions (int32) and the values (float32) of each row as one matrix [n, width]."""
     indptr = np.cumsum([0, *map(len, dims)])
     data, indices = (np.concatenate([np.empty(0, t), *a]) for t, a in ((np.float32, values), (np.int32, dims)))
@@ -141,9 +126,9 @@ def as_csr(rows: CsrRows) -> sparse.csr_matrix:
     return sparse.csr_matrix(rows[:3], shape=rows.shape)
 
 
-def matrix_of(dims: Sequence[np.ndarray], values: Sequence[np.ndarray], width: int) -> sparse.csr_matrix:
+def join_matrix(dims: Sequence[np.ndarray], values: Sequence[np.ndarray], width: int) -> sparse.csr_matrix:
     """CSR [n, width] float32 of the dimensions (int32) and the values of each row."""
-    return as_csr(rows_of(dims, values, width))
+    return as_csr(join_rows(dims, values, width))
 
 
 class WeightsOfRows:
@@ -167,10 +152,7 @@ class WeightsOfRows:
 
 
 def cut(vectors: np.ndarray, dimensions: int | None, normalise: bool) -> np.ndarray:
-    """The first `dimensions` of each vector (None: all), then of unit length if `normalise`; float32 [n, D].
-
-    Models trained with Matryoshka representations keep most of their quality. A vector of zeros stays zeros.
-    """
+    """The first `dimensions` (None: all) of each vector, then of unit length if `normalise`; zeros stay zeros."""
     vectors = vectors[:, :dimensions].astype(np.float32, copy=False)
     if not normalise:
         return np.ascontiguousarray(vectors)
@@ -178,7 +160,7 @@ def cut(vectors: np.ndarray, dimensions: int | None, normalise: bool) -> np.ndar
     return vectors / np.maximum(lengths, 1e-12)
 
 
-def checked_dimensions(dimensions: int | None, width: int) -> int | None:
+def check_dimensions(dimensions: int | None, width: int) -> int | None:
     """`dimensions`, after checking that the model's vectors have as many."""
     if dimensions is not None and not 1 <= dimensions <= width:
         raise UsageError(f"dimensions {dimensions}: expected 1 to {width}, the width of this model's vectors")

@@ -26,12 +26,7 @@ STRICT = {"extra": "forbid"}
 
 @dataclass(frozen=True)
 class TextShape:
-    """The text transformer, by default the paper's (section 4.2).
-
-    max_length  tokens per caption, with special tokens
-    causal      a token attends only to those before it, as in CLIP; not stated in the paper, and off because all states
-                are pooled
-    """
+    """The text transformer, by default of section 4.2; no text says whether it is causal, and all states are pooled."""
 
     __pydantic_config__ = STRICT
     width: int = 512
@@ -43,11 +38,9 @@ class TextShape:
 
 @dataclass(frozen=True)
 class ImageShape:
-    """The vision transformer, by default the paper's (section 4.2).
+    """The vision transformer, by default of section 4.2, which states neither resolution (CLIP-B/16's) nor class token.
 
-    resolution   not stated in the paper; 224 is CLIP-B/16's
-    class_token  not stated in the paper; CLIP has one. It counts in the maximum, but has no cell in a localisation map
-    stem         a convolutional stem instead of the patch embedding, as `vision.PatchTransformer` takes it
+    A class token counts in the maximum, but has no cell in a localisation map.
     """
 
     __pydantic_config__ = STRICT
@@ -64,17 +57,16 @@ class ImageShape:
 class StairConfig:
     """A STAIR model as in its config.json.
 
-    vocab_size      tokens of the tokenizer, which are the dimensions
-    text, image     shapes of the two transformers
-    bridge          how TRANSFORM, which equation 4 leaves open, fits an embedding of another width: True keeps the
-                    states' width and maps linearly afterwards, False lets its first layer change the width. True, as
-                    the image encoder then has the 86.8 M parameters of table 1, and 86.2 M otherwise: so that number
-                    is no test of this network
-    layer_norm_eps  of the heads; not stated in the paper, 1e-12 is that of BERT's head
-    stage           the stage of training that wrote the weights: 1, 2, 3, or single. After stage 1 texts stay masked
-    mask_specials   [CLS] and [SEP] count among a text's own tokens; not stated in the paper
-    padding         none: the maximum ignores padding; max_length: it does not. Not stated in the paper
-    prompt          is put before each text, but not in a bag of tokens
+    Attributes:
+        vocab_size: tokens of the tokenizer, which are the dimensions.
+        bridge: how TRANSFORM, which equation 4 leaves open, fits an embedding of another width: True keeps the states'
+            width and maps linearly afterwards, False lets its first layer change the width. True, as the image encoder
+            then has the 86.8 M parameters of table 1, and 86.2 M otherwise: so that number is no test of this network.
+        layer_norm_eps: of the heads; not stated in the paper, 1e-12 is that of BERT's head.
+        stage: the stage of training that wrote the weights: 1, 2, 3, or single. After stage 1 texts stay masked.
+        mask_specials: [CLS] and [SEP] count among a text's own tokens; not stated in the paper.
+        padding: none: the maximum ignores padding; max_length: it does not. Not stated in the paper.
+        prompt: is put before each text, but not in a bag of tokens.
     """
 
     __pydantic_config__ = STRICT
@@ -94,10 +86,8 @@ class StairConfig:
         from pydantic import TypeAdapter, ValidationError
 
         if content.get("model_type") != MODEL_TYPE:
-            raise CheckpointError(
-                f"{where}: model_type {content.get('model_type')!r}, expected {MODEL_TYPE!r}; STAIR checkpoints are "
-                "those that `save_stair` wrote"
-            )
+            what = f"model_type {content.get('model_type')!r}, expected {MODEL_TYPE!r}"
+            raise CheckpointError(f"{where}: {what}; STAIR checkpoints are those that `save_stair` wrote")
         try:
             config = TypeAdapter(cls).validate_python({k: v for k, v in content.items() if k != "model_type"})
         except ValidationError as error:
@@ -117,20 +107,9 @@ class MaskedBlock(ResidualBlock):
     """The residual block of CLIP for texts: no token attends to padding."""
 
     def forward(self, x: Tensor, padded: Tensor | None = None, causal: Tensor | None = None) -> Tensor:  # [B, L, D]
-        """States of the next layer.
-
-        Args:
-            x: states [B, L, D].
-            padded: bool [B, L], True at padding.
-            causal: bool [L, L], True where the token of the row does not attend to that of the column.
-        """
-        normed = self.ln_1(x)
-        x = (
-            x
-            + self.attn(
-                normed, normed, normed, key_padding_mask=padded, attn_mask=causal, need_weights=False, is_causal=False
-            )[0]
-        )
+        """States of the next layer; no attention to `padded` [B, L], nor from row to column of `causal` [L, L]."""
+        normed, masks = self.ln_1(x), {"key_padding_mask": padded, "attn_mask": causal}
+        x = x + self.attn(normed, normed, normed, **masks, need_weights=False, is_causal=False)[0]
         return x + self.mlp(self.ln_2(x))
 
 
@@ -176,10 +155,7 @@ class ClassPatchTransformer(PatchTransformer):
 
 
 class TokenHead(nn.Module):
-    """TRANSFORM of equation 4 (fully connected layer, GELU, LayerNorm) and the bias b; e are the text embeddings.
-
-    A bridge follows if states and embeddings have different widths (see `StairConfig.bridge`).
-    """
+    """TRANSFORM of equation 4 (dense, GELU, LayerNorm), a bridge to another width, and the bias b; e are embeddings."""
 
     def __init__(self, width: int, embedding: int, vocab_size: int, bridge: bool, eps: float):
         super().__init__()
@@ -202,13 +178,8 @@ class Stair(nn.Module):
         self.config = config
         image, embedding = config.image, config.text.width
         self.text = TextTransformer(config.vocab_size, config.text)
-        self.image: nn.Module
-        if image.class_token:
-            self.image = ClassPatchTransformer(image)
-        else:
-            self.image = PatchTransformer(
-                image.resolution, image.patch_size, image.width, image.layers, image.heads, image.stem
-            )
+        shape = {key: value for key, value in asdict(image).items() if key != "class_token"}
+        self.image: nn.Module = ClassPatchTransformer(image) if image.class_token else PatchTransformer(**shape)
         heads = (config.vocab_size, config.bridge, config.layer_norm_eps)
         self.text_head = TokenHead(config.text.width, embedding, *heads)
         self.image_head = TokenHead(image.width, embedding, *heads)

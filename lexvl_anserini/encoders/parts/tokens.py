@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
 import numpy as np
 
-from lexvl_anserini.data.entries import log_once
-from lexvl_anserini.encoders.checkpoints.filenames import TOKENIZER_FILES, has_tokenizer
-from lexvl_anserini.ground.errors import CheckpointError, UsageError, reason_of
-from lexvl_anserini.ground.vocabulary import NOT_INDEXED, Vocabulary
+from lexvl_anserini.data.lines import log_once
+from lexvl_anserini.encoders.checkpoints.find import TOKENIZER_FILES, has_tokenizer
+from lexvl_anserini.ground.errors import CheckpointError, UsageError, describe_error
+from lexvl_anserini.ground.records import NOT_INDEXED, Vocabulary
 
 # In BERT's uncased vocabulary id 999 is "!": everything below is [PAD], [UNK], [CLS], [SEP], [MASK] and [unused].
 FIRST_WORD_ID = 999
@@ -32,22 +32,12 @@ UNUSUAL = "a \u2603\U0010fffd"
 
 
 def load_tokenizer(folder: Path, size: int | None = None) -> Any:
-    """Loads a fast tokenizer from a folder and checks that it fits its model.
-
-    Args:
-        folder: has tokenizer.json or the vocabulary file of a Hugging Face tokenizer.
-        size: number of rows of the model's embedding matrix.
-
-    Raises:
-        CheckpointError: no tokenizer files (transformers would make a tokenizer of 5 tokens), files that cannot be
-            used, or another size than the model's.
-    """
+    """Loads a fast tokenizer from a folder and checks that it has `size` tokens, the rows of its model's embeddings."""
     import transformers
 
     if not has_tokenizer(folder):
-        raise CheckpointError(
-            f"{folder}: no tokenizer ({', '.join(TOKENIZER_FILES[:3])}); name a folder that has one with --tokenizer"
-        )
+        files = ", ".join(TOKENIZER_FILES[:3])
+        raise CheckpointError(f"{folder}: no tokenizer ({files}); name a folder that has one with --tokenizer")
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             str(folder), use_fast=True, local_files_only=True, trust_remote_code=False
@@ -55,46 +45,48 @@ def load_tokenizer(folder: Path, size: int | None = None) -> Any:
         tokenizer([UNUSUAL])  # a vocabulary that lacks its own unknown token fails only at a text that needs it
         last = max(tokenizer.get_vocab().values())
     except Exception as error:
-        raise CheckpointError(f"{folder}: the tokenizer cannot be read ({reason_of(error)})") from error
+        raise CheckpointError(f"{folder}: the tokenizer cannot be read ({describe_error(error)})") from error
     if last >= len(tokenizer):
         raise CheckpointError(f"{folder}: the tokenizer has {len(tokenizer)} tokens, and one of them has the id {last}")
     if size is not None and len(tokenizer) != size:
-        raise CheckpointError(
-            f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model {size}; "
-            "name the model's own with --tokenizer"
-        )
+        refuse_size(folder, len(tokenizer), size)
     return tokenizer
 
 
-def lower_casing(tokenizer: Any) -> Any:
+def refuse_size(where: Path | str, tokens: int, size: int) -> Never:
+    """Refuses a tokenizer of another size than its model's."""
+    fits = "name the model's own with --tokenizer"
+    raise CheckpointError(f"{where}: the tokenizer has {tokens} tokens, the model {size}; {fits}")
+
+
+def add_lower_casing(tokenizer: Any) -> Any:
     """The tokenizer, changed to lower-case texts first unless it does so already (`do_lower_case` of older folders)."""
     from tokenizers.normalizers import Lowercase, Sequence
 
-    normalizer = tokenizer.backend_tokenizer.normalizer
+    normalizer, lower = tokenizer.backend_tokenizer.normalizer, Lowercase()
     if not (isinstance(normalizer, Lowercase) or getattr(normalizer, "lowercase", False)):
-        tokenizer.backend_tokenizer.normalizer = (
-            Lowercase() if normalizer is None else Sequence([Lowercase(), normalizer])
-        )
+        tokenizer.backend_tokenizer.normalizer = lower if normalizer is None else Sequence([lower, normalizer])
     return tokenizer
 
 
-def token_strings(tokenizer: Any) -> list[str]:
-    """Token strings in the order of their ids; white space, which ModernBERT has as tokens, is `marked`."""
-    return [NOT_INDEXED.sub(marked, token) for token in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))]
+def list_token_strings(tokenizer: Any) -> list[str]:
+    """Token strings in the order of their ids; white space, which ModernBERT has as tokens, is `mark_character`."""
+    tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    return [NOT_INDEXED.sub(mark_character, token) for token in tokens]
 
 
-def marked(character: re.Match[str]) -> str:
+def mark_character(character: re.Match[str]) -> str:
     """What stands for a character that no term may have: the sign of a blank, or its number."""
     return "\u2423" if character[0] == " " else f"<0x{ord(character[0]):02X}>"
 
 
-def token_names(tokenizer: Any) -> dict[int, str]:
+def list_token_names(tokenizer: Any) -> dict[int, str]:
     """Token id -> what the token says, without marks of words' parts; special tokens have none."""
     specials = tokenizer.all_special_tokens
     return {number: term.removesuffix("</w>") for term, number in tokenizer.get_vocab().items() if term not in specials}
 
 
-def first_word_id(tokenizer: Any) -> int:
+def find_first_word_id(tokenizer: Any) -> int:
     """999 in a vocabulary with the layout of BERT's uncased one, else 0."""
     return FIRST_WORD_ID if tokenizer.convert_tokens_to_ids("[unused993]") == FIRST_WORD_ID - 1 else 0
 
@@ -108,11 +100,7 @@ class OwnTokens(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenColumns:
-    """The dimension of the vocabulary that each token id has.
-
-    vocabulary  the terms, one per dimension
-    of_token    int64 [|T|]: the dimension of a token id, -1 if it has none
-    """
+    """The vocabulary, and the dimension there of each token id, int64 [|T|], -1 if it has none."""
 
     vocabulary: Vocabulary
     of_token: np.ndarray
@@ -121,7 +109,7 @@ class TokenColumns:
     def tokens(self) -> np.ndarray:
         """The token id of each dimension, int64 [V]."""
         ids = np.flatnonzero(self.of_token >= 0)
-        if len(ids) < len(self.vocabulary):  # of `columns_without`: special tokens are dimensions too
+        if len(ids) < len(self.vocabulary):  # of `make_columns_without`: special tokens are dimensions too
             return np.arange(len(self.vocabulary))
         return ids[np.argsort(self.of_token[ids])]
 
@@ -131,7 +119,7 @@ class TokenColumns:
         of_token[token] = -1
         return replace(self, of_token=of_token)
 
-    def counted(self, ids: Sequence[Sequence[int]]) -> list[OwnTokens]:
+    def count_own(self, ids: Sequence[Sequence[int]]) -> list[OwnTokens]:
         """Per text, the dimensions of its own tokens, and how often each occurs."""
         columns = (self.of_token[np.asarray(row, dtype=int)] for row in ids)
         rows = (np.unique(row[row >= 0], return_counts=True) for row in columns)
@@ -139,28 +127,28 @@ class TokenColumns:
 
     def own(self, ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Per text, the ascending distinct dimensions of its own tokens."""
-        return [row.dims for row in self.counted(ids)]
+        return [row.dims for row in self.count_own(ids)]
 
 
-def columns_from(tokenizer: Any, shift: int) -> TokenColumns:
+def make_columns_from(tokenizer: Any, shift: int) -> TokenColumns:
     """Dimension j is token id j + shift (VDR)."""
     if not 0 <= shift < len(tokenizer):
         raise UsageError(f"shift {shift}: expected 0 to {len(tokenizer) - 1} for {len(tokenizer)} tokens")
     of_token = np.arange(len(tokenizer), dtype=np.int64) - shift
     of_token[:shift] = -1
-    return TokenColumns(Vocabulary(token_strings(tokenizer)[shift:], "the tokenizer's vocabulary"), of_token)
+    return TokenColumns(Vocabulary(list_token_strings(tokenizer)[shift:], "the tokenizer's vocabulary"), of_token)
 
 
-def columns_ascii(tokenizer: Any, shift: int = FIRST_WORD_ID) -> TokenColumns:
+def make_ascii_columns(tokenizer: Any, shift: int = FIRST_WORD_ID) -> TokenColumns:
     """Dimensions are the tokens from `shift` on that are pure ASCII, in order (VDR cross-modal)."""
-    strings = token_strings(tokenizer)
+    strings = list_token_strings(tokenizer)
     tokens = [token for token in range(shift, len(strings)) if strings[token].isascii()]
     of_token = np.full(len(strings), -1, dtype=np.int64)
     of_token[tokens] = np.arange(len(tokens))
     return TokenColumns(Vocabulary([strings[token] for token in tokens], "the tokenizer's vocabulary"), of_token)
 
 
-def columns_of_terms(tokenizer: Any, vocabulary: Vocabulary, where: str) -> TokenColumns:
+def make_term_columns(tokenizer: Any, vocabulary: Vocabulary, where: str) -> TokenColumns:
     """Dimensions are the tokens that are the terms of a vocabulary, in its order."""
     ids = tokenizer.get_vocab()
     if missing := [term for term in vocabulary if term not in ids]:
@@ -170,29 +158,26 @@ def columns_of_terms(tokenizer: Any, vocabulary: Vocabulary, where: str) -> Toke
     return TokenColumns(vocabulary, of_token)
 
 
-def columns_without(tokenizer: Any, specials: Sequence[int | None], further: Sequence[str] = ()) -> TokenColumns:
+def make_columns_without(tokenizer: Any, specials: Sequence[int | None], further: Sequence[str] = ()) -> TokenColumns:
     """Every token id is its own dimension, then each of `further`; `specials` never count as a text's own tokens."""
-    strings = [*token_strings(tokenizer), *further]
+    strings = [*list_token_strings(tokenizer), *further]
     of_token = np.arange(len(strings), dtype=np.int64)
     of_token[[token for token in specials if token is not None]] = -1
     return TokenColumns(Vocabulary(strings, "the tokenizer's vocabulary"), of_token)
 
 
-def columns_of_all(tokenizer: Any, specials: bool = False, further: Sequence[str] = ()) -> TokenColumns:
+def make_all_columns(tokenizer: Any, specials: bool = False, further: Sequence[str] = ()) -> TokenColumns:
     """All tokens are dimensions; [PAD] and, unless `specials`, [CLS] and [SEP] never count as a text's own."""
     left_out = [] if specials else [tokenizer.cls_token_id, tokenizer.sep_token_id]
-    return columns_without(tokenizer, [tokenizer.pad_token_id, *left_out], further)
+    return make_columns_without(tokenizer, [tokenizer.pad_token_id, *left_out], further)
 
 
 def is_fast(tokenizer: Any) -> bool:
-    """True for transformers' tokenizers that are written in Rust.
-
-    Their truncation and padding are a state that threads would share, so texts are truncated here instead.
-    """
+    """True for tokenizers in Rust: their truncation and padding are a state of all threads, so texts are cut here."""
     return bool(getattr(tokenizer, "is_fast", False))
 
 
-def whole_encodings(tokenizer: Any, texts: Sequence[str]) -> Sequence[Any]:
+def encode_whole(tokenizer: Any, texts: Sequence[str]) -> Sequence[Any]:
     """Whole texts as `tokenizers.Encoding` of a fast tokenizer, without special tokens."""
     encodings: Sequence[Any] = tokenizer(
         list(texts), add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, verbose=False
@@ -200,14 +185,14 @@ def whole_encodings(tokenizer: Any, texts: Sequence[str]) -> Sequence[Any]:
     return encodings
 
 
-def readable(tokenizer: Any, texts: Sequence[str], tokens: int) -> list[str]:
+def read_starts(tokenizer: Any, texts: Sequence[str], tokens: int) -> list[str]:
     """The start of each text that has its first `tokens` tokens; whole texts where a tokenizer cuts their start."""
     if tokenizer.truncation_side != "right":
         return list(texts)
-    return starts(texts, tokens, partial(whole_encodings, tokenizer))
+    return starts(texts, tokens, partial(encode_whole, tokenizer))
 
 
-def truncated(tokenizer: Any, ids: list[int], room: int) -> list[int]:
+def keep_first(tokenizer: Any, ids: list[int], room: int) -> list[int]:
     """The first `room` token ids, or the last ones where the tokenizer cuts the start of a text."""
     return ids[:room] if tokenizer.truncation_side == "right" else ids[max(0, len(ids) - room) :]
 
@@ -220,17 +205,17 @@ class TokenPlace(NamedTuple):
     part: int | None
 
 
-def places(tokenizer: Any, parts: int) -> list[TokenPlace]:
+def list_places(tokenizer: Any, parts: int) -> list[TokenPlace]:
     """Where a tokenizer puts its special tokens in a text (1 part) or a pair (2 parts)."""
     [token, *_] = tokenizer.all_special_tokens or ["a"]
-    one_token_each = whole_encodings(tokenizer, [token] * parts)
+    one_token_each = encode_whole(tokenizer, [token] * parts)
     done = tokenizer.backend_tokenizer.post_process(*one_token_each, add_special_tokens=True)
     order = count()
     rows = zip(done.ids, done.type_ids, done.special_tokens_mask, strict=True)
     return [TokenPlace(token, kind, None if special else next(order)) for token, kind, special in rows]
 
 
-def placed(order: Sequence[TokenPlace], parts: Sequence[list[int]]) -> tuple[list[int], list[int]]:
+def place_parts(order: Sequence[TokenPlace], parts: Sequence[list[int]]) -> tuple[list[int], list[int]]:
     """Token ids and types of a text or a pair, with special tokens."""
     ids: list[int] = []
     types: list[int] = []
@@ -245,16 +230,12 @@ def placed(order: Sequence[TokenPlace], parts: Sequence[list[int]]) -> tuple[lis
 class TextReader:
     """Tokenises texts.
 
-    max_length  tokens kept, with special tokens
-    padding     "none": padding is ignored everywhere. "max_length": texts are padded to max_length, and padding
-                positions count in pooling, as in training and evaluation of the published VDR checkpoints. There is no
-                padding to the longest text of a batch: a vector must not depend on its neighbours
-    specials    add [CLS] and [SEP]
-    limit       the number of positions of the model; None for no limit
-    prompt      is put before each text
-
-    Raises:
-        UsageError: max_length leaves no room for a token, or the model has fewer positions.
+    Attributes:
+        max_length: tokens kept, with special tokens.
+        padding: "none": padding is ignored everywhere. "max_length": texts are padded to max_length, and padding
+            positions count in pooling, as in training and evaluation of the published VDR checkpoints.
+        specials: add [CLS] and [SEP].
+        limit: the number of positions of the model; None for no limit.
     """
 
     tokenizer: Any
@@ -271,10 +252,8 @@ class TextReader:
         if not least <= self.max_length <= (self.limit or self.max_length):
             most = f" and at most {self.limit}" if self.limit else ""
             raise UsageError(f"max_length {self.max_length}: this model reads at least {least}{most} tokens")
-        if is_fast(self.tokenizer):
-            whole_encodings(
-                self.tokenizer, [""]
-            )  # drops the truncation and padding of the folder now, before threads share it
+        if is_fast(self.tokenizer):  # drops the truncation and padding of the folder now, before threads share it
+            encode_whole(self.tokenizer, [""])
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids per text, unpadded, truncated to `max_length`."""
@@ -282,25 +261,19 @@ class TextReader:
             return []
         texts = [self.prompt + text for text in texts]
         if not is_fast(self.tokenizer):  # tokenizers in Python keep nothing from call to call
-            rows: list[list[int]] = self.tokenizer(
-                texts,
-                truncation=True,
-                max_length=self.max_length,
-                add_special_tokens=self.specials,
-                return_attention_mask=False,
-                return_token_type_ids=False,
-            )["input_ids"]
+            limits = {"truncation": True, "max_length": self.max_length, "add_special_tokens": self.specials}
+            parts = {"return_attention_mask": False, "return_token_type_ids": False}
+            rows: list[list[int]] = self.tokenizer(texts, **limits, **parts)["input_ids"]
             return rows
-        encodings = whole_encodings(self.tokenizer, readable(self.tokenizer, texts, self.max_length))
-        rows = [
-            truncated(self.tokenizer, encoding.ids, self.max_length - self.special_tokens) for encoding in encodings
-        ]
-        return [placed(self.places, [row])[0] for row in rows] if self.special_tokens else rows
+        room = self.max_length - self.special_tokens
+        encodings = encode_whole(self.tokenizer, read_starts(self.tokenizer, texts, self.max_length))
+        rows = [keep_first(self.tokenizer, encoding.ids, room) for encoding in encodings]
+        return [place_parts(self.places, [row])[0] for row in rows] if self.special_tokens else rows
 
     @cached_property
     def places(self) -> list[TokenPlace]:
         """Where the special tokens go."""
-        return places(self.tokenizer, 1)
+        return list_places(self.tokenizer, 1)
 
     @property
     def special_tokens(self) -> int:
@@ -332,30 +305,20 @@ MOST_READ = 1 << 20
 Start = Callable[[str, int], str]
 
 
-def characters(text: str, length: int) -> str:
-    """The first `length` characters."""
-    return text[:length]
-
-
 def starts(
-    texts: Sequence[str], tokens: int, encode: Callable[[list[str]], Sequence[Any]], start: Start = characters
+    texts: Sequence[str],
+    tokens: int,
+    encode: Callable[[list[str]], Sequence[Any]],
+    start: Start = lambda text, length: text[:length],
 ) -> list[str]:
-    """The start of each text that has its first `tokens` tokens, or its first `MOST_READ` characters.
-
-    Args:
-        encode: texts -> their `tokenizers.Encoding`, without special tokens and not truncated.
-        start: cuts a text; `start(text, len(text))` is the whole.
-    """
+    """The start of each text that has its first `tokens` tokens, or its first `MOST_READ` characters."""
     length = FIRST_LENGTH * tokens + MARGIN
     beginnings = [start(text, length) for text in texts]
     open_ends = [i for i, text in enumerate(texts) if len(text) > length]
     while open_ends:
         encodings = encode([beginnings[i] for i in open_ends])
-        open_ends = [
-            i
-            for i, encoding in zip(open_ends, encodings, strict=True)
-            if not is_certain(encoding, beginnings[i], tokens)
-        ]
+        read = zip(open_ends, encodings, strict=True)
+        open_ends = [i for i, encoding in read if not is_certain(encoding, beginnings[i], tokens)]
         if length >= MOST_READ:
             break
         length = min(LONGER * length, MOST_READ)

@@ -17,24 +17,23 @@ from scipy import sparse
 from torch import Tensor
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
-from lexvl_anserini.encoders.encoder import Kind, ReadsTexts, Tower
-from lexvl_anserini.encoders.inputs import InputReader
-from lexvl_anserini.encoders.parts.batches import padded_batches
+from lexvl_anserini.encoders.encoder import InputReader, Kind, ReadsTexts, Tower
+from lexvl_anserini.encoders.parts.batches import collate_texts
 from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, Projector
-from lexvl_anserini.encoders.parts.sparsify import Sparsifier, checked_dimensions, cut, kept, matrix_of
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, check_dimensions, cut, join_matrix, mark_kept
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import Document, Topic
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Document, Topic, Vocabulary
 
 
 @dataclass(frozen=True)
 class Composition:
     """backbone x head x activation x pooling x sparsifier: the equation of a lexical tower, as data.
 
-    normalise   divide by the L2 norm before the sparsifier (a masked vector then has not unit length)
-    unit_terms  the number of terms, from the first, that the norm is taken of; None takes all
+    Attributes:
+        normalise: divide by the L2 norm before the sparsifier (a masked vector then has not unit length).
+        unit_terms: the number of terms, from the first, that the norm is taken of; None takes all.
     """
 
     backbone: Backbone
@@ -49,10 +48,10 @@ class Composition:
 class Batch(NamedTuple):
     """One forward pass.
 
-    positions  of its items among the inputs of the tower, int64 [B]
-    inputs     arguments of the backbone
-    masked     bool [B, L], True at positions that pooling ignores; None if it ignores none
-    own        per item the ascending dimensions of its own tokens; None unless the sparsifier needs them
+    Attributes:
+        positions: of its items among the inputs of the tower, int64 [B].
+        masked: bool [B, L], True at positions that pooling ignores; None if it ignores none.
+        own: per item the ascending dimensions of its own tokens; None unless the sparsifier needs them.
     """
 
     positions: np.ndarray
@@ -70,10 +69,7 @@ class Items(InputReader, Protocol):
 
 
 class LexicalTower(Items):
-    """Inputs to lexical vectors through a composition; subclasses define `read`, `read_topic` and `batches`.
-
-    A vector depends on its own input only: order, batch size and neighbours change it by float rounding at most.
-    """
+    """Inputs to lexical vectors through a composition; subclasses define `read`, `read_topic` and `batches`."""
 
     kind: ClassVar[Kind] = "impact"
     binary: ClassVar[bool] = False
@@ -114,14 +110,8 @@ class LexicalTower(Items):
         composition = self.composition
         hidden = composition.backbone(*inputs)  # [B, L, D]
         features = composition.head.transform(hidden)  # [B, L, D']
-        weights = self.project(
-            features,
-            masked,
-            composition.head.matrix,
-            composition.head.bias,
-            composition.pooling,
-            composition.activation,
-        )  # [B, V]
+        head, pooling, activation = composition.head, composition.pooling, composition.activation
+        weights = self.project(features, masked, head.matrix, head.bias, pooling, activation)  # [B, V]
         if not composition.normalise:
             return weights
         # As in the reference, the norm is clamped at 1e-12.
@@ -140,7 +130,7 @@ class LexicalTower(Items):
             if not torch.isfinite(weights).all():
                 first = str(inputs[positions[0]])[:60]
                 raise LexvlError(f"the model gave a weight that is not finite for input {first!r} or its batch")
-            mask = kept(weights, self.own_mask(batch.own), self.composition.sparsifier)
+            mask = mark_kept(weights, self.own_mask(batch.own), self.composition.sparsifier)
             where = mask.nonzero()  # [nnz, 2], row-major, hence dimensions ascending within a row
             picked = weights[mask].float().cpu().numpy()
             columns = where[:, 1].to(torch.int32).cpu().numpy()
@@ -151,7 +141,7 @@ class LexicalTower(Items):
                 # Copies, because a view of a short row would keep its whole batch in memory.
                 dims[position], values[position] = row_dims.copy(), row_values.copy()
             progress(len(positions))
-        return matrix_of(dims, values, len(self.vocabulary))
+        return join_matrix(dims, values, len(self.vocabulary))
 
     def own_mask(self, own: list[np.ndarray] | None) -> Tensor | None:
         """Bool [B, V], True at the own tokens of each item of a batch."""
@@ -191,17 +181,17 @@ class TextTower(ReadsTexts, LexicalTower):
 
     def batches(self, inputs: Sequence[str], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """The longest texts come first (see `by_length`)."""
-        for positions, rows, padded in token_batches(self.reader, inputs, batch_size, self.device):
+        for positions, rows, padded in collate_tokens(self.reader, inputs, batch_size, self.device):
             masked = None if self.reader.padding == "max_length" else padded[1] == 0
             own = self.columns.own(rows) if self.composition.sparsifier.needs_own else None
             yield Batch(positions, padded, masked, own)
 
 
-def token_batches(
+def collate_tokens(
     reader: TextReader, texts: Sequence[str], batch_size: int, device: torch.device
 ) -> Iterator[tuple[np.ndarray, list[list[int]], tuple[Tensor, Tensor]]]:
-    """As `padded_batches`, with ids and attention mask as tensors on the device."""
-    for positions, rows, arrays in padded_batches(reader, texts, batch_size, device.type == "cpu"):
+    """As `collate_texts`, with ids and attention mask as tensors on the device."""
+    for positions, rows, arrays in collate_texts(reader, texts, batch_size, device.type == "cpu"):
         ids, attention = (torch.from_numpy(array).to(device) for array in arrays)
         yield positions, rows, (ids, attention)
 
@@ -215,20 +205,18 @@ class Texts(ReadsTexts, Items):
 
     def batches(self, inputs: Sequence[str], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """Token ids and attention mask, both int64 [B, L]."""
-        for positions, _, padded in token_batches(self.reader, inputs, batch_size, self.device):
+        for positions, _, padded in collate_tokens(self.reader, inputs, batch_size, self.device):
             yield Batch(positions, padded)
 
 
 @dataclass(frozen=True)
 class DenseTower:
-    """One side of a dense encoder.
+    """One side of a dense encoder; a vector depends on its own item only.
 
-    items       reads documents and topics, builds forward passes
-    embed       one forward pass -> features [B, width]
-    normalise   vectors have unit length: their inner product is the cosine
-    dimensions  keep only the first ones, before normalising; None keeps all
-
-    A vector depends on its own item only.
+    Attributes:
+        embed: one forward pass -> features [B, width].
+        normalise: vectors have unit length: their inner product is the cosine.
+        dimensions: keep only the first ones, before normalising; None keeps all.
     """
 
     items: Items
@@ -240,7 +228,7 @@ class DenseTower:
     kind: ClassVar[Kind] = "dense"
 
     def __post_init__(self) -> None:
-        checked_dimensions(self.dimensions, self.width)
+        check_dimensions(self.dimensions, self.width)
 
     def read(self, document: Document) -> str:
         """The input that a document gives this tower."""

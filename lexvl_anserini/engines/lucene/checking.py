@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,20 @@ import numpy as np
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.approximation import PREPARE
 from lexvl_anserini.engines.engine import ImpactEngine
-from lexvl_anserini.engines.index_folder import APPROXIMATE, RESIDENT, read_report, report_digest, resident_paths
-from lexvl_anserini.engines.jvm import environment, java_errors
-from lexvl_anserini.engines.lucene.fields import WholeIndex, whole_index
-from lexvl_anserini.engines.lucene.versions import commit_id
-from lexvl_anserini.engines.lucene.writing import NOT_EXACT, read_impact_manifest, sources_of
-from lexvl_anserini.engines.resident.choosing import ALWAYS, NEVER, VARIABLE, resident_files
+from lexvl_anserini.engines.index_folder import APPROXIMATE, RESIDENT, list_resident_paths, read_report, report_digest
+from lexvl_anserini.engines.jvm import raise_java_errors, set_environment
+from lexvl_anserini.engines.lucene.fields import WholeIndex, open_whole_index
+from lexvl_anserini.engines.lucene.versions import read_commit_id
+from lexvl_anserini.engines.lucene.writing import NOT_EXACT, list_sources, read_impact_manifest
+from lexvl_anserini.engines.resident.choosing import ALWAYS, NEVER, VARIABLE, read_resident_files
 from lexvl_anserini.engines.resident.layout import REMEDY
 from lexvl_anserini.engines.verifying import is_sound
-from lexvl_anserini.ground.claims import same_request
+from lexvl_anserini.ground.claims import compare_requests
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactDocument, ImpactQuery
-from lexvl_anserini.shards.collection import source_digest
+from lexvl_anserini.shards.manifests import source_digest
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
 log = logging.getLogger(__name__)
@@ -57,15 +58,20 @@ def check_index(index: Path, shards: Sequence[Path], opened: Open, progress: Pro
     problems: list[str] = []
     manifest = read_impact_manifest(index)
     _check_vocabulary(index, manifest, problems)
-    with java_errors(f"{index}: damaged"), whole_index(index) as whole:
+    with raise_java_errors(f"{index}: damaged"), open_whole_index(index) as whole:
         whole.check_integrity()
         if (twice := whole.duplicate()) is not None:
             problems.append(f"document id {twice!r} occurs twice")
         _check_counts(index, whole, manifest, problems)
     sources = [(folder, read_impact_manifest(folder)) for folder in shards]
+    noted = [entry["shards"] for entry in list_sources(index, manifest)]
     for folder, source in sources:
-        _check_source(index, manifest, folder, source, problems)
-    noted = [entry["shards"] for entry in sources_of(index, manifest)]
+        same = compare_requests(manifest.meaning(), source.meaning())
+        if not same:
+            problems.append(f"{folder} is of another {', '.join(same.differing)}")
+        elif source_digest(source) not in noted:
+            problems.append(f"{folder} holds other shards than the index was built from")
+        _check_vocabulary(folder, source, problems)
     if not problems:
         _check_resident(index)
         # In the order in which the index received them, whatever the order of the arguments.
@@ -100,7 +106,7 @@ def _check_counts(index: Path, whole: WholeIndex, manifest: Manifest, problems: 
         problems.append("no digest in index.json, which an older version wrote")
     elif report["digest"] != report_digest(report, manifest):
         problems.append("index.json and manifest.json are not as they were written")
-    if report.commit and report.commit != commit_id(index):
+    if report.commit and report.commit != read_commit_id(index):
         problems.append("Lucene's files are not those that index.json was written for")
     for name, count in held.items():
         for where, counts in (("index.json", report), ("manifest.json", manifest.counts)):
@@ -110,7 +116,7 @@ def _check_counts(index: Path, whole: WholeIndex, manifest: Manifest, problems: 
 
 def _check_resident(index: Path) -> None:
     """Checks the files of resident postings, if there are any."""
-    files, paths = resident_files(index), resident_paths(index)
+    files, paths = read_resident_files(index), list_resident_paths(index)
     if not paths and read_report(index).options.get("resident", True):
         log.info("%s: no %s, so that Lucene's postings serve; --repair writes it", index, RESIDENT)
     # An older version leaves files that it does not know, when it changes an index.
@@ -120,17 +126,6 @@ def _check_resident(index: Path) -> None:
     groups = index / APPROXIMATE
     if groups.exists() != bool(read_report(index).approximate_bytes) or groups.exists() and not is_sound(groups):
         raise ArtefactError(f"{groups}: damaged, or missing; write it again with {PREPARE}")
-
-
-def _check_source(index: Path, manifest: Manifest, folder: Path, source: Manifest, problems: list[str]) -> None:
-    """Checks that the index was built from these shards."""
-    same = same_request(manifest.meaning(), source.meaning())
-    known = {entry["shards"] for entry in sources_of(index, manifest)}
-    if not same:
-        problems.append(f"{folder} is of another {', '.join(same.differing)}")
-    elif source_digest(source) not in known:
-        problems.append(f"{folder} holds other shards than the index was built from")
-    _check_vocabulary(folder, source, problems)
 
 
 def _check_documents(
@@ -148,7 +143,7 @@ def _check_documents(
     seen, missing, first = 0, 0, ""
     # The index holds a replaced document's version of the later shards.
     superseded: set[str] = set()
-    with whole_index(index) as whole:
+    with open_whole_index(index) as whole:
         for folder, source in reversed(sources):
             documents = read_impacts(folder, source, read_vocabulary(folder, source))
             while batch := list(islice(documents, ID_BATCH)):
@@ -168,18 +163,15 @@ def _check_documents(
                 progress(len(batch))
     if missing and not changed:
         problems.append(f"{missing} documents of the shards are not in the index, the first is {first!r}")
-    complete = {entry["shards"] for entry in sources_of(index, manifest)} <= {source_digest(of) for _, of in sources}
+    complete = {entry["shards"] for entry in list_sources(index, manifest)} <= {source_digest(of) for _, of in sources}
     if complete and seen != manifest.counts.documents:
         problems.append(f"{manifest.counts['documents']} documents in the index, {seen} of them in the shards")
     # The scores of every form of the postings.
-    for form in (ALWAYS, NEVER) if resident_files(index) else (NEVER,):
-        with environment(**{VARIABLE: form}):
+    for form in (ALWAYS, NEVER) if read_resident_files(index) else (NEVER,):
+        with set_environment(**{VARIABLE: form}):
             engine = opened(index, manifest)
-        try:
-            problems += _differing_postings(engine, sample)
-            problems += _differing_scores(engine, sample)
-        finally:
-            engine.close()
+        with closing(engine):
+            problems += [*_differing_postings(engine, sample), *_differing_scores(engine, sample)]
     return {"ids": seen, "sampled_documents": len(sample), "sampled_queries": min(QUERIES, len(sample))}
 
 

@@ -16,146 +16,111 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from lexvl_anserini.engines.jvm import java_calls, java_cast, java_class
-from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, META, TEXT, text_analyzer
+from lexvl_anserini.engines.jvm import call_cast, call_java, get_java_class
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, META, TEXT, make_text_analyzer
 from lexvl_anserini.ground.errors import UnknownName, UsageError
-from lexvl_anserini.queries.clauses import (
-    Boost,
-    Clause,
-    Contains,
-    Equals,
-    Ids,
-    Impacts,
-    Not,
-    Range,
-    Term,
-    Text,
-    Unscored,
-    Value,
-    fold,
-)
+from lexvl_anserini.queries import clauses as trees
 
 SEARCH = "org.apache.lucene.search"
 
 # The ends of Java's long, for an open side of a range.
 LEAST, MOST = -(2**63), 2**63 - 1
 
-# States of a regular expression's automaton; a text of 2,000 characters needs about so many.
-REGEXP_WORK = 10_000
-
 EPOCH = date(1970, 1, 1).toordinal()
 YEAR_OR_MONTH = re.compile(r"(\d{4})(?:-(\d\d))?")
 
 
 class Compiled(NamedTuple):
-    """The Lucene query of a clause, and how a conjunction takes it: MUST, FILTER, or for a `Not` MUST_NOT.
-
-    The query of a `Not` is that of the clause below it.
-    """
+    """The Lucene query of a clause (of a `Not` that below it), and its MUST, FILTER or MUST_NOT in a conjunction."""
 
     query: Any
     occur: str
 
 
 class Compiler:
-    """Compiles clause trees for one index.
+    """Compiles clause trees for one index, of these types of metadata fields; it has texts if `text` is among them."""
 
-    fields  name -> type of every metadata field: keyword, long, double or date; `text` if the index has texts
-
-    Raises (by `query`):
-        UnknownName: a metadata field that the index does not have.
-        UsageError: a value that does not fit its field's type, or texts in an index without them.
-    """
-
-    @java_calls()
+    @call_java()
     def __init__(self, fields: Mapping[str, str]):
         self.fields = fields
-        self.json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
-        named = java_class("java.lang.Class").forName
+        self.json = get_java_class("com.fasterxml.jackson.databind.ObjectMapper")()
+        named = get_java_class("java.lang.Class").forName
         # One call receives many weights or ids, as JSON.
         self.weights = self.json.readerForMapOf(named("java.lang.Float"))
         self.refs = self.json.readerForListOf(named("org.apache.lucene.util.BytesRef"))
-        self.generator = java_class("io.anserini.search.query.BagOfWordsQueryGenerator")()
-        self.occur = java_class(f"{SEARCH}.BooleanClause$Occur")
+        self.generator = get_java_class("io.anserini.search.query.BagOfWordsQueryGenerator")()
+        self.occur = get_java_class(f"{SEARCH}.BooleanClause$Occur")
 
-    @java_calls()
-    def query(self, clause: Clause) -> Any:
+    @call_java()
+    def query(self, clause: trees.Clause) -> Any:
         """The Lucene query of a tree."""
-        return java_cast(
-            f"{SEARCH}.Query",
-            self._alone(fold(clause, self._leaf, self._all_of, self._any_of, self._negated, self._scaled)),
-        )
+        query = trees.fold(clause, self._leaf, self._join_all, self._join_any, self._negate, self._scale)
+        return call_cast(f"{SEARCH}.Query", self._alone(query))
 
-    def _leaf(self, clause: Clause) -> Compiled:
-        if isinstance(clause, Impacts | Term):
-            vector = clause.vector if isinstance(clause, Impacts) else {clause.term: clause.weight}
+    def _leaf(self, clause: trees.Clause) -> Compiled:
+        if isinstance(clause, trees.Impacts | trees.Term):
+            vector = clause.vector if isinstance(clause, trees.Impacts) else {clause.term: clause.weight}
             return Compiled(self._impacts(vector), "MUST")
-        if isinstance(clause, Text):
+        if isinstance(clause, trees.Text):
             return Compiled(self._text(clause), "MUST")
-        if isinstance(clause, Ids):
+        if isinstance(clause, trees.Ids):
             condition = self._ids(clause.doc_ids)
         else:
-            assert isinstance(clause, Equals | Range | Contains), clause
-            if isinstance(clause, Contains):
-                condition = self._contains(clause)
-            else:
-                condition = self._equals(clause) if isinstance(clause, Equals) else self._range(clause)
-        return Compiled(self._unscored(condition), "FILTER")
+            assert isinstance(clause, trees.Equals | trees.Range), clause
+            condition = self._equals(clause) if isinstance(clause, trees.Equals) else self._range(clause)
+        return Compiled(self._drop_score(condition), "FILTER")
 
-    def _all_of(self, required: list[Compiled], optional: list[Compiled]) -> Compiled:
+    def _join_all(self, required: list[Compiled], optional: list[Compiled]) -> Compiled:
         # With optional clauses only, Lucene would drop documents that match none; the filter keeps them.
-        clauses = [(self._everything(), "FILTER"), *required]
+        clauses = [(self._match("All"), "FILTER"), *required]
         clauses += [(self._alone(child), "SHOULD") for child in optional]
         return Compiled(self._boolean(clauses), "MUST")
 
-    def _any_of(self, children: list[Compiled]) -> Compiled:
+    def _join_any(self, children: list[Compiled]) -> Compiled:
         return Compiled(self._boolean((self._alone(child), "SHOULD") for child in children), "MUST")
 
-    def _negated(self, clause: Not, below: Compiled) -> Compiled:
+    def _negate(self, clause: trees.Not, below: Compiled) -> Compiled:
         return Compiled(self._alone(below), "MUST_NOT")
 
-    def _scaled(self, clause: Boost | Unscored, below: Compiled) -> Compiled:
-        if isinstance(clause, Boost):
-            return Compiled(self._boosted(self._alone(below), clause.weight), "MUST")
-        return Compiled(self._unscored(self._alone(below)), "FILTER")
+    def _scale(self, clause: trees.Boost | trees.Unscored, below: Compiled) -> Compiled:
+        if isinstance(clause, trees.Boost):
+            return Compiled(self._boost(self._alone(below), clause.weight), "MUST")
+        return Compiled(self._drop_score(self._alone(below)), "FILTER")
 
     def _alone(self, compiled: Compiled) -> Any:
         """The query of a clause that is no part of a conjunction."""
         if compiled.occur == "MUST_NOT":
-            return self._boolean([(self._everything(), "FILTER"), compiled])
+            return self._boolean([(self._match("All"), "FILTER"), compiled])
         return compiled.query
 
     def _boolean(self, clauses: Iterable[tuple[Any, str]]) -> Any:
-        builder = java_class(f"{SEARCH}.BooleanQuery$Builder")()
+        builder = get_java_class(f"{SEARCH}.BooleanQuery$Builder")()
         for query, occur in clauses:
-            builder.add(java_cast(f"{SEARCH}.Query", query), getattr(self.occur, occur))
-        return java_cast(f"{SEARCH}.Query", builder.build())
+            builder.add(call_cast(f"{SEARCH}.Query", query), getattr(self.occur, occur))
+        return call_cast(f"{SEARCH}.Query", builder.build())
 
     def _impacts(self, vector: Mapping[str, int]) -> Any:
         """One clause a term, of which one must match; an empty vector matches nothing."""
         weights = self.weights.readValue(orjson.dumps(vector).decode())
         return self.generator.buildQuery(CONTENTS, weights)
 
-    def _text(self, clause: Text) -> Any:
+    def _text(self, clause: trees.Text) -> Any:
         if TEXT not in self.fields:
             raise UsageError("this index has no text field; build it with --text from shards with --store-contents")
-        builder = java_class("org.apache.lucene.util.QueryBuilder")(text_analyzer())
+        builder = get_java_class("org.apache.lucene.util.QueryBuilder")(make_text_analyzer())
         query = builder.createBooleanQuery(TEXT, clause.string)
         # A text of stop words only has no query.
-        return self._boosted(self._nothing() if query is None else query, clause.weight)
+        return self._boost(self._match("No") if query is None else query, clause.weight)
 
-    def _boosted(self, query: Any, weight: float) -> Any:
-        return java_class(f"{SEARCH}.BoostQuery")(java_cast(f"{SEARCH}.Query", query), float(weight))
+    def _boost(self, query: Any, weight: float) -> Any:
+        return get_java_class(f"{SEARCH}.BoostQuery")(call_cast(f"{SEARCH}.Query", query), float(weight))
 
-    def _unscored(self, query: Any) -> Any:
-        constant = java_class(f"{SEARCH}.ConstantScoreQuery")(java_cast(f"{SEARCH}.Query", query))
-        return self._boosted(constant, 0.0)
+    def _drop_score(self, query: Any) -> Any:
+        constant = get_java_class(f"{SEARCH}.ConstantScoreQuery")(call_cast(f"{SEARCH}.Query", query))
+        return self._boost(constant, 0.0)
 
-    def _everything(self) -> Any:
-        return java_cast(f"{SEARCH}.Query", java_class(f"{SEARCH}.MatchAllDocsQuery")())
-
-    def _nothing(self) -> Any:
-        return java_cast(f"{SEARCH}.Query", java_class(f"{SEARCH}.MatchNoDocsQuery")())
+    def _match(self, what: str) -> Any:
+        return call_cast(f"{SEARCH}.Query", get_java_class(f"{SEARCH}.Match{what}DocsQuery")())
 
     def _ids(self, doc_ids: Iterable[str]) -> Any:
         packed = [
@@ -163,33 +128,23 @@ class Compiler:
             for raw in (doc_id.encode() for doc_id in doc_ids)
         ]
         refs = self.refs.readValue(orjson.dumps(packed).decode())
-        return java_class(f"{SEARCH}.TermInSetQuery")(ID, java_cast("java.util.Collection", refs))
+        return get_java_class(f"{SEARCH}.TermInSetQuery")(ID, call_cast("java.util.Collection", refs))
 
-    def _equals(self, clause: Equals) -> Any:
+    def _equals(self, clause: trees.Equals) -> Any:
         if self._type(clause.field) == "keyword":
-            term = java_class("org.apache.lucene.index.Term")(clause.field, keyword(clause.value))
-            return java_class(f"{SEARCH}.TermQuery")(term)
-        return self._range(Range(clause.field, clause.value, clause.value))
+            term = get_java_class("org.apache.lucene.index.Term")(clause.field, keyword(clause.value))
+            return get_java_class(f"{SEARCH}.TermQuery")(term)
+        return self._range(trees.Range(clause.field, clause.value, clause.value))
 
-    def _contains(self, clause: Contains) -> Any:
-        if (kind := self._type(clause.field)) != "keyword":
-            raise UsageError(
-                f"{clause.field}: a field of type {kind}, expected one of texts, to look for {clause.text!r}"
-            )
-        pattern = "".join(letter if letter.isalnum() else f"\\{letter}" for letter in clause.text)
-        term = java_class("org.apache.lucene.index.Term")(clause.field, f".*{pattern}.*")
-        rules = java_class("org.apache.lucene.util.automaton.RegExp")
-        return java_class(f"{SEARCH}.RegexpQuery")(term, rules.NONE, rules.ASCII_CASE_INSENSITIVE, REGEXP_WORK)
-
-    def _range(self, clause: Range) -> Any:
+    def _range(self, clause: trees.Range) -> Any:
         kind = self._type(clause.field)
         if kind == "keyword":
             low, high = (None if end is None else keyword(end) for end in (clause.low, clause.high))
-            ranges = java_class(f"{SEARCH}.TermRangeQuery")
+            ranges = get_java_class(f"{SEARCH}.TermRangeQuery")
             return ranges.newStringRange(clause.field, low, high, clause.include_low, clause.include_high)
-        points = java_class(f"org.apache.lucene.document.{'Double' if kind == 'double' else 'Long'}Point")
+        points = get_java_class(f"org.apache.lucene.document.{'Double' if kind == 'double' else 'Long'}Point")
         ends = double_range(clause) if kind == "double" else long_range(clause, kind)
-        return self._nothing() if ends[0] > ends[1] else points.newRangeQuery(clause.field, *ends)
+        return self._match("No") if ends[0] > ends[1] else points.newRangeQuery(clause.field, *ends)
 
     def _type(self, field: str) -> str:
         if field not in self.fields or field == TEXT:
@@ -197,12 +152,12 @@ class Compiler:
         return self.fields[field]
 
 
-def keyword(value: Value) -> str:
+def keyword(value: trees.Value) -> str:
     """A value as a keyword field holds it; true and false as JSON writes them."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def long_range(clause: Range, kind: str) -> tuple[int, int]:
+def long_range(clause: trees.Range, kind: str) -> tuple[int, int]:
     """Both ends of a range of whole numbers (or days), included."""
     low, high = LEAST, MOST
     if clause.low is not None:
@@ -215,7 +170,7 @@ def long_range(clause: Range, kind: str) -> tuple[int, int]:
     return (1, 0) if low > MOST or high < LEAST else (max(low, LEAST), min(high, MOST))
 
 
-def span(field: str, value: Value, kind: str) -> tuple[int, int]:
+def span(field: str, value: trees.Value, kind: str) -> tuple[int, int]:
     """The first and the last whole number (or day since 1970-01-01) of a value: a year and a month have many days.
 
     Of a number with a fraction, they are the next one above and the next one below.
@@ -236,7 +191,7 @@ def span(field: str, value: Value, kind: str) -> tuple[int, int]:
         raise UsageError(f"{field}: {value!r} is no date, expected YYYY-MM-DD, YYYY-MM or YYYY") from error
 
 
-def double_range(clause: Range) -> tuple[float, float]:
+def double_range(clause: trees.Range) -> tuple[float, float]:
     """Both ends of a range of floats, included."""
     low, high = -inf, inf
     if clause.low is not None:
@@ -249,7 +204,7 @@ def double_range(clause: Range) -> tuple[float, float]:
     return low, high
 
 
-def number(field: str, value: Value, kind: str) -> int | float:
+def number(field: str, value: trees.Value, kind: str) -> int | float:
     """A value as its field holds it: long or double."""
     # Integers remain integers, whatever their size.
     for parse in (int, float):

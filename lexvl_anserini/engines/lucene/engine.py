@@ -6,9 +6,9 @@ Other processes may change an index while it is opened; `OpenedIndex` opens one 
 from __future__ import annotations
 
 import base64
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields
 from functools import cached_property
 from math import ceil
 from pathlib import Path
@@ -20,54 +20,26 @@ import numpy as np
 import orjson
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.approximation import chosen_setting
-from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
-from lexvl_anserini.engines.index_folder import APPROXIMATE, RESIDENT, BuiltIndex, new_index, read_report
-from lexvl_anserini.engines.jvm import Exclusive, java_calls, java_cast, java_class, java_errors, our_class
-from lexvl_anserini.engines.lucene.approximating import approximate
+from lexvl_anserini.engines.approximation import choose_setting
+from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine, check_switches, open_verified, read_switches
+from lexvl_anserini.engines.index_folder import APPROXIMATE, RESIDENT, BuiltIndex, read_report, write_index
+from lexvl_anserini.engines.jvm import Exclusive, call_cast, call_java, get_java_class, get_our_class, raise_java_errors
+from lexvl_anserini.engines.lucene import fields, writing
 from lexvl_anserini.engines.lucene.checking import check_index
 from lexvl_anserini.engines.lucene.compile import Compiler
-from lexvl_anserini.engines.lucene.fields import (
-    ID,
-    as_reader,
-    close,
-    commit_files,
-    field_similarity,
-    impacts_of,
-    keywords,
-    open_reader,
-    stored_texts,
-    vector_of,
-    whole_index,
-)
 from lexvl_anserini.engines.lucene.searching import BatchSearcher, LucenePostings
 from lexvl_anserini.engines.lucene.updating import append, delete, merge, repair
-from lexvl_anserini.engines.lucene.versions import commit_id
-from lexvl_anserini.engines.lucene.writing import (
-    IndexOptions,
-    as_written,
-    finish_index,
-    manifest_there,
-    source_manifest,
-    sources_of,
-    write_lucene,
-)
-from lexvl_anserini.engines.resident.choosing import Resident, usable
+from lexvl_anserini.engines.lucene.versions import read_commit_id
+from lexvl_anserini.engines.resident.choosing import Resident, find_usable_files, lacks_kernels
 from lexvl_anserini.engines.resident.layout import REMEDY, read_contents
 from lexvl_anserini.engines.verifying import Reading, Verification
-from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
+from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.queries.clauses import (
-    Clause,
-    as_filtered,
-    bound,
-    check_tree,
-    inexact_score,
-    names_documents,
-)
+from lexvl_anserini.queries import clauses
+from lexvl_anserini.queries.clauses import Clause
 from lexvl_anserini.runs.order import RankedList, in_order
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
@@ -79,14 +51,7 @@ FILTER_BYTES = 1 << 28
 
 
 class JavaSearch(NamedTuple):
-    """What Java has of an open index.
-
-    postings   Lucene's
-    searcher   org.apache.lucene.search.IndexSearcher, with our similarity
-    order      of hits, an org.apache.lucene.search.Sort
-    static     the class TreeSearch
-    json       writes all hits of a query in one call, because a call into Java costs some microseconds
-    """
+    """What Java has of an open index: postings, `IndexSearcher`, the order of hits, TreeSearch, a writer of JSON."""
 
     postings: LucenePostings
     searcher: Any
@@ -95,17 +60,18 @@ class JavaSearch(NamedTuple):
     json: Any
 
     @classmethod
-    @java_calls()
+    @call_java()
     def of(cls, reader: Any) -> JavaSearch:
         """What queries need of an open reader."""
-        searcher = java_class("org.apache.lucene.search.IndexSearcher")(as_reader(reader))
-        searcher.setSimilarity(field_similarity())
-        sort_field = java_class("org.apache.lucene.search.SortField")
-        by_id = sort_field(ID, java_class("org.apache.lucene.search.SortField$Type").STRING_VAL)
-        order = java_class("org.apache.lucene.search.Sort")(sort_field.FIELD_SCORE, by_id)
+        searcher = get_java_class("org.apache.lucene.search.IndexSearcher")(fields.as_reader(reader))
+        searcher.setSimilarity(fields.make_similarity())
+        sort_field = get_java_class("org.apache.lucene.search.SortField")
+        by_id = sort_field(fields.ID, get_java_class("org.apache.lucene.search.SortField$Type").STRING_VAL)
+        order = get_java_class("org.apache.lucene.search.Sort")(sort_field.FIELD_SCORE, by_id)
         # What a static method returns is made in any thread, so its class is known before.
-        static, _ = our_class("TreeSearch"), java_class("org.apache.lucene.search.TopFieldDocs")
-        json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
+        static, _ = get_our_class("TreeSearch"), get_java_class("org.apache.lucene.search.TopFieldDocs")
+        # All hits of a query are one call, because a call into Java costs some microseconds.
+        json = get_java_class("com.fasterxml.jackson.databind.ObjectMapper")()
         return cls(LucenePostings(reader), searcher, order, static, json)
 
 
@@ -116,13 +82,12 @@ class LuceneSearch(ImpactEngine):
     """
 
     def __init__(self, index: Path, manifest: Manifest):
-        self.opened = OpenedIndex(index, manifest)
-        self.manifest, self.documents, self.resident = self.opened.manifest, self.opened.documents, self.opened.resident
-        self.path, self.report = index, self.opened.report
-        self.fields = self.report.fields
-        serving = self.resident.serving if self.resident else None
+        self.opened = opened = OpenedIndex(index, manifest)
+        self.manifest, self.documents, self.resident = opened.manifest, opened.documents, opened.resident
+        self.path, self.report = index, opened.report
+        serving, most = self.resident.serve if self.resident else None, self.manifest.counts.max_impact
         # Nothing refers back to this object, so that the end of it is the end of its mapped files.
-        self.batches = BatchSearcher(self.opened.postings, self.documents, self.manifest.counts.max_impact, serving)
+        self.batches = BatchSearcher(lambda: opened.java.postings, self.documents, most, serving)
         # The documents of each condition, the one used last at the end.
         self.filters, self.filtering = dict[str, np.ndarray](), Lock()
         self.approximate_postings: ApproximatePostings | None = None
@@ -135,20 +100,14 @@ class LuceneSearch(ImpactEngine):
         """Lucene's reader of the index."""
         return self.opened.reader
 
-    @property
-    def java(self) -> JavaSearch:
-        """What Java has of the index."""
-        return self.opened.java
-
     def prepare(self) -> None:
         """Opens what any query may need, so that the index stays this one for all of them if it is replaced."""
-        _ = self.java
+        _ = self.opened.java
+        if self.resident:
+            self.resident.compile()
 
     def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[RankedList]:
-        """One list per query; every term of a query counts, however many or frequent they are.
-
-        `threads` share the queries of a batch.
-        """
+        """One list per query, by all of its terms; `threads` share the queries of a batch."""
         return self._reading(self.batches.search(queries, hits, threads))
 
     def search_approximately(
@@ -156,10 +115,10 @@ class LuceneSearch(ImpactEngine):
     ) -> Iterator[RankedList]:
         """One list per query, with exact scores; of the fastest setting whose measured recall reaches this one."""
         if (recall, hits) not in self.settings:
-            self.settings[recall, hits] = chosen_setting(self.report, self.path, recall, hits).reach
+            self.settings[recall, hits] = choose_setting(self.report, self.path, recall, hits).reach
         reach = self.settings[recall, hits]
 
-        def ready(spent_s: float) -> ApproximatePostings:
+        def ready(_: int) -> ApproximatePostings:
             with self.filtering:
                 if self.closed:
                     raise ArtefactError(f"{self.path}: the index is closed; open it again")
@@ -187,17 +146,17 @@ class LuceneSearch(ImpactEngine):
     @cached_property
     def compiler(self) -> Compiler:
         """Compiles clause trees, by Java; knows the index's fields."""
-        self.prepare()
-        return Compiler(self.fields)
+        _ = self.opened.java
+        return Compiler(self.report.fields)
 
     def search_where(
         self, queries: Iterable[ImpactQuery], where: Clause, hits: int, threads: int = 1
     ) -> Iterator[RankedList]:
         """One list per query, of documents that match a condition; as trees of an index without resident postings."""
-        check_tree(where)
+        clauses.check_tree(where)
         stream = iter(queries)
         # Lucene enters documents by their ids, so these cost less than all postings of the query.
-        while names_documents(where) or self.batches.resident() is None:
+        while clauses.has_named_documents(where) or self.batches.resident() is None:
             query = next(stream, None)
             if query is None:
                 return
@@ -210,20 +169,20 @@ class LuceneSearch(ImpactEngine):
         """One list of documents per query; of resident postings, each passage is scored once."""
         if where is None:
             return self._reading(self.batches.search(queries, hits, threads, best=best))
-        check_tree(where)
-        if names_documents(where) or self.batches.resident() is None:
+        clauses.check_tree(where)
+        if clauses.has_named_documents(where) or self.batches.resident() is None:
             return super().search_passages(queries, best, hits, threads, where)
         return self._reading(self.batches.search(queries, hits, threads, self._matching(where), best))
 
     def search_tree(self, query_id: str, clause: Clause, hits: int) -> RankedList:
         """The ranked list of a clause tree: of the resident postings where these have its scores, else Lucene's."""
         check_count("hits", hits)
-        check_tree(clause)
+        clauses.check_tree(clause)
         with self.opened.reading():
-            if (most := bound(clause, self.bound)) >= SCORE_LIMIT:
-                raise inexact_score(query_id, ceil(most), "lower the weights of the tree")
-            filtered = as_filtered(clause)
-            if filtered is None or names_documents(filtered.condition) or self.batches.resident() is None:
+            if (most := clauses.bound(clause, self.bound)) >= SCORE_LIMIT:
+                raise clauses.describe_inexact_score(query_id, ceil(most), "lower the weights of the tree")
+            filtered = clauses.to_filtered(clause)
+            if filtered is None or clauses.has_named_documents(filtered.condition) or self.batches.resident() is None:
                 self.batches.count(LucenePostings.name, 1)
                 return self.top(self.compiler.query(clause), hits, query_id)
             allowed = None if filtered.condition is None else self._matching(filtered.condition)
@@ -235,9 +194,9 @@ class LuceneSearch(ImpactEngine):
         with self.filtering:
             matching = self.filters.pop(name, None)
         if matching is None:
-            with self.opened.reading(), java_errors("the condition cannot be searched"):
-                query = java_cast("org.apache.lucene.search.Query", self.compiler.query(condition))
-                bits = np.frombuffer(self.java.static.matching(self.java.searcher, query).tostring(), np.uint8)
+            with self.opened.reading(), raise_java_errors("the condition cannot be searched"):
+                query, java = self.compiler.query(condition), self.opened.java
+                bits = np.frombuffer(java.static.matching(java.searcher, query).tostring(), np.uint8)
             matching = np.unpackbits(bits, count=self.opened.places, bitorder="little")
         with self.filtering:
             self.filters[name] = matching
@@ -248,16 +207,21 @@ class LuceneSearch(ImpactEngine):
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
         """The document's impact for each of `terms` that it has, read from the postings."""
         with self.opened.reading():
-            return self.resident.impacts(doc_id, terms) if self.resident else impacts_of(self.reader, doc_id, terms)
+            return (
+                self.resident.impacts(doc_id, terms)
+                if self.resident
+                else fields.read_impacts(self.reader, doc_id, terms)
+            )
 
     def vector(self, doc_id: str) -> dict[str, int]:
         """The document's whole vector, read from its term vector."""
         with self.opened.reading():
-            return vector_of(self.reader, doc_id)
+            return fields.read_vector(self.reader, doc_id)
 
-    def verified(self) -> None:
+    def verify(self) -> None:
         """Waits until all files that were opened are compared with their checksums."""
-        self.opened.verified()
+        for verification in self.opened.verifications:
+            verification.wait()
 
     def close(self) -> None:
         """Closes the files."""
@@ -266,11 +230,10 @@ class LuceneSearch(ImpactEngine):
 
     def top(self, query: Any, hits: int, query_id: str = "query") -> RankedList:
         """The best hits of any `org.apache.lucene.search.Query`: score descending, then doc_id ascending."""
-        with java_errors(f"topic {query_id!r} cannot be searched"):
-            cast = java_cast("org.apache.lucene.search.Query", query)
-            java = self.java
+        with raise_java_errors(f"topic {query_id!r} cannot be searched"):
+            cast, java = call_cast("org.apache.lucene.search.Query", query), self.opened.java
             top = java.static.top(java.searcher, cast, min(hits, self.documents), java.order)
-            with java_calls():
+            with call_java():
                 scored_docs = orjson.loads(java.json.writeValueAsString(top))["scoreDocs"]
         scored = []
         for hit in scored_docs:
@@ -284,7 +247,7 @@ class LuceneSearch(ImpactEngine):
 class LuceneEngine(LuceneSearch, ChangingEngine):
     """Builds, changes and searches impact indexes."""
 
-    option_names = frozenset(field.name for field in fields(IndexOptions))
+    option_names = frozenset(field.name for field in dataclasses.fields(writing.IndexOptions))
 
     @staticmethod
     def build(
@@ -293,52 +256,49 @@ class LuceneEngine(LuceneSearch, ChangingEngine):
         manifest: Manifest,
         threads: int = 1,
         progress: Progress = silent,
-        options: IndexOptions | None = None,
+        options: writing.IndexOptions | None = None,
     ) -> BuiltIndex:
         """Writes the index, streaming over the shards: Python reads them, `threads` threads of Java index."""
         jvm.start()
-        options = options or IndexOptions()
+        options = options or writing.IndexOptions()
         vocabulary = read_vocabulary(shards, manifest)
-        with new_index(index, shards, manifest) as part, java_errors(f"{index}: cannot be written"):
-            counts = write_lucene(shards, part, manifest, vocabulary, options, threads, progress)
+        with write_index(index, shards, manifest) as part, raise_java_errors(f"{index}: cannot be written"):
+            counts = writing.write_lucene(shards, part, manifest, vocabulary, options, threads, progress)
             total = {name: counts[name] for name in ("documents", "empty", "postings", "max_impact")}
             expect_counts(str(shards), total, manifest.counts)
             if not counts["documents"]:
                 raise ArtefactError(f"{shards}: no document; nothing to index")
-            with whole_index(part) as whole:
+            with fields.open_whole_index(part) as whole:
                 whole.refuse_duplicates()
                 expect_counts(f"{index} after writing", whole.counts(), counts)
                 [segment] = whole.segments()
                 there = {segment.state: RESIDENT} if options.resident else {}
-                finish_index(part, whole, manifest, counts, options, sources_of(shards, manifest), there=there)
+                writing.finish_index(
+                    part, whole, manifest, counts, options, writing.list_sources(shards, manifest), there=there
+                )
+        if lacks_kernels(index):
+            with open_verified(LuceneEngine(index, manifest)) as engine:
+                engine.prepare()
         return BuiltIndex(index, manifest)
 
     @staticmethod
-    def options(values: Mapping[str, Any]) -> IndexOptions:
+    def options(values: Mapping[str, Any]) -> writing.IndexOptions:
         """The typed options."""
-        for name, value in values.items():
-            if name not in LuceneEngine.option_names:
-                raise UnknownName("option of the engine lucene", name, LuceneEngine.option_names)
-            if not isinstance(value, bool):
-                raise UsageError(f"option {name} of the engine lucene: {value!r}, expected True or False")
-        return IndexOptions(**values)
+        return writing.IndexOptions(**check_switches("lucene", values, LuceneEngine.option_names))
 
-    @staticmethod
-    def stored_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The options in index.json; empty in one of an older version."""
-        stored: Mapping[str, Any] = report.get("options") or {}
-        return stored
-
-    source_manifest = staticmethod(source_manifest)
+    read_options = staticmethod(read_switches)
+    source_manifest = staticmethod(writing.read_source_manifest)
     merge = staticmethod(merge)
     append = staticmethod(append)
     delete = staticmethod(delete)
-    keywords = staticmethod(keywords)
+    keywords = staticmethod(fields.read_keywords)
     repair = staticmethod(repair)
 
     @staticmethod
     def approximate(index: Path, queries: Sequence[ImpactQuery], source: str) -> BuiltIndex:
-        """Prepares an index for approximate search; see `approximating`."""
+        """Prepares an index for approximate search."""
+        from lexvl_anserini.engines.resident.approximate import approximate
+
         return approximate(index, LuceneEngine, queries, source)
 
     @staticmethod
@@ -347,10 +307,10 @@ class LuceneEngine(LuceneSearch, ChangingEngine):
         return check_index(index, shards, LuceneEngine, progress)
 
     @staticmethod
-    def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str] | None:
+    def load_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str] | None:
         """The texts of documents, if the index was built with `store_text`."""
         stored = read_report(index).options.get("store_text")
-        return stored_texts(index, doc_ids) if stored else None
+        return fields.load_texts(index, doc_ids) if stored else None
 
 
 def open_approximate(index: Path, commit: str) -> ApproximatePostings:
@@ -380,15 +340,11 @@ class OpenedIndex:
 
     Resident postings of all its documents are opened without Java; Lucene's files then when `reader` is first read.
 
-    Args:
-        index: its folder.
-        manifest: which may have changed since it was read; the attribute is that of the opened state.
-
-    report         the content of index.json
-    documents      their number
-    places         Lucene's number of documents, deleted ones included
-    resident       the resident postings; None where they do not serve
-    verifications  of the files that are open
+    Attributes:
+        manifest: of the opened state; that of the call may be older.
+        places: Lucene's number of documents, deleted ones included.
+        resident: the resident postings; None where they do not serve.
+        verifications: of the files that are open.
     """
 
     def __init__(self, index: Path, manifest: Manifest):
@@ -397,36 +353,33 @@ class OpenedIndex:
         self._reader: Any = None
         self._opening, self._closed, self.verifications = RLock(), False, list[Verification]()
         for last in (*[False] * OPENINGS, True):
-            self._folder = _folder_of(index)
+            self._folder = _read_folder(index)
             try:
                 now = self._open()
             except Exception as error:
                 self.close()
-                if (
-                    last
-                    or _folder_of(index) == self._folder
-                    or not isinstance(error, ArtefactError | FileNotFoundError)
-                ):
+                fatal = not isinstance(error, ArtefactError | FileNotFoundError)
+                if last or fatal or _read_folder(index) == self._folder:
                     raise
             else:
                 # All files belong to one state only if no process replaced the index in between.
-                if last or _folder_of(index) == self._folder:
+                if last or _read_folder(index) == self._folder:
                     break
                 self.close()
             sleep(PAUSE_S)
-        if now is not None and _digests(manifest) <= _digests(now):
+        if now is not None and _list_digests(manifest) <= _list_digests(now):
             self.manifest = now
         self._check_count(stock=now is None or self.report.engine == "pyserini")
 
     def _open(self) -> Manifest | None:
         """Opens the files; returns the manifest beside them."""
         self.verifications, self.resident, self._reader, self._closed = [], None, None, False
-        now = manifest_there(self.index)
-        self._commit = commit_id(self.index)
-        served = usable(self.index)
+        now = writing.find_manifest(self.index)
+        self._commit = read_commit_id(self.index)
+        served = find_usable_files(self.index)
         places = sum(of.documents for of in served.values())
         self.places = places if served else int(Exclusive(self.reader).maxDoc())
-        self.report = as_written(self.index, now)
+        self.report = writing.read_written_report(self.index, now)
         self.documents = self.places - self.report.deleted
         if served:
             live = [file.live for file in self.report.resident_files] or [""]
@@ -448,26 +401,20 @@ class OpenedIndex:
 
     @property
     def reader(self) -> Any:
-        """Lucene's reader.
-
-        Raises:
-            ArtefactError: another process changed or replaced the index since it was opened.
-        """
+        """Lucene's reader; refuses an index that another process changed or replaced since it was opened."""
         with self._opening:
             if self._closed:
                 raise ArtefactError(f"{self.index}: the index is closed; open it again")
             if self._reader is None:
                 jvm.start()
-                with java_errors(f"{self.index}: cannot be opened as a Lucene index"):
-                    reader = open_reader(self.index)
+                with raise_java_errors(f"{self.index}: cannot be opened as a Lucene index"):
+                    reader = fields.open_reader(self.index)
                 with ExitStack() as opening:
-                    opening.callback(close, reader)
-                    if self.resident and (commit_id(self.index), _folder_of(self.index)) != (
-                        self._commit,
-                        self._folder,
-                    ):
+                    opening.callback(fields.close, reader)
+                    state = read_commit_id(self.index), _read_folder(self.index)
+                    if self.resident and state != (self._commit, self._folder):
                         raise ArtefactError(f"{self.index}: changed since it was opened; open it again")
-                    self.verifications.append(Verification(self.index, commit_files(reader)))
+                    self.verifications.append(Verification(self.index, fields.list_commit_files(reader)))
                     opening.pop_all()
                 self._reader = reader
             return self._reader
@@ -477,20 +424,9 @@ class OpenedIndex:
         """What Java has of the index."""
         return JavaSearch.of(self.reader)
 
-    def postings(self) -> LucenePostings:
-        """Lucene's postings."""
-        return self.java.postings
-
     def reading(self) -> Reading:
         """Around reading the index."""
         return Reading(self.verifications)
-
-    def verified(self) -> None:
-        """Waits until all files that were opened are compared with their checksums."""
-        for verification in self.verifications:
-            verification.wait()
-        if self.resident is not None:
-            self.resident.verified()
 
     def close(self) -> None:
         """Closes the files; waits for another thread that opens Lucene's."""
@@ -501,10 +437,10 @@ class OpenedIndex:
             for verification in self.verifications:
                 verification.close()
             if self._reader is not None:
-                close(self._reader)
+                fields.close(self._reader)
 
 
-def _folder_of(index: Path) -> int:
+def _read_folder(index: Path) -> int:
     """Identifies the folder that has the name now; 0 if none has."""
     try:
         return index.stat().st_ino
@@ -512,5 +448,5 @@ def _folder_of(index: Path) -> int:
         return 0
 
 
-def _digests(manifest: Manifest) -> set[str]:
+def _list_digests(manifest: Manifest) -> set[str]:
     return {str(shard["sha256"]) for shard in manifest.shards}

@@ -11,20 +11,19 @@ the postings, its vector from its term vector, its text from the stored fields.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 
-from lexvl_anserini.encoders.families.plain_text import BM25Settings
+from lexvl_anserini.encoders.families.bm25 import ENGLISH, BM25Settings
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.jvm import Exclusive, java_calls, java_cast, java_class, java_errors, our_class
-from lexvl_anserini.engines.lucene.versions import newer_refused
+from lexvl_anserini.engines.jvm import Exclusive, call_cast, call_java, get_java_class, get_our_class, raise_java_errors
+from lexvl_anserini.engines.lucene.versions import refuse_newer
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 
 ID = "id"
@@ -33,48 +32,48 @@ TEXT = "text"
 META = "meta."
 
 
-@java_calls()
-def field_similarity() -> Any:
+@call_java()
+def make_similarity() -> Any:
     """Impacts in `contents`, where a score is frequency x boost as in Anserini; BM25 in all other fields."""
-    impacts = java_class("io.anserini.search.similarity.ImpactSimilarity")()
-    bm25 = java_class("org.apache.lucene.search.similarities.BM25Similarity")(BM25Settings.k1, BM25Settings.b)
-    return our_class("FieldSimilarity")(CONTENTS, impacts, bm25)
+    impacts = get_java_class("io.anserini.search.similarity.ImpactSimilarity")()
+    bm25 = get_java_class("org.apache.lucene.search.similarities.BM25Similarity")(BM25Settings.k1, BM25Settings.b)
+    return get_our_class("FieldSimilarity")(CONTENTS, impacts, bm25)
 
 
-@java_calls()
-def text_analyzer() -> Any:
+@call_java()
+def make_text_analyzer() -> Any:
     """The analyser of the field `text`: Anserini's English default (Porter's stems, no stop words)."""
-    return java_class("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
+    return get_java_class("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
 
 
-@java_calls()
-def java_map(values: Mapping[str, str]) -> Any:
+@call_java()
+def make_java_map(values: Mapping[str, str]) -> Any:
     """A Java map of strings."""
-    hash_map = java_class("java.util.HashMap")()
+    hash_map = get_java_class("java.util.HashMap")()
     for key, value in values.items():
         hash_map.put(key, value)
     return hash_map
 
 
-@java_calls()
+@call_java()
 def open_reader(index: Path) -> Any:
     """A reader of the index's last commit."""
-    path = java_class("java.nio.file.Paths").get(str(index.absolute()))
-    with newer_refused(index):
-        folder = java_class("org.apache.lucene.store.FSDirectory").open(path)
-        return java_class("org.apache.lucene.index.DirectoryReader").open(folder)
+    path = get_java_class("java.nio.file.Paths").get(str(index.absolute()))
+    with refuse_newer(index):
+        folder = get_java_class("org.apache.lucene.store.FSDirectory").open(path)
+        return get_java_class("org.apache.lucene.index.DirectoryReader").open(folder)
 
 
-@java_calls()
+@call_java()
 def close(reader: Any) -> None:
     """Closes a reader and its files."""
     reader.close()
 
 
 @contextmanager
-def opened_reader(index: Path) -> Iterator[Any]:
+def get_reader(index: Path) -> Iterator[Any]:
     """Yields a reader of the index's last commit, which it closes."""
-    with java_errors(f"{index}: cannot be opened as a Lucene index"):
+    with raise_java_errors(f"{index}: cannot be opened as a Lucene index"):
         reader = open_reader(index)
     try:
         yield reader
@@ -82,15 +81,15 @@ def opened_reader(index: Path) -> Iterator[Any]:
         close(reader)
 
 
-@java_calls()
-def commit_files(reader: Any) -> list[str]:
+@call_java()
+def list_commit_files(reader: Any) -> list[str]:
     """The names of the files that an open index consists of."""
     return [str(name) for name in reader.getIndexCommit().getFileNames().toArray()]
 
 
 def as_reader(reader: Any) -> Any:
     """For pyjnius, which does not choose overloads by a parent class."""
-    return java_cast("org.apache.lucene.index.IndexReader", reader)
+    return call_cast("org.apache.lucene.index.IndexReader", reader)
 
 
 # Posting lists that index.json names.
@@ -100,17 +99,12 @@ LARGEST_INT = 2**31 - 1
 
 
 class Segment(NamedTuple):
-    """A segment of Lucene.
-
-    documents  their number, deleted ones included
-    deleted    the number of those that are marked as deleted
-    state      a text that no other content has, whatever of it is deleted
-    live       the file that marks deleted documents; "" without one
-    """
+    """A segment of Lucene; `state` is a text that no other content has, whatever of it is deleted."""
 
     documents: int
     deleted: int
     state: str
+    # The file that marks deleted documents; "" without one.
     live: str
 
 
@@ -141,8 +135,7 @@ class WholeIndex:
 
     def duplicate(self) -> str | None:
         """An id that two documents have; None if each has its own."""
-        twice = self.java.duplicate()
-        return None if twice is None else str(twice)
+        return self.java.duplicate()
 
     def refuse_duplicates(self) -> None:
         """Raises ArtefactError if two documents have one id."""
@@ -151,8 +144,7 @@ class WholeIndex:
 
     def common(self, other: Any) -> str | None:
         """An id that a document of another reader has too; None if there is none."""
-        common = self.java.common(other)
-        return None if common is None else str(common)
+        return self.java.common(other)
 
     def missing(self, doc_ids: Iterable[str]) -> list[str]:
         """Those of the ids that no document has, in their order."""
@@ -166,72 +158,27 @@ class WholeIndex:
 
 
 @contextmanager
-def whole_index(folder: Path) -> Iterator[WholeIndex]:
+def open_whole_index(folder: Path) -> Iterator[WholeIndex]:
     """Yields the open index of a folder."""
-    with opened_reader(folder) as reader:
-        yield WholeIndex(Exclusive(our_class("IndexCensus")(reader)))
+    with get_reader(folder) as reader:
+        yield WholeIndex(Exclusive(get_our_class("IndexCensus")(reader)))
 
 
-def keywords(index: Path, key: str) -> dict[str, str]:
-    """The value of a metadata key by document id, for a key whose values are texts without line feeds.
-
-    Documents without the key are absent.
-    """
+def read_keywords(index: Path, key: str) -> dict[str, str]:
+    """The value of a metadata key by id of the documents that have it, where values are lines of text."""
     jvm.start()
-    with java_errors(f"{index}: cannot be read"), whole_index(index) as whole:
+    with raise_java_errors(f"{index}: cannot be read"), open_whole_index(index) as whole:
         lines = whole.java.keywords(META + key).tostring().decode().split("\n")[:-1]
     return dict(line.split(" ", 1) for line in lines)
 
 
-def metadata_of(index: Path, fields: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """The metadata of documents by id, from the fields of index.json; documents without any are absent."""
-    metadata: dict[str, dict[str, Any]] = {}
-    for field, kind in fields.items():
-        if field.startswith(META):
-            key = field.removeprefix(META)
-            values = keywords(index, key) if kind == "keyword" else numbers(index, key, kind)
-            for doc_id, value in values.items():
-                metadata.setdefault(doc_id, {})[key] = value
-    return metadata
-
-
-def numbers(index: Path, key: str, kind: str) -> dict[str, Any]:
-    """The value of a metadata key by document id, for a key whose values are of the type long, double or date."""
-    jvm.start()
-    values: dict[str, Any] = {}
-    with java_errors(f"{index}: cannot be read"), opened_reader(index) as reader, java_calls():
-        doc_values, leaves = java_class("org.apache.lucene.index.DocValues"), reader.leaves()
-        for place in range(leaves.size()):
-            leaf = leaves.get(place).reader()
-            ids, held = doc_values.getBinary(leaf, ID), doc_values.getSortedNumeric(leaf, META + key)
-            live = leaf.getLiveDocs()
-            while (number := held.nextDoc()) != _postings().NO_MORE_DOCS:
-                if live is not None and not live.get(number):
-                    continue
-                ids.advanceExact(number)
-                values[str(ids.binaryValue().utf8ToString())] = _number(int(held.nextValue()), kind)
-    return values
-
-
-def _number(stored: int, kind: str) -> Any:
-    """What Lucene stores as 64 bits: days since 1970, and doubles whose bits are in the order of their values."""
-    if kind == "date":
-        return (date(1970, 1, 1) + timedelta(days=stored)).isoformat()
-    if kind == "long":
-        return stored
-    return struct.unpack("<d", struct.pack("<q", stored ^ (stored >> 63 & 0x7FFFFFFFFFFFFFFF)))[0]
-
-
-@java_calls()
-def impacts_of(reader: Any, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
-    """The document's impact for each of the terms that it has, in their order.
-
-    Each term's postings are entered at the document; nothing is scanned.
-    """
-    leaf, number = place_of(reader, doc_id)
-    bytes_ref, frequencies = java_class("org.apache.lucene.util.BytesRef"), _postings().FREQS
+@call_java()
+def read_impacts(reader: Any, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
+    """The document's impact for each of the terms that it has, in their order."""
+    leaf, number = find_place(reader, doc_id)
+    bytes_ref, frequencies = get_java_class("org.apache.lucene.util.BytesRef"), _postings().FREQS
     impacts: dict[str, int] = {}
-    with java_errors(f"document {doc_id!r} cannot be read"):
+    with raise_java_errors(f"document {doc_id!r} cannot be read"):
         held = leaf.terms(CONTENTS)
         if held is None:
             return impacts
@@ -244,11 +191,11 @@ def impacts_of(reader: Any, doc_id: str, terms: Iterable[str]) -> dict[str, int]
     return impacts
 
 
-@java_calls()
-def vector_of(reader: Any, doc_id: str) -> dict[str, int]:
+@call_java()
+def read_vector(reader: Any, doc_id: str) -> dict[str, int]:
     """The document's whole vector, from its term vector."""
-    leaf, number = place_of(reader, doc_id)
-    with java_errors(f"document {doc_id!r} cannot be read"):
+    leaf, number = find_place(reader, doc_id)
+    with raise_java_errors(f"document {doc_id!r} cannot be read"):
         vectors = leaf.termVectors().get(number)
         held = None if vectors is None else vectors.terms(CONTENTS)
     if held is None:
@@ -260,27 +207,29 @@ def vector_of(reader: Any, doc_id: str) -> dict[str, int]:
                 "this index has no term vectors; build it with --term-vectors, or name the shards (--feedback-shards)"
             )
         return {}
-    iterator = held.iterator()
-    return {str(term.utf8ToString()): int(iterator.totalTermFreq()) for term in _terms(iterator)}
+    iterator, vector = held.iterator(), {}
+    while (term := iterator.next()) is not None:
+        vector[str(term.utf8ToString())] = int(iterator.totalTermFreq())
+    return vector
 
 
-def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str]:
+def load_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str]:
     """Texts by document, from an index that stores them."""
     jvm.start()
     texts = {}
-    with opened_reader(index) as reader:
+    with get_reader(index) as reader:
         for doc_id in doc_ids:
-            with java_calls(), java_errors(f"document {doc_id!r} cannot be read"):
-                text = our_class("IndexCensus").stored(*place_of(reader, doc_id), TEXT)
+            with call_java(), raise_java_errors(f"document {doc_id!r} cannot be read"):
+                text = get_our_class("IndexCensus").stored(*find_place(reader, doc_id), TEXT)
                 texts[doc_id] = "" if text is None else text.tostring().decode()
     return texts
 
 
-@java_calls()
-def place_of(reader: Any, doc_id: str) -> tuple[Any, int]:
+@call_java()
+def find_place(reader: Any, doc_id: str) -> tuple[Any, int]:
     """The segment that holds a document, and its number there."""
-    term = java_class("org.apache.lucene.index.Term")(ID, doc_id)
-    with java_errors(f"document {doc_id!r} cannot be read"):
+    term = get_java_class("org.apache.lucene.index.Term")(ID, doc_id)
+    with raise_java_errors(f"document {doc_id!r} cannot be read"):
         leaves = reader.leaves()
         for place in range(leaves.size()):
             leaf = leaves.get(place).reader()
@@ -292,9 +241,30 @@ def place_of(reader: Any, doc_id: str) -> tuple[Any, int]:
 
 
 def _postings() -> Any:
-    return java_class("org.apache.lucene.index.PostingsEnum")
+    return get_java_class("org.apache.lucene.index.PostingsEnum")
 
 
-def _terms(iterator: Any) -> Iterator[Any]:
-    while (term := iterator.next()) is not None:
-        yield term
+@call_java()
+def make_analyzer(settings: BM25Settings) -> Any:
+    """The Java analyser of some settings."""
+    if settings.language != ENGLISH:
+        return get_java_class("io.anserini.analysis.AnalyzerMap").getLanguageSpecificAnalyzer(settings.language)
+    english = get_java_class("io.anserini.analysis.DefaultEnglishAnalyzer")
+    return english.fromArguments(settings.stemmer, settings.keep_stopwords, None)
+
+
+def load_word_analysis(settings: BM25Settings) -> Callable[[str], list[str]]:
+    """A function that returns the words of a text, in their order and as often as they occur."""
+    jvm.start()
+    analyzer = make_analyzer(settings)
+    with call_java():
+        analyse = get_java_class("io.anserini.analysis.AnalyzerUtils").analyze
+        # One call for all words of a text.
+        as_json = get_java_class("com.fasterxml.jackson.databind.ObjectMapper")().writeValueAsString
+
+    def words(text: str) -> list[str]:
+        with raise_java_errors("Anserini could not analyse a text"), call_java():
+            split: list[str] = orjson.loads(as_json(analyse(analyzer, text)))
+        return split
+
+    return words

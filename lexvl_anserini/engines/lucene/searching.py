@@ -8,24 +8,20 @@ from copy import copy
 from itertools import chain, islice
 from struct import Struct
 from threading import Lock
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lexvl_anserini.engines.jvm import attend, java_errors, our_class
+from lexvl_anserini.engines.jvm import attend, get_our_class, raise_java_errors
 from lexvl_anserini.engines.lucene.fields import CONTENTS
-from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, bits_over
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, count_bits_over
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
-from lexvl_anserini.queries.batches import QueryBatch
-from lexvl_anserini.queries.clauses import inexact_score
-from lexvl_anserini.runs.order import RankedList
-from lexvl_anserini.runs.passages import by_documents
+from lexvl_anserini.queries.clauses import describe_inexact_score
+from lexvl_anserini.queries.query_vectors import QueryBatch
+from lexvl_anserini.runs.order import RankedList, group_by_documents
 
 if TYPE_CHECKING:
-    from lexvl_anserini.engines.resident.joined import PostingLists
-
-Answer = TypeVar("Answer")
+    from lexvl_anserini.engines.resident.layout import PostingLists
 
 # Hits that one call returns, about 20 bytes each.
 BATCH_HITS = 1 << 17
@@ -44,14 +40,12 @@ HEADER = Struct("<ii")
 class BatchSearcher:
     """Computes dot products with the documents of an open index; all forms of its postings give the same lists.
 
-    Args:
+    Attributes:
         lucene: returns Lucene's postings.
-        documents: how many the index has.
         max_impact: the greatest impact of all, if known.
-        serving: called before each batch with the seconds that answers have taken; returns the resident postings. None
-            for an index without them.
-
-    served  the number of queries that each form has answered
+        serving: receives the number of queries that were answered, and returns the resident postings, or None where
+            Lucene's answer; itself None for an index without them.
+        served: the number of queries that each form has answered.
     """
 
     def __init__(
@@ -59,14 +53,13 @@ class BatchSearcher:
         lucene: Callable[[], LucenePostings],
         documents: int,
         max_impact: int | None,
-        serving: Callable[[float], PostingLists] | None = None,
+        serving: Callable[[int], PostingLists | None] | None = None,
     ):
         self.lucene, self.documents, self.max_impact, self.serving = lucene, documents, max_impact, serving
         self.served: Counter[str] = Counter()
-        self.spent_s = 0.0
         self._counting = Lock()
 
-    def over(self, serving: Callable[[float], PostingLists]) -> BatchSearcher:
+    def over(self, serving: Callable[[int], PostingLists]) -> BatchSearcher:
         """The same over other resident postings, which serve at once; counts with this one."""
         other = copy(self)
         other.serving = serving
@@ -82,9 +75,7 @@ class BatchSearcher:
     ) -> Iterator[RankedList]:
         """One list per query, in their order; memory does not grow with their number.
 
-        Args:
-            allowed: uint8 [documents], 1 for those that can be hits, of an index with resident postings; None for all.
-            best: from 1 on, hits are documents, scored by the sum of so many passages.
+        `allowed` and `best` are as of `ResidentPostings.lists`; only resident postings have a filter.
         """
         check_count("hits", hits)
         check_count("threads", threads, most=MOST_THREADS)
@@ -93,7 +84,7 @@ class BatchSearcher:
         # Batches grow, so that the first lists are returned early.
         step = 1
         while batch := list(islice(stream, step)):
-            for part in _limited(batch):
+            for part in _split_batch(batch):
                 yield from self._lists(part, min(hits, self.documents), threads, allowed, best)
             step = min(2 * step, size)
 
@@ -107,7 +98,7 @@ class BatchSearcher:
             if quick < SCORE_LIMIT:
                 return quick
         form = self.resident() or self.lucene()
-        most = sum(w * m for w, m in zip(vector.values(), form.max_impacts(list(vector)), strict=True))
+        most = sum(w * m for w, m in zip(vector.values(), form.find_max_impacts(list(vector)), strict=True))
         if most < SCORE_LIMIT:
             return most
         # The greatest impacts of postings can be of deleted documents; the first hits of single terms are of others.
@@ -115,16 +106,8 @@ class BatchSearcher:
         return sum(w * hits.scores[0] for w, hits in zip(vector.values(), firsts, strict=True) if hits)
 
     def resident(self) -> PostingLists | None:
-        """The resident postings; None for an index without them."""
-        return self.serving(self.spent_s) if self.serving else None
-
-    def timed(self, answer: Callable[[], Answer]) -> Answer:
-        """An answer, whose seconds count for when the kernels of the resident postings are worth loading."""
-        started = perf_counter()
-        try:
-            return answer()
-        finally:
-            self.spent_s += perf_counter() - started
+        """Returns the resident postings; None where Lucene's answer."""
+        return self.serving(sum(self.served.values())) if self.serving else None
 
     def _lists(
         self, batch: list[ImpactQuery], hits: int, threads: int, allowed: np.ndarray | None, best: int
@@ -132,24 +115,21 @@ class BatchSearcher:
         checked = QueryBatch(batch)
         self._refuse_inexact(checked)
         resident = self.resident()
-        if resident is None:
-            assert allowed is None, "Lucene's postings have no filter"
-            form, lists = self.lucene().name, self._of_lucene(batch, checked, hits, threads, best)
-        else:
-            form, lists = resident.name, self.timed(lambda: resident.lists(checked, hits, threads, allowed, best))
-        self.count(form, len(batch))
-        return lists
-
-    def _of_lucene(
-        self, batch: list[ImpactQuery], checked: QueryBatch, hits: int, threads: int, best: int
-    ) -> list[RankedList]:
-        if not best:
-            return self.lucene().lists(checked, hits, threads)
 
         def passages(some: Sequence[ImpactQuery], depth: int) -> list[RankedList]:
             return self.lucene().lists(QueryBatch(some), min(depth, self.documents), threads)
 
-        return list(by_documents(passages, batch, hits, best))
+        if resident is not None:
+            lists = resident.lists(checked, hits, threads, allowed, best)
+        else:
+            assert allowed is None, "Lucene's postings have no filter"
+            lists = (
+                list(group_by_documents(passages, batch, hits, best))
+                if best
+                else self.lucene().lists(checked, hits, threads)
+            )
+        self.count((resident or self.lucene()).name, len(batch))
+        return lists
 
     def _refuse_inexact(self, batch: QueryBatch) -> None:
         """Refuses (ArtefactError) a query whose score could reach 2^24."""
@@ -158,9 +138,9 @@ class BatchSearcher:
         bounds = (self.resident() or self.lucene()).bounds(batch).tolist()
         for query_id, vector, most in zip(batch.query_ids, batch.vectors, bounds, strict=True):
             if most >= SCORE_LIMIT and (most := self.bound(vector)) >= SCORE_LIMIT:
-                bits = bits_over(most)
+                bits = count_bits_over(most)
                 remedy = f"quantise queries (or documents) with {bits} bit{'s' * (bits > 1)} less"
-                raise inexact_score(query_id, int(most), remedy)
+                raise describe_inexact_score(query_id, int(most), remedy)
 
     def count(self, form: str, queries: int) -> None:
         """Notes that a form of the postings has answered queries."""
@@ -174,7 +154,7 @@ class LucenePostings:
     name = "lucene"
 
     def __init__(self, reader: Any):
-        self.static = our_class("ImpactSearcher")  # static methods, which threads may call at once
+        self.static = get_our_class("ImpactSearcher")  # static methods, which threads may call at once
         self.java = self.static(reader, CONTENTS)
         self.numbers: dict[str, int] = {}
         self.lock = Lock()
@@ -186,25 +166,24 @@ class LucenePostings:
             self._know(chain.from_iterable(batch.vectors))
             terms = chain.from_iterable(batch.vectors)
             numbers = np.fromiter(map(self.numbers.__getitem__, terms), "<i4", len(batch.weights))
-            with java_errors("the index cannot be searched"):
+            with raise_java_errors("the index cannot be searched"):
                 arrays = (batch.ends[1:].astype("<i4"), numbers, batch.weights.astype("<f4"))
                 raw = self.static.search(self.java, *map(bytes, arrays), hits, threads).tostring()
-        return list(_hit_lists(raw, batch.query_ids))
+        return list(_read_lists(raw, batch.query_ids))
 
-    def max_impacts(self, terms: Sequence[str]) -> list[int]:
+    def find_max_impacts(self, terms: Sequence[str]) -> list[int]:
         """The greatest impact of each of these terms, from all its postings."""
         attend()
         with self.lock:
             self._know(terms)
             numbers = np.array([self.numbers[term] for term in terms], dtype="<i4")
-            with java_errors("the index cannot be searched"):
+            with raise_java_errors("the index cannot be searched"):
                 raw = self.static.maxImpacts(self.java, numbers.tobytes()).tostring()
-        impacts: list[int] = np.frombuffer(raw, "<i4").tolist()
-        return impacts
+        return np.frombuffer(raw, "<i4").tolist()
 
     def bounds(self, batch: QueryBatch) -> np.ndarray:
         """An upper bound of the score of any document for each query, float64 [queries]."""
-        return batch.bounds(self.max_impacts)
+        return batch.bounds(self.find_max_impacts)
 
     def _know(self, terms: Iterable[str]) -> None:
         """Numbers the terms; looks new ones up in the index."""
@@ -215,14 +194,14 @@ class LucenePostings:
         new = [term for term in distinct if term not in self.numbers]
         if not new:
             return
-        with java_errors("the index cannot be searched"):
+        with raise_java_errors("the index cannot be searched"):
             # No indexed term contains a zero byte, which ends a term in this call.
             names = [term.encode("utf-8", "surrogatepass") for term in new]
             self.static.know(self.java, b"".join((b"\x01" if b"\0" in name else name) + b"\0" for name in names))
         self.numbers.update(zip(new, range(len(self.numbers), len(self.numbers) + len(new)), strict=True))
 
 
-def _limited(batch: list[ImpactQuery]) -> Iterator[list[ImpactQuery]]:
+def _split_batch(batch: list[ImpactQuery]) -> Iterator[list[ImpactQuery]]:
     """A batch in pieces of at most `BATCH_TERMS` terms; a query is never split."""
     part: list[ImpactQuery] = []
     terms = 0
@@ -235,7 +214,7 @@ def _limited(batch: list[ImpactQuery]) -> Iterator[list[ImpactQuery]]:
     yield part
 
 
-def _hit_lists(raw: bytes, query_ids: Iterable[str]) -> Iterator[RankedList]:
+def _read_lists(raw: bytes, query_ids: Iterable[str]) -> Iterator[RankedList]:
     """Ranked lists from Java's bytes: per query int32 hits, int32 bytes, float32 scores, ids one a line."""
     at = 0
     for query_id in query_ids:

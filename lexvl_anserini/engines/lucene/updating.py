@@ -24,30 +24,30 @@ from lexvl_anserini.engines.index_folder import (
     BuiltIndex,
     IndexReport,
     is_index,
-    new_index,
+    list_resident_paths,
     read_report,
-    resident_paths,
+    write_index,
 )
-from lexvl_anserini.engines.jvm import Exclusive, java_errors, our_class
-from lexvl_anserini.engines.lucene.fields import field_similarity, opened_reader, whole_index
-from lexvl_anserini.engines.lucene.versions import creator, newer_refused
+from lexvl_anserini.engines.jvm import Exclusive, get_our_class, raise_java_errors
+from lexvl_anserini.engines.lucene.fields import get_reader, make_similarity, open_whole_index
+from lexvl_anserini.engines.lucene.versions import read_creator, refuse_newer
 from lexvl_anserini.engines.lucene.writing import (
     CHANGES,
     IndexOptions,
     finish_index,
+    list_sources,
     read_impact_manifest,
-    source_manifest,
-    sources_of,
+    read_source_manifest,
     write_lucene,
 )
 from lexvl_anserini.engines.resident import layout
-from lexvl_anserini.engines.resident.choosing import resident_files
-from lexvl_anserini.engines.verifying import changed_index, is_sound
+from lexvl_anserini.engines.resident.choosing import read_resident_files
+from lexvl_anserini.engines.verifying import change_index, is_sound
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.files import sole_writer, write_json
-from lexvl_anserini.ground.manifest import MANIFEST, Counts, EncodedCorpus, Manifest
+from lexvl_anserini.ground.files import sole_writer
+from lexvl_anserini.ground.manifest import Counts, EncodedCorpus, Manifest, write_manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.shards.collection import combined
+from lexvl_anserini.shards.manifests import combine_manifests
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
 log = logging.getLogger(__name__)
@@ -66,18 +66,18 @@ def merge(
     """One index of several folders, each of shards or an index, of one encoder, vocabulary and quantiser."""
     jvm.start()
     options = options or IndexOptions()
-    manifests = [source_manifest(source) for source in sources]
-    manifest = combined(manifests, sources)
-    with new_index(index, sources[0], manifest) as part, java_errors(f"{index}: cannot be written"):
+    manifests = [read_source_manifest(source) for source in sources]
+    manifest = combine_manifests(manifests, sources)
+    with write_index(index, sources[0], manifest) as part, raise_java_errors(f"{index}: cannot be written"):
         fields: dict[str, str] = {}
-        created = creator(filter(is_index, sources))
+        created = read_creator(filter(is_index, sources))
         with _updater(index, part, created, options) as updater:
             for source, of_source in zip(sources, manifests, strict=True):
                 with _as_index(source, of_source, part, created, options, threads, progress) as (folder, has):
-                    fields = _joined(fields, has, source)
+                    fields = _join_fields(fields, has, source)
                     updater.add(str(folder.absolute()))
             updater.finish(True)
-        with whole_index(part) as whole:
+        with open_whole_index(part) as whole:
             whole.refuse_duplicates()
             held = whole.counts()
             expect_counts(f"{index} after merging", held, manifest.counts)
@@ -91,12 +91,10 @@ def append(
 ) -> BuiltIndex:
     """Adds the documents of other folders (shards, or indexes) to an index; skips folders that it holds already.
 
-    Args:
-        replacing: a new document replaces the one of its id; without, a common id raises. Shards that the index holds
-            already restore their documents that were deleted or replaced.
+    With `replacing`, shards that the index holds already restore their documents that were deleted or replaced.
     """
     jvm.start()
-    source_manifest(index)  # refuses what cannot be searched exactly
+    read_source_manifest(index)  # refuses what cannot be searched exactly
     if _new(index, sources, replacing):
         with sole_writer(index, folder=True):
             # Another process may have appended them since the first look.
@@ -109,27 +107,27 @@ def append(
 
 def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: int, progress: Progress) -> BuiltIndex:
     """Adds the documents of folders of which the index lacks some; `replacing` is the request if they may replace."""
-    with changed_index(index) as part:
-        before, report, there = read_impact_manifest(part), read_report(part), _resident_of_segments(index)
+    with change_index(index) as part:
+        before, report, there = read_impact_manifest(part), read_report(part), _find_resident_files(index)
         options = IndexOptions(**report.options)
-        manifests = [source_manifest(source) for source in new]
-        again, noted = _digests(new), sources_of(part, before)
+        manifests = [read_source_manifest(source) for source in new]
+        again, noted = _digests(new), list_sources(part, before)
         unknown = [n for n, source in enumerate(new) if not _digests([source]) <= {e["shards"] for e in noted}]
-        after = combined([before, *(manifests[n] for n in unknown)], [index, *(new[n] for n in unknown)])
+        after = combine_manifests([before, *(manifests[n] for n in unknown)], [index, *(new[n] for n in unknown)])
         fields = dict(report.fields)
-        created = creator([index, *filter(is_index, new)])
-        with java_errors(f"{index}: cannot be written"):
+        created = read_creator([index, *filter(is_index, new)])
+        with raise_java_errors(f"{index}: cannot be written"):
             with _updater(index, part, created, options) as updater:
                 for source, of_source in zip(new, manifests, strict=True):
                     with _as_index(source, of_source, part, created, options, threads, progress) as (folder, has):
-                        fields = _joined(fields, has, source)
+                        fields = _join_fields(fields, has, source)
                         if replacing:
                             updater.deleteThoseOf(str(folder.absolute()))
                         else:
                             _refuse_common(index, folder, source)
                         updater.add(str(folder.absolute()))
                 updater.finish(False)
-            with whole_index(part) as whole:
+            with open_whole_index(part) as whole:
                 whole.refuse_duplicates()
                 held = whole.counts()
                 gone = after.counts.documents - held["documents"]
@@ -139,14 +137,14 @@ def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: in
                 # Only a replacement can have taken the greatest impact away.
                 most = after.counts.max_impact
                 most = whole.max_impact(_bound([before, *manifests])) if replacing or most is None else most
-                after = _recounted(after, held, gone, most) if changed else after
+                after = _count_again(after, held, gone, most) if changed else after
                 counts = {**held, "max_impact": after.counts.max_impact, "fields": fields}
                 # In the order of appending: of two documents with one id, the last one is in the index.
                 unchanged = [entry for entry in noted if entry["shards"] not in again]
-                changes = _noted(report, replacing if changed else None)
+                changes = _write_notes(report, replacing if changed else None)
                 sources = [*unchanged, *_entries(new, manifests)]
                 finish_index(part, whole, after, counts, options, sources, changed, changes, there)
-            write_json(part / MANIFEST, after.to_json())
+            write_manifest(part, after)
     return BuiltIndex(index, after)
 
 
@@ -167,24 +165,24 @@ def delete(index: Path, doc_ids: Iterable[str]) -> BuiltIndex:
 def _delete(index: Path, doc_ids: Sequence[str], request: str) -> BuiltIndex:
     """Removes documents that are in the index."""
     lines = _lines(doc_ids)
-    with changed_index(index) as part, java_errors(f"{index}: cannot be written"):
-        before, report, there = read_impact_manifest(part), read_report(part), _resident_of_segments(index)
+    with change_index(index) as part, raise_java_errors(f"{index}: cannot be written"):
+        before, report, there = read_impact_manifest(part), read_report(part), _find_resident_files(index)
         options = IndexOptions(**report.options)
-        with _updater(index, part, creator([index]), options) as updater:
+        with _updater(index, part, read_creator([index]), options) as updater:
             updater.delete(lines)
             updater.finish(False)
-        with whole_index(part) as whole:
+        with open_whole_index(part) as whole:
             held = whole.counts()
             gone = len(doc_ids)
             expect_counts(f"{index} after deleting", held, {"documents": before.counts.documents - gone})
             if not held["documents"]:
                 raise ArtefactError(f"{index}: no document would be left; remove the folder instead")
-            after = _recounted(before, held, gone, whole.max_impact(before.counts.max_impact))
+            after = _count_again(before, held, gone, whole.max_impact(before.counts.max_impact))
             counts = {**held, "max_impact": after.counts.max_impact, "fields": report.fields}
-            changes = _noted(report, request)
-            sources = sources_of(part, before)
+            changes = _write_notes(report, request)
+            sources = list_sources(part, before)
             finish_index(part, whole, after, counts, options, sources, True, changes, there)
-        write_json(part / MANIFEST, after.to_json())
+        write_manifest(part, after)
     return BuiltIndex(index, after)
 
 
@@ -197,25 +195,25 @@ def repair(index: Path) -> bool:
         # Another process may have repaired it since the first look.
         if _needs_no_repair(index):
             return False
-        with java_errors(f"{index}: damaged"), whole_index(index) as whole:
+        with raise_java_errors(f"{index}: damaged"), open_whole_index(index) as whole:
             whole.check_integrity()
-        with changed_index(index) as part, java_errors(f"{index}: cannot be written"):
+        with change_index(index) as part, raise_java_errors(f"{index}: cannot be written"):
             manifest, report = read_impact_manifest(part), read_report(part)
-            options, sources = IndexOptions(**report.options), sources_of(part, manifest)
+            options, sources = IndexOptions(**report.options), list_sources(part, manifest)
             there: Mapping[str, str] = {}
             with suppress(ArtefactError):
-                there = {state: name for state, name in _resident_of_segments(index).items() if _is_whole(index / name)}
-            with whole_index(part) as whole:
+                there = {state: name for state, name in _find_resident_files(index).items() if _is_whole(index / name)}
+            with open_whole_index(part) as whole:
                 counts = {**whole.counts(), "max_impact": whole.max_impact(), "fields": report.fields}
                 changes = report.get(CHANGES, ())
                 finish_index(part, whole, manifest, counts, options, sources, report.changed, changes, there)
     return True
 
 
-def _resident_of_segments(index: Path) -> dict[str, str]:
+def _find_resident_files(index: Path) -> dict[str, str]:
     """The files of an index's resident postings by the state of the segment that each has."""
-    files = resident_files(index)
-    with whole_index(index) as whole:
+    files = read_resident_files(index)
+    with open_whole_index(index) as whole:
         segments = whole.segments()
     if [of.documents for of in files.values()] != [segment.documents for segment in segments]:
         return {}
@@ -228,9 +226,9 @@ def _needs_no_repair(index: Path) -> bool:
     """Returns True for an index whose resident postings are sound, or that is to have none."""
     report = read_report(index)
     if not IndexOptions(**report.options).resident:
-        return not resident_paths(index)
+        return not list_resident_paths(index)
     try:
-        files = resident_files(index)
+        files = read_resident_files(index)
     except ArtefactError:
         return False
     return bool(files) and all(_is_whole(index / name) for name in files)
@@ -248,13 +246,10 @@ def _is_whole(resident: Path) -> bool:
 
 @contextmanager
 def _updater(index: Path, part: Path, created: int, options: IndexOptions) -> Iterator[Any]:
-    """Yields the Java updater of `part`, the new folder of an index; an exception discards its changes.
-
-    `created` is the major version of Lucene that counts as the creator of the index.
-    """
-    settings = (str(part.absolute()), field_similarity(), created, not options.text)
-    with newer_refused(index):
-        updater = Exclusive(our_class("IndexUpdater")(*settings))
+    """Yields the Java updater of `part`, the new folder of an index; an exception discards its changes."""
+    settings = (str(part.absolute()), make_similarity(), created, not options.text)
+    with refuse_newer(index):
+        updater = Exclusive(get_our_class("IndexUpdater")(*settings))
     try:
         yield updater
     except BaseException:
@@ -271,10 +266,9 @@ def _as_index(
         report = read_report(source)
         # Resident postings are written for the whole, whatever its parts have.
         if replace(IndexOptions(**report.options), resident=options.resident) != options:
-            raise ArtefactError(
-                f"{source}: built with {report['options']}, expected {options.to_json()}; build it again"
-            )
-        with newer_refused(source):
+            expected = options.to_json()
+            raise ArtefactError(f"{source}: built with {report['options']}, expected {expected}; build it again")
+        with refuse_newer(source):
             yield source, report.fields
         progress(manifest.counts.documents)
         return
@@ -290,8 +284,7 @@ def _as_index(
     rmtree(folder)
 
 
-def _joined(fields: Mapping[str, str], more: Mapping[str, str], source: Path) -> dict[str, str]:
-    """The fields of both."""
+def _join_fields(fields: Mapping[str, str], more: Mapping[str, str], source: Path) -> dict[str, str]:
     for name, kind in more.items():
         if fields.get(name, kind) != kind:
             raise ArtefactError(f"{source}: {name} is {kind}, in the others {fields[name]}; give it one type")
@@ -309,16 +302,16 @@ def _new(index: Path, sources: Sequence[Path], replacing: bool) -> list[Path]:
 
 def _digests(folders: Iterable[Path]) -> set[str]:
     """Digests of the encoded corpora that these folders (indexes or shards) hold."""
-    return {entry["shards"] for folder in folders for entry in sources_of(folder, read_impact_manifest(folder))}
+    return {entry["shards"] for folder in folders for entry in list_sources(folder, read_impact_manifest(folder))}
 
 
 def _entries(sources: Sequence[Path], manifests: Sequence[Manifest]) -> list[Mapping[str, Any]]:
     """The encoded corpora that folders hold."""
-    return [entry for source, of in zip(sources, manifests, strict=True) for entry in sources_of(source, of)]
+    return [entry for source, of in zip(sources, manifests, strict=True) for entry in list_sources(source, of)]
 
 
 def _refuse_common(index: Path, other: Path, source: Path) -> None:
-    with opened_reader(other) as reader, whole_index(index) as whole:
+    with get_reader(other) as reader, open_whole_index(index) as whole:
         common = whole.common(reader)
     if common is not None:
         raise ArtefactError(f"{source}: document id {common!r} is in {index} already; --replace takes the new one")
@@ -326,7 +319,7 @@ def _refuse_common(index: Path, other: Path, source: Path) -> None:
 
 def _present(index: Path, doc_ids: Sequence[str], request: str) -> list[str]:
     """Those of the ids that are to be deleted: all of them, or what is there again after this request deleted them."""
-    with whole_index(index) as whole:
+    with open_whole_index(index) as whole:
         missing = whole.missing(doc_ids)
     if missing and request not in read_report(index).get(CHANGES, ()):
         raise ArtefactError(f"{index}: no document {missing[0]!r} in it ({len(missing)} such ids); nothing was deleted")
@@ -334,7 +327,7 @@ def _present(index: Path, doc_ids: Sequence[str], request: str) -> list[str]:
     return [doc_id for doc_id in doc_ids if doc_id not in gone]
 
 
-def _noted(report: IndexReport, request: str | None) -> list[str]:
+def _write_notes(report: IndexReport, request: str | None) -> list[str]:
     """The changes of an index, each at the place of its last time; a request is the last one."""
     return [*(change for change in report.changes if change != request), *([request] if request else ())]
 
@@ -359,7 +352,7 @@ def _bound(manifests: Sequence[Manifest]) -> int | None:
     return None if None in known else max(most for most in known if most is not None)
 
 
-def _recounted(manifest: Manifest, held: Mapping[str, int], gone: int, most: int) -> Manifest:
+def _count_again(manifest: Manifest, held: Mapping[str, int], gone: int, most: int) -> Manifest:
     """The manifest after `gone` documents were removed; counts are those of the index, `most` its greatest impact."""
     counts = Counts({name: held[name] for name in ("documents", "empty", "postings")} | {"max_impact": most})
     deleted = manifest.corpus.deleted + gone

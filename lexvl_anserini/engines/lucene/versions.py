@@ -17,9 +17,9 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.engines.jvm import LUCENE_LINES, find_jar, lucene_version
+from lexvl_anserini.engines.jvm import LUCENE_LINES, find_jar, read_lucene_version
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.installed import lucene_of, version_of
+from lexvl_anserini.ground.machine import find_lucene, find_version
 
 # The start of `segments_N`, the file of a commit, as Lucene's SegmentInfos and CodecUtil document it: magic number,
 # codec name; then int32 version and 16 bytes of an id; a suffix; and numbers of 7 bits a byte.
@@ -44,11 +44,7 @@ LINE_OF_PYSERINI = {"1": 9}
 
 
 class IndexVersion(NamedTuple):
-    """Versions of Lucene.
-
-    written  (major, minor, bug fix) of the last change of the index
-    created  major version that created the index
-    """
+    """The version of Lucene that last wrote an index, and the major one that created it."""
 
     written: tuple[int, int, int]
     created: int
@@ -64,7 +60,7 @@ def read_version(index: Path) -> IndexVersion | None:
     return IndexVersion((numbers[0], numbers[1], numbers[2]), numbers[3]) if len(numbers) == 4 else None
 
 
-def commit_id(index: Path) -> str | None:
+def read_commit_id(index: Path) -> str | None:
     """The id (hex) of an index's last commit, which Lucene draws at random; None if the folder holds no commit.
 
     A commit names its segments by their ids, and each segment's files carry its id: another index has another one.
@@ -86,7 +82,7 @@ def read_live(file: BinaryIO, documents: int) -> np.ndarray | None:
     return np.unpackbits(bits, count=documents, bitorder="little")
 
 
-def dotted(version: Iterable[int]) -> str:
+def format_version(version: Iterable[int]) -> str:
     """`(9, 9, 1)` as `9.9.1`."""
     return ".".join(map(str, version))
 
@@ -94,52 +90,47 @@ def dotted(version: Iterable[int]) -> str:
 def refuse_newer_line(index: Path) -> None:
     """Refuses, without Java, an index of a later major version of Lucene than Pyserini's jar has.
 
-    Some indexes of a later minor version can be read; `newer_refused` refuses the others when Java opens them.
-
-    Raises:
-        ArtefactError: the index is of a later major version.
+    Some indexes of a later minor version can be read; `refuse_newer` refuses the others when Java opens them.
     """
     version = read_version(index)
     if version is None or version.written[0] <= min(LUCENE_LINES):
         return
     # The table saves reading the directory of the jar, which takes seconds, for an index that fits.
-    if version.written[0] <= LINE_OF_PYSERINI.get((version_of("pyserini") or "").partition(".")[0], max(LUCENE_LINES)):
+    if version.written[0] <= LINE_OF_PYSERINI.get(
+        (find_version("pyserini") or "").partition(".")[0], max(LUCENE_LINES)
+    ):
         return
-    running = lucene_of(find_jar())
+    running = find_lucene(find_jar())
     if running is not None and version.written[0] > int(running.partition(".")[0]):
         raise _too_new(index, version, running)
 
 
 @contextmanager
-def newer_refused(index: Path) -> Iterator[None]:
-    """Explains why an index cannot be opened if a newer Lucene wrote it.
-
-    Raises:
-        ArtefactError: Java threw, and the index is of a later version than this process runs.
-    """
+def refuse_newer(index: Path) -> Iterator[None]:
+    """Explains why an index cannot be opened if a newer Lucene wrote it."""
     from jnius import JavaException
 
     try:
         yield
     except JavaException as problem:
         version = read_version(index)
-        if version is None or version.written <= lucene_version():
+        if version is None or version.written <= read_lucene_version():
             raise
-        raise _too_new(index, version, dotted(lucene_version())) from problem
+        raise _too_new(index, version, format_version(read_lucene_version())) from problem
 
 
-def creator(indexes: Iterable[Path]) -> int:
+def read_creator(indexes: Iterable[Path]) -> int:
     """The major version that created all these indexes; that of this process if there is none."""
     first: dict[int, Path] = {}
     for index in indexes:
         if version := read_version(index):
-            if version.created > lucene_version()[0]:
-                raise _too_new(index, version, dotted(lucene_version()))
+            if version.created > read_lucene_version()[0]:
+                raise _too_new(index, version, format_version(read_lucene_version()))
             first.setdefault(version.created, index)
     if len(first) > 1:
         places = " and ".join(f"{path} by Lucene {major}" for major, path in sorted(first.items()))
         raise ArtefactError(f"{places}: created by different versions, which Lucene does not join; use their shards")
-    return next(iter(first), lucene_version()[0])
+    return next(iter(first), read_lucene_version()[0])
 
 
 def _last_commit(index: Path) -> bytes | None:
@@ -155,7 +146,7 @@ def _last_commit(index: Path) -> bytes | None:
 
 def _too_new(index: Path, version: IndexVersion, running: str) -> ArtefactError:
     return ArtefactError(
-        f"{index}: written by Lucene {dotted(version.written)}, which Lucene {running} of this "
+        f"{index}: written by Lucene {format_version(version.written)}, which Lucene {running} of this "
         "Pyserini cannot read; use a Pyserini as new as the one that wrote it, or build the index again here"
     )
 

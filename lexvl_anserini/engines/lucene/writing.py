@@ -30,38 +30,30 @@ from lexvl_anserini.engines.index_folder import (
     APPROXIMATE,
     RESIDENT,
     IndexReport,
-    folder_bytes,
     is_index,
+    measure_folder,
+    measure_resident,
     read_report,
     report_digest,
-    resident_bytes,
     write_report,
 )
-from lexvl_anserini.engines.jvm import Exclusive, lucene_version, our_class
+from lexvl_anserini.engines.jvm import Exclusive, get_our_class, read_lucene_version
 from lexvl_anserini.engines.lucene.fields import (
     META,
     TEXT,
     WholeIndex,
-    field_similarity,
-    java_map,
-    text_analyzer,
+    make_java_map,
+    make_similarity,
+    make_text_analyzer,
 )
-from lexvl_anserini.engines.lucene.versions import commit_id, dotted
+from lexvl_anserini.engines.lucene.versions import format_version, read_commit_id
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress
-from lexvl_anserini.ground.records import SCORE_LIMIT
-from lexvl_anserini.ground.vocabulary import Vocabulary
-from lexvl_anserini.shards.collection import source_digest
-from lexvl_anserini.shards.reading import (
-    Columns,
-    checked_shards,
-    expect_counts,
-    read_metadata,
-    read_shard,
-    shard_pieces,
-)
+from lexvl_anserini.ground.records import SCORE_LIMIT, Vocabulary
+from lexvl_anserini.shards.manifests import source_digest
+from lexvl_anserini.shards.reading import Columns, check_shards, expect_counts, read_metadata, read_shard, shard_pieces
 
 # The counts of every shard that Java returns, in its order.
 COUNTED = ("documents", "empty", "postings")
@@ -69,13 +61,13 @@ COUNTED = ("documents", "empty", "postings")
 
 @dataclass(frozen=True)
 class IndexOptions(EngineOptions):
-    """The options of a Lucene index: what it holds besides ids and impacts.
+    """What a Lucene index holds besides ids and impacts.
 
-    text          the documents' texts, analysed, for BM25
-    store_text    the texts as they are, to show them
-    term_vectors  each document's vector, to read it back (feedback)
-    metadata      one field for each key of the documents' metadata
-    resident      the postings once more, in the form that is searched fastest (`engines/resident`), if there are many
+    Attributes:
+        text: the documents' texts, analysed, for BM25.
+        store_text: the texts as they are, to show them.
+        term_vectors: each document's vector, to read it back (feedback).
+        resident: the postings once more, in the form that is searched fastest (`engines/resident`).
     """
 
     text: bool = False
@@ -105,23 +97,24 @@ def write_lucene(
     postings are written beside it. `created` is the major version of Lucene that counts as the index's creator, for one
     that joins older indexes; default: that of this process.
     """
-    types = metadata_types(shards, manifest) if options.metadata else {}
-    entries, numbered = [], enumerate(checked_shards(shards, manifest))
+    types = read_metadata_types(shards, manifest) if options.metadata else {}
+    entries, numbered = [], enumerate(check_shards(shards, manifest))
     resident = folder / RESIDENT if options.resident else None
-    settings = (java_map(types), created or lucene_version()[0], threads, resident and str(resident.absolute()))
+    creator, file = created or read_lucene_version()[0], resident and str(resident.absolute())
+    settings = (make_java_map(types), creator, threads, file)
     with _writer(folder, len(manifest.shards), vocabulary, options, settings) as writer:
         done = 0
         for number, (path, entry) in numbered:
             entries.append((path, entry))
             for piece in shard_pieces(path):
-                with _explained_by_python(entries, vocabulary, writer):
+                with _explain_by_python(entries, vocabulary, writer):
                     if isinstance(piece, Columns):
                         writer.addColumns(number, *piece)
                     else:
                         writer.addJson(number, piece)
                 before, done = done, int(writer.documents())
                 progress(done - before)
-        with _explained_by_python(entries, vocabulary, writer):
+        with _explain_by_python(entries, vocabulary, writer):
             counted = np.frombuffer(writer.finish().tostring(), dtype="<i8")
         progress(int(writer.documents()) - done)
     if resident and (slots := writer.slots()):
@@ -140,16 +133,12 @@ def write_lucene(
 def _writer(
     folder: Path, shards: int, vocabulary: Vocabulary, options: IndexOptions, settings: tuple[Any, ...]
 ) -> Iterator[Any]:
-    """Yields the Java writer; an exception releases the folder, so that no lock remains in this process.
-
-    `settings` are the types of the metadata as a Java map, the creating version of Lucene, the number of threads, and
-    the file of resident postings or None.
-    """
+    """Yields the Java writer; an exception releases the folder, so that no lock remains in this process."""
     terms = [term.encode() for term in vocabulary.terms]
     ends = np.cumsum([len(term) for term in terms], dtype="<i4").tobytes()
-    arguments = (str(folder.absolute()), field_similarity(), text_analyzer(), b"".join(terms), ends, shards)
+    arguments = (str(folder.absolute()), make_similarity(), make_text_analyzer(), b"".join(terms), ends, shards)
     flags = (options.text, options.store_text, options.term_vectors)
-    writer = Exclusive(our_class("ImpactWriter")(*arguments, *flags, *settings))
+    writer = Exclusive(get_our_class("ImpactWriter")(*arguments, *flags, *settings))
     try:
         yield writer
     except BaseException:
@@ -158,7 +147,7 @@ def _writer(
 
 
 @contextmanager
-def _explained_by_python(entries: list[tuple[Path, Any]], vocabulary: Vocabulary, writer: Any) -> Iterator[None]:
+def _explain_by_python(entries: list[tuple[Path, Any]], vocabulary: Vocabulary, writer: Any) -> Iterator[None]:
     """After an exception of Java, Python reads the shard again and raises its own error, which names the line."""
     from jnius import JavaException
 
@@ -178,7 +167,7 @@ DATE_SUFFIX = "_date"
 LONG = range(-(2**63), 2**63)
 
 
-def metadata_types(shards: Path, manifest: Manifest) -> dict[str, str]:
+def read_metadata_types(shards: Path, manifest: Manifest) -> dict[str, str]:
     """Key to type, of all metadata in the shards; keys in alphabetical order."""
     # Shards that encode wrote say whether they have metadata; others have to be read.
     if "shard_format" in manifest.layout and not manifest.layout.get("metadata"):
@@ -188,11 +177,11 @@ def metadata_types(shards: Path, manifest: Manifest) -> dict[str, str]:
         for metadata in read_metadata(shards / entry["name"]):
             for key, value in metadata.items():
                 if value is not None:
-                    examples.setdefault(key, {}).setdefault(value_type(key, value), value)
-    return {key: key_type(key, kinds) for key, kinds in sorted(examples.items())}
+                    examples.setdefault(key, {}).setdefault(find_value_type(key, value), value)
+    return {key: find_key_type(key, kinds) for key, kinds in sorted(examples.items())}
 
 
-def value_type(key: str, value: Any) -> str:
+def find_value_type(key: str, value: Any) -> str:
     """The type of one value."""
     if isinstance(value, bool):
         return "keyword"
@@ -221,7 +210,7 @@ def is_date(text: str) -> bool:
         return False
 
 
-def key_type(key: str, kinds: Mapping[str, Any]) -> str:
+def find_key_type(key: str, kinds: Mapping[str, Any]) -> str:
     """The type of a key whose values have these types (each with an example); a date among texts is a text."""
     texts = set(kinds) == {"date", "keyword"} and not key.endswith(DATE_SUFFIX)
     if len(kinds) == 1 or texts:
@@ -246,12 +235,7 @@ CHANGES = "changes"
 
 
 def read_impact_manifest(folder: Path) -> Manifest:
-    """The manifest of impact shards, or of their index.
-
-    Raises:
-        ArtefactError: no such folder, unfinished, or an index of an older version.
-        UsageError: it is of another kind.
-    """
+    """The manifest of impact shards, or of their index."""
     manifest = read_manifest(folder)
     if manifest.kind != "impact":
         raise UsageError(f"{folder}: {manifest.kind}; only impact indexes are merged and changed; build it again")
@@ -260,7 +244,7 @@ def read_impact_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def source_manifest(folder: Path) -> Manifest:
+def read_source_manifest(folder: Path) -> Manifest:
     """The manifest of impact shards or of their index, of which documents are to be taken; refuses impacts of 2^24."""
     manifest = read_impact_manifest(folder)
     if (most := manifest.counts.max_impact or 0) >= SCORE_LIMIT:
@@ -268,7 +252,7 @@ def source_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def sources_of(folder: Path, manifest: Manifest) -> list[Mapping[str, Any]]:
+def list_sources(folder: Path, manifest: Manifest) -> list[Mapping[str, Any]]:
     """The encoded corpora that an index was built from, or that shards hold."""
     if is_index(folder) and (noted := read_report(folder).get("sources")):
         return list(noted)
@@ -300,32 +284,25 @@ def finish_index(
         from lexvl_anserini.engines.resident.packing import write_files
 
         files = write_files(part, segments, counts["max_impact"], there)
-        counts = {**counts, "resident_bytes": resident_bytes(part), **({"resident_files": files} if files else {})}
-    version = dotted(lucene_version())
-    report = {
-        "engine": "lucene",
-        "lucene": version,
-        **counts,
-        "options": options.to_json(),
-        "sources": sources,
-        "changed": changed,
-        **({CHANGES: list(changes)} if changes else {}),
-    }
-    report |= {"longest_lists": whole.longest_lists(), "bytes": folder_bytes(part), "commit": commit_id(part)}
+        counts = {**counts, "resident_bytes": measure_resident(part), **({"resident_files": files} if files else {})}
+    report = {"engine": "lucene", "lucene": format_version(read_lucene_version()), **counts}
+    report |= {"options": options.to_json(), "sources": sources, "changed": changed}
+    report |= {CHANGES: list(changes)} if changes else {}
+    report |= {"longest_lists": whole.longest_lists(), "bytes": measure_folder(part), "commit": read_commit_id(part)}
     write_report(part, report, manifest)
 
 
-def as_written(index: Path, manifest: Manifest | None) -> IndexReport:
+def read_written_report(index: Path, manifest: Manifest | None) -> IndexReport:
     """The content of index.json, which goes with manifest.json, by their digest, and with the commit that it names."""
     report = read_report(index)
     if manifest is not None and report.digest and report.digest != report_digest(report, manifest):
         raise ArtefactError(f"{index}: index.json and manifest.json are not as they were written; index again")
-    if report.commit and report.commit != commit_id(index):
+    if report.commit and report.commit != read_commit_id(index):
         raise ArtefactError(f"{index}: Lucene's files are not those that index.json was written for; index again")
     return report
 
 
-def manifest_there(index: Path) -> Manifest | None:
+def find_manifest(index: Path) -> Manifest | None:
     """The manifest in the folder of an index; None in one that stock Anserini built."""
     path = index / MANIFEST
     return Manifest.from_json(read_json(path, "manifest"), str(path)) if path.is_file() else None

@@ -15,7 +15,7 @@ missing from the list.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from pathlib import Path
 from threading import Lock
@@ -24,27 +24,26 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.engines.approximation import PREPARE
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.approximation import MEASURED_HITS, PREPARE, REACHES, compute_mean_recall
 from lexvl_anserini.engines.compiling import kernel
-from lexvl_anserini.engines.index_folder import APPROXIMATE
-from lexvl_anserini.engines.jvm import Exclusive, our_class
-from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, opened_reader
-from lexvl_anserini.engines.lucene.versions import commit_id
+from lexvl_anserini.engines.engine import ImpactEngine, open_verified
+from lexvl_anserini.engines.index_folder import APPROXIMATE, BuiltIndex, read_report, write_report
+from lexvl_anserini.engines.jvm import Exclusive, get_our_class
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, get_reader
+from lexvl_anserini.engines.lucene.versions import read_commit_id
+from lexvl_anserini.engines.lucene.writing import read_source_manifest
+from lexvl_anserini.engines.resident import packing
 from lexvl_anserini.engines.resident.grouping import DocumentVectors, Summaries, group, spans, summaries
 from lexvl_anserini.engines.resident.kernels import NONE, Queries, Space, search, select
 from lexvl_anserini.engines.resident.layout import WIDTHS, Sections, Writer, open_sections
-from lexvl_anserini.engines.resident.packing import (
-    ALL_SEGMENTS,
-    CHUNK,
-    Lists,
-    continued,
-    exported,
-    put_lists,
-    slot_writer,
-    write_ids,
-)
-from lexvl_anserini.engines.resident.searching import ALL_DOCUMENTS, Hits, ResidentPostings, hits_of
-from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.engines.resident.searching import ALL_DOCUMENTS, Hits, ResidentPostings, sort_hits
+from lexvl_anserini.engines.verifying import change_index
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.files import sole_writer
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
+from lexvl_anserini.runs.order import RankedList
 
 REMEDY = f"write it again with {PREPARE}"
 
@@ -59,7 +58,7 @@ LEAST_GROUPS = 400
 GROUPS_PER_HIT = 4
 
 
-class TermList(NamedTuple):
+class AllTerms(NamedTuple):
     """All terms: the greatest impact of each, int32; the lengths of their names, int32; the names, uint8."""
 
     greatest: np.ndarray
@@ -69,48 +68,48 @@ class TermList(NamedTuple):
 
 def write_approximate(index: Path) -> None:
     """Writes the file of a Lucene index; what had its name is lost."""
-    with opened_reader(index) as reader:
+    with get_reader(index) as reader:
         documents = int(Exclusive(reader).maxDoc())
         vectors, terms = read_vectors(reader, documents)
         members, groups = group(vectors, len(terms.greatest))
         if not len(members):
             raise ArtefactError(f"{index}: no document has a term; nothing to search approximately")
         path, number = index / APPROXIMATE, len(groups) - 1
-        ids = Exclusive(our_class("IdCoder")(documents))
-        ids.export(reader, ID, ALL_SEGMENTS)
-        with slot_writer(path, number, int(terms.greatest.max())) as slots:
-            for lists in lists_of(summaries(vectors, members, groups, terms.greatest), terms):
-                put_lists(slots, lists)
+        ids = Exclusive(get_our_class("IdCoder")(documents))
+        ids.export(reader, ID, packing.ALL_SEGMENTS)
+        with packing.make_slot_writer(path, number, int(terms.greatest.max())) as slots:
+            for lists in list_groups(summaries(vectors, members, groups, terms.greatest), terms):
+                packing.put_lists(slots, lists)
             with path.open("ab") as out:
-                writer, facts = continued(out, slots, number)
-                writer.section("rank", np.arange(number, dtype="<u4"))
-                facts |= write_ids(writer, ids, "ranks")
+                writer, facts = packing.continued(out, slots, number)
+                writer.section("rank", [np.arange(number, dtype="<u4")])
+                facts |= packing.write_ids(writer, ids, "ranks")
                 write_vectors(writer, vectors, members, groups)
-                writer.finish({"commit": commit_id(index) or "", **facts})
+                writer.finish({"commit": read_commit_id(index) or "", **facts})
 
 
-def read_vectors(reader: Any, documents: int) -> tuple[DocumentVectors, TermList]:
+def read_vectors(reader: Any, documents: int) -> tuple[DocumentVectors, AllTerms]:
     """The vectors of all documents, and their terms in the order of their names; memory is 3 to 8 bytes a posting."""
     counts = np.zeros(documents, np.int64)
-    chunks = [TermList(np.empty(0, "<i4"), np.empty(0, "<i4"), np.empty(0, "<u1"))]
-    for lists in exported(reader, CONTENTS):
+    chunks = [AllTerms(np.empty(0, "<i4"), np.empty(0, "<i4"), np.empty(0, "<u1"))]
+    for lists in packing.exported(reader, CONTENTS):
         counts += np.bincount(lists.documents, minlength=documents)
         greatest = np.maximum.reduceat(lists.impacts, np.concatenate([[0], lists.ends[:-1]]))
-        chunks.append(TermList(greatest, lists.lengths, lists.names))
-    terms = TermList(*map(np.concatenate, zip(*chunks, strict=True)))
+        chunks.append(AllTerms(greatest, lists.lengths, lists.names))
+    terms = AllTerms(*map(np.concatenate, zip(*chunks, strict=True)))
     width = next(width for width in WIDTHS if int(terms.greatest.max(initial=0)) < 1 << 8 * width)
     starts = np.concatenate([[0], np.cumsum(counts)])
     type_name = "<u2" if len(terms.greatest) <= NARROW_TERMS else "<u4"
     vectors = DocumentVectors(starts, np.empty(starts[-1], type_name), np.empty(starts[-1], WIDTHS[width]))
     free, first = starts[:-1].copy(), 0
-    for lists in exported(reader, CONTENTS):
+    for lists in packing.exported(reader, CONTENTS):
         place(lists, first, free, vectors)
         first += len(lists.ends)
     return vectors, terms
 
 
 @kernel
-def place(lists: Lists, first: int, free: Any, vectors: DocumentVectors) -> None:
+def place(lists: packing.Lists, first: int, free: Any, vectors: DocumentVectors) -> None:
     """Writes the postings of terms, numbered from `first` on, into the vectors; `free` is the next place of each."""
     at = 0
     for term in range(len(lists.ends)):
@@ -122,30 +121,30 @@ def place(lists: Lists, first: int, free: Any, vectors: DocumentVectors) -> None
             at += 1
 
 
-def lists_of(of_groups: Summaries, terms: TermList) -> Iterator[Lists]:
+def list_groups(of_groups: Summaries, terms: AllTerms) -> Iterator[packing.Lists]:
     """The summaries as posting lists; every term has one."""
     ends = np.cumsum(np.bincount(of_groups.terms, minlength=len(terms.greatest)))
     named = np.cumsum(terms.lengths, dtype=np.int64)
     first = 0
     while first < len(ends):
         start = int(ends[first - 1]) if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, start + CHUNK, side="right")))
+        last = max(first + 1, int(np.searchsorted(ends, start + packing.CHUNK, side="right")))
         postings, names = slice(start, ends[last - 1]), slice(named[first - 1] if first else 0, named[last - 1])
         impacts, lengths = of_groups.impacts[postings], terms.lengths[first:last]
-        yield Lists(ends[first:last] - start, of_groups.groups[postings], impacts, lengths, terms.names[names])
+        yield packing.Lists(ends[first:last] - start, of_groups.groups[postings], impacts, lengths, terms.names[names])
         first = last
 
 
 def write_vectors(writer: Writer, vectors: DocumentVectors, members: np.ndarray, groups: np.ndarray) -> None:
     """Writes the members of groups and their vectors."""
     lengths = np.diff(vectors.starts)[members]
-    writer.section("members", members.astype("<u4"))
-    writer.section("groups", groups)
-    writer.section("starts", np.concatenate([[0], np.cumsum(lengths)]).astype("<i8"))
+    writer.section("members", [members.astype("<u4")])
+    writer.section("groups", [groups])
+    writer.section("starts", [np.concatenate([[0], np.cumsum(lengths)]).astype("<i8")])
     each = np.arange(len(members) + 1)
     for name, numbers in (("vector_terms", vectors.terms), ("vector_impacts", vectors.impacts)):
         chunks = (taken(vectors.starts, members[first:last], numbers) for first, last in spans(lengths, each))
-        writer.section_of(name, chunks)
+        writer.section(name, chunks)
 
 
 @kernel
@@ -166,8 +165,7 @@ def taken(starts: Any, members: Any, numbers: Any) -> Any:
 class Groups(NamedTuple):
     """The documents of groups, for the kernel: those of group g are groups[g]..groups[g + 1] of the vectors.
 
-    groups  int64 [groups + 1]
-    ranks   uint32 [members], a document's place in the order of ids
+    Their `ranks`, uint32 [members], are their places in the order of ids.
     """
 
     groups: np.ndarray
@@ -192,8 +190,7 @@ def check_vectors(sections: Sections, path: Path) -> None:
 class ApproximatePostings(ResidentPostings):
     """The groups and vectors of an open file, ready for queries; threads may call at once.
 
-    reach   the share of the last hit's score that the sum of a group must have to be visited
-    scored  the number of documents that were scored so far
+    A group is visited whose sum has the share `reach` of the last hit's score; `scored` counts documents so far.
     """
 
     name = "approximate"
@@ -242,7 +239,7 @@ class ApproximatePostings(ResidentPostings):
         self.weights.append(weights)
         with self.counting:
             self.scored += scored
-        return hits_of(keys[:, : int(counts.max())], counts)
+        return sort_hits(keys[:, : int(counts.max())], counts)
 
     def _groups(self, hits: int) -> int:
         """The number of groups that a query can visit."""
@@ -310,3 +307,70 @@ def visit(
         for i in range(queries.ends[q], queries.ends[q + 1]):
             weights[queries.terms[i]] = 0
     return scored
+
+
+# Where the user has no queries, some terms of so many documents are queries. Few terms, drawn from all: the heaviest
+# find the document and its like too easily. On mixtures of SPLADE's vectors, 16 terms have the recall of real queries.
+SAMPLED = 200
+QUERY_TERMS = 16
+SEED = 20261125
+
+# The queries of a measurement, at most: their exact lists are in memory.
+MOST_QUERIES = 10_000
+
+
+def approximate(
+    index: Path, opened: Callable[[Path, Manifest], ImpactEngine], queries: Sequence[ImpactQuery], source: str
+) -> BuiltIndex:
+    """Writes the groups and the measurement of an index, which `opened` opens; it changes whole or not at all."""
+    if len(queries) > MOST_QUERIES:
+        raise UsageError(f"{len(queries):,} queries to measure with, at most {MOST_QUERIES:,}; give some of them")
+    jvm.start()
+    manifest = read_source_manifest(index)
+    with sole_writer(index, folder=True), change_index(index) as part:
+        # In a changed index the name is a link to the file of the older one.
+        (part / APPROXIMATE).unlink(missing_ok=True)
+        write_approximate(part)
+        with (part / APPROXIMATE).open("rb") as file:
+            postings = ApproximatePostings(file, part / APPROXIMATE)
+        measuring = list(queries) or sample_queries(postings)
+        with open_verified(opened(part, manifest)) as engine:
+            exact = list(engine.search(measuring, MEASURED_HITS[-1]))
+        settings = list(measure_settings(postings, measuring, exact))
+        facts = {"queries": len(measuring), "source": source if queries else f"documents, {QUERY_TERMS} terms of each"}
+        report = {**read_report(part), "approximate_bytes": (part / APPROXIMATE).stat().st_size}
+        write_report(part, {**report, "approximation": {**facts, "settings": settings}}, manifest)
+    return BuiltIndex(index, manifest)
+
+
+def sample_queries(postings: ApproximatePostings) -> list[ImpactQuery]:
+    """Some terms of documents at equal distances, as queries."""
+    random, members = np.random.default_rng(SEED), len(postings.grouped.ranks)
+    queries = []
+    for number in np.unique(np.linspace(0, members - 1, SAMPLED).astype(int)).tolist():
+        terms = list(postings.vector(number).items())
+        vector = dict(terms[place] for place in random.permutation(len(terms))[:QUERY_TERMS])
+        # Scores of such queries stay below the limit.
+        most = postings.find_max_impacts(list(vector))
+        share = min(1.0, SCORE_LIMIT / 2 / sum(a * b for a, b in zip(vector.values(), most, strict=True)))
+        weights = {term: max(1, int(weight * share)) for term, weight in vector.items()}
+        queries.append(ImpactQuery(f"document {number}", weights))
+    return queries
+
+
+def measure_settings(
+    postings: ApproximatePostings, queries: Sequence[ImpactQuery], exact: Sequence[RankedList]
+) -> Iterator[dict[str, Any]]:
+    """The settings for each length of lists, the fastest first; each finds more than the one before it."""
+    for hits in MEASURED_HITS:
+        ends = [(len(best), best.min(initial=np.inf)) for best in (of_query.scores[:hits] for of_query in exact)]
+        most = 0.0
+        for reach in REACHES:
+            at = postings.at(reach)
+            recall = compute_mean_recall(ends, [of_query.scores for of_query in at.lists(queries, hits, 1)])
+            if recall > most:
+                most, documents = recall, round(at.scored / len(queries), 1)
+                # Rounded down: no setting promises more than it found.
+                yield {"hits": hits, "reach": reach, "recall": int(recall * 10_000) / 10_000, "documents": documents}
+            if recall == 1:
+                break

@@ -167,12 +167,12 @@ def search_block(
             done = upto
             if done == columns:
                 break
-            if within_reach(sums, length, (bar >> 32) - rest) * LOOKUP < length:
+            if check_reach(sums, length, (bar >> 32) - rest) * LOOKUP < length:
                 return collect(postings, allowed, space, done, columns, block, (bar >> 32) - rest, hits, size, bar)
     add_columns(postings.impacts, space, done, columns, length)
     if size < hits:
         exclude(allowed, block, NONE, length, sums)
-        bar = max(bar, np.int64(reached(space, length, hits)) << 32)
+        bar = max(bar, np.int64(find_reached(space, length, hits)) << 32)
     return collect(postings, allowed, space, columns, columns, block, bar >> 32, hits, size, bar)
 
 
@@ -319,7 +319,7 @@ def add_some(table: Any, columns: Any, factors: Any, sums: Any, low: int, high: 
 
 
 @kernel
-def within_reach(sums: Any, length: int, least: Any) -> Any:
+def check_reach(sums: Any, length: int, least: Any) -> Any:
     """About how many sums are `least` or more, from a sample of them."""
     count, bar = np.int32(0), np.int32(least)
     for low in range(0, length, STRIP):
@@ -361,7 +361,7 @@ def collect(
         if first == last:
             # Every key is written, and the next one over it if it is too low: no branch to guess.
             for i in range(low, high):
-                keys[size] = key_of(sums[np.uint64(i)], ranks[np.uint64(i)])
+                keys[size] = make_key(sums[np.uint64(i)], ranks[np.uint64(i)])
                 size += keys[size] >= bar
             continue
         for i in range(low, high):
@@ -371,19 +371,19 @@ def collect(
             for at in range(first, last):
                 impact = postings.impacts[space.terms[at].column + i]
                 score += np.int64(space.terms[at].factor) * np.int64(impact)
-            keys[size] = key_of(score, ranks[i])
+            keys[size] = make_key(score, ranks[i])
             size += keys[size] >= bar
     return keep_best(space, hits, size, bar)
 
 
 @kernel
-def key_of(score: Any, rank: Any) -> Any:
+def make_key(score: Any, rank: Any) -> Any:
     """The key of a hit."""
     return (np.int64(score) << 32) | (np.int64(0xFFFFFFFF) - np.int64(rank))
 
 
 @kernel
-def reached(space: Space, length: int, hits: int) -> Any:
+def find_reached(space: Space, length: int, hits: int) -> Any:
     """A score that at least so many of the first sums reach, and few more: a bar before any hit is known; else 1."""
     # Documents that share a place count as one hit.
     first = 0 if len(space.seen) else min(length, max(STRIP, SAMPLED * hits))

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import mmap
 import zlib
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
@@ -33,7 +34,10 @@ import orjson
 from lexvl_anserini.engines.index_folder import RESIDENT
 from lexvl_anserini.engines.lucene.versions import CHECKSUM_BYTES, FOOTER, FOOTER_BYTES
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.typed import Entry, Key, check
+from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.ground.typed import Entry, check
+from lexvl_anserini.queries.query_vectors import QueryBatch
+from lexvl_anserini.runs.order import RankedList, group_by_documents
 
 FORMAT = "lexvl-resident/2"
 
@@ -79,23 +83,23 @@ REMEDY = "write it again with python -m lexvl_anserini.index SHARDS --index INDE
 class FileContents(Entry):
     """What the file holds.
 
-    commit      id of Lucene's commit that it was written from
-    documents   Lucene's number of documents, deleted ones included
-    postings    of documents that are not deleted
-    width       bytes of an impact
-    ids         documents that are not deleted
-    longest_id  bytes of the longest id
-    sections    place and number of bytes of each section, by name
+    Attributes:
+        commit: id of Lucene's commit that it was written from.
+        documents: Lucene's number of documents, deleted ones included.
+        postings: of documents that are not deleted, of which there are `ids`.
+        width: bytes of an impact.
+        longest_id: bytes of the longest id.
+        sections: place and number of bytes of each section, by name.
     """
 
-    format: Key[str] = Key("", required=True)
-    commit: Key[str] = Key("", required=True)
-    documents: Key[int] = Key(0, required=True)
-    postings: Key[int] = Key(0, required=True)
-    width: Key[int] = Key(1, required=True)
-    ids: Key[int] = Key(0, required=True)
-    longest_id: Key[int] = Key(0, required=True)
-    sections: Key[Mapping[str, list[int]]] = Key(MappingProxyType({}), required=True)
+    format: str
+    commit: str
+    documents: int
+    postings: int
+    width: int
+    ids: int
+    longest_id: int
+    sections: Mapping[str, list[int]]
 
 
 class Sections(NamedTuple):
@@ -106,15 +110,11 @@ class Sections(NamedTuple):
 
 
 class Writer:
-    """Writes the file behind its slots (`SlotWriter.java`): `slots_end`, the sections by `section`, then `finish`.
-
-    Args:
-        size: the number of bytes that the file has; `checksum` is their CRC-32.
-    """
+    """Writes the file behind its slots (`SlotWriter.java`), of this size and CRC-32: the sections, then `finish`."""
 
     def __init__(self, out: BinaryIO, size: int, checksum: int):
         self._out, self._checksum, self._size = out, checksum, size
-        self._sections: dict[str, list[int]] = {}
+        self._sections = {"octets": [0, size]}
 
     def write(self, raw: Any) -> None:
         """Appends bytes."""
@@ -122,16 +122,8 @@ class Writer:
         self._checksum = zlib.crc32(raw, self._checksum)
         self._size += len(raw)
 
-    def slots_end(self) -> None:
-        """Ends the bytes of slots."""
-        self._sections["octets"] = [0, self._size]
-
-    def section(self, name: str, numbers: np.ndarray) -> None:
-        """Appends a section, contiguous and of its type."""
-        self.section_of(name, [numbers])
-
-    def section_of(self, name: str, chunks: Iterable[np.ndarray]) -> None:
-        """Appends a section from its parts."""
+    def section(self, name: str, chunks: Iterable[np.ndarray]) -> None:
+        """Appends a section from its parts, each contiguous and of its type."""
         self.write(bytes(-self._size % ALIGNMENT))
         start = self._size
         for numbers in chunks:
@@ -202,7 +194,7 @@ def check_sections(sections: Sections, path: Path) -> None:
     whole = whole and bool((block.astype(np.int64) * BLOCK < documents).all()) and len(arrays["rank"]) == documents
     whole = whole and bool((arrays["kind"] <= NUMBERS).all()) and len(arrays["terms"]) >= len(slots) - 1
     if whole and total:
-        whole = int(slot_places(sections)[-1] + _slot_sizes(sections)[-1]) == len(arrays["octets"])
+        whole = int(place_slots(sections)[-1] + _measure_slots(sections)[-1]) == len(arrays["octets"])
     rank, ends = arrays["rank"], arrays["id_ends"]
     whole = whole and len(ends) == -(-contents.ids // GROUP) and bool((np.diff(ends, prepend=0) >= 0).all())
     whole = whole and (int(ends[-1]) if len(ends) else 0) == len(arrays["ids"])
@@ -211,15 +203,15 @@ def check_sections(sections: Sections, path: Path) -> None:
         raise ArtefactError(f"{path}: damaged, its sections do not fit each other; {REMEDY}")
 
 
-def term_numbers(sections: Sections) -> dict[str, int]:
+def number_terms(sections: Sections) -> dict[str, int]:
     """The number of each term."""
     names = bytes(sections.arrays["terms"]).decode("utf-8", "replace").split("\0")
     return {term: number for number, term in enumerate(names[: len(sections.arrays["slots"]) - 1])}
 
 
-def slot_places(sections: Sections) -> np.ndarray:
+def place_slots(sections: Sections) -> np.ndarray:
     """The first byte of each slot, int64 [S]."""
-    sizes = _slot_sizes(sections)
+    sizes = _measure_slots(sections)
     places = np.cumsum(sizes) - sizes
     # Each column begins at such a multiple, so what is padded before it depends on what follows the column before.
     columns, padding = sections.arrays["kind"] == COLUMN, np.zeros_like(places)
@@ -227,7 +219,7 @@ def slot_places(sections: Sections) -> np.ndarray:
     return places + np.cumsum(padding)
 
 
-def _slot_sizes(sections: Sections) -> np.ndarray:
+def _measure_slots(sections: Sections) -> np.ndarray:
     """The number of bytes of each slot without those before a column, int64 [S]."""
     arrays, width, documents = sections.arrays, sections.contents.width, sections.contents.documents
     block, kind, entries = arrays["block"].astype(np.int64), arrays["kind"], arrays["counts"].astype(np.int64) + 1
@@ -236,3 +228,168 @@ def _slot_sizes(sections: Sections) -> np.ndarray:
     sizes = np.where(kind == COLUMN, np.minimum(BLOCK, documents - block * BLOCK) * width, lists)
     to = max(width, LEAST_ALIGNMENT)
     return -(-sizes // to) * to
+
+
+class Slot(NamedTuple):
+    """The postings of one term in one block, by ascending documents; entries of impact 0 may come between."""
+
+    documents: np.ndarray | slice
+    impacts: np.ndarray
+
+
+AnyQueries = QueryBatch | Sequence[ImpactQuery]
+
+
+class PostingLists(ABC):
+    """What answers queries from resident postings; of this many documents."""
+
+    name = "resident"
+    documents: int
+
+    @abstractmethod
+    def lists(
+        self, queries: AnyQueries, hits: int, threads: int, allowed: np.ndarray | None = None, best: int = 0
+    ) -> list[RankedList]:
+        """One ranked list per query, whose scores are below 2^24.
+
+        Args:
+            allowed: uint8 [documents], 1 for those that can be hits; None if all can.
+            best: from 1 on, hits are documents whose passages are in the index, scored by the sum of so many of them.
+        """
+
+    @abstractmethod
+    def find_max_impacts(self, terms: Sequence[str]) -> list[int]:
+        """The greatest impact of each term; 0 for one without postings."""
+
+    def bounds(self, batch: QueryBatch) -> np.ndarray:
+        """An upper bound of the score of any document for each query, float64 [queries]."""
+        return batch.bounds(self.find_max_impacts)
+
+    def _group_lists(
+        self, batch: QueryBatch, hits: int, threads: int, allowed: np.ndarray | None, best: int
+    ) -> list[RankedList]:
+        """The lists of documents by their passages, from lists of passages."""
+
+        def passages(some: Sequence[ImpactQuery], depth: int) -> list[RankedList]:
+            return self.lists(some, min(depth, self.documents), threads, allowed)
+
+        return list(group_by_documents(passages, map(ImpactQuery, batch.query_ids, batch.vectors), hits, best))
+
+
+class PlainPostings(PostingLists):
+    """The postings of an open file by numpy alone, in milliseconds: few queries need no Java and no compiler."""
+
+    def __init__(self, sections: Sections):
+        self.arrays, self.contents = sections.arrays, sections.contents
+        self.documents = sections.contents.documents
+        self.slots = self.arrays["slots"].astype(np.int64)
+        self.places = place_slots(sections)
+        self.numbers = number_terms(sections)
+
+    def lists(
+        self, queries: AnyQueries, hits: int, threads: int, allowed: np.ndarray | None = None, best: int = 0
+    ) -> list[RankedList]:
+        """One ranked list per query, by this thread alone."""
+        batch = QueryBatch.build(queries)
+        if best:
+            return self._group_lists(batch, hits, threads, allowed, best)
+        pairs = zip(batch.query_ids, batch.vectors, strict=True)
+        return [self._list(query_id, vector, hits, allowed) for query_id, vector in pairs]
+
+    def find_max_impacts(self, terms: Sequence[str]) -> list[int]:
+        """The greatest impact of each term; 0 for one without postings."""
+        spans = (self._span(term) for term in terms)
+        return [int(self.arrays["most"][first:last].max(initial=0)) for first, last in spans]
+
+    def impacts(self, number: int, terms: Iterable[str]) -> dict[str, int]:
+        """The impact of the document of a number for each of `terms` that it has, in their order."""
+        block, document = divmod(number, BLOCK)
+        impacts: dict[str, int] = {}
+        for term in terms:
+            first, last = self._span(term)
+            slot = first + int(np.searchsorted(self.arrays["block"][first:last], block))
+            if slot < last and self.arrays["block"][slot] == block:
+                postings = self._slot(slot)
+                documents = np.r_[postings.documents]
+                place = int(np.searchsorted(documents, block * BLOCK + document))
+                if place < len(documents) and documents[place] == block * BLOCK + document:
+                    impacts[term] = int(postings.impacts[place])
+        return {term: impact for term, impact in impacts.items() if impact}
+
+    def _list(self, query_id: str, vector: Mapping[str, int], hits: int, allowed: np.ndarray | None) -> RankedList:
+        """The ranked list of a query whose scores are below 2^24."""
+        sums = np.zeros(self.contents.documents, np.int32)
+        try:
+            for term, weight in vector.items():
+                for slot in range(*self._span(term)):
+                    documents, impacts = self._slot(slot)
+                    sums[documents] += np.multiply(impacts, weight, dtype=np.int32)
+            if allowed is not None:
+                sums *= allowed
+            positions = np.flatnonzero(sums)
+            keys = (sums[positions].astype(np.int64) << 32) | (RANKS - self.arrays["rank"][positions].astype(np.int64))
+            if len(keys) > hits:
+                keys = np.partition(keys, len(keys) - hits)[-hits:]
+            best = np.sort(keys)[::-1]
+            lines = b"".join(self._id(rank) + b"\n" for rank in (RANKS - (best & RANKS)).tolist())
+        except (IndexError, ValueError) as error:  # of a file whose content is not what its checksum says
+            raise ArtefactError(f"topic {query_id!r}: resident postings are damaged; {REMEDY}") from error
+        return RankedList(query_id, lines, (best >> 32).astype(np.float64))
+
+    def _span(self, term: str) -> tuple[int, int]:
+        """The slots of a term: from the first to before the last."""
+        number = self.numbers.get(term)
+        return (0, 0) if number is None else (int(self.slots[number]), int(self.slots[number + 1]))
+
+    def _slot(self, slot: int) -> Slot:
+        """The postings of a slot."""
+        kind, octets = int(self.arrays["kind"][slot]), self.arrays["octets"]
+        place, count = int(self.places[slot]), int(self.arrays["counts"][slot]) + 1
+        first, width = int(self.arrays["block"][slot]) * BLOCK, self.contents.width
+        if kind == COLUMN:
+            last = min(first + BLOCK, self.contents.documents)
+            end = place + (last - first) * width
+            return Slot(slice(first, last), octets[place:end].view(WIDTHS[width]))
+        end = place + (count if kind == GAPS else 2 * count)
+        addresses = octets[place:end] if kind == GAPS else octets[place:end].view("<u2")
+        documents = addresses.cumsum(dtype=np.int64) - 1 if kind == GAPS else addresses.astype(np.int64)
+        start = -(-end // width) * width
+        return Slot(documents + first, octets[start : start + count * width].view(WIDTHS[width]))
+
+    def document(self, doc_id: str) -> int | None:
+        """The number of the document with an id; None without one."""
+        name, ends = doc_id.encode("utf-8", "surrogatepass"), self.arrays["id_ends"]
+        low, high = 0, len(ends)
+        while low < high:  # the last group that begins with this id or one before it
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if self._group(middle)[0] <= name else (low, middle)
+        for place, other in enumerate(self._group(low - 1) if low else ()):
+            if other == name:
+                return int(np.flatnonzero(self.arrays["rank"] == (low - 1) * GROUP + place)[0])
+        return None
+
+    def _id(self, rank: int) -> bytes:
+        """The id of a rank."""
+        return self._group(rank // GROUP)[rank % GROUP]
+
+    def _group(self, group: int) -> list[bytes]:
+        """The ids of a group, in their order."""
+        ids, ends = self.arrays["ids"], self.arrays["id_ends"]
+        coded = bytes(ids[int(ends[group - 1]) if group else 0 : int(ends[group])])
+        at, name, names = 0, b"", []
+        while at < len(coded):
+            shared, at = _number(coded, at)
+            rest, at = _number(coded, at)
+            name = name[:shared] + coded[at : at + rest]
+            at += rest
+            names.append(name)
+        return names
+
+
+def _number(coded: bytes, at: int) -> tuple[int, int]:
+    """A number of 7 bits a byte, the lowest first, all but the last byte with its highest bit set; and its end."""
+    number = shift = 0
+    while coded[at] & 128:
+        number |= (coded[at] & 127) << shift
+        shift, at = shift + 7, at + 1
+    return number | coded[at] << shift, at + 1

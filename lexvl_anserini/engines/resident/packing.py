@@ -10,24 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.engines.index_folder import resident_paths
-from lexvl_anserini.engines.jvm import Exclusive, attend, java_errors, our_class
-from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, Segment, opened_reader, whole_index
-from lexvl_anserini.engines.lucene.versions import commit_id
-from lexvl_anserini.engines.resident.layout import (
-    RESIDENT,
-    TYPES,
-    WIDTHS,
-    Writer,
-    open_sections,
-    read_contents,
-)
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.index_folder import RESIDENT, list_resident_paths
+from lexvl_anserini.engines.jvm import Exclusive, attend, get_our_class, raise_java_errors
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, Segment, get_reader, open_whole_index
+from lexvl_anserini.engines.lucene.versions import read_commit_id
+from lexvl_anserini.engines.resident.layout import TYPES, WIDTHS, Writer, open_sections, read_contents
+from lexvl_anserini.ground.errors import ArtefactError
+
+if TYPE_CHECKING:
+    from scipy import sparse
+
 
 # Postings that one call of Java returns, 8 bytes each.
 CHUNK = 1 << 22
@@ -62,18 +61,15 @@ def write_files(
 ) -> list[dict[str, Any]]:
     """Writes the files of a Lucene index, one for each of its segments; removes others.
 
-    Args:
-        there: the names of files that are there, by the state of the segment each was written from; they stay.
-
-    Returns:
-        The files for index.json; none where the one file is of the last commit.
+    Files that are there, by the state of the segment each was written from, stay. Returns the files for index.json;
+    none where the one file is of the last commit.
     """
     names: dict[int, str] = {}
     for place, segment in enumerate(segments):
         # Two segments that another index gave can be one but for what is deleted.
         if segment.state in there and there[segment.state] not in names.values():
             names[place] = there[segment.state]
-    for path in resident_paths(index):
+    for path in list_resident_paths(index):
         if path.name not in names.values():
             path.unlink()
     if len(segments) == 1 and not names and not segments[0].deleted:
@@ -88,21 +84,21 @@ def write_files(
     files = [{"file": name, "commit": of_file.commit} for name, of_file in contents if of_file]
     for file, segment in zip(files, segments, strict=True):
         file |= {"live": segment.live} if segment.deleted else {}
-    return [] if files == [{"file": RESIDENT, "commit": commit_id(index)}] else files
+    return [] if files == [{"file": RESIDENT, "commit": read_commit_id(index)}] else files
 
 
 def write_resident(index: Path, max_impact: int, name: str = RESIDENT, segment: int = ALL_SEGMENTS) -> None:
     """Writes the file of a Lucene index, without what is deleted, or of a whole segment; what had its name is lost."""
     path = index / name
-    with whole_index(index) as whole:
+    with open_whole_index(index) as whole:
         segments = whole.segments()
     documents = sum(part.documents for part in (segments if segment < 0 else [segments[segment]]))
-    with opened_reader(index) as reader, java_errors(f"{path}: cannot be written"):
-        ids = Exclusive(our_class("IdCoder")(documents))
+    with get_reader(index) as reader, raise_java_errors(f"{path}: cannot be written"):
+        ids = Exclusive(get_our_class("IdCoder")(documents))
         ids.export(reader, ID, segment)
         # Older shards do not name their greatest impact.
         while True:
-            with slot_writer(path, documents, max_impact) as slots:
+            with make_slot_writer(path, documents, max_impact) as slots:
                 slots.export(reader, CONTENTS, segment)
                 most = finish_resident(path, slots, ids, documents)
             if most <= max_impact:
@@ -111,10 +107,10 @@ def write_resident(index: Path, max_impact: int, name: str = RESIDENT, segment: 
 
 
 @contextmanager
-def slot_writer(path: Path, documents: int, max_impact: int) -> Iterator[Exclusive]:
+def make_slot_writer(path: Path, documents: int, max_impact: int) -> Iterator[Exclusive]:
     """Yields a Java object that writes slots to a file, for impacts as wide as this one."""
     width = next(width for width in WIDTHS if max_impact < 1 << 8 * width)
-    slots = Exclusive(our_class("SlotWriter")(str(path.absolute()), documents, width))
+    slots = Exclusive(get_our_class("SlotWriter")(str(path.absolute()), documents, width))
     try:
         yield slots
     finally:
@@ -129,7 +125,7 @@ def finish_resident(path: Path, slots: Exclusive, ids: Exclusive, documents: int
     with path.open("ab") as out:
         writer, of_slots = continued(out, slots, documents)
         facts = {**of_slots, **write_ids(writer, ids)}
-        writer.finish({"commit": commit_id(path.parent) or "", **facts})
+        writer.finish({"commit": read_commit_id(path.parent) or "", **facts})
     if facts["postings"] >= MANY_POSTINGS:
         from lexvl_anserini.engines.resident.searching import ResidentPostings
 
@@ -139,30 +135,21 @@ def finish_resident(path: Path, slots: Exclusive, ids: Exclusive, documents: int
 
 
 def continued(out: BinaryIO, slots: Exclusive, documents: int) -> tuple[Writer, dict[str, int]]:
-    """The writer of the rest of a file that has slots, with their sections; and what the contents say about them.
-
-    Args:
-        out: the file, opened to append.
-    """
+    """The writer of the rest of a file that has slots, with their sections; and what the contents say about them."""
     size, checksum, postings, most, width = _numbers(slots.finish())
     writer = Writer(out, size, checksum)
-    writer.slots_end()
-    sections = {name: np.frombuffer(_raw(slots.section(name)), TYPES[name] or WIDTHS[width]) for name in OF_SLOTS}
+    sections = {name: np.frombuffer(slots.section(name).tostring(), TYPES[name] or WIDTHS[width]) for name in OF_SLOTS}
     for name, numbers in sections.items():
-        writer.section(name, numbers)
+        writer.section(name, [numbers])
     facts = {"documents": documents, "width": width, "postings": postings, "max_impact": most}
     return writer, facts
 
 
 def write_ids(writer: Writer, ids: Exclusive, section: str = "rank") -> dict[str, int]:
-    """Writes the order of ids; returns what the contents say about them.
-
-    Args:
-        section: the name of the documents' places in this order.
-    """
+    """Writes the order of ids, documents' places in it as `section`; returns what the contents say about them."""
     number, longest = _numbers(ids.finish())
     for name, part in ((section, "rank"), ("ids", "ids"), ("id_ends", "id_ends")):
-        writer.section(name, np.frombuffer(_raw(ids.section(part)), TYPES[part]))
+        writer.section(name, [np.frombuffer(ids.section(part).tostring(), TYPES[part])])
     return {"ids": number, "longest_id": longest}
 
 
@@ -173,22 +160,15 @@ def put_lists(sink: Exclusive, lists: Lists) -> None:
     sink.lists(*(column.astype("<i4").tobytes() for column in columns), lists.names.tobytes())
 
 
-def _raw(java: Any) -> bytes:
-    """The bytes of a Java array."""
-    raw: bytes = java.tostring()
-    return raw
-
-
 def _numbers(java: Any) -> list[int]:
     """The int64 of a Java array of bytes."""
-    numbers: list[int] = np.frombuffer(_raw(java), "<i8").tolist()
-    return numbers
+    return np.frombuffer(java.tostring(), "<i8").tolist()
 
 
 def exported(reader: Any, field: str, segment: int = ALL_SEGMENTS) -> Iterator[Lists]:
     """The posting lists of a field in the order of its terms, some terms at a time; of a segment by its own numbers."""
-    static = our_class("PostingsExport")
-    with java_errors("the index cannot be read"):
+    static = get_our_class("PostingsExport")
+    with raise_java_errors("the index cannot be read"):
         export = static(reader, field, segment)
         for raw in _ahead(lambda: static.next(export, CHUNK).tostring()):
             terms, postings, size = np.frombuffer(raw, "<i4", 3).tolist()
@@ -212,3 +192,49 @@ def _ahead(make: Callable[[], bytes]) -> Iterator[bytes]:
         while True:
             raw, coming = coming.result(), pool.submit(attended)
             yield raw
+
+
+class IndexVectors(NamedTuple):
+    """The documents of an index by the order of their ids, its terms in its order, and impacts: CSR int64."""
+
+    ids: list[str]
+    terms: list[str]
+    impacts: sparse.csr_matrix
+
+
+def read_vectors(index: Path) -> IndexVectors:
+    """Reads ids and postings of an index once: 16 bytes of memory a posting."""
+    from scipy import sparse
+
+    if not any(index.glob("segments_*")):
+        raise ArtefactError(f"{index}: no Lucene index; build it with python -m lexvl_anserini.index")
+    jvm.start()
+    with get_reader(index) as reader:
+        holders: dict[int, str] = {}
+        for chunk in exported(reader, ID):
+            names = np.array(read_names(chunk), object).repeat(np.diff(chunk.ends, prepend=0)).tolist()
+            holders |= {number: name.decode() for number, name in zip(chunk.documents.tolist(), names, strict=True)}
+        ids = sorted(holders.values())
+        place = {doc_id: number for number, doc_id in enumerate(ids)}
+        rows = np.full(max(holders, default=-1) + 1, -1, np.int32)
+        for number, doc_id in holders.items():
+            rows[number] = place[doc_id]
+        terms, columns, documents, impacts = list[str](), [], [], []
+        for chunk in exported(reader, CONTENTS):
+            counts = np.diff(chunk.ends, prepend=0)
+            columns.append(np.arange(len(terms), len(terms) + len(counts), dtype=np.int32).repeat(counts))
+            terms += [name.decode() for name in read_names(chunk)]
+            documents.append(rows[chunk.documents])
+            impacts.append(chunk.impacts.astype(np.int64))
+    if len(ids) < len(holders) or any((numbers < 0).any() for numbers in documents):
+        raise ArtefactError(f"{index}: documents without an id of their own; index again")
+    nothing = [np.zeros(0, np.int32)]
+    places = np.concatenate(documents or nothing), np.concatenate(columns or nothing)
+    values = np.concatenate(impacts or [np.zeros(0, np.int64)])
+    return IndexVectors(ids, terms, sparse.csr_matrix((values, places), shape=(len(ids), len(terms))))
+
+
+def read_names(chunk: Lists) -> list[bytes]:
+    """The terms of some posting lists."""
+    names, ends = chunk.names.tobytes(), np.cumsum(chunk.lengths).tolist()
+    return [names[start:end] for start, end in pairwise([0, *ends])]

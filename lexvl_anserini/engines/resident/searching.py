@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cached_property
 from itertools import islice, pairwise, repeat
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from lexvl_anserini.data.dataset import DELIMITER
+from lexvl_anserini.engines.resident import layout
 from lexvl_anserini.engines.resident.kernels import (
     SLOT,
     TERM,
@@ -20,24 +23,64 @@ from lexvl_anserini.engines.resident.kernels import (
     add_up,
     find_best,
     search,
+    spell,
     spell_lists,
 )
-from lexvl_anserini.engines.resident.layout import (
-    BLOCK,
-    COLUMN,
-    RANKS,
-    REMEDY,
-    WIDTHS,
-    Sections,
-    slot_places,
-    term_numbers,
-)
-from lexvl_anserini.engines.resident.passages import STOP, Grouped, grouped
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
-from lexvl_anserini.queries.batches import QueryBatch, together
-from lexvl_anserini.runs.order import RankedList, top_positions
+from lexvl_anserini.ground.records import ImpactQuery, TermWeights, Vocabulary
+from lexvl_anserini.queries.query_vectors import QueryBatch, together
+from lexvl_anserini.runs.order import RankedList, select_top_positions
+
+# Bytes for the ids that are read at once.
+READ_BYTES = 1 << 24
+
+# The byte that ends the id of a document in that of a passage.
+STOP = ord(DELIMITER)
+
+
+class Grouped(NamedTuple):
+    """Postings whose documents are passages of P documents, in the order of the documents' ids.
+
+    Attributes:
+        postings: with the place of its document as the rank of each passage; P for deleted passages.
+        passage: int64 [P + 1], the rank of one passage of each document; NO_RANK for P.
+        sizes: int64 [P + 1], the number of passages of each document.
+    """
+
+    postings: Postings
+    passage: np.ndarray
+    sizes: np.ndarray
+
+    def ends(self, best: int) -> np.ndarray:
+        """Where the `best` best passages of documents with more are in one array, int64 [P + 2]."""
+        return np.concatenate([[0], np.cumsum(np.where(self.sizes > best, best, 0))])
+
+
+def group_passages(postings: Postings, front: np.ndarray, id_ends: np.ndarray, longest_id: int, ids: int) -> Grouped:
+    """Groups passages by their ids; the order of passages is not that of documents: `a!#0`, `a#0`, but `a`, `a!`."""
+    names = [name for part in _documents(front, id_ends, longest_id, ids) for name in part]
+    places: dict[str, int] = {}
+    for name in sorted(names):
+        places.setdefault(name, len(places))
+    of_ranks = np.fromiter(map(places.__getitem__, names), np.uint32, ids)
+    passage = np.full(len(places) + 1, layout.NO_RANK, np.int64)
+    passage[of_ranks] = np.arange(ids)
+    rank = np.full(len(postings.rank), len(places), np.uint32)
+    there = postings.rank != layout.NO_RANK
+    rank[there] = of_ranks[postings.rank[there]]
+    return Grouped(postings._replace(rank=rank), passage, np.bincount(rank, minlength=len(places) + 1))
+
+
+def _documents(front: np.ndarray, id_ends: np.ndarray, longest_id: int, ids: int) -> Iterator[list[str]]:
+    """The ids of the documents of all passages, in the order of the passages."""
+    step = READ_BYTES // (longest_id + 1) + 1
+    spelt = np.empty(step * (longest_id + 1), np.uint8)
+    for start in range(0, ids, step):
+        size = spell(front, id_ends, np.arange(start, min(start + step, ids)), STOP, spelt)
+        if size < 0:
+            raise ArtefactError(f"resident postings are damaged, an id cannot be read; {layout.REMEDY}")
+        yield spelt[:size].tobytes().decode().split("\n")[:-1]
+
 
 # Queries that a thread takes at a time at most: enough that a call costs little, few enough for little memory.
 STEP = 32
@@ -47,26 +90,22 @@ LEAST_KEYS = 1024
 
 # Where no filter excludes documents.
 ALL_DOCUMENTS = np.zeros(0, np.uint8)
-
 # What the numbers of no terms are.
 NO_TERM = np.zeros(0, np.int64)
 
 
-class ResidentPostings:
+class ResidentPostings(layout.PostingLists):
     """The postings of an open file, ready for queries; threads may call at once.
 
-    Args:
-        sections: of the file, whose checksum was compared: the kernels trust what it says.
+    Its checksum was compared: the kernels trust what it says.
     """
 
-    name = "resident"
-
-    def __init__(self, sections: Sections):
+    def __init__(self, sections: layout.Sections):
         arrays, contents = sections.arrays, sections.contents
-        octets, width = arrays["octets"], np.dtype(WIDTHS[contents.width])
+        octets, width = arrays["octets"], np.dtype(layout.WIDTHS[contents.width])
         starts, kind, slots = arrays["slots"].astype(np.int64), arrays["kind"], np.empty(len(arrays["kind"]), SLOT)
-        slots["place"] = slot_places(sections)
-        slots["column"] = np.where(kind == COLUMN, slots["place"] // width.itemsize, -kind.astype(np.int64))
+        slots["place"] = layout.place_slots(sections)
+        slots["column"] = np.where(kind == layout.COLUMN, slots["place"] // width.itemsize, -kind.astype(np.int64))
         slots["most"], slots["count"], slots["block"] = arrays["most"], arrays["counts"], arrays["block"]
         self.postings = Postings(
             starts=np.append(starts, starts[-1]),
@@ -78,7 +117,7 @@ class ResidentPostings:
         )
         self.ids, self.id_ends, self.longest_id = arrays["ids"], arrays["id_ends"], contents.longest_id
         self.ids_there, self.documents = contents.ids, contents.documents
-        self.numbers = term_numbers(sections)
+        self.numbers = layout.number_terms(sections)
         # The number of a term that the index does not have, behind those of its terms.
         self.absent = len(starts) - 1
         # Per term its greatest impact.
@@ -91,32 +130,22 @@ class ResidentPostings:
     @cached_property
     def passages(self) -> Grouped:
         """The postings as those of passages."""
-        return grouped(self.postings, self.ids, self.id_ends, self.longest_id, self.ids_there)
+        return group_passages(self.postings, self.ids, self.id_ends, self.longest_id, self.ids_there)
 
     def warm(self) -> None:
         """Loads or compiles the kernels, which their first call does."""
         self.lists([ImpactQuery("", dict.fromkeys(islice(self.numbers, 1), 1))], 1, 1)
 
     def lists(
-        self,
-        queries: QueryBatch | Sequence[ImpactQuery],
-        hits: int,
-        threads: int,
-        allowed: np.ndarray | None = None,
-        best: int = 0,
+        self, queries: layout.AnyQueries, hits: int, threads: int, allowed: np.ndarray | None = None, best: int = 0
     ) -> list[RankedList]:
-        """One ranked list per query, whose scores are below 2^24.
-
-        Args:
-            allowed: uint8 [documents], 1 for those that can be hits; None if all can.
-            best: from 1 on, hits are documents whose passages are in the index, scored by the sum of so many of them.
-        """
-        batch = QueryBatch.of(queries)
+        """One ranked list per query; `threads` share them."""
+        batch = QueryBatch.build(queries)
         terms, most_terms = self._terms(batch), max(map(len, batch.vectors), default=0)
         allowed = ALL_DOCUMENTS if allowed is None else allowed
         ranked_lists: list[Any] = [None] * len(batch)
         passages = self.passages if best else None
-        steps = iter([*steps_of(len(batch), threads)])
+        steps = iter([*split_steps(len(batch), threads)])
 
         def work() -> None:
             for first, last in steps:
@@ -132,10 +161,9 @@ class ResidentPostings:
                     done.result()
         return ranked_lists
 
-    def max_impacts(self, terms: Sequence[str]) -> list[int]:
+    def find_max_impacts(self, terms: Sequence[str]) -> list[int]:
         """The greatest impact of each term; 0 for one without postings."""
-        impacts: list[int] = self.most[self._look_up(terms)].tolist()
-        return impacts
+        return self.most[self._look_up(terms)].tolist()
 
     def bounds(self, batch: QueryBatch) -> np.ndarray:
         """An upper bound of the score of any document for each query, float64 [queries]."""
@@ -166,7 +194,7 @@ class ResidentPostings:
         """Ids and scores of the lists of some queries, by this thread alone; most of it without Python's lock."""
         space = self._space(hits, most_terms, len(passages.sizes) if passages and best == 1 else 0)
         if passages and best > 1:
-            places, scores, counts = sums_of(passages, terms, best, allowed, hits, space)
+            places, scores, counts = sum_passages(passages, terms, best, allowed, hits, space)
         else:
             places, scores, counts = self._maxima(passages, terms, allowed, hits, space)
         self.spaces.append(space)
@@ -175,7 +203,7 @@ class ResidentPostings:
         ends = np.zeros(len(counts) + 1, np.int64)
         spelt = np.empty(scores.size * (self.longest_id + 1), np.uint8)
         if not spell_lists(self.ids, self.id_ends, ranks, counts, stop, spelt, ends):
-            raise ArtefactError(f"resident postings are damaged, an id cannot be read; {REMEDY}")
+            raise ArtefactError(f"resident postings are damaged, an id cannot be read; {layout.REMEDY}")
         ids, bounds = spelt[: ends[-1]].tobytes(), ends.tolist()
         # Copies, so that a list that is kept does not keep those of other queries.
         of_lists = [row[:size].copy() for row, size in zip(scores, counts.tolist(), strict=True)]
@@ -186,23 +214,17 @@ class ResidentPostings:
         queries, postings = len(terms.ends) - 1, (passages or self).postings
         keys, counts = np.zeros((queries, hits), np.int64), np.zeros(queries, np.int64)
         most = search(postings, terms, allowed, hits, space, keys, counts)
-        return hits_of(keys[:, :most], counts)
+        return sort_hits(keys[:, :most], counts)
 
     def _space(self, hits: int, terms: int, documents: int) -> Space:
         """One thread's arrays, those of an earlier call if they are large enough."""
-        try:
+        with suppress(IndexError):
             space = self.spaces.pop()
-        except IndexError:
-            space = None
-        if space is not None and space_fits(space, hits, terms, documents):
-            return space
+            # Made for the same number of documents in passages.
+            if len(space.terms) >= terms and len(space.keys) >= 2 * hits and len(space.seen) == documents:
+                return space
         keys, seen = np.empty(max(4 * hits, LEAST_KEYS), np.int64), np.full(documents, -1, np.int32)
-        return Space(np.empty(BLOCK, np.int32), keys, np.empty(terms, TERM), seen)
-
-
-def space_fits(space: Space, hits: int, terms: int, documents: int) -> bool:
-    """Whether arrays are large enough, and made for the same number of documents in passages."""
-    return len(space.terms) >= terms and len(space.keys) >= 2 * hits and len(space.seen) == documents
+        return Space(np.empty(layout.BLOCK, np.int32), keys, np.empty(terms, TERM), seen)
 
 
 # The places of the hits of some queries, int64 [queries, n], best first; their scores, float64 [queries, n]; and how
@@ -210,15 +232,15 @@ def space_fits(space: Space, hits: int, terms: int, documents: int) -> bool:
 Hits = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def hits_of(keys: np.ndarray, counts: np.ndarray) -> Hits:
+def sort_hits(keys: np.ndarray, counts: np.ndarray) -> Hits:
     """The hits of queries by their keys, int64 [queries, n], in any order; each has `counts` of them."""
     # Keys of hits are greater than 0, which fills the rows.
     keys.sort(axis=1)
     best = keys[:, ::-1]
-    return RANKS - (best & RANKS), (best >> 32).astype(np.float64), counts
+    return layout.RANKS - (best & layout.RANKS), (best >> 32).astype(np.float64), counts
 
 
-def sums_of(passages: Grouped, terms: Queries, best: int, allowed: np.ndarray, hits: int, space: Space) -> Hits:
+def sum_passages(passages: Grouped, terms: Queries, best: int, allowed: np.ndarray, hits: int, space: Space) -> Hits:
     """The hits of some queries by the sums of their best passages."""
     queries, ends = len(terms.ends) - 1, passages.ends(best)
     places, scores = np.zeros((queries, hits), np.int64), np.zeros((queries, hits))
@@ -227,13 +249,13 @@ def sums_of(passages: Grouped, terms: Queries, best: int, allowed: np.ndarray, h
         of_passages, sums = np.zeros(ends[-1], np.int32), np.zeros(len(passages.sizes), np.int64)
         find_best(passages.postings, terms, query, allowed, space, ends, of_passages, sums)
         add_up(ends, of_passages, sums)
-        top = top_positions(sums, hits)
+        top = select_top_positions(sums, hits)
         counts[query] = len(top)
         places[query, : len(top)], scores[query, : len(top)] = top, sums[top]
     return places, scores, counts
 
 
-def steps_of(queries: int, threads: int) -> Iterator[tuple[int, int]]:
+def split_steps(queries: int, threads: int) -> Iterator[tuple[int, int]]:
     """The spans of queries that threads take one after the other; shorter to the end, so that all end together."""
     first = 0
     while first < queries:

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.parts.bags import BagTower
+from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.images.pixels import Box
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
-from lexvl_anserini.encoders.parts.tokens import token_names
+from lexvl_anserini.encoders.parts.pooling import Head
+from lexvl_anserini.encoders.parts.tokens import list_token_names
 from lexvl_anserini.encoders.parts.towers import TextTower
-from lexvl_anserini.encoders.taught import TaughtSide, plain
 from lexvl_anserini.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,17 +31,15 @@ WHITE, PALENESS = (255, 255, 255), 0.6
 
 def image_side(model: Encoder) -> ImageTower:
     """The tower of an encoder that reads images."""
-    sides: tuple[Any, Any] = (model.document, model.query)
-    for tower in sides:
-        if isinstance(plain(tower), ImageTower):
-            return tower  # one with taught words has all of an ImageTower
+    for tower in (model.document, model.query):
+        if isinstance(tower, ImageTower):
+            return tower
     raise UsageError(f"encoder {model.name!r} has no image side that pools over patches; maps need one")
 
 
 def own_terms(model: Encoder, texts: Sequence[str]) -> list[list[int]]:
     """The dimensions of each text's own tokens, ascending, without prompt and special tokens."""
-    sides = map(plain, (model.query, model.document))
-    towers = [tower for tower in sides if isinstance(tower, (TextTower, BagTower))]
+    towers = [tower for tower in (model.query, model.document) if isinstance(tower, (TextTower, BagTower))]
     if not towers:
         raise UsageError(f"encoder {model.name!r} reads no texts in this direction; use one with text")
     tower = towers[0]
@@ -50,66 +49,42 @@ def own_terms(model: Encoder, texts: Sequence[str]) -> list[list[int]]:
     return [own.tolist() for own in tower.columns.own(reader(texts))]
 
 
-def terms_of(model: Encoder, query: str) -> list[int]:
-    """The dimensions of a query's own tokens, as `own_terms`, and of the taught words that it names."""
-    side, rest, names = model.document, query, list[int]()
-    if isinstance(side, TaughtSide):
-        rest, numbers = side.taught.taken_out(query)
-        names = [len(side.taught.own) + number for number in numbers]
-    [own] = own_terms(model, [rest]) if rest.strip() else [[]]
-    if not own and not names:
-        raise UsageError(f"query {query!r}: none of its tokens is a term of this model")
-    return own + names
+def compute_logits(head: Head, hidden: Tensor, dims: Sequence[int]) -> Tensor:
+    """Logits [B, L, len(dims)] of some dimensions at each position of hidden states [B, L, D]."""
+    rows = torch.as_tensor(dims, dtype=torch.long, device=head.matrix.device)
+    bias = None if head.bias is None else head.bias[rows]
+    return torch.nn.functional.linear(head.transform(hidden), head.matrix[rows], bias)
 
 
 @torch.inference_mode()
-def patch_logits(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) -> np.ndarray:
-    """Logits of some dimensions at each grid cell, float32 [n, rows, columns, len(dims)], row 0 the top of the crop.
-
-    A class token before the patches has no cell and is omitted. Where a tower averages its grid to fewer cells, the
-    whole grid is used, which shows more.
-    """
+def compute_patch_logits(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) -> np.ndarray:
+    """Logits of some dimensions at each cell of the whole grid, float32 [n, rows, columns, len(dims)], from the top."""
     backbone = getattr(tower.composition.backbone, "fine", tower.composition.backbone)
-    head = tower.composition.head
-    rows = torch.as_tensor(dims, dtype=torch.long, device=tower.device)
-    matrix, bias = head.matrix[rows], None if head.bias is None else head.bias[rows]
     maps: list[np.ndarray] = []
     for batch in tower.batches(images, batch_size=8):
-        features = head.transform(backbone(*batch.inputs))  # [B, N, D']
-        logits = torch.nn.functional.linear(features, matrix, bias)  # [B, N, len(dims)]
+        logits = compute_logits(tower.composition.head, backbone(*batch.inputs), dims)  # [B, N, len(dims)]
         maps.append(tower.cells(logits, batch).cpu().numpy())
     if len({piece.shape[1:] for piece in maps}) > 1:
         raise UsageError("the maps of these images have different shapes; take the images one at a time")
     return np.concatenate(maps) if maps else np.empty((0, 0, 0, len(dims)), dtype=np.float32)
 
 
-def patch_activations(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) -> np.ndarray:
-    """Activations of some dimensions at each grid cell, shaped as `patch_logits`.
-
-    A taught word has the sum of its coefficients times the activations of the own terms.
-    """
-    if not isinstance(tower, TaughtSide):
-        return tower.composition.activation(torch.from_numpy(patch_logits(tower, images, dims))).numpy()
-    mixed = tower.taught.of_own(dims)  # [V, len(dims)]
-    own = np.flatnonzero(mixed.getnnz(axis=1))
-    return patch_activations(plain(tower), images, own.tolist()) @ mixed[own].toarray()
+def compute_patch_activations(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) -> np.ndarray:
+    """Activations of some dimensions at each grid cell, shaped as `compute_patch_logits`."""
+    return tower.composition.activation(torch.from_numpy(compute_patch_logits(tower, images, dims))).numpy()
 
 
 @torch.inference_mode()
-def token_logits(model: Encoder, texts: Sequence[str], dims: Sequence[int]) -> Iterator[tuple[str, np.ndarray]]:
+def compute_token_logits(model: Encoder, texts: Sequence[str], dims: Sequence[int]) -> Iterator[tuple[str, np.ndarray]]:
     """Streams every token of texts, without special ones, with the logits of some dimensions there, float32 [dims]."""
-    towers = [tower for tower in map(plain, (model.query, model.document)) if isinstance(tower, TextTower)]
+    towers = [tower for tower in (model.query, model.document) if isinstance(tower, TextTower)]
     if not towers:
         raise UsageError(f"encoder {model.name!r} has no text side that pools over tokens")
-    tower, head = towers[0], towers[0].composition.head
-    rows = torch.as_tensor(dims, dtype=torch.long, device=tower.device)
-    matrix, bias = head.matrix[rows], None if head.bias is None else head.bias[rows]
-    names = token_names(tower.reader.tokenizer)
-    for batch in tower.batches(texts, batch_size=32):
+    composition, names = towers[0].composition, list_token_names(towers[0].reader.tokenizer)
+    for batch in towers[0].batches(texts, batch_size=32):
         input_ids, attention = batch.inputs
-        features = head.transform(tower.composition.backbone(input_ids, attention))  # [B, L, D']
-        logits = torch.nn.functional.linear(features, matrix, bias)[attention > 0].cpu().numpy()  # [tokens, dims]
-        for token, values in zip(input_ids[attention > 0].tolist(), logits, strict=True):
+        logits = compute_logits(composition.head, composition.backbone(input_ids, attention), dims)[attention > 0]
+        for token, values in zip(input_ids[attention > 0].tolist(), logits.cpu().numpy(), strict=True):
             if token in names:
                 yield names[token], values
 
@@ -122,41 +97,28 @@ def localise(
     The mean over the distinct own tokens of the query of their values in that cell.
 
     Args:
-        model: an encoder with an image side.
         images: paths, `archive.tar::member` or PIL images; the map covers their centre crop.
-        query: a text; the values of several tokens are averaged.
         values: logits, or activations (>= 0, as in the vectors). The paper does not say which.
-
-    Raises:
-        UsageError: no image side, no token of the query is a term, or logits of a taught word, which has none.
     """
-    tower, dims = image_side(model), terms_of(model, query)
-    if values == "activation":
-        return patch_activations(tower, images, dims).mean(axis=-1)
-    if dims[-1] >= len(plain(tower).vocabulary):
-        raise UsageError(f"query {query!r}: a taught word is a sum of activations, without logits; use activations")
-    return patch_logits(tower, images, dims).mean(axis=-1)
+    tower, [dims] = image_side(model), own_terms(model, [query])
+    if not dims:
+        raise UsageError(f"query {query!r}: none of its tokens is a term of this model")
+    compute = compute_patch_activations if values == "activation" else compute_patch_logits
+    return compute(tower, images, dims).mean(axis=-1)
 
 
-def contributions(tower: ImageTower, image: Any, weights: Mapping[str, float]) -> np.ndarray:
+def compute_contributions(tower: ImageTower, image: Any, weights: Mapping[str, float]) -> np.ndarray:
     """The sum of weight x activation over the terms of a query in each grid cell of an image, float32 [grid, grid].
 
-    An image has the largest activation of a term over its cells (before it is normalised and quantised), so that the
-    terms of a score can come from different cells; the map shows how much of the query each cell has by itself.
+    The terms of a score can come from different cells; the map shows how much of the query each cell has by itself.
     """
     dims = [tower.vocabulary.dimension[term] for term in weights]
-    activations = patch_activations(tower, [image], dims)[0]  # [grid, grid, terms]
+    activations = compute_patch_activations(tower, [image], dims)[0]  # [grid, grid, terms]
     return activations @ np.fromiter(weights.values(), np.float32, len(weights))
 
 
 def overlay(image: Image, region: Box, grid: np.ndarray) -> Image:
-    """An image in its colours where a map is strong, fading to pale grey where it is weak or does not reach.
-
-    Args:
-        image: RGB.
-        region: the part of the image that the map covers, in its pixels.
-        grid: [rows, columns], enlarged smoothly; its largest value keeps all colour, its smallest none.
-    """
+    """An image in its colours where the map `grid` of a region is strong, fading to pale grey elsewhere."""
     import PIL.Image
 
     span = float(grid.max() - grid.min())

@@ -35,21 +35,14 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Pixels:
-    """How an image becomes a square of numbers: shorter side resized bicubically, centre cropped, normalised.
-
-    resolution  side of the square in pixels
-    mean, std   per channel, of values in 0..1
-    """
+    """How an image becomes a square: shorter side resized bicubically, centre cropped, normalised."""
 
     resolution: int
     mean: tuple[float, float, float] = CLIP_MEAN
     std: tuple[float, float, float] = CLIP_STD
 
     def crop(self, image: Any) -> np.ndarray:
-        """uint8 [R, R, 3] of an RGB PIL image.
-
-        The long side is rounded down and the crop's offset half to even, as torchvision does.
-        """
+        """uint8 [R, R, 3] of an RGB PIL image, rounded as torchvision does."""
         return centre_crop(image, self.resolution, self.resolution)
 
     def region(self, size: tuple[int, int]) -> Box:
@@ -70,33 +63,27 @@ def centre_crop(image: Any, side: int, shorter: int, resample: int = BICUBIC, fl
 
     The long side is rounded down, as libraries do. A resized image that is smaller than the crop gets a black border.
     Of an image so long that resizing it would fill the memory, only the crop is computed, as Pillow rounds it.
-
-    Args:
-        image: of any size.
-        side: of the crop.
-        shorter: side after resizing.
-        resample: Pillow's number of the filter.
-        floor: round the offset of the crop down, as transformers does; else half to even, as torchvision does.
+    With `floor` the offset of the crop is rounded down, as transformers does; else half to even, as torchvision does.
     """
-    size = resized(image.size, shorter)
+    size = fit_pixels(image.size, shorter)
     if size[0] * size[1] > MOST_PIXELS and shorter >= side:
         left, top, right, bottom = crop_region(image.size, side, shorter, floor)
         box = (left, top, min(right, image.width), min(bottom, image.height))
         return np.asarray(image.resize((side, side), resample, box=box), dtype=np.uint8)
     image = image if image.size == size else image.resize(size, resample)
-    left, top = (offset(length, side, floor) for length in size)
+    left, top = (compute_offset(length, side, floor) for length in size)
     return np.asarray(image.crop((left, top, left + side, top + side)), dtype=np.uint8)
 
 
 def crop_region(size: tuple[int, int], side: int, shorter: int, floor: bool = False) -> Box:
     """Which part of an image `centre_crop` shows."""
-    (width, height), (wide, high) = size, resized(size, shorter)
-    left, top = offset(wide, side, floor), offset(high, side, floor)
+    (width, height), (wide, high) = size, fit_pixels(size, shorter)
+    left, top = compute_offset(wide, side, floor), compute_offset(high, side, floor)
     across, down = width / wide, height / high
     return left * across, top * down, (left + side) * across, (top + side) * down
 
 
-def resized(size: tuple[int, int], shorter: int) -> tuple[int, int]:
+def fit_pixels(size: tuple[int, int], shorter: int) -> tuple[int, int]:
     """Width and height with the shorter side resized to `shorter`."""
     width, height = size
     if width <= height:
@@ -104,18 +91,15 @@ def resized(size: tuple[int, int], shorter: int) -> tuple[int, int]:
     return max(shorter, int(shorter * width / height)), shorter
 
 
-def offset(length: int, side: int, floor: bool) -> int:
+def compute_offset(length: int, side: int, floor: bool) -> int:
     """The first pixel of a centre crop of `side` in `length`."""
     return (length - side) // 2 if floor else round((length - side) / 2)
 
 
-def crop_batches(
+def read_crop_batches(
     pixels: Pixels, images: Sequence[Any], batch_size: int, on_error: OnError = FAIL
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Positions of the images of each batch, int64 [B], and their crops, uint8 [B, R, R, 3].
-
-    The order is that of `images`; threads decode and crop beside the caller's work. A skipped image is in no batch.
-    """
+    """Positions of the images of each batch, int64 [B], in order, and their crops, uint8 [B, R, R, 3]."""
     crops = read_images(images, on_error=on_error, prepare=pixels.crop)
     while piece := list(islice(crops, batch_size)):
         positions = np.array([image.position for image in piece], dtype=np.int64)
@@ -132,12 +116,7 @@ SHORTER = 256 / 224
 
 @dataclass(frozen=True)
 class Crop(Pixels):
-    """`Pixels` with all choices as fields.
-
-    shorter   the shorter side after resizing; None resizes it to the side of the crop
-    resample  Pillow's number of the filter
-    floor     the crop's offset is rounded down, as transformers does; else half to even, as torchvision does
-    """
+    """`Pixels` with all choices of `centre_crop` as fields; `shorter` None resizes to the side of the crop."""
 
     shorter: int | None = None
     resample: int = BICUBIC
@@ -154,10 +133,7 @@ class Crop(Pixels):
 
 @dataclass(frozen=True)
 class Squares(Pixels):
-    """Images resized to a square without cropping, whatever their shape (BLIP, ALBEF).
-
-    resample  Pillow's number of the filter
-    """
+    """Images resized to a square without cropping, whatever their shape (BLIP, ALBEF)."""
 
     resample: int = BICUBIC
 
@@ -175,18 +151,17 @@ class Squares(Pixels):
 CROPS: Mapping[str, type[Pixels]] = {cls.__name__: cls for cls in (Pixels, Crop, Squares)}
 
 
-def described(pixels: Pixels) -> dict[str, Any]:
+def describe_pixels(pixels: Pixels) -> dict[str, Any]:
     """The class and the fields of a way to make a square, for JSON."""
     if CROPS.get(type(pixels).__name__) is not type(pixels):
         raise UsageError(f"{type(pixels).__name__} has no name in JSON; those that have: {', '.join(CROPS)}")
     return {"kind": type(pixels).__name__, **asdict(pixels)}
 
 
-def pixels_of(description: Mapping[str, Any]) -> Pixels:
-    """The reverse of `described`."""
-    values: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in description.items()
-    }
+def build_pixels(description: Mapping[str, Any]) -> Pixels:
+    """The reverse of `describe_pixels`."""
+    listed = description.items()
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in listed}
     kind = str(values.pop("kind", None))
     try:
         return CROPS[kind](**values)
@@ -194,16 +169,15 @@ def pixels_of(description: Mapping[str, Any]) -> Pixels:
         raise CheckpointError(f"pixels of kind {kind!r:.40}: expected {', '.join(CROPS)} and their fields") from error
 
 
-def one_crop(side: int) -> Crop:
+def make_crop(side: int) -> Crop:
     """The evaluation crop of DeCLIP and FDT ("ONECROP"): bilinear, ImageNet's statistics."""
     return Crop(side, IMAGENET_MEAN, IMAGENET_STD, round(side * SHORTER), BILINEAR)
 
 
 def read_preprocessing(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The file in which a transformers folder describes its image preprocessing, and that description.
+    """The file in which a transformers folder describes its images, and that description; empty where there is none.
 
-    The description is empty where there is none. Up to transformers 4.x it has a file of its own; from 5.0 on it may be
-    a part of the description of texts and images together.
+    Up to transformers 4.x it has a file of its own; from 5.0 on it may be a part of another description.
     """
     preprocessor, common = folder / "preprocessor_config.json", folder / "processor_config.json"
     if preprocessor.is_file():
@@ -213,15 +187,14 @@ def read_preprocessing(folder: Path) -> tuple[Path, dict[str, Any]]:
     return preprocessor, {}
 
 
+def describe_squares(resolution: int, preprocessing: Mapping[str, Any]) -> Squares:
+    """Squares with the filter and the statistics of a description."""
+    mean, std = preprocessing.get("image_mean") or CLIP_MEAN, preprocessing.get("image_std") or CLIP_STD
+    return Squares(resolution, tuple(mean), tuple(std), preprocessing.get("resample", BICUBIC))
+
+
 def read_preprocessor(folder: Path, resolution: int) -> Crop:
-    """The crop that a transformers folder describes; without a description, CLIP's at `resolution`.
-
-    Old files give sizes as numbers, newer files as mappings.
-
-    Raises:
-        CheckpointError: the description has other steps than resizing the shorter side, a centre crop and normalising,
-            or another resolution than the model's.
-    """
+    """The crop that a transformers folder describes, by numbers or mappings; without one, CLIP's at `resolution`."""
     path, preprocessing = read_preprocessing(folder)
     if not preprocessing:
         return Crop(resolution, floor=True)
@@ -229,20 +202,18 @@ def read_preprocessor(folder: Path, resolution: int) -> Crop:
     shorter = size.get("shortest_edge") if isinstance(size, Mapping) else size
     cropped = preprocessing.get("crop_size", resolution)
     side = cropped.get("height") if isinstance(cropped, Mapping) else cropped
-    steps = [
-        key for key in ("do_resize", "do_center_crop", "do_rescale", "do_normalize") if preprocessing.get(key) is False
-    ]
+    needed = ("do_resize", "do_center_crop", "do_rescale", "do_normalize")
+    steps = [key for key in needed if preprocessing.get(key) is False]
     if not isinstance(shorter, int) or steps:
         what = f"without {', '.join(steps)}" if steps else f"size {size}"
         raise CheckpointError(f"{path}: {what}; expected the shorter side, a centre crop and normalising, as CLIP")
     if side != resolution:
         raise CheckpointError(f"{path}: crops to {side} pixels, the model reads {resolution}")
-    crop = Crop(resolution, shorter=shorter, resample=preprocessing.get("resample", BICUBIC), floor=True)
-    mean, std = tuple(preprocessing.get("image_mean") or crop.mean), tuple(preprocessing.get("image_std") or crop.std)
-    return Crop(resolution, mean, std, shorter, crop.resample, floor=True)
+    squares = describe_squares(resolution, preprocessing)
+    return Crop(resolution, squares.mean, squares.std, shorter, squares.resample, floor=True)
 
 
-def on_grid(states: Tensor) -> Tensor:
+def place_on_grid(states: Tensor) -> Tensor:
     """[B, grid^2 or 1 + grid^2, C] -> [B, grid, grid, C], without the class token before the patches."""
     count = states.shape[1]
     grid = isqrt(count)

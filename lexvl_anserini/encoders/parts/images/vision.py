@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import ReadsImages
-from lexvl_anserini.encoders.parts.images.pixels import Pixels, crop_batches, on_grid
+from lexvl_anserini.encoders.parts.images.pixels import Pixels, place_on_grid, read_crop_batches
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, LexicalTower
 from lexvl_anserini.ground.errors import CheckpointError
@@ -65,17 +65,12 @@ class ConvStem(nn.Sequential):
     """Convolutions instead of the patch embedding, so that small transformers learn from few images.
 
     Each stage halves the grid, has its own width, and ends in residual blocks (Xiao et al., NeurIPS 2021).
-
-    widths  channels per stage
-    blocks  residual blocks per stage
-    width   of the output states
     """
 
     def __init__(self, widths: Sequence[int], blocks: Sequence[int], width: int):
         if not widths or len(widths) != len(blocks):
-            raise CheckpointError(
-                f"convolutional stem: {len(widths)} widths and {len(blocks)} blocks, expected one each per stage"
-            )
+            counts = f"{len(widths)} widths and {len(blocks)} blocks"
+            raise CheckpointError(f"convolutional stem: {counts}, expected one each per stage")
         layers: list[nn.Module] = []
         for before, channels, count in zip((3, *widths), widths, blocks, strict=False):
             layers += [
@@ -115,11 +110,8 @@ class PatchTransformer(nn.Module):
             self.conv1 = nn.Conv2d(3, width, patch_size, stride=patch_size, bias=False)
         else:
             self.conv1 = ConvStem(stem["widths"], stem["blocks"], width)
-            if 2 ** len(stem["widths"]) != patch_size:
-                raise CheckpointError(
-                    f"convolutional stem of {len(stem['widths'])} stages has stride {2 ** len(stem['widths'])}, "
-                    f"the configuration says patch_size {patch_size}"
-                )
+            if (stride := 2 ** len(stem["widths"])) != patch_size:
+                raise CheckpointError(f"convolutional stem has stride {stride}, expected patch_size {patch_size}")
         self.positional_embedding = nn.Parameter(torch.zeros((resolution // patch_size) ** 2, width))
         self.ln_pre = nn.LayerNorm(width)
         self.transformer = nn.Module()
@@ -136,14 +128,15 @@ class PatchTransformer(nn.Module):
 
 
 class PatchStates(nn.Module):
-    """A network of images: pixels [B, 3, R, R] to states [B, P, D] before its last LayerNorm.
-
-    model  transformers' CLIP, whose class token is no patch, or Swinv2ForImageClassification
-    """
+    """Pixels [B, 3, R, R] to states [B, P, D] before the last LayerNorm of transformers' CLIP or Swinv2."""
 
     def __init__(self, model: Any):
         super().__init__()
         self.model = model
+        config = getattr(model.config, "vision_config", model.config)
+        self.width, self.resolution = int(config.hidden_size), int(config.image_size)
+        halvings = len(config.depths) - 1 if hasattr(config, "depths") else 0
+        self.grid = self.resolution // (config.patch_size << halvings)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """States [B, P, D]."""
@@ -152,25 +145,6 @@ class PatchStates(nn.Module):
             return cells
         states: Tensor = self.model.vision_model(pixels).last_hidden_state
         return states[:, 1:]
-
-    @property
-    def width(self) -> int:
-        """D."""
-        config = self.model.config
-        return int(getattr(config, "vision_config", config).hidden_size)
-
-    @property
-    def resolution(self) -> int:
-        """R."""
-        config = self.model.config
-        return int(getattr(config, "vision_config", config).image_size)
-
-    @property
-    def grid(self) -> int:
-        """The square root of P."""
-        config = self.model.config
-        halvings = len(config.depths) - 1 if hasattr(config, "depths") else 0
-        return self.resolution // (getattr(config, "vision_config", config).patch_size << halvings)
 
 
 @dataclass(frozen=True)
@@ -182,15 +156,12 @@ class Images(ReadsImages):
 
     def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """In the order of the inputs, which are paths, `archive.tar::member` or PIL images."""
-        for positions, crops in crop_batches(self.pixels, inputs, batch_size, on_error):
+        for positions, crops in read_crop_batches(self.pixels, inputs, batch_size, on_error):
             yield Batch(positions, (self.pixels.normalise(torch.from_numpy(crops).to(self.device)),))
 
 
 class ImageTower(ReadsImages, LexicalTower):
-    """Images to lexical vectors. Threads decode and crop them beside the forward pass.
-
-    Inputs are paths, `archive.tar::member` or PIL images.
-    """
+    """Images to lexical vectors; inputs are paths, `archive.tar::member` or PIL images."""
 
     def __init__(
         self,
@@ -213,4 +184,4 @@ class ImageTower(ReadsImages, LexicalTower):
 
     def cells(self, states: Tensor, batch: Batch) -> Tensor:
         """States [B, L, C] of a batch at the cells of its images, [B, rows, columns, C]."""
-        return on_grid(states)
+        return place_on_grid(states)

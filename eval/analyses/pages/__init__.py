@@ -1,1 +1,0 @@
-"""Pages drawn from texts, and how well pages are read."""

@@ -1,1 +1,0 @@
-"""Doors to other projects and to more machines; no core room imports them."""

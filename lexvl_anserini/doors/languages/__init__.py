@@ -1,1 +1,0 @@
-"""Queries in other languages."""

@@ -1,1 +1,0 @@
-"""Pages of PDFs, scans and pictures: their pictures and their words, read in processes that may crash or hang."""

@@ -1,1 +1,0 @@
-"""The search page as a folder of files that need no server."""

@@ -1,1 +1,0 @@
-"""Families of dense vectors, the baselines beside the lexical ones."""

@@ -1,1 +1,0 @@
-"""Training: recipes (what), pairs (models), data and batches, objectives, the loop, and the folder of a run."""

@@ -1,0 +1,12 @@
+"""Benchmarks of time, memory and size on this machine; settings tuned on one split for another."""
+
+from __future__ import annotations
+
+from lexvl_anserini.ground.registry import CommandRow
+
+# Other plug-ins that this one imports.
+NEEDS = ("cluster", "exchange")
+_PANEL = "Analyses and benchmarks"
+TUNE = CommandRow(f"{__name__}.tune", _PANEL, "Choose settings on one split, report them on another")
+EFFICIENCY = CommandRow(f"{__name__}.command", _PANEL, "Time, memory and size on this machine")
+CLUSTER_EFFICIENCY = CommandRow(f"{__name__}.cluster", _PANEL, "A cluster of this machine against one process")

@@ -1,0 +1,94 @@
+"""Ways of `reproduce` to measure time: latency by the protocols of papers, and speed by the suites of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lexvl_eval.reproduction import prepared
+from lexvl_eval.reproduction.retrieval import dataset_for, encode_documents, find_or_make
+from lexvl_eval.reproduction.rows import Finding, Need, PartCost, RowPart, Workplace
+from lexvl_eval.reproduction.sources import SUITE_S
+
+from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError
+from lexvl_plugins.bench.command import Options
+from lexvl_plugins.bench.processes import check_system
+from lexvl_plugins.bench.protocols import measure
+
+
+def measure_latency(part: RowPart, place: Workplace) -> Finding:
+    """Measures the latency of a lexical model and of its dense twin, or finds the result."""
+    return find_or_make(part, place, compare_latency)
+
+
+def compare_latency(part: RowPart, work: prepared.Prepared, place: Workplace) -> dict[str, Any]:
+    """What `lexvl efficiency --protocol` reports of both models over the same documents, on one thread."""
+    twin = prepared.find_twin(part)
+    dense = prepared.prepare(twin, place) if twin else None
+    if dense is None:
+        raise CheckpointError(f"{part.label}: no published weights of the dense model")
+    dataset = dataset_for(part, work, place)
+    shards, dense_shards = encode_documents(work, dataset, place), encode_documents(dense, dataset, place)
+    report = measure(Options(protocol=work.system.protocol, shards=shards, dense_shards=dense_shards))
+    lexical_row, dense_row = report.rows
+    ratios = {ratio.what: ratio.median for ratio in report.ratios}
+    values = {
+        "queries per second": lexical_row["queries_per_s"],
+        "ms per query": lexical_row["total_ms"],
+        "dense ms per query": dense_row["total_ms"],
+        "times faster": ratios["dense / lexical: in all, per query"],
+        "times smaller": ratios["dense / lexical: index bytes"],
+    }
+    measured = {name: values[name] for name in part.measures}
+    return {"values": measured, "quantised": True, "documents": lexical_row["items"]}
+
+
+def measure_speed(part: RowPart, place: Workplace) -> Finding:
+    """Other systems over ours, or ours over others, by the suite of a row: medians of ratios in turns, never stored."""
+    assert part.system is not None and part.system.suite is not None, "`way_of` looked"
+    try:
+        check_system()
+    except LexvlError as error:
+        raise DataError(str(error)) from None
+    from lexvl_plugins.bench.search import measure as measure_search
+
+    suite = part.system.suite
+    same = {name: getattr(suite, name) for name in ("query_count", "query_terms", "repeats")}
+    report = measure_search(Options([suite.documents], [suite.shape], system=[*suite.system], **same))
+    ratios = {ratio.what: ratio.median for ratio in report.ratios}
+    note = f"{suite.repeats} rounds in turns; load {report.machine['load_average'][0]}"
+    return Finding({name: ratios[name] for name in part.measures}, 0, note=note)
+
+
+def has_twin(part: RowPart) -> bool:
+    """Whether a row names a protocol of latency and a dense model."""
+    return bool(part.system and part.system.protocol and part.system.dense)
+
+
+def has_suite(part: RowPart) -> bool:
+    """Whether a row names a suite."""
+    return bool(part.system and part.system.suite)
+
+
+def list_latency_needs(part: RowPart, place: Workplace) -> list[Need]:
+    """The weights of both models, and the corpus."""
+    twin = prepared.find_twin(part)
+    return [
+        *prepared.list_needed_weights(part, place),
+        *(prepared.list_needed_weights(twin, place) if twin else ()),
+        prepared.describe_needed_corpus(part, place),
+    ]
+
+
+def estimate_latency(part: RowPart, place: Workplace) -> PartCost | None:
+    """Disk and time of both models, whose documents no other part shares."""
+    twin = prepared.find_twin(part)
+    costs = [prepared.estimate_retrieval(model, place) for model in (part, twin) if model]
+    if None in costs or not costs:
+        return None
+    name, size, encoding_s, topics_s = zip(*(cost for cost in costs if cost), strict=True)
+    return PartCost(" ".join(name), sum(size), sum(encoding_s), sum(topics_s))
+
+
+def estimate_speed(part: RowPart, place: Workplace) -> PartCost:
+    """The time of a suite, whose files are temporary."""
+    return PartCost(part.label, 0, SUITE_S, 0)

@@ -1,0 +1,146 @@
+"""The model card of a saved encoder: metadata that the hub checks, and what its files and its author say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from lexvl_anserini.encoders.cards import CARDS, PACKAGED
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint
+from lexvl_anserini.encoders.encoder import reads_images
+from lexvl_anserini.ground.errors import CheckpointError, UsageError
+from lexvl_anserini.ground.files import read_json
+from lexvl_anserini.ground.records import Measurement
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult
+
+    from lexvl_anserini.encoders.encoder import Encoder
+
+# Networks that packages install, as the hub knows them.
+ON_HUB: Mapping[str, str] = {"minilm": "sentence-transformers/all-MiniLM-L6-v2"}
+RECIPE = "training.json"
+
+
+@dataclass(frozen=True)
+class ModelCardFacts:
+    """What only the author knows: a licence as an id of the hub, or None; languages; measures; the card's place."""
+
+    licence: str | None = None
+    language: str | Sequence[str] = "en"
+    measures: Sequence[Measurement] = ()
+    repo_id: str | None = None
+
+
+def build_card(model: Encoder, checkpoint: Checkpoint, facts: ModelCardFacts, loader: str | None) -> str:
+    """Writes README.md of a saved encoder; `loader` of sentence-transformers has a place for the name."""
+    from huggingface_hub import ModelCard, ModelCardData
+
+    path = checkpoint.folder / RECIPE
+    recipe = read_json(path, "record of a training", CheckpointError).get("recipe") or {} if path.is_file() else {}
+    bases = _find_networks(model, checkpoint, recipe)
+    tags = ["lexvl", model.name, *(["sparse-encoder", "learned-sparse"] if model.kind == "impact" else [])]
+    try:
+        data = ModelCardData(
+            language=facts.language if isinstance(facts.language, str) else list(facts.language),
+            license=facts.licence or "unknown",
+            library_name="lexvl-anserini",
+            pipeline_tag="feature-extraction",
+            tags=[*tags, *(["sentence-transformers"] if loader else [])],
+            base_model=[ON_HUB.get(base, base) for base in bases if base in ON_HUB or "/" in base] or None,
+            model_name=(facts.repo_id or model.name).rpartition("/")[2],
+            eval_results=[_make_result(measurement, model) for measurement in facts.measures] or None,
+        )
+        text = "\n\n".join(_write_sections(model, checkpoint, facts, loader, recipe, bases))
+        return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n{text}\n"))
+    except ValueError as error:
+        raise UsageError(f"the model card of {facts.repo_id or 'FOLDER'}: {str(error).splitlines()[0]}") from error
+
+
+def _write_sections(
+    model: Encoder,
+    checkpoint: Checkpoint,
+    facts: ModelCardFacts,
+    loader: str | None,
+    recipe: Mapping[str, Any],
+    bases: Sequence[str],
+) -> Iterator[str]:
+    """Yields the parts of the card after its metadata."""
+    card, name = CARDS[model.name], facts.repo_id or "FOLDER"
+    data = recipe.get("data") or {}
+    yield f"# {(facts.repo_id or model.name).rpartition('/')[2]}"
+    equation = (import_module(card.loader.partition(":")[0]).__doc__ or "").strip().partition("\n")[0]
+    rows = {
+        "Encoder": f"`{model.name}` of lexvl-anserini, {model.kind}; {card.paper}",
+        "Options": ", ".join(f"`{key}={value}`" for key, value in model.options.items()) or "none",
+        "Base networks": ", ".join(f"`{base}`" for base in bases) or "none besides these weights",
+        "Recipe": f"`{recipe['name']}`, in `{RECIPE}`" if recipe.get("name") else "unknown",
+        "Trained on": " ".join(str(data[key]) for key in ("corpus", "split") if data.get(key)) or "unknown",
+        "Licence": facts.licence or f"unknown; of the family's published weights: {card.licence}",
+    }
+    yield f"{equation}\n\n{draw_table(rows)}"
+    lines = ["from lexvl_anserini import load_encoder", "", f'model = load_encoder("{model.name}", "{name}")']
+    first = "a.jpg" if reads_images(model.query) else "a ship in the moonlight"
+    lines.append(f'vectors = model.encode_query(["{first}"])')
+    if model.kind == "impact":
+        lines.append("print(model.decode(vectors, top_k=8))")
+    yield "## Use\n\n```python\n{}\n```".format("\n".join(lines))
+    if loader:
+        own = " (`pip install lexvl-anserini`; the class is the package's own)" if "trust" in loader else ""
+        lines = [f"from sentence_transformers import {loader.partition('(')[0]}", "", f"model = {loader.format(name)}"]
+        yield "With sentence-transformers{}:\n\n```python\n{}\n```".format(own, "\n".join(lines))
+    if facts.measures:
+        yield draw_measures(facts.measures)
+    if original := _read_original(checkpoint):
+        yield f"## The checkpoint's own card\n\n{original}"
+
+
+def draw_table(rows: Mapping[str, Any]) -> str:
+    """Draws a table of names and values."""
+    return "| | |\n|---|---|\n" + "\n".join(f"| {key} | {value} |" for key, value in rows.items())
+
+
+def draw_measures(measures: Sequence[Measurement]) -> str:
+    """Draws the section of measured values."""
+    rows = "\n".join(f"| {value.dataset} | {value.measure} | {value.value:.4f} |" for value in measures)
+    return f"## Measured\n\n| dataset | measure | value |\n|---|---|---|\n{rows}"
+
+
+def _make_result(measurement: Measurement, model: Encoder) -> EvalResult:
+    """Converts a measured value to the form in which the hub stores it."""
+    from huggingface_hub import EvalResult
+
+    if measurement.query_id != "all":
+        what = f"{measurement.measure} of query {measurement.query_id!r}"
+        raise UsageError(f"{what}; a model card has values over all queries")
+    return EvalResult(
+        task_type="image-text-retrieval" if CARDS[model.name].reads_images else "text-retrieval",
+        dataset_type=measurement.dataset,
+        dataset_name=measurement.dataset,
+        metric_type=measurement.measure.lower().replace("@", "_at_"),
+        metric_name=measurement.measure,
+        metric_value=round(float(measurement.value), 6),
+    )
+
+
+def _find_networks(model: Encoder, checkpoint: Checkpoint, recipe: Mapping[str, Any]) -> list[str]:
+    """Finds the networks that it was trained over: named by its configuration or its recipe."""
+    config = checkpoint.config() if checkpoint.file is None and (checkpoint.folder / "config.json").is_file() else {}
+    named = [(side.get("backbone") or {}).get("checkpoint") for side in config.values() if isinstance(side, Mapping)]
+    trained = (recipe.get("model") or {}).values()
+    named += [side.get("checkpoint") for side in trained if isinstance(side, Mapping)]
+    named += [model.checkpoint if model.checkpoint in PACKAGED and not named else None]
+    return list(dict.fromkeys(name for name in named if isinstance(name, str)))
+
+
+def _read_original(checkpoint: Checkpoint) -> str:
+    """Reads the text of the card that the original has, without metadata and with headings one level down."""
+    path = checkpoint.folder / "README.md"
+    if not path.is_file():
+        return ""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if text.startswith("---\n"):
+        text = text[4:].partition("\n---\n")[2]
+    return "\n".join(f"#{line}" if line.startswith("#") else line for line in text.strip().splitlines())

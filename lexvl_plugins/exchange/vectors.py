@@ -1,0 +1,195 @@
+"""Vectors of terms as other encoders store them: JSON lines (Anserini's JsonVectorCollection), and sparse matrices.
+
+JSON lines   `{"id", "vector": {term: weight}}`, also with a list of [term, weight] pairs; texts and metadata stay
+matrices     .npz of scipy, .pt of torch (what `SparseEncoder.encode` returns): a row a document, a column a term
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from lexvl_anserini.data.checks import check_id, shown
+from lexvl_anserini.data.lines import Line, get_plain_suffix, parse_object, read_lines
+from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError, describe_error
+from lexvl_anserini.ground.manifest import MANIFEST
+from lexvl_anserini.ground.progress import Progress
+from lexvl_anserini.ground.quantise import compute_row_max
+from lexvl_anserini.ground.records import check_term
+from lexvl_anserini.shards.layout import Shard
+from lexvl_anserini.shards.reading import MAX_IMPACT
+
+JSON_LINES = (".jsonl", ".json")
+# Damaged lines that an error names.
+NAMED = 3
+# Types of weights, and what none reaches.
+NUMBERS = {int, float}
+HUGE = 1e300
+# Names that several tools give a document's id and text.
+IDS, TEXTS = ("id", "_id", "docid"), ("contents", "content", "text")
+
+
+def list_files(source: Path) -> list[Path]:
+    """Lists the files of JSON lines that a name means: a file, or those in and below a folder but for hidden ones."""
+    if not source.is_dir():
+        return [source]
+    if (source / MANIFEST).is_file():
+        raise UsageError(f"{source}: has a {MANIFEST}, so these are encoded documents already; index them")
+    files = sorted(path for path in source.rglob("*") if path.is_file() and not path.name.startswith("."))
+    if other := [path for path in files if get_plain_suffix(path) not in JSON_LINES]:
+        raise DataError(f"{other[0]}: no JSON lines ({len(other)} such files); expected .jsonl or .json, also packed")
+    return files
+
+
+class JsonVectors:
+    """Documents as JSON lines; see `importing.Vectors`. They are read twice. Memory: a shard, 8 bytes a document."""
+
+    def __init__(self, source: Path, room: Path, span: int, escape_ids: bool = False):
+        self._files, self._span, self._escape_ids = list_files(source), span, escape_ids
+        self._dimensions: dict[str, int] = {}
+        peaks, self.integers = array("d"), True
+        problems: list[str] = []
+        for line in chain.from_iterable(map(read_lines, self._files)):
+            try:
+                _, vector, _ = self._parse(line)
+            except LexvlError as error:
+                problems.append(str(error))
+                continue
+            self.integers = self.integers and float not in map(type, vector.values())
+            peaks.append(max(vector.values(), default=0))
+            if not vector.keys() <= self._dimensions.keys():
+                for term in vector:
+                    self._dimensions.setdefault(term, len(self._dimensions))
+        if problems:
+            more = f"; and {len(problems) - NAMED:,} more" if len(problems) > NAMED else ""
+            which = f"{len(problems):,} of {len(peaks) + len(problems):,} lines"
+            raise DataError(f"{which} are no documents: {'; '.join(problems[:NAMED])}{more}")
+        if not peaks:
+            raise DataError(f"{source}: no document in it")
+        if self.integers:
+            check_impact(source, int(max(peaks)))
+        self.documents, self.peaks = len(peaks), np.asarray(peaks)
+        self.terms: Sequence[str] = tuple(self._dimensions)
+
+    def _parse(self, line: Line) -> tuple[str, dict[str, float], Mapping[str, Any]]:
+        """Returns the id, the weights and all fields of a line."""
+        row, where = parse_object(line), line.where
+        doc_id = check_id(next((row[name] for name in IDS if name in row), None), where, self._escape_ids)
+        weights: Any = row.get("vector")
+        if not isinstance(weights, dict):
+            weights = _parse_pairs(weights, where)
+        values = weights.values()
+        if values and (not set(map(type, values)) <= NUMBERS or min(values) < 0 or max(values) >= HUGE):
+            term = next(t for t, w in weights.items() if type(w) not in NUMBERS or not 0 <= w < HUGE)
+            raise DataError(f"{where}: weight {shown(weights[term])} of term {shown(term)}, expected 0 or more")
+        if not weights.keys() <= self._dimensions.keys():
+            for term in weights:
+                check_term(term, where)
+        return doc_id, weights, row
+
+    def read_shards(self, progress: Progress) -> Iterator[Shard]:
+        """Yields the documents, `span` at a time."""
+        rows = map(self._parse, chain.from_iterable(map(read_lines, self._files)))
+        while batch := list(islice(rows, self._span)):
+            ids, vectors, fields = zip(*batch, strict=True)
+            texts = [next((row[name] for name in TEXTS if isinstance(row.get(name), str)), "") for row in fields]
+            metadata = [row["metadata"] if isinstance(row.get("metadata"), dict) else {} for row in fields]
+            ends = np.cumsum([0, *map(len, vectors)])
+            columns = np.array([self._dimensions[term] for vector in vectors for term in vector], np.int32)
+            weights = np.array([weight for vector in vectors for weight in vector.values()], np.float64)
+            matrix = sparse.csr_matrix((weights, columns, ends), shape=(len(ids), len(self.terms)))
+            yield _build_shard(matrix, ids, texts, metadata, self.integers)
+            progress(len(ids))
+
+
+class MatrixVectors:
+    """The rows of a sparse matrix as documents, with a file of their ids; see `importing.Vectors`."""
+
+    def __init__(
+        self, source: Path, room: Path, span: int, escape_ids: bool = False, ids: Path | None = None, terms: Any = None
+    ):
+        if ids is None or terms is None:
+            raise UsageError(f"{source}: a matrix has neither ids nor terms; give --ids, and --vocabulary or --encoder")
+        matrix, lines = read_matrix(source), read_lines(ids)
+        self._ids = [check_id(line.data.decode("utf-8", "replace"), line.where, escape_ids) for line in lines]
+        if matrix.shape != (len(self._ids), len(terms)) or not self._ids:
+            shape = f"a matrix of {matrix.shape[0]:,} rows and {matrix.shape[1]:,} columns"
+            raise DataError(
+                f"{source}: {shape}, expected {len(self._ids):,} ({ids}) and {len(terms):,}, the vocabulary"
+            )
+        if wrong := int((~(np.isfinite(matrix.data) & (matrix.data >= 0))).sum()):
+            raise DataError(f"{source}: {wrong:,} weights that are no numbers from 0 on")
+        self._matrix, self._span = matrix, span
+        self.integers = bool(np.issubdtype(matrix.dtype, np.integer))
+        if self.integers:
+            check_impact(source, matrix.data.max(initial=0))
+        self.documents, self.terms, self.peaks = len(self._ids), terms, compute_row_max(matrix)
+
+    def read_shards(self, progress: Progress) -> Iterator[Shard]:
+        """Yields the documents, `span` at a time; without texts and metadata."""
+        for first in range(0, self.documents, self._span):
+            ids, rows = self._ids[first : first + self._span], self._matrix[first : first + self._span]
+            yield _build_shard(rows, ids, [""] * len(ids), [{}] * len(ids), self.integers)
+            progress(len(ids))
+
+
+def check_impact(source: Path, most: int) -> None:
+    """Refuses a greatest impact that has no exact scores."""
+    if most > MAX_IMPACT:
+        raise DataError(f"{source}: an impact of {most:,}, expected at most {MAX_IMPACT:,}; quantise with fewer bits")
+
+
+def _parse_pairs(pairs: Any, where: str) -> dict[str, float]:
+    """Returns the weights of a list of [term, weight]."""
+    try:
+        terms = [(term, weight) for term, weight in pairs]
+        weights = dict(terms)
+    except (TypeError, ValueError):
+        terms, weights = [], {None: 0}
+    if not set(map(type, weights)) <= {str}:
+        raise DataError(f"{where}: vector {shown(pairs)}, expected an object of term and weight, or pairs")
+    if len(weights) < len(terms):
+        raise DataError(f"{where}: a term twice in vector {shown(pairs)}")
+    return weights
+
+
+def _build_shard(rows: sparse.csr_matrix, ids: Any, texts: Any, metadata: Any, integers: bool) -> Shard:
+    """Makes a shard without zeros; zeros among integers count as dropped, others when they are quantised."""
+    if not integers:
+        return Shard(ids, texts, rows, metadata=metadata)
+    impacts, before = rows.astype(np.int64), rows.nnz
+    impacts.eliminate_zeros()
+    return Shard(ids, texts, impacts, dropped=before - impacts.nnz, metadata=metadata)
+
+
+def read_matrix(source: Path) -> sparse.csr_matrix:
+    """Reads a matrix, .npz of scipy or .pt of torch, as CSR; weights of one place are summed, integers as int64."""
+    try:
+        matrix = sparse.load_npz(source) if source.suffix == ".npz" else _read_tensor(source)
+        if matrix.format in ("csr", "csc", "bsr"):  # the constructors of the others check
+            matrix.check_format(full_check=True)
+        if np.issubdtype(matrix.dtype, np.integer):
+            matrix = matrix.astype(np.int64)
+        rows = sparse.csr_matrix(matrix)
+        rows.sum_duplicates()
+        return rows
+    except Exception as error:  # both libraries raise any error about a file that is another
+        raise DataError(f"{source}: no sparse matrix [documents, terms] ({describe_error(error)})") from error
+
+
+def _read_tensor(source: Path) -> sparse.coo_matrix:
+    """Reads the matrix of a file of torch; rows of a list are stacked."""
+    import torch
+
+    with torch.sparse.check_sparse_tensor_invariants(True):
+        stored = torch.load(source, map_location="cpu", weights_only=True)
+        tensor = torch.stack(list(stored)) if isinstance(stored, list | tuple) else stored
+        tensor = tensor if tensor.layout == torch.sparse_coo else tensor.to_sparse_coo()
+    values = tensor._values().float() if tensor.is_floating_point() else tensor._values()  # scipy has no bfloat16
+    return sparse.coo_matrix((values.numpy(), tensor._indices().numpy()), shape=tensor.shape)

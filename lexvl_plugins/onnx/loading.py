@@ -1,0 +1,262 @@
+"""The folder of an exported encoder, which `export-onnx` writes, and the runtime `onnx`, which reads it.
+
+    FOLDER/export.json             an `Export`: the encoder, its sides, the SHA-256 of every file, and its own digest
+    FOLDER/query.onnx              the network of a side, up to the weights before the sparsifier, or the dense vectors;
+    FOLDER/document.onnx           none for a bag of tokens, nor for the documents of an export of queries alone
+    FOLDER/query.tokenizer.json    the tokenizer of a side that reads texts
+    FOLDER/query.columns.npy       the dimension of each token id, int64, of a lexical side that reads texts
+    FOLDER/query.weight.npy        the weight of each dimension, float32, of a weighted bag of tokens
+    FOLDER/vocab.txt               the terms of a lexical encoder
+
+Files with equal bytes are one. Inputs of a graph are token ids and attention (of DPR token types too), int64 [B, L], or
+crops, uint8 [B, R, R, 3]; its output is float32 [B, V], or [B, D].
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import orjson
+
+from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
+from lexvl_anserini.encoders.encoder import Encoder, Kind, Tower
+from lexvl_anserini.encoders.loading import EXPORT, EncoderSpec
+from lexvl_anserini.encoders.parts.batches import BagTower, PassageReader
+from lexvl_anserini.encoders.parts.images.pixels import build_pixels
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
+from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError, describe_error
+from lexvl_anserini.ground.files import read_json
+from lexvl_anserini.ground.manifest import PLACES, EncoderRef
+from lexvl_anserini.ground.records import VOCABULARY, Vocabulary
+from lexvl_anserini.ground.typed import Entry, check
+from lexvl_plugins.onnx import towers
+
+ONNX = "onnx"
+FORMAT = "lexvl-onnx/1"
+SIDES = ("query", "document")
+# The key of export.json with the digest of all its other keys.
+DIGEST = "digest"
+REMEDY = "export again with lexvl export-onnx"
+# What a side reads.
+TEXTS, PASSAGES, IMAGES = "texts", "passages", "images"
+READER_KEYS = ("max_length", "padding", "specials", "limit", "prompt")
+
+
+class SideOfExport(Entry):
+    """One side of an exported encoder.
+
+    Attributes:
+        reads: texts, passages or images.
+        graph, columns, weight: files; without a graph the side is a bag of tokens.
+        normalise: of a bag of tokens or a dense network; a lexical network does it itself.
+        reader: the fields of `parts.tokens.TextReader`; `tokenizer` (a file), `pad_id`, `cuts_start`; `joiner`.
+        pixels, sparsifier: the fields of `parts.images.pixels` and `parts.sparsify.Sparsifier`.
+    """
+
+    reads: str
+    graph: str | None = None
+    columns: str | None = None
+    weight: str | None = None
+    topk: int | None = None
+    adds: bool = False
+    width: int = 0
+    dimensions: int | None = None
+    normalise: bool = False
+    reader: Mapping[str, Any] = MappingProxyType({})
+    pixels: Mapping[str, Any] = MappingProxyType({})
+    sparsifier: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Export:
+    """What export.json holds.
+
+    Attributes:
+        document: None if queries alone are encoded.
+        files: SHA-256 (hex) of every other file that belongs to the export.
+    """
+
+    encoder: EncoderRef
+    kind: str
+    query: SideOfExport
+    document: SideOfExport | None
+    files: Mapping[str, str]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    format: str = FORMAT
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary for `files.write_json`, with its own digest."""
+        return {**asdict(self), DIGEST: hash_description(asdict(self))}
+
+    @classmethod
+    def read(cls, folder: Path) -> Export:
+        """The description of an export; its files are compared when they are read."""
+        path = folder / EXPORT
+        data = read_json(path, "description of an exported encoder", CheckpointError)
+        digest = data.pop(DIGEST, None)
+        if data.get("format") != FORMAT or data.keys() - {key.name for key in fields(cls)}:
+            raise CheckpointError(f"{path}: not an export of this version (format {FORMAT}); {REMEDY}")
+        if digest != hash_description(data):
+            raise CheckpointError(f"{path}: not as it was written (its {DIGEST} is another); {REMEDY}")
+        try:
+            check(data, cls, str(path), REMEDY)
+            sides = {side: SideOfExport(data[side]) for side in SIDES if data[side]}
+            return cls(**{**data, "encoder": EncoderRef(data["encoder"]), **sides})
+        except Exception as error:
+            raise CheckpointError(str(error)) from error
+
+
+def hash_description(description: Mapping[str, Any]) -> str:
+    """SHA-256 (hex) of the content of export.json."""
+    return sha256(orjson.dumps(description, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def read_whole(folder: Path) -> Export | None:
+    """The description of an export that has all files as they were written; None for a damaged one, or none."""
+    try:
+        export = Export.read(folder)
+        for name in export.files:
+            SideLoader(folder, export, export.query).read(name)
+    except CheckpointError:
+        return None
+    return export
+
+
+def load_exported(spec: EncoderSpec) -> Encoder:
+    """Loads an exported encoder; errors as those of `load_encoder`. Options must be the export's own."""
+    name, checkpoint = spec.name, spec.checkpoint
+    command = f"lexvl export-onnx --encoder {name} --checkpoint {checkpoint or 'CHECKPOINT'} --output FOLDER"
+    if checkpoint is None:
+        raise UsageError(f"the runtime onnx needs a folder that was exported, as --checkpoint; `{command}` writes one")
+    folder = find_checkpoint(checkpoint).folder
+    if not (folder / EXPORT).is_file():
+        raise CheckpointError(f"{checkpoint}: not exported for the runtime onnx; `{command}` does that")
+    export = Export.read(folder)
+    if export.encoder.name != name:
+        raise CheckpointError(f"{folder}: an export of encoder {export.encoder.name!r}, expected one of {name!r}")
+    if spec.device not in ("auto", "cpu"):
+        raise UsageError(f"the runtime onnx computes on the CPU, --device is {spec.device}; leave it out, or use torch")
+    if spec.tokenizer or spec.backbone_config:
+        raise UsageError("an exported folder has its tokenizer and its network; leave the other folders out")
+    exported = export.encoder.options
+    for key, value in spec.options.items():  # of the command line, texts
+        if key not in PLACES and str(exported.get(key)).lower() != str(value).lower():
+            stored = f"{key}={exported[key]}" if key in exported else f"no {key}"
+            raise UsageError(
+                f"{folder}: exported with {stored}, requested {key}={value}; export again with --set {key}={value}"
+            )
+    load = partial(SideLoader, folder, export)
+    try:
+        query = load(export.query).build_tower()
+        document = load(export.document).build_tower() if export.document else towers.QueriesAlone(query)
+    except Exception as error:  # any error of an entry of another content than this version writes
+        if isinstance(error, MissingExtra) or (isinstance(error, CheckpointError) and str(folder) in str(error)):
+            raise
+        raise CheckpointError(f"{folder}: cannot be loaded ({describe_error(error)}); {REMEDY}") from error
+    kind: Kind = "dense" if export.kind == "dense" else "impact"
+    digest, options = export.encoder.checkpoint_digest, {**exported, "runtime": ONNX}
+    return Encoder(name, kind, query, document, str(folder.resolve()), digest, options, "cpu")
+
+
+@dataclass(frozen=True)
+class SideLoader:
+    """Builds one side from the files of an export."""
+
+    folder: Path
+    export: Export
+    side: SideOfExport
+
+    def build_tower(self) -> Tower:
+        """The tower."""
+        side = self.side
+        if side.graph is None:
+            weight = self.load_array(side.weight) if side.weight else None
+            columns, joiner = self.load_columns(), side.reader["joiner"]
+            return BagTower(self.load_reader(), columns, weight, joiner, side.normalise, side.topk, side.adds)
+        items: towers.GraphItems
+        if side.reads == IMAGES:
+            items = towers.GraphImages(build_pixels(side.pixels))
+        elif side.reads == PASSAGES:
+            items = towers.GraphPassages(PassageReader(self.load_reader()))
+        else:
+            items = towers.GraphTexts(self.load_reader(), side.reader["joiner"])
+        graph = towers.Graph(self.read(side.graph), str(self.folder / side.graph))
+        if self.export.kind == "dense":
+            return towers.DenseGraphTower(items, graph, side.width, side.normalise, side.dimensions)
+        return towers.LexicalGraphTower(items, graph, self.load_columns(), Sparsifier(**side.sparsifier))
+
+    def read(self, name: str) -> bytes:
+        """A file, after comparing its digest."""
+        path, digests = self.folder / name, self.export.files
+        if name not in digests or Path(name).name != name:
+            raise CheckpointError(f"{self.folder / EXPORT}: names the file {name!r:.80} without its digest; {REMEDY}")
+        if path.exists() and not path.is_file():  # a pipe or a device may have no end
+            raise CheckpointError(f"{path}: not a regular file; {REMEDY}")
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read ({error.strerror}); {REMEDY}") from error
+        if (digest := sha256(data).hexdigest()) != digests[name]:
+            raise CheckpointError(
+                f"{path}: has SHA-256 {digest[:16]}, expected {digests[name][:16]}, the exported file; {REMEDY}"
+            )
+        return data
+
+    def load_reader(self) -> TextReader:
+        """The reader of texts."""
+        from tokenizers import Tokenizer
+
+        entry = self.side.reader
+        tokenizer = Tokenizer.from_str(self.read(entry["tokenizer"]).decode())
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        bare = BareTokenizer(tokenizer, entry["pad_id"], "left" if entry["cuts_start"] else "right")
+        return TextReader(bare, **{key: entry[key] for key in READER_KEYS})
+
+    def load_columns(self) -> TokenColumns:
+        """The vocabulary, and the dimension of each token id; images have no token ids."""
+        terms = self.read(VOCABULARY).decode().split("\n")[:-1]
+        of_token = self.load_array(self.side.columns) if self.side.columns else np.empty(0, dtype=np.int64)
+        return TokenColumns(Vocabulary(terms, str(self.folder / VOCABULARY)), of_token)
+
+    def load_array(self, name: str) -> np.ndarray:
+        """An array."""
+        return np.asarray(np.load(io.BytesIO(self.read(name)), allow_pickle=False))
+
+
+@dataclass(frozen=True)
+class BareTokenizer:
+    """A `tokenizers.Tokenizer`, which truncates and pads nothing, without transformers.
+
+    Attributes:
+        truncation_side: "right", or "left" where the start of a long text is cut.
+    """
+
+    backend_tokenizer: Any
+    pad_token_id: int
+    truncation_side: str = "right"
+    is_fast: ClassVar[bool] = True
+
+    @property
+    def all_special_tokens(self) -> list[str]:
+        """The special tokens as texts."""
+        added = self.backend_tokenizer.get_added_tokens_decoder()
+        return [token.content for _, token in sorted(added.items()) if token.special]
+
+    def __call__(self, texts: Sequence[str], add_special_tokens: bool = True, **_: Any) -> Any:
+        """The texts as `encodings`; the other arguments of transformers choose what it would return beside them."""
+        encodings = self.backend_tokenizer.encode_batch(list(texts), add_special_tokens=add_special_tokens)
+        return SimpleNamespace(encodings=encodings)
+
+    def num_special_tokens_to_add(self, pair: bool = False) -> int:
+        """How many special tokens a text, or a pair, gets."""
+        return int(self.backend_tokenizer.num_special_tokens_to_add(pair))

@@ -1,0 +1,262 @@
+"""V-SPLADE: w_j = max_i log(1 + relu(logit_ij / d^1/4)) over the tiles of a page; texts: the sum of a weight per token.
+
+Cho et al., arXiv 2605.30917. Equations and names of weights are those of the authors' code (naver/v-splade, commit
+3f97737). A masked-LM head of 50,368 tokens over ModernVBERT reads pages, whose special tokens have weight 0. Texts need
+no network: a table has a weight per token, and a token counts as often as a text has it.
+
+Reads the authors' export, and the folders of sentence-transformers' SparseEncoder on the hub: the same files, with the
+table beside them. Code of a folder is never run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lexvl_anserini.encoders.checkpoints.find import CHAT_TEMPLATE, PROCESSOR
+from lexvl_anserini.encoders.checkpoints.weights import build_outline, complain, read_weights, take_below
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.loading import Source, load_when_used
+from lexvl_anserini.encoders.parts.backbones import quietly
+from lexvl_anserini.encoders.parts.batches import BagTower
+from lexvl_anserini.encoders.parts.pooling import Activation, Head, LiLsr, log1p_relu, pool_max, softplus
+from lexvl_anserini.encoders.parts.sparsify import keep_top
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, list_token_strings, load_tokenizer
+from lexvl_anserini.encoders.parts.towers import Composition, in_direction, with_topk
+from lexvl_anserini.ground.errors import CheckpointError, InstallationError, UsageError, describe_error
+from lexvl_anserini.ground.files import read_json
+from lexvl_anserini.ground.machine import find_package, find_version
+from lexvl_anserini.ground.records import Vocabulary
+from lexvl_plugins.pages.page_network import IMAGE, PageNetwork, PageTower, read_tiles
+from lexvl_plugins.pages.v_splade_layout import (
+    CONNECTOR,
+    DECODER,
+    EMBEDDINGS,
+    FURTHER,
+    HEAD,
+    NETWORK,
+    QUERIES,
+    UNUSED,
+    PageShape,
+    check_weights,
+    read_table,
+)
+
+# What Idefics3's chat template makes of one image and an empty text, after the token that a text may begin with; and
+# what such a template has.
+PROMPT = f"User:{IMAGE}<end_of_utterance>\nAssistant:"
+TEMPLATE_PARTS = ("capitalize", IMAGE, "<end_of_utterance>", "Assistant:", "add_generation_prompt")
+
+# The tokens without a weight: ids 50280 to 50284 of the published tokenizer.
+SPECIALS = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")
+# In the authors' code, padding has id 0 in a bag, so that the token of this id has no weight.
+NO_BAG = 0
+
+MODEL_TYPE = "modernvbert"
+# A text has no limit in the authors' code.
+MOST_TOKENS = 1 << 20
+
+TableActivation = Literal["softplus", "relu"]
+ACTIVATIONS: Mapping[str, Activation] = {"softplus": softplus, "relu": log1p_relu}
+
+
+def load_v_splade(
+    source: Source,
+    direction: Literal["text-to-image", "image-to-text"] = "text-to-image",
+    text: Literal["table", "bow"] = "table",
+    table_activation: TableActivation | None = None,
+    prompt: str | None = None,
+    topk: int | None = None,
+    query_topk: int | None = None,
+    text_max_length: int | None = None,
+) -> Encoder:
+    """The authors' export, or a SparseEncoder folder around it. The network is loaded when a page is first encoded.
+
+    Args:
+        source: has configuration, weights, processor and tokenizer; `tokenizer` may name another folder for the
+            tokenizer.
+        direction: the modalities of queries and documents.
+        text: table gives each token its learned weight, as often as a text has it; bow gives a text's distinct tokens
+            the weight 1.
+        table_activation: softplus(x), as published, or relu: log(1 + max(0, x)), of the projected embedding of a token;
+            default the table that the folder stores, else softplus.
+        prompt: has <image> where the page is; default what the folder's chat template makes of one
+            image and an empty text.
+        topk: dimensions kept per document; default all positive ones.
+        query_topk: the same for queries; default `topk`.
+        text_max_length: tokens per text; default the tokenizer's.
+    """
+    export = read_export(source, text == "table", table_activation)
+    tokenizer, columns = export.tokenizer, export.columns
+    tiles = read_tiles(export.folder, export.shape.image["image_size"])
+    text_of_page = read_prompt(export.folder) if prompt is None else prompt
+    if text_of_page.count(IMAGE) != 1:
+        raise UsageError(f"prompt {text_of_page!r:.80}: expected {IMAGE} once, where the page is")
+
+    def build_texts(k: int | None) -> BagTower:
+        limit = min(tokenizer.model_max_length, MOST_TOKENS) if text_max_length is None else text_max_length
+        bag = TextReader(tokenizer, limit, specials=False)
+        if export.table is None:
+            return BagTower(bag, columns.without(NO_BAG), topk=k)
+        return BagTower(bag, columns, export.table, topk=k, adds=True)
+
+    def build_images(k: int | None) -> PageTower:
+        load = load_when_used(partial(export.load, text_of_page, k, source.device))
+        return PageTower(load, tiles, columns, source.device)
+
+    query, document = with_topk(in_direction(direction, build_texts, build_images), topk, query_topk)
+    return Encoder("v-splade", "impact", query=query, document=document)
+
+
+@dataclass(frozen=True)
+class PageModel:
+    """What a folder has; `table` is float32 [V], None for bags."""
+
+    folder: Path
+    weights: Mapping[str, Tensor]
+    shape: PageShape
+    tokenizer: Any
+    columns: TokenColumns
+    table: np.ndarray | None
+
+    def load(self, prompt: str, topk: int | None, device: torch.device) -> Composition:
+        """The network of pages and its head, which are loaded now."""
+        reader = TextReader(self.tokenizer, self.shape.text["max_position_embeddings"])
+        network = PageNetwork(load_network(self.shape, self.weights, str(self.folder)).to(device), reader, prompt)
+        head = load_head(self.weights, self.columns, device)
+        return Composition(network, head, log1p_relu, pool_max, keep_top(topk))
+
+
+def read_export(source: Source, with_table: bool, activation: TableActivation | None) -> PageModel:
+    """A folder in either layout; all but the network, whose weights are checked alone."""
+    checkpoint, transformers = source.required("v-splade"), find_package("transformers")
+    if transformers and not (transformers / "models" / MODEL_TYPE).is_dir():
+        raise InstallationError(
+            f"transformers {find_version('transformers')} has no ModernVBERT, which v-splade needs; "
+            "pip install 'transformers>=5.3'"
+        )
+    folder, config = checkpoint.folder, checkpoint.config()
+    if config.get("model_type") != MODEL_TYPE:
+        kind = config.get("model_type")
+        raise CheckpointError(f"{folder}: a {kind!r:.80} model, expected {MODEL_TYPE!r} of V-SPLADE")
+    weights = read_weights(checkpoint.path)
+    if DECODER not in weights:
+        raise CheckpointError(f"{folder}: no {DECODER} among its weights; expected the export of V-SPLADE's authors")
+    size = len(weights[DECODER])
+    table = read_table(folder, size) if with_table and activation is None else None
+    shape = PageShape.read(config, f"{folder}/config.json")
+    check_weights(weights, shape, with_table and table is None, str(folder))
+    if with_table and table is None:
+        table = compute_table(weights, activation or "softplus")
+    if table is not None and not np.isfinite(table).all():
+        raise CheckpointError(f"{folder}: a weight of a token is not finite")
+    with quietly():  # transformers does not know the types of the networks in the configuration, and says so
+        tokenizer = load_tokenizer(source.tokenizer_folder())
+    return PageModel(folder, weights, shape, tokenizer, build_columns(tokenizer, size, shape, str(folder)), table)
+
+
+def load_network(shape: PageShape, weights: Mapping[str, Tensor], where: str) -> Any:
+    """The ModernVBertModel of an export, on the CPU in float32."""
+    import transformers
+
+    own = {
+        key: value for key, value in take_below(weights, NETWORK).items() if not f"{NETWORK}{key}".startswith(UNUSED)
+    }
+    own[EMBEDDINGS] = torch.cat([own[EMBEDDINGS], own.pop(FURTHER)])
+    own[f"{CONNECTOR}.weight"] = own.pop(f"{CONNECTOR}.proj.weight")
+    tokens, kind = len(own[EMBEDDINGS]), cast(Any, transformers.ModernVBertModel)
+    # Some versions of transformers nest the weights of SigLIP.
+    images = build_outline(lambda: kind(shape.to_config(tokens)), weights, f"{where}/config.json").vision_model
+    prefix = "vision_model." * (2 if hasattr(images, "vision_model") else 1)
+    # Copies, because the tensors are pages of the file.
+    state = {key.replace("vision_model.", prefix): value.to(torch.float32, copy=True) for key, value in own.items()}
+    try:
+        with quietly():
+            model, info = kind.from_pretrained(
+                None, config=shape.to_config(tokens), state_dict=state, output_loading_info=True, dtype=torch.float32
+            )
+    except Exception as error:  # a wrong value in the configuration raises any error
+        raise CheckpointError(f"{where}: the model cannot be loaded ({describe_error(error)})") from error
+    complain(where, info["missing_keys"], info["unexpected_keys"], ())
+    return model.eval()
+
+
+class BeforeDecoder(nn.Module):
+    """The masked-LM head up to its decoder: dense, GELU, LayerNorm."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.dense, self.norm = nn.Linear(width, width), nn.LayerNorm(width)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """States of the same shape."""
+        features: Tensor = self.norm(nn.functional.gelu(self.dense(hidden)))
+        return features
+
+
+def load_head(weights: Mapping[str, Tensor], columns: TokenColumns, device: torch.device) -> Head:
+    """The masked-LM head of an export: logits / width^1/4, and 0 for `SPECIALS`."""
+    parts = {key: value.float() for key, value in take_below(weights, HEAD).items()}
+    matrix, bias = parts.pop("decoder.weight"), parts.pop("decoder.bias")
+    width = matrix.shape[1]
+    transform = BeforeDecoder(width)
+    transform.load_state_dict(parts)
+    factor = torch.full((len(matrix),), width**-0.25)
+    factor[[columns.vocabulary.dimension[token] for token in SPECIALS if token in columns.vocabulary.dimension]] = 0
+    return Head(transform.eval().to(device), (matrix * factor[:, None]).to(device), (bias * factor).to(device))
+
+
+@torch.inference_mode()
+def compute_table(weights: Mapping[str, Tensor], activation: TableActivation) -> np.ndarray:
+    """The weight of each token, float32 [V], as `LiLsr` has it.
+
+    Its A and B are the low-rank change that a checkpoint in training has; exports have it in the embeddings.
+    """
+    parts = {key: value.float() for key, value in take_below(weights, QUERIES).items()}
+    rank = parts["lora_A"].shape[1] if "lora_A" in parts else 0
+    lsr = LiLsr(parts["embeddings.weight"], rank, ACTIVATIONS[activation])
+    lsr.load_state_dict(parts)
+    table: np.ndarray = lsr().numpy()
+    return table
+
+
+def build_columns(tokenizer: Any, size: int, shape: PageShape, where: str) -> TokenColumns:
+    """The first `size` tokens are dimensions; `SPECIALS`, and the tokens of tiles after them, count in no text."""
+    terms = list_token_strings(tokenizer)
+    most, place = size + shape.outer["additional_vocab_size"], shape.outer["image_token_id"]
+    if not size <= len(terms) <= most or tokenizer.convert_tokens_to_ids(IMAGE) != place:
+        raise CheckpointError(
+            f"{where}: the tokenizer has {len(terms)} tokens, {IMAGE} at {tokenizer.convert_tokens_to_ids(IMAGE)}; the "
+            f"model has {size} to {most}, {IMAGE} at {place}; name the model's own with --tokenizer"
+        )
+    of_token = np.arange(len(terms), dtype=np.int64)
+    of_token[size:] = -1
+    of_token[[number for number, term in enumerate(terms) if term in SPECIALS]] = -1
+    return TokenColumns(Vocabulary(terms[:size], "the tokenizer's vocabulary"), of_token)
+
+
+def read_prompt(folder: Path) -> str:
+    """What the chat template of a folder makes of one image and an empty text; `PROMPT` in a folder without one.
+
+    A template is a program, which is not run: templates of Idefics3's form differ in the token that they begin with.
+    """
+    template, processor = None, folder / PROCESSOR
+    if processor.is_file():
+        template = read_json(processor, "preprocessing", CheckpointError).get("chat_template")
+        if (file := folder / CHAT_TEMPLATE).is_file():
+            template = file.read_text(encoding="utf-8", errors="replace")
+    if template is None:
+        return PROMPT
+    if not isinstance(template, str) or not all(part in template for part in TEMPLATE_PARTS):
+        raise CheckpointError(
+            f"{folder}: its chat template has not the form of Idefics3's ({', '.join(TEMPLATE_PARTS)}); give the "
+            "prompt that it makes of one image, with <image> for the image, as the option prompt"
+        )
+    return template.partition("{")[0] + PROMPT

@@ -1,0 +1,335 @@
+"""Open indexes: engine, encoder, vocabulary and corpus of each, opened once; a replaced index is opened anew."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import count
+from pathlib import Path
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, cast
+
+from lexvl_anserini.encoders.cards import CARDS
+from lexvl_anserini.encoders.encoder import OtherModality, Tower
+from lexvl_anserini.encoders.loading import load_encoder_from
+from lexvl_anserini.encoders.parts.fields import split_field_options
+from lexvl_anserini.engines.engine import find_urls, index_name, index_path
+from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_index_state, read_report
+from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
+from lexvl_anserini.ground.manifest import FieldEntry, Manifest, expect_lexical
+from lexvl_anserini.ground.records import Document, mark_field
+from lexvl_anserini.ground.registry import TORCH
+from lexvl_anserini.queries.query_source import find_vocabulary_file, read_known_terms
+from lexvl_anserini.searching.query_encoder import EncoderChanges
+from lexvl_anserini.searching.searcher import Index, Searcher
+from lexvl_plugins.serve import limits
+from lexvl_plugins.serve.documents import (
+    READ,
+    WITHOUT_PICTURES,
+    ShownCorpus,
+    build_examples,
+    list_examples,
+    read_corpus,
+)
+
+if TYPE_CHECKING:
+    from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.encoders.parts.images.vision import ImageTower
+    from lexvl_anserini.engines.engine import ImpactEngine
+
+log = logging.getLogger(__name__)
+
+# Seconds between two looks at the folder of an index.
+LOOK_EVERY_S = 0.5
+
+# The folder of an index in an album that `lexvl photos` makes; the album names the index.
+ALBUM = "index"
+# Tries to open an index that other processes replace meanwhile.
+OPENINGS = 5
+
+
+@dataclass(frozen=True)
+class ServedIndex:
+    """Where an index is, and how its encoder is loaded.
+
+    Attributes:
+        name: on the page, unique.
+        data_dir: folder of the datasets; None as in the index's manifest.
+    """
+
+    name: str
+    path: Path
+    encoder: EncoderChanges = EncoderChanges()
+    data_dir: str | None = None
+
+
+@dataclass
+class LiveIndex:
+    """An index that is open.
+
+    Attributes:
+        terms: of its vocabulary, in its order; empty for an index without terms.
+        fields: metadata fields of an impact index and their types.
+        examples: queries of its corpus.
+        serial: no other open index of this process has it.
+        problem: an error of its files, which a check found after it was opened: it answers no more.
+    """
+
+    served: ServedIndex
+    state: IndexState
+    searcher: Searcher
+    corpus: ShownCorpus
+    terms: Sequence[str]
+    fields: Mapping[str, str]
+    examples: Sequence[str]
+    problem: LexvlError | None = None
+    users: int = 0
+    retired: bool = False
+    serial: int = field(default_factory=partial(next, count()))
+
+    @cached_property
+    def known(self) -> frozenset[str]:
+        """Its terms, to look them up."""
+        return frozenset(self.terms)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the index."""
+        return self.searcher.index.manifest
+
+    @property
+    def model(self) -> Encoder:
+        """The encoder of queries, loaded."""
+        return self.searcher.model
+
+    @property
+    def impacts(self) -> ImpactEngine:
+        """The engine of an impact index."""
+        expect_lexical(f"index {self.served.name!r}", self.manifest.kind, "only an impact index has terms")
+        return cast("ImpactEngine", self.searcher.engine)
+
+    @cached_property
+    def picture_tower(self) -> Tower | None:
+        """The side of the encoder that reads pictures, that of queries first; None if none does."""
+        if self.manifest.corpus.name.startswith(WITHOUT_PICTURES):
+            return None
+        for tower in (self.model.query, self.model.document):
+            try:
+                tower.read(Document("a", image="a"))
+            except OtherModality:
+                continue
+            return tower
+        return None
+
+    @cached_property
+    def drawn_field(self) -> FieldEntry | None:
+        """The field of an index of several fields whose encoder reads pictures; None if none does."""
+        with_images = (e for e in self.manifest.encoder.fields if e.encoder.name in CARDS and e.kind == "impact")
+        return next((e for e in with_images if CARDS[e.encoder.name].reads_images), None)
+
+    @property
+    def has_maps(self) -> bool:
+        """Whether torch computes a grid of cells over pictures; or words are read in them, of an index of fields."""
+        if self.manifest.fields:
+            read = any(READ in document.metadata for document in self.corpus.documents.values())
+            return self.drawn_field is not None or read
+        return self.map_tower is not None
+
+    @cached_property
+    def map_tower(self) -> ImageTower | None:
+        """The side of documents with its grid of cells, which only torch computes; None without one."""
+        from lexvl_anserini.encoders.parts.images.vision import ImageTower
+
+        tower: Any = self.model.document
+        if self.manifest.fields:
+            if (entry := self.drawn_field) is None:
+                return None
+            changes, device = self.served.encoder.options, self.served.encoder.device
+            own = split_field_options(self.manifest.fields, changes)[entry.name]
+            places = own.get("checkpoint"), own.get("tokenizer")
+            tower = load_encoder_from(entry.encoder, *places, device, {"runtime": TORCH}).document
+        elif self.picture_tower is None:
+            return None
+        return tower if isinstance(tower, ImageTower) else None
+
+    def suggest(self, prefix: str) -> list[str]:
+        """Terms that begin so, in the order of the vocabulary, where frequent ones come first as a rule."""
+        beginnings = (prefix, *(mark_field(field, prefix) for field in self.manifest.fields))
+        terms = (term for term in self.terms if term.startswith(beginnings))
+        return sorted(terms, key=lambda term: term != prefix)[: limits.SUGGESTIONS]
+
+    def close(self) -> None:
+        """Closes the index."""
+        self.searcher.close()
+
+
+def open_live(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex:
+    """Opens an index, its encoder and its corpus; the encoder of an older state is taken where it is the same."""
+    for _ in range(OPENINGS):
+        state = read_index_state(served.path)
+        live = _open(served, before, state or (0, 0, 0))
+        # Manifest, corpus and engine belong to one index only if no process replaced it in between.
+        if read_index_state(served.path) == state:
+            if live.terms and not live.examples:
+                live.examples = build_examples(live.corpus, live.impacts, live.terms)
+            Thread(target=_verify, args=(live,), name="lexvl-verify", daemon=True).start()
+            return live
+        live.close()
+    raise ArtefactError(f"{served.path}: replaced {OPENINGS} times while it was opened; try again when it is written")
+
+
+def _open(served: ServedIndex, before: LiveIndex | None, state: IndexState) -> LiveIndex:
+    from lexvl_anserini.data.dataset import load_reference
+
+    manifest = index_manifest(served.path)
+    same = before and before.manifest.encoder == manifest.encoder and before.manifest.vocabulary == manifest.vocabulary
+    searcher = Searcher(Index(served.path, manifest), before.model if before and same else None, served.encoder)
+    file = find_vocabulary_file(served.path, None)
+    terms = read_known_terms(file, manifest) if file is not None and manifest.kind == "impact" else ()
+    try:
+        dataset = load_reference(manifest.corpus.ref.at(served.data_dir))
+        corpus, examples = read_corpus(dataset), list_examples(dataset)
+    except (LexvlError, OSError) as error:
+        corpus, examples = ShownCorpus({}, f"the corpus cannot be read, so that hits have their ids alone: {error}"), []
+    fields = read_report(served.path).fields if manifest.kind == "impact" else {}
+    metadata = {name: kind for name, kind in fields.items() if name.startswith("meta.")}
+    return LiveIndex(served, state, searcher.opened(), corpus, terms, metadata, examples)
+
+
+def _verify(index: LiveIndex) -> None:
+    """Waits until the files of an index are open and compared with their checksums; a damaged one answers no more."""
+    try:
+        index.searcher.engine.prepare()
+        index.searcher.verify()
+    except LexvlError as error:
+        if not index.retired:
+            index.problem = error
+            log.error("%s", error)
+
+
+class Shelf:
+    """The open indexes by name. A folder that has another index now is opened anew, while the older answers."""
+
+    def __init__(self, served: Sequence[ServedIndex]):
+        self._lock = Lock()
+        self._open: dict[str, LiveIndex] = {}
+        # When each folder was looked at; the states that could not be opened, and why; names that are being opened.
+        self._looks: dict[str, float] = {}
+        self._failures: dict[str, tuple[IndexState, str]] = {}
+        self._opening: set[str] = set()
+        self._closed = False
+        try:
+            for index in served:
+                self._open[index.name] = open_live(index)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def names(self) -> list[str]:
+        """In the order of the page."""
+        return list(self._open)
+
+    def explain_problem(self, name: str) -> str:
+        """Why an index lacks its corpus, or is not the one in its folder; empty if nothing is wrong."""
+        index = self._open[name]
+        return self._failures.get(name, ((), ""))[1] or (str(index.problem) if index.problem else index.corpus.problem)
+
+    @contextmanager
+    def borrow(self, name: str) -> Iterator[LiveIndex]:
+        """An open index, which stays open within the block."""
+        self._look(name)
+        with self._lock:
+            index = self._open.get(name)
+            if index is None:
+                raise UnknownName("index", name[:80], self._open)
+            index.users += 1
+        try:
+            if index.problem is not None:
+                raise index.problem
+            yield index
+        finally:
+            with self._lock:
+                index.users -= 1
+                last = index.retired and not index.users
+            if last:
+                index.close()
+
+    def close(self) -> None:
+        """Closes all indexes; no request runs any more."""
+        with self._lock:
+            self._closed = True
+        for index in self._open.values():
+            index.close()
+
+    def _look(self, name: str) -> None:
+        """Begins to open the index anew if its folder has another one now."""
+        index, now = self._open.get(name), time.monotonic()
+        if index is None or now - self._looks.get(name, 0.0) < LOOK_EVERY_S:
+            return
+        self._looks[name] = now
+        state = read_index_state(index.served.path)
+        if state is None or state in (index.state, self._failures.get(name, (None,))[0]):
+            return
+        with self._lock:
+            # Another thread may have opened it anew since this one looked.
+            if name in self._opening or self._open[name] is not index:
+                return
+            self._opening.add(name)
+        Thread(target=self._replace, args=(index, state), name="lexvl-reopen", daemon=True).start()
+
+    def _replace(self, old: LiveIndex, state: IndexState) -> None:
+        name = old.served.name
+        try:
+            new = open_live(old.served, old)
+        except (LexvlError, OSError) as error:
+            reason = f"the newer index cannot be opened, the older one answers: {error}"
+            log.error("%s: %s", old.served.path, reason)
+            self._failures[name] = (state, reason)
+            with self._lock:
+                self._opening.discard(name)
+            return
+        with self._lock:
+            past = new if self._closed else old
+            if past is old:
+                self._open[name] = new
+            self._failures.pop(name, None)
+            self._opening.discard(name)
+            past.retired = True
+            last = not past.users
+        log.info("%s: opened anew, %s documents", old.served.path, f"{new.manifest.counts.documents:,}")
+        if last:
+            past.close()
+
+
+def name_indexes(
+    places: Sequence[Path | str],
+    checkpoints: Sequence[str],
+    device: str,
+    data_dir: str | None,
+    options: Mapping[str, Any] | None = None,
+) -> list[ServedIndex]:
+    """Names the indexes by their folders, or in their stores; a number follows a name that is there already.
+
+    Args:
+        checkpoints: those of the encoders where they were moved, none or one for each index.
+        options: replace those of the encoders, such as `runtime`.
+    """
+    if checkpoints and len(checkpoints) != len(places):
+        raise UsageError(f"{len(checkpoints)} --checkpoint for {len(places)} --index; give one for each, or none")
+    served: dict[str, ServedIndex] = {}
+    for number, place in enumerate(places):
+        base = index_name(place)
+        if base == ALBUM and not find_urls(place):
+            base = Path(place).resolve().parent.name
+        if not base:
+            raise DataError(f"{place}: a folder without a name; name the folder of an index")
+        path = index_path(place)
+        name = next(n for n in (base, *(f"{base}-{i}" for i in range(2, len(places) + 2))) if n not in served)
+        moved = checkpoints[number] if checkpoints else None
+        served[name] = ServedIndex(name, path, EncoderChanges(moved, None, device, options or {}), data_dir)
+    return list(served.values())

@@ -1,0 +1,287 @@
+"""The web server: its socket, who may ask it, what a request may cost, and the line that is left of each.
+
+uvicorn bounds the headers of a request, `Guard` its body and its time. A connection that sends no whole request costs
+an open file and nothing else; to end it is the work of a proxy, where strangers reach the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hmac
+import logging
+import socket
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from hashlib import sha256
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import uvicorn
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_plugins.serve import limits
+from lexvl_plugins.serve.app import EMBED_PATH, TOOLS_PATH, UPLOAD_PATH
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+log = logging.getLogger(__name__)
+
+# Characters of a key: fewer could be guessed. Hexadecimal digits of its digest, which name it in log lines.
+LEAST_KEY = 16
+KEY_NAME = 8
+
+# Bearer is for programs; at Basic a browser asks its user, and takes any name with a key as the password. Each has a
+# header, because Chromium reads the first challenge of a header alone.
+CHALLENGES = ('Bearer realm="LexVL"', 'Basic realm="LexVL", charset="UTF-8"')
+
+# Methods that a log line names; a client may send any other word.
+METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+
+# Connections that wait for the server to accept them.
+BACKLOG = 512
+
+# Seconds that a connection without a request stays open, and that requests have to end when the server ends.
+KEEP_ALIVE_S = 15
+SHUTDOWN_S = 3
+
+# The page loads from its own server alone, is in no frame, and runs no code of a document.
+HEADERS: Mapping[bytes, bytes] = {
+    b"content-security-policy": b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+    b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"cross-origin-opener-policy": b"same-origin",
+}
+
+# The rest of a body is not read after a refusal.
+CLOSE = {"connection": "close"}
+
+
+class ApiKeys:
+    """API keys; only their digests are kept, and each is compared in constant time."""
+
+    def __init__(self, keys: Iterable[str]):
+        self.digests = [sha256(key.encode()).digest() for key in keys]
+
+    @classmethod
+    def read(cls, path: Path) -> ApiKeys:
+        """The keys of a file, one a line; empty lines and those that begin with # are none."""
+        try:
+            lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{path}: cannot be read ({error}); expected a text file with one key a line") from error
+        keys = {number: key for number, key in enumerate(lines, 1) if key and not key.startswith("#")}
+        if not keys:
+            raise DataError(f"{path}: no key; expected one a line, as `openssl rand -hex 32` prints")
+        for number, key in keys.items():
+            if len(key) < LEAST_KEY or not key.isascii() or not key.isprintable() or " " in key:
+                raise DataError(
+                    f"{path} line {number}: {len(key)} characters, expected at least {LEAST_KEY} of ASCII without "
+                    "spaces, as `openssl rand -hex 32` prints"
+                )
+        return cls(keys.values())
+
+    def find_name(self, authorization: bytes) -> str | None:
+        """The name in log lines of the key that an Authorization header has; None if it has none of these keys."""
+        scheme, _, value = authorization.strip().partition(b" ")
+        key = value.strip()
+        if scheme.lower() == b"basic":
+            try:
+                key = base64.b64decode(key, validate=True).partition(b":")[2]
+            except binascii.Error:
+                return None
+        elif scheme.lower() != b"bearer":
+            return None
+        digest = sha256(key).digest()
+        admitted = [hmac.compare_digest(digest, known) for known in self.digests]  # all, whichever fits
+        return digest.hex()[:KEY_NAME] if any(admitted) else None
+
+
+def check_address(host: str, keys: ApiKeys | None, insecure: bool) -> None:
+    """Logs a warning where other machines reach the server without keys; refuses keys that a network would carry."""
+    if is_address(host) and ip_address(host).is_loopback or host == "localhost":
+        return
+    if keys is None:
+        log.warning(
+            "--host %s: whoever reaches this machine can search and see the pictures; there is no password", host
+        )
+    elif not insecure:
+        raise UsageError(
+            f"--keys with --host {host}: the server speaks plain HTTP, so that keys could be read on the network; "
+            "listen at 127.0.0.1 behind a proxy with TLS, or give --insecure"
+        )
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is a number, which no name leads to."""
+    try:
+        return bool(ip_address(host))
+    except ValueError:
+        return False
+
+
+class Guard:
+    """Refuses requests for other hosts, from other sites, without a key, and slow ones; adds headers of safety.
+
+    A page of another site whose name leads to this machine (DNS rebinding) sends its own name as the host, so that
+    unknown names are refused; addresses cannot be rebound. (Starlette's TrustedHostMiddleware would need the list of
+    all addresses of this machine.)
+
+    Args:
+        names: those of this server besides localhost and addresses.
+        keys: a request without one of them is refused; None for no keys.
+        log_requests: logs one JSON line for each request. Nothing that a user wrote is in it: no query, id, header or
+            address, and of a path only what the server knows.
+    """
+
+    def __init__(
+        self, app: ASGIApp, names: Iterable[str] = (), keys: ApiKeys | None = None, log_requests: bool = False
+    ):
+        self.app, self.names, self.keys = app, {"localhost", *(name.lower() for name in names)}, keys
+        self.log_requests = log_requests
+        # Bytes of all bodies that are being received or answered.
+        self.held = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begun = time.perf_counter()
+        line: dict[str, Any] = {**dict.fromkeys(("time", "method", "path", "status", "ms")), "received": 0, "sent": 0}
+        try:
+            await self._answer(scope, receive, send, line)
+        finally:
+            if self.log_requests:
+                line["time"] = datetime.now(UTC).isoformat(timespec="milliseconds")
+                line["method"] = scope["method"] if scope["method"] in METHODS else None
+                line["path"], line["key"] = find_path(scope), scope.get("key")
+                line["ms"] = round((time.perf_counter() - begun) * 1000, 2)
+                log.info("%s", orjson.dumps(line).decode())
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, line: dict[str, Any]) -> None:
+        large = {UPLOAD_PATH: limits.MOST_UPLOAD, EMBED_PATH: limits.MOST_TEXTS, TOOLS_PATH: limits.MOST_CALL}
+        most = large.get(scope["path"], limits.MOST_JSON)
+
+        async def receive_counted() -> Message:
+            # The bytes of all bodies are counted, not their number: clients that send none keep nobody waiting.
+            message = await receive()
+            length = len(message.get("body", b""))
+            line["received"] += length
+            self.held += length
+            if line["received"] > most:
+                raise HTTPException(413, f"a body of more than {most:,} bytes", CLOSE)
+            if self.held > limits.MOST_HELD:
+                raise HTTPException(503, "too many bodies at once; try again", {**CLOSE, **limits.LATER})
+            return message
+
+        async def send_counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                line["status"] = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), *HEADERS.items()]}
+            line["sent"] += len(message.get("body", b""))
+            await send(message)
+
+        refusal = self.refuse(scope)
+        try:
+            if refusal is None:
+                async with asyncio.timeout(limits.REQUEST_S):
+                    await self.app(scope, receive_counted, send_counted)
+        except TimeoutError:
+            refusal = 408, f"the request did not end within {limits.REQUEST_S:.0f} s"
+        finally:
+            self.held -= line["received"]
+        if refusal and line["status"] is None:
+            status, reason = refusal
+            response = JSONResponse({"error": reason}, status, CLOSE)
+            for challenge in CHALLENGES if status == 401 else ():
+                response.headers.append("www-authenticate", challenge)
+            await response(scope, receive, send_counted)
+
+    def refuse(self, scope: Scope) -> tuple[int, str] | None:
+        """Status and reason where the request names another host, comes from a page of another site, or has no key."""
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        if not self.is_own(host):
+            return 421, f"the request is for host {host[:80]!r}, not for this server; --name adds a name"
+        origin = headers.get(b"origin")
+        if origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host:
+            return 403, "the request comes from a page of another site"
+        if self.keys is not None:
+            scope["key"] = self.keys.find_name(headers.get(b"authorization", b""))
+            if scope["key"] is None:
+                return 401, "no valid key; expected the header Authorization: Bearer KEY"
+        return None
+
+    def is_own(self, host: str) -> bool:
+        """Whether a Host header names this server: a known name, or an address."""
+        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+        return name in self.names or is_address(name)
+
+
+def find_path(scope: Scope) -> str | None:
+    """The path of the route that answered a request, such as `/api/pictures/{picture_id}`; None if none did."""
+    if "route" in scope:
+        return str(scope["route"].path)
+    return scope["path"] if "endpoint" in scope and not scope.get("path_params") else None
+
+
+def open_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens at an address; port 0 takes a free one."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise UsageError(f"--host {host!r}: {error.strerror or error}; give an address of this machine") from error
+    try:
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise UsageError(
+            f"{host}:{port} cannot be used ({error.strerror or error}); choose another --port, 0 takes a free one"
+        ) from error
+
+
+def format_url(listener: socket.socket) -> str:
+    """The address of the page."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def raise_open_files() -> None:
+    """Lets the process have as many open connections as the system permits."""
+    try:
+        import resource
+    except ImportError:  # a system without such limits
+        return
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(ValueError, OSError):  # macOS has a lower limit than it says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def build_server(
+    app: FastAPI, names: Sequence[str], keys: ApiKeys | None = None, log_requests: bool = False
+) -> uvicorn.Server:
+    """A server that runs by `server.run(sockets=[open_socket(...)])`, until the process gets SIGINT or SIGTERM."""
+    config = uvicorn.Config(
+        Guard(app, names, keys, log_requests),
+        http="h11",
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+        backlog=BACKLOG,
+    )
+    return uvicorn.Server(config)

@@ -1,0 +1,18 @@
+"""Training: recipes, stages and the loop; corpora of training pairs, and hard negatives for them."""
+
+from __future__ import annotations
+
+from lexvl_anserini.ground.registry import CommandRow, CorpusRow, Way
+
+TRAIN = CommandRow("lexvl_plugins.train.command", "Train and encode", "Train encoders by a recipe")
+MINE = CommandRow("lexvl_plugins.train.mine", "Train and encode", "Mine hard negatives for training from a run")
+DPR_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_dpr_file", has_path=True)
+PAIRS_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_pairs", has_path=True)
+TRIPLES_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_triples", has_path=True)
+SENTENCES_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_own_queries", has_path=True)
+TITLES_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_own_queries", has_path=True)
+WEBDATASET_CORPUS = CorpusRow("lexvl_plugins.train.corpora.webdataset:load_webdataset", has_path=True)
+
+_HOME, _NEEDED = "lexvl_plugins.train.reproduction", "lexvl_eval.reproduction.prepared"
+TRAINED = Way(f"{_HOME}:measure_trained", f"{_NEEDED}:list_retrieval_needs", f"{_NEEDED}:estimate_retrieval")
+COUNT = Way(f"{_HOME}:count_parameters", fitting=f"{_HOME}:can_be_counted")

@@ -1,0 +1,93 @@
+"""Recipe -> checkpoint: trains a pair of towers and writes it as its encoder loads it.
+
+python -m lexvl_plugins.train.command --recipe demo-vdr
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lexvl_anserini.cli import DataDir, Device, Overwrite, Style, Verbose, parse_settings, print_rows, run
+from lexvl_anserini.ground.machine import check_model_libraries
+
+if TYPE_CHECKING:
+    from lexvl_plugins.train.recipe import Recipe
+
+
+def describe_plan(recipe: Recipe, target: Path) -> dict[str, str | int]:
+    """What a dry run prints: the run, and how many items it reads."""
+    plans = [stage.optimisation for stage in recipe.stages]
+    seen = sum(plan.steps * plan.batch_size for plan in plans)
+    rows = {"output": str(target), "kind": recipe.model.kind, "corpus": ", ".join(recipe.data.corpora)}
+    if not recipe.model.of_texts:
+        return {**rows, "steps": recipe.steps, "images_seen": seen}
+    negatives = sum(plan.steps * plan.batch_size * plan.negatives for plan in plans)
+    return {**rows, "steps": recipe.steps, "queries_seen": seen, "passages_seen": seen + negatives}
+
+
+def command(
+    recipe: Annotated[str, typer.Option(help="YAML file, or the name of a recipe of the package, such as demo-vdr.")],
+    output: Annotated[
+        str | None, typer.Option(help="Folder of the run; default training/<name of the recipe>.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a key, optimisation.steps=100; repeatable.")
+    ] = None,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the CPU; default all.")] = None,
+    stop_after: Annotated[int | None, typer.Option(min=1, help="Stop at this step; run again to go on.")] = None,
+    hours: Annotated[
+        float | None, typer.Option(min=0.001, help="Stop after so many hours of training; run again to go on.")
+    ] = None,
+    cache: Annotated[
+        str | None,
+        typer.Option(help="Folder in which runs share what frozen networks make of the data; default: the run's own."),
+    ] = None,
+    keep_every: Annotated[
+        str | None,
+        typer.Option(help="epoch or stage: keep a checkpoint of each, kept/epoch-1 in the folder of the run."),
+    ] = None,
+    overwrite: Overwrite = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check recipe, data and device, and print what would be done.")
+    ] = False,
+    style: Style = "text",
+    verbose: Verbose = False,
+) -> None:
+    """Train a recipe; an interrupted run resumes.
+
+    Example: lexvl train --recipe demo-vdr --set optimisation.steps=200
+    """
+    check_model_libraries()
+    from lexvl_plugins.train.recipe import parse_changes, read_recipe
+
+    request = read_recipe(Path(recipe), parse_changes(parse_settings(settings or ())))
+    target = Path(output) if output else Path("training") / request.name
+    import torch
+
+    from lexvl_plugins.train.loop import train
+    from lexvl_plugins.train.run_folder import MODEL, read_step
+    from lexvl_plugins.train.splits import check
+
+    if dry_run:
+        check(request, data_dir, device)
+        print_rows(describe_plan(request, target), style)
+        return
+    if threads:
+        torch.set_num_threads(threads)
+    stored = Path(cache) if cache else None
+    written = train(request, target, data_dir, device, overwrite, stop_after, hours, stored, keep_every)
+    if os.environ.get("RANK", "0") != "0":  # the first of several processes prints
+        return
+    print_rows(
+        {"model": str(written)} if written.name == MODEL else {"state": str(written), "step": read_step(written)}, style
+    )
+
+
+if __name__ == "__main__":
+    run(command)

@@ -1,0 +1,141 @@
+"""Rows whose weights are trained when they are measured, by a recipe of a few minutes, and numbers of parameters.
+
+OUTPUT/training/<row>/ has the run; OUTPUT/training/cache/ what frozen networks make of the data, which rows share.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from lexvl_eval.reproduction import prepared
+from lexvl_eval.reproduction.published import PublishedSystem
+from lexvl_eval.reproduction.retrieval import measure_retrieval
+from lexvl_eval.reproduction.rows import Finding, RowPart, Workplace
+
+from lexvl_anserini.ground.machine import find_shipped
+
+if TYPE_CHECKING:
+    from lexvl_plugins.train.recipe import Recipe
+
+
+def measure_trained(part: RowPart, place: Workplace) -> Finding:
+    """Trains the weights of a part, unless the user gives some, then runs its line; finds what is finished."""
+    assert part.system is not None and part.system.trained_on, "`way_of` looked"
+    weights, model = prepared.find_weights(part, part.system, place), prepared.place_trained_model(part, place)
+    if weights is not None and weights.reference == str(model):
+        from lexvl_plugins.train.loop import train
+
+        recipe, cache = find_recipe(part, part.system, place), model.parent.with_name("cache")
+        train(recipe, model.parent, place.data_dir, place.device, place.overwrite, cache=cache)
+    return measure_retrieval(part, place)
+
+
+def find_recipe(part: RowPart, system: PublishedSystem, place: Workplace) -> Recipe:
+    """The recipe of a row, with its changes, over the corpus that the row trains on."""
+    from lexvl_plugins.train.recipe import parse_changes, read_recipe
+
+    name, *options = shlex.split(system.recipe)
+    settings = (option.partition("=") for option in options if option != "--set")
+    corpus = prepared.find_corpus(part._replace(data=system.trained_on), place)
+    changes = parse_changes({key: value for key, _, value in settings})
+    return read_recipe(
+        find_shipped("recipes") / name, changes | {"data.corpus": corpus.name, "data.split": corpus.split}
+    )
+
+
+# The tokens of BERT's uncased vocabulary, whose tokenizer the recipes name.
+BERT_TOKENS = 30_522
+
+
+def count_stair_side(number: int) -> float:
+    """The side of texts (0, with the embeddings) or of images (1) that `train` makes of the recipe of STAIR's paper."""
+    import numpy as np
+    import torch
+
+    from lexvl_anserini.encoders.parts.tokens import TokenColumns
+    from lexvl_anserini.ground.records import Vocabulary
+    from lexvl_plugins.train.images.sides import SIDES
+    from lexvl_plugins.train.model_settings import ModelSettings
+    from lexvl_plugins.train.recipe import read_recipe
+
+    model = read_recipe(find_shipped("recipes") / "stair-paper.yaml").model
+    assert isinstance(model, ModelSettings)
+    terms = Vocabulary(map(str, range(BERT_TOKENS)), "the numbers of tokens")
+    with torch.device("meta"):
+        sides = SIDES[model.kind](model, TokenColumns(terms, np.arange(BERT_TOKENS)), None)
+    return count_millions(sides[number])
+
+
+def count_d2s_head() -> float:
+    """D2S's head over BLIP's vectors of 256 dimensions, with DistilBERT's width and vocabulary."""
+    import torch
+
+    from lexvl_anserini.encoders.families.dense_heads import D2SHead
+
+    with torch.device("meta"):
+        return count_millions(D2SHead(256, 768, BERT_TOKENS))
+
+
+# OpenAI's merges with the three special symbols of FDT's code.
+BPE_TOKENS = 49_409
+
+
+def count_fdt_share() -> float:
+    """What FDT adds to CLIP's parameters, as a share: the mean over the image encoders of the paper's Table 6.
+
+    The networks have the projections that CLIP uses and FDT does not.
+    """
+    import torch
+
+    from lexvl_plugins.train.images.networks import (
+        Networks,
+        TextNetwork,
+        make_clip_texts,
+        make_no_columns,
+        make_patches,
+    )
+    from lexvl_plugins.train.images.sides import SIDES
+    from lexvl_plugins.train.model_settings import BpeTextSettings, ModelSettings, PretrainedImage
+    from lexvl_plugins.train.recipe import read_recipe
+
+    shares = []
+    for name, changes in (("fdt", {}), ("fdt", {"model.image.patch_size": 16}), ("fdt-swin", {})):
+        model = read_recipe(find_shipped("recipes") / f"{name}-paper.yaml", changes).model
+        assert isinstance(model, ModelSettings) and isinstance(model.text, BpeTextSettings)
+        assert not isinstance(model.image, PretrainedImage)
+        with torch.device("meta"):
+            texts = make_clip_texts(model.text, BPE_TOKENS, model.codebook.width)
+            images = make_patches(model.image, model.codebook.width)
+            networks = Networks(TextNetwork(None, "", texts, None, make_no_columns(BPE_TOKENS), {}), images)
+            sides = SIDES[model.kind](model, networks.text.columns, networks)
+        clip = count_millions(texts, images.network)
+        shares.append(count_millions(*sides) / clip - 1)
+    return sum(shares) / len(shares)
+
+
+def count_millions(*modules: Any) -> float:
+    """The parameters of networks, in millions."""
+    return sum(parameter.numel() for module in modules for parameter in module.parameters()) / 1e6
+
+
+# Encoder -> what papers count -> the function that counts it.
+COUNTS: Mapping[str, Mapping[str, Callable[[], float]]] = {
+    "stair": {"text parameters": partial(count_stair_side, 0), "image parameters": partial(count_stair_side, 1)},
+    "d2s": {"parameters": count_d2s_head},
+    "fdt": {"additional parameters": count_fdt_share},
+}
+
+
+def can_be_counted(part: RowPart) -> bool:
+    """True for the numbers of parameters of a network that this project builds."""
+    return part.system is not None and {*part.measures} <= COUNTS.get(part.system.encoder, {}).keys()
+
+
+def count_parameters(part: RowPart, place: Workplace) -> Finding:
+    """What is counted in a part's network: millions of parameters, or a share. All printed digits must agree."""
+    assert part.system is not None, "`can_be_counted` is true of it"
+    counts = COUNTS[part.system.encoder]
+    return Finding({name: counts[name]() for name in part.measures}, 0)

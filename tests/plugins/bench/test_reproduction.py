@@ -1,0 +1,218 @@
+"""Rows of tables that measure time: ratios of systems by suites, and latency beside a dense twin."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from corpus_folders import coloured_coco
+from tiny_encoders import made_stair, made_twin
+
+from eval.reproduction.matrix import make_plan
+from eval.reproduction.published import load_published_tables, read_tables
+from eval.reproduction.rows import Workplace
+from eval.reproduction.tables import read_record
+from lexvl_anserini.ground.errors import ArtefactError, DataError
+from lexvl_plugins.bench import protocols, reproduction
+from lexvl_plugins.bench.command import Options, Ratio, Report
+from lexvl_plugins.bench.processes import Outcome
+from lexvl_plugins.bench.search import ratios_of
+from lexvl_plugins.bench.systems import SEARCHERS
+from lexvl_plugins.bench.vectors import SHAPES
+from tests.eval.test_reproduce import call
+from tests.eval.test_reproduce_vectors import cells_of, table_of
+
+OWN = """\
+paper: A
+tables:
+  speeds:
+    title: ratios
+    unit: x
+    columns: ["speed stock / ours: batch of queries, CPU, [k=10, k=1000]"]
+    rows: {Some terms: "{ratios}"}
+    systems:
+      Some terms: {suite: {documents: 300, shape: splade, system: [ours, stock], repeats: 2}}
+"""
+
+
+def own_tables(folder: Path, monkeypatch: pytest.MonkeyPatch, ratios: str = ">4 >2.5") -> None:
+    (folder / "own.yaml").write_text(OWN.replace("{ratios}", ratios))
+    monkeypatch.setattr(
+        "eval.reproduce.load_published_tables", lambda: {t.name: t for t in read_tables(folder / "own.yaml")}
+    )
+
+
+def test_a_ratio_below_its_bound_is_red(tmp_path, monkeypatch):
+    """2 / 0.4 = 5 is above 4; 1 / 0.4 = 2.5 is not above 2.5. The suite gets the row's options."""
+    called = []
+
+    def measure(options):
+        called.append((options.documents, options.shape, options.system, options.repeats, options.query_terms))
+        answers = {
+            (name, "batch", k): [{"wall_s": 9.0, "cpu_s": seconds, "read_s": 0.0}]
+            for name, k, seconds in (("stock", 10, 2.0), ("ours", 10, 0.4), ("stock", 1000, 1.0), ("ours", 1000, 0.4))
+        }
+        return Report(ratios=ratios_of(answers, (10, 1000), 1), machine={"load_average": [3.5, 2, 1]})
+
+    monkeypatch.setattr("lexvl_plugins.bench.search.measure", measure)
+    own_tables(tmp_path, monkeypatch)
+    record = tmp_path / "record.json"
+    code, text, said = call("own-speeds", "--output", tmp_path / "out", "--record", record, "--agreeing")
+    assert (code, said) == (1, "1 of 2 cells differ (--agreeing)") and called == [
+        ([300], ["splade"], ["ours", "stock"], 2, None)
+    ]
+    assert re.search(r"k=10 +5\.0 +>4 +\+1\.0  agrees \(2 rounds in turns; load 3\.5\)", text), text
+    assert re.search(r"k=1000 +2\.50 +>2\.5 +\+0\.00  differs", text), text
+    assert [(cell.measured, cell.model) for cell in read_record(record).values()] == [(5.0, ""), (2.5, "")]
+    own_tables(tmp_path, monkeypatch, ratios=">4 >2.4")
+    assert call("own-speeds", "--output", tmp_path / "out", "--agreeing")[0] == 0
+
+
+TWO = """\
+paper: A
+tables:
+  speeds:
+    title: ratios
+    unit: x
+    columns: ["speed stock / ours: batch of queries, CPU, [k=10]"]
+    rows: {ORDER}
+    systems:
+      good: {suite: {documents: 300, shape: splade, system: [ours, stock], repeats: 2}}
+      bad: {suite: {documents: 200, shape: splade, system: [ours, stock], repeats: 2}}
+"""
+
+
+def failing_speeds(folder: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[str, ...], error: BaseException) -> None:
+    """A table of two rows in an order: `good` has the ratio 5, and `bad` raises the error."""
+
+    def measure(options):
+        if options.documents == [200]:
+            raise error
+        answers = {
+            (name, "batch", 10): [{"wall_s": 9.0, "cpu_s": seconds, "read_s": 0.0}]
+            for name, seconds in (("stock", 2.0), ("ours", 0.4))
+        }
+        return Report(ratios=ratios_of(answers, (10,), 1), machine={"load_average": [0, 0, 0]})
+
+    monkeypatch.setattr("lexvl_plugins.bench.search.measure", measure)
+    (folder / "two.yaml").write_text(TWO.replace("ORDER", ", ".join(f"{name}: '>4'" for name in order)))
+    tables = {table.name: table for table in read_tables(folder / "two.yaml")}
+    monkeypatch.setattr("eval.reproduce.load_published_tables", lambda: tables)
+
+
+@pytest.mark.parametrize("order", [("good", "bad"), ("bad", "good")])
+def test_a_system_that_fails_costs_its_own_cells(order, tmp_path, monkeypatch):
+    """The other row is measured and recorded; the exit code is 1 without any option."""
+    failing_speeds(tmp_path, monkeypatch, order, ArtefactError("worker ours: ended"))
+    record, results = tmp_path / "record.json", tmp_path / "cells.jsonl"
+    code, text, said = call("two-speeds", "--output", tmp_path / "out", "--record", record, "--results", results)
+    assert (code, said) == (1, "1 of 2 cells: their systems failed (worker ours: ended)")
+    assert text.count("agrees") == 1 and text.count("failed (worker ours: ended)") == 1
+    assert [cell.measured for cell in read_record(record).values()] == [5.0]
+    assert [json.loads(line)["verdict"] for line in results.read_text().splitlines()] == [
+        {"good": "agrees", "bad": "failed"}[name] for name in order
+    ]
+
+
+def test_an_end_at_a_later_row_keeps_the_rows_before(tmp_path, monkeypatch):
+    failing_speeds(tmp_path, monkeypatch, ("good", "bad"), KeyboardInterrupt())
+    record, results = tmp_path / "record.json", tmp_path / "cells.jsonl"
+    assert call("two-speeds", "--output", tmp_path / "out", "--record", record, "--results", results)[0] != 0
+    assert [cell.measured for cell in read_record(record).values()] == [5.0]
+    assert [json.loads(line)["measured"] for line in results.read_text().splitlines()] == [5.0]
+
+
+def test_ratios_are_measured_on_linux_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("lexvl_plugins.bench.processes.STATUS", tmp_path / "none")
+    own_tables(tmp_path, monkeypatch)
+    code, text, _ = call("own-speeds", "--output", tmp_path / "out", "--agreeing")
+    assert code == 0 and text.count("run it on Linux)") == 2
+
+
+def test_suites_name_systems_and_ratios_that_are_measured():
+    """Each ratio is one of two systems of its suite, a task and a number of hits that the suite measures."""
+    cells = [
+        cell for table in load_published_tables().values() for cell in table.cells if cell.system and cell.system.suite
+    ]
+    assert len(cells) >= 4 and {cell.quantity.task for cell in cells} == {"speed"}
+    for cell in cells:
+        ratio = re.fullmatch(r"(\S+) / (\S+): (single query|batch of queries), CPU, k=(10|1000)", cell.quantity.measure)
+        assert ratio and {ratio[1], ratio[2]} <= {*cell.system.suite.system} <= SEARCHERS.keys(), cell
+        assert cell.system.suite.shape in SHAPES and cell.bound == ">", cell
+
+
+LATENT = """\
+    columns: ["latency coco/test [queries per second, ms per query, dense ms per query, times faster, times smaller]"]
+    unit: ms
+    rows: {STAIR: "14.1 ? ? ? ?"}
+    uncompared: {"latency coco/test queries per second": another machine}
+    systems: {STAIR: {encoder: stair, protocol: vdr-g, dense: {encoder: dense-crossmodal, weights: twin}}}
+"""
+
+
+def test_latency_beside_the_dense_twin(golden, tmp_path, monkeypatch):
+    """The protocol gets the vectors of both models over the same documents, at most as many as the paper has."""
+    weights, twin, data = made_stair(golden, tmp_path), made_twin(golden, tmp_path), coloured_coco(tmp_path / "data")
+    calls = []
+
+    def measured(options: Options) -> Report:
+        calls.append(options)
+        rows = ({"queries_per_s": 20.0, "total_ms": 50.0, "items": 3}, {"total_ms": 75.0})
+        ratios = [("in all, per query", 1.5), ("index bytes", 4.0)]
+        return Report(rows=rows, ratios=tuple(Ratio(f"dense / lexical: {what}", n, n, n, 1) for what, n in ratios))
+
+    monkeypatch.setattr(reproduction, "measure", measured)
+    table = table_of(tmp_path, LATENT)
+    one = Workplace(tmp_path / "out", str(data), checkpoints={"STAIR": str(weights)})
+    assert [need.name for need in make_plan(table, one).needs] == [str(weights), "twin", "coco/test"]
+    assert {cell.reason for cell in cells_of(table, one)} == {"missing: twin"}
+    place = Workplace(tmp_path / "out", str(data), checkpoints={"STAIR": str(weights), "twin": str(twin)})
+    cells = cells_of(table, place)
+    assert [cell.measured for cell in cells] == [20.0, 50.0, 75.0, 1.5, 4.0]
+    assert cells[0].reason == "another machine; other weights" and cells[1].published is None
+    assert cells_of(table, place) == cells and len(calls) == 1, "the second call finds the result"
+    assert calls[0].protocol == "vdr-g" and calls[0].shards.is_dir() and calls[0].dense_shards.is_dir()
+    assert "first-100000" in calls[0].shards.name, "appendix G has 100,000 documents"
+
+
+class Here:
+    def __init__(self, function: str, environ: object, **arguments: object):
+        self.facts, self.request = protocols.answer(**arguments)
+        self.peak_bytes = 0
+
+    def __enter__(self) -> Here:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_the_protocol_runs_over_the_encoded_documents(golden, tmp_path, monkeypatch):
+    weights, twin, data = made_stair(golden, tmp_path), made_twin(golden, tmp_path), coloured_coco(tmp_path / "data")
+    monkeypatch.setattr(protocols, "Worker", Here)
+    monkeypatch.setattr(protocols, "run_once", lambda _, **paths: Outcome(protocols.build(**paths), 0, 0, 0))
+    place = Workplace(tmp_path / "out", str(data), checkpoints={"STAIR": str(weights), "twin": str(twin)})
+    per_second, lexical, dense, faster, smaller = [
+        cell.measured for cell in cells_of(table_of(tmp_path, LATENT), place)
+    ]
+    assert per_second == pytest.approx(1000 / lexical, rel=0.01) and min(lexical, dense, faster) > 0
+    assert smaller is not None, "of a few kB it is 0: sizes are in hundredths of a megabyte"
+    [stored] = [json.loads(path.read_text()) for path in (tmp_path / "out/parts").glob("*.json")]
+    assert stored["documents"] == 3 and stored["request"]["dense"]["encoder"] == "dense-crossmodal"
+
+
+@pytest.mark.parametrize(
+    "old,new,message",
+    [
+        ("protocol: vdr-g", "protocol: vdr-h", "STAIR: unknown protocol 'vdr-h'; did you mean 'vdr-g'"),
+        ("weights: twin", "checkpoint: twin", "STAIR: unknown checkpoint 'twin'"),
+        ("ms per query,", "s per query,", "unknown measure 's per query'"),
+        ("14.1 ?", "14.1 <?", "'<\\?' is no number"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path, old, new, message):
+    with pytest.raises(DataError, match=message) as caught:
+        table_of(tmp_path, LATENT.replace(old, new, 1))
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,192 @@
+"""Indexes pushed to a hub and to storage, and pulled with every byte compared."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lexvl_anserini.engines.index_folder import index_manifest, read_report, write_report
+from lexvl_anserini.engines.resident.packing import read_vectors
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.search import command as search
+from lexvl_anserini.searching.building import build_index, delete_documents
+from lexvl_plugins.exchange.sharing.pull import command as pull
+from lexvl_plugins.exchange.sharing.push import command as push
+from tests.invoking import invoked
+from tests.plugins.exchange.hub_uploads import UploadServer
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    from lexvl_anserini.data.dataset import load_dataset
+    from lexvl_anserini.encoders.loading import load_encoder
+    from lexvl_anserini.shards.writing import write_impacts
+
+    folder = tmp_path_factory.mktemp("built")
+    demo = load_dataset("demo")
+    few = replace(demo, documents=lambda: islice(demo.documents(), 20))
+    write_impacts(few, load_encoder("vdr-crossmodal", "demo-vdr", device="cpu"), folder / "shards")
+    build_index(folder / "shards", folder / "demo")
+    return folder / "demo"
+
+
+@pytest.fixture
+def hub(hub: UploadServer, monkeypatch: pytest.MonkeyPatch) -> UploadServer:
+    monkeypatch.setenv("HF_TOKEN", "hf_writes")
+    return hub
+
+
+@pytest.fixture
+def memory(tmp_path, monkeypatch) -> str:
+    pytest.importorskip("fsspec")
+    monkeypatch.setenv("LEXVL_STORAGE", str(tmp_path / "copies"))
+    return f"memory://{uuid.uuid4().hex}/demo"
+
+
+pushed = partial(invoked, push)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files if path.name != "README.md"}
+
+
+def changed(built: Path, folder: Path, **entries: Any) -> Path:
+    shutil.copytree(built, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for name, change in entries.items():
+        manifest[name] |= change
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    report = {key: value for key, value in read_report(folder).items() if key != "digest"}
+    write_report(folder, report, Manifest.from_json(manifest, "manifest.json"))
+    return folder
+
+
+def test_a_pushed_index_is_pulled_with_equal_bytes(hub, built, tmp_path) -> None:
+    measures = tmp_path / "scores.json"
+    row = {"run": "r", "dataset": "demo/test", "measure": "nDCG@10", "query_id": "all", "value": 0.5, "ties": "rank"}
+    measures.write_text(json.dumps([row, {**row, "query_id": "q1", "value": 0.25}]))
+    printed = json.loads(pushed(built, "me/demo", "--licence", "cc0-1.0", "--measures", measures, "--format", "json"))
+    assert printed["documents"] == 20 and printed["index"].startswith(f"{hub.address}/")
+    [commit] = hub.commits
+    card = (hub.repositories["me/demo"] / "README.md").read_text()
+    assert card.startswith("---\nlicense: cc0-1.0\ntags:\n- lexvl\n")
+    assert "| Documents | 20 |" in card and "| demo/test | nDCG@10 | 0.5000 |" in card and "0.25" not in card
+    assert "lexvl pull me/demo indexes/pulled" in card and str(tmp_path) not in card
+    printed = json.loads(invoked(pull, "me/demo", tmp_path / "pulled", "--format", "json"))
+    assert printed["commit"] == hub.sha and printed["documents"] == 20
+    assert contents(tmp_path / "pulled") == contents(built)
+    hits = [invoked(search, "--index", index, "--query", "a red boat") for index in (built, tmp_path / "pulled")]
+    assert hits[0] == hits[1] and hits[0]
+    assert invoked(pull, f"me/demo@{hub.sha}", tmp_path / "again") and contents(tmp_path / "again") == contents(built)
+
+
+def test_storage_takes_and_gives_the_same_index(memory, built, tmp_path, monkeypatch) -> None:
+    import fsspec
+
+    assert memory in pushed(built, memory, "--licence", "other")
+    invoked(pull, memory, tmp_path / "pulled")
+    assert contents(tmp_path / "pulled") == contents(built)
+    pushed(built, memory, "--licence", "mit")
+    invoked(pull, memory, tmp_path / "pulled", "--overwrite")
+    assert "license: mit" in (tmp_path / "pulled/README.md").read_text()
+    with pytest.raises(ArtefactError, match="nothing finished there"):
+        invoked(pull, f"{memory}-other", tmp_path / "none")
+    monkeypatch.setenv("LEXVL_STORAGE", str(tmp_path / "others"))
+    system, path = fsspec.core.url_to_fs(memory)
+    system.pipe_file(f"{path}/vocab.txt", b"other\n")
+    with pytest.raises(ArtefactError, match=r"vocab.txt: 6 bytes of digest"):
+        invoked(pull, memory, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "resident.bin"])
+def test_a_file_that_arrives_damaged_is_refused_and_fetched_again(hub, built, tmp_path, name) -> None:
+    pushed(built, "me/demo", "--licence", "other")
+    hub.damaged = name
+    with pytest.raises(LexvlError, match=f"me/demo: .*{name} arrived damaged|me/demo: the download broke off"):
+        invoked(pull, "me/demo", tmp_path / "pulled")
+    assert not (tmp_path / "pulled").exists()
+    hub.damaged = None
+    invoked(pull, "me/demo", tmp_path / "pulled")
+    assert contents(tmp_path / "pulled") == contents(built)
+
+
+@pytest.mark.parametrize(
+    "entries,named",
+    [
+        ({"corpus": {"name": "folder:photos"}}, "folder:photos"),
+        ({"corpus": {"name": "beir:/srv/mine"}}, "beir:/srv/mine"),
+        ({"corpus": {"data_dir": "/srv/sets"}}, "/srv/sets"),
+        ({"encoder": {"checkpoint": "/srv/model"}}, "/srv/model"),
+        ({"encoder": {"options": {"tokenizer": "~/tokens"}}}, "~/tokens"),
+    ],
+)
+def test_an_index_that_names_folders_is_refused_on_both_sides(memory, built, tmp_path, entries, named) -> None:
+    index = changed(built, tmp_path / "index", **entries)
+    with pytest.raises(ArtefactError, match=f"its manifest names '{named}', .*--with-places"):
+        pushed(index, memory, "--licence", "other")
+    pushed(index, memory, "--licence", "other", "--with-places")
+    with pytest.raises(ArtefactError, match=f"its manifest names '{named}', .*--with-places"):
+        invoked(pull, memory, tmp_path / "pulled")
+    assert not (tmp_path / "pulled").exists()
+    invoked(pull, memory, tmp_path / "pulled", "--with-places")
+    assert index_manifest(tmp_path / "pulled") == index_manifest(index)
+
+
+def test_what_is_no_whole_index_is_not_pushed(hub, built, tmp_path) -> None:
+    damaged, marked, measures = (tmp_path / name for name in ("damaged", "marked", "measures.json"))
+    for folder in (damaged, marked):
+        shutil.copytree(built, folder)
+    data = (damaged / "resident.bin").read_bytes()
+    (damaged / "resident.bin").write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
+    delete_documents(marked, read_vectors(marked).ids[:1])
+    measures.write_text('{"measure": 1}')
+    for index, target, options, message in (
+        (tmp_path / "nowhere", "me/demo", (), "no such index"),
+        (built.parent / "shards", "me/demo", (), "encoded documents, not an index"),
+        (damaged, "me/demo", (), "damaged"),
+        (built, "demo", (), "owner"),
+        (marked, "me/demo", (), "^.*marked: 1 deleted documents are still in its files"),
+        (built, "me/demo", ("--measures", measures), "what lexvl score"),
+    ):
+        with pytest.raises(LexvlError, match=message):
+            pushed(index, target, "--licence", "other", *options)
+    assert not read_report(build_index(marked, tmp_path / "new").path).deleted
+    assert hub.commits == []
+
+
+def test_other_data_sets_and_folders_are_not_replaced_silently(hub, memory, built, tmp_path) -> None:
+    folder = tmp_path / "hub/me/thesis"
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").write_text("x")
+    hub.repositories["me/thesis"] = folder
+    with pytest.raises(LexvlError, match="holds 1 files that lexvl push did not write, such as 'notes.txt'"):
+        pushed(built, "me/thesis", "--licence", "other")
+    with pytest.raises(ArtefactError, match=r"me/thesis: no index of `lexvl push` \(it lacks index.json\)"):
+        invoked(pull, "me/thesis", tmp_path / "pulled")
+    pushed(built, "me/thesis", "--licence", "other", "--overwrite")
+    assert not (folder / "notes.txt").exists()
+    (tmp_path / "pulled").mkdir()
+    (tmp_path / "pulled/notes.txt").write_text("x")
+    with pytest.raises(ArtefactError, match="is there; name another folder"):
+        invoked(pull, "me/thesis", tmp_path / "pulled")
+    with pytest.raises(LexvlError, match="me/none: not found"):
+        invoked(pull, "me/none", tmp_path / "none")
+
+
+def test_names_that_leave_the_folder_are_refused(hub, built, tmp_path) -> None:
+    pushed(built, "me/demo", "--licence", "other")
+    hub.listed = lambda siblings: [*siblings, {**siblings[0], "rfilename": "../../x"}]
+    with pytest.raises(ArtefactError, match="not a name inside a folder; refused"):
+        invoked(pull, "me/demo", tmp_path / "pulled")
+    assert not (tmp_path / "pulled").exists()

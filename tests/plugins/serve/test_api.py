@@ -1,0 +1,467 @@
+"""The API of the search page over real HTTP: answers, products, maps, pictures, and what bad requests get."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import SimpleNamespace
+from urllib.parse import quote, urlencode
+
+import PIL.Image
+import pytest
+from colour_towers import painted
+
+from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.searching import query_encoder
+from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.shards.writing import write_impacts
+from lexvl_plugins.serve import indexes, limits
+from lexvl_plugins.serve.indexes import name_indexes
+from tests.plugins.serve.served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, load, running
+
+
+def png(picture) -> bytes:
+    out = io.BytesIO()
+    picture.save(out, format="PNG")
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("served")
+
+
+@pytest.fixture(scope="module")
+def client(folder):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(query_encoder, "load_encoder_from", load)
+        lexical = index_pictures(folder / "pictures", folder / "colours")
+        dense = index_pictures(folder / "pictures", folder / "twin", DENSE)
+        with running(lexical, dense, examples=("red", "blue")) as found:
+            yield found
+
+
+HOSTILE_ID = quote(HOSTILE, safe="<>=()")
+
+
+def ids(answer) -> list[str]:
+    return [hit["doc_id"] for hit in answer["hits"]]
+
+
+def test_a_text_finds_and_its_products_sum_to_the_scores(client) -> None:
+    answer = client.ask(text="a red and blue picture")
+    assert answer["read_as"] == "text"
+    assert {chip["term"]: chip["weight"] for chip in answer["chips"]} == {"red": 255, "blue": 255}
+    assert ids(answer)[0] == "half.png"
+    status, found = client.post(
+        "/api/products", {"question": {"index": "colours", "text": "a red and blue picture"}, "doc_ids": ids(answer)}
+    )
+    assert status == 200
+    for hit, one in zip(answer["hits"], found, strict=True):
+        assert one["doc_id"] == hit["doc_id"]
+        assert sum(p["product"] for p in one["products"]) == one["score"] == hit["score"]
+        assert one["rest"] == 0
+    assert [p["term"] for p in found[0]["products"]] == ["blue", "red"]
+
+
+def test_weights_change_and_leave_out_terms(client) -> None:
+    before = client.ask(text="red blue")
+    halved = client.ask(text="red blue", weights={"red": 100})
+    without = client.ask(text="red blue", weights={"red": 0})
+    assert {c["term"]: (c["weight"], c["given"]) for c in halved["chips"]} == {"red": (100, 255), "blue": (255, 255)}
+    assert {c["term"]: c["weight"] for c in without["chips"]} == {"red": 0, "blue": 255}
+    scores = {hit["doc_id"]: hit["score"] for hit in before["hits"]}
+    lower = {hit["doc_id"]: hit["score"] for hit in halved["hits"]}
+    assert lower["red.png"] * 255 == scores["red.png"] * 100
+    assert "red.png" not in ids(without)
+    added = client.ask(text="red", weights={"green": 5})
+    assert {c["term"]: (c["weight"], c["given"]) for c in added["chips"]} == {"red": (255, 255), "green": (5, 0)}
+
+
+def test_expressions_are_read_by_their_signs(client) -> None:
+    answer = client.ask(text="+blue -red")
+    assert answer["read_as"] == "terms"
+    assert ids(answer) == [HOSTILE_ID]
+    assert client.ask(text="+blue -red", read_as="text")["read_as"] == "text"
+    assert client.ask(text="blue", read_as="terms")["chips"] == [{"term": "blue", "weight": 1, "given": 1}]
+    weighted = client.ask(text="+blue red^3", weights={"red": 7})
+    assert {c["term"]: c["weight"] for c in weighted["chips"]} == {"red": 7, "blue": 1}
+    twin = client.ask(index="twin", text="+blue -red")
+    assert twin["read_as"] == "text" and twin["ignored"] == ["signs and factors of the expression"]
+    assert ids(twin)[0] in ("half.png", HOSTILE_ID)
+
+
+def test_filters_restrict_and_keep_scores(client) -> None:
+    whole = {hit["doc_id"]: hit["score"] for hit in client.ask(text="red green blue")["hits"]}
+    for filters in ({"where": "meta.place:sub"}, {"filters": [{"field": "meta.place", "value": "sub"}]}):
+        found = client.ask(text="red green blue", **filters)
+        assert {hit["doc_id"]: hit["score"] for hit in found["hits"]} == {"sub/green.png": whole["sub/green.png"]}
+    long_names = client.ask(text="red blue", filters=[{"field": "meta.year", "low": "2009"}])
+    assert ids(long_names) == [HOSTILE_ID]
+    assert ids(client.ask(where="-red +blue")) == [HOSTILE_ID]
+    assert client.ask(index="twin", text="red", where="meta.place:sub")["ignored"] == ["filters"]
+
+
+def test_a_least_score_and_the_nearest(client) -> None:
+    whole = client.ask(text="red blue")
+    assert len(whole["hits"]) > 1 and whole["nearest"] is False
+    best = whole["hits"][0]["score"]
+    assert ids(client.ask(text="red blue", min_score=str(best))) == ids(whole)[:1]
+    for beyond in (str(best + 1), "100%"):
+        answer = client.ask(text="red blue", min_score=beyond)
+        assert answer["nearest"] is True and answer["hits"] == whole["hits"]
+    assert client.ask(text="red", min_score="100%")["nearest"] is False
+    assert client.ask(text="nothing known", min_score="5")["nearest"] is False
+    assert ids(client.ask(where="-red +blue", min_score="5")) == [HOSTILE_ID]
+    assert client.ask(index="twin", text="red", min_score="0.1")["ignored"] == []
+    assert client.ask(index="twin", text="red", min_score="20%")["ignored"] == ["the least score, as a share"]
+    status, refused = client.post("/api/search", {"index": "colours", "text": "red", "min_score": "much"})
+    assert status == 400 and refused["error"].startswith("least score 'much': expected a score")
+
+
+def test_an_empty_question_has_no_hits(client) -> None:
+    for text in ("", "   "):
+        answer = client.ask(text=text)
+        assert (answer["read_as"], answer["hits"], answer["chips"]) == ("none", [], [])
+    assert client.ask(text="nothing known")["hits"] == []
+    assert client.post("/api/products", {"question": {"index": "colours"}, "doc_ids": ["red.png"]}) == (200, [])
+
+
+def test_a_query_without_a_word_of_the_model_gets_a_warning(client) -> None:
+    answer = client.ask(text="xqzzyv")
+    assert answer["warning"] == "no word of this query is a term of the model: expect little"
+    for known in ("a red xqzzyv", "+red", ""):
+        assert client.ask(text=known)["warning"] == ""
+
+
+def test_an_index_has_the_name_of_its_folder_or_of_its_album(tmp_path) -> None:
+    places = [tmp_path / "demo", tmp_path / "photos/index", tmp_path / "other/photos/index"]
+    named = [served.name for served in name_indexes(places, [], "cpu", None)]
+    assert named == ["demo", "photos", "photos-2"]
+
+
+def test_examples_of_a_corpus_without_topics_are_heavy_terms(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(query_encoder, "load_encoder_from", load)
+    with running(index_pictures(tmp_path / "pictures", tmp_path / "colours")) as client:
+        found = client.get("/api/indexes")
+        # Of half.png, red.png, sub/green.png and the one with blue alone; a picture has no term of the other colours.
+        assert sorted(found["examples"]) == ["blue", "blue red", "green", "red"]
+        assert set(found["pictures"]["colours"]) == {"half.png", "red.png", "sub/green.png", HOSTILE_ID}
+
+
+def test_a_picture_and_a_document_are_queries(client) -> None:
+    status, _, content = client.request("POST", "/api/pictures", png(PICTURES["red.png"]))
+    assert status == 200
+    sent = json.loads(content)["picture"]
+    for index in ("colours", "twin"):
+        by_picture = client.ask(index=index, picture=sent)
+        assert by_picture["read_as"] == "picture" and ids(by_picture)[0] == "red.png"
+        similar = client.ask(index=index, like="sub/green.png")
+        assert similar["read_as"] == "document" and ids(similar)[0] == "sub/green.png"
+    status, headers, shown = client.request("GET", f"/api/pictures/{sent}")
+    assert (status, headers["content-type"], PIL.Image.open(io.BytesIO(shown)).size) == (200, "image/png", (64, 64))
+    assert client.post("/api/search", {"index": "colours", "picture": "0" * 32})[0] == 404
+    assert client.post("/api/search", {"index": "colours", "like": "nowhere"})[0] == 404
+
+
+def test_a_map_shows_where_a_term_is(client) -> None:
+    question = {"index": "colours", "text": "red blue"}
+    status, whole = client.post("/api/map", {"question": question, "doc_id": "half.png"})
+    assert (status, whole["region"]) == (200, [0, 0, 1, 1])
+    status, red = client.post("/api/map", {"question": question, "doc_id": "half.png", "term": "red"})
+    assert red["grid"] == [[1, 0], [1, 0]]
+    assert client.post("/api/map", {"question": {"index": "twin", "text": "red"}, "doc_id": "half.png"})[0] == 400
+    assert client.post("/api/map", {"question": question, "doc_id": "nowhere"})[0] == 404
+
+
+def test_what_indexes_and_routes_can_do_is_described(client) -> None:
+    found = client.get("/api/indexes")
+    lexical, dense = found["indexes"]
+    assert found["examples"] == ["red", "blue"]
+    assert (lexical["name"], lexical["terms"], lexical["maps"], lexical["sends"]) == ("colours", True, True, True)
+    assert (dense["name"], dense["terms"], dense["maps"], dense["sends"]) == ("twin", False, False, True)
+    assert [field["name"] for field in lexical["fields"]] == ["meta.place", "meta.year"]
+    assert lexical["documents"] == 4 and not lexical["problem"]
+    for index, prefix, terms in (("colours", "r", ["red"]), ("colours", "x", []), ("twin", "r", [])):
+        assert client.get(f"/api/suggest?index={index}&prefix={prefix}") == terms
+    assert set(client.get("/openapi.json")["paths"]) == {
+        *("/api/indexes", "/api/search", "/api/products", "/api/map", "/api/suggest", "/api/embed"),
+        *("/api/picture", "/api/pictures", "/api/pictures/{picture_id}"),
+    }
+
+
+def test_texts_of_documents_are_data_in_json(client) -> None:
+    [hit] = [hit for hit in client.ask(text="blue")["hits"] if hit["doc_id"] == HOSTILE_ID]
+    assert hit["text"] == CAPTION
+    status, headers, content = client.request(
+        "POST", "/api/search", json.dumps({"index": "<b>x</b>"}), content_type="application/json"
+    )
+    assert status == 400 and headers["content-type"] == "application/json"
+    assert headers["x-content-type-options"] == "nosniff" and "default-src 'none'" in headers["content-security-policy"]
+
+
+RED = {"index": "colours", "text": "red"}
+
+
+@pytest.mark.parametrize(
+    "body,status,reason",
+    [
+        ({"text": "red"}, 422, "index"),
+        ({**RED, "index": "nowhere"}, 400, "unknown index 'nowhere'"),
+        ({**RED, "text": "+nowhere"}, 400, "not in the vocabulary"),
+        ({**RED, "text": "(red", "read_as": "terms"}, 400, "a bracket is not closed"),
+        ({**RED, "where": "(("}, 400, "expression"),
+        ({**RED, "where": "meta.nowhere:1"}, 400, "unknown metadata field"),
+        ({**RED, "filters": [{"field": "meta.year"}]}, 400, "give a value"),
+        ({**RED, "filters": [{"field": "meta.year", "value": "x"}]}, 400, "meta.year"),
+        ({**RED, "weights": {"nowhere": 1}}, 400, "not in the vocabulary"),
+        ({**RED, "weights": {"red": -1}}, 422, "weights"),
+        ({**RED, "weights": {"red": 1 << 24}}, 422, "weights"),
+        ({**RED, "text": "x" * 2001}, 422, "text"),
+        ({**RED, "hits": 101}, 422, "hits"),
+        ({**RED, "other": 1}, 422, "other"),
+        ({"index": "colours", "picture": "../../etc/passwd"}, 422, "picture"),
+        ({**RED, "text": "half \ud800"}, 422, "text"),
+        ({**RED, "text": "((((" * 400, "read_as": "terms"}, 400, "expression"),
+    ],
+)
+def test_bad_questions_get_one_line(client, body, status, reason) -> None:
+    found, answer = client.post("/api/search", body)
+    assert found == status, answer
+    assert list(answer) == ["error"] and reason in answer["error"] and "\n" not in answer["error"]
+
+
+@pytest.mark.parametrize(
+    "doc_id",
+    ["../pictures/red.png", "/etc/passwd", "file:///etc/passwd", "red.png/../half.png", "red.png\0", "", "sub", "."],
+)
+def test_only_ids_of_the_corpus_have_pictures(client, folder, doc_id) -> None:
+    def picture(doc_id):
+        return client.request("GET", "/api/picture?" + urlencode({"index": "colours", "doc_id": doc_id}))
+
+    status, _, content = picture(doc_id)
+    assert status == 404 and b"no picture" in content
+    assert picture(str(folder / "pictures" / "red.png"))[0] == 404
+    assert picture("red.png")[0] == picture(HOSTILE_ID)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/../setup.cfg", "/%2e%2e/page.css", "/page/index.html", "/index.html", "/api/pictures/..%2f..", "/docs"]
+)
+def test_only_the_files_of_the_page_are_served(client, path) -> None:
+    assert client.request("GET", path)[0] == 404
+
+
+def test_a_picture_that_became_a_link_is_not_served(folder, monkeypatch) -> None:
+    monkeypatch.setattr(query_encoder, "load_encoder_from", load)
+    index = index_pictures(folder / "linked", folder / "linked-index", pictures={"a.png": painted(8, 8)})
+    outside = folder / "secret.png"
+    painted(8, 8, red=(0, 0, 8, 8)).save(outside)
+    with running(index) as client:
+        (folder / "linked" / "a.png").unlink()
+        (folder / "linked" / "a.png").symlink_to(outside)
+        status, _, content = client.request("GET", "/api/picture?index=linked-index&doc_id=a.png")
+        assert status == 404 and b"another file" in content
+
+
+@pytest.mark.parametrize(
+    "content,reason",
+    [
+        (b"", "empty"),
+        (b"no picture at all", "known format"),
+        (png(painted(64, 64, red=(0, 0, 64, 64)))[:-30], "damaged"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "known format"),
+    ],
+)
+def test_files_that_are_no_pictures_are_refused(client, content, reason) -> None:
+    status, _, answer = client.request("POST", "/api/pictures", content)
+    assert status == 400, answer
+    assert reason in json.loads(answer)["error"]
+
+
+def test_errors_of_the_protocol_are_one_line_too(client) -> None:
+    status, _, content = client.request("POST", "/api/search", b"{", content_type="application/json")
+    assert status == 422 and b"Traceback" not in content
+    for method, path, status, told in (
+        ("GET", "/api/nothing", 404, "Not Found"),
+        ("GET", "/api/search", 405, "Method Not Allowed"),
+        ("POST", "/api/search", 422, "expected JSON, with the header content-type: application/json"),
+    ):
+        found, _, content = client.request(method, path, b'{"text": "red"}' if method == "POST" else None)
+        assert (found, json.loads(content)) == (status, {"error": told})
+
+
+def test_pictures_with_too_many_pixels_are_refused_before_they_are_decoded(client, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "UPLOAD_PIXELS", 1000)
+    status, _, answer = client.request("POST", "/api/pictures", png(painted(65, 64)))
+    assert "more than the limit of 1,000" in json.loads(answer)["error"] and status == 400
+
+
+def test_many_clients_get_the_answers_of_one(client) -> None:
+    texts = ["red", "blue", "red green", "blue green", "green", "red blue", "+blue -red", "red red blue"]
+    alone = {text: client.ask(text=text)["hits"] for text in texts}
+
+    def ask(number: int) -> bool:
+        text = texts[number % len(texts)]
+        return client.ask(text=text)["hits"] == alone[text]
+
+    with ThreadPoolExecutor(32) as threads:
+        assert all(threads.map(ask, range(96)))
+
+
+def test_an_index_may_be_replaced_while_it_is_served(folder, monkeypatch) -> None:
+    monkeypatch.setattr(query_encoder, "load_encoder_from", load)
+    monkeypatch.setattr(indexes, "LOOK_EVERY_S", 0.0)
+    pictures, index = folder / "changing", folder / "changing-index"
+    index_pictures(pictures, index, pictures={"a.png": PICTURES["red.png"]})
+    with running(index) as client:
+        assert ids(client.ask(index="changing-index", text="red")) == ["a.png"]
+        index_pictures(pictures, index, pictures={"b.png": PICTURES["red.png"]})
+        deadline = time.monotonic() + 900
+        while len(found := ids(client.ask(index="changing-index", text="red"))) < 2:
+            assert found == ["a.png"] and time.monotonic() < deadline
+            time.sleep(0.05)
+        assert found == ["a.png", "b.png"]
+        assert client.request("GET", "/api/picture?index=changing-index&doc_id=b.png")[0] == 200
+        (index / "index.json").write_text("{")  # what is damaged does not replace what answers
+        while not (problem := client.get("/api/indexes")["indexes"][0]["problem"]):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert "the older one answers" in problem
+        assert ids(client.ask(index="changing-index", text="red")) == ["a.png", "b.png"]
+
+
+def test_an_index_that_is_replaced_while_it_is_opened_is_of_one_state(folder, monkeypatch) -> None:
+    """Its manifest, its corpus and its postings are of the newer index."""
+    monkeypatch.setattr(query_encoder, "load_encoder_from", load)
+    index = index_pictures(folder / "first", folder / "twice", pictures={"a.png": PICTURES["red.png"]})
+    other = index_pictures(folder / "second", folder / "twice-other", pictures={"b.png": PICTURES["red.png"]})
+    read = indexes.read_corpus
+
+    def replaced(dataset):
+        if other.exists():
+            index.rename(folder / "twice-older")
+            other.rename(index)
+        return read(dataset)
+
+    monkeypatch.setattr(indexes, "read_corpus", replaced)
+    with running(index) as client:
+        [hit] = client.ask(index="twice", text="red")["hits"]
+        assert (hit["doc_id"], hit["picture"]) == ("b.png", True)
+
+
+class ToyIndex:
+    """A live index of a shelf, without files."""
+
+    def __init__(self, state) -> None:
+        self.served, self.state, self.problem = SimpleNamespace(name="toy", path="toy"), state, None
+        self.manifest = SimpleNamespace(counts=SimpleNamespace(documents=1))
+        self.users, self.retired, self.closed = 0, False, 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class AtOnce:
+    """In place of a thread: runs before the next line."""
+
+    def __init__(self, target, args, **_) -> None:
+        self.start = partial(target, *args)
+
+
+@pytest.fixture
+def toys(monkeypatch):
+    """The indexes that a shelf opened; the first is of state 0, others are of state 1, which the folder has."""
+    opened = []
+    monkeypatch.setattr(indexes, "Thread", AtOnce)
+    monkeypatch.setattr(indexes, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(indexes, "read_index_state", lambda path: 1)
+    monkeypatch.setattr(indexes, "open_live", lambda *_: opened.append(ToyIndex(min(len(opened), 1))) or opened[-1])
+    return opened
+
+
+def test_two_threads_that_see_a_change_open_the_index_once(toys, monkeypatch) -> None:
+    shelf = indexes.Shelf([SimpleNamespace(name="toy")])
+
+    def while_another_opens_it(path) -> int:
+        monkeypatch.setattr(indexes, "read_index_state", lambda path: 1)
+        shelf._look("toy")
+        return 1
+
+    monkeypatch.setattr(indexes, "read_index_state", while_another_opens_it)
+    with shelf.borrow("toy") as index:
+        assert index is toys[1]
+    shelf.close()
+    assert [toy.closed for toy in toys] == [1, 1]
+
+
+def test_an_index_that_is_opened_while_the_shelf_closes_is_closed_too(toys, monkeypatch) -> None:
+    shelf = indexes.Shelf([SimpleNamespace(name="toy")])
+    open_toy = indexes.open_live
+    monkeypatch.setattr(indexes, "open_live", lambda *_: shelf.close() or open_toy())
+    shelf._look("toy")
+    assert [toy.closed for toy in toys] == [1, 1]
+
+
+def test_an_index_of_texts_for_bm25(folder) -> None:
+    (folder / "texts").mkdir()
+    (folder / "texts" / "boat.txt").write_text("a red boat " + "on the wide sea " * 40)
+    (folder / "texts" / "dogs.txt").write_text("two dogs")
+    write_impacts(load_dataset(f"folder:{folder / 'texts'}"), load_encoder("bm25"), folder / "texts-shards")
+    build_index(folder / "texts-shards", folder / "texts-index")
+    with running(folder / "texts-index") as client:
+        answer = client.ask(index="texts-index", text="the boat", where="dogs")
+        [hit] = answer["hits"]
+        assert (hit["doc_id"], hit["picture"], answer["chips"], answer["ignored"]) == ("boat", False, [], ["filters"])
+        assert hit["text"].startswith("a red boat on") and hit["text"].endswith(" …") and len(hit["text"]) <= 402
+        assert client.post("/api/search", {"index": "texts-index", "text": "+boat"})[1]["hits"][0]["doc_id"] == "boat"
+        assert client.post("/api/search", {"index": "texts-index", "text": "boat", "read_as": "terms"})[0] == 400
+        sent = json.loads(client.request("POST", "/api/pictures", png(PICTURES["red.png"]))[2])["picture"]
+        status, refused = client.post("/api/search", {"index": "texts-index", "picture": sent})
+        assert status == 400 and "reads no pictures" in refused["error"]
+
+
+def test_a_corpus_that_is_gone_leaves_ids(folder, monkeypatch) -> None:
+    monkeypatch.setattr(query_encoder, "load_encoder_from", load)
+    index = index_pictures(folder / "gone", folder / "gone-index", pictures={"a.png": PICTURES["red.png"]})
+    (folder / "gone").rename(folder / "moved")
+    with running(index) as client:
+        [hit] = client.ask(index="gone-index", text="red")["hits"]
+        assert (hit["doc_id"], hit["picture"]) == ("a.png", False)
+        assert "cannot be read" in client.get("/api/indexes")["indexes"][0]["problem"]
+
+
+def test_texts_and_pictures_are_embedded_as_a_search_encodes_them(client) -> None:
+    sent = json.loads(client.request("POST", "/api/pictures", png(PICTURES["half.png"]))[2])["picture"]
+    question = {"texts": ["red blue blue", "", "red"], "pictures": [sent, sent]}
+    status, found = client.post("/api/embed", {"index": "colours", **question})
+    assert (status, found["kind"]) == (200, "impact")
+    assert found["texts"] == [{"blue": 255, "red": 128}, {}, {"red": 255}]
+    assert found["pictures"] == [{"blue": 255, "red": 255}] * 2
+    for vector, text in zip(found["texts"], question["texts"], strict=True):
+        assert vector == {chip["term"]: chip["weight"] for chip in client.ask(text=text or "x")["chips"]}
+    status, dense = client.post("/api/embed", {"index": "twin", **question})
+    assert (status, dense["kind"]) == (200, "dense")
+    assert dense["texts"] == [[1, 0, 2], [0, 0, 0], [1, 0, 0]]
+    assert [len(vector) for vector in dense["pictures"]] == [3, 3]
+    assert client.post("/api/embed", {"index": "colours"})[1]["texts"] == []
+
+
+def test_a_batch_is_bounded_and_may_be_larger_than_other_requests(client) -> None:
+    long = ["red " * 400] * limits.MOST_EMBEDDED
+    assert len(json.dumps(long)) > limits.MOST_JSON
+    status, found = client.post("/api/embed", {"index": "colours", "texts": long})
+    assert status == 200 and found["texts"] == [{"red": 255}] * len(long)
+    for wrong, status, reason in (
+        ({"texts": ["red"] * (limits.MOST_EMBEDDED + 1)}, 422, "body.texts"),
+        ({"pictures": ["0" * 32]}, 404, "not on the server any more"),
+        ({"texts": [5]}, 422, "body.texts.0: 5, expected a text"),
+        ({"index": "nowhere"}, 400, "unknown index"),
+    ):
+        found = client.post("/api/embed", {"index": "colours", **wrong})
+        assert found[0] == status and reason in found[1]["error"], found
+    assert client.request("POST", "/api/embed", b" " * (limits.MOST_TEXTS + 1))[0] == 413

@@ -1,0 +1,112 @@
+"""Rows of tables whose weights are trained when they are measured, and numbers of parameters."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+from corpus_folders import coloured_coco
+from tiny_encoders import made_stair
+
+from eval.reproduction.matrix import make_plan
+from eval.reproduction.published import find_expected_folder, load_published_tables, read_tables
+from eval.reproduction.rows import Workplace
+from eval.reproduction.tables import read_record
+from lexvl_anserini.cli import make_app, parse_settings
+from lexvl_plugins.train.command import command
+from lexvl_plugins.train.recipe import parse_changes, read_recipe
+from tests.eval.test_reproduce import call
+
+OWN = """\
+paper: A
+tables:
+  families:
+    title: a family
+    tolerance: 1.5
+    columns: ["text-to-image coco/test [R@1, R@5]"]
+    rows: {A family: {first} 100.0}
+    systems:
+      A family: {encoder: stair, trained_on: coco/test, recipe: stair-small.yaml --set seed=7}
+"""
+
+
+def own_tables(folder: Path, monkeypatch: pytest.MonkeyPatch, first: str = "33.3") -> None:
+    """The command reads tables of stated numbers."""
+    (folder / "own.yaml").write_text(OWN.replace("{first}", first))
+    monkeypatch.setattr(
+        "eval.reproduce.load_published_tables", lambda: {t.name: t for t in read_tables(folder / "own.yaml")}
+    )
+
+
+def test_a_family_is_trained_and_then_measured(golden, tmp_path, monkeypatch):
+    """The weights are what `train` makes of the recipe; another seed is another training, and a moved number is red."""
+    coloured_coco(tmp_path)
+    trained = []
+
+    def train(recipe, output, data_dir, device, overwrite, cache):
+        trained.append((recipe.seed, recipe.data.corpus, recipe.data.split, output.name, cache.name))
+        if not (output / "model").exists():
+            output.mkdir(parents=True)
+            made_stair(golden, tmp_path).rename(output / "model")
+
+    monkeypatch.setattr("lexvl_plugins.train.loop.train", train)
+    own_tables(tmp_path, monkeypatch)
+    line = ["own-families", "--data-dir", tmp_path, "--output", tmp_path / "out", "--record", tmp_path / "record.json"]
+    code, text, said = call(*line, "--format", "json", "--agreeing")
+    first, fifth = json.loads(text)
+    assert trained == [(7, "coco", "test", "A-family", "cache")], said
+    assert fifth["measured"] == 100 and fifth["verdict"] == "agrees", "three images are among the first five"
+    assert 0.06 * first["measured"] == pytest.approx(round(0.06 * first["measured"])), "so many of six captions"
+    digests = {cell.model for cell in read_record(tmp_path / "record.json").values()}
+    assert len(digests) == 1 and re.fullmatch("[0-9a-f]{64}", digests.pop())
+
+    for moved, expected in ((1.4, 0), (1.6, 1)):
+        own_tables(tmp_path, monkeypatch, first=f"{first['measured'] + moved:.6f}")
+        assert call(*line, "--agreeing")[0] == expected
+    given = ["--checkpoint", f"A family={made_stair(golden, tmp_path)}"]
+    code, text, said = call(*line[:-2], *given)
+    assert code == 0 and text.count("not compared (other weights)") == 2 and len(trained) == 3, said
+
+
+def test_a_family_needs_what_it_trains_on(tmp_path, monkeypatch):
+    own_tables(tmp_path, monkeypatch)
+    families = next(read_tables(tmp_path / "own.yaml"))
+    plan = make_plan(families, Workplace(tmp_path, data_dir=str(tmp_path)))
+    assert [(need.name, need.here) for need in plan.needs] == [("coco/test", False)] and plan.runs == 2
+    code, text, _ = call("own-families", "--data-dir", tmp_path, "--output", tmp_path / "out", "--agreeing")
+    assert code == 0 and text.count("skipped (missing: coco/test") == 2
+
+
+def test_parameters_are_counted_without_weights(tmp_path):
+    """STAIR's table 1 and the size of D2S's head."""
+    code, text, said = call("stair-table1", "d2s-head", "--strict", "--output", tmp_path / "out")
+    assert code == 0, said
+    assert re.findall(r"(\S+) +\S+ +\S+  agrees", text) == ["53.79", "23.670"]
+    assert re.search(r"86.82 +86.8 +\S+  not compared \(equation 4 does not say", text), text
+    # FDT's codebook and query maps beside CLIP's 151 million parameters, in the recipes of three image encoders.
+    code, text, said = call("fdt-section4-3", "--output", tmp_path / "out")
+    assert re.search(r"model additional parameters +6.4 +6 +\S+  agrees", text), text
+    assert code == 0 and not (tmp_path / "out").exists()
+
+
+def test_a_recipe_of_a_row_is_read_with_its_options():
+    """Every `recipe` is a file and options of `train`, whose kind is the encoder of the row."""
+    recipes = {
+        cell.system.recipe: cell.system.encoder
+        for table in load_published_tables().values()
+        for cell in table.cells
+        if cell.system and cell.system.recipe
+    }
+    assert len(recipes) >= 8
+    for text, encoder in recipes.items():
+        name, *options = shlex.split(text)
+        parsed = typer.main.get_command(make_app(command)).make_context("train", ["--recipe", name, *options])
+        recipe = read_recipe(
+            find_expected_folder().parent / "recipes" / name,
+            parse_changes(parse_settings(parsed.params["settings"] or ())),
+        )
+        assert recipe.model.kind == encoder
