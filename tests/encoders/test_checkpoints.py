@@ -323,6 +323,12 @@ def test_what_the_hub_refuses(hub, reference, told):
     assert str(caught.value).startswith(told) and "\n" not in str(caught.value)
 
 
+def test_torch_weights_where_there_are_no_others(hub):
+    (hub.repositories["tiny/splade"] / "model.safetensors").unlink()
+    model = load_encoder("splade", "tiny/splade", device="cpu")
+    assert model.document.weights(["a dog"]).nnz
+
+
 def test_an_interrupted_download_is_continued(hub, golden, monkeypatch):
     """The connection closes in the middle of the weights: an error that says so, then the rest only."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the library's own tries
