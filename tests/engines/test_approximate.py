@@ -298,7 +298,7 @@ def test_a_failed_measurement_leaves_the_index(index, tmp_path, monkeypatch):
 def test_sections_that_do_not_fit_each_other(index, tmp_path):
     """A file with a right checksum must not lead the kernels outside, whoever wrote it."""
     raw = (index / APPROXIMATE).read_bytes()
-    contents = raw[raw.rindex(b'{"format"') : raw.rindex(b"}") + 1]
+    contents = raw[raw.rindex(b'{"format"') : raw.rindex(b"}}") + 2]
     import orjson
 
     sections = orjson.loads(contents)["sections"]
