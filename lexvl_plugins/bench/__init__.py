@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lexvl_anserini.ground.registry import CommandRow
+from lexvl_anserini.ground.registry import CommandRow, Way
 
 # Other plug-ins that this one imports.
 NEEDS = ("cluster", "exchange")
@@ -10,3 +10,9 @@ _PANEL = "Analyses and benchmarks"
 TUNE = CommandRow(f"{__name__}.tune", _PANEL, "Choose settings on one split, report them on another")
 EFFICIENCY = CommandRow(f"{__name__}.command", _PANEL, "Time, memory and size on this machine")
 CLUSTER_EFFICIENCY = CommandRow(f"{__name__}.cluster", _PANEL, "A cluster of this machine against one process")
+
+_HOME = "lexvl_plugins.bench.reproduction"
+LATENCY = Way(
+    f"{_HOME}:measure_latency", f"{_HOME}:list_latency_needs", f"{_HOME}:estimate_latency", f"{_HOME}:has_twin"
+)
+SPEED = Way(f"{_HOME}:measure_speed", "", f"{_HOME}:estimate_speed", f"{_HOME}:has_suite")

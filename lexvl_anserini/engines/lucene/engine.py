@@ -278,7 +278,8 @@ class LuceneEngine(LuceneSearch, ChangingEngine):
                 )
         if lacks_kernels(index):
             with open_verified(LuceneEngine(index, manifest)) as engine:
-                engine.prepare()
+                assert engine.resident is not None, "`lacks_kernels` reads its files"
+                engine.resident.compile()
         return BuiltIndex(index, manifest)
 
     @staticmethod

@@ -24,7 +24,6 @@ from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -49,8 +48,25 @@ from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.query_vectors import QueryBatch
 from lexvl_anserini.runs.order import RankedList, merge_lists, rank_hits
 
-if TYPE_CHECKING:
-    from lexvl_anserini.engines.resident.layout import PlainPostings
+log = logging.getLogger(__name__)
+
+VARIABLE = "LEXVL_POSTINGS"
+AUTO, ALWAYS, NEVER = CHOICES = ("auto", "resident", "lucene")
+
+# Postings that numpy reads in a millisecond.
+SMALL = 10_000
+
+# Loading the kernels takes half a second: longer than numpy takes for so few queries on an index of `MEDIUM` postings.
+FEW = 8
+MEDIUM = 1_000_000
+
+# Postings up to which numpy answers a query in some ten milliseconds, as Lucene does.
+LARGE = 20_000_000
+
+# Compiling the kernels takes longer.
+SLOW_S = 2.0
+
+PACKAGE = Path(__file__).parent
 
 
 class JoinedPostings(PostingLists):
@@ -113,27 +129,6 @@ def best_of_passages(lists: Sequence[RankedList], hits: int) -> RankedList:
         for document, score in listed.pairs():
             scores[document] = max(score, scores.get(document, 0))
     return rank_hits(lists[0].query_id, scores.items(), hits)
-
-
-log = logging.getLogger(__name__)
-
-VARIABLE = "LEXVL_POSTINGS"
-AUTO, ALWAYS, NEVER = CHOICES = ("auto", "resident", "lucene")
-
-# Postings that numpy reads in a millisecond.
-SMALL = 10_000
-
-# Loading the kernels takes half a second: longer than numpy takes for so few queries on an index of `MEDIUM` postings.
-FEW = 8
-MEDIUM = 1_000_000
-
-# Postings up to which numpy answers a query in some ten milliseconds, as Lucene does.
-LARGE = 20_000_000
-
-# Compiling the kernels takes longer.
-SLOW_S = 2.0
-
-PACKAGE = Path(__file__).parent
 
 
 def read_choice() -> str:
