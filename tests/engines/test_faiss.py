@@ -99,6 +99,10 @@ def test_damaged_index(tmp_path):
     (tmp_path / "index/index.json").write_text(json.dumps(older))
     with pytest.raises(ArtefactError, match="2 vectors and 2 ids, the manifest says 1 documents"):
         FaissEngine(tmp_path / "index", other)
+    for name in ("hnsw", "ivfpq", "sq8"):
+        (tmp_path / "index/index.json").write_text(json.dumps(older | {"faiss": {"layout": name}}))
+        with pytest.raises(ArtefactError, match=f"the file has a IndexFlat, index.json says {name}"):
+            FaissEngine(tmp_path / "index", other)
     (tmp_path / "index/index.faiss").write_bytes(b"no")
     with pytest.raises(ArtefactError, match="cannot be opened as a FAISS index"):
         FaissEngine(tmp_path / "index", other)
