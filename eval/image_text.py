@@ -12,7 +12,7 @@ import typer
 
 from lexvl_anserini.cli import Command, Verbose, expand_options
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.records import CorpusRef
 
 from . import options
 from .measures.inputs import JudgementSource, RunCard

@@ -22,8 +22,7 @@ from lexvl_anserini.cli import (
 )
 from lexvl_anserini.encoders.cards import CARDS, choose_encoder
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.records import Measurement
+from lexvl_anserini.ground.records import CorpusRef, Measurement
 
 from .measures.inputs import JudgementSource, RunCard, describe_run
 from .measures.metrics import MEASURES

@@ -26,8 +26,9 @@ from lexvl_anserini.encoders.cards import (
     remark_on,
 )
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.manifest import CorpusRef, Manifest
+from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import silent
+from lexvl_anserini.ground.records import CorpusRef
 from lexvl_anserini.queries.query_source import load_topics
 from lexvl_anserini.queries.query_vectors import encode_topics
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from lexvl_anserini.data.lines import remove_packing
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import compute_sha256
-from lexvl_anserini.ground.manifest import CorpusRef, expect_lexical, name_manifest, read_manifest, read_run_manifest
-from lexvl_anserini.ground.records import ImpactQuery, Qrel, Topic
+from lexvl_anserini.ground.manifest import expect_lexical, name_manifest, read_manifest, read_run_manifest
+from lexvl_anserini.ground.records import CorpusRef, ImpactQuery, Qrel, Topic
 
 log = logging.getLogger(__name__)
 

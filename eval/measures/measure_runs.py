@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.records import Measurement, Qrel
+from lexvl_anserini.ground.records import CorpusRef, Measurement, Qrel
 from lexvl_anserini.runs.columns import map_run
 from lexvl_anserini.runs.trec import read_lists
 

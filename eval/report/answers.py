@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.manifest import CorpusRef, Manifest, read_run_manifest
-from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
+from lexvl_anserini.ground.manifest import Manifest, read_run_manifest
+from lexvl_anserini.ground.records import CorpusRef, Document, ScoredDoc, Topic
 from lexvl_anserini.queries.query_source import build_typed_topic
 from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.trec import read_run, sort_by_rank

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.records import CorpusRef
 from lexvl_anserini.ground.registry import Registry, Way
 
 from ..measures.inputs import JudgementSource, describe_run

@@ -22,7 +22,7 @@ from lexvl_anserini.encoders.checkpoints.find import (
 )
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.machine import expand_path, find_package
-from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.records import CorpusRef
 
 from ..analyses.classes.class_sets import CLASS_SETS
 from ..measures.result_files import make_slug

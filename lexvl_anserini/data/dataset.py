@@ -21,8 +21,15 @@ from typing import NamedTuple
 from lexvl_anserini.data.lines import LinePlace, log_once
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.machine import cache_folder, expand_path
-from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.records import Document, Qrel, TeacherScore, Topic
+from lexvl_anserini.ground.records import (
+    DELIMITER,
+    CorpusRef,
+    Document,
+    Qrel,
+    TeacherScore,
+    Topic,
+    get_document_id,
+)
 from lexvl_anserini.ground.registry import CORPORA, import_home
 from lexvl_anserini.ground.typed import MOST, check_type
 
@@ -175,14 +182,7 @@ def choose_direction(ref: CorpusRef, offered: Sequence[str], default: str) -> st
     return ref.direction
 
 
-DELIMITER = "#"
 WORD = re.compile(r"\S+")
-
-
-def get_document_id(passage_id: str) -> str:
-    """The id of a passage's document."""
-    end = passage_id.find(DELIMITER, 1)
-    return passage_id if end < 0 else passage_id[:end]
 
 
 class PassageRule(NamedTuple):

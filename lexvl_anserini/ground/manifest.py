@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, ClassVar, Self
 
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write, format_json, read_json, sync_path, sync_to, write_json
+from lexvl_anserini.ground.records import CorpusRef, QuantiserEntry, VocabularyEntry
 from lexvl_anserini.ground.typed import Entry, check, convert, list_keys
 
 # The file of a `Manifest`, and the file that holds the same while the shards are not complete.
@@ -34,31 +35,6 @@ GONE = {"exif": "EXIF metadata", "languages": "queries in other languages", "tau
 
 # Options that name the folder of a part of an encoder. The checkpoint's digest covers the content of that folder.
 PLACES = ("tokenizer", "backbone_config", "query_checkpoint", "backbone_checkpoint", "merges")
-
-
-@dataclass(frozen=True)
-class CorpusRef:
-    """Which dataset: everything that `load_dataset` needs to load it.
-
-    Attributes:
-        name: `demo`, `beir/scifact`, `folder:<path>`, ...
-        split: of topics and qrels; None for the dataset's default, "" where the dataset has no splits.
-        data_dir: folder of the datasets; None for the default.
-        escape_ids: percent-encode white space and control characters in ids.
-        direction: text-to-text, text-to-image or image-to-text; None for the dataset's default.
-        passages: `WORDS` or `WORDS:STRIDE`, the passages into which texts are split; None for whole documents.
-    """
-
-    name: str
-    split: str | None = None
-    data_dir: str | None = None
-    escape_ids: bool = False
-    direction: str | None = None
-    passages: str | None = None
-
-    def at(self, data_dir: str | None) -> CorpusRef:
-        """The same dataset in another data folder; None keeps the folder."""
-        return replace(self, data_dir=data_dir or self.data_dir)
 
 
 class EncoderRef(Entry):
@@ -87,42 +63,6 @@ class EncoderRef(Entry):
         if self.fields:
             others[FIELDS] = [{**field, "encoder": field.encoder.without_places()} for field in self.fields]
         return others
-
-
-class SideEntry(Entry):
-    """One side of a quantiser in a manifest, see `quantise.SideQuantiser`."""
-
-    scheme: str = ""
-    bits: int | None = None
-    scale: float | None = None
-    percentile: float = 100.0
-
-    def requested(self) -> dict[str, Any]:
-        """The request of the user, without the scale that calibration found: equal requests give equal artefacts."""
-        return {**self, "scale": None if self.scheme == "calibrated" else self.scale}
-
-    def effect(self) -> dict[str, Any]:
-        """The values that impacts depend on: a calibrated scale equals the same scale given by the user."""
-        scheme = "fixed" if self.scheme == "calibrated" else self.scheme
-        return {"scheme": scheme, "bits": self.bits, "scale": self.scale}
-
-
-class QuantiserEntry(Entry):
-    """A quantiser in a manifest; without keys where vectors are no impacts."""
-
-    document: SideEntry = SideEntry()
-    query: SideEntry = SideEntry()
-
-    def sides(self) -> dict[str, SideEntry]:
-        """Its sides by name."""
-        return {"document": self.document, "query": self.query} if self else {}
-
-
-class VocabularyEntry(Entry):
-    """A vocabulary in a manifest; without keys where dimensions are no terms."""
-
-    size: int = 0
-    digest: str = ""
 
 
 class FieldEntry(Entry):

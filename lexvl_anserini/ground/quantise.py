@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
-from lexvl_anserini.ground.manifest import QuantiserEntry
-from lexvl_anserini.ground.records import SCORE_LIMIT, TermWeights, Vocabulary, count_bits_over
+from lexvl_anserini.ground.records import SCORE_LIMIT, QuantiserEntry, TermWeights, Vocabulary, count_bits_over
 
 if TYPE_CHECKING:
     from scipy import sparse

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import atomic_write
-from lexvl_anserini.ground.manifest import VocabularyEntry
+from lexvl_anserini.ground.typed import Entry
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,6 +35,31 @@ NO_METADATA: Mapping[str, Any] = MappingProxyType({})
 def count_bits_over(score: float) -> int:
     """The number of bits that a score of `SCORE_LIMIT` or more must lose to be below it."""
     return (int(score) // SCORE_LIMIT).bit_length()
+
+
+@dataclass(frozen=True)
+class CorpusRef:
+    """Which dataset: everything that `load_dataset` needs to load it.
+
+    Attributes:
+        name: `demo`, `beir/scifact`, `folder:<path>`, ...
+        split: of topics and qrels; None for the dataset's default, "" where the dataset has no splits.
+        data_dir: folder of the datasets; None for the default.
+        escape_ids: percent-encode white space and control characters in ids.
+        direction: text-to-text, text-to-image or image-to-text; None for the dataset's default.
+        passages: `WORDS` or `WORDS:STRIDE`, the passages into which texts are split; None for whole documents.
+    """
+
+    name: str
+    split: str | None = None
+    data_dir: str | None = None
+    escape_ids: bool = False
+    direction: str | None = None
+    passages: str | None = None
+
+    def at(self, data_dir: str | None) -> CorpusRef:
+        """The same dataset in another data folder; None keeps the folder."""
+        return replace(self, data_dir=data_dir or self.data_dir)
 
 
 class Document(NamedTuple):
@@ -55,6 +81,15 @@ class Document(NamedTuple):
     def contents(self) -> str:
         """Title and text joined by one blank, either may be absent; BM25 and most encoders read this."""
         return " ".join(part for part in (self.title, self.text) if part)
+
+
+DELIMITER = "#"
+
+
+def get_document_id(passage_id: str) -> str:
+    """The id of a passage's document."""
+    end = passage_id.find(DELIMITER, 1)
+    return passage_id if end < 0 else passage_id[:end]
 
 
 class Topic(NamedTuple):
@@ -161,6 +196,42 @@ def get_field(term: str, fields: Collection[str]) -> str:
     """The field of such a term; empty for a term of an index without fields."""
     field, mark, _ = term.partition(":")
     return field if mark and field in fields else ""
+
+
+class SideEntry(Entry):
+    """One side of a quantiser in a manifest, see `quantise.SideQuantiser`."""
+
+    scheme: str = ""
+    bits: int | None = None
+    scale: float | None = None
+    percentile: float = 100.0
+
+    def requested(self) -> dict[str, Any]:
+        """The request of the user, without the scale that calibration found: equal requests give equal artefacts."""
+        return {**self, "scale": None if self.scheme == "calibrated" else self.scale}
+
+    def effect(self) -> dict[str, Any]:
+        """The values that impacts depend on: a calibrated scale equals the same scale given by the user."""
+        scheme = "fixed" if self.scheme == "calibrated" else self.scheme
+        return {"scheme": scheme, "bits": self.bits, "scale": self.scale}
+
+
+class QuantiserEntry(Entry):
+    """A quantiser in a manifest; without keys where vectors are no impacts."""
+
+    document: SideEntry = SideEntry()
+    query: SideEntry = SideEntry()
+
+    def sides(self) -> dict[str, SideEntry]:
+        """Its sides by name."""
+        return {"document": self.document, "query": self.query} if self else {}
+
+
+class VocabularyEntry(Entry):
+    """A vocabulary in a manifest; without keys where dimensions are no terms."""
+
+    size: int = 0
+    digest: str = ""
 
 
 class Vocabulary(Sequence[str]):

@@ -17,8 +17,16 @@ from lexvl_anserini.data.dataset import Dataset, get_family, load_reference
 from lexvl_anserini.data.lines import get_plain_suffix, parse_object, read_lines
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import compute_sha256, read_json
-from lexvl_anserini.ground.manifest import CorpusRef, Manifest, QuantiserEntry, VocabularyEntry, name_manifest
-from lexvl_anserini.ground.records import SCORE_LIMIT, VOCABULARY, ImpactQuery, Topic
+from lexvl_anserini.ground.manifest import Manifest, name_manifest
+from lexvl_anserini.ground.records import (
+    SCORE_LIMIT,
+    VOCABULARY,
+    CorpusRef,
+    ImpactQuery,
+    QuantiserEntry,
+    Topic,
+    VocabularyEntry,
+)
 from lexvl_anserini.ground.registry import CORPORA
 from lexvl_anserini.ground.typed import Entry, check
 from lexvl_anserini.queries.clauses import Clause, Query, list_terms

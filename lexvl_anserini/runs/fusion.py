@@ -19,15 +19,8 @@ import numpy as np
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.machine import OURS, list_versions
-from lexvl_anserini.ground.manifest import (
-    NAMED,
-    EncodedCorpus,
-    EncoderRef,
-    QuantiserEntry,
-    RunManifest,
-    read_run_manifest,
-)
-from lexvl_anserini.ground.records import ScoredDoc
+from lexvl_anserini.ground.manifest import NAMED, EncodedCorpus, EncoderRef, RunManifest, read_run_manifest
+from lexvl_anserini.ground.records import QuantiserEntry, ScoredDoc
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.runs.order import RankedList, rank_hits
 from lexvl_anserini.runs.trec import DEFAULT_HITS, read_lists, sort_by_rank

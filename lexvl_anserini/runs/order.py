@@ -14,10 +14,9 @@ from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from lexvl_anserini.data.dataset import get_document_id
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.progress import make_batches
-from lexvl_anserini.ground.records import ScoredDoc
+from lexvl_anserini.ground.records import ScoredDoc, get_document_id
 from lexvl_anserini.ground.typed import MOST, check_type
 
 if TYPE_CHECKING:

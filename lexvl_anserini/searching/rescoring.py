@@ -35,12 +35,11 @@ from lexvl_anserini.ground.manifest import (
     NAMED,
     Counts,
     EncoderRef,
-    QuantiserEntry,
     RunManifest,
     read_manifest,
     read_run_manifest,
 )
-from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
+from lexvl_anserini.ground.records import Document, QuantiserEntry, ScoredDoc, Topic
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.runs.fusion import Fusion, build_fused_manifest

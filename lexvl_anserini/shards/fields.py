@@ -38,13 +38,12 @@ from lexvl_anserini.ground.manifest import (
     FieldEntry,
     LayoutEntry,
     Manifest,
-    QuantiserEntry,
     ShardRecord,
     read_manifest,
 )
 from lexvl_anserini.ground.progress import Progress, make_batches, silent
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
-from lexvl_anserini.ground.records import NO_METADATA, ImpactDocument, Vocabulary, mark_field
+from lexvl_anserini.ground.records import NO_METADATA, ImpactDocument, QuantiserEntry, Vocabulary, mark_field
 from lexvl_anserini.shards.layout import Layout, Shard, write_shard, write_shards
 from lexvl_anserini.shards.manifests import merge_corpora, source_digest
 from lexvl_anserini.shards.reading import (

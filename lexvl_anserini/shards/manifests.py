@@ -25,18 +25,9 @@ from lexvl_anserini.ground.claims import Claim, claim, compare_requests
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import compute_sha256, name_part, publish, read_json
 from lexvl_anserini.ground.machine import list_versions
-from lexvl_anserini.ground.manifest import (
-    MANIFEST,
-    UNFINISHED,
-    Counts,
-    EncodedCorpus,
-    Manifest,
-    QuantiserEntry,
-    ShardRecord,
-    VocabularyEntry,
-)
+from lexvl_anserini.ground.manifest import MANIFEST, UNFINISHED, Counts, EncodedCorpus, Manifest, ShardRecord
 from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.ground.records import VOCABULARY
+from lexvl_anserini.ground.records import VOCABULARY, QuantiserEntry, VocabularyEntry
 from lexvl_anserini.ground.registry import RUNTIMES, TORCH
 from lexvl_anserini.shards.layout import SUMMED, Layout, Part
 

@@ -29,8 +29,8 @@ from lexvl_anserini.data.corpora.captioned import list_demo_files, read_karpathy
 from lexvl_anserini.engines.index_folder import REPORT, BuiltIndex, index_manifest, read_report
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, exclusive, make_folder
-from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.progress import Progress, progress_bar
+from lexvl_anserini.ground.records import CorpusRef
 from lexvl_anserini.queries.query_source import find_topic_source
 from lexvl_anserini.runs.order import RankedList, merge_lists
 from lexvl_anserini.runs.trec import ensure_run

@@ -20,8 +20,8 @@ from lexvl_eval.measures.metrics import evaluate, means
 from lexvl_eval.reproduction.sources import PROTOCOLS, Protocol
 
 from lexvl_anserini.ground.errors import UnknownName, UsageError
-from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
-from lexvl_anserini.ground.records import ScoredDoc
+from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.records import CorpusRef, ScoredDoc
 from lexvl_plugins.bench.collection import open_workdir
 from lexvl_plugins.bench.command import Options, Ratio, Report, mib, ratio
 from lexvl_plugins.bench.processes import Ready, Stopwatch, Worker, run_once, take_turns

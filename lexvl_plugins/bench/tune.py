@@ -36,8 +36,7 @@ from lexvl_anserini.engines.engine import index_path
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import write_json
-from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.records import Qrel, ScoredDoc
+from lexvl_anserini.ground.records import CorpusRef, Qrel, ScoredDoc
 from lexvl_anserini.runs.fusion import Fusion, fuse_rankings, read_rankings
 from lexvl_anserini.runs.trec import DEFAULT_HITS
 from lexvl_plugins.bench.command import offer

@@ -22,9 +22,10 @@ from lexvl_anserini.engines.index_folder import HEADS
 from lexvl_anserini.ground.claims import Claim, claim, compare_requests
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import compute_sha256, read_json, write_json
-from lexvl_anserini.ground.manifest import MANIFEST, CorpusRef, Counts, EncodedCorpus, Manifest, read_manifest
+from lexvl_anserini.ground.manifest import MANIFEST, Counts, EncodedCorpus, Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.ground.records import CorpusRef
 from lexvl_anserini.shards.layout import SUMMED, Layout, Part
 from lexvl_anserini.shards.manifests import name_part_folder, source_digest
 from lexvl_anserini.shards.writing import write_impacts

@@ -22,8 +22,9 @@ from lexvl_anserini.ground.claims import refuse_existing
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write, open_gzip
 from lexvl_anserini.ground.machine import OURS, find_version
-from lexvl_anserini.ground.manifest import MANIFEST, QuantiserEntry, expect_lexical, read_manifest
+from lexvl_anserini.ground.manifest import MANIFEST, expect_lexical, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.records import QuantiserEntry
 from lexvl_plugins.exchange.ciff_reading import VERSION
 
 # A posting takes at most its tag and length, and two fields of a tag and a varint of 5 bytes.

@@ -24,8 +24,7 @@ from lexvl_anserini.data.lines import LeftOut, log_once
 from lexvl_anserini.data.pictures.archives import PageReference
 from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, list_image_suffixes
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.records import Document
+from lexvl_anserini.ground.records import CorpusRef, Document
 from lexvl_anserini.ground.registry import require
 from lexvl_plugins.pages import pdf
 from lexvl_plugins.pages.page import join_words

@@ -28,8 +28,7 @@ from lexvl_anserini.data.lines import log_once
 from lexvl_anserini.data.parquet import DAMAGED, find_picture_column, read_batches, read_schema
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.machine import expand_path
-from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.records import Document, Qrel, Topic
+from lexvl_anserini.ground.records import CorpusRef, Document, Qrel, Topic
 
 if TYPE_CHECKING:
     from pyarrow import Schema

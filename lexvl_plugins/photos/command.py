@@ -24,8 +24,8 @@ from lexvl_anserini.encoders.cards import choose_encoder, make_direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.ground.files import exclusive
-from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.progress import progress_bar
+from lexvl_anserini.ground.records import CorpusRef
 from lexvl_anserini.searching.searcher import Index
 from lexvl_plugins.photos.answers import DIRECTION, SHEET, AskOptions, format_unreadable
 from lexvl_plugins.photos.following import Album, Differences, Followed, compare, follow

@@ -15,8 +15,7 @@ from lexvl_anserini.data.lines import log_once
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.machine import find_package
-from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.records import Document
+from lexvl_anserini.ground.records import CorpusRef, Document
 
 
 class Sample(NamedTuple):

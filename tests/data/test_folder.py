@@ -11,8 +11,7 @@ from lexvl_anserini.data.corpora.folder import load_pictures
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.records import Document
+from lexvl_anserini.ground.records import CorpusRef, Document
 
 
 def folder_of(tmp_path, **files):

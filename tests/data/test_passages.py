@@ -10,9 +10,9 @@ from corpus_folders import write_beir
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexvl_anserini.data.dataset import PassageRule, get_document_id, load_dataset, load_reference, split_documents
+from lexvl_anserini.data.dataset import PassageRule, load_dataset, load_reference, split_documents
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.records import Document
+from lexvl_anserini.ground.records import Document, get_document_id
 
 
 def test_the_document_of_a_passage() -> None:

@@ -20,8 +20,8 @@ from eval.report.tables import build_caption_table
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
-from lexvl_anserini.ground.manifest import CorpusRef, RunManifest, name_manifest
-from lexvl_anserini.ground.records import Measurement
+from lexvl_anserini.ground.manifest import RunManifest, name_manifest
+from lexvl_anserini.ground.records import CorpusRef, Measurement
 
 
 @pytest.fixture

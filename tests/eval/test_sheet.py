@@ -37,8 +37,8 @@ from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.manifest import CorpusRef, Manifest
-from lexvl_anserini.ground.records import Document, Qrel, Topic
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.records import CorpusRef, Document, Qrel, Topic
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.searcher import Index
 from lexvl_anserini.searching.shared_terms import SharedTerm

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
-from lexvl_anserini.ground.manifest import QuantiserEntry
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser, TooLargeImpact
-from lexvl_anserini.ground.records import SCORE_LIMIT, Vocabulary
+from lexvl_anserini.ground.records import SCORE_LIMIT, QuantiserEntry, Vocabulary
 
 quickly = settings(derandomize=True)
 

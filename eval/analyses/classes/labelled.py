@@ -23,7 +23,7 @@ from lexvl_anserini.data.pictures.images import list_image_suffixes
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.machine import expand_path
-from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.records import CorpusRef
 
 if TYPE_CHECKING:
     from PIL.Image import Image

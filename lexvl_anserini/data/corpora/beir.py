@@ -34,8 +34,7 @@ from lexvl_anserini.data.topics import parse_fields, read_qrels, read_topics
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.files import disk_errors, name_part, publish, sole_writer
 from lexvl_anserini.ground.machine import expand_path
-from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.records import NO_METADATA, Document, Qrel, Topic
+from lexvl_anserini.ground.records import NO_METADATA, CorpusRef, Document, Qrel, Topic
 
 DEFAULT_SPLIT = "test"
 # BEIR reports MS MARCO on its dev queries; its `test` split has the 43 topics of TREC DL 2019.

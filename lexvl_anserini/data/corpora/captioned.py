@@ -37,8 +37,7 @@ from lexvl_anserini.data.lines import FileState, describe_unreadable, read_file_
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.machine import expand_path
-from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.records import Document, Qrel, Topic
+from lexvl_anserini.ground.records import CorpusRef, Document, Qrel, Topic
 
 DEFAULT_SPLIT = "test"
 DEFAULT_DIRECTION = "text-to-image"

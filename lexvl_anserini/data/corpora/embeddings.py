@@ -23,8 +23,7 @@ from lexvl_anserini.data.lines import FileState, read_file_state, some
 from lexvl_anserini.data.parquet import Failure, raise_parquet_errors, read_batches
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.machine import expand_path
-from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.records import Document, Topic
+from lexvl_anserini.ground.records import CorpusRef, Document, Topic
 
 if TYPE_CHECKING:
     import numpy as np

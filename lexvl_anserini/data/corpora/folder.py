@@ -22,8 +22,7 @@ from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, list_image_suffixes
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.machine import expand_path
-from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.records import Document
+from lexvl_anserini.ground.records import CorpusRef, Document
 
 TEXT_SUFFIX = ".txt"
 

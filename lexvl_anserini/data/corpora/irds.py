@@ -24,8 +24,7 @@ from lexvl_anserini.data.dataset import Dataset, choose_direction
 from lexvl_anserini.data.lines import some
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.machine import expand_path
-from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.records import NO_METADATA, Document, Qrel, Topic
+from lexvl_anserini.ground.records import NO_METADATA, CorpusRef, Document, Qrel, Topic
 
 if TYPE_CHECKING:
     from ir_datasets import Dataset as Source

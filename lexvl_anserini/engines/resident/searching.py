@@ -12,7 +12,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from lexvl_anserini.data.dataset import DELIMITER
 from lexvl_anserini.engines.resident import layout
 from lexvl_anserini.engines.resident.kernels import (
     SLOT,
@@ -27,7 +26,7 @@ from lexvl_anserini.engines.resident.kernels import (
     spell_lists,
 )
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.records import ImpactQuery, TermWeights, Vocabulary
+from lexvl_anserini.ground.records import DELIMITER, ImpactQuery, TermWeights, Vocabulary
 from lexvl_anserini.queries.query_vectors import QueryBatch, together
 from lexvl_anserini.runs.order import RankedList, select_top_positions
 

@@ -22,8 +22,7 @@ from lexvl_anserini.data.dataset import Dataset, choose_direction, load_referenc
 from lexvl_anserini.data.topics import read_topics
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.machine import expand_path
-from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.records import Document, Qrel, TeacherScore, Topic
+from lexvl_anserini.ground.records import CorpusRef, Document, Qrel, TeacherScore, Topic
 
 SPLIT = "train"
 

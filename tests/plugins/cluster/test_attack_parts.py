@@ -25,9 +25,8 @@ from worlds import WORDS
 from lexvl_anserini.data.dataset import load_reference
 from lexvl_anserini.encoders.loading import EncoderSpec
 from lexvl_anserini.ground.errors import LexvlError
-from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.ground.records import CorpusRef, ImpactQuery
 from lexvl_anserini.queries.query_vectors import ShardVectors
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.searcher import search_index

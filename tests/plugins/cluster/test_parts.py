@@ -14,8 +14,9 @@ from byte_towers import tree
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import EncoderSpec
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UnknownName, UsageError
-from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
+from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.ground.records import CorpusRef
 from lexvl_anserini.queries.query_vectors import ShardVectors
 from lexvl_anserini.searching.building import build_index, list_folders
 from lexvl_anserini.shards.layout import Layout, Part

@@ -13,12 +13,12 @@ from corpus_folders import tar_of
 from PIL import Image
 from word_towers import TEXT, PictureTower, lines, model_of
 
-from lexvl_anserini.data.dataset import get_document_id, load_dataset
+from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.pictures.images import UnreadableImage, open_image
 from lexvl_anserini.ground.errors import ArtefactError, DataError, MissingExtra, UsageError
 from lexvl_anserini.ground.files import compute_sha256
-from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.records import CorpusRef, get_document_id
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.pages import corpus, reading, worker

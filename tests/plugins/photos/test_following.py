@@ -19,8 +19,9 @@ from lexvl_anserini.data.pictures.images import FAIL, OnError, read_images
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.files import compute_sha256
-from lexvl_anserini.ground.manifest import CorpusRef, EncoderRef, read_manifest
+from lexvl_anserini.ground.manifest import EncoderRef, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.records import CorpusRef
 from lexvl_anserini.searching.building import build_index, read_keywords
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.photos import following
