@@ -1,4 +1,4 @@
-"""The command that measures runs on a dataset of images with captions; `eval.coco` and its like name the dataset."""
+"""The command that measures runs on a dataset of images with captions; `eval.coco` and others name the dataset."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ CUTS = (1, 5, 10, 20, 100, 1000)
 
 
 def measure_names() -> list[str]:
-    """What the shell completes after --measure: every measure with the usual cuts, and without one where it may be."""
+    """What the shell completes after --measure: every measure with the usual cuts, and alone where it needs none."""
     whole = [name for name, measure in MEASURES.items() if not measure.needs_cut]
     return [*whole, *(f"{name}@{cut}" for name in MEASURES for cut in CUTS)]
 
@@ -116,7 +116,7 @@ Split = Annotated[str | None, typer.Option("--split", help="Split of the judgeme
 
 
 def choose_figures(cards: Sequence[RunCard], efficiency: bool | None, output_format: str) -> Sequence[RunCard]:
-    """The runs with the figures of their searches, or without; a table of a paper has them where the user says so."""
+    """The runs with the figures of their searches, or without; a table for a paper has them only on request."""
     shown = output_format != "latex" if efficiency is None else efficiency
     return cards if shown else [replace(card, efficiency={}) for card in cards]
 

@@ -31,7 +31,7 @@ from .classes.labelled import read_classes
 
 @dataclass(frozen=True)
 class ClassifierOptions:
-    """How images get classes."""
+    """How images are classified."""
 
     by: Annotated[
         Literal["zero-shot", "linear-probe"],

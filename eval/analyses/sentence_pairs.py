@@ -91,7 +91,7 @@ def compare_sentences(
 
 
 class SentencePair(NamedTuple):
-    """An image, a sentence about it, and one about a part of the same."""
+    """An image, a complete sentence about it, and a partial one."""
 
     image: str
     complete: str
@@ -151,7 +151,7 @@ def format_sentence(names: Sequence[str]) -> str:
 
 
 def make_caption_pairs(dataset: Dataset) -> Iterator[SentencePair]:
-    """Streams the captions that a partial one can be made of, which must have words on both sides."""
+    """Streams pairs made from the captions that can be cut, which need words on both sides of the cut."""
     if dataset.direction != "text-to-image":
         raise UsageError(f"{dataset.name} is {dataset.direction}; expected images that captions describe")
     image_of = {document.doc_id: document.image for document in dataset.documents()}

@@ -106,7 +106,7 @@ def describe_run(path: Path) -> RunCard:
 
 
 def complete_reference(named: CorpusRef, known: CorpusRef) -> CorpusRef:
-    """A dataset whose name, split, folder, ids and direction come from a known one where they are not named."""
+    """A dataset whose name, split, folder, ids and direction come from a known one where they are not given."""
     fields = ("name", "split", "data_dir", "escape_ids", "direction")
     return CorpusRef(**{field: getattr(named, field) or getattr(known, field) for field in fields})
 
@@ -141,7 +141,7 @@ def read_judgements(source: JudgementSource) -> Judgements:
 def encode_shard_queries(
     shards: Path, topics: str | None, data_dir: str | None, checkpoint: str | None, device: str
 ) -> tuple[list[ImpactQuery], list[Qrel], bool]:
-    """Queries for impact shards, their judgements if a dataset has them, and its rule on documents that are topics."""
+    """Queries for impact shards, their judgements if a dataset has them, and its rule on a topic's own document."""
     from lexvl_anserini.data.dataset import load_reference
     from lexvl_anserini.encoders.loading import load_encoder_from
     from lexvl_anserini.queries.query_source import find_topic_source, find_vocabulary_file

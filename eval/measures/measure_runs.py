@@ -35,7 +35,7 @@ OTHER = {"rank": "trec_eval", "trec_eval": "rank"}
 FEW_JUDGED = 0.01
 FIRST_RANKS = 10
 
-# Two values of a measure differ if they are further apart.
+# Two values of a measure count as different if they are further apart than this.
 NEGLIGIBLE = 1e-4
 
 
@@ -105,7 +105,7 @@ def report_unjudged(path: Path, judged: Judgements, found: Found, relevant: Rele
 
 
 def choose_ties(cards: Sequence[RunCard], requested: str | None = None) -> str:
-    """The one order of equal scores for some runs: the requested one, else the one that all of them ask for.
+    """The one order of equal scores for all runs: the requested one, else the one that all of them ask for.
 
     Where they ask for different ones it is trec_eval's, which is that of other people's figures; a line says so.
     """

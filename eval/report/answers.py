@@ -1,6 +1,6 @@
 """Reads what a contact sheet shows from a run or an index; `strips` draws it.
 
-Maps draw on the images which regions have the terms of their scores.
+Maps show on each image which regions have the terms of its score.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def make_query_strips(dataset: Dataset, index: Index, model: Encoder, texts: Seq
 
 
 def make_answer_strips(dataset: Dataset, index: Index, model: Encoder, answers: Sequence[TypedAnswer]) -> list[Strip]:
-    """Typed queries with the hits that are known already."""
+    """Typed queries with hits that the caller already has."""
     doc_ids = {why.doc_id for answer in answers for why in answer.hits}
     documents = find_documents(dataset, doc_ids)
     if missing := sorted(doc_ids - documents.keys()):

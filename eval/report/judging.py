@@ -72,7 +72,7 @@ def list_judged_words(
             raise DataError(f"no caption for document {document!r}; the list has {len(captions):,}")
         of_caption = list(dict.fromkeys(captions[document]))[:JUDGED]
         if not of_caption:
-            raise DataError(f"the caption of document {document!r} has no word that is no function word")
+            raise DataError(f"the caption of document {document!r} has no word but function words")
         if not terms:
             raise DataError(f"document {document!r} has no term; nothing can be preferred to its caption")
         sets = {"model": [(term.term, term.weight) for term in terms], "caption": [(w, np.nan) for w in of_caption]}

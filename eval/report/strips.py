@@ -42,7 +42,7 @@ JUDGED = "green: relevant    "
 HAS = "has: its heaviest terms"
 BARS = "bars: query weight × impact; all terms' products sum to the score    "
 LEGEND = BARS + HAS
-# With notes, in the place of the items' own terms.
+# With notes, in place of the items' own terms.
 NOTED = "framed: matched words; below, the first of them"
 # With maps, after the legend.
 MAPPED = "    in colour: where the terms are"
@@ -79,7 +79,7 @@ class Cell(NamedTuple):
 
 
 class Strip(NamedTuple):
-    """One query and its first hits; `rank_note` is of the first relevant hit, also if that is not shown."""
+    """One query and its first hits; `rank_note` tells the rank of the first relevant hit, even if it is not shown."""
 
     query: Item
     cells: Sequence[Cell]
@@ -132,7 +132,7 @@ def draw_sheet(strips: Sequence[Strip], path: Path, terms: int, maps: bool = Fal
 
 
 def convert_colours(png: bytes) -> bytes:
-    """A PNG with a palette of its own colours, or of the nearest ones; far too many are all kept."""
+    """A PNG with a palette of its own or the nearest colours; an image of far too many keeps them all."""
     import PIL.Image
 
     image = PIL.Image.open(BytesIO(png)).convert("RGB")

@@ -129,7 +129,7 @@ class Weights(NamedTuple):
 
 
 def is_without_weights(system: PublishedSystem) -> bool:
-    """True for an encoder that has no weights, as BM25, or that is not installed, and for a suite, which has none."""
+    """True for an encoder without weights (BM25), for one that is not installed, and for a suite."""
     card = CARDS.get(system.encoder)
     return card is None or card.licence == "none"
 
@@ -254,7 +254,7 @@ def list_retrieval_needs(part: RowPart, place: Workplace) -> list[Need]:
 
 
 def list_weight_needs(part: RowPart, place: Workplace) -> list[Need]:
-    """The weights, and what they are of: nothing more for a text, a stored vector, or a picture of the user's."""
+    """The model and, unless the item is a text, the picture or the vectors whose term weights are measured."""
     assert part.system is not None, "its weights are measured"
     needs, ref = list_needed_weights(part, place), find_corpus(part, place)
     if part.system.text:

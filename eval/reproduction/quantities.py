@@ -31,7 +31,7 @@ from ..analyses.classes.class_sets import CLASS_SETS
 from ..measures.averages import AVERAGES
 from ..measures.metrics import parse_measure
 
-# Corpora in BEIR's layout that are no part of BEIR.
+# Corpora in BEIR's layout that are not part of BEIR.
 AS_BEIR = ("limit", "limit-small")
 
 # Corpora that nobody publishes: of papers, and the judged pool of TREC DL 2019.
@@ -89,7 +89,7 @@ def combine_parts(quantity: Quantity, values: Sequence[float]) -> float:
 
 
 def find_direction(task: str, data: str) -> str:
-    """The direction in which a task reads a collection; a task that is no retrieval over documents is its own."""
+    """The direction in which a task reads a collection; any task but retrieval over documents is its own direction."""
     if task not in OF_DOCUMENTS:
         return task
     return "text-to-text" if data.startswith("beir/") else "text-to-image"

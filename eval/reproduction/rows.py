@@ -78,7 +78,7 @@ class Finding(NamedTuple):
 
     Attributes:
         values: measure -> its value: of retrieval from 0 to 1, of parameters in millions
-        tolerance: a value that differs from the published one by no more agrees with it; 0 compares the printed digits
+        tolerance: a value within it of the published one agrees; 0 compares the printed digits
         remark: why the values cannot be compared with published ones; empty if they can
         note: what the comparison assumes, printed beside the verdict
         model: the digest of the checkpoint; empty where none is loaded
@@ -92,9 +92,9 @@ class Finding(NamedTuple):
 
 
 class Need(NamedTuple):
-    """Weights or data that a part reads: whether they are on this machine, where to get them, and whether one can.
+    """Weights or data that a part reads: whether they are here, where they come from, and whether anyone can get them.
 
-    What is `fetchable` is fetched when it is read, where the network allows; what is `public` somebody publishes.
+    Something `fetchable` is fetched when it is read, if the network allows; something `public` is published.
     """
 
     kind: str
@@ -120,7 +120,7 @@ class Workplace:
 
     Attributes:
         checkpoints: a published checkpoint, or a row without one -> the folder, file or packaged name of weights
-        as_published: the folders and files of `checkpoints` are what their names say, by the user's word
+        as_published: the user vouches that the folders and files of `checkpoints` are what their names say
         corpora: a collection -> the corpus that is read instead
         limit: documents of each collection that are encoded; None for all
     """

@@ -1,4 +1,4 @@
-"""Checks of ids, of which a corpus may have each once, and the digest of a corpus.
+"""Checks ids, which must be distinct within a corpus, and digests a corpus.
 
 A TREC run and qrels separate their columns by white space, so an id must not contain any; control characters break
 the tools around them. `escape_ids` percent-encodes both (and the per cent sign, so that it can be undone) in documents,
@@ -27,7 +27,7 @@ class CorpusSummary(NamedTuple):
     """A corpus that was read once.
 
     Attributes:
-        digest: SHA-256 (hex) of their ids, titles, texts and names of images, in order.
+        digest: SHA-256 (hex) of the documents' ids, titles, texts and names of images, in order.
         images: number of documents with an image.
         contents: digest of the pictures, vectors and stored metadata that will be encoded; None if there are none.
     """
@@ -43,7 +43,7 @@ def check_corpus(
 ) -> CorpusSummary:
     """Counts the documents, digests them, and verifies that their ids are distinct.
 
-    Memory: 8 bytes per document. A second pass is read only where ids may be equal. The first pass calls `visit`.
+    Memory: 8 bytes per document. A second pass happens only if two ids may be equal. The first one calls `visit`.
     """
     seen, digest = SeenIds(), sha256()
     images = 0
@@ -65,8 +65,8 @@ def check_corpus(
 def pack_document(document: Document) -> bytes:
     """A document's id, title, text and image such that no two documents, nor sequences of them, give the same bytes.
 
-    Of an image only the file name counts: the same corpus in another folder is the same corpus. What the image shows is
-    the matter of `shards.encoding`.
+    Of an image only the file name counts: the same corpus in another folder is the same corpus. What the image shows
+    is digested by `shards.encoding`.
     """
     image = document.image and document.image.rsplit("/", 1)[-1]
     return b"".join(map(pack_field, (document.doc_id, document.title, document.text, image)))
@@ -82,7 +82,7 @@ def pack_field(value: str | None) -> bytes:
 
 MAX_ID_BYTES = 32_766  # the longest term of a Lucene index, in bytes of UTF-8
 SHOWN = 80  # characters of an id in an error
-_DIGITS = 10**1000  # integers from here on are no ids; Python refuses to write those of some thousand digits
+_DIGITS = 10**1000  # larger integers are refused as ids: Python does not print those of some thousand digits
 _REFUSED = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
 _ESCAPED = re.compile(r"[\s%\x00-\x1f\x7f-\x9f]")
 
@@ -129,7 +129,7 @@ def fits_index(item_id: str) -> bool:
 
 
 def shown(item_id: Any) -> str:
-    """An id for an error: its representation, cut if it is long."""
+    """An id as errors show it: its `repr`, cut if it is long."""
     text = repr(item_id) if not isinstance(item_id, int) or abs(item_id) < _DIGITS else "of many digits"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 

@@ -33,7 +33,7 @@ from lexvl_anserini.ground.records import (
 from lexvl_anserini.ground.registry import CORPORA, import_home
 from lexvl_anserini.ground.typed import MOST, check_type
 
-DIRECTIONS = ("text-to-text", "text-to-image", "image-to-text")  # what topics and documents are: the query side first
+DIRECTIONS = ("text-to-text", "text-to-image", "image-to-text")  # the modality of topics, then that of documents
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Dataset:
 
 
 def begun(dataset: Dataset) -> Dataset:
-    """The dataset with its first read begun, which `documents` continues once: what cannot be read fails here."""
+    """The dataset with its first document read ahead, so that what cannot be read fails here and not later."""
     stream = dataset.documents()
     started = [chain(list(islice(stream, 1)), stream)]
 
@@ -120,12 +120,12 @@ def load_dataset(
         data_dir: folder of the datasets; default $LEXVL_DATA, else ~/.cache/lexvl.
         escape_ids: percent-encode white space and control characters in ids instead of refusing them.
         direction: text-to-text, text-to-image or image-to-text; default the dataset's own.
-        passages: `WORDS` or `WORDS:STRIDE`: each text is split into passages of so many words, one every STRIDE words,
+        passages: `WORDS` or `WORDS:STRIDE`: each text is split into passages of WORDS words, one every STRIDE words,
             with the ids `doc#0`, `doc#1`, ...
 
     Raises:
         UnknownName: no family or direction of that name.
-        UsageError: the dataset does not have that direction, or `passages` is no such rule.
+        UsageError: the dataset does not have that direction, or `passages` is not such a rule.
         DataError: its files are missing or malformed; the message says what to put where.
     """
     check_type("name", name, str | Path, "the name of a corpus, such as 'demo'")
@@ -153,7 +153,7 @@ def load_reference(ref: CorpusRef) -> Dataset:
     if ref.name.startswith(f"{family}:") and not row.has_path:
         raise UsageError(
             f"{ref.name}: {family} has no place in its name, its files are in the data folder or in a package; "
-            "karpathy:FILE.json,IMAGES reads captioned images of another place"
+            "karpathy:FILE.json,IMAGES reads captioned images from elsewhere"
         )
     dataset: Dataset = import_home(row.home)(ref)
     if ref.passages is None:
@@ -186,7 +186,7 @@ WORD = re.compile(r"\S+")
 
 
 class PassageRule(NamedTuple):
-    """Passages of `words` words, one every `stride` words; words are parted by white space."""
+    """Passages of `words` words, one every `stride` words; words are separated by white space."""
 
     words: int
     stride: int
@@ -203,19 +203,19 @@ class PassageRule(NamedTuple):
         return cls(words, stride)
 
     def texts(self, text: str) -> Iterator[str]:
-        """The passages of a text, as they are in it; an empty text is one."""
+        """The passages of a text, cut from it unchanged; an empty text is one passage."""
         spans = [match.span() for match in WORD.finditer(text)]
         if len(spans) <= self.words:
             yield text
             return
-        # The last passage ends with the text, which no further one would add a word to.
+        # The last passage ends where the text ends; another would add no word.
         for first in range(0, len(spans) - self.words + self.stride, self.stride):
             some = spans[first : first + self.words]
             yield text[some[0][0] : some[-1][1]]
 
 
 def split_documents(documents: Callable[[], Iterator[Document]], rule: PassageRule, name: str) -> Iterator[Document]:
-    """The passages of all documents, each with its document's title and metadata; one of a document with an image."""
+    """The passages of all documents, each with its title and metadata; a document with an image is one passage."""
     count = passages = 0
     for count, document in enumerate(documents(), start=1):
         if get_document_id(f"{document.doc_id}{DELIMITER}") != document.doc_id:

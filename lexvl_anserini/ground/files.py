@@ -21,7 +21,7 @@ import orjson
 
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 
-# Errors of an output that is not writable for other reasons than space: permissions, or another file of that name.
+# Errors of an output that cannot be written for a reason other than space: permissions, or a file of the same name.
 UNWRITABLE = frozenset(
     (
         *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EEXIST),
@@ -33,8 +33,8 @@ UNWRITABLE = frozenset(
 # Errors of writing that libraries in other languages quote: Java by their text, Rust by their number.
 QUOTED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
-# The names of what is written, of what is being replaced and of what is needed meanwhile, beside the output: all else
-# there is the user's, an `INDEX.old` or `RUN.part` too.
+# Suffixes, beside the output, of what is being written, what is being replaced and what is needed meanwhile. Anything
+# else there is the user's, even an `INDEX.old` or a `RUN.part`.
 PART, OLD, ROOM = ".lexvl.part", ".lexvl.old", ".lexvl.room"
 
 AT_FDCWD = -100  # an argument of Linux's renameat2: paths are relative to the working directory
@@ -53,7 +53,7 @@ def disk_errors(path: Path, needed: int | None = None) -> Iterator[None]:
     except LexvlError:
         raise
     except Exception as error:
-        # A copy or a new name writes the second file.
+        # A copy or a rename writes the second file.
         named = getattr(error, "filename2", None) or getattr(error, "filename", None)
         where = path if named is None or _is_inside(named, path) else named
         number = _get_system_number(error)
@@ -108,7 +108,7 @@ def sync_to(out: IO[bytes]) -> None:
 
 
 def reserve(out: BinaryIO, size: int) -> None:
-    """Takes the room for a file of `size` bytes, where the system can: a full disk raises OSError at once."""
+    """Reserves space for a file of `size` bytes, where the system can: a full disk raises OSError at once."""
     try:
         os.posix_fallocate(out.fileno(), 0, size)
     except AttributeError:  # macOS
@@ -139,7 +139,7 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def exclusive(folder: Path, wait: bool = False) -> Iterator[None]:
-    """Makes a folder if there is none, and locks it until the block or the process ends, even by a kill."""
+    """Makes a folder if there is none, and locks it until the block ends, or the process does, even if it is killed."""
     with disk_errors(folder):
         make_folder(folder)
     handle = os.open(folder, os.O_RDONLY)
@@ -166,7 +166,7 @@ def name_part(path: Path) -> Path:
 
 
 def find_room(path: Path) -> Path:
-    """The folder beside an output for what is needed until it is whole, and kept by a process that is killed."""
+    """The folder beside an output for what is needed until the output is whole; a killed process leaves it behind."""
     return path.with_name(path.name + ROOM)
 
 
@@ -177,9 +177,9 @@ _HELD: ContextVar[Mapping[Path, int]] = ContextVar("held", default=MappingProxyT
 
 @contextmanager
 def sole_writer(path: Path, folder: bool = False) -> Iterator[None]:
-    """Nobody else writes a file or folder until the end of the block; within it, `atomic_write` or `new_folder` may.
+    """Keeps others from writing a file or folder until the block ends; within it, `atomic_write` or `new_folder` may.
 
-    The temporary name is the lock, so that a killed process leaves neither a lock nor more than this.
+    The temporary file is the lock, so a killed process leaves no lock, and nothing but this file.
     """
     with _claim(path, folder) as (part, handle), _holding({**_HELD.get(), part.absolute(): handle}):
         yield
@@ -375,7 +375,7 @@ def format_json(data: Mapping[str, Any]) -> bytes:
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Writes a file of `format_json`."""
+    """Writes a JSON file in the form of `format_json`."""
     with atomic_write(path) as out:
         out.write(format_json(data))
 

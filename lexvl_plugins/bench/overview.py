@@ -45,7 +45,7 @@ class Goal(NamedTuple):
 
 
 def both(part: str, what: str, sides: str, ratio: str, aim: str = "", aim_1000: str | None = None) -> Iterator[Goal]:
-    """The rows of k=10 and of k=1000; by default both have one aim."""
+    """The rows of k=10 and of k=1000; by default, both have the same target."""
     for k, aim_of_k in ((10, aim), (1000, aim if aim_1000 is None else aim_1000)):
         yield Goal(part, f"{what}, k={k}: {sides}", f"{ratio}, {{}}, k={k}", aim_of_k)
 

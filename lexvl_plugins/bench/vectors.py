@@ -63,7 +63,7 @@ class VectorShape:
 
     @cached_property
     def inclusion(self) -> np.ndarray:
-        """Probability of each term to be in a document, float64 [size], descending, at most 1; sums to `terms`."""
+        """The probability that a document has each term, float64 [size], descending, at most 1; sums to `terms`."""
         law = (np.arange(1, self.size + 1) + self.shift) ** -self.exponent
         sure = 0
         # Terms that would exceed 1 are in every document; the others share the rest.
@@ -259,7 +259,7 @@ def number_terms(size: int) -> Vocabulary:
 def write_synthetic(
     folder: Path, shape: VectorShape | Mixture, documents: int, seed: int = SEED, shard_format: str = "parquet"
 ) -> Manifest:
-    """Writes a synthetic collection as `encode` writes any, or finds it; memory does not grow with it."""
+    """Writes a synthetic collection in the form of `encode`, unless it exists; memory does not grow with its size."""
 
     def block(number: int) -> sparse.csr_matrix:
         return shape.documents(BLOCK, np.random.default_rng([seed, DOCUMENTS, number]))
@@ -269,7 +269,7 @@ def write_synthetic(
 
 
 def write_matrix(folder: Path, path: Path) -> Manifest:
-    """Writes the rows of a matrix of impacts as `encode` writes any, or finds them."""
+    """Writes the rows of a matrix of impacts in the form of `encode`, unless they exist."""
     matrix = read_impact_matrix(path)
     tower = NumberTower(lambda number: matrix[number * BLOCK : (number + 1) * BLOCK], matrix.shape[1])
     return write_shards(folder, tower, matrix.shape[0], {"sha256": compute_sha256(path)}, "parquet")

@@ -39,7 +39,7 @@ from lexvl_anserini.shards.reading import check_distinct, read_ids
 from lexvl_plugins.cluster.runners import get_runner, run_all
 from lexvl_plugins.cluster.storage import discard, fetch, find_url, make_place, place, publish, publish_after
 
-# What to do about partitions that are not as they were.
+# What to do about partitions that are missing or have changed.
 REPAIR = "run the command that built the index again, which builds what is missing"
 
 

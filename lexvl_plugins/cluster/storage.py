@@ -1,4 +1,4 @@
-"""Folders in storage that has no names of its own: `s3://bucket/corpus`, or any other URL that fsspec opens.
+"""Folders in storage outside the file system: `s3://bucket/corpus`, or any other URL that fsspec opens.
 
 A URL becomes a `StoredPath`, the folder of its local copies: `$LEXVL_STORAGE/s3/bucket/corpus`. Code reads and writes
 these as files, fetches them before and publishes them after; for other paths these functions do nothing.
@@ -100,7 +100,7 @@ class OpenStorage(NamedTuple):
 
 
 def fetch(folder: Path, names: Iterable[str] | None = None) -> Path:
-    """Brings the published files of a folder here, or those of these names that it has; a local one stays as it is."""
+    """Copies the published files of a folder here, or those of the given names; a local file stays as it is."""
     if not (url := find_url(folder)):
         return folder
     storage = open_storage(url)
@@ -144,7 +144,7 @@ def _remove_others(folder: Path, listing: Mapping[str, ListedFile]) -> None:
 
 
 def refresh(folder: Path) -> Path:
-    """The folder as `fetch` returns it, or, where nothing is published at its URL, a path where no folder is."""
+    """The folder as `fetch` returns it, or, where nothing is published at its URL, a path without a folder."""
     if (url := find_url(folder)) and read_listing(open_storage(url)) is None:
         discard(folder)
         return folder
@@ -152,7 +152,7 @@ def refresh(folder: Path) -> Path:
 
 
 def publish(folder: Path) -> None:
-    """Copies the files of a folder to its URL, their listing at the end; what is published there counts no more."""
+    """Copies the files of a folder to its URL, their listing last; what was published there before no longer counts."""
     if not (url := find_url(folder)):
         return
     storage = open_storage(url)
@@ -190,7 +190,7 @@ def discard(folder: Path) -> None:
 
 
 def fetch_file(path: Path) -> Path:
-    """A single file, which is here afterwards if there is one, and not if there is none."""
+    """Fetches a single file; if there is none, there is no local copy afterwards either."""
     if not (url := find_url(path)):
         return path
     storage = open_storage(url)
@@ -215,7 +215,7 @@ def publish_file(path: Path) -> None:
 
 
 def withdraw_file(path: Path) -> None:
-    """Removes a single file, and that of its URL."""
+    """Removes a single file and its published copy."""
     path.unlink()
     if url := find_url(path):
         storage = open_storage(url)

@@ -33,7 +33,7 @@ from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.indexes import LiveIndex
 from lexvl_plugins.serve.messages import Chip, MetadataFilter, Question
 
-# Pieces of an expression that a text in words does not have; it may have brackets.
+# Kinds of tokens that only expressions have; plain words may stand in brackets too.
 OPERATORS = frozenset({"sign", "boost", "operator", "field"})
 
 
@@ -52,9 +52,9 @@ class ReadQuery(NamedTuple):
 
 
 def is_expression(text: str) -> bool:
-    """Whether a text has an operator of expressions, as `+boat`, `-night`, `red^3` or `meta.year:2020`.
+    """Whether a text has an operator of expressions, such as `+boat`, `-night`, `red^3` or `meta.year:2020`.
 
-    A text that is no expression, for example with a quote that is not closed, is words.
+    Any other text, such as one with an unclosed quote, is read as words.
     """
     try:
         return any(token.kind in OPERATORS for token in read_tokens(text))
@@ -63,7 +63,7 @@ def is_expression(text: str) -> bool:
 
 
 def take_words(text: str) -> str:
-    """For an index without terms: the terms of an expression that add to scores, as words; other texts as they are."""
+    """The scoring terms of an expression as words, for an index without terms; any other text unchanged."""
     if not is_expression(text):
         return text
     return " ".join(dict.fromkeys(term for term, _ in list_scored_terms(parse(text)))) or text
@@ -97,7 +97,7 @@ def sum_weights(clause: Clause) -> dict[str, float]:
 
 
 def reweigh(clause: Clause, weights: Mapping[str, int]) -> Clause:
-    """The tree with other weights of terms; a term of weight 0 must still match where it had to, and adds nothing."""
+    """The tree with some weights replaced; a term of weight 0 adds nothing, but must still match where it had to."""
 
     def replace_leaf(clause: Clause) -> Clause:
         if isinstance(clause, Term) and clause.term in weights:
@@ -109,9 +109,9 @@ def reweigh(clause: Clause, weights: Mapping[str, int]) -> Clause:
 
 
 def change_weights(vector: Mapping[str, int], weights: Mapping[str, int]) -> dict[str, int]:
-    """The vector with other weights, new terms at the end; a weight of 0 leaves a term out."""
+    """The vector with some weights replaced and new terms at the end; a weight of 0 drops the term."""
     if any(weight < 0 for weight in weights.values()):
-        raise UsageError("a weight below 0; expected 0, which leaves the term out, or more")
+        raise UsageError("a weight is below 0; expected 0, which drops the term, or more")
     return {term: weight for term, weight in {**vector, **weights}.items() if weight}
 
 
@@ -125,7 +125,7 @@ def build_chips(read: ReadQuery) -> list[Chip]:
 
 
 def refuse_unknown(index: LiveIndex, clause: Clause) -> None:
-    """Refuses terms that no document can have; nothing in an index without a vocabulary of its own."""
+    """Refuses terms that no document can have; an index without its own vocabulary accepts any."""
     if index.terms and any(term not in index.known for term in list_terms(clause)):
         check_known(clause, index.terms)
 
@@ -147,7 +147,7 @@ def _read_filter(metadata: MetadataFilter) -> Clause:
     if metadata.value is not None:
         return Equals(metadata.field, metadata.value)
     if metadata.low is None and metadata.high is None:
-        raise UsageError(f"filter of {metadata.field[:80]!r}: give a value, or a low or high end")
+        raise UsageError(f"filter on {metadata.field[:80]!r}: give a value, or a lower or upper bound")
     return Range(metadata.field, metadata.low, metadata.high)
 
 
@@ -173,7 +173,7 @@ def encode_pictures(index: LiveIndex, pictures: Sequence[Any]) -> list[ImpactQue
 
 
 def encode_picture(index: LiveIndex, picture: Any) -> Any:
-    """A picture as a query, of the terms that the page shows."""
+    """A picture as a query, cut to the terms that the page shows."""
     return _cut(encode_pictures(index, [picture])[0])
 
 

@@ -95,7 +95,7 @@ class StoreEngine(ImpactEngine):
     def options(cls, given: Mapping[str, Any]) -> StoreOptions:
         """The URL, whether a store may round, and what the store has of its own."""
         if URL not in given:
-            raise UsageError(f"engine {cls.name} writes to a store; give --index a URL (docs/stores.md)")
+            raise UsageError(f"engine {cls.name} writes to a store; give --index a URL (docs/plugins/stores.md)")
         place = parse_url(given[URL])
         allowed = _SWITCH.get(str(given.get(ALLOW_INEXACT, False)).lower())
         if allowed is None:

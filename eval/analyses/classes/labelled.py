@@ -44,7 +44,7 @@ class Labelled(NamedTuple):
 class LabelledImages(NamedTuple):
     """Images (references, or PIL images) and the number of the class of each, int64 [n].
 
-    With `per_class` papers print the mean over classes, not over images.
+    With `per_class`, the accuracy is the mean over classes, as papers print it, not over images.
     """
 
     name: str
@@ -54,7 +54,7 @@ class LabelledImages(NamedTuple):
     per_class: bool = False
 
     def with_templates(self, templates: Sequence[str]) -> LabelledImages:
-        """The same images with other templates of prompts; none keeps those of the classes."""
+        """The same images with other templates of prompts; an empty sequence keeps those of the classes."""
         return self._replace(classes=self.classes.with_templates(templates))
 
 
@@ -132,7 +132,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[st
         raise DataError(f"{path}: cannot be read ({problem})") from problem
 
 
-# Where a prompt has the name of a class, and the prompt where no templates are given.
+# The place of a class's name in a prompt, and the default prompt.
 PLACE = "{}"
 DEFAULT_TEMPLATES = (f"a photo of a {PLACE}.",)
 
@@ -145,7 +145,7 @@ class ImageClasses:
     """Classes by number.
 
     Attributes:
-        labels: what files and folders call each class; equal ones are only possible where data number the classes
+        labels: what files and folders call each class; two may be equal only where the data numbers the classes
         names: of each class; several are synonyms
         templates: of prompts, each with `{}` in place of a name
     """

@@ -1,6 +1,6 @@
 """BEIR's folder layout: `corpus.jsonl`, `queries.jsonl`, `qrels/<split>.tsv`.
 
-BEIR's archives from the network: verified, unpacked beside their place, then renamed into it.
+Archives are downloaded, verified, unpacked beside their destination, and renamed into place.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def load_beir_folder(folder: Path, ref: CorpusRef) -> Dataset:
     """A dataset in BEIR's layout under the name of the reference.
 
     Only the corpus has to be there; topics and qrels are looked for when they are read, so that a bare corpus can be
-    encoded. Another split than the default is looked for at once.
+    encoded. A split other than the default is looked for at once.
     """
     corpus = find_corpus_file(folder)
     if corpus is None:
@@ -88,7 +88,7 @@ def load_beir_folder(folder: Path, ref: CorpusRef) -> Dataset:
 
 
 def is_beir(folder: Path, name: str) -> bool:
-    """Whether a folder that is read under a name is a dataset of BEIR, by either: `beir/scifact`, `beir:DATA/scifact`.
+    """Whether a folder is a dataset of BEIR, by its own name or the one that it is read under: `beir:DATA/scifact`.
 
     BEIR's own evaluation drops documents whose id is the topic's; elsewhere, equal ids may mean nothing.
     """
@@ -129,7 +129,7 @@ def split_folder(path: Path) -> tuple[Path, str | None]:
 
 
 def find_qrels(folder: Path, split: str) -> Path:
-    """The judgements of a split; an error about one that is not there names those that are."""
+    """The judgements of a split; the error about a missing one names those that exist."""
     path = folder / "qrels" / f"{split}.tsv"
     if path.is_file():
         return path
@@ -175,7 +175,7 @@ def _read_split_qrels(folder: Path, split: str, escape_ids: bool) -> Iterator[Qr
 
 
 def _find_packed(plain: Path) -> Path | None:
-    """A file or its `.gz`, whichever there is; of both the plain one."""
+    """A file or its `.gz`, whichever exists; the plain one if both do."""
     there = [path for path in (plain, plain.with_name(f"{plain.name}.gz")) if path.is_file()]
     for other in there[1:]:
         log_once(f"{other}: skipped, {plain.name} beside it is read", logging.WARNING)
@@ -227,8 +227,8 @@ BEIR_ARCHIVES: Mapping[str, str] = {
     "webis-touche2020": "webis-touche2020/v2",
 }
 
-MOST_UNPACKED = 50  # the texts in an archive may be so many times larger than it
-TIMEOUT_S = 10  # until the server answers: a machine without network learns so in seconds
+MOST_UNPACKED = 50  # an archive may unpack to at most this many times its size
+TIMEOUT_S = 10  # until the server answers: without a network, the download fails within seconds
 SILENCE_S = 60  # between two pieces of an archive
 CHUNK = 1 << 20  # bytes of a download that are written at once
 
@@ -272,7 +272,7 @@ def find_archive(name: str) -> tuple[str, str]:
 
 
 class _NotFetchedError(Exception):
-    """Why the archive is not here."""
+    """An archive that could not be fetched or unpacked; the message says why."""
 
 
 def _fetch_archive(url: str, md5: str, path: Path) -> None:
@@ -284,7 +284,7 @@ def _fetch_archive(url: str, md5: str, path: Path) -> None:
     try:
         pooch.retrieve(url, f"md5:{md5}", path.name, path.parent, downloader=downloader)
     except OSError as problem:
-        if problem.errno is not None:  # of the disk: an error of requests has no number
+        if problem.errno is not None:  # a disk error; those of requests have no number
             raise
         raise _NotFetchedError(f"{type(problem).__name__}: the network or the server refused") from problem
     except ValueError as problem:  # another hash
@@ -301,8 +301,8 @@ def _unpack(archive: Path, folder: Path) -> None:
                 raise _NotFetchedError(f"the archive's {archive.stat().st_size} bytes unpack to {unpacked}")
             source.extractall(folder)
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError, OSError) as problem:
-        # Others handle errors of the disk: a place before the start of the archive is an invalid argument, and the
-        # error of a decompressor has no number.
+        # Disk errors are handled elsewhere. Seeking before the start of the archive is an invalid argument, and a
+        # decompressor's error has no number.
         if isinstance(problem, OSError) and problem.errno not in (None, errno.EINVAL):
             raise
         raise _NotFetchedError(f"not a zip archive that can be unpacked ({problem})") from problem

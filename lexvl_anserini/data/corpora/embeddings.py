@@ -39,8 +39,8 @@ TABLES_HELD = 2  # tables held in memory at once, at 4 bytes a number: captions 
 class Tables:
     """The files of a corpus of embeddings.
 
-    The tables' names end in the features, "" or, for instance, `before_proj_blip`. Ids of documents and topics may be
-    escaped, those in the tables are not.
+    The tables' names end in the name of the features, which may be empty: `before_proj_blip`. Ids of documents and
+    topics may be escaped; those in the tables are not.
     """
 
     folder: Path
@@ -48,7 +48,7 @@ class Tables:
     escaped: bool = False
 
     def table(self, kind: str) -> Path:
-        """The table of images or texts; an error about one that is not there names those that are."""
+        """The table of images or texts; the error about a missing one names those that exist."""
         path = self.folder / f"{kind}{'_' if self.features else ''}{self.features}.parquet"
         if not path.is_file():
             there = ", ".join(sorted(file.name for file in self.folder.glob("*.parquet"))) or "none"
@@ -215,7 +215,7 @@ def _read_rows(path: Path, batch: Any) -> tuple[list[str], np.ndarray]:
         raise DataError(f"{path}: vectors of {sorted(lengths)} numbers, expected one length")
     values = lists.flatten()
     if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)) or values.null_count:
-        raise DataError(f"{path}: column emb holds lists of {values.type} or of nothing, expected numbers")
+        raise DataError(f"{path}: column emb holds lists of {values.type}, or of nulls; expected numbers")
     vectors = values.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(lists), -1)
     if not np.isfinite(vectors).all():
         raise DataError(f"{path}: an embedding has a number that is not finite")

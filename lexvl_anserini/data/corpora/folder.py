@@ -1,6 +1,6 @@
 """A user's own folder or tar as a dataset: text files, images, images with captions, or BEIR's layout.
 
-The files of a corpus: below a folder, in an uncompressed tar, or one alone; what is no file is counted and named.
+The files lie below a folder or in an uncompressed tar; whatever is not a file is counted and named.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def load_folder(ref: CorpusRef) -> Dataset:
 
 
 def load_pictures(ref: CorpusRef) -> Dataset:
-    """Loads the images of `folder:<path>` alone: texts are their captions, others are left out as other files are."""
+    """Loads only the images of `folder:<path>`: texts count as their captions; any other file is left out."""
     files = list_corpus_files(find_place(ref), _find_captions)
     _find_first(files, _is_image, "no picture in it; expected .jpg, .png, ...")
     ref = replace(ref, direction="text-to-image")
@@ -134,7 +134,7 @@ def _read_text(files: Files, name: str) -> str:
 NAMED = 5  # kinds of skipped files that the log names
 FILE, FOLDER = "a file", "a folder"  # what an entry of a folder is, besides kinds that are left out
 
-# What a plain folder lacks: the option of commands that take it from a file.
+# What a plain folder lacks -> the option by which commands read it from a file.
 REMEDIES = {"topics": "--topics (query_id, tab, text)", "judgements": "--qrels"}
 
 
@@ -143,11 +143,11 @@ class Files(NamedTuple):
 
     Attributes:
         where: the folder or tar.
-        names: its files in the order of their paths, without those that belong to another file; what is no file is
-            added to the argument.
+        names: its files in the order of their paths, without those that belong to another file; whatever is not a
+            file is added to the argument.
         refer: from a name to the reference of the file: its path, or `archive.tar::member`.
         read: from a name to the bytes of the file.
-        has: whether there is a file of a name, to read or to refuse.
+        has: whether a file of that name exists, readable or not.
     """
 
     where: Path
@@ -234,7 +234,7 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 
 def _describe_entry(path: Path) -> str | None:
-    """What a path is; a link to nothing is a file: reading it raises, so that nothing is skipped silently.
+    """What a path is; a dangling link counts as a file, which cannot be read, so that nothing is skipped silently.
 
     Links to folders are not followed: they may lead in a circle, and folders below this one are read anyway.
     """

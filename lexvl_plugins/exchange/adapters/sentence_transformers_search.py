@@ -75,10 +75,10 @@ def semantic_search_lucene(
             `Encoder` of ours, or what `SparseEncoder.decode` returns.
         corpus_embeddings: the same of the documents, only without `corpus_index`; of the kind of the queries.
         corpus_index: an index that an earlier call returned (`output_index`) or wrote (`folder`, its `index`).
-        top_k: documents per query at most; a document without a common term is none.
+        top_k: documents per query at most; a document that shares no term is not a hit.
         output_index: return the index too.
         folder: of the shards and the index that are written, or taken if they hold the same embeddings; default a
-            temporary one that goes with the index.
+            temporary one, which is deleted with the index.
         quantiser: default 8 bits of documents, scaled by their largest weight, and up to 8 bits of queries.
         threads: of the search.
 
@@ -161,7 +161,7 @@ def _is_decoded(embeddings: Any) -> bool:
 
 
 def _read_decoded(embeddings: Any, terms: Vocabulary | None) -> tuple[sparse.csr_matrix, Vocabulary]:
-    """Makes CSR of pairs; the last pair of a token counts that a row has twice, as in sentence-transformers."""
+    """Makes CSR of pairs; if a row has a token twice, its last pair counts, as in sentence-transformers."""
     rows = [dict(row) for row in embeddings]
     if terms is None:
         terms = Vocabulary(sorted({token for row in rows for token in row}), "corpus_embeddings")

@@ -352,7 +352,7 @@ BATCH, TEXTS = 64, 6000
 
 # A class word of probability 1 is as heavy as the heaviest term of a photo, one of this probability as the term of this
 # rank. Terms of captions change by this share of that with the probability. Chosen on held-out photos
-# (docs/photo-models.md).
+# (docs/plugins/photos.md).
 LIKELY, RANK, SHARE = 1 / 3, 5, 0.2
 
 

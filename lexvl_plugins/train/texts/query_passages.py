@@ -22,13 +22,13 @@ from lexvl_plugins.train.common.tower_pair import TextStore, TrainingBatch
 
 @dataclass(frozen=True)
 class QueriesWithPassages:
-    """Queries that have a positive, with their passages, ascending by id; others name these by their positions.
+    """Queries that have a positive, with their passages sorted by id; the other fields name passages by position.
 
     Attributes:
         positives: relevance, at least 1, of the relevant passages of each query.
         negatives: its passages that are judged and not relevant: hard negatives.
-        scores: a teacher's scores of passages of each query; empty where the data have none.
-        corpora: the number of each query's corpus; empty where there is one.
+        scores: a teacher's scores for passages of each query; empty if the data has none.
+        corpora: the number of each query's corpus; empty for a single corpus.
     """
 
     ids: Sequence[str]
@@ -43,12 +43,12 @@ class QueriesWithPassages:
         return len(self.ids)
 
     def texts(self) -> Iterator[str]:
-        """All texts, as a vocabulary is learned from them."""
+        """All texts, to learn a vocabulary from."""
         yield from self.queries
         yield from (passage.contents for passage in self.passages)
 
     def describe(self, batch: TrainingBatch) -> list[dict[str, Any]]:
-        """The queries of a batch with their positive and hard negatives, to look at."""
+        """The queries of a batch with their positives and hard negatives, for people to read."""
         assert batch.passages is not None
         ids, size = np.array([self.passages[place].doc_id for place in batch.passages]), len(batch.items)
         rows = zip(batch.items, ids[:size].tolist(), ids[size:].reshape(size, -1).tolist(), strict=True)
@@ -70,7 +70,7 @@ class QueriesWithPassages:
         return whole.hexdigest()
 
     def select(self, positions: Sequence[int]) -> QueriesWithPassages:
-        """The queries at some positions, with all passages."""
+        """The queries at the given positions, with all passages."""
         rows = {
             field: [getattr(self, field)[place] for place in positions] if getattr(self, field) else ()
             for field in ("ids", "queries", "positives", "negatives", "scores", "corpora")
@@ -81,8 +81,8 @@ class QueriesWithPassages:
 def read_query_passages(dataset: Dataset, others: int = 0, titles: bool = True) -> QueriesWithPassages:
     """The topics of a dataset of texts that have a relevant document, in the order of the dataset.
 
-    Documents of relevance 0 or less are hard negatives of their topic; `others` is the number of documents without
-    judgement to keep, chosen by the digests of their ids.
+    Documents of relevance 0 or less are hard negatives of their topic; `others` is the number of unjudged documents to
+    keep, chosen by the digests of their ids.
     """
     name = f"{dataset.name}/{dataset.split}"
     relevance: dict[str, dict[str, int]] = {}
@@ -114,9 +114,9 @@ def read_query_passages(dataset: Dataset, others: int = 0, titles: bool = True) 
 
 
 def join(parts: Sequence[QueriesWithPassages]) -> QueriesWithPassages:
-    """The queries and passages of several corpora as one; `1/` before an id tells those of the second apart.
+    """The queries and passages of several corpora as one; ids of the second corpus get the prefix `1/`, and so on.
 
-    A teacher's scores stay where all parts have some.
+    A teacher's scores are kept only if every part has some.
     """
     if len(parts) == 1:
         return parts[0]
@@ -146,7 +146,7 @@ def join(parts: Sequence[QueriesWithPassages]) -> QueriesWithPassages:
 
 
 def read_passages(dataset: Dataset, needed: set[str], others: int, titles: bool = True) -> Iterator[Document]:
-    """The needed documents of a dataset, then `others` of the rest: those whose ids have the least digests."""
+    """The needed documents of a dataset, then `others` of the rest: those whose ids have the smallest digests."""
     least: list[tuple[int, str, Document]] = []  # a heap of the negated digests: the largest digest is first
     seen: set[str] = set()
     for document in dataset.documents():
@@ -170,10 +170,10 @@ def read_passages(dataset: Dataset, needed: set[str], others: int, titles: bool 
 
 
 class QueryBatches:
-    """Draws batches of queries, each with one positive and from its own some hard negatives, or else random passages.
+    """Draws batches of queries, each with one positive and some of its hard negatives, or random passages.
 
-    As long as an epoch has other queries, no positive is relevant to two of a batch, whose queries have one corpus.
-    With a `bucket` above 1, so many batches are sorted by the lengths of their positives before they are divided.
+    While an epoch has other queries left, no positive is relevant to two queries of a batch; a batch has one corpus.
+    With a `bucket` above 1, that many batches at a time are sorted by the length of their positives, then divided.
     """
 
     def __init__(
@@ -216,14 +216,14 @@ class QueryBatches:
         queries, passages = self.queries.read_batch(chosen), self.passages.read_batch(documents)
         taught = None
         if self.data.scores:
-            # A passage that the teacher did not list gets 0, the score without a shared term, or the least one below.
+            # A passage that the teacher did not list gets 0, as without shared terms, or a lower least score.
             listed = [self.data.scores[query] for query in chosen]
             scores = [[known.get(place, min([0.0, *known.values()])) for place in documents] for known in listed]
             taught = (torch.tensor(scores, dtype=torch.float32, device=self.passages.device),)
         return TrainingBatch(chosen, passages, chosen[None], (queries,), documents, taught)
 
     def _draw_negatives(self, query: int, relevant: set[int], draws: np.random.Generator) -> list[int]:
-        """Hard negatives of a query; those relevant to another query of the batch last, then random passages."""
+        """Hard negatives of a query, those relevant to another query of the batch last; then random passages."""
         if not self.negatives:
             return []
         hard = [int(place) for place in draws.permutation(self.data.negatives[query])]
@@ -239,7 +239,7 @@ class QueryBatches:
         """The batches of an epoch, each int64 [B, 2]: queries, ascending, and their positives."""
         draws = np.random.default_rng((self.seed, 3, epoch))
         batches = [batch for part in self.parts for batch in self._divide(part, draws)]
-        if len(self.parts) > 1 or self.bucket > 1:  # corpora, and short and long batches, in turns
+        if len(self.parts) > 1 or self.bucket > 1:  # mix corpora, and short with long batches
             batches = [batches[number] for number in draws.permutation(len(batches))]
         return batches
 

@@ -1,6 +1,6 @@
 """One contract for all stores: what `lucene` promises of lists and counts, against brute force, by public functions.
 
-The store in memory is always tested; the others where their packages are installed (CONTRIBUTING.md, docs/stores.md).
+The store in memory is always tested; others where their packages are installed (docs/plugins/stores.md).
 """
 
 from __future__ import annotations
