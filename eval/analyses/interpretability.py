@@ -31,11 +31,24 @@ from lexvl_anserini.ground.manifest import expect_lexical, read_manifest
 from lexvl_anserini.ground.progress import progress_bar
 
 from .. import options
-from ..report.render import print_records
-from ..report.tables import CLASS_WORDS, COMPLETENESS, NAMED_WORDS
-from .classes.class_sets import load_labelled
+from ..report.tables import (
+    CLASSES,
+    COUNT,
+    DATASET,
+    IMAGES,
+    RANKING,
+    TOP_1,
+    TOP_5,
+    TOP_10,
+    TOP_50,
+    TOP_100,
+    TWO_DECIMALS,
+    FieldColumn,
+    format_percent,
+    print_records,
+)
+from .classes.class_sets import load_labelled, read_classes
 from .classes.classification import VOCABULARY, ClassWordShares, build_word_space, measure_class_words
-from .classes.labelled import read_classes
 from .sentence_pairs import CompletenessShare, collect_words, compare_sentences, load_sentence_pairs
 
 if TYPE_CHECKING:
@@ -48,6 +61,14 @@ log = logging.getLogger(__name__)
 FIRST = 10
 
 Words = frozenset[str]
+
+NAMED_WORDS = (RANKING, IMAGES, TOP_1, TOP_5, TOP_10, FieldColumn("of 10", "words_in_10", TWO_DECIMALS))
+CLASS_WORDS = (RANKING, DATASET, IMAGES, CLASSES, TOP_1, TOP_10, TOP_50, TOP_100)
+COMPLETENESS = (
+    *(RANKING, DATASET, IMAGES),
+    FieldColumn("pairs", "pairs", COUNT),
+    FieldColumn("complete first %", "complete_first", format_percent),
+)
 
 
 class NamedWords(NamedTuple):

@@ -59,7 +59,10 @@ from ..measures.measure_runs import measure_runs
 from ..measures.metrics import means, parse_measure
 from .prepared import (
     STORED,
+    Finding,
     Prepared,
+    RowPart,
+    Workplace,
     find_limit,
     find_objects,
     find_picture,
@@ -68,12 +71,11 @@ from .prepared import (
     select_document_options,
     write_remarks,
 )
-from .rows import Finding, RowPart, Workplace
 
 if TYPE_CHECKING:
     from lexvl_anserini.searching.searcher import Index
 
-    from ..analyses.classes.labelled import LabelledImages
+    from ..analyses.classes.class_sets import LabelledImages
 
 # Documents of a shard: what a killed call encodes again.
 SHARD_SIZE = 1024

@@ -11,13 +11,17 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from eval.analyses.classes.class_sets import CLASS_SETS, CLASSES, load_labelled, read_class_set, read_sorted_folders
-from eval.analyses.classes.labelled import (
+from eval.analyses.classes.class_sets import (
+    CLASS_SETS,
+    CLASSES,
     ImageClasses,
     Labelled,
     fold_label,
+    load_labelled,
+    read_class_set,
     read_classes,
     read_labelled,
+    read_sorted_folders,
     resolve_labels,
 )
 from lexvl_anserini.ground.errors import DataError, UsageError

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 import eval.analyses.classify
 from eval.analyses.classes import classification
+from eval.analyses.classes.class_sets import ImageClasses, LabelledImages
 from eval.analyses.classes.classification import NO_ANSWER, ClassAccuracy, measure_accuracies, rank_images
-from eval.analyses.classes.labelled import ImageClasses, LabelledImages
 from eval.options import ImageEncoderOptions
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.pictures.images import OnError

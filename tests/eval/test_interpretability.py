@@ -13,6 +13,7 @@ from tiny_encoders import WORDPIECES, made_stair, made_twin
 from typer.testing import CliRunner
 
 import eval.analyses.interpretability as measured
+from eval.analyses.classes.class_sets import ImageClasses, LabelledImages
 from eval.analyses.classes.classification import (
     NO_ANSWER,
     ClassWordShares,
@@ -22,7 +23,6 @@ from eval.analyses.classes.classification import (
     measure_class_words,
     rank_words,
 )
-from eval.analyses.classes.labelled import ImageClasses, LabelledImages
 from eval.analyses.interpretability import (
     NamedWords,
     collect_caption_words,

@@ -15,6 +15,7 @@ import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eval.measures.inputs import collect_relevant, sort_strictly
 from eval.measures.metrics import (
     ALIASES,
     MEASURES,
@@ -31,7 +32,6 @@ from eval.measures.metrics import (
     report_compilation,
     select_topics,
 )
-from eval.measures.ties import collect_relevant, sort_strictly
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 

@@ -10,20 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.reproduction.matrix import WAYS
-from eval.reproduction.prepared import is_file_name
+from eval.reproduction.prepared import Finding, is_file_name
 from eval.reproduction.published import (
-    STATUSES,
-    UNITS,
     PublishedSystem,
+    Quantity,
     find_expected_folder,
+    list_parts,
     load_published_tables,
+    parse_quantity,
     read_tables,
 )
-from eval.reproduction.quantities import MEANS, Quantity, list_parts, parse_quantity
-from eval.reproduction.rows import Finding
-from eval.reproduction.sources import FILES
-from eval.reproduction.tables import SCALES, reproduce_cell
+from eval.reproduction.sources import FILES, MEANS, STATUSES, UNITS
+from eval.reproduction.tables import SCALES, WAYS, reproduce_cell
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.describing import list_options
 from lexvl_anserini.ground.errors import DataError, UsageError

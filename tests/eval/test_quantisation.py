@@ -7,8 +7,8 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from eval.analyses.quantisation import measure_loss, search_exactly
+from eval.measures.inputs import sort_strictly
 from eval.measures.metrics import measure_overlap
-from eval.measures.ties import sort_strictly
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import Qrel, ScoredDoc

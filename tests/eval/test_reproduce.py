@@ -18,18 +18,33 @@ from typer.testing import CliRunner
 
 from eval.analyses.classes import classification as classes
 from eval.analyses.classes.class_sets import CLASS_SETS, load_labelled
+from eval.measures.measure_runs import read_results
 from eval.measures.metrics import evaluate, means
-from eval.measures.result_files import read_results
-from eval.reproduce import command
+from eval.reproduce import command, parse_assignments
 from eval.reproduction import retrieval
-from eval.reproduction.matrix import TablePlan, make_plan
-from eval.reproduction.prepared import find_weights, is_file_name, prepare, select_document_options, write_remarks
-from eval.reproduction.published import PublishedCell, PublishedSystem, load_published_tables, read_tables
-from eval.reproduction.quantities import PRIVATE, Quantity, combine_parts, list_parts
+from eval.reproduction.prepared import (
+    Finding,
+    RowPart,
+    Workplace,
+    find_weights,
+    is_file_name,
+    list_rows,
+    prepare,
+    select_document_options,
+    write_remarks,
+)
+from eval.reproduction.published import (
+    PublishedCell,
+    PublishedSystem,
+    Quantity,
+    combine_parts,
+    list_parts,
+    load_published_tables,
+    read_tables,
+)
 from eval.reproduction.retrieval import choose_images
-from eval.reproduction.rows import Finding, RowPart, Workplace, list_rows, parse_assignments
-from eval.reproduction.sources import COLLECTIONS, DIGESTS, DOCUMENT_COSTS, FILES, IMAGE_SETS, UNCONFIRMED
-from eval.reproduction.tables import check_agreement, read_record, reproduce_cell, reproduce_rows
+from eval.reproduction.sources import COLLECTIONS, DIGESTS, DOCUMENT_COSTS, FILES, IMAGE_SETS, PRIVATE, UNCONFIRMED
+from eval.reproduction.tables import TablePlan, check_agreement, make_plan, read_record, reproduce_cell, reproduce_rows
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
 from lexvl_anserini.data.dataset import load_dataset

@@ -12,12 +12,10 @@ from corpus_folders import COLOURS, coloured_coco
 from PIL import Image
 from tiny_encoders import made_stair
 
-from eval.report.render import Table, to_text
-from eval.reproduction.matrix import make_plan
-from eval.reproduction.prepared import prepare
+from eval.report.tables import Table, to_text
+from eval.reproduction.prepared import Workplace, list_rows, prepare
 from eval.reproduction.published import PublishedTable, load_published_tables, read_tables
-from eval.reproduction.rows import Workplace, list_rows
-from eval.reproduction.tables import CELLS, ReproducedCell, check_agreement, reproduce_rows
+from eval.reproduction.tables import CELLS, ReproducedCell, check_agreement, make_plan, reproduce_rows
 from lexvl_anserini.encoders.loading import load_encoder
 
 

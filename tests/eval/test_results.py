@@ -24,8 +24,8 @@ from eval.measures.exchange import (
     to_ranx_qrels,
     to_ranx_run,
 )
+from eval.measures.measure_runs import LOG, machine, read_results
 from eval.measures.metrics import evaluate, load_ranx_metrics, means
-from eval.measures.result_files import LOG, machine, read_results
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc

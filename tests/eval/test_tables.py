@@ -13,20 +13,23 @@ from typer.testing import CliRunner
 import eval.demo
 import eval.table
 from eval.measures.averages import AVERAGES, compute_average, compute_averages, list_datasets
-from eval.measures.inputs import RunCard, format_system
+from eval.measures.inputs import RunCard, format_system, name_datasets, name_systems
 from eval.measures.significance import SystemComparison, find_differing
-from eval.report.render import Column, Table, to_csv, to_latex, to_markdown, to_text
 from eval.report.tables import (
+    Column,
     SystemRow,
+    Table,
     build_comparison_table,
     build_score_table,
     build_system_table,
     make_system_row,
-    name_datasets,
-    name_systems,
     shorten_datasets,
+    to_csv,
+    to_latex,
+    to_markdown,
+    to_text,
 )
-from eval.reproduction.quantities import MEANS
+from eval.reproduction.sources import MEANS
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError

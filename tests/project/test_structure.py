@@ -20,7 +20,7 @@ from invoking import read_output, run_process
 
 import lexvl_anserini
 import lexvl_plugins
-from eval.reproduction.matrix import WAYS
+from eval.reproduction.tables import WAYS
 from lexvl_anserini.cli import COMMANDS as COMMAND_ROWS
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.describing import read_equation

@@ -24,7 +24,7 @@ from lexvl_anserini.ground.progress import Progress, silent
 if TYPE_CHECKING:
     from scipy import sparse
 
-    from .labelled import LabelledImages
+    from .class_sets import LabelledImages
 
 log = logging.getLogger(__name__)
 
