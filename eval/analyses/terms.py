@@ -35,7 +35,6 @@ from lexvl_anserini.ground.progress import progress_bar
 
 from .. import options
 from ..measures.flops import count_sparsity
-from ..report.judging import JUDGED, list_judged_terms, list_judged_words
 from ..report.tables import (
     COUNT,
     FOUR_DECIMALS,
@@ -47,7 +46,7 @@ from ..report.tables import (
     print_records,
     render,
 )
-from ..report.term_drawings import draw_clouds, draw_terms
+from ..report.term_sheets import JUDGED, draw_clouds, draw_terms, list_judged_terms, list_judged_words
 from .classes.class_sets import LISTS, read_rows
 from .classes.classification import VOCABULARY, WordSpace, build_dense_space
 from .sentence_pairs import list_words

@@ -78,9 +78,8 @@ def format_system(encoder: Mapping[str, Any]) -> str:
     if name == "fusion":
         runs = (run_name(str(run).partition("@")[0]) for run in settings.get("runs", ()))
         return f"{settings.get('method', name)} of {', '.join(runs)}"
-    options = ", ".join(
-        f"{option}={value}" for option, value in settings.items() if value is not None and option != "direction"
-    )
+    named = {option: value for option, value in settings.items() if value is not None and option != "direction"}
+    options = ", ".join(f"{option}={value}" for option, value in named.items())
     return f"{name} ({options})" if options else name
 
 
@@ -337,10 +336,9 @@ class Relevant(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The relevant documents of a run, M of them.
+    """The M relevant documents of a run, and its topics; `contradicting` are those whose ranks contradict their scores.
 
     Attributes:
-        query_ids: all topics of the run, and `contradicting` those whose ranks contradict their scores
         hits: [T]: hits of each judged topic
         documents: [M]: numbers among the relevant ones
         places: per rule of ties, how many hits come before each: [M]
@@ -360,15 +358,12 @@ def collect_relevant(judged: Mapping[str, Mapping[str, int]]) -> Relevant:
         for documents in judged.values()
     ]
     starts = np.cumsum([0, *map(len, best)])
-    return Relevant(
-        topics={topic: number for number, topic in enumerate(judged)},
-        starts=starts,
-        relevance=np.array([relevance for documents in best for relevance, _ in documents], np.float64),
-        numbers=[
-            {doc_id: number for number, (_, doc_id) in enumerate(documents, start)}
-            for documents, start in zip(best, starts.tolist(), strict=False)
-        ],
-    )
+    relevance = np.array([relevance for documents in best for relevance, _ in documents], np.float64)
+    numbers = [
+        {doc_id: number for number, (_, doc_id) in enumerate(documents, start)}
+        for documents, start in zip(best, starts.tolist(), strict=False)
+    ]
+    return Relevant({topic: number for number, topic in enumerate(judged)}, starts, relevance, numbers)
 
 
 def find(parts: Iterable[Hits], relevant: Relevant, remove_query: bool = False) -> Found:
@@ -407,9 +402,6 @@ def _find_relevant_lines(hits: Hits, relevant: Relevant, judged: np.ndarray) -> 
     nearest = prints[np.minimum(np.searchsorted(prints, hits.prints), len(prints) - 1)]
     lines = np.flatnonzero(nearest == hits.prints)
     # Another document may have the same print.
-    documents_of_pairs = [
-        numbers[topic].get(doc_id, -1)
-        for topic, doc_id in zip(hits.topics()[lines].tolist(), hits.read_ids(lines), strict=True)
-    ]
-    documents = np.array(documents_of_pairs, np.int64)
+    pairs = zip(hits.topics()[lines].tolist(), hits.read_ids(lines), strict=True)
+    documents = np.array([numbers[topic].get(doc_id, -1) for topic, doc_id in pairs], np.int64)
     return lines[documents >= 0], documents[documents >= 0]

@@ -112,8 +112,6 @@ def measure_runs(
         rows = measure(places, relevant, parsed, how, str(card.path), judged.label)
         report_unjudged(card.path, judged, places, relevant, how)
         if results:
-            from .measure_runs import make_result, store
-
             store(results, make_result(card, rows, judged.qrels, how))
         measured.append(rows)
         changed += find_other_values(rows, places, relevant, parsed, how)
@@ -184,8 +182,7 @@ def find_other_values(
 
 def report_other_values(changed: Sequence[tuple[Measurement, float]]) -> None:
     """Logs one line if the other rule changes values."""
-    if changed:
-        row, value = changed[0]
+    for row, value in changed[:1]:
         topic = "" if row.query_id == "all" else f", topic {row.query_id!r}"
         more = f"; other values that differ: {len(changed) - 1}" if len(changed) > 1 else ""
         text = "%s%s: the order of equal scores decides; %s is %.4f by %s and %.4f by %s%s"
@@ -233,11 +230,8 @@ def measure_subsets(
                     "search with more --hits"
                 )
             part, judgements = Path(folder) / f"{number}.trec", Path(folder) / f"{number}.qrels"
-            lines = (
-                f"{topic} Q0 {hit.doc_id} {rank} {hit.score!r} fold\n"
-                for topic, hits in of_fold.items()
-                for rank, hit in enumerate(hits, 1)
-            )
+            ranked = ((topic, rank, hit) for topic, hits in of_fold.items() for rank, hit in enumerate(hits, 1))
+            lines = (f"{topic} Q0 {hit.doc_id} {rank} {hit.score!r} fold\n" for topic, rank, hit in ranked)
             part.write_text("".join(lines), encoding="utf-8")
             lines = (f"{qrel.query_id} 0 {qrel.doc_id} {qrel.relevance}\n" for qrel in qrels)
             judgements.write_text("".join(lines), encoding="utf-8")
@@ -345,11 +339,8 @@ def store(folder: Path, result: StoredResult) -> Path:
 
 def merge_earlier(result: StoredResult, path: Path) -> StoredResult:
     """The result with the measures, and their calls, of an earlier one that had the same judgements and rules."""
-    if not path.exists():
-        return result
-    earlier = read_result(path)
     rules = attrgetter("judgements_sha256", "ties", "remove_query")
-    if rules(earlier) != rules(result):
+    if not path.exists() or rules(earlier := read_result(path)) != rules(result):
         return result
     older = [replace(c, measures=tuple(m for m in c.measures if m not in result.measures)) for c in earlier.calls]
     calls = (*(call for call in older if call.measures), *result.calls)

@@ -114,13 +114,6 @@ def find_direction(task: str, data: str) -> str:
     return "text-to-text" if data.startswith("beir/") else "text-to-image"
 
 
-class PublishedTask(NamedTuple):
-    """What the data and the measures of a task may be; `data` is None for a task without data."""
-
-    data: Callable[[str], None] | None
-    measure: Callable[[str], object]
-
-
 def parse_quantity(text: str) -> Quantity:
     """Parses `task data measure`, or `task measure` for a task without data.
 
@@ -130,13 +123,13 @@ def parse_quantity(text: str) -> Quantity:
     name, _, rest = text.partition(" ")
     if name not in TASKS:
         raise UnknownName("task", name, TASKS)
-    task, data, measure = TASKS[name], "", rest
-    if task.data:
+    (check_data, check_measure), data, measure = TASKS[name], "", rest
+    if check_data:
         data, _, measure = rest.partition(" ")
-        task.data(data)
+        check_data(data)
     if not measure:
         raise UsageError(f"{text!r} names no measure")
-    task.measure(measure)
+    check_measure(measure)
     return Quantity(name, data, measure)
 
 
@@ -174,27 +167,23 @@ def _check_measure(measure: str, of_captions: bool = False) -> None:
 
 _CLASSES = _check_name("class set", (*CLASS_SETS, *MEANS_OF_CLASSES))
 
-TASKS: Mapping[str, PublishedTask] = {
-    "text-to-text": PublishedTask(check_corpus, _check_measure),
-    "text-to-image": PublishedTask(check_corpus, partial(_check_measure, of_captions=True)),
-    "image-to-text": PublishedTask(check_corpus, partial(_check_measure, of_captions=True)),
-    "captions": PublishedTask(check_corpus, _check_name("measure", ("rsum",))),
-    "zero-shot": PublishedTask(_CLASSES, _check_top),
-    "linear-probe": PublishedTask(_CLASSES, _check_top),
-    "words": PublishedTask(_CLASSES, _check_top),
-    "completeness": PublishedTask(
+# What checks the data of each task, None for a task without data, and what checks its measures.
+TASKS: Mapping[str, tuple[Callable[[str], None] | None, Callable[[str], object]]] = {
+    "text-to-text": (check_corpus, _check_measure),
+    "text-to-image": (check_corpus, partial(_check_measure, of_captions=True)),
+    "image-to-text": (check_corpus, partial(_check_measure, of_captions=True)),
+    "captions": (check_corpus, _check_name("measure", ("rsum",))),
+    "zero-shot": (_CLASSES, _check_top),
+    "linear-probe": (_CLASSES, _check_top),
+    "words": (_CLASSES, _check_top),
+    "completeness": (
         _check_name("set of annotated images", ("coco/train",)),
         _check_name("measure", ("sentence pairs", "complete sentence first")),
     ),
-    "answers": PublishedTask(_check_name("question set", ("nq-open/test",)), _check_top),
-    "vqa": PublishedTask(
-        _check_name("question set", ("vqa-v2",)), _check_name("kind", ("yes/no", "number", "other", "all"))
-    ),
-    **{task: PublishedTask(check_corpus, _check_name("measure", names)) for task, names in OF_DOCUMENTS.items()},
-    **{
-        task: PublishedTask(None, lambda name: None)
-        for task in ("model", "training", "probe", "speed", "claim", "weight")
-    },
+    "answers": (_check_name("question set", ("nq-open/test",)), _check_top),
+    "vqa": (_check_name("question set", ("vqa-v2",)), _check_name("kind", ("yes/no", "number", "other", "all"))),
+    **{task: (check_corpus, _check_name("measure", names)) for task, names in OF_DOCUMENTS.items()},
+    **dict.fromkeys(("model", "training", "probe", "speed", "claim", "weight"), (None, lambda name: None)),
 }
 
 

@@ -40,10 +40,7 @@ def list_needed_files(part: RowPart, place: Workplace) -> list[Need]:
 
 
 def measure_published(part: RowPart, place: Workplace) -> Finding:
-    """The measures of a published run, with equal scores in trec_eval's order, as its manifest does not vouch for it.
-
-    They are stored as those of runs that this project searches.
-    """
+    """The measures of a published run, stored as those of this project's own; its manifest vouches for no order."""
     run, qrels = (data_root(place.data_dir) / need.name for need in list_needed_files(part, place))
     if not qrels.is_file():
         raise DataError(f"{qrels}: no such judgements")
@@ -135,31 +132,21 @@ def has_dimensions(part: RowPart) -> bool:
     return bool(part.system and (part.system.item or part.system.text))
 
 
-_NEEDED = f"{__package__}.prepared"
-_RETRIEVED = (f"{_NEEDED}:list_retrieval_needs", f"{_NEEDED}:estimate_retrieval")
-RETRIEVAL = Way(f"{__package__}.retrieval:measure_retrieval", *_RETRIEVED)
-CLASSIFICATION = Way(
-    f"{__package__}.retrieval:measure_classification",
-    f"{_NEEDED}:list_classification_needs",
-    f"{_NEEDED}:estimate_classification",
-)
+_MEASURED, _PREPARED = f"{__package__}.retrieval:measure_", f"{__package__}.prepared:"
+_RETRIEVED = (f"{_PREPARED}list_retrieval_needs", f"{_PREPARED}estimate_retrieval")
+_CLASSIFIED = (f"{_PREPARED}list_classification_needs", f"{_PREPARED}estimate_classification")
 PUBLISHED_RUN = Way(f"{__name__}:measure_published", f"{__name__}:list_needed_files")
-SPARSITY = Way(f"{__package__}.retrieval:measure_sparsity", *_RETRIEVED)
-WEIGHTS = Way(
-    f"{__package__}.retrieval:measure_weights", f"{_NEEDED}:list_weight_needs", fitting=f"{__name__}:has_dimensions"
-)
-COMPLETENESS = Way(f"{__package__}.retrieval:measure_completeness", f"{_NEEDED}:list_completeness_needs")
 
 # Task -> how it is measured; plug-ins add tasks. A task that is no key is not measured by this installation.
 WAYS: Registry[Way] = Registry(
     "task",
     "lexvl.ways",
     {
-        **dict.fromkeys(("text-to-text", "text-to-image", "image-to-text"), RETRIEVAL),
-        **dict.fromkeys(("zero-shot", "linear-probe", "words"), CLASSIFICATION),
-        "sparsity": SPARSITY,
-        "completeness": COMPLETENESS,
-        "weight": WEIGHTS,
+        **dict.fromkeys(("text-to-text", "text-to-image", "image-to-text"), Way(f"{_MEASURED}retrieval", *_RETRIEVED)),
+        **dict.fromkeys(("zero-shot", "linear-probe", "words"), Way(f"{_MEASURED}classification", *_CLASSIFIED)),
+        "sparsity": Way(f"{_MEASURED}sparsity", *_RETRIEVED),
+        "completeness": Way(f"{_MEASURED}completeness", f"{_PREPARED}list_completeness_needs"),
+        "weight": Way(f"{_MEASURED}weights", f"{_PREPARED}list_weight_needs", fitting=f"{__name__}:has_dimensions"),
     },
 )
 # The key of the way of a row whose weights are trained when it is measured.

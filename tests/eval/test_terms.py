@@ -32,8 +32,8 @@ from eval.analyses.terms import (
 )
 from eval.measures.flops import compute_flops, count_sparsity, count_terms
 from eval.options import ImageEncoderOptions
-from eval.report.judging import JudgedTerm, JudgedWord, PreferenceQuestion, list_judged_terms, list_judged_words
-from eval.report.term_drawings import PANEL, draw_outline, place_words
+from eval.report.term_sheets import JudgedTerm, JudgedWord, PreferenceQuestion, list_judged_terms, list_judged_words
+from eval.report.term_sheets import PANEL, draw_outline, place_words
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import DataError, UsageError
 from tests.eval.test_classify import model
