@@ -96,11 +96,9 @@ class TermStatistic(NamedTuple):
 
 
 class TermProfile(NamedTuple):
-    """The terms of one folder of shards: those that are used, and those with the largest means.
+    """The terms of one folder of shards: how many are used, the first by their means and their share of all weight.
 
-    Attributes:
-        share: of all weight, the part of the first terms
-        active: number of terms -> documents with that many
+    `active` has the number of documents by their number of terms.
     """
 
     shards: str

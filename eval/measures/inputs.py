@@ -56,7 +56,6 @@ class RunCard:
 
     Attributes:
         system: the encoder's name and options, else the name of the file
-        corpus: the dataset of the topics that it answers and of their judgements
         hits: the largest length of its lists
         ties: the order of equal scores that its origin asks for: "rank" where its manifest vouches for its lines
         sha256: the digest of its file, if it was compared with the manifest
@@ -259,11 +258,7 @@ def find_places(hits: Hits, preference: Preference, lines: np.ndarray) -> np.nda
 
 
 def some(items: Sequence[str]) -> str:
-    """The first few items, for a message.
-
-    >>> some(["a", "b"])
-    "'a', 'b'"
-    """
+    """The first few items, for a message."""
     more = f" and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
     return ", ".join(map(repr, items[:SHOWN])) + more
 

@@ -272,13 +272,9 @@ class Call:
 
 @dataclass(frozen=True)
 class StoredResult:
-    """What one run scored on one dataset, and how.
+    """What one run, given by its path, scored on one dataset, the label of the judgements, and the calls that measured.
 
-    Attributes:
-        run: its path, and `run_sha256` the digest of its file
-        dataset: label of the judgements, and `judgements_sha256` the digest of their sorted lines
-        topics: that were judged; each counts
-        calls: that measured, each with its measures
+    Digests are those of the run's file and of the sorted lines of the judgements; each judged topic counts.
     """
 
     run: str

@@ -63,8 +63,7 @@ MeasureFunction = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
 class Definition(NamedTuple):
     """How a measure is computed: by a function of `ranx.metrics`, by its name, or one with the same parameters.
 
-    Attributes:
-        binary: a least relevance decides which documents are relevant; else every relevance counts
+    In a `binary` one a least relevance decides which documents are relevant; else every relevance counts.
     """
 
     function: str | MeasureFunction

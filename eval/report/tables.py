@@ -62,12 +62,9 @@ def format_percent(share: float) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns and rows of as many cells.
+    """Columns and rows of as many cells; `best` are the (row, column) to emphasise, `marked` those with a star.
 
-    Attributes:
-        best: the (row, column) of the cells to emphasise
-        ties: the rule of `inputs.TIES` that all measures of the table were computed by; empty if there are none
-        marked: the (row, column) of the cells with a star, whose meaning is `about_marks`
+    `ties` is the rule of `inputs.TIES` that all measures were computed by, empty if there are none.
     """
 
     columns: tuple[Column, ...]

@@ -114,14 +114,12 @@ def list_rows(table: PublishedTable, pattern: str = "*") -> list[PublishedRow]:
 
 
 class Finding(NamedTuple):
-    """What a part measured.
+    """What a part measured, by measure, with the digest of the checkpoint, empty where none is loaded.
 
     Attributes:
-        values: measure -> its value: of retrieval from 0 to 1, of parameters in millions
         tolerance: a value that differs from the published one by no more agrees with it; 0 compares the printed digits
         remark: why the values cannot be compared with published ones; empty if they can
         note: what the comparison assumes, printed beside the verdict
-        model: the digest of the checkpoint; empty where none is loaded
     """
 
     values: Mapping[str, float]
@@ -162,7 +160,6 @@ class Workplace:
         checkpoints: a published checkpoint, or a row without one -> the folder, file or packaged name of weights
         as_published: the folders and files of `checkpoints` are what their names say, by the user's word
         corpora: a collection -> the corpus that is read instead
-        limit: documents of each collection that are encoded; None for all
     """
 
     output: Path
@@ -250,9 +247,7 @@ OTHERS = "_checkpoint"
 class Weights(NamedTuple):
     """The weights of a system: what `load_encoder` takes, None for none, and their name in names of files.
 
-    Attributes:
-        options: of the encoder, with the user's places of other checkpoints
-        places: published checkpoint (empty: none is) -> the user's weights in its place
+    `places` are the user's weights by the published checkpoint in whose place they are (empty: none is).
     """
 
     reference: str | None

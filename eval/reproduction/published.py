@@ -170,12 +170,9 @@ _CLASSES = _check_name("class set", (*CLASS_SETS, *MEANS_OF_CLASSES))
 # What checks the data of each task, None for a task without data, and what checks its measures.
 TASKS: Mapping[str, tuple[Callable[[str], None] | None, Callable[[str], object]]] = {
     "text-to-text": (check_corpus, _check_measure),
-    "text-to-image": (check_corpus, partial(_check_measure, of_captions=True)),
-    "image-to-text": (check_corpus, partial(_check_measure, of_captions=True)),
+    **dict.fromkeys(DIRECTIONS, (check_corpus, partial(_check_measure, of_captions=True))),
     "captions": (check_corpus, _check_name("measure", ("rsum",))),
-    "zero-shot": (_CLASSES, _check_top),
-    "linear-probe": (_CLASSES, _check_top),
-    "words": (_CLASSES, _check_top),
+    **dict.fromkeys(("zero-shot", "linear-probe", "words"), (_CLASSES, _check_top)),
     "completeness": (
         _check_name("set of annotated images", ("coco/train",)),
         _check_name("measure", ("sentence pairs", "complete sentence first")),
@@ -240,9 +237,7 @@ class PublishedSystem(NamedTuple):
         checkpoints: another checkpoint for a collection, of models that are trained on each collection
         weights: the name by which `--checkpoint` gives weights that nobody publishes; empty for the row's heading
         item: the image whose weights the source prints: its id in a corpus, or the name of its file without suffix
-        text: the text whose weights the source prints
         protocol: the key, in `lexvl_eval.reproduction.sources`, of the rules by which latency is measured
-        dense: the model whose latency is compared
         origin: where weights are published that have no name of a hub or a file in any source
         recipe: how `train` makes such weights: the name of a recipe and options; empty where no recipe does
         trained_on: the corpus on which the recipe trains the weights when the row is measured; empty where it does not
@@ -314,11 +309,9 @@ class PublishedCell(NamedTuple):
     """One published number; `value`, `decimals` and `bound` are those of `PrintedNumber`, texts may be empty.
 
     Attributes:
-        row: its heading in the file, and `column`; one of them is the system's, see `label`
-        label: the system as the paper names it
+        label: the system as the paper names it: the heading of its row or of its column
         system: what this project runs for it; None for other people's systems
-        unit: a key of `UNITS`; `status` one of `STATUSES`
-        protocol: how the paper measures, and `note`: what is doubtful
+        note: what is doubtful
         uncompared: why the number is no measure of the system: another checkpoint, another measure
         source: where the number is from, if its status is not printed
         tolerance: how far a measured value may be off, in the cell's unit; None for the rule of its kind
@@ -469,15 +462,12 @@ def _check_names(entry: TableEntry, cells: tuple[PublishedCell, ...], where: str
         raise DataError(f"{where}: {without.row} | {without.column} is {without.status}; name its `source`")
     places = {key for cell in cells for key in (cell.row, cell.column, f"{cell.row} | {cell.column}")}
     labels = {cell.label for cell in cells}
-    for field, keys, known in (
-        *((field, getattr(entry, field), places) for field in ("units", "statuses", "notes", "uncompared")),
-        ("systems", entry.systems, labels),
-    ):
-        for key in keys:
-            if key not in known:
-                near = get_close_matches(key, sorted(known), n=1, cutoff=0.5)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise DataError(f"{where}: {field} has {key!r}, which is no cell's{hint}")
+    for field in ("units", "statuses", "notes", "uncompared", "systems"):
+        known = labels if field == "systems" else places
+        if unknown := [key for key in getattr(entry, field) if key not in known]:
+            near = get_close_matches(unknown[0], sorted(known), n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise DataError(f"{where}: {field} has {unknown[0]!r}, which is no cell's{hint}")
 
 
 def _check_systems(entry: TableEntry, where: str) -> None:

@@ -58,7 +58,6 @@ class TablePlan(NamedTuple):
         runs: it measures them, with published weights and data, or without any
         own: it measures them with weights or data that the user names, because they are not published
         later: they are of systems of this project, but it does not measure them
-        needs: weights and data of `runs` and `own`, each once
         bytes: of shards and indexes of `runs`, about, and `seconds` of one CPU core
         missing: what the table lacks, or why it has no numbers
     """
@@ -261,7 +260,6 @@ class ReproducedCell(NamedTuple):
     """A published number and what this project measures, in its unit; None where there is no such number.
 
     Attributes:
-        verdict: agrees, differs, not compared, skipped, failed or not measured
         reason: why it was not compared or not measured; what is doubtful in a comparison; empty otherwise
         bound: < or > where the source says only that the value is below or above the published one; else empty
         model: the digest of the checkpoint that was measured; empty where none is loaded

@@ -92,11 +92,15 @@ def test_sets_in_class_folders(tmp_path):
         load_labelled(f"eurosat:{tmp_path}", split="train")
 
 
-def test_class_folders_instead_of_a_sets_own_files(tmp_path):
+def test_class_folders_instead_of_a_sets_own_files(tmp_path, monkeypatch):
     pictures(tmp_path, "test/Acura TL Type-S 2008/1.png", "train/smart_fortwo_Convertible_2012/2.png")
     assert loaded("cars", tmp_path) == [("Acura TL Type-S 2008/1.png", "Acura TL Type-S 2008")]
     [(_, name)] = loaded("cars", tmp_path, "train")
     assert name == "smart fortwo Convertible 2012"
+    # A path is no set.
+    pictures(tmp_path / "pets", "pug/1.png")
+    monkeypatch.chdir(tmp_path)
+    assert load_labelled("./pets").classes.labels == ("pug",)
 
 
 def test_imagenet_is_known_by_the_order_of_its_folders(tmp_path):
@@ -150,12 +154,6 @@ def test_what_is_missing_or_of_another_form_is_named(tmp_path):
     write(tmp_path / "annotations/test.txt", "pug_1 30 2 20\npug 30\n")
     with pytest.raises(DataError, match=r"test.txt line 2: 'pug 30', expected a line as"):
         load_labelled(f"pets:{tmp_path}")
-
-
-def test_a_path_is_no_set(tmp_path, monkeypatch):
-    pictures(tmp_path / "pets", "pug/1.png")
-    monkeypatch.chdir(tmp_path)
-    assert load_labelled("./pets").classes.labels == ("pug",)
 
 
 def pictures(folder: Path, *names: str) -> Path:

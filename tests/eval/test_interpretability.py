@@ -131,14 +131,6 @@ def test_the_command_reads_stored_impacts(tmp_path, monkeypatch):
     assert measured.measure_shards(tmp_path / "shards")[0].top_5 == pytest.approx(2 / 3)
 
 
-def test_other_shards_are_refused(tmp_path):
-    from tests.shards.test_reading import write_dense_shards
-
-    write_dense_shards(tmp_path / "dense", [("d1", [1.0, 0.0])])
-    with pytest.raises(UsageError, match="dense is dense; only the dimensions of impacts are words"):
-        measured.measure_shards(tmp_path / "dense")
-
-
 # --- words of classes -----------------------------------------------------------------------------------------------
 
 

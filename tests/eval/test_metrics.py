@@ -83,20 +83,6 @@ def test_values_by_hand(measure: str):
     assert means(rows)[measure] == pytest.approx(BY_HAND[measure] / 4, abs=1e-12)
 
 
-def test_a_level_of_all_measures_is_part_of_the_binary_ones():
-    rows = means(evaluate(RUN, QRELS, ["Recall@10", "RR", "AP", "P@2", "HitRate@1", "nDCG@10"], relevance_level=2))
-    # Only a (relevance 2) counts; it stands at rank 2 of topic 1; four topics.
-    assert rows == pytest.approx(
-        {
-            "Recall(rel=2)@10": 1 / 4, "RR(rel=2)": 1 / 2 / 4, "AP(rel=2)": 1 / 2 / 4, "P(rel=2)@2": 1 / 2 / 4,
-            "HitRate(rel=2)@1": 0, "nDCG@10": DCG_1 / IDEAL_1 / 4,
-        },
-        abs=1e-12,
-    )  # fmt: skip
-    with pytest.raises(UsageError, match="relevance level 0"):
-        evaluate(RUN, QRELS, ["AP"], relevance_level=0)
-
-
 def test_negative_relevance_is_not_relevant_and_costs_nothing():
     qrels = qrels_of("1 spam -2\n1 a 1")
     run = run_of("1 spam 1 2\n1 a 2 1")
@@ -189,7 +175,13 @@ def test_each_measure_has_its_own_level_of_relevance():
         },
         abs=1e-12,
     )  # fmt: skip
-    # --relevance-level is for the others.
+    # A level of all measures is for those without their own, and part of the names of binary ones.
+    names = ["Recall@10", "P@2", "HitRate@1", "nDCG@10"]
+    found = means(evaluate(RUN, QRELS, names, relevance_level=2))
+    assert [*found] == ["Recall(rel=2)@10", "P(rel=2)@2", "HitRate(rel=2)@1", "nDCG@10"]
+    assert [*found.values()] == pytest.approx([1 / 4, 1 / 2 / 4, 0, DCG_1 / IDEAL_1 / 4], abs=1e-12)
+    with pytest.raises(UsageError, match="relevance level 0"):
+        evaluate(RUN, QRELS, ["AP"], relevance_level=0)
     both = means(evaluate(RUN, QRELS, ["AP(rel=1)", "AP"], relevance_level=2))
     assert both == {"AP(rel=1)": rows["AP"], "AP(rel=2)": rows["AP(rel=2)"]}
     assert parse_measures(["AP", "AP(rel=2)", "nDCG"], 2) == (Measure("AP", None, 2), Measure("nDCG"))

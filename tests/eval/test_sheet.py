@@ -189,15 +189,13 @@ def write_run_lines(path: Path, *lines: str) -> Path:
     return path
 
 
-def test_topics_are_taken_evenly(tmp_path):
+def test_topics_are_taken_evenly_and_their_hits_in_order(tmp_path):
     run = write_run_lines(tmp_path / "r", *(f"q{n} Q0 d 1 5 t" for n in range(10)))
     assert sample_queries(run, 2) == ["q2", "q7"]
     assert sample_queries(run, 99) == [f"q{n}" for n in range(10)]
     with pytest.raises(DataError, match="no line; nothing to show"):
         sample_queries(write_run_lines(tmp_path / "e"), 3)
-
-
-def test_hits_of_topics_with_and_without(tmp_path):
+    # Hits of topics with and without some.
     run = write_run_lines(tmp_path / "r", "q1 Q0 b 2 5 t", "q1 Q0 a 1 9 t", "q2 Q0 c 1 3 t")
     found = read_hits(run, ["q1", "q3"])
     assert [d.doc_id for d in found["q1"]] == ["a", "b"]
@@ -273,6 +271,9 @@ def test_topics_hits_and_their_terms(tmp_path, index, caplog):
     assert first.rank_note == "relevant at rank 2"
     assert second == Strip(Item("q2", None, "zebra"), (), "not among 0 hits")
     assert not caplog.records
+    other = write_run_lines(tmp_path / "other.trec", "q1 Q0 d1 1 99 t")
+    make_run_strips(DATASET, index, ToySheet(), other, ["q1"], 5)
+    assert "1 of 1 documents have another score there (d1: 99, here 10)" in caplog.text
     [only] = make_run_strips(DATASET, index, ToySheet(), run, ["q1"], 1)
     assert len(only.cells) == 1 and only.rank_note == "relevant at rank 2", "also of a hit that is not shown"
     draw_sheet([first, second], tmp_path / "sheet.png", 5)
@@ -297,12 +298,6 @@ def test_queries_that_were_typed(tmp_path, index):
 def test_a_run_or_queries(index, given):
     with pytest.raises(UsageError, match="give --run FILE .*, or --query TEXT"):
         CliRunner().invoke(make_app(command), ["--index", str(index.path), *given], catch_exceptions=False)
-
-
-def test_scores_of_another_index_are_told(tmp_path, index, caplog):
-    run = write_run_lines(tmp_path / "r.trec", "q1 Q0 d1 1 99 t")
-    make_run_strips(DATASET, index, ToySheet(), run, ["q1"], 5)
-    assert "1 of 1 documents have another score there (d1: 99, here 10)" in caplog.text
 
 
 @pytest.mark.parametrize(("query_id", "doc_id", "missing"), [("q1", "elsewhere", "elsewhere"), ("q9", "d1", "q9")])
@@ -337,9 +332,7 @@ def test_colours_stay_where_the_shared_terms_are():
     assert not neither.any(), "no shared term: all is pale"
     assert not both[:, :19].any(), "left of the crop, which the model does not see, all is pale"
     assert [one.terms for one in strip.cells] == [one.terms for one in hits]
-
-
-def test_a_large_image_is_made_smaller():
+    # A large image is made smaller.
     large = hit(painted(3000, 1500, red=(0, 0, 9, 9)), "red")
     [strip] = with_maps([Strip(Item("q", None, "red"), (large,))], colours())
     assert strip.cells[0].item.image.size == (answers.SIDE, answers.SIDE // 2)

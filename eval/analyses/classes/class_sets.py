@@ -146,12 +146,9 @@ _NO_LETTERS = re.compile(r"[\W_]+")
 
 @dataclass(frozen=True)
 class ImageClasses:
-    """Classes by number.
+    """Classes by number, with synonyms as names; files and folders call them by labels, `{}` in templates is a name.
 
-    Attributes:
-        labels: what files and folders call each class; equal ones are only possible where data number the classes
-        names: of each class; several are synonyms
-        templates: of prompts, each with `{}` in place of a name
+    Equal labels are only possible where data number the classes.
     """
 
     labels: tuple[str, ...]
@@ -246,7 +243,6 @@ class ClassSet(NamedTuple):
     """Where a set has the images of a split, and whether papers print the mean over classes.
 
     Attributes:
-        unpacked: the folder that its archive unpacks to
         files: split -> patterns of the files, or the folder, that list its images; a set without splits has test only
         read: those files (at least one), the set's folder and the split -> images with their labels
     """
