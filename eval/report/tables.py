@@ -417,10 +417,8 @@ def _format_p(p: float) -> str:
 
 
 COMPARISON = (
-    FieldColumn("system", "system"),
-    FieldColumn("measure", "measure"),
-    FieldColumn("baseline", "baseline", FOUR_DECIMALS),
-    FieldColumn("value", "value", FOUR_DECIMALS),
+    *(FieldColumn(name, name) for name in ("system", "measure")),
+    *(FieldColumn(name, name, FOUR_DECIMALS) for name in ("baseline", "value")),
     FieldColumn("difference", "difference", "{:+.4f}".format),
     FieldColumn(
         "95 % interval", lambda row: MISSING if isnan(row.low) else f"{row.low:+.4f} to {row.high:+.4f}", PLAIN

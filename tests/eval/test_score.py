@@ -207,13 +207,8 @@ def test_table_puts_data_sets_side_by_side(toy: Path, call: Callable):
         ("--run qrels.tsv --qrels qrels.tsv", 1, "line 1: rank 'score', expected a whole number"),
         ("--run a.trec --qrels empty.tsv", 1, "no judgement"),
         ("--run empty.trec --qrels qrels.tsv", 1, "the run is empty"),
-        ("--run a.trec --qrels foreign.tsv", 1, "share no topic"),
-        ("--run twice.trec --qrels qrels.tsv", 1, "a second time"),
-        ("--run nan.trec --qrels qrels.tsv", 1, "is not finite"),
         ("--run cut.trec.gz --qrels qrels.tsv", 1, "cannot be read as a run"),
         ("--run a.trec --qrels cut.tsv.zst", 1, "cannot be read"),
-        ("--run a.trec --qrels cut.txt", 1, "line 2: 3 columns"),
-        ("--run a.trec --qrels twice.tsv", 1, "twice, as 1 and as 0"),
         ("--run a.trec --qrels qrels.tsv --measure nDGC@10", 2, "did you mean 'nDCG@k'"),
         ("--run a.trec --qrels qrels.tsv --relevance-level 0", 2, "below 1"),
         ("--run a.trec --qrels qrels.tsv --relevance-level 2 --results found", 1, "scores 0 by RR(rel=2)@10"),
@@ -224,11 +219,7 @@ def test_table_puts_data_sets_side_by_side(toy: Path, call: Callable):
     ],
 )
 def test_bad_input_is_one_line(toy: Path, call: Callable, arguments: str, code: int, message: str):
-    files = {
-        "empty.tsv": "", "empty.trec": "", "foreign.tsv": "PLAIN-2\ta\t1\n", "twice.tsv": "1\ta\t1\n1\ta\t0\n",
-        "twice.trec": "1 Q0 a 1 2 t\n1 Q0 a 2 1 t\n", "nan.trec": "1 Q0 a 1 nan t\n", "cut.txt": "1 0 7 1\n2 0 7",
-        "spam.txt": "1 0 a 1\n", "ms.tsv": "1\ta\t1\n",
-    }  # fmt: skip
+    files = {"empty.tsv": "", "empty.trec": "", "spam.txt": "1 0 a 1\n", "ms.tsv": "1\ta\t1\n"}
     for name, text in files.items():
         (toy / name).write_text(text)
     (toy / "cut.trec.gz").write_bytes(gzip.compress(RUN.encode())[:-9])
