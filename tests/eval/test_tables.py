@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import eval.demo
 import eval.table
 from eval.measures.averages import AVERAGES, compute_average, compute_averages, list_datasets
-from eval.measures.inputs import RunCard, format_system, name_datasets, name_systems
+from eval.measures.inputs import RunCard, format_system
 from eval.measures.significance import SystemComparison, find_differing
 from eval.report.tables import (
     Column,
@@ -32,7 +32,7 @@ from eval.report.tables import (
 from eval.reproduction.sources import MEANS
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
-from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.ground.errors import DataError, UnknownName
 from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.records import Measurement, ScoredDoc
 from lexvl_anserini.runs.trec import write_run
@@ -150,16 +150,6 @@ def test_a_comparison_has_the_best_of_each_measure_its_baseline_and_what_the_sta
     assert table.notes == [
         "baseline: first; better, equal and worse topics than its; * p < 0.05, paired student test, Holm's correction"
     ]
-
-
-def test_users_name_systems_and_datasets():
-    named = name_datasets(name_systems(CARDS, MEASURED), ["First", "Second"])
-    assert [(rows[0].run, rows[0].dataset) for rows in named] == [
-        ("A", "First"), ("B", "First"), ("C", "First"), ("B", "Second")
-    ]  # fmt: skip
-    assert name_datasets(MEASURED, None) == MEASURED
-    with pytest.raises(UsageError, match=r"1 --dataset-label for 2 datasets \(one, two\); give one each or none"):
-        name_datasets(MEASURED, ["First"])
 
 
 # What default encodings of LaTeX print as something else, or what LaTeX reads as a command.

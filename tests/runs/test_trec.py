@@ -16,18 +16,8 @@ from lexvl_anserini.ground.manifest import RunManifest, name_manifest, read_run_
 from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.runs.trec import is_finished, read_run, sort_by_rank, strict_scores, write_run
 
-MANIFEST = RunManifest(
-    topics="beir/tiny/test",
-    dataset="beir/tiny",
-    split="test",
-    data_dir=None,
-    corpus={"name": "beir/tiny"},
-    encoder={"name": "splade"},
-    quantiser={"document": {"bits": 8}},
-    index="tiny",
-    hits=10,
-    remove_query=True,
-)
+FACTS = {"name": "beir/tiny"}, {"name": "splade"}, {"document": {"bits": 8}}
+MANIFEST = RunManifest("beir/tiny/test", "beir/tiny", "test", None, *FACTS, "tiny", hits=10, remove_query=True)
 LISTS = [
     [ScoredDoc("q1", "d1", 1, 12.0), ScoredDoc("q1", "d3", 2, 7.0), ScoredDoc("q1", "é😀", 3, 7.0)],
     [],
