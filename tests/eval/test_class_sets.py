@@ -81,10 +81,8 @@ def test_sets_with_lists_of_files(tmp_path, name, split, file, lines, found):
 
 def test_sets_in_class_folders(tmp_path):
     pictures(tmp_path / "2750", "SeaLake/SeaLake_1.png", "AnnualCrop/AnnualCrop_2.png")
-    assert loaded("eurosat", tmp_path) == [
-        ("AnnualCrop/AnnualCrop_2.png", "annual crop land"),
-        ("SeaLake/SeaLake_1.png", "lake or sea"),
-    ]
+    crop, lake = ("AnnualCrop/AnnualCrop_2.png", "annual crop land"), ("SeaLake/SeaLake_1.png", "lake or sea")
+    assert loaded("eurosat", tmp_path) == [crop, lake]
     pictures(tmp_path / "101_ObjectCategories", "BACKGROUND_Google/1.png", "Faces_easy/2.png", "yin_yang/3.png")
     names = [name for _, name in loaded("caltech101", tmp_path)]
     assert names == ["background", "centered face", "yin and yang symbol"]
@@ -181,10 +179,8 @@ def test_labels_are_compared_without_case_and_punctuation():
 def test_prompts_have_every_name_in_every_template(tmp_path):
     found = read_classes(classes_in(tmp_path, classes=["cat", ["dog", "hound"]], templates=["a {}.", "{}s: {{x}} {}"]))
     assert found.labels == ("cat", "dog")
-    assert found.prompts() == [
-        ["a cat.", "cats: {{x}} cat"],
-        ["a dog.", "dogs: {{x}} dog", "a hound.", "hounds: {{x}} hound"],
-    ]
+    dogs = ["a dog.", "dogs: {{x}} dog", "a hound.", "hounds: {{x}} hound"]
+    assert found.prompts() == [["a cat.", "cats: {{x}} cat"], dogs]
     assert read_classes(classes_in(tmp_path, classes={"n1": "tench"})).prompts() == [["a photo of a tench."]]
     assert ImageClasses.read_folders(["big_dog"]).names == (("big dog",),)
 

@@ -80,11 +80,8 @@ def test_words_are_letters_in_lower_case_without_function_words():
 
 
 def test_the_words_of_all_relevant_captions():
-    assert collect_caption_words(dataset()) == {
-        "i1": {"man", "dog", "runs", "two", "dogs", "sand"},
-        "i2": {"ein", "hündchen"},
-        "i3": {"dog"},
-    }
+    words = {"i1": {"man", "dog", "runs", "two", "dogs", "sand"}, "i2": {"ein", "hündchen"}, "i3": {"dog"}}
+    assert collect_caption_words(dataset()) == words
     with pytest.raises(UsageError, match="toy is image-to-text; expected images that captions describe"):
         collect_caption_words(dataset(direction="image-to-text"))
 
@@ -220,27 +217,18 @@ def test_anonymous_terms_are_no_words(shared):
 @pytest.mark.parametrize(
     ("caption", "found"),
     [
-        ("Two dogs , and a man with a ball .", "Two dogs"),
-        ("A man WITH a hat", "A man"),
-        ("A handstand without shoes", None),
-        ("and a dog", None),
-        ("The and a dog", None),
-        ("A dog and .", None),
-        ("A dog", None),
+        *(("Two dogs , and a man with a ball .", "Two dogs"), ("A man WITH a hat", "A man")),
+        *((text, None) for text in ("A handstand without shoes", "and a dog", "The and a dog", "A dog and .", "A dog")),
     ],
 )
 def test_a_partial_caption_ends_before_and_or_with(caption, found):
     assert split_caption(caption) == found
 
 
-def test_sentences_of_objects():
-    assert format_sentence(["dog"]) == "a photo of a dog"
-    assert format_sentence(["apple", "dog"]) == "a photo of an apple and a dog"
-    assert format_sentence(["cat", "dog", "oven"]) == "a photo of a cat, a dog and an oven"
-
-
 def test_pairs_of_annotated_objects(tmp_path):
     """Image 1 has three categories, one of them twice, hence three pairs; image 2 has one, hence none."""
+    assert format_sentence(["dog"]) == "a photo of a dog"
+    assert format_sentence(["cat", "apple"]) == "a photo of a cat and an apple"
     path = tmp_path / "instances.json"
     objects = [(1, 18), (1, 1), (1, 18), (1, 3), (2, 1)]
     found = {
@@ -252,11 +240,8 @@ def test_pairs_of_annotated_objects(tmp_path):
     pairs = load_sentence_pairs(f"{path},{tmp_path / 'train'}")
     assert {pair.image for pair in pairs} == {str(tmp_path / "train/1.jpg")}
     assert {pair.complete for pair in pairs} == {"a photo of a car, a dog and a person"}
-    assert [pair.partial.removeprefix("a photo of ") for pair in pairs] == [
-        "a dog and a person",
-        "a car and a person",
-        "a car and a dog",
-    ]
+    partial = [pair.partial.removeprefix("a photo of ") for pair in pairs]
+    assert partial == ["a dog and a person", "a car and a person", "a car and a dog"]
     with pytest.raises(UsageError, match="instances.json names no images; expected .*instances.json,IMAGES"):
         load_sentence_pairs(str(path))
     path.write_text(json.dumps({**found, "annotations": [{"image_id": 1}]}))

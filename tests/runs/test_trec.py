@@ -47,24 +47,6 @@ def test_msmarco_format(tmp_path: Path) -> None:
     assert [hit.score for hit in found] == [1, 1 / 2, 1 / 3, 1]
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("q1\td2\t1", "line 2: rank 1 a second time for topic 'q1'; without scores, ranks must be distinct"),
-        ("q1\td1\t2", "line 2: document 'd1' a second time for topic 'q1'"),
-        ("q1\td2\t0", "line 2: rank '0', expected a whole number from 1; a run has three columns"),
-        ("q1\td2\t2.0", "line 2: rank '2.0', expected a whole number from 1"),
-        ("q1\td2", "line 2: 2 columns, expected 3 as in the first line"),
-        ("q1 Q0 d2 2 1 t", "line 2: 6 columns, expected 3 as in the first line"),
-    ],
-)
-def test_malformed_lines_of_msmarco(tmp_path: Path, line: str, message: str) -> None:
-    run = tmp_path / "x.tsv"
-    run.write_text(f"q1\td1\t1\n{line}\n")
-    with pytest.raises(DataError, match=message):
-        list(read_run(run, unscored=True))
-
-
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 def test_a_compressed_run_reads_as_the_plain_one(tmp_path: Path, suffix: str) -> None:
     plain, packed = tmp_path / "x.trec", tmp_path / f"x.trec{suffix}"
@@ -96,9 +78,9 @@ def test_nothing_is_left_of_a_failed_write(tmp_path: Path) -> None:
         write_run(run, LISTS, RunManifest(**{**MANIFEST.to_json(), "output_format": "csv"}))
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
+TREC_LINE, MSMARCO_LINE = "q0 Q0 d0 1 3 tag", "q1\td1\t1"
+MALFORMED = {
+    TREC_LINE: [
         ("q1 Q0 d1 1 2.5", "line 2: 5 columns, expected 6"),
         *((f"q1 Q0 d1 {rank} 2.5 tag", f"line 2: rank '{rank}' and score '2.5'") for rank in ("one", "1.0", 10**30)),
         *((f"q1 Q0 d1 1 {score} tag", f"line 2: rank '1' and score '{score}'") for score in ("high", "2_5")),
@@ -106,12 +88,23 @@ def test_nothing_is_left_of_a_failed_write(tmp_path: Path) -> None:
         ("q0 Q0 d0 2 1 tag", "line 2: document 'd0' a second time for topic 'q0'"),
         ("q1 Q0 \udce9 1 1 tag", "line 2: not UTF-8"),
     ],
-)
-def test_malformed_lines_are_named(tmp_path: Path, line: str, message: str) -> None:
-    run = tmp_path / "x.trec"
-    run.write_bytes(f"q0 Q0 d0 1 3 tag\n{line}\n".encode("utf-8", "surrogateescape"))
+    MSMARCO_LINE: [
+        ("q1\td2\t1", "line 2: rank 1 a second time for topic 'q1'; without scores, ranks must be distinct"),
+        ("q1\td1\t2", "line 2: document 'd1' a second time for topic 'q1'"),
+        ("q1\td2\t0", "line 2: rank '0', expected a whole number from 1; a run has three columns"),
+        ("q1\td2\t2.0", "line 2: rank '2.0', expected a whole number from 1"),
+        ("q1\td2", "line 2: 2 columns, expected 3 as in the first line"),
+        ("q1 Q0 d2 2 1 t", "line 2: 6 columns, expected 3 as in the first line"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("first", "line", "message"), [(f, *bad) for f, lines in MALFORMED.items() for bad in lines])
+def test_malformed_lines_are_named(tmp_path: Path, first: str, line: str, message: str) -> None:
+    run = tmp_path / "run"
+    run.write_bytes(f"{first}\n{line}\n".encode("utf-8", "surrogateescape"))
     with pytest.raises(DataError, match=message):
-        list(read_run(run))
+        list(read_run(run, unscored=first == MSMARCO_LINE))
 
 
 @pytest.mark.parametrize(
