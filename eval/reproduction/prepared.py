@@ -31,14 +31,7 @@ from lexvl_anserini.ground.progress import Progress, silent
 
 from ..analyses.classes.class_sets import CLASS_SETS
 from ..measures.inputs import make_slug
-from .published import (
-    PublishedCell,
-    PublishedRuns,
-    PublishedSystem,
-    PublishedTable,
-    find_direction,
-    list_parts,
-)
+from .published import PublishedCell, PublishedRuns, PublishedSystem, PublishedTable, find_direction, list_parts
 from .sources import (
     ARCHIVE,
     COLLECTIONS,

@@ -79,9 +79,7 @@ def test_ranks_by_hand():
     scores = np.array([[3.0, 1.0, 2.0], [3.0, 1.0, 2.0], [2.0, 2.0, 2.0], [0.0, -np.inf, 1.0]])
     # The second of three equal scores is second; no answer is behind every cut.
     assert classification.rank_classes(scores, np.array([0, 1, 1, 1])).tolist() == [1, 3, 2, NO_ANSWER]
-
-
-def test_a_class_without_a_common_term_is_no_answer():
+    # A class without a common term is none.
     image, classes = sparse.csr_matrix([[1.0, 0.0]]), sparse.csr_matrix([[0.5, 0.5], [0.0, 1.0]])
     assert classification.compute_similarities(image, classes).tolist() == [[0.5, -np.inf]]
     assert classification.compute_similarities(image.toarray(), classes.toarray()).tolist() == [[0.5, 0.0]]
@@ -203,7 +201,7 @@ def test_colours_are_learned_and_unseen_classes_are_no_answer():
     assert over_images[4:] == (3, 3, "images", 2 / 3, 2 / 3) and over_classes[6:] == ("classes", 2 / 3, 2 / 3)
 
 
-def test_images_that_cannot_be_read_leave_their_labels(tmp_path):
+def test_images_that_cannot_be_read_leave_their_labels(tmp_path, monkeypatch):
     (tmp_path / "broken.png").write_bytes(b"no picture")
     broken = str(tmp_path / "broken.png")
     found = images(images=[RED, broken, GREEN], labels=np.array([0, 1, 2]))
@@ -212,21 +210,14 @@ def test_images_that_cannot_be_read_leave_their_labels(tmp_path):
     assert vectors.toarray() == pytest.approx(np.array([[1.0, 0, 0], [0, 1, 0]]))
     with pytest.raises(DataError, match="broken.png"):
         classification.encode_images(model(), found, 2, silent)
+    none = images(images=[broken] * 2, labels=np.array([0, 1]))
     with pytest.raises(DataError, match="toy: none of its 2 images can be read"):
-        classification.encode_images(
-            model(), images(images=[broken] * 2, labels=np.array([0, 1])), 2, silent, OnError("skip")
-        )
-
-
-def test_an_image_of_the_test_that_cannot_be_read_ends_it_before_the_search(tmp_path, monkeypatch):
-    (tmp_path / "broken.png").write_bytes(b"no image")
+        classification.encode_images(model(), none, 2, silent, OnError("skip"))
+    # One of the test ends it before the search.
     train = images(images=[RED] * 5 + [BLUE] * 5, labels=np.array([0] * 5 + [1] * 5))
-    test = images(images=[RED, str(tmp_path / "broken.png")], labels=np.array([0, 1]))
-    monkeypatch.setattr(
-        "eval.analyses.classes.classification.find_exponent", lambda score: pytest.fail("the search began")
-    )
+    monkeypatch.setattr(classification, "find_exponent", lambda score: pytest.fail("the search began"))
     with pytest.raises(DataError, match="broken.png"):
-        classification.run_linear_probe(model(), train, test)
+        classification.run_linear_probe(model(), train, none)
 
 
 def test_the_command_probes(tmp_path, monkeypatch):

@@ -8,7 +8,6 @@ import io
 import json
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -243,14 +242,6 @@ def test_the_same_numbers_from_other_white_space(toy: Path, call: Callable, chan
     assert (code, [row["value"] for row in json.loads(out)]) == (0, [3 / 4, 1 / 2])
 
 
-@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".zst", zstd)])
-def test_compressed_runs_and_judgements(toy: Path, call: Callable, suffix: str, pack: Callable):
-    (toy / f"a.trec{suffix}").write_bytes(pack(RUN.encode()))
-    (toy / f"qrels.tsv{suffix}").write_bytes(pack(QRELS.encode()))
-    arguments = f"--run a.trec{suffix} --qrels qrels.tsv{suffix} --measure RR --format json"
-    assert json.loads(call(score.command, *arguments.split())[1])[0]["value"] == 3 / 4
-
-
 @pytest.mark.parametrize("module", [score, beir, msmarco, table, demo, flickr8k, compare])
 def test_every_command_reads_what_search_writes_for_ms_marco(toy: Path, call: Callable, module):
     run = [ScoredDoc("1", "b", 1, 8.0), ScoredDoc("1", "a", 2, 8.0)], [ScoredDoc("2", "b", 1, 5.0)]
@@ -295,16 +286,3 @@ def test_a_comparison_as_csv_has_all_numbers(toy: Path, call: Callable):
         assert (row["baseline_system"], row["test"], row["ties"]) == ("a.trec", "student", "trec_eval")
     # All values of c are 0: it correlates with nothing.
     assert (rows[1]["kendall"], records[1]["kendall"]) == ("", None)
-
-
-@pytest.mark.parametrize("module", ["score", "beir", "msmarco", "table", "compare", "analyses.quantisation"])
-def test_help_ends_with_an_example_and_loads_nothing_heavy(module: str):
-    code = (
-        f"import sys\nfrom eval.{module} import command\nfrom lexvl_anserini.cli import make_app\n"
-        "try:\n    make_app(command)(['--help'])\nexcept SystemExit: pass\n"
-        "found = {'ranx', 'numba', 'pandas', 'torch', 'scipy'} & set(sys.modules)\n"
-        "assert not found, found"
-    )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert told.returncode == 0, told.stderr
-    assert f"Example: python -m eval.{module} --" in told.stdout
