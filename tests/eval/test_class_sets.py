@@ -170,10 +170,17 @@ def classes_in(folder: Path, **contents: object) -> Path:
 # --- classes --------------------------------------------------------------------------------------------------------
 
 
-def test_labels_are_compared_without_case_and_punctuation():
+def test_labels_are_compared_without_case_and_punctuation_and_name_one_class():
     folded = {fold_label(label) for label in ("Apartment_Building/outdoor", " apartment-building outdoor")}
     assert folded == {"apartment building outdoor"}
     assert fold_label("F-16A/B") == "f 16a b" and fold_label("Hündchen") == "hündchen"
+    # Two classes of one label are refused.
+    images = [Labelled("x.png", "dog")]
+    twice = ImageClasses(("dog", "cat", "Dog"), (("dog",), ("cat",), ("hound",)))
+    with pytest.raises(DataError, match="classes 1 and 3 have the same label 'Dog'"):
+        resolve_labels("toy", "toy", images, twice)
+    # Where data number the classes, the names may be equal, as two of ImageNet's are.
+    assert resolve_labels("toy", "toy", [Labelled("x.png", 2)], twice).labels.tolist() == [2]
 
 
 def test_prompts_have_every_name_in_every_template(tmp_path):
@@ -200,15 +207,6 @@ def test_prompts_have_every_name_in_every_template(tmp_path):
 def test_other_files_of_classes_are_refused(tmp_path, contents, message):
     with pytest.raises((DataError, UsageError), match=message):
         read_classes(classes_in(tmp_path, **contents))
-
-
-def test_two_classes_of_one_label_are_refused():
-    images = [Labelled("x.png", "dog")]
-    twice = ImageClasses(("dog", "cat", "Dog"), (("dog",), ("cat",), ("hound",)))
-    with pytest.raises(DataError, match="classes 1 and 3 have the same label 'Dog'"):
-        resolve_labels("toy", "toy", images, twice)
-    # Where data number the classes, the names may be equal, as two of ImageNet's are.
-    assert resolve_labels("toy", "toy", [Labelled("x.png", 2)], twice).labels.tolist() == [2]
 
 
 # --- folders and lists ----------------------------------------------------------------------------------------------

@@ -52,11 +52,10 @@ def test_images_are_ordered_by_their_strongest_cell(tmp_path, monkeypatch):
     assert [len(one.cells) for one in build_term_strips(toy(), dataset, ["red", "blue"], 2)] == [2, 2]
     assert collect_captions(dataset, list(dataset.documents())) == [], "images without captions"
     assert strips.write_legend([found], maps=True) == strips.HAS + strips.MAPPED, "a sheet without bars"
-
-
-def test_unknown_terms_and_missing_images_are_refused(tmp_path):
-    (tmp_path / "a.txt").write_text("no picture")
-    texts = load_dataset(f"folder:{tmp_path}")
+    # Unknown terms and missing images are refused.
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x/a.txt").write_text("no picture")
+    texts = load_dataset(f"folder:{tmp_path / 'x'}")
     with pytest.raises(UsageError, match="'pink' is no term of toy; its terms are such as 'red'"):
         build_term_strips(toy(), texts, ["red", "pink"], 9)
     with pytest.raises(DataError, match="no images in it"):

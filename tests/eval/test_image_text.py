@@ -129,6 +129,10 @@ def test_folds_are_searched_by_themselves(coco, tmp_path):
     assert measured(coco, captions, "image-to-text", "--folds", "2")["HitRate@1"] == 1
     assert "2 images, fewer than 3 folds" in asked(coco, run, "--folds", "3", "--direction", "text-to-image")[1]
     assert "--results keeps" in asked(coco, run, "--folds", "2", "--results", str(tmp_path / "r"))[1]
+    source = JudgementSource(corpus=CorpusRef("coco", "test", str(coco), direction="text-to-image"))
+    card = RunCard(write(tmp_path / "c.trec", {str(caption): ["1"] for caption in range(10)}), "x", hits=1)
+    with pytest.raises(UsageError, match="5 lists of 1 hits hold fewer"):
+        measure_subsets(card, source, ["HitRate@1"], Subsets(folds=2))
 
 
 def test_only_the_first_captions_count(coco, tmp_path):
@@ -140,11 +144,3 @@ def test_only_the_first_captions_count(coco, tmp_path):
     run = write(tmp_path / "b.trec", {"0": ["0"], "1": ["9", "0", "5"]})
     values = [measured(coco, run, "image-to-text", "--captions", count)["RR@10"] for count in ("4", "5")]
     assert values == [0.75, 1]
-
-
-def test_lists_that_are_too_short_for_a_fold(coco, tmp_path):
-    run = write(tmp_path / "a.trec", {str(caption): ["1"] for caption in range(10)})
-    card = RunCard(run, "x", hits=1)
-    source = JudgementSource(corpus=CorpusRef("coco", "test", str(coco), direction="text-to-image"))
-    with pytest.raises(UsageError, match="5 lists of 1 hits hold fewer"):
-        measure_subsets(card, source, ["HitRate@1"], Subsets(folds=2))
