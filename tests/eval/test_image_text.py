@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import numpy as np
-import orjson
 import pytest
+from corpus_folders import captioned_image, karpathy_folder
 from embedding_tables import write_embeddings
 from typer.testing import CliRunner
 
@@ -27,14 +27,8 @@ from lexvl_anserini.ground.records import Measurement
 @pytest.fixture
 def coco(tmp_path: Path) -> Path:
     """Two test images with five captions each, in Karpathy's layout; image and caption ids collide on purpose."""
-    captions = [[{"raw": f"caption {n}", "sentid": n} for n in range(start, start + 5)] for start in (0, 5)]
-    images = [
-        {"imgid": number, "filename": f"{number}.jpg", "split": "test", "sentences": own}
-        for number, own in enumerate(captions)
-    ]
-    (tmp_path / "coco").mkdir()
-    (tmp_path / "coco" / "dataset_coco.json").write_bytes(orjson.dumps({"dataset": "coco", "images": images}))
-    return tmp_path
+    images = [captioned_image(number, first=5 * number) for number in range(2)]
+    return Path(karpathy_folder(tmp_path, "coco", images, pictures=False))
 
 
 def write(path: Path, lists: dict[str, list[str]]) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpus_folders import coloured_coco
+from corpus_folders import captioned_image, coloured_coco, karpathy_folder, write_beir
 from embedding_tables import write_embeddings
 from tiny_encoders import WORDPIECES, made_stair
 from typer.testing import CliRunner
@@ -65,15 +65,8 @@ TOPICS = {"q1": ("boat", ("d2", "d4")), "q2": ("big bird", ("d3",)), "q3": ("bea
 
 
 def write_collection(folder: Path) -> Path:
-    lines = [json.dumps({"_id": doc_id, "title": "", "text": text}) for doc_id, text in CORPUS.items()]
-    (folder / "qrels").mkdir(parents=True)
-    (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
-    (folder / "queries.jsonl").write_text(
-        "".join(json.dumps({"_id": topic, "text": text}) + "\n" for topic, (text, _) in TOPICS.items())
-    )
-    judged = [f"{topic}\t{doc_id}\t1\n" for topic, (_, relevant) in TOPICS.items() for doc_id in relevant]
-    (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(judged))
-    return folder
+    judged = [(topic, doc_id) for topic, (_, relevant) in TOPICS.items() for doc_id in relevant]
+    return write_beir(folder, CORPUS, {topic: text for topic, (text, _) in TOPICS.items()}, judged)
 
 
 @pytest.fixture
@@ -508,9 +501,7 @@ def test_what_is_here_is_seen(data, tmp_path):
     plan = make_plan(TABLES["vdr-table4"], given, "VDR k=32")
     assert (plan.needs[0].name, plan.needs[0].here, plan.cells) == ("minilm", True, 14)
     # Captions without images are not all of a corpus.
-    (tmp_path / "coco").mkdir()
-    image = {"filename": "a.png", "imgid": 1, "split": "test", "sentences": [{"raw": "a boat", "sentid": 1}]}
-    (tmp_path / "coco/dataset_coco.json").write_text(json.dumps({"images": [image]}))
+    karpathy_folder(tmp_path, "coco", [captioned_image(1)], pictures=False)
     plan = make_plan(TABLES["clip-coco"], Workplace(Path("out"), data_dir=str(tmp_path)))
     assert [need.here for need in plan.needs if need.name == "coco/test"] == [False]
 

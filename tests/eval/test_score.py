@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow
 import pytest
+from corpus_folders import write_beir
 
 from eval import beir, compare, demo, flickr8k, msmarco, score, table
 from eval.measures import averages
@@ -32,13 +33,7 @@ QRELS = "query-id\tcorpus-id\tscore\n1\ta\t1\n2\tb\t1\n"
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with two runs and a BEIR data set `beir/toy`."""
-    data = tmp_path / "beir" / "toy"
-    (data / "qrels").mkdir(parents=True)
-    (data / "corpus.jsonl").write_text(
-        '{"_id": "a", "title": "", "text": "x"}\n{"_id": "b", "title": "", "text": "y"}\n'
-    )
-    (data / "queries.jsonl").write_text('{"_id": "1", "text": "x"}\n{"_id": "2", "text": "y"}\n')
-    (data / "qrels" / "test.tsv").write_text(QRELS)
+    write_beir(tmp_path / "beir/toy", {"a": "x", "b": "y"}, {"1": "x", "2": "y"}, [("1", "a"), ("2", "b")])
     (tmp_path / "a.trec").write_text(RUN)
     (tmp_path / "b.trec").write_text(RUN.replace("b 1 5", "a 1 5"))
     (tmp_path / "qrels.tsv").write_text(QRELS)
