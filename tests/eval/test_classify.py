@@ -9,16 +9,15 @@ from functools import partial
 import numpy as np
 import pytest
 from colour_towers import COLOURS, colour_tower, painted
+from invoking import invoked
 from scipy import sparse
 from tiny_encoders import made_stair
-from typer.testing import CliRunner
 
 import eval.analyses.classify
 from eval.analyses.classes import classification
 from eval.analyses.classes.class_sets import ImageClasses, LabelledImages
 from eval.analyses.classes.classification import NO_ANSWER, ClassAccuracy, measure_accuracies, rank_images
 from eval.options import ImageEncoderOptions
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.pictures.images import OnError
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
@@ -129,18 +128,15 @@ def test_the_command(tmp_path, monkeypatch):
         (tmp_path / name).parent.mkdir()
         image.save(tmp_path / f"{name}.png")
     monkeypatch.setattr(ImageEncoderOptions, "load", lambda self: model())
-    invoke = partial(CliRunner().invoke, make_app(eval.analyses.classify.command), catch_exceptions=False)
-    done = invoke(["--images", str(tmp_path)])
-    assert done.exit_code == 0
-    head, over_images, over_classes = (line.split() for line in done.stdout.splitlines())
+    invoke = partial(invoked, eval.analyses.classify.command, "--images", tmp_path)
+    head, over_images, over_classes = (line.split() for line in invoke().splitlines())
     assert head == ["system", "dataset", "images", "classes", "mean", "over", "top", "1", "%", "top", "5", "%"]
     assert over_images == ["toy", tmp_path.name, "3", "3", "images", "66.7", "100.0"]
     assert over_classes[4:] == ["classes", "66.7", "100.0"]
-    [row, _] = json.loads(invoke(["--images", str(tmp_path), "--template", "{}", "--format", "json"]).stdout)
+    [row, _] = json.loads(invoke("--template", "{}", "--format", "json"))
     assert row["top_1"] == pytest.approx(2 / 3)
     with pytest.raises(UsageError, match="template 'no place' has no {}"):
-        invoke(["--images", str(tmp_path), "--template", "no place"])
-    assert invoke(["--images", str(tmp_path), "--on-error", "stop"]).exit_code == 2
+        invoke("--template", "no place")
 
 
 def test_the_encoder_reads_images_and_adds_no_prompt(golden, tmp_path):
@@ -227,17 +223,15 @@ def test_the_command_probes(tmp_path, monkeypatch):
             for number in range(count):
                 image.save(tmp_path / split / name / f"{number}.png")
     monkeypatch.setattr(ImageEncoderOptions, "load", lambda self: model())
-    invoke = partial(CliRunner().invoke, make_app(eval.analyses.classify.command), catch_exceptions=False)
-    test, by = str(tmp_path / "test"), ["--by", "linear-probe"]
-    done = invoke(["--images", test, "--train", str(tmp_path / "train"), *by])
-    assert done.exit_code == 0
-    head, row, _ = (line.split() for line in done.stdout.splitlines())
+    invoke = partial(invoked, eval.analyses.classify.command, "--images")
+    test, by = tmp_path / "test", ["--by", "linear-probe"]
+    head, row, _ = (line.split() for line in invoke(test, "--train", tmp_path / "train", *by).splitlines())
     assert " ".join(head) == "system dataset trained on lambda images classes mean over top 1 % top 5 %"
     assert row[:3] == ["toy", "test", "10"] and row[4:] == ["2", "2", "images", "100.0", "100.0"]
-    [row, _] = json.loads(invoke(["--images", f"cifar10:{tmp_path}", "--format", "json", *by]).stdout)
+    [row, _] = json.loads(invoke(f"cifar10:{tmp_path}", "--format", "json", *by))
     assert (row["dataset"], row["trained_on"], row["classes"], row["top_1"]) == ("cifar10", 10, 10, 1.0)
     with pytest.raises(UsageError, match="no known set"):
-        invoke(["--images", test, *by])
+        invoke(test, *by)
     for strange in (["--train", "x"], [*by, "--template", "a {}"]):
         with pytest.raises(UsageError, match="--template is of"):
-            invoke(["--images", test, *strange])
+            invoke(test, *strange)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 
 import numpy as np
 import pytest
 from colour_towers import colour_tower, painted
+from invoking import invoked
 from PIL import Image
-from typer.testing import CliRunner
 
 import eval.analyses.codewords
 from eval.analyses.codewords import build_term_strips, collect_captions, find_strongest_tokens
 from eval.report import strips
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
@@ -104,11 +102,8 @@ def test_the_command_draws_the_tokens_of_fdt(shared, tmp_path):
     model = load_encoder("fdt", str(folder), device="cpu")
     [value] = [v for token, [v] in compute_token_logits(model, ["a dog"], [7]) if token == "a"]
     assert np.isfinite(value)
-    invoke = partial(CliRunner().invoke, make_app(eval.analyses.codewords.command), catch_exceptions=False)
-    given = ["--corpus", f"folder:{images}", "--encoder", "fdt", "--checkpoint", str(folder), "--device", "cpu"]
-    sheet = ["--output", str(tmp_path / "sheet.png"), "--format", "json"]
-    done = invoke([*given, "--term", "fdt00007", "--term", "fdt00300", *sheet])
-    assert done.exit_code == 0
-    rows = json.loads(done.stdout.splitlines()[-1])
+    given = ["--corpus", f"folder:{images}", "--encoder", "fdt", "--checkpoint", folder, "--device", "cpu"]
+    given += ["--output", tmp_path / "sheet.png", "--format", "json", "--term", "fdt00007", "--term", "fdt00300"]
+    rows = json.loads(invoked(eval.analyses.codewords.command, *given).splitlines()[-1])
     assert {"fdt00007", "fdt00300", "sheet", "bytes"} == rows.keys() and rows["fdt00007"]
     assert Image.open(tmp_path / "sheet.png").height > 600

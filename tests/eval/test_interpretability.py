@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 
 import numpy as np
 import pytest
 from colour_towers import COLOURS, colour_tower, painted
+from invoking import invoked
 from lexvl_eval.analyses.sentence_pairs import collect_words
 from tiny_encoders import WORDPIECES, made_stair, made_twin
-from typer.testing import CliRunner
 
 import eval.analyses.interpretability as measured
 from eval.analyses.classes.class_sets import ImageClasses, LabelledImages
@@ -41,7 +40,6 @@ from eval.analyses.sentence_pairs import (
     split_caption,
 )
 from eval.options import ImageEncoderOptions
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import DataError, UsageError
@@ -117,14 +115,11 @@ def test_images_without_captions_are_left_out(caplog):
 def test_the_command_reads_stored_impacts(tmp_path, monkeypatch):
     write_shards(tmp_path / "shards", VECTORS, terms=TERMS)
     monkeypatch.setattr("lexvl_anserini.data.dataset.load_reference", lambda ref: dataset())
-    invoke = partial(CliRunner().invoke, make_app(command), catch_exceptions=False)
-    done = invoke(["--shards", str(tmp_path / "shards")])
-    assert done.exit_code == 0
-    head, _, frequent, another = done.stdout.splitlines()
+    head, _, frequent, another = invoked(command, "--shards", tmp_path / "shards").splitlines()
     assert head.split() == ["ranking", "images", "top", "1", "%", "top", "5", "%", "top", "10", "%", "of", "10"]
     assert frequent.split() == ["most", "frequent", "3", "66.7", "100.0", "100.0", "3.00"]
     assert another.split() == ["another", "image", "3", "0.0", "66.7", "66.7", "0.67"]
-    assert '"words_in_10": 3.0' in invoke(["--shards", str(tmp_path / "shards"), "--format", "json"]).stdout
+    assert '"words_in_10": 3.0' in invoked(command, "--shards", tmp_path / "shards", "--format", "json")
     assert measured.measure_shards(tmp_path / "shards")[0].top_5 == pytest.approx(2 / 3)
 
 
@@ -191,16 +186,14 @@ def test_the_command_ranks_words_of_classes(golden, tmp_path):
     for name in ("dog/1", "dog/2", "beach/1"):
         (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
         painted(32, 32, red=(0, 0, 9, 9 + int(name[-1]))).save(tmp_path / f"set/{name}.png")
-    invoke = partial(CliRunner().invoke, make_app(command), catch_exceptions=False)
-    stair = str(made_stair(golden, tmp_path))
-    done = invoke(["--images", str(tmp_path / "set"), "--encoder", "stair", "--checkpoint", stair, "--device", "cpu"])
-    assert done.exit_code == 0
-    head, model, mean = (line.split() for line in done.stdout.splitlines())
+    stair = ["--encoder", "stair", "--checkpoint", made_stair(golden, tmp_path), "--device", "cpu"]
+    shown = invoked(command, "--images", tmp_path / "set", *stair)
+    head, model, mean = (line.split() for line in shown.splitlines())
     assert " ".join(head) == "ranking dataset images classes top 1 % top 10 % top 50 % top 100 %"
     assert model[:4] == ["stair", "set", "3", "2"] and mean[:4] == ["mean", "of", "the", "images"]
     for given in ([], ["--images", "x", "--shards", "y"], ["--images", "x", "--pairs", "y"]):
         with pytest.raises(UsageError, match="give --shards"):
-            invoke(given)
+            invoked(command, *given)
 
 
 @pytest.mark.shared
@@ -304,8 +297,6 @@ def test_the_command_compares_sentences(tmp_path, monkeypatch):
     rows = "".join(f"{image}\t{complete}\t{rest}\n" for image, complete, rest in pairs(tmp_path))
     (tmp_path / "pairs.tsv").write_text(rows)
     monkeypatch.setattr(ImageEncoderOptions, "load", lambda self: words_and_colours())
-    invoke = partial(CliRunner().invoke, make_app(command), catch_exceptions=False)
-    done = invoke(["--pairs", str(tmp_path / "pairs.tsv")])
-    head, own, other = (line.split() for line in done.stdout.splitlines())
+    head, own, other = (line.split() for line in invoked(command, "--pairs", tmp_path / "pairs.tsv").splitlines())
     assert " ".join(head) == "ranking dataset images pairs complete first %"
     assert own[2:] == ["2", "4", "25.0"] and other[:2] == ["another", "image"]

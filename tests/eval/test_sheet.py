@@ -12,9 +12,9 @@ import matplotlib
 import numpy as np
 import pytest
 from colour_towers import colour_tower, painted
+from invoking import invoked
 from PIL import Image
 from shard_folders import write_shards
-from typer.testing import CliRunner
 
 import lexvl_anserini.searching.shared_terms
 from eval.report import answers, strips
@@ -32,7 +32,6 @@ from eval.report.strips import (
     write_legend,
 )
 from eval.sheet import DEFAULT_HITS, command
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
@@ -284,7 +283,7 @@ def test_queries_that_were_typed(tmp_path, index):
 @pytest.mark.parametrize("given", [(), ("--run", "a.trec", "--query", "dog"), ("--query", "dog", "--query-id", "q1")])
 def test_a_run_or_queries(index, given):
     with pytest.raises(UsageError, match="give --run FILE .*, or --query TEXT"):
-        CliRunner().invoke(make_app(command), ["--index", str(index.path), *given], catch_exceptions=False)
+        invoked(command, "--index", index.path, *given)
 
 
 @pytest.mark.parametrize(("query_id", "doc_id", "missing"), [("q1", "elsewhere", "elsewhere"), ("q9", "d1", "q9")])
@@ -340,11 +339,10 @@ def test_the_command_draws_maps(tmp_path):
     dataset = load_dataset(f"folder:{folder}")
     write_impacts(dataset, load_encoder("vdr-crossmodal", checkpoint="demo-vdr", device="cpu"), tmp_path / "shards")
     index = build_index(tmp_path / "shards", tmp_path / "index")
-    arguments = ["--index", str(index.path), "--query", "a red boat", "--device", "cpu"]
     sheets = [tmp_path / "plain.png", tmp_path / "maps.png"]
     for sheet, option in zip(sheets, ([], ["--maps"]), strict=True):
-        done = CliRunner().invoke(make_app(command), [*arguments, *option, "--output", str(sheet)])
-        assert done.exit_code == 0, done.output
+        asked = ["--index", index.path, "--query", "a red boat", "--device", "cpu", "--output", sheet]
+        invoked(command, *asked, *option)
     plain, maps = (Image.open(sheet).convert("RGB") for sheet in sheets)
     strips = [Strip(Item("", None, ""), [hit(None, "boat")])]
     assert maps.width == compute_layout(strips, 5, write_legend(strips, maps=True)).width > plain.width
