@@ -1,7 +1,7 @@
 """Evaluation: a run and its judgements become measurements, measurements become tables.
 
 run, qrels -> relevant documents and their places -> values -> table -> text, Markdown, LaTeX, CSV, JSON
-(measures/inputs)  (measures/ties)            (measures/metrics)       (report/tables) (report/render)
+(measures/inputs)                            (measures/metrics) (report/tables)
 
 Each command is one file: options, one call, print. `measures/` computes, `report/` formats, `analyses/` reads vectors,
 `reproduction/` has the numbers that papers print.

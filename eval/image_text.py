@@ -15,11 +15,10 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import CorpusRef
 
 from . import options
-from .measures.inputs import JudgementSource, RunCard
+from .measures.inputs import JudgementSource, RunCard, name_datasets
 from .measures.measure_runs import Subsets, measure_runs, measure_subsets
 from .measures.metrics import HEADINGS, RSUM, means, sum_recalls
-from .report.render import render
-from .report.tables import build_caption_table, name_datasets
+from .report.tables import build_caption_table, render
 
 Direction = Annotated[
     Literal["text-to-image", "image-to-text", "text-to-text"] | None, typer.Option(help="Default: the run's.")

@@ -24,9 +24,8 @@ from lexvl_anserini.encoders.cards import CARDS, choose_encoder
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import CorpusRef, Measurement
 
-from .measures.inputs import JudgementSource, RunCard, describe_run
+from .measures.inputs import JudgementSource, RunCard, describe_run, label_runs, name_datasets, name_systems
 from .measures.metrics import MEASURES
-from .report.tables import label_runs, name_datasets, name_systems
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder

@@ -18,13 +18,11 @@ from lexvl_anserini.ground.files import atomic_write
 from lexvl_anserini.ground.progress import progress_bar
 
 from . import options
-from .report.render import Table, print_records, render
+from .report.tables import Table, print_records, render
 from .reproduction import tables as verdicts
-from .reproduction.matrix import TablePlan, make_plan
-from .reproduction.prepared import list_checkpoints
+from .reproduction.prepared import Workplace, list_checkpoints, list_rows
 from .reproduction.published import PublishedTable, load_published_tables
-from .reproduction.rows import Workplace, list_rows, parse_assignments
-from .reproduction.tables import ReproducedCell, count_verdicts, reproduce_rows, write_record
+from .reproduction.tables import ReproducedCell, TablePlan, count_verdicts, make_plan, reproduce_rows, write_record
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_eval.reproduce")
@@ -65,6 +63,22 @@ CORPUS = "NAME=CORPUS: a corpus in the place of a collection; repeatable."
 AS_PUBLISHED = "The folders and files of --checkpoint are the published weights, by your word."
 OUTPUT = "Folder of shards, indexes, runs and results; found again later."
 RECORD = "Add measured cells to this JSON file, with date, versions and digest of the model."
+
+
+def parse_assignments(texts: list[str], known: set[str], option: str) -> dict[str, str]:
+    """`NAME=VALUE` texts as a mapping; a name may have equals signs, because headings do ("VDR k=32")."""
+    values: dict[str, str] = {}
+    for text in texts:
+        names = [name for name in known if text.startswith(f"{name}=")]
+        if not names:
+            raise UsageError(
+                f"{option} {text!r}: expected NAME=VALUE with a name of the selected tables: {', '.join(sorted(known))}"
+            )
+        name = max(names, key=len)
+        value = text[len(name) + 1 :]
+        if not value or values.setdefault(name, value) != value:
+            raise UsageError(f"{option} {text!r}: {'two values for' if value else 'no value after'} {name!r}")
+    return values
 
 
 @dataclass(frozen=True)

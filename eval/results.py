@@ -14,9 +14,9 @@ from lexvl_anserini.ground.errors import UsageError
 
 from . import options
 from .measures.exchange import frame, write_mteb
-from .measures.result_files import read_results
-from .report.render import render
-from .report.tables import SystemRow, build_system_table, name_datasets
+from .measures.inputs import name_datasets
+from .measures.measure_runs import read_results
+from .report.tables import SystemRow, build_system_table, render
 
 __all__ = ["command", "frame", "read_results", "write_mteb"]
 

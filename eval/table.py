@@ -9,10 +9,10 @@ from lexvl_anserini.cli import Verbose, expand_options, run
 
 from . import options
 from .measures.averages import compute_averages, list_datasets
+from .measures.inputs import name_datasets, name_systems
 from .measures.measure_runs import measure_runs
 from .measures.significance import find_differing
-from .report.render import render
-from .report.tables import build_system_table, make_average_rows, make_system_row, name_datasets, name_systems
+from .report.tables import build_system_table, make_average_rows, make_system_row, render
 
 DEFAULT_MEASURES = ["nDCG@10", "Recall@100"]
 

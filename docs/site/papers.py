@@ -16,9 +16,8 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from lexvl_eval.reproduction.matrix import estimate_cost, list_kinds, list_needs
+from lexvl_eval.reproduction.prepared import Need, PublishedRow, Workplace, list_rows
 from lexvl_eval.reproduction.published import PublishedCell, PublishedTable, find_expected_folder, read_tables
-from lexvl_eval.reproduction.rows import Need, PublishedRow, Workplace, list_rows
 from lexvl_eval.reproduction.tables import (
     AGREES,
     DIFFERS,
@@ -26,8 +25,11 @@ from lexvl_eval.reproduction.tables import (
     LATER,
     OTHERS,
     RecordedCell,
+    estimate_cost,
     format_number,
     format_time,
+    list_kinds,
+    list_needs,
     make_key,
     read_record,
 )

@@ -22,11 +22,14 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.progress import progress_bar
 
 from .. import options
-from ..report.render import print_records
-from ..report.tables import ACCURACIES, PROBE_ACCURACIES
-from .classes.class_sets import CLASS_SETS, load_labelled
+from ..report.tables import CLASSES, COUNT, DATASET, IMAGES, SYSTEM, TOP_1, TOP_5, FieldColumn, print_records
+from .classes.class_sets import CLASS_SETS, load_labelled, read_classes
 from .classes.classification import measure_accuracies, rank_images, run_linear_probe
-from .classes.labelled import read_classes
+
+MEASURED = (IMAGES, CLASSES, FieldColumn("mean over", "mean_over"), TOP_1, TOP_5)
+ACCURACIES = (SYSTEM, DATASET, *MEASURED)
+PROBE = FieldColumn("trained on", "trained_on", COUNT), FieldColumn("lambda", "strength", "{:.3g}".format)
+PROBE_ACCURACIES = (SYSTEM, DATASET, *PROBE, *MEASURED)
 
 
 @dataclass(frozen=True)

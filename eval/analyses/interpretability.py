@@ -31,12 +31,25 @@ from lexvl_anserini.ground.manifest import expect_lexical, read_manifest
 from lexvl_anserini.ground.progress import progress_bar
 
 from .. import options
-from ..report.render import print_records
-from ..report.tables import CLASS_WORDS, COMPLETENESS, NAMED_WORDS
-from .classes.class_sets import load_labelled
-from .classes.classification import VOCABULARY, ClassWordShares, build_word_space, measure_class_words
-from .classes.labelled import read_classes
-from .sentence_pairs import CompletenessShare, collect_words, compare_sentences, load_sentence_pairs
+from ..report.tables import (
+    CLASSES,
+    COUNT,
+    DATASET,
+    IMAGES,
+    RANKING,
+    TOP_1,
+    TOP_5,
+    TOP_10,
+    TOP_50,
+    TOP_100,
+    TWO_DECIMALS,
+    FieldColumn,
+    format_percent,
+    print_records,
+)
+from .classes.class_sets import load_labelled, read_classes
+from .classes.classification import VOCABULARY, build_word_space, measure_class_words
+from .sentence_pairs import collect_words, compare_sentences, load_sentence_pairs
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
@@ -48,6 +61,14 @@ log = logging.getLogger(__name__)
 FIRST = 10
 
 Words = frozenset[str]
+
+NAMED_WORDS = (RANKING, IMAGES, TOP_1, TOP_5, TOP_10, FieldColumn("of 10", "words_in_10", TWO_DECIMALS))
+CLASS_WORDS = (RANKING, DATASET, IMAGES, CLASSES, TOP_1, TOP_10, TOP_50, TOP_100)
+COMPLETENESS = (
+    *(RANKING, DATASET, IMAGES),
+    FieldColumn("pairs", "pairs", COUNT),
+    FieldColumn("complete first %", "complete_first", format_percent),
+)
 
 
 class NamedWords(NamedTuple):
@@ -120,28 +141,6 @@ def measure_shards(shards: Path, data_dir: str | None = None) -> list[NamedWords
     return compare_rankings(manifest.encoder.name, documents, captions)
 
 
-def count_class_words(
-    images: str, encoder: options.ImageEncoderOptions, classes: Path | None, vocabulary: str, data_dir: str | None
-) -> list[ClassWordShares]:
-    """The rows of images with classes, as the options of the command name them."""
-    labelled = load_labelled(images, read_classes(classes) if classes else None, data_dir)
-    model = encoder.load()
-    with progress_bar("class words", None, "words and images") as advance:
-        space = build_word_space(model, vocabulary, encoder.batch_size, advance)
-        return measure_class_words(model.name, space, labelled, advance)
-
-
-def count_preferred_sentences(
-    source: str, encoder: options.ImageEncoderOptions, data_dir: str | None
-) -> list[CompletenessShare]:
-    """The rows of pairs of sentences."""
-    pairs = load_sentence_pairs(source, data_dir)
-    model = encoder.load()
-    count = len({pair.image for pair in pairs}) + 2 * len(pairs)
-    with progress_bar("completeness", count, "images and sentences") as advance:
-        return compare_sentences(model, source, pairs, encoder.batch_size, advance)
-
-
 @expand_options
 def command(
     encoder: options.ImageEncoderOptions,
@@ -175,9 +174,18 @@ def command(
     if shards:
         print_records(measure_shards(shards, data_dir), NAMED_WORDS, output_format)
     elif images:
-        print_records(count_class_words(images, encoder, classes, vocabulary, data_dir), CLASS_WORDS, output_format)
+        labelled = load_labelled(images, read_classes(classes) if classes else None, data_dir)
+        model = encoder.load()
+        with progress_bar("class words", None, "words and images") as advance:
+            space = build_word_space(model, vocabulary, encoder.batch_size, advance)
+            words = measure_class_words(model.name, space, labelled, advance)
+        print_records(words, CLASS_WORDS, output_format)
     elif pairs:
-        print_records(count_preferred_sentences(pairs, encoder, data_dir), COMPLETENESS, output_format)
+        sentences, model = load_sentence_pairs(pairs, data_dir), encoder.load()
+        count = len({pair.image for pair in sentences}) + 2 * len(sentences)
+        with progress_bar("completeness", count, "images and sentences") as advance:
+            shares = compare_sentences(model, pairs, sentences, encoder.batch_size, advance)
+        print_records(shares, COMPLETENESS, output_format)
 
 
 if __name__ == "__main__":

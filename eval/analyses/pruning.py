@@ -29,16 +29,18 @@ from lexvl_anserini.searching.search import Search
 from lexvl_anserini.shards.pruning import Pruning
 
 from .. import options
-from ..measures.inputs import encode_shard_queries
+from ..measures.inputs import sort_strictly
 from ..measures.metrics import evaluate, means, measure_overlap, parse_measure
-from ..measures.ties import sort_strictly
-from ..report.render import render
-from ..report.tables import OF_PRUNING, build_setting_table
+from ..report.tables import build_setting_table, render
+from .terms import encode_shard_queries
 
 if TYPE_CHECKING:
     from lexvl_anserini.queries.query_vectors import VectorOf
 
 MEASURE = "nDCG@10"
+
+# How the numbers of a setting are shown; other counts as they are, other values with four decimals.
+SHOWN = {"terms/query": "{:.1f}", "postings": "{:,}", "ms/query": "{:.2f}", "speed-up": "{:.1f}x"}
 
 
 def command(
@@ -85,7 +87,7 @@ def command(
     topic_ids = {query.query_id for query in queries[:limit]}
     judged = [qrel for qrel in qrels if qrel.query_id in topic_ids]
     rows = [{**row, "ties": "rank"} for row in compare_settings(measured, judged, measure, remove_query)]
-    sys.stdout.write(render(build_setting_table(rows, OF_PRUNING), rows, output_format))
+    sys.stdout.write(render(build_setting_table(rows, SHOWN), rows, output_format))
 
 
 DEPTHS = (10, 100)

@@ -33,10 +33,9 @@ from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.runs.order import select_top_positions
 
 from .. import options
+from ..measures.inputs import sort_strictly
 from ..measures.metrics import evaluate, means, measure_overlap, parse_measure
-from ..measures.ties import sort_strictly
-from ..report.render import render
-from ..report.tables import OF_LOSS, build_setting_table
+from ..report.tables import build_setting_table, render
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -103,7 +102,7 @@ def command(
         {"bits": b, "query bits": query_bits, **loss.figures(), "ties": "rank"}
         for b, loss in zip(quantisers, losses, strict=True)
     ]
-    sys.stdout.write(render(build_setting_table(rows, OF_LOSS), rows, output_format))
+    sys.stdout.write(render(build_setting_table(rows, {"delta": "{:+.4f}"}), rows, output_format))
 
 
 @dataclass(frozen=True)

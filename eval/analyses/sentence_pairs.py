@@ -26,8 +26,8 @@ from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.progress import Progress, silent
 
+from .classes.class_sets import LISTS, read_rows
 from .classes.classification import Vectors
-from .classes.labelled import LISTS, read_rows
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset

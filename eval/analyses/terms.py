@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -35,18 +35,25 @@ from lexvl_anserini.ground.progress import progress_bar
 
 from .. import options
 from ..measures.flops import count_sparsity
-from ..measures.inputs import encode_shard_queries
-from ..report.judging import JUDGED, list_judged_terms, list_judged_words
-from ..report.render import format_csv, print_records, render
-from ..report.tables import DOCUMENT_TERMS, SPARSITY, build_term_table
-from ..report.term_drawings import draw_clouds, draw_terms
+from ..report.tables import (
+    COUNT,
+    FOUR_DECIMALS,
+    PLAIN,
+    FieldColumn,
+    Table,
+    format_csv,
+    format_percent,
+    print_records,
+    render,
+)
+from ..report.term_sheets import JUDGED, draw_clouds, draw_terms, list_judged_terms, list_judged_words
+from .classes.class_sets import LISTS, read_rows
 from .classes.classification import VOCABULARY, WordSpace, build_dense_space
-from .classes.labelled import LISTS, read_rows
 from .sentence_pairs import list_words
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.ground.records import ImpactDocument, Vocabulary
+    from lexvl_anserini.ground.records import ImpactDocument, ImpactQuery, Qrel, Vocabulary
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_eval.analyses.terms")
@@ -58,6 +65,23 @@ FIRST = 100
 CLOUDS = (".png", ".svg")
 # Columns of a list of captions.
 CAPTIONED = ("document", "caption")
+
+TERM = FieldColumn("term", "term")
+DOCUMENT_TERMS = (
+    FieldColumn("document", "document"),
+    FieldColumn("rank", "rank", COUNT),
+    TERM,
+    FieldColumn("weight", "weight", FOUR_DECIMALS),
+)
+MEAN = "{:,.2f}".format
+SPARSITY = (
+    FieldColumn("shards", "shards"),
+    *(FieldColumn("documents", "documents", COUNT), FieldColumn("terms/doc", "terms_per_document", MEAN)),
+    *(FieldColumn("most", "most_document_terms", COUNT), FieldColumn("dimensions", "document_dimensions", COUNT)),
+    *(FieldColumn("queries", "queries", COUNT), FieldColumn("terms/query", "terms_per_query", MEAN)),
+    *(FieldColumn("most", "most_query_terms", COUNT), FieldColumn("dimensions", "query_dimensions", COUNT)),
+    FieldColumn("FLOPS", "flops", MEAN),
+)
 
 
 class TermStatistic(NamedTuple):
@@ -72,11 +96,9 @@ class TermStatistic(NamedTuple):
 
 
 class TermProfile(NamedTuple):
-    """The terms of one folder of shards: those that are used, and those with the largest means.
+    """The terms of one folder of shards: how many are used, the first by their means and their share of all weight.
 
-    Attributes:
-        share: of all weight, the part of the first terms
-        active: number of terms -> documents with that many
+    `active` has the number of documents by their number of terms.
     """
 
     shards: str
@@ -232,6 +254,44 @@ def describe_terms(stored: StoredVectors, name: str) -> TermProfile:
         *(profile.used, len(profile.first), 100 * profile.share),
     )
     return profile
+
+
+def build_term_table(profiles: Sequence[TermProfile]) -> Table:
+    """One row per term of each corpus, by its mean weight."""
+    documents = {profile.shards: profile.documents for profile in profiles}
+    columns = (
+        FieldColumn("shards", "shards"),
+        FieldColumn("rank", "rank", PLAIN),
+        TERM,
+        FieldColumn("documents %", lambda term: format_percent(term.documents / documents[term.shards]), PLAIN),
+        FieldColumn("mean", "mean", FOUR_DECIMALS),
+        FieldColumn("maximum", "maximum", FOUR_DECIMALS),
+    )
+    return Table.make_columns((term for profile in profiles for term in profile.first), columns)
+
+
+def encode_shard_queries(
+    shards: Path, topics: str | None, data_dir: str | None, checkpoint: str | None, device: str
+) -> tuple[list[ImpactQuery], list[Qrel], bool]:
+    """Queries for impact shards, their judgements if a dataset has them, and its rule on a topic's own document."""
+    from lexvl_anserini.data.dataset import load_reference
+    from lexvl_anserini.encoders.loading import load_encoder_from
+    from lexvl_anserini.ground.records import Topic
+    from lexvl_anserini.queries.query_source import find_topic_source, find_vocabulary_file
+    from lexvl_anserini.queries.query_vectors import encode_queries
+
+    manifest = read_manifest(shards)
+    expect_lexical(shards, manifest.kind, "expected lexical vectors (kind 'impact')")
+    source = find_topic_source(topics, shards, manifest, data_dir, find_vocabulary_file(shards, None))
+    queries: list[Any] = list(source.stream())
+    if not queries:
+        raise DataError(f"{source.label}: no topic")
+    if isinstance(queries[0], Topic):
+        model = load_encoder_from(manifest.encoder, checkpoint, device=device, vocabulary=manifest.vocabulary_digest)
+        queries = list(encode_queries(model, queries, manifest))
+    if source.judged is None:
+        return queries, [], False
+    return queries, list(load_reference(source.judged).qrels()), source.remove_query
 
 
 PLOT = "Draw boxes of the first terms' weights, and terms per document, as PNG."

@@ -21,13 +21,14 @@ from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 from lexvl_anserini.runs.order import rank_hits
 
 from .averages import CQADUPSTACK
+from .inputs import check_hits, find_places, make_slug, rank_by_run
 from .metrics import Measure, judgements, make_ranx_importable, parse_measure
-from .result_files import StoredResult, make_slug
-from .ties import check_hits, find_places, rank_by_run
 
 if TYPE_CHECKING:
     import pandas
     import ranx
+
+    from .measure_runs import StoredResult
 
 log = logging.getLogger(__name__)
 

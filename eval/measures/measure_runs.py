@@ -4,28 +4,66 @@ Integer scores tie often, and a foreign evaluator orders ties in its own way, so
 manifest vouches for it keeps the order of its ranks, which is the order of the index; a run of another system is
 measured as its authors measured it, with trec_eval. Values by different rules cannot be compared, so a table has one
 rule, and the log says what the other would change.
+
+Results on disk are a JSON file per run and dataset, and one line each in `results.jsonl`, which only grows. Each has
+the machine that measured it, and the versions of the packages that decide a value or a time.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+import os
+import platform
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
 from functools import partial
+from hashlib import sha256
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 
-from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.data.pictures.images import count_usable_cores
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.files import compute_sha256, disk_errors, exclusive, make_folder, read_json, write_json
+from lexvl_anserini.ground.machine import list_versions
 from lexvl_anserini.ground.records import CorpusRef, Measurement, Qrel
+from lexvl_anserini.ground.typed import check
 from lexvl_anserini.runs.columns import map_run
 from lexvl_anserini.runs.trec import read_lists
 
-from .inputs import Judgements, JudgementSource, RunCard, choose_source, read_judgements
-from .metrics import Measure, MeasuringRules, check_levels, compute_values, judgements, mean, measure, parse_measures
-from .ties import Found, Relevant, check_ties, collect_relevant, find
+from .inputs import (
+    Found,
+    Judgements,
+    JudgementSource,
+    Relevant,
+    RunCard,
+    check_ties,
+    choose_source,
+    collect_relevant,
+    find,
+    make_slug,
+    read_judgements,
+    run_name,
+)
+from .metrics import (
+    Measure,
+    MeasuringRules,
+    check_levels,
+    compute_values,
+    judgements,
+    mean,
+    means,
+    measure,
+    parse_measures,
+)
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +92,7 @@ def measure_runs(
 
     The runs' manifests complete what `source` leaves open. With None, `ties` is what the runs' origin asks for, see
     `choose_ties`, and `remove_query` the dataset's rule, else the manifest's. A line says what ties change in means,
-    with `per_topic` in topics too; the folder `results` gets the result of each run, see `result_files.py`.
+    with `per_topic` in topics too; the folder `results` gets the result of each run, see `store`.
     """
     parsed, cards = parse_measures(measures, relevance_level), list(cards)
     sources = [choose_source(card, source) for card in cards]
@@ -73,8 +111,6 @@ def measure_runs(
         rows = measure(places, relevant, parsed, how, str(card.path), judged.label)
         report_unjudged(card.path, judged, places, relevant, how)
         if results:
-            from .result_files import make_result, store
-
             store(results, make_result(card, rows, judged.qrels, how))
         measured.append(rows)
         changed += find_other_values(rows, places, relevant, parsed, how)
@@ -145,8 +181,7 @@ def find_other_values(
 
 def report_other_values(changed: Sequence[tuple[Measurement, float]]) -> None:
     """Logs one line if the other rule changes values."""
-    if changed:
-        row, value = changed[0]
+    for row, value in changed[:1]:
         topic = "" if row.query_id == "all" else f", topic {row.query_id!r}"
         more = f"; other values that differ: {len(changed) - 1}" if len(changed) > 1 else ""
         text = "%s%s: the order of equal scores decides; %s is %.4f by %s and %.4f by %s%s"
@@ -194,11 +229,8 @@ def measure_subsets(
                     "search with more --hits"
                 )
             part, judgements = Path(folder) / f"{number}.trec", Path(folder) / f"{number}.qrels"
-            lines = (
-                f"{topic} Q0 {hit.doc_id} {rank} {hit.score!r} fold\n"
-                for topic, hits in of_fold.items()
-                for rank, hit in enumerate(hits, 1)
-            )
+            ranked = ((topic, rank, hit) for topic, hits in of_fold.items() for rank, hit in enumerate(hits, 1))
+            lines = (f"{topic} Q0 {hit.doc_id} {rank} {hit.score!r} fold\n" for topic, rank, hit in ranked)
             part.write_text("".join(lines), encoding="utf-8")
             lines = (f"{qrel.query_id} 0 {qrel.doc_id} {qrel.relevance}\n" for qrel in qrels)
             judgements.write_text("".join(lines), encoding="utf-8")
@@ -222,3 +254,128 @@ def split_qrels(judged: Judgements, direction: str, subsets: Subsets) -> Iterato
         raise UsageError(f"{judged.label}: {len(by_image)} images, fewer than {subsets.folds} folds")
     for fold in np.array_split(np.array([*by_image], dtype=object), subsets.folds):
         yield [qrel for image in fold for qrel in by_image[image][: subsets.captions]]
+
+
+LOG = "results.jsonl"
+
+
+@dataclass(frozen=True)
+class Call:
+    """What measured: the command, when (in UTC), where (as `machine` returns it), and the measures it gave."""
+
+    command: str
+    time: str
+    machine: Mapping[str, Any]
+    measures: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StoredResult:
+    """What one run, given by its path, scored on one dataset, the label of the judgements, and the calls that measured.
+
+    Digests are those of the run's file and of the sorted lines of the judgements; each judged topic counts.
+    """
+
+    run: str
+    run_sha256: str
+    system: str
+    dataset: str
+    judgements_sha256: str
+    topics: int
+    measures: Mapping[str, float]
+    ties: str
+    remove_query: bool
+    calls: tuple[Call, ...]
+
+    def measurements(self) -> list[Measurement]:
+        """The means, under the name of the system."""
+        return [
+            Measurement(self.system, self.dataset, measure, "all", value, self.ties)
+            for measure, value in self.measures.items()
+        ]
+
+
+def make_result(
+    card: RunCard, rows: Sequence[Measurement], qrels: Iterable[Qrel], rules: MeasuringRules
+) -> StoredResult:
+    """The result of a run that was just measured."""
+    judged = "".join(sorted(f"{query_id} 0 {doc_id} {relevance}\n" for query_id, doc_id, relevance in qrels))
+    values, (name, *arguments) = means(rows), sys.orig_argv
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return StoredResult(
+        run=str(card.path),
+        run_sha256=card.sha256 or compute_sha256(card.path),
+        system=card.system,
+        dataset=rows[0].dataset,
+        judgements_sha256=sha256(judged.encode()).hexdigest(),
+        topics=len(rows) // len(values) - 1,
+        measures=values,
+        ties=rules.ties,
+        remove_query=rules.remove_query,
+        calls=(Call(shlex.join([Path(name).name, *arguments]), now, machine(), (*values,)),),
+    )
+
+
+def store(folder: Path, result: StoredResult) -> Path:
+    """Writes a result's file, and its line in the log.
+
+    Measures that an earlier call stored for the same file, judgements and rules stay in the file.
+    """
+    dataset = Path(result.dataset).name if Path(result.dataset).is_file() else result.dataset
+    path = folder / f"{make_slug(run_name(Path(result.run).name))}.{result.run_sha256[:8]}.{make_slug(dataset)}.json"
+    with disk_errors(folder):
+        make_folder(folder)
+        with exclusive(folder, wait=True):
+            write_json(path, asdict(merge_earlier(result, path)))
+            with open(folder / LOG, "ab") as log:
+                log.write(orjson.dumps(asdict(result)) + b"\n")
+    return path
+
+
+def merge_earlier(result: StoredResult, path: Path) -> StoredResult:
+    """The result with the measures, and their calls, of an earlier one that had the same judgements and rules."""
+    rules = attrgetter("judgements_sha256", "ties", "remove_query")
+    if not path.exists() or rules(earlier := read_result(path)) != rules(result):
+        return result
+    older = [replace(c, measures=tuple(m for m in c.measures if m not in result.measures)) for c in earlier.calls]
+    calls = (*(call for call in older if call.measures), *result.calls)
+    return replace(result, measures={**earlier.measures, **result.measures}, calls=calls)
+
+
+def read_result(path: Path) -> StoredResult:
+    """The result in a file."""
+    content = read_json(path, "result of a run", DataError)
+    check(content, StoredResult, str(path), "move it elsewhere")
+    calls = tuple(
+        Call(call["command"], call["time"], call["machine"], tuple(call["measures"])) for call in content["calls"]
+    )
+    return StoredResult(**{**{field.name: content[field.name] for field in fields(StoredResult)}, "calls": calls})
+
+
+def read_results(folder: Path) -> Iterator[StoredResult]:
+    """The results of a folder, by file name."""
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        raise DataError(f"{folder}: no results; --results of score, table and similar commands writes some")
+    yield from map(read_result, files)
+
+
+# Packages that affect a value or a time besides our own code.
+VERSIONED = (
+    "lexvl-anserini", "pyserini", "faiss-cpu", "numba", "numpy", "pyarrow", "ranx", "torch", "transformers",
+    "sentence-transformers",
+)  # fmt: skip
+
+
+def machine() -> dict[str, Any]:
+    """The machine, its load, and the versions of Python and of packages."""
+    file = Path("/proc/cpuinfo")
+    known = re.search(r"^model name\s*: *(.*\S)", file.read_text() if file.is_file() else "", re.MULTILINE)
+    return {
+        "processor": known[1] if known else platform.machine(),
+        "cores": count_usable_cores(),
+        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "python": platform.python_version(),
+        "versions": list_versions(VERSIONED),
+    }

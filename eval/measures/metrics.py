@@ -6,7 +6,7 @@ The rules, in one place:
   topic without any relevant document. Topics of the run without judgements are ignored and reported.
 * Relevance <= 0 is not relevant. nDCG has linear gain; its ideal ranking has all judged documents, retrieved or not.
 * The least relevance that counts (`trec_eval -l`) is 1, or the measure's own: `AP(rel=2)`; nDCG has none.
-* A measure sees a strict order (`ties.py`), never scores.
+* A measure sees a strict order (`inputs.py`), never scores.
 
 The measures are compiled functions of ranx, or functions of the same parameters, on arrays of document numbers. The
 relevant documents of a topic are numbered here, because ranx's own `Run` and `Qrels` number documents by a 64-bit hash
@@ -33,7 +33,7 @@ import numpy as np
 from lexvl_anserini.ground.errors import DataError, InstallationError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 
-from .ties import Found, Relevant, check_hits, check_ties, collect_relevant, find, report_ranks, some
+from .inputs import Found, Relevant, check_hits, check_ties, collect_relevant, find, report_ranks, some
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +63,7 @@ MeasureFunction = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
 class Definition(NamedTuple):
     """How a measure is computed: by a function of `ranx.metrics`, by its name, or one with the same parameters.
 
-    Attributes:
-        binary: a least relevance decides which documents are relevant; else every relevance counts
+    In a `binary` one a least relevance decides which documents are relevant; else every relevance counts.
     """
 
     function: str | MeasureFunction
@@ -223,7 +222,7 @@ def evaluate(
         name: of the run, and `dataset` of the qrels, for the rows and for messages.
         relevance_level: the least relevance that counts, of measures without their own, which have it in their names
             then: AP becomes AP(rel=2), nDCG has none. One that no document has gives 0, as trec_eval does.
-        ties: "rank" or "trec_eval", see `ties.py`. The caller has ranked the documents, so its ranks decide by
+        ties: "rank" or "trec_eval", see `inputs.py`. The caller has ranked the documents, so its ranks decide by
             default; for a run on disk `measure_runs` chooses by its origin.
         remove_query: a document whose doc_id is the query_id does not count and has no rank (BEIR's rule).
     """

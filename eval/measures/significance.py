@@ -103,14 +103,11 @@ class SystemComparison(NamedTuple):
     """One system against the baseline by one measure.
 
     Attributes:
-        baseline: the baseline's value, `baseline_system` its name
         difference: mean over the topics, system minus baseline
         p, p_corrected: two-sided, by `test`; the latter by Holm over all systems compared by this measure
         significant: the corrected p is below `LEVEL`
-        better, equal, worse: topics
         low, high: 95 % interval of the difference, see `estimate_intervals`; NaN for one topic
         kendall, pearson: correlation of the values per topic (tau-b, r); NaN if either system's values are all equal
-        ties: the order of equal scores of all values
     """
 
     system: str

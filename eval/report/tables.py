@@ -1,39 +1,244 @@
-"""The tables that commands print: each takes what a measure returns and formats its values as texts."""
+"""The tables that commands print: what measures return as texts, rendered as text, Markdown, LaTeX, CSV or JSON."""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import groupby
 from math import isnan
-from pathlib import Path
+from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lexvl_anserini.ground.errors import UsageError
+import orjson
+
+from lexvl_anserini.ground.errors import UnknownName
 from lexvl_anserini.ground.records import Measurement
 
-from ..measures.inputs import RunCard
+from ..measures.inputs import ABOUT, RunCard
 from ..measures.metrics import HEADINGS, LEVEL, RSUM, means, sum_recalls
-from .render import (
-    COUNT,
-    FOUR_DECIMALS,
-    MISSING,
-    PLAIN,
-    TWO_DECIMALS,
-    Column,
-    FieldColumn,
-    Table,
-    format_csv,
-    format_percent,
-    render,
-    to_json,
-    to_text,
-)
 
 if TYPE_CHECKING:
-    from ..analyses.terms import TermProfile
     from ..measures.significance import SystemComparison
+
+# The text of a cell without a value.
+MISSING = "–"
+
+# Between two columns of text.
+GAP = "  "
+
+
+class Column(NamedTuple):
+    """A heading, and above it the group it belongs to (a dataset); `number` cells are aligned right."""
+
+    heading: str
+    group: str = ""
+    number: bool = True
+
+
+class FieldColumn(NamedTuple):
+    """A column of a table over records: the field that it shows, or what computes it, and how it is shown.
+
+    Columns of `str` are texts, aligned left.
+    """
+
+    heading: str
+    field: str | Callable[[Any], Any]
+    shown: Callable[[Any], str] = str
+
+
+# How a field is shown; PLAIN is a text that is aligned as a number.
+PLAIN, COUNT, TWO_DECIMALS, FOUR_DECIMALS = (text.format for text in ("{}", "{:,}", "{:.2f}", "{:.4f}"))
+
+
+def format_percent(share: float) -> str:
+    """A share in percent, one decimal."""
+    return f"{100 * share:.1f}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns and rows of as many cells; `best` are the (row, column) to emphasise, `marked` those with a star.
+
+    `ties` is the rule of `inputs.TIES` that all measures were computed by, empty if there are none.
+    """
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    best: frozenset[tuple[int, int]] = frozenset()
+    ties: str = ""
+    marked: frozenset[tuple[int, int]] = frozenset()
+    about_marks: str = ""
+
+    @classmethod
+    def make_columns(cls, rows: Iterable[Any], fields: Sequence[FieldColumn], **facts: Any) -> Table:
+        """One row per record, one column per field; `facts` are the table's other fields."""
+        columns = tuple(Column(column.heading, number=column.shown is not str) for column in fields)
+        values = [attrgetter(column.field) if isinstance(column.field, str) else column.field for column in fields]
+        cells = (tuple(column.shown(value(row)) for column, value in zip(fields, values, strict=True)) for row in rows)
+        return cls(columns, tuple(cells), **facts)
+
+    @property
+    def notes(self) -> list[str]:
+        """The lines below the table: what a star means, and the rule of equal scores in words."""
+        ties = f"ties: {self.ties} ({ABOUT[self.ties]})" if self.ties else ""
+        return [*filter(None, [self.about_marks, ties])]
+
+    def shown(self, bold: str = "{}", star: str = "*", no_star: str = "") -> list[list[str]]:
+        """The rows with the best cells in bold, and a star after marked ones."""
+        starred = {c for _, c in self.marked}
+        return [
+            [
+                (bold.format(cell) if (r, c) in self.best else cell)
+                + (star if (r, c) in self.marked else no_star if c in starred else "")
+                for c, cell in enumerate(row)
+            ]
+            for r, row in enumerate(self.rows)
+        ]
+
+
+def to_text(table: Table) -> str:
+    """Aligned columns; groups are a line above the headings, centred above their columns."""
+    rows = table.shown(no_star=" ")
+    widths = [max(map(len, [column.heading, *(row[c] for row in rows)])) for c, column in enumerate(table.columns)]
+    spans = _group_columns(table.columns)
+    for group, start, stop in spans:
+        widths[stop - 1] += max(0, len(group) - _measure_room(widths[start:stop]))
+
+    def line(cells: Sequence[str]) -> str:
+        aligned = (
+            cell.rjust(width) if column.number else cell.ljust(width)
+            for cell, width, column in zip(cells, widths, table.columns, strict=True)
+        )
+        return GAP.join(aligned).rstrip()
+
+    groups = GAP.join(group.center(_measure_room(widths[start:stop])) for group, start, stop in spans).rstrip()
+    lines = [line([column.heading for column in table.columns]), *map(line, rows)]
+    return "\n".join(filter(None, [groups, *lines, *table.notes])) + "\n"
+
+
+def to_markdown(table: Table) -> str:
+    """A GitHub table; the best of each measure is bold."""
+
+    def line(cells: Iterable[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    head = line(f"{column.group} {column.heading}".strip() for column in table.columns)
+    rule = "|" + "|".join("--:" if column.number else "---" for column in table.columns) + "|"
+    body = map(line, table.shown("**{}**", star="\\*"))
+    notes = [part for note in table.notes for part in ("", note.replace("*", "\\*"))]
+    return "\n".join([head, rule, *body, *notes]) + "\n"
+
+
+def to_latex(table: Table) -> str:
+    r"""A `tabular` for booktabs; the best of each measure is bold."""
+    spec = "".join("r" if column.number else "l" for column in table.columns)
+    lines = [rf"\begin{{tabular}}{{{spec}}}", r"\toprule"]
+    spans = _group_columns(table.columns)
+    if any(group for group, _, _ in spans):
+        groups = [rf"\multicolumn{{{stop - start}}}{{c}}{{{_replace_signs(group)}}}" for group, start, stop in spans]
+        lines.append(" & ".join(groups) + r" \\")
+        lines += [rf"\cmidrule(lr){{{start + 1}-{stop}}}" for group, start, stop in spans if group]
+    lines += [" & ".join(_replace_signs(column.heading) for column in table.columns) + r" \\", r"\midrule"]
+    escaped = replace(table, rows=tuple(tuple(map(_replace_signs, row)) for row in table.rows))
+    lines += [" & ".join(row) + r" \\" for row in escaped.shown(r"\textbf{{{}}}", "$^{*}$")]
+    lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in table.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def to_csv(table: Table) -> str:
+    """Comma-separated values with one line of headings; the rule of equal scores is the last column."""
+    last = (("ties",), (table.ties,)) if table.ties else ((), ())
+    head = (*(f"{column.group} {column.heading}".strip() for column in table.columns), *last[0])
+    return _write_csv(head, ((*row, *last[1]) for row in table.rows))
+
+
+TABLE_FORMATS: dict[str, Callable[[Table], str]] = {
+    "text": to_text,
+    "markdown": to_markdown,
+    "latex": to_latex,
+    "csv": to_csv,
+}
+
+FORMATS = (*TABLE_FORMATS, "json")
+
+# Characters of labels that LaTeX has in formulas only.
+_SIGNS = {
+    "→": "rightarrow", "←": "leftarrow", "↔": "leftrightarrow", "↑": "uparrow", "↓": "downarrow", "⇒": "Rightarrow",
+    "≤": "leq", "≥": "geq", "≠": "neq", "≈": "approx", "±": "pm", "×": "times", "·": "cdot", "÷": "div", "∞": "infty",
+    "√": "surd", "∈": "in", "∪": "cup", "∩": "cap", "∅": "emptyset", "α": "alpha", "β": "beta", "γ": "gamma",
+    "δ": "delta", "ε": "varepsilon", "λ": "lambda", "μ": "mu", "µ": "mu", "π": "pi", "σ": "sigma", "τ": "tau",
+    "φ": "varphi", "ω": "omega", "Δ": "Delta", "Σ": "Sigma", "Ω": "Omega",
+}  # fmt: skip
+
+# In LaTeX's default encoding, < > | print other characters; after a line, [ and * begin its options.
+_LATEX = str.maketrans(
+    {
+        **{c: f"\\{c}" for c in "&%$#_{}"},
+        "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
+        ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''", "[": "{[}", "]": "{]}", "*": "$^{*}$",
+        "\N{MINUS SIGN}": "$-$", MISSING: "--", "\N{EM DASH}": "---",
+        **{sign: f"$\\{name}$" for sign, name in _SIGNS.items()},
+    }
+)  # fmt: skip
+
+# A minus sign of a number, not a hyphen.
+_MINUS = re.compile(r"(?<![^\s(])-(?=[0-9.])")
+
+
+def to_json(value: Any) -> str:
+    """Mappings, sequences and records (as objects of their fields) as indented JSON."""
+    options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
+    return orjson.dumps(value, default=methodcaller("_asdict"), option=options).decode()
+
+
+def render(table: Table, value: Any, output_format: str) -> str:
+    """The table in one of `FORMATS`; for "json" the exact value instead, with all its digits."""
+    return to_json(value) if output_format == "json" else TABLE_FORMATS[output_format](table)
+
+
+def print_records(rows: Sequence[Any], fields: Sequence[FieldColumn], output_format: str) -> None:
+    """Prints one row per record, one column per field; JSON has the records."""
+    sys.stdout.write(render(Table.make_columns(rows, fields), rows, output_format))
+
+
+def format_csv(rows: Sequence[NamedTuple]) -> str:
+    """Records as comma-separated values, headed by the names of their fields; NaN is an empty cell."""
+    return _write_csv(rows[0]._fields, (["" if value != value else value for value in row] for row in rows))
+
+
+def _write_csv(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([head, *rows])
+    return out.getvalue()
+
+
+def check_format(name: str, known: Iterable[str] = FORMATS) -> None:
+    """Raises an error for an unknown format, before anything is computed."""
+    if name not in (known := list(known)):
+        raise UnknownName("format", name, known)
+
+
+def _group_columns(columns: Sequence[Column]) -> list[tuple[str, int, int]]:
+    """Adjacent columns of one group: (group, first, one past the last)."""
+    spans = []
+    for group, places in groupby(range(len(columns)), key=lambda c: columns[c].group):
+        first, *others = places
+        spans.append((group, first, first + 1 + len(others)))
+    return spans
+
+
+def _measure_room(widths: Sequence[int]) -> int:
+    """The width of columns and of the gaps between them."""
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _replace_signs(text: str) -> str:
+    return _MINUS.sub("\N{MINUS SIGN}", text).translate(_LATEX)
 
 
 class SystemRow(NamedTuple):
@@ -201,7 +406,7 @@ def build_caption_table(cards: Sequence[RunCard], measured: Sequence[Sequence[Me
 
 
 def render_comparisons(comparisons: Sequence[SystemComparison], output_format: str) -> str:
-    """Comparisons in one of `render.FORMATS`; CSV and JSON have all fields with all their digits."""
+    """Comparisons in one of `FORMATS`; CSV and JSON have all fields with all their digits."""
     if output_format == "csv":
         return format_csv(comparisons)
     return render(build_comparison_table(comparisons), comparisons, output_format)
@@ -212,10 +417,8 @@ def _format_p(p: float) -> str:
 
 
 COMPARISON = (
-    FieldColumn("system", "system"),
-    FieldColumn("measure", "measure"),
-    FieldColumn("baseline", "baseline", FOUR_DECIMALS),
-    FieldColumn("value", "value", FOUR_DECIMALS),
+    *(FieldColumn(name, name) for name in ("system", "measure")),
+    *(FieldColumn(name, name, FOUR_DECIMALS) for name in ("baseline", "value")),
     FieldColumn("difference", "difference", "{:+.4f}".format),
     FieldColumn(
         "95 % interval", lambda row: MISSING if isnan(row.low) else f"{row.low:+.4f} to {row.high:+.4f}", PLAIN
@@ -251,8 +454,6 @@ def build_comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
 
 
 # How numbers of a setting are shown; other counts as they are, other values with four decimals.
-OF_LOSS: Mapping[str, str] = {"delta": "{:+.4f}"}
-OF_PRUNING = {"terms/query": "{:.1f}", "postings": "{:,}", "ms/query": "{:.2f}", "speed-up": "{:.1f}x"}
 
 
 def build_setting_table(rows: Sequence[Mapping[str, Any]], shown: Mapping[str, str]) -> Table:
@@ -269,74 +470,10 @@ def build_setting_table(rows: Sequence[Mapping[str, Any]], shown: Mapping[str, s
 
 # The columns of tables of analyses; shares are in percent.
 RANKING, SYSTEM, DATASET = (FieldColumn(name, name) for name in ("ranking", "system", "dataset"))
-RANK, TERM = FieldColumn("rank", "rank", COUNT), FieldColumn("term", "term")
 IMAGES, CLASSES = FieldColumn("images", "images", COUNT), FieldColumn("classes", "classes", COUNT)
-MEAN_OVER = FieldColumn("mean over", "mean_over")
 TOP_1, TOP_5, TOP_10, TOP_50, TOP_100 = (
     FieldColumn(f"top {k} %", f"top_{k}", format_percent) for k in (1, 5, 10, 50, 100)
 )
-
-NAMED_WORDS = (RANKING, IMAGES, TOP_1, TOP_5, TOP_10, FieldColumn("of 10", "words_in_10", TWO_DECIMALS))
-CLASS_WORDS = (RANKING, DATASET, IMAGES, CLASSES, TOP_1, TOP_10, TOP_50, TOP_100)
-ACCURACIES = (SYSTEM, DATASET, IMAGES, CLASSES, MEAN_OVER, TOP_1, TOP_5)
-PROBE = FieldColumn("trained on", "trained_on", COUNT), FieldColumn("lambda", "strength", "{:.3g}".format)
-PROBE_ACCURACIES = (SYSTEM, DATASET, *PROBE, IMAGES, CLASSES, MEAN_OVER, TOP_1, TOP_5)
-COMPLETENESS = (
-    *(RANKING, DATASET, IMAGES),
-    FieldColumn("pairs", "pairs", COUNT),
-    FieldColumn("complete first %", "complete_first", format_percent),
-)
-DOCUMENT_TERMS = (FieldColumn("document", "document"), RANK, TERM, FieldColumn("weight", "weight", FOUR_DECIMALS))
-MEAN = "{:,.2f}".format
-SPARSITY = (
-    FieldColumn("shards", "shards"),
-    *(FieldColumn("documents", "documents", COUNT), FieldColumn("terms/doc", "terms_per_document", MEAN)),
-    *(FieldColumn("most", "most_document_terms", COUNT), FieldColumn("dimensions", "document_dimensions", COUNT)),
-    *(FieldColumn("queries", "queries", COUNT), FieldColumn("terms/query", "terms_per_query", MEAN)),
-    *(FieldColumn("most", "most_query_terms", COUNT), FieldColumn("dimensions", "query_dimensions", COUNT)),
-    FieldColumn("FLOPS", "flops", MEAN),
-)
-
-
-def build_term_table(profiles: Sequence[TermProfile]) -> Table:
-    """One row per term of each corpus, by its mean weight."""
-    documents = {profile.shards: profile.documents for profile in profiles}
-    columns = (
-        FieldColumn("shards", "shards"),
-        FieldColumn("rank", "rank", PLAIN),
-        TERM,
-        FieldColumn("documents %", lambda term: format_percent(term.documents / documents[term.shards]), PLAIN),
-        FieldColumn("mean", "mean", FOUR_DECIMALS),
-        FieldColumn("maximum", "maximum", FOUR_DECIMALS),
-    )
-    return Table.make_columns((term for profile in profiles for term in profile.first), columns)
-
-
-def label_runs(cards: Sequence[RunCard], labels: Sequence[str] | None) -> list[RunCard]:
-    """The runs under the system names that the user gives, if any."""
-    if not labels:
-        return list(cards)
-    if len(labels) != len(cards):
-        raise UsageError(f"{len(labels)} labels for {len(cards)} runs; give one --label per --run, or none")
-    return [replace(card, system=label) for card, label in zip(cards, labels, strict=True)]
-
-
-def name_systems(cards: Sequence[RunCard], measured: Sequence[Sequence[Measurement]]) -> list[list[Measurement]]:
-    """The measurements of each run under the name of its system."""
-    return [[row._replace(run=card.system) for row in rows] for card, rows in zip(cards, measured, strict=True)]
-
-
-def name_datasets(measured: Sequence[Sequence[Measurement]], labels: Sequence[str] | None) -> list[list[Measurement]]:
-    """The measurements under other names of datasets, if any are given: one per dataset, in order of appearance."""
-    if not labels:
-        return [list(rows) for rows in measured]
-    datasets = list(dict.fromkeys(rows[0].dataset for rows in measured))
-    if len(labels) != len(datasets):
-        raise UsageError(
-            f"{len(labels)} --dataset-label for {len(datasets)} datasets ({', '.join(datasets)}); give one each or none"
-        )
-    names = dict(zip(datasets, labels, strict=True))
-    return [[row._replace(dataset=names[row.dataset]) for row in rows] for rows in measured]
 
 
 def shorten_datasets(datasets: Iterable[str]) -> dict[str, str]:
@@ -344,18 +481,3 @@ def shorten_datasets(datasets: Iterable[str]) -> dict[str, str]:
     names = list(dict.fromkeys(datasets))
     shorter = [re.sub(r"[^/:]*(?:/[^/:]*)+/([^/:]*/[^/:]*)$", r"\1", name) for name in names]
     return dict(zip(names, shorter if len(set(shorter)) == len(names) else names, strict=True))
-
-
-def split_names(judgements: Sequence[str], labels: Sequence[str] | None) -> list[str]:
-    """Names for several splits: the user's, else their own; of files of judgements without folders, if still distinct.
-
-    >>> split_names(["data/dev.qrels", "data/test.qrels"], None), split_names(["dev/a.tsv", "test/a.tsv"], None)
-    (['dev.qrels', 'test.qrels'], ['dev/a.tsv', 'test/a.tsv'])
-    """
-    if labels and len(labels) != len(judgements):
-        raise UsageError(f"{len(labels)} --dataset-label for {len(judgements)} splits; give one each or none")
-    if labels:
-        return list(labels)
-    names = [Path(label).name for label in judgements]
-    files = len(set(names)) == len(names) and all(Path(label).suffix for label in judgements)
-    return names if files else list(judgements)

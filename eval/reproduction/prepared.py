@@ -1,12 +1,16 @@
-"""A part of a row before it is measured: its weights, its corpus, the names of its files, and what it needs and costs.
+"""Rows of published tables, cut into what one run, or one count, measures; and each such part before it is measured.
 
-The weights of a row's system are the published checkpoint, or what the user has in its place. Needs are weights and a
-corpus or images, on this machine or elsewhere; costs are disk and time.
+A part has weights, a corpus, names of its files, and what it needs and costs. The weights of a row's system are the
+published checkpoint, or what the user has in its place. Needs are weights and a corpus or images, on this machine or
+elsewhere; costs are disk and time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,13 +26,12 @@ from lexvl_anserini.encoders.checkpoints.find import (
 )
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.machine import expand_path, find_package
+from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import CorpusRef
 
 from ..analyses.classes.class_sets import CLASS_SETS
-from ..measures.result_files import make_slug
-from .published import PublishedSystem
-from .quantities import PRIVATE, find_direction
-from .rows import Need, PartCost, PublishedRow, RowPart, Workplace
+from ..measures.inputs import make_slug
+from .published import PublishedCell, PublishedRuns, PublishedSystem, PublishedTable, find_direction, list_parts
 from .sources import (
     ARCHIVE,
     COLLECTIONS,
@@ -38,11 +41,131 @@ from .sources import (
     HUB,
     IMAGE_SETS,
     PACKAGED_SPEED,
+    PRIVATE,
     PROTOCOLS,
     TEXTS_PER_S,
     TRAINING_S,
     UNCONFIRMED,
 )
+
+# (what is done, how many there are, what is counted) -> a bar that `with` opens.
+Bars = Callable[[str, int | None, str], AbstractContextManager[Progress]]
+
+
+class RowPart(NamedTuple):
+    """What one run, or one count, measures for a row: the measures of one task on one collection."""
+
+    table: str
+    label: str
+    system: PublishedSystem | None
+    runs: PublishedRuns | None
+    task: str
+    data: str
+    measures: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """For a line of a log: table, row and collection."""
+        return " ".join(filter(None, (f"{self.table}, {self.label}:", self.task, self.data)))
+
+
+class PublishedRow(NamedTuple):
+    """The cells of one system in a table."""
+
+    table: PublishedTable
+    label: str
+    cells: tuple[PublishedCell, ...]
+
+    @property
+    def system(self) -> PublishedSystem | None:
+        """What this project runs for the row; None for other people's systems."""
+        return self.cells[0].system
+
+    @property
+    def is_ours(self) -> bool:
+        """True if this project runs the row's system, or measures a published run of it."""
+        return self.system is not None or self.table.runs is not None
+
+    def parts(self) -> Iterator[RowPart]:
+        """What measures the cells; a mean over collections needs a run of each."""
+        quantities = dict.fromkeys(part for cell in self.cells for part in list_parts(cell.quantity))
+        measures: dict[tuple[str, str], list[str]] = {}
+        for task, data, measure in quantities:
+            measures.setdefault((task, data), []).append(measure)
+        for (task, data), names in measures.items():
+            yield RowPart(self.table.name, self.label, self.system, self.table.runs, task, data, tuple(names))
+
+
+def list_rows(table: PublishedTable, pattern: str = "*") -> list[PublishedRow]:
+    """The rows of a table whose headings match, in their order; `*` and `?` match other characters."""
+    by_label: dict[str, list[PublishedCell]] = {}
+    for cell in table.cells:
+        by_label.setdefault(cell.label, []).append(cell)
+    return [
+        PublishedRow(table, label, tuple(cells)) for label, cells in by_label.items() if fnmatchcase(label, pattern)
+    ]
+
+
+class Finding(NamedTuple):
+    """What a part measured, by measure, with the digest of the checkpoint, empty where none is loaded.
+
+    Attributes:
+        tolerance: a value within it of the published one agrees; 0 compares the printed digits
+        remark: why the values cannot be compared with published ones; empty if they can
+        note: what the comparison assumes, printed beside the verdict
+    """
+
+    values: Mapping[str, float]
+    tolerance: float
+    remark: str = ""
+    note: str = ""
+    model: str = ""
+
+
+class Need(NamedTuple):
+    """Weights or data that a part reads: whether they are here, where they come from, and whether anyone can get them.
+
+    Something `fetchable` is fetched when it is read, if the network allows; something `public` is published.
+    """
+
+    kind: str
+    name: str
+    here: bool
+    origin: str
+    fetchable: bool = False
+    public: bool = True
+
+
+class PartCost(NamedTuple):
+    """About what a part costs: disk and CPU seconds; parts with one name of `documents` share what is encoded."""
+
+    documents: str
+    bytes: float
+    encoding_s: float
+    topics_s: float
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Where the line of each row runs, and what the user has.
+
+    Attributes:
+        checkpoints: a published checkpoint, or a row without one -> the folder, file or packaged name of weights
+        as_published: the user vouches that the folders and files of `checkpoints` are what their names say
+        corpora: a collection -> the corpus that is read instead
+    """
+
+    output: Path
+    data_dir: str | None = None
+    checkpoints: Mapping[str, str] = field(default_factory=dict)
+    corpora: Mapping[str, str] = field(default_factory=dict)
+    limit: int | None = None
+    as_published: bool = False
+    device: str = "auto"
+    batch_size: int = 32
+    overwrite: bool = False
+    bars: Bars = lambda what, total, unit: nullcontext(silent)
+
 
 # Options of queries alone: one index serves all their values.
 QUERY_OPTIONS = ("query_topk", "query_max_length")
@@ -117,9 +240,7 @@ OTHERS = "_checkpoint"
 class Weights(NamedTuple):
     """The weights of a system: what `load_encoder` takes, None for none, and their name in names of files.
 
-    Attributes:
-        options: of the encoder, with the user's places of other checkpoints
-        places: published checkpoint (empty: none is) -> the user's weights in its place
+    `places` are the user's weights by the published checkpoint in whose place they are (empty: none is).
     """
 
     reference: str | None

@@ -1,4 +1,4 @@
-"""Published numbers as typed cells, read strictly from `runs/expected/<paper>.yaml`.
+"""Published numbers as typed cells, read strictly from `runs/expected/<paper>.yaml`, and what each of them measures.
 
 A file has one entry per table, in the shape of the paper, so that a person can compare it with the paper line by line:
 
@@ -24,41 +24,163 @@ row's system, and such a cell gets no verdict. `terms` instead of `rows` lists t
 corpus, or the user's folder of pictures, that has their items. `runs` says where published runs of the rows are. A
 table without numbers says in `missing` why. `tolerance`, in the table's unit, is how far a measured value may be off,
 for tables that this project measured itself (`regressions.yaml`).
+
+A quantity is a task, the data and a measure, each by its name in this project: `text-to-image coco/test R@1`. The tasks
+are rows of `TASKS`:
+
+    text-to-text, text-to-image, image-to-text   retrieval: measures of `eval.measures`; with images also R@k
+    captions                                     both directions of a caption set: rsum, the sum of its six R@k
+    zero-shot, linear-probe                      classification of images: top-k accuracy
+    completeness                                 complete sentences before partial ones (FDT, section 4.4)
+    words                                        the class word among all terms of an image (STAIR, section 5.1): top-k
+    sparsity                                     terms of queries and documents, and FLOPS, of a lexical model
+    latency                                      of a lexical model and its dense twin, by a paper's protocol
+    weight                                       the weights of an image's or a text's terms
+    answers                                      passages that contain an answer: top-k
+    vqa                                          visual question answering: accuracy by kind of question
+    speed                                        of systems of this project: a ratio that `lexvl_plugins.bench` names
+    model, training, probe, claim                numbers of other kinds; their names are free, as those of speeds
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, PositiveFloat
 
+from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
 from lexvl_anserini.data.yaml_files import Many, read_yaml
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.machine import find_shipped
+from lexvl_anserini.ground.registry import CORPORA
 
-from .quantities import Quantity, check_corpus, parse_quantity
-from .sources import PROTOCOLS
+from ..analyses.classes.class_sets import CLASS_SETS
+from ..measures.metrics import parse_measure
+from .sources import (
+    AS_BEIR,
+    MEANS,
+    MEANS_OF_CLASSES,
+    MEANS_OF_CORPORA,
+    OF_DOCUMENTS,
+    PRIVATE,
+    PROTOCOLS,
+    SPLITS,
+    STATUSES,
+    UNITS,
+)
 
 T = TypeVar("T")
 
-UNITS: Mapping[str, str] = {
-    "%": "100 times the measure", "1": "the measure itself, a weight or a rate", "count": "a number of things",
-    "M": "millions", "x": "times as much", "tokens": "tokens of a text", "words": "words of a text",
-    "queries/s": "queries per second", "ms": "milliseconds", "GHz": "clock of a processor", "hours": "hours",
-    "GB": "gigabytes",
-}  # fmt: skip
 
-STATUSES: Mapping[str, str] = {
-    "printed": "the paper prints it",
-    "secondary": "another text reports that the paper prints it",
-    "derived": "computed from printed numbers, or from published files",
+class Quantity(NamedTuple):
+    """A task, the data (empty where the task has none) and a measure."""
+
+    task: str
+    data: str
+    measure: str
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, self))
+
+
+# R@k of the papers on images with captions, and the two directions that rsum adds.
+SUMMED = ("R@1", "R@5", "R@10")
+DIRECTIONS = ("text-to-image", "image-to-text")
+
+
+def list_parts(quantity: Quantity) -> tuple[Quantity, ...]:
+    """What a mean or a sum is computed from; the quantity alone where it is neither."""
+    if quantity.measure == "rsum":
+        return tuple(Quantity(task, quantity.data, measure) for task in DIRECTIONS for measure in SUMMED)
+    return tuple(quantity._replace(data=data) for data in MEANS.get(quantity.data, (quantity.data,)))
+
+
+def combine_parts(quantity: Quantity, values: Sequence[float]) -> float:
+    """The value of a quantity from those of its parts."""
+    return sum(values) if quantity.measure == "rsum" else sum(values) / len(values)
+
+
+def find_direction(task: str, data: str) -> str:
+    """The direction in which a task reads a collection; any task but retrieval over documents is its own direction."""
+    if task not in OF_DOCUMENTS:
+        return task
+    return "text-to-text" if data.startswith("beir/") else "text-to-image"
+
+
+def parse_quantity(text: str) -> Quantity:
+    """Parses `task data measure`, or `task measure` for a task without data.
+
+    >>> parse_quantity("text-to-text beir/nq/test nDCG@10")
+    Quantity(task='text-to-text', data='beir/nq/test', measure='nDCG@10')
+    """
+    name, _, rest = text.partition(" ")
+    if name not in TASKS:
+        raise UnknownName("task", name, TASKS)
+    (check_data, check_measure), data, measure = TASKS[name], "", rest
+    if check_data:
+        data, _, measure = rest.partition(" ")
+        check_data(data)
+    if not measure:
+        raise UsageError(f"{text!r} names no measure")
+    check_measure(measure)
+    return Quantity(name, data, measure)
+
+
+def check_corpus(name: str) -> None:
+    """Raises UsageError for a name that is neither a corpus with a split nor a mean of corpora."""
+    family, _, rest = name.partition("/")
+    part, _, split = rest.rpartition("/")
+    if name in (*MEANS_OF_CORPORA, *PRIVATE):
+        return
+    if family not in CORPORA:
+        raise UnknownName("corpus", family, (*CORPORA, *MEANS_OF_CORPORA, *PRIVATE))
+    if family == "beir" and part not in (*BEIR_ARCHIVES, *AS_BEIR):
+        raise UnknownName("BEIR dataset", part, (*BEIR_ARCHIVES, *AS_BEIR))
+    if split not in SPLITS:
+        raise UnknownName("split", split, SPLITS)
+
+
+def _check_name(kind: str, known: tuple[str, ...]) -> Callable[[str], None]:
+    def check(name: str) -> None:
+        if name not in known:
+            raise UnknownName(kind, name, known)
+
+    return check
+
+
+def _check_top(measure: str) -> None:
+    if not re.fullmatch(r"top-[1-9][0-9]*", measure):
+        raise UsageError(f"measure {measure!r}, expected top-k, such as top-1")
+
+
+def _check_measure(measure: str, of_captions: bool = False) -> None:
+    if not (of_captions and re.fullmatch(r"R@[1-9][0-9]*", measure)):
+        parse_measure(measure)
+
+
+_CLASSES = _check_name("class set", (*CLASS_SETS, *MEANS_OF_CLASSES))
+
+# What checks the data of each task, None for a task without data, and what checks its measures.
+TASKS: Mapping[str, tuple[Callable[[str], None] | None, Callable[[str], object]]] = {
+    "text-to-text": (check_corpus, _check_measure),
+    **dict.fromkeys(DIRECTIONS, (check_corpus, partial(_check_measure, of_captions=True))),
+    "captions": (check_corpus, _check_name("measure", ("rsum",))),
+    **dict.fromkeys(("zero-shot", "linear-probe", "words"), (_CLASSES, _check_top)),
+    "completeness": (
+        _check_name("set of annotated images", ("coco/train",)),
+        _check_name("measure", ("sentence pairs", "complete sentence first")),
+    ),
+    "answers": (_check_name("question set", ("nq-open/test",)), _check_top),
+    "vqa": (_check_name("question set", ("vqa-v2",)), _check_name("kind", ("yes/no", "number", "other", "all"))),
+    **{task: (check_corpus, _check_name("measure", names)) for task, names in OF_DOCUMENTS.items()},
+    **dict.fromkeys(("model", "training", "probe", "speed", "claim", "weight"), (None, lambda name: None)),
 }
 
 
@@ -115,9 +237,7 @@ class PublishedSystem(NamedTuple):
         checkpoints: another checkpoint for a collection, of models that are trained on each collection
         weights: the name by which `--checkpoint` gives weights that nobody publishes; empty for the row's heading
         item: the image whose weights the source prints: its id in a corpus, or the name of its file without suffix
-        text: the text whose weights the source prints
         protocol: the key, in `lexvl_eval.reproduction.sources`, of the rules by which latency is measured
-        dense: the model whose latency is compared
         origin: where weights are published that have no name of a hub or a file in any source
         recipe: how `train` makes such weights: the name of a recipe and options; empty where no recipe does
         trained_on: the corpus on which the recipe trains the weights when the row is measured; empty where it does not
@@ -189,11 +309,9 @@ class PublishedCell(NamedTuple):
     """One published number; `value`, `decimals` and `bound` are those of `PrintedNumber`, texts may be empty.
 
     Attributes:
-        row: its heading in the file, and `column`; one of them is the system's, see `label`
-        label: the system as the paper names it
+        label: the system as the paper names it: the heading of its row or of its column
         system: what this project runs for it; None for other people's systems
-        unit: a key of `UNITS`; `status` one of `STATUSES`
-        protocol: how the paper measures, and `note`: what is doubtful
+        note: what is doubtful
         uncompared: why the number is no measure of the system: another checkpoint, another measure
         source: where the number is from, if its status is not printed
         tolerance: how far a measured value may be off, in the cell's unit; None for the rule of its kind
@@ -344,15 +462,12 @@ def _check_names(entry: TableEntry, cells: tuple[PublishedCell, ...], where: str
         raise DataError(f"{where}: {without.row} | {without.column} is {without.status}; name its `source`")
     places = {key for cell in cells for key in (cell.row, cell.column, f"{cell.row} | {cell.column}")}
     labels = {cell.label for cell in cells}
-    for field, keys, known in (
-        *((field, getattr(entry, field), places) for field in ("units", "statuses", "notes", "uncompared")),
-        ("systems", entry.systems, labels),
-    ):
-        for key in keys:
-            if key not in known:
-                near = get_close_matches(key, sorted(known), n=1, cutoff=0.5)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise DataError(f"{where}: {field} has {key!r}, which is no cell's{hint}")
+    for field in ("units", "statuses", "notes", "uncompared", "systems"):
+        known = labels if field == "systems" else places
+        if unknown := [key for key in getattr(entry, field) if key not in known]:
+            near = get_close_matches(unknown[0], sorted(known), n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise DataError(f"{where}: {field} has {unknown[0]!r}, which is no cell's{hint}")
 
 
 def _check_systems(entry: TableEntry, where: str) -> None:

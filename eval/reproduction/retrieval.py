@@ -5,9 +5,7 @@
     OUTPUT/results/                                          a file per run, as `score --results` writes them
     OUTPUT/parts/<run>.json                                  the values, and the request that made them
 
-Every step leaves finished files as they are, and a finished result needs no step at all.
-
-Values of parts of rows, `OUTPUT/parts/<part>.json`: found by what decides them, or measured and written.
+Every step leaves finished files as they are, and a finished result, found by what decides it, needs no step at all.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lexvl_anserini.data.corpora.embeddings import find_image_reference
 from lexvl_anserini.data.dataset import Dataset, data_root, load_reference
 from lexvl_anserini.encoders.cards import make_direction_option
 from lexvl_anserini.encoders.checkpoints.find import combine_digests, find_checkpoint, find_parts
@@ -42,6 +41,8 @@ from lexvl_anserini.searching.query_encoder import EncoderChanges
 from lexvl_anserini.searching.rescoring import expect_run_manifest, load_reranking_encoder, plan_rerank, rerank_lists
 from lexvl_anserini.searching.search import Search
 from lexvl_anserini.searching.searcher import Searcher
+from lexvl_anserini.shards.layout import Layout
+from lexvl_anserini.shards.writing import write_impacts
 
 from ..analyses.classes.class_sets import load_labelled
 from ..analyses.classes.classification import (
@@ -59,7 +60,10 @@ from ..measures.measure_runs import measure_runs
 from ..measures.metrics import means, parse_measure
 from .prepared import (
     STORED,
+    Finding,
     Prepared,
+    RowPart,
+    Workplace,
     find_limit,
     find_objects,
     find_picture,
@@ -68,12 +72,11 @@ from .prepared import (
     select_document_options,
     write_remarks,
 )
-from .rows import Finding, RowPart, Workplace
 
 if TYPE_CHECKING:
     from lexvl_anserini.searching.searcher import Index
 
-    from ..analyses.classes.labelled import LabelledImages
+    from ..analyses.classes.class_sets import LabelledImages
 
 # Documents of a shard: what a killed call encodes again.
 SHARD_SIZE = 1024
@@ -160,9 +163,6 @@ def dataset_for(part: RowPart, work: Prepared, place: Workplace) -> Dataset:
 
 def encode_documents(work: Prepared, dataset: Dataset, place: Workplace) -> Path:
     """The folder of the encoded documents."""
-    from lexvl_anserini.shards.layout import Layout
-    from lexvl_anserini.shards.writing import write_impacts
-
     name, options = work.system.encoder, select_document_options(work.system.encoder, work.weights.options)
     model = load_encoder(
         name, work.weights.reference, device=place.device, **make_direction_option(name, dataset.direction), **options
@@ -298,8 +298,6 @@ def measure_completeness(part: RowPart, work: Prepared, place: Workplace) -> dic
 
 def find_image(work: Prepared) -> str:
     """What the document tower reads of an item: the reference of a stored vector, or the path of a picture."""
-    from lexvl_anserini.data.corpora.embeddings import find_image_reference
-
     if work.corpus.name.startswith(STORED):
         return find_image_reference(work.corpus, work.system.item)
     path = find_picture(work.system, work.corpus.name)

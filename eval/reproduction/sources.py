@@ -1,9 +1,11 @@
-"""Where the papers' collections and checkpoints come from, how large they are, and about what encoding them costs."""
+"""Where the papers' collections and checkpoints are from, their sizes, about what encoding costs; means and units."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+from ..measures.averages import AVERAGES
 
 BEIR = "BEIR's archive, fetched when a row needs it"
 KARPATHY = "Karpathy's caption_datasets.zip"
@@ -160,4 +162,46 @@ PROTOCOLS: Mapping[str, Protocol] = {
     "vdr-g": Protocol("VDR, appendix G", 100_000, 1000, 77, {"image": ("HitRate@1",), "text": ("nDCG@10",)}),
     "stair-9": Protocol("STAIR, table 9", 1_000_000, None, None, {"image": RATES, "text": RATES}),
     "lexlip": Protocol("LexLIP, ICCV 2023", None, None, None, {"image": ("HitRate@1", "HitRate@10"), "text": RATES}),
+}
+
+
+# Corpora in BEIR's layout that are not part of BEIR.
+AS_BEIR = ("limit", "limit-small")
+
+# Corpora that nobody publishes: of papers, and the judged pool of TREC DL 2019.
+PRIVATE = ("coco-1m", "msmarco-dl19-pool")
+
+SPLITS = ("dev", "test", "train", "val")
+
+FDT_10 = ("cifar10", "cifar100", "food101", "pets", "flowers102", "sun397", "cars", "dtd", "caltech101", "aircraft")
+
+# Means that papers print, and what they are means of.
+MEANS_OF_CORPORA: Mapping[str, tuple[str, ...]] = {
+    **{name: AVERAGES[name] for name in ("beir-12", "beir-13")},
+    "vidore-2": tuple(name.removesuffix(" text-to-image") for name in AVERAGES["vidore-2"]),
+}
+MEANS_OF_CLASSES: Mapping[str, tuple[str, ...]] = {
+    "zero-shot-9": (*(name for name in FDT_10 if name not in ("cars", "aircraft")), "imagenet"),
+    "linear-probe-10": FDT_10,
+}
+MEANS: Mapping[str, tuple[str, ...]] = {**MEANS_OF_CORPORA, **MEANS_OF_CLASSES}
+
+
+# Measures of tasks over the documents of a collection.
+OF_DOCUMENTS: Mapping[str, tuple[str, ...]] = {
+    "sparsity": ("query terms", "document terms", "FLOPS"),
+    "latency": ("queries per second", "ms per query", "dense ms per query", "times faster", "times smaller"),
+}
+
+UNITS: Mapping[str, str] = {
+    "%": "100 times the measure", "1": "the measure itself, a weight or a rate", "count": "a number of things",
+    "M": "millions", "x": "times as much", "tokens": "tokens of a text", "words": "words of a text",
+    "queries/s": "queries per second", "ms": "milliseconds", "GHz": "clock of a processor", "hours": "hours",
+    "GB": "gigabytes",
+}  # fmt: skip
+
+STATUSES: Mapping[str, str] = {
+    "printed": "the paper prints it",
+    "secondary": "another text reports that the paper prints it",
+    "derived": "computed from printed numbers, or from published files",
 }

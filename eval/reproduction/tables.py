@@ -1,6 +1,7 @@
-"""The tables that `eval.reproduce` prints: cells with their verdicts, and what can be reproduced.
+"""The tables that `eval.reproduce` prints: what can be reproduced, and measured cells with their verdicts.
 
-The rows of published tables are measured, and each cell is compared with what the paper prints.
+`WAYS` has one row per task, so that a new task is one function and one row. Published runs of other systems are
+measured again here, and every printed digit must come out.
 """
 
 from __future__ import annotations
@@ -9,21 +10,157 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lexvl_anserini.data.dataset import data_root
+from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError, MissingExtra, UsageError
 from lexvl_anserini.ground.files import exclusive, format_json, make_folder, read_json, write_json
+from lexvl_anserini.ground.records import CorpusRef
+from lexvl_anserini.ground.registry import Registry, Way
 
-from ..measures.result_files import machine
-from ..report.render import MISSING, PLAIN, FieldColumn
-from .matrix import TablePlan, find_way
-from .published import PublishedCell
-from .quantities import MEANS, Quantity, combine_parts, list_parts
-from .rows import Finding, PublishedRow, RowPart, Workplace
-from .sources import UNCONFIRMED
+from ..measures.inputs import JudgementSource, describe_run
+from ..measures.measure_runs import machine, measure_runs
+from ..measures.metrics import means, parse_measure
+from ..report.tables import MISSING, PLAIN, FieldColumn
+from .prepared import Finding, Need, PublishedRow, RowPart, Workplace, list_rows
+from .published import PublishedCell, PublishedTable, Quantity, combine_parts, list_parts
+from .sources import MEANS, UNCONFIRMED
+
+
+def list_needed_files(part: RowPart, place: Workplace) -> list[Need]:
+    """The run of a row and its judgements, in the data folder."""
+    assert part.runs is not None, "the table has published runs"
+    names = (part.runs.files.format(part.label), part.runs.qrels)
+    return [Need("data", name, (data_root(place.data_dir) / name).is_file(), part.runs.origin) for name in names]
+
+
+def measure_published(part: RowPart, place: Workplace) -> Finding:
+    """The measures of a published run, stored as those of this project's own; its manifest vouches for no order."""
+    run, qrels = (data_root(place.data_dir) / need.name for need in list_needed_files(part, place))
+    if not qrels.is_file():
+        raise DataError(f"{qrels}: no such judgements")
+    card = replace(describe_run(run), system=part.label)
+    judgements = JudgementSource(qrels, CorpusRef(part.data))
+    [rows] = measure_runs([card], judgements, part.measures, results=place.output / "results")
+    values = means(rows)
+    return Finding({name: values[str(parse_measure(name))] for name in part.measures}, 0)
+
+
+class TablePlan(NamedTuple):
+    """What this version does with the cells of a table.
+
+    Attributes:
+        runs: it measures them, with published weights and data, or without any
+        own: it measures them with weights or data that the user names, because they are not published
+        later: they are of systems of this project, but it does not measure them
+        bytes: of shards and indexes of `runs`, about, and `seconds` of one CPU core
+        missing: what the table lacks, or why it has no numbers
+    """
+
+    table: str
+    title: str
+    paper: str
+    cells: int
+    runs: int
+    own: int
+    later: int
+    needs: tuple[Need, ...]
+    bytes: float
+    seconds: float
+    missing: str
+
+    @property
+    def others(self) -> int:
+        """Cells of other people's systems."""
+        return self.cells - self.runs - self.own - self.later
+
+
+def make_plan(table: PublishedTable, place: Workplace, pattern: str = "*") -> TablePlan:
+    """The plan of the rows of a table that match the pattern."""
+    counts, needs, runnable = Counter[str](), dict[str, Need](), list[RowPart]()
+    for row in list_rows(table, pattern):
+        parts = list(list_needs(row, place))
+        needs |= {need.name: need for _, of_part in parts for need in of_part}
+        runnable += [part for part, of_part in parts if all(need.public for need in of_part)]
+        counts.update(list_kinds(row, parts))
+    numbers = (counts.total(), counts["runs"], counts["own"], counts["later"])
+    facts = (tuple(needs.values()), *estimate_cost(runnable, place), table.missing)
+    return TablePlan(table.name, table.title, table.paper, *numbers, *facts)
+
+
+def list_needs(row: PublishedRow, place: Workplace) -> Iterator[tuple[RowPart, list[Need]]]:
+    """The parts of a row that this version measures, and what each needs."""
+    for part in row.parts():
+        if way := find_way(part):
+            yield part, way.needs(part, place)
+
+
+def list_kinds(row: PublishedRow, needs: Sequence[tuple[RowPart, list[Need]]]) -> Iterator[str]:
+    """What happens to each cell of a row: runs, own, later or others, as in `TablePlan`."""
+    public = {(part.task, part.data): all(need.public for need in of_part) for part, of_part in needs}
+    measured = {(part.task, part.data, measure) for part, _ in needs for measure in part.measures}
+    for cell in row.cells:
+        parts = list_parts(cell.quantity)
+        if not row.is_ours:
+            yield "others"
+        elif not measured.issuperset(parts):
+            yield "later"
+        else:
+            yield "runs" if all(public[part.task, part.data] for part in parts) else "own"
+
+
+def estimate_cost(parts: Iterable[RowPart], place: Workplace) -> tuple[float, float]:
+    """Bytes and CPU seconds of some parts; documents that several share are counted once."""
+    encoded: dict[str, tuple[float, float]] = {}
+    topics = 0.0
+    for part in parts:
+        way = find_way(part)
+        if way and (cost := way.cost(part, place)):
+            encoded[cost.documents] = (cost.bytes, cost.encoding_s)
+            topics += cost.topics_s
+    return sum(size for size, _ in encoded.values()), sum(time for _, time in encoded.values()) + topics
+
+
+def has_dimensions(part: RowPart) -> bool:
+    """Whether a row names the item or the text whose dimensions are measured."""
+    return bool(part.system and (part.system.item or part.system.text))
+
+
+_MEASURED, _PREPARED = f"{__package__}.retrieval:measure_", f"{__package__}.prepared:"
+_RETRIEVED = (f"{_PREPARED}list_retrieval_needs", f"{_PREPARED}estimate_retrieval")
+_CLASSIFIED = (f"{_PREPARED}list_classification_needs", f"{_PREPARED}estimate_classification")
+PUBLISHED_RUN = Way(f"{__name__}:measure_published", f"{__name__}:list_needed_files")
+
+# Task -> how it is measured; plug-ins add tasks. A task that is no key is not measured by this installation.
+WAYS: Registry[Way] = Registry(
+    "task",
+    "lexvl.ways",
+    {
+        **dict.fromkeys(("text-to-text", "text-to-image", "image-to-text"), Way(f"{_MEASURED}retrieval", *_RETRIEVED)),
+        **dict.fromkeys(("zero-shot", "linear-probe", "words"), Way(f"{_MEASURED}classification", *_CLASSIFIED)),
+        "sparsity": Way(f"{_MEASURED}sparsity", *_RETRIEVED),
+        "completeness": Way(f"{_MEASURED}completeness", f"{_PREPARED}list_completeness_needs"),
+        "weight": Way(f"{_MEASURED}weights", f"{_PREPARED}list_weight_needs", fitting=f"{__name__}:has_dimensions"),
+    },
+)
+# The key of the way of a row whose weights are trained when it is measured.
+TRAINED = "trained"
+
+
+def find_way(part: RowPart) -> Way | None:
+    """How a part is measured; None if this installation does not measure it, or its system is not ours."""
+    if part.runs is not None:
+        return PUBLISHED_RUN
+    if part.system is None or (part.system.encoder and part.system.encoder not in CARDS):
+        return None
+    way = WAYS.get(TRAINED if part.system.trained_on else part.task)
+    return way if way and way.fits(part) else None
+
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +260,6 @@ class ReproducedCell(NamedTuple):
     """A published number and what this project measures, in its unit; None where there is no such number.
 
     Attributes:
-        verdict: agrees, differs, not compared, skipped, failed or not measured
         reason: why it was not compared or not measured; what is doubtful in a comparison; empty otherwise
         bound: < or > where the source says only that the value is below or above the published one; else empty
         model: the digest of the checkpoint that was measured; empty where none is loaded

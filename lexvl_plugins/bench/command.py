@@ -16,8 +16,8 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import orjson
 import typer
-from lexvl_eval.measures.result_files import machine
-from lexvl_eval.report import render
+from lexvl_eval.measures.measure_runs import machine
+from lexvl_eval.report import tables
 
 from lexvl_anserini.cli import DataDir, Verbose, encoder_names, expand_options
 from lexvl_anserini.ground.errors import UnknownName, UsageError
@@ -123,36 +123,36 @@ class Report:
 
     def to_text(self, markdown: bool = False) -> str:
         """Settings and figures by name, then the two tables, then the notes; in Markdown for a README."""
-        values, table = {**self.settings, **self.figures}, render.to_markdown if markdown else render.to_text
+        values, table = {**self.settings, **self.figures}, tables.to_markdown if markdown else tables.to_text
         width = max(map(len, values), default=0)
         blocks = [
             "".join(f"* {k}: {v}\n" if markdown else f"{k:{width}}  {v}\n" for k, v in values.items()),
             table(tabulate_rows(self.rows)) if self.rows else "",
-            table(render.Table.make_columns(self.ratios, RATIOS)) if self.ratios else "",
+            table(tables.Table.make_columns(self.ratios, RATIOS)) if self.ratios else "",
             "".join(f"{note}\n" for note in self.notes),
         ]
         return "\n".join(filter(None, blocks))
 
 
-def tabulate_rows(rows: Sequence[Mapping[str, Any]]) -> render.Table:
+def tabulate_rows(rows: Sequence[Mapping[str, Any]]) -> tables.Table:
     """One line per mapping; a column for every key of any of them, in the order of their first use."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     named = {key for row in rows for key, value in row.items() if isinstance(value, str)}
-    columns = tuple(render.Column(key.replace("_", " "), number=key not in named) for key in keys)
-    return render.Table(columns, tuple(tuple(cell(row.get(key)) for key in keys) for row in rows))
+    columns = tuple(tables.Column(key.replace("_", " "), number=key not in named) for key in keys)
+    return tables.Table(columns, tuple(tuple(cell(row.get(key)) for key in keys) for row in rows))
 
 
 RATIOS = (
-    render.FieldColumn("ratio", "what"),
-    *(render.FieldColumn(name, name, render.TWO_DECIMALS) for name in ("median", "low", "high")),
-    render.FieldColumn("rounds", "rounds", render.PLAIN),
+    tables.FieldColumn("ratio", "what"),
+    *(tables.FieldColumn(name, name, tables.TWO_DECIMALS) for name in ("median", "low", "high")),
+    tables.FieldColumn("rounds", "rounds", tables.PLAIN),
 )
 
 
 def cell(value: Any) -> str:
     """A value as text, with separators of thousands."""
     if value is None:
-        return render.MISSING
+        return tables.MISSING
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
@@ -282,7 +282,7 @@ def command(
 
     Example: lexvl efficiency --suite startup
     """
-    render.check_format(style, FORMATS)
+    tables.check_format(style, FORMATS)
     suite = suite or ("protocol" if options.protocol else "overhead")
     report = run_suite(suite, options)
     if output is not None:

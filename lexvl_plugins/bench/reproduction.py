@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from lexvl_eval.reproduction import prepared
+from lexvl_eval.reproduction.prepared import Finding, Need, PartCost, RowPart, Workplace
 from lexvl_eval.reproduction.retrieval import dataset_for, encode_documents, find_or_make
-from lexvl_eval.reproduction.rows import Finding, Need, PartCost, RowPart, Workplace
 from lexvl_eval.reproduction.sources import SUITE_S
 
 from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError

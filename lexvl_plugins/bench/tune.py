@@ -17,7 +17,16 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from lexvl_eval import options
-from lexvl_eval.measures.inputs import JudgementSource, choose_source, describe_run, read_judgements
+from lexvl_eval.measures.inputs import (
+    JudgementSource,
+    check_hits,
+    choose_source,
+    collect_relevant,
+    describe_run,
+    find,
+    read_judgements,
+    some,
+)
 from lexvl_eval.measures.metrics import (
     Measure,
     MeasuringRules,
@@ -27,9 +36,7 @@ from lexvl_eval.measures.metrics import (
     mean,
     parse_measure,
 )
-from lexvl_eval.measures.ties import check_hits, collect_relevant, find, some
-from lexvl_eval.report.render import FOUR_DECIMALS, MISSING, Column, Table, check_format, render
-from lexvl_eval.report.tables import split_names
+from lexvl_eval.report.tables import FOUR_DECIMALS, MISSING, Column, Table, check_format, render
 
 from lexvl_anserini.cli import DataDir, Verbose, expand_options, run
 from lexvl_anserini.engines.engine import index_path
@@ -267,6 +274,21 @@ def command(
     names = split_names([dev.label, test.label], splits.dataset_labels)
     tuned = replace(tune(grid, dev, test, parsed), development=names[0], test=names[1])
     report(tabulate_grid(tuned), tuned.to_json(), output, output_format)
+
+
+def split_names(judgements: Sequence[str], labels: Sequence[str] | None) -> list[str]:
+    """Names for several splits: the user's, else their own; of files of judgements without folders, if still distinct.
+
+    >>> split_names(["data/dev.qrels", "data/test.qrels"], None), split_names(["dev/a.tsv", "test/a.tsv"], None)
+    (['dev.qrels', 'test.qrels'], ['dev/a.tsv', 'test/a.tsv'])
+    """
+    if labels and len(labels) != len(judgements):
+        raise UsageError(f"{len(labels)} --dataset-label for {len(judgements)} splits; give one each or none")
+    if labels:
+        return list(labels)
+    names = [Path(label).name for label in judgements]
+    files = len(set(names)) == len(names) and all(Path(label).suffix for label in judgements)
+    return names if files else list(judgements)
 
 
 def report(table: Table, content: dict[str, Any], output: Path | None, output_format: str) -> None:

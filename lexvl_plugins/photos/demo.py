@@ -21,10 +21,9 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 from lexvl_eval.image_text import render_captions
-from lexvl_eval.measures.inputs import JudgementSource, describe_run
+from lexvl_eval.measures.inputs import JudgementSource, describe_run, label_runs
 from lexvl_eval.report.answers import make_query_strips, own_terms, with_maps
 from lexvl_eval.report.strips import draw_sheet
-from lexvl_eval.report.tables import label_runs
 from lexvl_eval.sheet import DEFAULT_TERMS, load_run_strips, load_sheet_encoder
 
 from lexvl_anserini.cli import DataDir, Device, Overwrite, Verbose, expand_options, run

@@ -11,9 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lexvl_eval.reproduction import prepared
+from lexvl_eval.reproduction.prepared import Finding, RowPart, Workplace
 from lexvl_eval.reproduction.published import PublishedSystem
 from lexvl_eval.reproduction.retrieval import measure_retrieval
-from lexvl_eval.reproduction.rows import Finding, RowPart, Workplace
 
 from lexvl_anserini.ground.machine import find_shipped
 

@@ -11,13 +11,17 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from eval.analyses.classes.class_sets import CLASS_SETS, CLASSES, load_labelled, read_class_set, read_sorted_folders
-from eval.analyses.classes.labelled import (
+from eval.analyses.classes.class_sets import (
+    CLASS_SETS,
+    CLASSES,
     ImageClasses,
     Labelled,
     fold_label,
+    load_labelled,
+    read_class_set,
     read_classes,
     read_labelled,
+    read_sorted_folders,
     resolve_labels,
 )
 from lexvl_anserini.ground.errors import DataError, UsageError
@@ -77,10 +81,8 @@ def test_sets_with_lists_of_files(tmp_path, name, split, file, lines, found):
 
 def test_sets_in_class_folders(tmp_path):
     pictures(tmp_path / "2750", "SeaLake/SeaLake_1.png", "AnnualCrop/AnnualCrop_2.png")
-    assert loaded("eurosat", tmp_path) == [
-        ("AnnualCrop/AnnualCrop_2.png", "annual crop land"),
-        ("SeaLake/SeaLake_1.png", "lake or sea"),
-    ]
+    crop, lake = ("AnnualCrop/AnnualCrop_2.png", "annual crop land"), ("SeaLake/SeaLake_1.png", "lake or sea")
+    assert loaded("eurosat", tmp_path) == [crop, lake]
     pictures(tmp_path / "101_ObjectCategories", "BACKGROUND_Google/1.png", "Faces_easy/2.png", "yin_yang/3.png")
     names = [name for _, name in loaded("caltech101", tmp_path)]
     assert names == ["background", "centered face", "yin and yang symbol"]
@@ -88,11 +90,15 @@ def test_sets_in_class_folders(tmp_path):
         load_labelled(f"eurosat:{tmp_path}", split="train")
 
 
-def test_class_folders_instead_of_a_sets_own_files(tmp_path):
+def test_class_folders_instead_of_a_sets_own_files(tmp_path, monkeypatch):
     pictures(tmp_path, "test/Acura TL Type-S 2008/1.png", "train/smart_fortwo_Convertible_2012/2.png")
     assert loaded("cars", tmp_path) == [("Acura TL Type-S 2008/1.png", "Acura TL Type-S 2008")]
     [(_, name)] = loaded("cars", tmp_path, "train")
     assert name == "smart fortwo Convertible 2012"
+    # A path is no set.
+    pictures(tmp_path / "pets", "pug/1.png")
+    monkeypatch.chdir(tmp_path)
+    assert load_labelled("./pets").classes.labels == ("pug",)
 
 
 def test_imagenet_is_known_by_the_order_of_its_folders(tmp_path):
@@ -148,12 +154,6 @@ def test_what_is_missing_or_of_another_form_is_named(tmp_path):
         load_labelled(f"pets:{tmp_path}")
 
 
-def test_a_path_is_no_set(tmp_path, monkeypatch):
-    pictures(tmp_path / "pets", "pug/1.png")
-    monkeypatch.chdir(tmp_path)
-    assert load_labelled("./pets").classes.labels == ("pug",)
-
-
 def pictures(folder: Path, *names: str) -> Path:
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -170,19 +170,24 @@ def classes_in(folder: Path, **contents: object) -> Path:
 # --- classes --------------------------------------------------------------------------------------------------------
 
 
-def test_labels_are_compared_without_case_and_punctuation():
+def test_labels_are_compared_without_case_and_punctuation_and_name_one_class():
     folded = {fold_label(label) for label in ("Apartment_Building/outdoor", " apartment-building outdoor")}
     assert folded == {"apartment building outdoor"}
     assert fold_label("F-16A/B") == "f 16a b" and fold_label("Hündchen") == "hündchen"
+    # Two classes of one label are refused.
+    images = [Labelled("x.png", "dog")]
+    twice = ImageClasses(("dog", "cat", "Dog"), (("dog",), ("cat",), ("hound",)))
+    with pytest.raises(DataError, match="classes 1 and 3 have the same label 'Dog'"):
+        resolve_labels("toy", "toy", images, twice)
+    # Where data number the classes, the names may be equal, as two of ImageNet's are.
+    assert resolve_labels("toy", "toy", [Labelled("x.png", 2)], twice).labels.tolist() == [2]
 
 
 def test_prompts_have_every_name_in_every_template(tmp_path):
     found = read_classes(classes_in(tmp_path, classes=["cat", ["dog", "hound"]], templates=["a {}.", "{}s: {{x}} {}"]))
     assert found.labels == ("cat", "dog")
-    assert found.prompts() == [
-        ["a cat.", "cats: {{x}} cat"],
-        ["a dog.", "dogs: {{x}} dog", "a hound.", "hounds: {{x}} hound"],
-    ]
+    dogs = ["a dog.", "dogs: {{x}} dog", "a hound.", "hounds: {{x}} hound"]
+    assert found.prompts() == [["a cat.", "cats: {{x}} cat"], dogs]
     assert read_classes(classes_in(tmp_path, classes={"n1": "tench"})).prompts() == [["a photo of a tench."]]
     assert ImageClasses.read_folders(["big_dog"]).names == (("big dog",),)
 
@@ -202,15 +207,6 @@ def test_prompts_have_every_name_in_every_template(tmp_path):
 def test_other_files_of_classes_are_refused(tmp_path, contents, message):
     with pytest.raises((DataError, UsageError), match=message):
         read_classes(classes_in(tmp_path, **contents))
-
-
-def test_two_classes_of_one_label_are_refused():
-    images = [Labelled("x.png", "dog")]
-    twice = ImageClasses(("dog", "cat", "Dog"), (("dog",), ("cat",), ("hound",)))
-    with pytest.raises(DataError, match="classes 1 and 3 have the same label 'Dog'"):
-        resolve_labels("toy", "toy", images, twice)
-    # Where data number the classes, the names may be equal, as two of ImageNet's are.
-    assert resolve_labels("toy", "toy", [Labelled("x.png", 2)], twice).labels.tolist() == [2]
 
 
 # --- folders and lists ----------------------------------------------------------------------------------------------

@@ -9,16 +9,15 @@ from functools import partial
 import numpy as np
 import pytest
 from colour_towers import COLOURS, colour_tower, painted
+from invoking import invoked
 from scipy import sparse
 from tiny_encoders import made_stair
-from typer.testing import CliRunner
 
 import eval.analyses.classify
 from eval.analyses.classes import classification
+from eval.analyses.classes.class_sets import ImageClasses, LabelledImages
 from eval.analyses.classes.classification import NO_ANSWER, ClassAccuracy, measure_accuracies, rank_images
-from eval.analyses.classes.labelled import ImageClasses, LabelledImages
 from eval.options import ImageEncoderOptions
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.pictures.images import OnError
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
@@ -79,9 +78,7 @@ def test_ranks_by_hand():
     scores = np.array([[3.0, 1.0, 2.0], [3.0, 1.0, 2.0], [2.0, 2.0, 2.0], [0.0, -np.inf, 1.0]])
     # The second of three equal scores is second; no answer is behind every cut.
     assert classification.rank_classes(scores, np.array([0, 1, 1, 1])).tolist() == [1, 3, 2, NO_ANSWER]
-
-
-def test_a_class_without_a_common_term_is_no_answer():
+    # A class without a common term is none.
     image, classes = sparse.csr_matrix([[1.0, 0.0]]), sparse.csr_matrix([[0.5, 0.5], [0.0, 1.0]])
     assert classification.compute_similarities(image, classes).tolist() == [[0.5, -np.inf]]
     assert classification.compute_similarities(image.toarray(), classes.toarray()).tolist() == [[0.5, 0.0]]
@@ -131,18 +128,15 @@ def test_the_command(tmp_path, monkeypatch):
         (tmp_path / name).parent.mkdir()
         image.save(tmp_path / f"{name}.png")
     monkeypatch.setattr(ImageEncoderOptions, "load", lambda self: model())
-    invoke = partial(CliRunner().invoke, make_app(eval.analyses.classify.command), catch_exceptions=False)
-    done = invoke(["--images", str(tmp_path)])
-    assert done.exit_code == 0
-    head, over_images, over_classes = (line.split() for line in done.stdout.splitlines())
+    invoke = partial(invoked, eval.analyses.classify.command, "--images", tmp_path)
+    head, over_images, over_classes = (line.split() for line in invoke().splitlines())
     assert head == ["system", "dataset", "images", "classes", "mean", "over", "top", "1", "%", "top", "5", "%"]
     assert over_images == ["toy", tmp_path.name, "3", "3", "images", "66.7", "100.0"]
     assert over_classes[4:] == ["classes", "66.7", "100.0"]
-    [row, _] = json.loads(invoke(["--images", str(tmp_path), "--template", "{}", "--format", "json"]).stdout)
+    [row, _] = json.loads(invoke("--template", "{}", "--format", "json"))
     assert row["top_1"] == pytest.approx(2 / 3)
     with pytest.raises(UsageError, match="template 'no place' has no {}"):
-        invoke(["--images", str(tmp_path), "--template", "no place"])
-    assert invoke(["--images", str(tmp_path), "--on-error", "stop"]).exit_code == 2
+        invoke("--template", "no place")
 
 
 def test_the_encoder_reads_images_and_adds_no_prompt(golden, tmp_path):
@@ -203,7 +197,7 @@ def test_colours_are_learned_and_unseen_classes_are_no_answer():
     assert over_images[4:] == (3, 3, "images", 2 / 3, 2 / 3) and over_classes[6:] == ("classes", 2 / 3, 2 / 3)
 
 
-def test_images_that_cannot_be_read_leave_their_labels(tmp_path):
+def test_images_that_cannot_be_read_leave_their_labels(tmp_path, monkeypatch):
     (tmp_path / "broken.png").write_bytes(b"no picture")
     broken = str(tmp_path / "broken.png")
     found = images(images=[RED, broken, GREEN], labels=np.array([0, 1, 2]))
@@ -212,21 +206,14 @@ def test_images_that_cannot_be_read_leave_their_labels(tmp_path):
     assert vectors.toarray() == pytest.approx(np.array([[1.0, 0, 0], [0, 1, 0]]))
     with pytest.raises(DataError, match="broken.png"):
         classification.encode_images(model(), found, 2, silent)
+    none = images(images=[broken] * 2, labels=np.array([0, 1]))
     with pytest.raises(DataError, match="toy: none of its 2 images can be read"):
-        classification.encode_images(
-            model(), images(images=[broken] * 2, labels=np.array([0, 1])), 2, silent, OnError("skip")
-        )
-
-
-def test_an_image_of_the_test_that_cannot_be_read_ends_it_before_the_search(tmp_path, monkeypatch):
-    (tmp_path / "broken.png").write_bytes(b"no image")
+        classification.encode_images(model(), none, 2, silent, OnError("skip"))
+    # One of the test ends it before the search.
     train = images(images=[RED] * 5 + [BLUE] * 5, labels=np.array([0] * 5 + [1] * 5))
-    test = images(images=[RED, str(tmp_path / "broken.png")], labels=np.array([0, 1]))
-    monkeypatch.setattr(
-        "eval.analyses.classes.classification.find_exponent", lambda score: pytest.fail("the search began")
-    )
+    monkeypatch.setattr(classification, "find_exponent", lambda score: pytest.fail("the search began"))
     with pytest.raises(DataError, match="broken.png"):
-        classification.run_linear_probe(model(), train, test)
+        classification.run_linear_probe(model(), train, none)
 
 
 def test_the_command_probes(tmp_path, monkeypatch):
@@ -236,17 +223,15 @@ def test_the_command_probes(tmp_path, monkeypatch):
             for number in range(count):
                 image.save(tmp_path / split / name / f"{number}.png")
     monkeypatch.setattr(ImageEncoderOptions, "load", lambda self: model())
-    invoke = partial(CliRunner().invoke, make_app(eval.analyses.classify.command), catch_exceptions=False)
-    test, by = str(tmp_path / "test"), ["--by", "linear-probe"]
-    done = invoke(["--images", test, "--train", str(tmp_path / "train"), *by])
-    assert done.exit_code == 0
-    head, row, _ = (line.split() for line in done.stdout.splitlines())
+    invoke = partial(invoked, eval.analyses.classify.command, "--images")
+    test, by = tmp_path / "test", ["--by", "linear-probe"]
+    head, row, _ = (line.split() for line in invoke(test, "--train", tmp_path / "train", *by).splitlines())
     assert " ".join(head) == "system dataset trained on lambda images classes mean over top 1 % top 5 %"
     assert row[:3] == ["toy", "test", "10"] and row[4:] == ["2", "2", "images", "100.0", "100.0"]
-    [row, _] = json.loads(invoke(["--images", f"cifar10:{tmp_path}", "--format", "json", *by]).stdout)
+    [row, _] = json.loads(invoke(f"cifar10:{tmp_path}", "--format", "json", *by))
     assert (row["dataset"], row["trained_on"], row["classes"], row["top_1"]) == ("cifar10", 10, 10, 1.0)
     with pytest.raises(UsageError, match="no known set"):
-        invoke(["--images", test, *by])
+        invoke(test, *by)
     for strange in (["--train", "x"], [*by, "--template", "a {}"]):
         with pytest.raises(UsageError, match="--template is of"):
-            invoke(["--images", test, *strange])
+            invoke(test, *strange)

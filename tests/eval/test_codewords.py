@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 
 import numpy as np
 import pytest
 from colour_towers import colour_tower, painted
+from invoking import invoked
 from PIL import Image
-from typer.testing import CliRunner
 
 import eval.analyses.codewords
 from eval.analyses.codewords import build_term_strips, collect_captions, find_strongest_tokens
 from eval.report import strips
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
@@ -52,11 +50,10 @@ def test_images_are_ordered_by_their_strongest_cell(tmp_path, monkeypatch):
     assert [len(one.cells) for one in build_term_strips(toy(), dataset, ["red", "blue"], 2)] == [2, 2]
     assert collect_captions(dataset, list(dataset.documents())) == [], "images without captions"
     assert strips.write_legend([found], maps=True) == strips.HAS + strips.MAPPED, "a sheet without bars"
-
-
-def test_unknown_terms_and_missing_images_are_refused(tmp_path):
-    (tmp_path / "a.txt").write_text("no picture")
-    texts = load_dataset(f"folder:{tmp_path}")
+    # Unknown terms and missing images are refused.
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x/a.txt").write_text("no picture")
+    texts = load_dataset(f"folder:{tmp_path / 'x'}")
     with pytest.raises(UsageError, match="'pink' is no term of toy; its terms are such as 'red'"):
         build_term_strips(toy(), texts, ["red", "pink"], 9)
     with pytest.raises(DataError, match="no images in it"):
@@ -105,11 +102,8 @@ def test_the_command_draws_the_tokens_of_fdt(shared, tmp_path):
     model = load_encoder("fdt", str(folder), device="cpu")
     [value] = [v for token, [v] in compute_token_logits(model, ["a dog"], [7]) if token == "a"]
     assert np.isfinite(value)
-    invoke = partial(CliRunner().invoke, make_app(eval.analyses.codewords.command), catch_exceptions=False)
-    given = ["--corpus", f"folder:{images}", "--encoder", "fdt", "--checkpoint", str(folder), "--device", "cpu"]
-    sheet = ["--output", str(tmp_path / "sheet.png"), "--format", "json"]
-    done = invoke([*given, "--term", "fdt00007", "--term", "fdt00300", *sheet])
-    assert done.exit_code == 0
-    rows = json.loads(done.stdout.splitlines()[-1])
+    given = ["--corpus", f"folder:{images}", "--encoder", "fdt", "--checkpoint", folder, "--device", "cpu"]
+    given += ["--output", tmp_path / "sheet.png", "--format", "json", "--term", "fdt00007", "--term", "fdt00300"]
+    rows = json.loads(invoked(eval.analyses.codewords.command, *given).splitlines()[-1])
     assert {"fdt00007", "fdt00300", "sheet", "bytes"} == rows.keys() and rows["fdt00007"]
     assert Image.open(tmp_path / "sheet.png").height > 600

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.measures.inputs import JudgementSource, describe_run
+from eval.measures.inputs import JudgementSource, describe_run, sort_strictly
 from eval.measures.measure_runs import measure_runs
 from eval.measures.metrics import evaluate, means
-from eval.measures.ties import sort_strictly
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.runs.trec import read_run, sort_by_rank
 

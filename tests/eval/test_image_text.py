@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import numpy as np
-import orjson
 import pytest
+from corpus_folders import captioned_image, karpathy_folder
 from embedding_tables import write_embeddings
 from typer.testing import CliRunner
 
@@ -27,14 +27,8 @@ from lexvl_anserini.ground.records import CorpusRef, Measurement
 @pytest.fixture
 def coco(tmp_path: Path) -> Path:
     """Two test images with five captions each, in Karpathy's layout; image and caption ids collide on purpose."""
-    captions = [[{"raw": f"caption {n}", "sentid": n} for n in range(start, start + 5)] for start in (0, 5)]
-    images = [
-        {"imgid": number, "filename": f"{number}.jpg", "split": "test", "sentences": own}
-        for number, own in enumerate(captions)
-    ]
-    (tmp_path / "coco").mkdir()
-    (tmp_path / "coco" / "dataset_coco.json").write_bytes(orjson.dumps({"dataset": "coco", "images": images}))
-    return tmp_path
+    images = [captioned_image(number, first=5 * number) for number in range(2)]
+    return Path(karpathy_folder(tmp_path, "coco", images, pictures=False))
 
 
 def write(path: Path, lists: dict[str, list[str]]) -> Path:
@@ -56,6 +50,9 @@ def test_text_to_image(coco, tmp_path):
     assert values["HitRate@1"] == pytest.approx(8 / 10) and values["HitRate@5"] == 1
     assert values["RR@10"] == pytest.approx((8 * 1 + 2 * 1 / 2) / 10)
     assert values["rsum"] == pytest.approx(80 + 100 + 100)
+    _, shown = asked(coco, tmp_path / "a.trec", "--direction", "text-to-image", "--format", "text")
+    assert shown.splitlines()[0].split() == ["system", "dataset", *HEADINGS.values(), "rsum"]
+    assert shown.splitlines()[1].split()[-6:] == ["80.0", "100.0", "100.0", "90.0", "100.0", "280.0"]
 
 
 def test_image_to_text_counts_any_caption(coco, tmp_path):
@@ -96,14 +93,6 @@ def test_other_runs_are_judged_by_the_commands_own_corpus():
     assert judged("embeddings:a/b").split == "val"
 
 
-def test_the_table_has_the_papers_headings(coco, tmp_path):
-    run = write(tmp_path / "a.trec", {str(c): [str(c // 5)] for c in range(10)})
-    arguments = ["--run", str(run), "--data-dir", str(coco), "--direction", "text-to-image"]
-    shown = CliRunner().invoke(make_app(eval.coco.command), arguments).stdout
-    assert shown.splitlines()[0].split() == ["system", "dataset", *HEADINGS.values(), "rsum"]
-    assert shown.splitlines()[1].split()[-6:] == ["100.0"] * 5 + ["300.0"]
-
-
 def test_a_system_with_both_directions_gets_their_sum():
     def run(direction: str, value: float) -> list[Measurement]:
         return [Measurement("r", f"coco/test {direction}", measure, "all", value) for measure in HEADINGS]
@@ -134,6 +123,10 @@ def test_folds_are_searched_by_themselves(coco, tmp_path):
     assert measured(coco, captions, "image-to-text", "--folds", "2")["HitRate@1"] == 1
     assert "2 images, fewer than 3 folds" in asked(coco, run, "--folds", "3", "--direction", "text-to-image")[1]
     assert "--results keeps" in asked(coco, run, "--folds", "2", "--results", str(tmp_path / "r"))[1]
+    source = JudgementSource(corpus=CorpusRef("coco", "test", str(coco), direction="text-to-image"))
+    card = RunCard(write(tmp_path / "c.trec", {str(caption): ["1"] for caption in range(10)}), "x", hits=1)
+    with pytest.raises(UsageError, match="5 lists of 1 hits hold fewer"):
+        measure_subsets(card, source, ["HitRate@1"], Subsets(folds=2))
 
 
 def test_only_the_first_captions_count(coco, tmp_path):
@@ -145,11 +138,3 @@ def test_only_the_first_captions_count(coco, tmp_path):
     run = write(tmp_path / "b.trec", {"0": ["0"], "1": ["9", "0", "5"]})
     values = [measured(coco, run, "image-to-text", "--captions", count)["RR@10"] for count in ("4", "5")]
     assert values == [0.75, 1]
-
-
-def test_lists_that_are_too_short_for_a_fold(coco, tmp_path):
-    run = write(tmp_path / "a.trec", {str(caption): ["1"] for caption in range(10)})
-    card = RunCard(run, "x", hits=1)
-    source = JudgementSource(corpus=CorpusRef("coco", "test", str(coco), direction="text-to-image"))
-    with pytest.raises(UsageError, match="5 lists of 1 hits hold fewer"):
-        measure_subsets(card, source, ["HitRate@1"], Subsets(folds=2))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 
 import numpy as np
 import pytest
 from colour_towers import COLOURS, colour_tower, painted
+from invoking import invoked
 from lexvl_eval.analyses.sentence_pairs import collect_words
 from tiny_encoders import WORDPIECES, made_stair, made_twin
-from typer.testing import CliRunner
 
 import eval.analyses.interpretability as measured
+from eval.analyses.classes.class_sets import ImageClasses, LabelledImages
 from eval.analyses.classes.classification import (
     NO_ANSWER,
     ClassWordShares,
@@ -22,7 +22,6 @@ from eval.analyses.classes.classification import (
     measure_class_words,
     rank_words,
 )
-from eval.analyses.classes.labelled import ImageClasses, LabelledImages
 from eval.analyses.interpretability import (
     NamedWords,
     collect_caption_words,
@@ -41,7 +40,6 @@ from eval.analyses.sentence_pairs import (
     split_caption,
 )
 from eval.options import ImageEncoderOptions
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import DataError, UsageError
@@ -80,11 +78,8 @@ def test_words_are_letters_in_lower_case_without_function_words():
 
 
 def test_the_words_of_all_relevant_captions():
-    assert collect_caption_words(dataset()) == {
-        "i1": {"man", "dog", "runs", "two", "dogs", "sand"},
-        "i2": {"ein", "hündchen"},
-        "i3": {"dog"},
-    }
+    words = {"i1": {"man", "dog", "runs", "two", "dogs", "sand"}, "i2": {"ein", "hündchen"}, "i3": {"dog"}}
+    assert collect_caption_words(dataset()) == words
     with pytest.raises(UsageError, match="toy is image-to-text; expected images that captions describe"):
         collect_caption_words(dataset(direction="image-to-text"))
 
@@ -120,23 +115,12 @@ def test_images_without_captions_are_left_out(caplog):
 def test_the_command_reads_stored_impacts(tmp_path, monkeypatch):
     write_shards(tmp_path / "shards", VECTORS, terms=TERMS)
     monkeypatch.setattr("lexvl_anserini.data.dataset.load_reference", lambda ref: dataset())
-    invoke = partial(CliRunner().invoke, make_app(command), catch_exceptions=False)
-    done = invoke(["--shards", str(tmp_path / "shards")])
-    assert done.exit_code == 0
-    head, _, frequent, another = done.stdout.splitlines()
+    head, _, frequent, another = invoked(command, "--shards", tmp_path / "shards").splitlines()
     assert head.split() == ["ranking", "images", "top", "1", "%", "top", "5", "%", "top", "10", "%", "of", "10"]
     assert frequent.split() == ["most", "frequent", "3", "66.7", "100.0", "100.0", "3.00"]
     assert another.split() == ["another", "image", "3", "0.0", "66.7", "66.7", "0.67"]
-    assert '"words_in_10": 3.0' in invoke(["--shards", str(tmp_path / "shards"), "--format", "json"]).stdout
+    assert '"words_in_10": 3.0' in invoked(command, "--shards", tmp_path / "shards", "--format", "json")
     assert measured.measure_shards(tmp_path / "shards")[0].top_5 == pytest.approx(2 / 3)
-
-
-def test_other_shards_are_refused(tmp_path):
-    from tests.shards.test_reading import write_dense_shards
-
-    write_dense_shards(tmp_path / "dense", [("d1", [1.0, 0.0])])
-    with pytest.raises(UsageError, match="dense is dense; only the dimensions of impacts are words"):
-        measured.measure_shards(tmp_path / "dense")
 
 
 # --- words of classes -----------------------------------------------------------------------------------------------
@@ -202,16 +186,14 @@ def test_the_command_ranks_words_of_classes(golden, tmp_path):
     for name in ("dog/1", "dog/2", "beach/1"):
         (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
         painted(32, 32, red=(0, 0, 9, 9 + int(name[-1]))).save(tmp_path / f"set/{name}.png")
-    invoke = partial(CliRunner().invoke, make_app(command), catch_exceptions=False)
-    stair = str(made_stair(golden, tmp_path))
-    done = invoke(["--images", str(tmp_path / "set"), "--encoder", "stair", "--checkpoint", stair, "--device", "cpu"])
-    assert done.exit_code == 0
-    head, model, mean = (line.split() for line in done.stdout.splitlines())
+    stair = ["--encoder", "stair", "--checkpoint", made_stair(golden, tmp_path), "--device", "cpu"]
+    shown = invoked(command, "--images", tmp_path / "set", *stair)
+    head, model, mean = (line.split() for line in shown.splitlines())
     assert " ".join(head) == "ranking dataset images classes top 1 % top 10 % top 50 % top 100 %"
     assert model[:4] == ["stair", "set", "3", "2"] and mean[:4] == ["mean", "of", "the", "images"]
     for given in ([], ["--images", "x", "--shards", "y"], ["--images", "x", "--pairs", "y"]):
         with pytest.raises(UsageError, match="give --shards"):
-            invoke(given)
+            invoked(command, *given)
 
 
 @pytest.mark.shared
@@ -228,27 +210,18 @@ def test_anonymous_terms_are_no_words(shared):
 @pytest.mark.parametrize(
     ("caption", "found"),
     [
-        ("Two dogs , and a man with a ball .", "Two dogs"),
-        ("A man WITH a hat", "A man"),
-        ("A handstand without shoes", None),
-        ("and a dog", None),
-        ("The and a dog", None),
-        ("A dog and .", None),
-        ("A dog", None),
+        *(("Two dogs , and a man with a ball .", "Two dogs"), ("A man WITH a hat", "A man")),
+        *((text, None) for text in ("A handstand without shoes", "and a dog", "The and a dog", "A dog and .", "A dog")),
     ],
 )
 def test_a_partial_caption_ends_before_and_or_with(caption, found):
     assert split_caption(caption) == found
 
 
-def test_sentences_of_objects():
-    assert format_sentence(["dog"]) == "a photo of a dog"
-    assert format_sentence(["apple", "dog"]) == "a photo of an apple and a dog"
-    assert format_sentence(["cat", "dog", "oven"]) == "a photo of a cat, a dog and an oven"
-
-
 def test_pairs_of_annotated_objects(tmp_path):
     """Image 1 has three categories, one of them twice, hence three pairs; image 2 has one, hence none."""
+    assert format_sentence(["dog"]) == "a photo of a dog"
+    assert format_sentence(["cat", "apple"]) == "a photo of a cat and an apple"
     path = tmp_path / "instances.json"
     objects = [(1, 18), (1, 1), (1, 18), (1, 3), (2, 1)]
     found = {
@@ -260,11 +233,8 @@ def test_pairs_of_annotated_objects(tmp_path):
     pairs = load_sentence_pairs(f"{path},{tmp_path / 'train'}")
     assert {pair.image for pair in pairs} == {str(tmp_path / "train/1.jpg")}
     assert {pair.complete for pair in pairs} == {"a photo of a car, a dog and a person"}
-    assert [pair.partial.removeprefix("a photo of ") for pair in pairs] == [
-        "a dog and a person",
-        "a car and a person",
-        "a car and a dog",
-    ]
+    partial = [pair.partial.removeprefix("a photo of ") for pair in pairs]
+    assert partial == ["a dog and a person", "a car and a person", "a car and a dog"]
     with pytest.raises(UsageError, match="instances.json names no images; expected .*instances.json,IMAGES"):
         load_sentence_pairs(str(path))
     path.write_text(json.dumps({**found, "annotations": [{"image_id": 1}]}))
@@ -327,8 +297,6 @@ def test_the_command_compares_sentences(tmp_path, monkeypatch):
     rows = "".join(f"{image}\t{complete}\t{rest}\n" for image, complete, rest in pairs(tmp_path))
     (tmp_path / "pairs.tsv").write_text(rows)
     monkeypatch.setattr(ImageEncoderOptions, "load", lambda self: words_and_colours())
-    invoke = partial(CliRunner().invoke, make_app(command), catch_exceptions=False)
-    done = invoke(["--pairs", str(tmp_path / "pairs.tsv")])
-    head, own, other = (line.split() for line in done.stdout.splitlines())
+    head, own, other = (line.split() for line in invoked(command, "--pairs", tmp_path / "pairs.tsv").splitlines())
     assert " ".join(head) == "ranking dataset images pairs complete first %"
     assert own[2:] == ["2", "4", "25.0"] and other[:2] == ["another", "image"]

@@ -15,6 +15,7 @@ import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eval.measures.inputs import collect_relevant, sort_strictly
 from eval.measures.metrics import (
     ALIASES,
     MEASURES,
@@ -31,7 +32,6 @@ from eval.measures.metrics import (
     report_compilation,
     select_topics,
 )
-from eval.measures.ties import collect_relevant, sort_strictly
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 
@@ -55,21 +55,10 @@ RUN = run_of("1 c 1 9\n1 a 2 8\n1 q 3 8\n1 b 4 1\n2 b 1 5\n2 c 2 4\n3 a 1 3\n9 a
 DCG_1 = 2 / math.log2(3) + 1 / math.log2(5)
 IDEAL_1 = 2 + 1 / math.log2(3) + 1 / 2
 BY_HAND = {
-    "nDCG": DCG_1 / IDEAL_1,
-    "nDCG@10": DCG_1 / IDEAL_1,
-    "nDCG@2": 2 / math.log2(3) / (2 + 1 / math.log2(3)),
-    "RR": 1 / 2,
-    "RR@1": 0,
-    "RR@2": 1 / 2,
-    "AP": (1 / 2 + 2 / 4) / 3,
-    "AP@3": (1 / 2) / 3,
-    "Recall@2": 1 / 3,
-    "Recall@100": 2 / 3,
-    "HitRate@1": 0,
-    "HitRate@2": 1,
-    "P@2": 1 / 2,
-    "P@10": 2 / 10,
-}
+    "nDCG": DCG_1 / IDEAL_1, "nDCG@10": DCG_1 / IDEAL_1, "nDCG@2": 2 / math.log2(3) / (2 + 1 / math.log2(3)),
+    "RR": 1 / 2, "RR@1": 0, "RR@2": 1 / 2, "AP": (1 / 2 + 2 / 4) / 3, "AP@3": (1 / 2) / 3, "Recall@2": 1 / 3,
+    "Recall@100": 2 / 3, "HitRate@1": 0, "HitRate@2": 1, "P@2": 1 / 2, "P@10": 2 / 10,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("measure", BY_HAND)
@@ -81,20 +70,6 @@ def test_values_by_hand(measure: str):
     assert select_topics(rows, measure) == pytest.approx({"1": BY_HAND[measure], "2": 0, "3": 0, "4": 0}, abs=1e-12)
     # Every topic of the qrels counts: 4 of them.
     assert means(rows)[measure] == pytest.approx(BY_HAND[measure] / 4, abs=1e-12)
-
-
-def test_a_level_of_all_measures_is_part_of_the_binary_ones():
-    rows = means(evaluate(RUN, QRELS, ["Recall@10", "RR", "AP", "P@2", "HitRate@1", "nDCG@10"], relevance_level=2))
-    # Only a (relevance 2) counts; it stands at rank 2 of topic 1; four topics.
-    assert rows == pytest.approx(
-        {
-            "Recall(rel=2)@10": 1 / 4, "RR(rel=2)": 1 / 2 / 4, "AP(rel=2)": 1 / 2 / 4, "P(rel=2)@2": 1 / 2 / 4,
-            "HitRate(rel=2)@1": 0, "nDCG@10": DCG_1 / IDEAL_1 / 4,
-        },
-        abs=1e-12,
-    )  # fmt: skip
-    with pytest.raises(UsageError, match="relevance level 0"):
-        evaluate(RUN, QRELS, ["AP"], relevance_level=0)
 
 
 def test_negative_relevance_is_not_relevant_and_costs_nothing():
@@ -159,14 +134,9 @@ def test_bad_input_is_refused_in_one_line(run: str, qrels: str, message: str):
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        ("nDCG@10", "ndcg_cut_10 ndcg_cut.10 ndcg_at_10 nDCG@10 NDCG@10"),
-        ("nDCG", "ndcg"),
-        ("AP", "map AP"),
+        *(("nDCG@10", "ndcg_cut_10 ndcg_cut.10 ndcg_at_10 nDCG@10 NDCG@10"), ("nDCG", "ndcg"), ("AP", "map AP")),
         ("AP@100", "map_cut_100 map_cut.100 MAP@100 map_at_100 AP@100"),
-        ("AP(rel=2)@100", "AP(rel=2)@100 map(rel=2)@100"),
-        ("RR", "recip_rank MRR"),
-        ("RR@10", "RR@10 mrr_at_10"),
-        ("RR(rel=2)@10", "RR(rel=2)@10"),
+        *(("AP(rel=2)@100", "AP(rel=2)@100 map(rel=2)@100"), ("RR", "recip_rank MRR"), ("RR@10", "RR@10 mrr_at_10")),
         ("Recall@100", "recall_100 recall.100 Recall@100 recall_at_100"),
         ("Recall(rel=2)@100", "R(rel=2)@100 recall(rel=2)_100"),
         ("P@5", "P@5 P_5 P.5 precision_at_5"),
@@ -189,7 +159,13 @@ def test_each_measure_has_its_own_level_of_relevance():
         },
         abs=1e-12,
     )  # fmt: skip
-    # --relevance-level is for the others.
+    # A level of all measures is for those without their own, and part of the names of binary ones.
+    names = ["Recall@10", "P@2", "HitRate@1", "nDCG@10"]
+    found = means(evaluate(RUN, QRELS, names, relevance_level=2))
+    assert [*found] == ["Recall(rel=2)@10", "P(rel=2)@2", "HitRate(rel=2)@1", "nDCG@10"]
+    assert [*found.values()] == pytest.approx([1 / 4, 1 / 2 / 4, 0, DCG_1 / IDEAL_1 / 4], abs=1e-12)
+    with pytest.raises(UsageError, match="relevance level 0"):
+        evaluate(RUN, QRELS, ["AP"], relevance_level=0)
     both = means(evaluate(RUN, QRELS, ["AP(rel=1)", "AP"], relevance_level=2))
     assert both == {"AP(rel=1)": rows["AP"], "AP(rel=2)": rows["AP(rel=2)"]}
     assert parse_measures(["AP", "AP(rel=2)", "nDCG"], 2) == (Measure("AP", None, 2), Measure("nDCG"))

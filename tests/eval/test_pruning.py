@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from invoking import invoked
 from shard_folders import jsonl, write_shards
-from typer.testing import CliRunner
 
 from eval.analyses import pruning
 from eval.analyses.pruning import Measured, PruningSetting, command, compare_settings, list_settings, measure_settings
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import ImpactQuery, Qrel
 
@@ -46,16 +45,15 @@ def test_the_command_without_judgements(tmp_path: Path) -> None:
     write_shards(tmp_path / "shards", DOCUMENTS)
     rows: list[dict[str, Any]] = [{"id": query.query_id, "vector": query.vector} for query in QUERIES]
     (tmp_path / "q.jsonl").write_bytes(jsonl(rows))
-    arguments = ["--shards", str(tmp_path / "shards"), "--topics", str(tmp_path / "q.jsonl"), "--rounds", "1"]
-    more = ["--threshold", "0.9", "--format", "json", "--limit", "1"]
-    result = CliRunner().invoke(make_app(command), [*arguments, *more])
-    told = json.loads(result.stdout)
+    arguments = ["--shards", tmp_path / "shards", "--topics", tmp_path / "q.jsonl", "--rounds", 1]
+    told = json.loads(invoked(command, *arguments, "--threshold", 0.9, "--format", "json", "--limit", 1))
     assert [row["setting"] for row in told] == ["exact", "threshold 0.9"]
     assert "nDCG@10" not in told[0] and told[1]["overlap@10"] == 0.75
-    text = CliRunner().invoke(make_app(command), [*arguments, "--query-terms", "1"]).stdout
+    text = invoked(command, *arguments, "--query-terms", 1)
     headings = ["setting", "terms/query", "postings", "overlap@10", "overlap@100", "ms/query", "speed-up"]
     assert text.splitlines()[0].split() == headings
-    assert isinstance(CliRunner().invoke(make_app(command), arguments).exception, UsageError)
+    with pytest.raises(UsageError):
+        invoked(command, *arguments)
 
 
 def test_of_each_query_the_quicker_round_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

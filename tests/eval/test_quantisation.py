@@ -7,8 +7,8 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from eval.analyses.quantisation import measure_loss, search_exactly
+from eval.measures.inputs import sort_strictly
 from eval.measures.metrics import measure_overlap
-from eval.measures.ties import sort_strictly
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
@@ -44,16 +44,12 @@ def test_overlap_is_the_share_of_the_references_first_k():
     assert measure_overlap({**reference, "left with nothing": []}, reference, 3) == 1
 
 
-def test_fine_quantising_loses_nothing():
+def test_fine_quantising_loses_nothing_and_coarse_states_what_it_loses():
     qrels = [Qrel("qx", "d", 1), Qrel("qy", "d", 1)]
     loss = measure_loss(DOCUMENTS, QUERIES, DOC_IDS, QUERY_IDS, qrels, fixed(100))
     assert (loss.overlap, loss.figures()["delta"], loss.clipped, loss.dropped) == ({10: 1, 100: 1}, 0, 0, 0)
-
-
-def test_coarse_quantising_states_what_it_loses():
     # At scale 2 and 1 bit: 1.0 -> 2 -> 1 (clipped), .9 -> 2 -> 1 (clipped, twice), .2 -> 0 (dropped), 3.0 -> 6 -> 1.
     # Topic x then ties a, b, d, and d falls from rank 1 to 3; topic y loses its only posting.
-    qrels = [Qrel("qx", "d", 1), Qrel("qy", "d", 1)]
     loss = measure_loss(DOCUMENTS, QUERIES, DOC_IDS, QUERY_IDS, qrels, fixed(2, bits=1), measure="RR@10", depths=(1, 3))
     assert loss.overlap == {1: 0, 3: (3 / 3 + 0) / 2}
     assert (loss.value_float, loss.value_integer) == (1, (1 / 3 + 0) / 2)

@@ -12,12 +12,10 @@ from corpus_folders import COLOURS, coloured_coco
 from PIL import Image
 from tiny_encoders import made_stair
 
-from eval.report.render import Table, to_text
-from eval.reproduction.matrix import make_plan
-from eval.reproduction.prepared import prepare
+from eval.report.tables import Table, to_text
+from eval.reproduction.prepared import Workplace, list_rows, prepare
 from eval.reproduction.published import PublishedTable, load_published_tables, read_tables
-from eval.reproduction.rows import Workplace, list_rows
-from eval.reproduction.tables import CELLS, ReproducedCell, check_agreement, reproduce_rows
+from eval.reproduction.tables import CELLS, ReproducedCell, check_agreement, make_plan, reproduce_rows
 from lexvl_anserini.encoders.loading import load_encoder
 
 
@@ -73,9 +71,7 @@ def test_a_run_of_the_row_shares_the_encoded_documents(tmp_path):
         if (part.task, part.data) in {("sparsity", "coco/test"), ("text-to-image", "coco/test")}
     )
     assert of_terms.names.documents == of_run.names.documents and of_terms.names.run != of_run.names.run
-
-
-def test_a_bound_is_kept_or_not():
+    # A bound is kept or not.
     first = next(cell for cell in load_published_tables()["stair-figure8"].cells if cell.bound)
     assert (first.value, first.label, first.quantity.measure) == (512, "STAIR with 1e-2", "query terms")
     assert check_agreement(511.9, first, 0) and not check_agreement(512.0, first, 0)

@@ -24,8 +24,8 @@ from eval.measures.exchange import (
     to_ranx_qrels,
     to_ranx_run,
 )
+from eval.measures.measure_runs import LOG, machine, read_results
 from eval.measures.metrics import evaluate, load_ranx_metrics, means
-from eval.measures.result_files import LOG, machine, read_results
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
@@ -173,6 +173,15 @@ def test_a_run_keeps_its_order_and_its_scores():
     assert [hit.score for hit in back] == pytest.approx([hit.score for hit in HITS], rel=1e-15)
     assert back[0].score == 3.0 and back[1].score == 2.0 > back[2].score > back[3].score
     assert sorted(from_ranx_qrels(to_ranx_qrels(QRELS))) == sorted(QRELS)
+    # Also objects that ranx made.
+    assert load_ranx_metrics() is metrics, "one copy of its measures"
+    run = Run({"q": {"a": 0.5, "b": 0.75, "c": 0.5}}, name="other")
+    assert [hit[1:] for hit in from_ranx_run(run)] == [("b", 1, 0.75), ("a", 2, 0.5), ("c", 3, 0.5)]
+    assert list(from_ranx_qrels(Qrels({"q": {"a": 2}}))) == [Qrel("q", "a", 2)]
+    with pytest.raises(DataError, match="the run is empty"):
+        to_ranx_run([])
+    with pytest.raises(DataError, match="lists document 'a' more than once"):
+        to_ranx_run([ScoredDoc("q", "a", 1, 2.0), ScoredDoc("q", "a", 2, 1.0)])
 
 
 @pytest.mark.heavy
@@ -183,14 +192,3 @@ def test_both_measure_the_same():
     # q1: d, b, c of c (1) and a (2); q2 finds nothing.
     assert ours["RR@10"] == pytest.approx((1 / 3 + 0) / 2)
     assert list(ours.values()) == pytest.approx([theirs[name] for name in ("ndcg@3", "mrr@10", "recall@3")])
-
-
-def test_ranx_s_own_objects_are_read():
-    assert load_ranx_metrics() is metrics, "one copy of its measures"
-    run = Run({"q": {"a": 0.5, "b": 0.75, "c": 0.5}}, name="other")
-    assert [hit[1:] for hit in from_ranx_run(run)] == [("b", 1, 0.75), ("a", 2, 0.5), ("c", 3, 0.5)]
-    assert list(from_ranx_qrels(Qrels({"q": {"a": 2}}))) == [Qrel("q", "a", 2)]
-    with pytest.raises(DataError, match="the run is empty"):
-        to_ranx_run([])
-    with pytest.raises(DataError, match="lists document 'a' more than once"):
-        to_ranx_run([ScoredDoc("q", "a", 1, 2.0), ScoredDoc("q", "a", 2, 1.0)])

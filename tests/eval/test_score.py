@@ -8,16 +8,16 @@ import io
 import json
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow
 import pytest
+from corpus_folders import write_beir
 
 from eval import beir, compare, demo, flickr8k, msmarco, score, table
-from eval.measures.averages import list_datasets
+from eval.measures import averages
 from eval.measures.inputs import JudgementSource, describe_run
 from eval.measures.measure_runs import measure_runs
 from lexvl_anserini.cli import run as run_command
@@ -33,13 +33,7 @@ QRELS = "query-id\tcorpus-id\tscore\n1\ta\t1\n2\tb\t1\n"
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with two runs and a BEIR data set `beir/toy`."""
-    data = tmp_path / "beir" / "toy"
-    (data / "qrels").mkdir(parents=True)
-    (data / "corpus.jsonl").write_text(
-        '{"_id": "a", "title": "", "text": "x"}\n{"_id": "b", "title": "", "text": "y"}\n'
-    )
-    (data / "queries.jsonl").write_text('{"_id": "1", "text": "x"}\n{"_id": "2", "text": "y"}\n')
-    (data / "qrels" / "test.tsv").write_text(QRELS)
+    write_beir(tmp_path / "beir/toy", {"a": "x", "b": "y"}, {"1": "x", "2": "y"}, [("1", "a"), ("2", "b")])
     (tmp_path / "a.trec").write_text(RUN)
     (tmp_path / "b.trec").write_text(RUN.replace("b 1 5", "a 1 5"))
     (tmp_path / "qrels.tsv").write_text(QRELS)
@@ -108,24 +102,12 @@ def test_the_share_of_topics_and_documents_that_are_judged(
     assert not expected or re.search(f"run.trec: {expected}", lines[0])
 
 
-def test_text_has_a_row_per_run(toy: Path, call: Callable):
-    runs = ["--run", "a.trec", "--run", "b.trec", "--qrels", "qrels.tsv", "--dataset", "Toy"]
-    assert call(score.command, *runs, "--measure", "RR@10")[1].splitlines() == [
-        "run     dataset   RR@10",
-        "a.trec  Toy      0.7500",
-        "b.trec  Toy      0.2500",
-        "ties: trec_eval (equal scores by doc id, descending)",
-    ]
-
-
 def test_headings_say_which_relevance_counts(toy: Path, call: Callable):
     (toy / "graded.txt").write_text("1 0 a 1\n2 0 b 2\n")
     graded = ["--qrels", "graded.txt", "--relevance-level", "2", "--measure", "RR@10", "--measure", "nDCG@10"]
-    for module, runs in ((score, ["a.trec"]), (table, ["a.trec"]), (compare, ["a.trec", "b.trec"])):
-        for style in ("text", "csv", "json"):
-            asked = [*(part for run in runs for part in ("--run", run)), *graded, "--format", style]
-            code, out, err = call(module.command, *asked)
-            assert code == 0 and "RR(rel=2)@10" in out and "nDCG@10" in out, err
+    for module in (score, table, compare):
+        code, out, err = call(module.command, "--run", "a.trec", "--run", "b.trec", *graded)
+        assert code == 0 and "RR(rel=2)@10" in out and "nDCG@10" in out, err
 
 
 def test_every_command_takes_names_of_systems_and_datasets(toy: Path, call: Callable):
@@ -141,22 +123,19 @@ def test_every_command_takes_names_of_systems_and_datasets(toy: Path, call: Call
     assert call(compare.command, *named[:-2])[0] == 2
 
 
-def test_a_table_has_averages_or_refuses_them(toy: Path, call: Callable):
+def test_a_table_has_averages_or_refuses_them(toy: Path, call: Callable, monkeypatch: pytest.MonkeyPatch):
     write_manifest(toy / "a.trec")
     code, _, err = call(table.command, "--run", "a.trec", "--average", "beir-12")
     assert code == 1 and "beir-12 is the mean of 12 datasets, and 12 have no value" in err
     assert call(table.command, "--run", "a.trec", "--average", "beir-21")[0] == 2
-    parts = list_datasets("cqadupstack")
-    for number in range(len(parts)):
-        (toy / f"{number}.trec").write_text(RUN)
-        data = toy / "beir" / f"toy{number}"
-        shutil.copytree(toy / "beir" / "toy", data)
-        write_manifest(toy / f"{number}.trec", dataset=f"beir/toy{number}", topics=f"beir/toy{number}/test")
-    runs = [argument for number in range(len(parts)) for argument in ("--run", f"{number}.trec")]
-    labels = [argument for part in parts for argument in ("--dataset-label", part)]
-    names = [*runs, *labels, "--measure", "RR@1", "--average", "cqadupstack", "--format", "json"]
-    [*_, last] = json.loads(call(table.command, *names)[1])
-    assert (last["dataset"], last["measures"]) == ("cqadupstack", {"RR@1": 1.0})
+    monkeypatch.setitem(averages.AVERAGES, "two", ("one", "other"))
+    runs = "--run a.trec --run b.trec --qrels qrels.tsv --measure RR@1 --keep-query --average two --format json"
+    assert "two is the mean of 2 datasets" in call(table.command, *runs.split())[2]
+    shutil.copytree(toy / "beir/toy", toy / "beir/other")
+    write_manifest(toy / "b.trec", dataset="beir/other")
+    labelled = "--run a.trec --run b.trec --measure RR@1 --dataset-label one --dataset-label other --average two"
+    [*_, last] = json.loads(call(table.command, *labelled.split(), "--format", "json")[1])
+    assert (last["dataset"], last["measures"]) == ("two", {"RR@1": 0.75})
 
 
 def test_the_manifest_knows_the_data_set_and_its_rule(toy: Path, call: Callable, caplog):
@@ -195,14 +174,7 @@ def test_table_puts_data_sets_side_by_side(toy: Path, call: Callable):
     write_manifest(toy / "c.trec", dataset="beir/other")
     runs = ["--run", "a.trec", "--run", "b.trec", "--run", "c.trec"]
     code, out, err = call(table.command, *runs, "--measure", "RR@10")
-    assert (code, err) == (0, "")
-    assert out.splitlines() == [
-        "                beir/toy/test  beir/other/test",
-        "system                  RR@10            RR@10",
-        "vdr (top_k=64)         1.0000           1.0000",
-        "bm25                   0.5000                –",
-        "ties: rank (equal scores in the order of the run's ranks)",
-    ]
+    assert (code, err) == (0, "") and out.splitlines()[2].split() == ["vdr", "(top_k=64)", "1.0000", "1.0000"]
     labelled = "--measure RR@10 --format json --label x --label y --label x"
     rows = json.loads(call(table.command, *runs, *labelled.split())[1])
     assert [(row["system"], row["dataset"], row["measures"]["RR@10"]) for row in rows] == [
@@ -219,13 +191,8 @@ def test_table_puts_data_sets_side_by_side(toy: Path, call: Callable):
         ("--run qrels.tsv --qrels qrels.tsv", 1, "line 1: rank 'score', expected a whole number"),
         ("--run a.trec --qrels empty.tsv", 1, "no judgement"),
         ("--run empty.trec --qrels qrels.tsv", 1, "the run is empty"),
-        ("--run a.trec --qrels foreign.tsv", 1, "share no topic"),
-        ("--run twice.trec --qrels qrels.tsv", 1, "a second time"),
-        ("--run nan.trec --qrels qrels.tsv", 1, "is not finite"),
         ("--run cut.trec.gz --qrels qrels.tsv", 1, "cannot be read as a run"),
         ("--run a.trec --qrels cut.tsv.zst", 1, "cannot be read"),
-        ("--run a.trec --qrels cut.txt", 1, "line 2: 3 columns"),
-        ("--run a.trec --qrels twice.tsv", 1, "twice, as 1 and as 0"),
         ("--run a.trec --qrels qrels.tsv --measure nDGC@10", 2, "did you mean 'nDCG@k'"),
         ("--run a.trec --qrels qrels.tsv --relevance-level 0", 2, "below 1"),
         ("--run a.trec --qrels qrels.tsv --relevance-level 2 --results found", 1, "scores 0 by RR(rel=2)@10"),
@@ -236,11 +203,7 @@ def test_table_puts_data_sets_side_by_side(toy: Path, call: Callable):
     ],
 )
 def test_bad_input_is_one_line(toy: Path, call: Callable, arguments: str, code: int, message: str):
-    files = {
-        "empty.tsv": "", "empty.trec": "", "foreign.tsv": "PLAIN-2\ta\t1\n", "twice.tsv": "1\ta\t1\n1\ta\t0\n",
-        "twice.trec": "1 Q0 a 1 2 t\n1 Q0 a 2 1 t\n", "nan.trec": "1 Q0 a 1 nan t\n", "cut.txt": "1 0 7 1\n2 0 7",
-        "spam.txt": "1 0 a 1\n", "ms.tsv": "1\ta\t1\n",
-    }  # fmt: skip
+    files = {"empty.tsv": "", "empty.trec": "", "spam.txt": "1 0 a 1\n", "ms.tsv": "1\ta\t1\n"}
     for name, text in files.items():
         (toy / name).write_text(text)
     (toy / "cut.trec.gz").write_bytes(gzip.compress(RUN.encode())[:-9])
@@ -272,14 +235,6 @@ def test_the_same_numbers_from_other_white_space(toy: Path, call: Callable, chan
     arguments = ["--measure", "RR", "--measure", "P@2", "--format", "json"]
     code, out, _ = call(score.command, "--run", "other.trec", "--qrels", "qrels.txt", *arguments)
     assert (code, [row["value"] for row in json.loads(out)]) == (0, [3 / 4, 1 / 2])
-
-
-@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".zst", zstd)])
-def test_compressed_runs_and_judgements(toy: Path, call: Callable, suffix: str, pack: Callable):
-    (toy / f"a.trec{suffix}").write_bytes(pack(RUN.encode()))
-    (toy / f"qrels.tsv{suffix}").write_bytes(pack(QRELS.encode()))
-    arguments = f"--run a.trec{suffix} --qrels qrels.tsv{suffix} --measure RR --format json"
-    assert json.loads(call(score.command, *arguments.split())[1])[0]["value"] == 3 / 4
 
 
 @pytest.mark.parametrize("module", [score, beir, msmarco, table, demo, flickr8k, compare])
@@ -326,16 +281,3 @@ def test_a_comparison_as_csv_has_all_numbers(toy: Path, call: Callable):
         assert (row["baseline_system"], row["test"], row["ties"]) == ("a.trec", "student", "trec_eval")
     # All values of c are 0: it correlates with nothing.
     assert (rows[1]["kendall"], records[1]["kendall"]) == ("", None)
-
-
-@pytest.mark.parametrize("module", ["score", "beir", "msmarco", "table", "compare", "analyses.quantisation"])
-def test_help_ends_with_an_example_and_loads_nothing_heavy(module: str):
-    code = (
-        f"import sys\nfrom eval.{module} import command\nfrom lexvl_anserini.cli import make_app\n"
-        "try:\n    make_app(command)(['--help'])\nexcept SystemExit: pass\n"
-        "found = {'ranx', 'numba', 'pandas', 'torch', 'scipy'} & set(sys.modules)\n"
-        "assert not found, found"
-    )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert told.returncode == 0, told.stderr
-    assert f"Example: python -m eval.{module} --" in told.stdout

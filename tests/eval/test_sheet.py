@@ -12,9 +12,9 @@ import matplotlib
 import numpy as np
 import pytest
 from colour_towers import colour_tower, painted
+from invoking import invoked
 from PIL import Image
 from shard_folders import write_shards
-from typer.testing import CliRunner
 
 import lexvl_anserini.searching.shared_terms
 from eval.report import answers, strips
@@ -32,7 +32,6 @@ from eval.report.strips import (
     write_legend,
 )
 from eval.sheet import DEFAULT_HITS, command
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
@@ -139,8 +138,7 @@ def test_few_colours_keep_a_rare_one():
 def test_lines_are_as_wide_as_they_may_be():
     text = "three small crimson vessels sail below a lighthouse on the ocean at dusk"
     lines = wrap_text(text, 200, 24, 20)
-    assert " ".join(lines) == text
-    assert all(measure_text(line, 24) <= 200 for line in lines)
+    assert " ".join(lines) == text and all(measure_text(line, 24) <= 200 for line in lines)
     for line, after in zip(lines, lines[1:], strict=False):
         assert measure_text(f"{line} {after.split()[0]}", 24) > 200
     assert wrap_text("", 200, 24, 3) == []
@@ -148,12 +146,9 @@ def test_lines_are_as_wide_as_they_may_be():
     text = "one two three four five six seven eight nine ten eleven twelve"
     whole = wrap_text(text, 120, 24, 99)
     cut = wrap_text(text, 120, 24, 2)
-    assert len(whole) > 2
-    assert cut[0] == whole[0]
+    assert len(whole) > 2 and cut[0] == whole[0] and measure_text(cut[1], 24) <= 120
     assert cut[1].endswith("…") and cut[1].removesuffix("…") in whole[1]
-    assert measure_text(cut[1], 24) <= 120
-    assert wrap_text(text, 120, 24, len(whole)) == whole
-    assert wrap_text(text, 120, 24, 0) == []
+    assert wrap_text(text, 120, 24, len(whole)) == whole and wrap_text(text, 120, 24, 0) == []
 
 
 def test_words_wider_than_a_line_go_on_in_the_next():
@@ -189,15 +184,13 @@ def write_run_lines(path: Path, *lines: str) -> Path:
     return path
 
 
-def test_topics_are_taken_evenly(tmp_path):
+def test_topics_are_taken_evenly_and_their_hits_in_order(tmp_path):
     run = write_run_lines(tmp_path / "r", *(f"q{n} Q0 d 1 5 t" for n in range(10)))
     assert sample_queries(run, 2) == ["q2", "q7"]
     assert sample_queries(run, 99) == [f"q{n}" for n in range(10)]
     with pytest.raises(DataError, match="no line; nothing to show"):
         sample_queries(write_run_lines(tmp_path / "e"), 3)
-
-
-def test_hits_of_topics_with_and_without(tmp_path):
+    # Hits of topics with and without some.
     run = write_run_lines(tmp_path / "r", "q1 Q0 b 2 5 t", "q1 Q0 a 1 9 t", "q2 Q0 c 1 3 t")
     found = read_hits(run, ["q1", "q3"])
     assert [d.doc_id for d in found["q1"]] == ["a", "b"]
@@ -216,23 +209,14 @@ def test_items(tmp_path):
         make_item(Document("d", image=str(tmp_path / "none.png")))
 
 
-def manifest_of(direction: str, split: str = "test") -> Manifest:
-    corpus = {"name": "demo", "split": split, "direction": direction}
-    return Manifest("impact", {}, corpus, {})
-
-
-@pytest.mark.parametrize(
-    ("about", "told"),
-    [(manifest_of("image-to-text"), "the index is of image-to-text"), (manifest_of("text-to-image", "val"), "of val")],
-)
-def test_a_run_over_another_index_is_refused(tmp_path, monkeypatch, about, told):
+@pytest.mark.parametrize(("direction", "split"), [("image-to-text", "test"), ("text-to-image", "val")])
+def test_a_run_over_another_index_is_refused(tmp_path, monkeypatch, direction, split):
+    about = Manifest("impact", {}, {"name": "demo", "split": split, "direction": direction}, {})
     run = write_run_lines(tmp_path / "r.trec", "q1 Q0 a 1 9 t")
-    assert answers.resolve_corpus(run, about, None).direction == about.corpus.ref.direction, (
-        "without a manifest, the index's"
-    )
+    assert answers.resolve_corpus(run, about, None).direction == direction, "without a manifest, the index's"
     known = SimpleNamespace(corpus=CorpusRef("demo", "test", direction="text-to-image"))
     monkeypatch.setattr("eval.report.answers.describe_run", lambda path: known)
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=f"the index is of ({direction}|{split})"):
         answers.resolve_corpus(run, about, None)
 
 
@@ -273,6 +257,9 @@ def test_topics_hits_and_their_terms(tmp_path, index, caplog):
     assert first.rank_note == "relevant at rank 2"
     assert second == Strip(Item("q2", None, "zebra"), (), "not among 0 hits")
     assert not caplog.records
+    other = write_run_lines(tmp_path / "other.trec", "q1 Q0 d1 1 99 t")
+    make_run_strips(DATASET, index, ToySheet(), other, ["q1"], 5)
+    assert "1 of 1 documents have another score there (d1: 99, here 10)" in caplog.text
     [only] = make_run_strips(DATASET, index, ToySheet(), run, ["q1"], 1)
     assert len(only.cells) == 1 and only.rank_note == "relevant at rank 2", "also of a hit that is not shown"
     draw_sheet([first, second], tmp_path / "sheet.png", 5)
@@ -296,13 +283,7 @@ def test_queries_that_were_typed(tmp_path, index):
 @pytest.mark.parametrize("given", [(), ("--run", "a.trec", "--query", "dog"), ("--query", "dog", "--query-id", "q1")])
 def test_a_run_or_queries(index, given):
     with pytest.raises(UsageError, match="give --run FILE .*, or --query TEXT"):
-        CliRunner().invoke(make_app(command), ["--index", str(index.path), *given], catch_exceptions=False)
-
-
-def test_scores_of_another_index_are_told(tmp_path, index, caplog):
-    run = write_run_lines(tmp_path / "r.trec", "q1 Q0 d1 1 99 t")
-    make_run_strips(DATASET, index, ToySheet(), run, ["q1"], 5)
-    assert "1 of 1 documents have another score there (d1: 99, here 10)" in caplog.text
+        invoked(command, "--index", index.path, *given)
 
 
 @pytest.mark.parametrize(("query_id", "doc_id", "missing"), [("q1", "elsewhere", "elsewhere"), ("q9", "d1", "q9")])
@@ -337,9 +318,7 @@ def test_colours_stay_where_the_shared_terms_are():
     assert not neither.any(), "no shared term: all is pale"
     assert not both[:, :19].any(), "left of the crop, which the model does not see, all is pale"
     assert [one.terms for one in strip.cells] == [one.terms for one in hits]
-
-
-def test_a_large_image_is_made_smaller():
+    # A large image is made smaller.
     large = hit(painted(3000, 1500, red=(0, 0, 9, 9)), "red")
     [strip] = with_maps([Strip(Item("q", None, "red"), (large,))], colours())
     assert strip.cells[0].item.image.size == (answers.SIDE, answers.SIDE // 2)
@@ -360,11 +339,10 @@ def test_the_command_draws_maps(tmp_path):
     dataset = load_dataset(f"folder:{folder}")
     write_impacts(dataset, load_encoder("vdr-crossmodal", checkpoint="demo-vdr", device="cpu"), tmp_path / "shards")
     index = build_index(tmp_path / "shards", tmp_path / "index")
-    arguments = ["--index", str(index.path), "--query", "a red boat", "--device", "cpu"]
     sheets = [tmp_path / "plain.png", tmp_path / "maps.png"]
     for sheet, option in zip(sheets, ([], ["--maps"]), strict=True):
-        done = CliRunner().invoke(make_app(command), [*arguments, *option, "--output", str(sheet)])
-        assert done.exit_code == 0, done.output
+        asked = ["--index", index.path, "--query", "a red boat", "--device", "cpu", "--output", sheet]
+        invoked(command, *asked, *option)
     plain, maps = (Image.open(sheet).convert("RGB") for sheet in sheets)
     strips = [Strip(Item("", None, ""), [hit(None, "boat")])]
     assert maps.width == compute_layout(strips, 5, write_legend(strips, maps=True)).width > plain.width

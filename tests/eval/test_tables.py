@@ -15,21 +15,24 @@ import eval.table
 from eval.measures.averages import AVERAGES, compute_average, compute_averages, list_datasets
 from eval.measures.inputs import RunCard, format_system
 from eval.measures.significance import SystemComparison, find_differing
-from eval.report.render import Column, Table, to_csv, to_latex, to_markdown, to_text
 from eval.report.tables import (
+    Column,
     SystemRow,
+    Table,
     build_comparison_table,
     build_score_table,
     build_system_table,
     make_system_row,
-    name_datasets,
-    name_systems,
     shorten_datasets,
+    to_csv,
+    to_latex,
+    to_markdown,
+    to_text,
 )
-from eval.reproduction.quantities import MEANS
+from eval.reproduction.sources import MEANS
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
-from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.ground.errors import DataError, UnknownName
 from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.records import Measurement, ScoredDoc
 from lexvl_anserini.runs.trec import write_run
@@ -136,12 +139,10 @@ def test_significant_differences_are_marked():
     assert "B,0.9000,0.5000,rank" in to_csv(table).splitlines()
 
 
-def comparison(system: str, measure: str, baseline: float, value: float) -> SystemComparison:
-    return SystemComparison(system, measure, baseline, value, value - baseline, 0.5, 0.5, 0, 0, 1, nan, nan)
-
-
 def test_a_comparison_has_the_best_of_each_measure_its_baseline_and_what_the_star_means():
-    rows = [comparison("a", "AP", 0.5, 0.75), comparison("b", "AP", 0.5, 0.25), comparison("a", "RR", 0.5, 0.25)]
+    facts = (0.5, 0.5, 0, 0, 1, nan, nan)
+    values = (("a", "AP", 0.75), ("b", "AP", 0.25), ("a", "RR", 0.25))
+    rows = [SystemComparison(*names, 0.5, value, value - 0.5, *facts) for *names, value in values]
     assert build_comparison_table(rows).best == {(0, 3), (2, 2)}
     rows = [row._replace(baseline_system="first", test="student", significant=row.system == "b") for row in rows]
     table = build_comparison_table(rows)
@@ -149,16 +150,6 @@ def test_a_comparison_has_the_best_of_each_measure_its_baseline_and_what_the_sta
     assert table.notes == [
         "baseline: first; better, equal and worse topics than its; * p < 0.05, paired student test, Holm's correction"
     ]
-
-
-def test_users_name_systems_and_datasets():
-    named = name_datasets(name_systems(CARDS, MEASURED), ["First", "Second"])
-    assert [(rows[0].run, rows[0].dataset) for rows in named] == [
-        ("A", "First"), ("B", "First"), ("C", "First"), ("B", "Second")
-    ]  # fmt: skip
-    assert name_datasets(MEASURED, None) == MEASURED
-    with pytest.raises(UsageError, match=r"1 --dataset-label for 2 datasets \(one, two\); give one each or none"):
-        name_datasets(MEASURED, ["First"])
 
 
 # What default encodings of LaTeX print as something else, or what LaTeX reads as a command.
@@ -222,16 +213,12 @@ def test_figures_of_searches_are_in_latex_on_request(tmp_path: Path, options: st
 
 
 def test_what_averages_have():
-    assert {name: (len(AVERAGES[name]), len(list_datasets(name))) for name in AVERAGES} == {
-        "beir-12": (12, 12), "beir-13": (13, 13), "beir-18": (18, 29), "cqadupstack": (12, 12),
-        "vidore-2": (4, 4),
-    }  # fmt: skip
+    sizes = {name: (len(AVERAGES[name]), len(list_datasets(name))) for name in AVERAGES}
+    assert sizes["beir-12"] == (12, 12) and sizes["beir-18"] == (18, 29) and sizes["cqadupstack"] == (12, 12)
     assert {*list_datasets("beir-13")} - {*list_datasets("beir-12")} == {"beir/quora/test"}
-    assert "beir/msmarco/dev" not in list_datasets("beir-18")
     archived = {f"beir/{name}/test" for name in BEIR_ARCHIVES}
-    assert {*list_datasets("beir-18")} - archived == {
-        f"beir/{name}/test" for name in ("bioasq", "robust04", "signal1m", "trec-news")
-    }
+    closed = {f"beir/{name}/test" for name in ("bioasq", "robust04", "signal1m", "trec-news")}
+    assert {*list_datasets("beir-18")} - archived == closed
     assert MEANS["beir-12"] == AVERAGES["beir-12"]
 
 
@@ -243,10 +230,7 @@ def test_cqadupstack_counts_once():
     assert compute_average("cqadupstack", values) == pytest.approx(0.05)
     assert compute_average("beir-18", values) == pytest.approx((17 * 0.5 + 0.05) / 18)
     assert compute_average("beir-12", {**values, "beir/msmarco/dev": 1.0}) == 0.5
-
-
-def test_an_incomplete_average_is_refused():
-    values = dict.fromkeys(list_datasets("beir-12"), 0.5)
+    # An incomplete average is refused.
     del values["beir/nq/test"], values["beir/fever/test"]
     with pytest.raises(DataError, match="2 have no value: beir/fever/test, beir/nq/test"):
         compute_average("beir-12", values)

@@ -22,7 +22,6 @@ from eval.analyses.terms import (
     DocumentTerm,
     TermStatistic,
     choose_documents,
-    command,
     find_nearest_words,
     list_document_terms,
     measure_terms,
@@ -32,8 +31,16 @@ from eval.analyses.terms import (
 )
 from eval.measures.flops import compute_flops, count_sparsity, count_terms
 from eval.options import ImageEncoderOptions
-from eval.report.judging import JudgedTerm, JudgedWord, PreferenceQuestion, list_judged_terms, list_judged_words
-from eval.report.term_drawings import PANEL, draw_outline, place_words
+from eval.report.term_sheets import (
+    PANEL,
+    JudgedTerm,
+    JudgedWord,
+    PreferenceQuestion,
+    draw_outline,
+    list_judged_terms,
+    list_judged_words,
+    place_words,
+)
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import DataError, UsageError
 from tests.eval.test_classify import model
@@ -94,6 +101,8 @@ def test_shards_without_terms_are_refused(tmp_path):
     write_dense_shards(tmp_path / "dense", [("d1", [1.0, 0.0])])
     with pytest.raises(UsageError, match="dense is dense; only vectors of impacts have terms"):
         open_shards(tmp_path / "dense")
+    with pytest.raises(UsageError, match="dense is dense; expected lexical vectors"):
+        invoke(["--sparsity", "--shards", str(tmp_path / "dense")])
 
 
 def test_the_command_shows_corpora(shards, tmp_path, caplog):
@@ -242,6 +251,8 @@ def test_sparsity_by_hand(tmp_path: Path) -> None:
     assert (row.queries, row.terms_per_query, row.most_query_terms, row.query_dimensions) == (2, 3 / 2, 2, 3)
     # a: 1/2 of the queries, 2/4 of the documents; b: 1/2 and 3/4; c: no document.
     assert row.flops == 1 / 2 * 2 / 4 + 1 / 2 * 3 / 4
+    with pytest.raises(DataError, match="no vector"):
+        count_sparsity(tmp_path / "shards", [])
 
 
 @given(ANY_VECTORS, ANY_VECTORS)
@@ -258,20 +269,9 @@ def test_the_command_counts_sparsity(tmp_path: Path) -> None:
     rows[1]["vector"] = {"b": 2}
     (tmp_path / "q.jsonl").write_bytes(jsonl(rows))
     arguments = ["--sparsity", "--shards", str(tmp_path / "shards"), "--topics", str(tmp_path / "q.jsonl")]
-    [row] = json.loads(CliRunner().invoke(make_app(command), [*arguments, "--format", "json"]).stdout)
+    [row] = json.loads(invoke([*arguments, "--format", "json"]).stdout)
     assert row["flops"] == 1 / 2 * 2 / 4 + 1 * 3 / 4
-    shown = CliRunner().invoke(make_app(command), arguments).stdout.splitlines()
+    shown = invoke(arguments).stdout.splitlines()
     assert shown[1].split()[1:] == ["4", "1.25", "2", "2", "2", "1.50", "2", "2", "1.00"]
     write_shards(tmp_path / "twice", DOCUMENTS)
-    twice = [*arguments, "--shards", str(tmp_path / "twice")]
-    assert len(CliRunner().invoke(make_app(command), twice).stdout.splitlines()) == 3
-
-
-def test_no_query_and_other_kinds_are_errors(tmp_path: Path) -> None:
-    write_shards(tmp_path / "shards", DOCUMENTS)
-    with pytest.raises(DataError, match="no vector"):
-        count_sparsity(tmp_path / "shards", [])
-    manifest = json.loads((tmp_path / "shards/manifest.json").read_text()) | {"kind": "dense"}
-    (tmp_path / "shards/manifest.json").write_text(json.dumps(manifest))
-    result = CliRunner().invoke(make_app(command), ["--sparsity", "--shards", str(tmp_path / "shards")])
-    assert isinstance(result.exception, UsageError) and "is dense; expected lexical vectors" in str(result.exception)
+    assert len(invoke([*arguments, "--shards", str(tmp_path / "twice")]).stdout.splitlines()) == 3

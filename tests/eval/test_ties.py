@@ -12,11 +12,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from eval import beir, compare, demo, msmarco, score, table
-from eval.measures.inputs import RunCard, describe_run
+from eval.measures.inputs import RunCard, collect_relevant, describe_run, find
 from eval.measures.measure_runs import choose_ties
 from eval.measures.metrics import evaluate
 from eval.measures.significance import compare_runs
-from eval.measures.ties import collect_relevant, find
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import RunManifest, name_manifest, read_run_manifest
@@ -61,15 +60,13 @@ def test_where_a_run_comes_from_decides_or_the_user(run: str, own: str):
 
 
 def test_the_manifest_has_the_digest_of_the_run(caplog: pytest.LogCaptureFixture):
+    """That of an older version has none, and is believed."""
     write_run(Path("ours.trec.gz"), LISTS, MANIFEST)
     assert describe_run(Path("ours.trec")).ties == describe_run(Path("ours.trec.gz")).ties == "rank"
     with Path("ours.trec").open("a") as out:
         out.write("2 Q0 c 3 7 lexvl\n")
     assert describe_run(Path("ours.trec")).ties == "trec_eval"
     assert "ours.trec: changed since ours.trec.manifest.json was written" in caplog.text
-
-
-def test_the_manifest_of_an_older_version_is_believed():
     about = json.loads(name_manifest(Path("ours.trec")).read_text())
     assert len(about.pop("sha256")) == 64
     name_manifest(Path("ours.trec")).write_text(json.dumps(about))

@@ -18,8 +18,8 @@ from invoking import read_output
 
 import lexvl_anserini
 from eval.reproduce import command
+from eval.reproduction.prepared import list_rows
 from eval.reproduction.published import find_expected_folder, load_published_tables, read_tables
-from eval.reproduction.rows import list_rows
 from eval.reproduction.tables import make_key, read_record
 from lexvl_anserini.cli import make_app
 

@@ -31,7 +31,7 @@ def printed(*arguments: str, **place: Path) -> str:
 SAME = """
 import importlib, pickle, sys
 {imports}
-names = ["", ".measures", ".measures.metrics", ".score", ".analyses.classes.labelled"]
+names = ["", ".measures", ".measures.metrics", ".score", ".analyses.classes.class_sets"]
 for name in names:
     ours = importlib.import_module("lexvl_eval" + name)
     assert ours is importlib.import_module("eval" + name) is sys.modules["eval" + name], name

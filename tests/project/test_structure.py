@@ -20,7 +20,7 @@ from invoking import read_output, run_process
 
 import lexvl_anserini
 import lexvl_plugins
-from eval.reproduction.matrix import WAYS
+from eval.reproduction.tables import WAYS
 from lexvl_anserini.cli import COMMANDS as COMMAND_ROWS
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.describing import read_equation
@@ -60,9 +60,10 @@ def test_exports_are_what_type_checkers_see():
     [
         (["lexvl_anserini"], (*MODELS, "scipy", "pyarrow", "numpy")),
         *(([f"lexvl_anserini.{command}"], ("scipy",)) for command in ("encode", "index", "search")),
+        ([f"lexvl_eval.{command}" for command in ("beir", "table", "compare")], (*MODELS, "scipy", "numba")),
         ([*COMMANDS.values(), "lexvl_anserini.cli", "lexvl_anserini.shards.writing"], MODELS),
     ],
-    ids=["the package", "encode", "index", "search", "every command"],
+    ids=["the package", "encode", "index", "search", "measuring", "every command"],
 )
 def test_importing_loads_no_heavy_library(modules, names):
     """One process imports all modules; it names the first one that loads a library."""

@@ -85,14 +85,11 @@ def test_irregular_files_are_read_line_by_line(text: str, tmp_path: Path):
         assert read(run) == expected
 
 
-def test_all_lines_have_the_form_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_all_lines_have_the_form_of_the_first_and_are_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(columns, "BLOCK_BYTES", 1)
     (tmp_path / "run").write_text("q1 Q0 a 1 9 t\nq2\ta\t1\n")
     with pytest.raises(DataError, match="run line 2: 3 columns, expected 6"):
         read(tmp_path / "run")
-
-
-def test_what_is_no_utf_8(tmp_path: Path):
     for bad in (b"q1 Q0 \xff 1 9 t\n", b"q1 \xff a 1 9 t\n"):
         (tmp_path / "run").write_bytes(b"q1 Q0 b 2 9 t\n" + bad)
         with pytest.raises(DataError, match="run line 2: not UTF-8"):

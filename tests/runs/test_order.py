@@ -61,21 +61,17 @@ def test_slices_keep_their_ranks(part: slice):
     assert spelt()[1:][part] == DOCUMENTS[1:][part]
 
 
-def test_a_document_is_left_out():
+def test_lists_leave_a_document_out_decode_late_and_have_one_topic():
     hits = spelt()
     without = [ScoredDoc("q", d.doc_id, rank, d.score) for rank, d in enumerate(DOCUMENTS[:3] + DOCUMENTS[4:], 1)]
     assert hits.without("B") == without and hits.without("B")[:2] == DOCUMENTS[:2]
     assert hits.without("nowhere") == DOCUMENTS and hits[2:].without("a")[0].rank == 1
-
-
-def test_ids_are_decoded_when_they_are_read():
+    # Ids are decoded when they are read.
     hits = RankedList("q", b"\xff\n", np.array([1.0]))
     assert len(hits) == 1 and hits.scores.tolist() == [1.0] and hits.ranks == range(1, 2)
     with pytest.raises(UnicodeDecodeError):
         hits[0]
-
-
-def test_a_list_has_one_topic():
+    # A list has one topic.
     with pytest.raises(UsageError, match="a ranked list of 2 topics"):
         RankedList.of([ScoredDoc("q1", "a", 1, 1.0), ScoredDoc("q2", "b", 1, 1.0)])
     assert RankedList.of([]) == [] == RankedList.of(iter([]))

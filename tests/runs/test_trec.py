@@ -16,18 +16,8 @@ from lexvl_anserini.ground.manifest import RunManifest, name_manifest, read_run_
 from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.runs.trec import is_finished, read_run, sort_by_rank, strict_scores, write_run
 
-MANIFEST = RunManifest(
-    topics="beir/tiny/test",
-    dataset="beir/tiny",
-    split="test",
-    data_dir=None,
-    corpus={"name": "beir/tiny"},
-    encoder={"name": "splade"},
-    quantiser={"document": {"bits": 8}},
-    index="tiny",
-    hits=10,
-    remove_query=True,
-)
+FACTS = {"name": "beir/tiny"}, {"name": "splade"}, {"document": {"bits": 8}}
+MANIFEST = RunManifest("beir/tiny/test", "beir/tiny", "test", None, *FACTS, "tiny", hits=10, remove_query=True)
 LISTS = [
     [ScoredDoc("q1", "d1", 1, 12.0), ScoredDoc("q1", "d3", 2, 7.0), ScoredDoc("q1", "é😀", 3, 7.0)],
     [],
@@ -55,24 +45,6 @@ def test_msmarco_format(tmp_path: Path) -> None:
     found = list(read_run(run, unscored=True))
     assert [hit[:3] for hit in found] == [hit[:3] for documents in LISTS for hit in documents]
     assert [hit.score for hit in found] == [1, 1 / 2, 1 / 3, 1]
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("q1\td2\t1", "line 2: rank 1 a second time for topic 'q1'; without scores, ranks must be distinct"),
-        ("q1\td1\t2", "line 2: document 'd1' a second time for topic 'q1'"),
-        ("q1\td2\t0", "line 2: rank '0', expected a whole number from 1; a run has three columns"),
-        ("q1\td2\t2.0", "line 2: rank '2.0', expected a whole number from 1"),
-        ("q1\td2", "line 2: 2 columns, expected 3 as in the first line"),
-        ("q1 Q0 d2 2 1 t", "line 2: 6 columns, expected 3 as in the first line"),
-    ],
-)
-def test_malformed_lines_of_msmarco(tmp_path: Path, line: str, message: str) -> None:
-    run = tmp_path / "x.tsv"
-    run.write_text(f"q1\td1\t1\n{line}\n")
-    with pytest.raises(DataError, match=message):
-        list(read_run(run, unscored=True))
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
@@ -106,9 +78,9 @@ def test_nothing_is_left_of_a_failed_write(tmp_path: Path) -> None:
         write_run(run, LISTS, RunManifest(**{**MANIFEST.to_json(), "output_format": "csv"}))
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
+TREC_LINE, MSMARCO_LINE = "q0 Q0 d0 1 3 tag", "q1\td1\t1"
+MALFORMED = {
+    TREC_LINE: [
         ("q1 Q0 d1 1 2.5", "line 2: 5 columns, expected 6"),
         *((f"q1 Q0 d1 {rank} 2.5 tag", f"line 2: rank '{rank}' and score '2.5'") for rank in ("one", "1.0", 10**30)),
         *((f"q1 Q0 d1 1 {score} tag", f"line 2: rank '1' and score '{score}'") for score in ("high", "2_5")),
@@ -116,12 +88,23 @@ def test_nothing_is_left_of_a_failed_write(tmp_path: Path) -> None:
         ("q0 Q0 d0 2 1 tag", "line 2: document 'd0' a second time for topic 'q0'"),
         ("q1 Q0 \udce9 1 1 tag", "line 2: not UTF-8"),
     ],
-)
-def test_malformed_lines_are_named(tmp_path: Path, line: str, message: str) -> None:
-    run = tmp_path / "x.trec"
-    run.write_bytes(f"q0 Q0 d0 1 3 tag\n{line}\n".encode("utf-8", "surrogateescape"))
+    MSMARCO_LINE: [
+        ("q1\td2\t1", "line 2: rank 1 a second time for topic 'q1'; without scores, ranks must be distinct"),
+        ("q1\td1\t2", "line 2: document 'd1' a second time for topic 'q1'"),
+        ("q1\td2\t0", "line 2: rank '0', expected a whole number from 1; a run has three columns"),
+        ("q1\td2\t2.0", "line 2: rank '2.0', expected a whole number from 1"),
+        ("q1\td2", "line 2: 2 columns, expected 3 as in the first line"),
+        ("q1 Q0 d2 2 1 t", "line 2: 6 columns, expected 3 as in the first line"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("first", "line", "message"), [(f, *bad) for f, lines in MALFORMED.items() for bad in lines])
+def test_malformed_lines_are_named(tmp_path: Path, first: str, line: str, message: str) -> None:
+    run = tmp_path / "run"
+    run.write_bytes(f"{first}\n{line}\n".encode("utf-8", "surrogateescape"))
     with pytest.raises(DataError, match=message):
-        list(read_run(run))
+        list(read_run(run, unscored=first == MSMARCO_LINE))
 
 
 @pytest.mark.parametrize(
@@ -138,11 +121,8 @@ def test_unreadable_runs(tmp_path: Path, content: bytes | None) -> None:
 def test_runs_of_others_are_read_as_they_are(tmp_path: Path) -> None:
     run = tmp_path / "x.trec"
     run.write_text("\n30\tQ0\td1\t0\t1e-3\tSTANDARD\r\n\n10 Q0 d1 7 -2 x\n30 Q0 d2 0 5 STANDARD\n")
-    assert list(read_run(run)) == [
-        ScoredDoc("30", "d1", 0, 0.001),
-        ScoredDoc("10", "d1", 7, -2.0),
-        ScoredDoc("30", "d2", 0, 5.0),
-    ]
+    first, *others = read_run(run)
+    assert first == ("30", "d1", 0, 0.001) and others == [("10", "d1", 7, -2.0), ("30", "d2", 0, 5.0)]
     assert read_run_manifest(run) is None
 
 

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 from lexvl_eval import options
-from lexvl_eval.report.render import COUNT, TWO_DECIMALS, FieldColumn, Table, check_format, format_percent, render
+from lexvl_eval.report.tables import COUNT, TWO_DECIMALS, FieldColumn, Table, check_format, format_percent, render
 
 from lexvl_anserini.cli import DataDir, encoder_names, parse_settings, run_guarded
 from lexvl_anserini.data.dataset import data_root

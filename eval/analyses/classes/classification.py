@@ -24,7 +24,7 @@ from lexvl_anserini.ground.progress import Progress, silent
 if TYPE_CHECKING:
     from scipy import sparse
 
-    from .labelled import LabelledImages
+    from .class_sets import LabelledImages
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +44,7 @@ NAMED, CLASSES_NAMED = 3, 5
 
 
 class ClassAccuracy(NamedTuple):
-    """Shares of images whose class is first, or among the first five.
-
-    Attributes:
-        mean_over: images, or classes: the mean of the classes' own shares
-    """
+    """Shares of images whose class is first, or among the first five; `mean_over` classes is that of their shares."""
 
     system: str
     dataset: str
@@ -163,13 +159,7 @@ class ClassWordShares(NamedTuple):
 
 
 class WordSpace(NamedTuple):
-    """A vocabulary over images.
-
-    Attributes:
-        weights: images -> float32 [n, V]; minus infinity is no answer
-        words: texts -> the dimensions of each text's own tokens
-        terms: the V terms
-    """
+    """A vocabulary over images: their weights [n, V] (minus infinity is no answer), and dimensions of texts' tokens."""
 
     weights: Callable[[Sequence[Any]], np.ndarray]
     words: Callable[[Sequence[str]], list[list[int]]]

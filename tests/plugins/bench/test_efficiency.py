@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from lexvl_eval.measures.result_files import machine
+from lexvl_eval.measures.measure_runs import machine
 from scipy import sparse
 from shard_folders import write_shards
 from typer.testing import CliRunner

@@ -10,10 +10,9 @@ import pytest
 from corpus_folders import coloured_coco
 from tiny_encoders import made_stair, made_twin
 
-from eval.reproduction.matrix import make_plan
+from eval.reproduction.prepared import Workplace
 from eval.reproduction.published import load_published_tables, read_tables
-from eval.reproduction.rows import Workplace
-from eval.reproduction.tables import read_record
+from eval.reproduction.tables import make_plan, read_record
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_plugins.bench import protocols, reproduction
 from lexvl_plugins.bench.command import Options, Ratio, Report

@@ -12,10 +12,9 @@ import typer
 from corpus_folders import coloured_coco
 from tiny_encoders import made_stair
 
-from eval.reproduction.matrix import make_plan
+from eval.reproduction.prepared import Workplace
 from eval.reproduction.published import find_expected_folder, load_published_tables, read_tables
-from eval.reproduction.rows import Workplace
-from eval.reproduction.tables import read_record
+from eval.reproduction.tables import make_plan, read_record
 from lexvl_anserini.cli import make_app, parse_settings
 from lexvl_plugins.train.command import command
 from lexvl_plugins.train.recipe import parse_changes, read_recipe
