@@ -227,14 +227,6 @@ def _find_or_default(card: Card, reference: str | None) -> Checkpoint | None:
         raise
 
 
-def load_saved(folder: str, device: str = "auto") -> Encoder:
-    """Loads a saved encoder; the folder, or model of the hub, names it."""
-    saved = read_saved(find_checkpoint(folder))
-    if saved is None:
-        raise CheckpointError(f"{folder}: no {SAVED}, so save_pretrained did not write it; load it with load_encoder")
-    return load_encoder(saved[0].name, folder, device=device)
-
-
 def read_saved(checkpoint: Checkpoint) -> tuple[EncoderSpec, Checkpoint] | None:
     """The encoder of a saved folder, and the checkpoint of its weights; None if `save_pretrained` did not write it.
 

@@ -19,6 +19,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear, softplus
 
 from lexvl_anserini.encoders.checkpoints.find import CHAT_TEMPLATE, PROCESSOR
 from lexvl_anserini.encoders.checkpoints.weights import build_outline, complain, read_weights, take_below
@@ -26,7 +27,7 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source, load_when_used
 from lexvl_anserini.encoders.parts.backbones import quietly
 from lexvl_anserini.encoders.parts.batches import BagTower
-from lexvl_anserini.encoders.parts.pooling import Activation, Head, LiLsr, log1p_relu, pool_max, softplus
+from lexvl_anserini.encoders.parts.pooling import Activation, Head, log1p_relu, pool_max
 from lexvl_anserini.encoders.parts.sparsify import keep_top
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, list_token_strings, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Composition, in_direction, with_topk
@@ -215,15 +216,13 @@ def load_head(weights: Mapping[str, Tensor], columns: TokenColumns, device: torc
 
 @torch.inference_mode()
 def compute_table(weights: Mapping[str, Tensor], activation: TableActivation) -> np.ndarray:
-    """The weight of each token, float32 [V], as `LiLsr` has it.
-
-    Its A and B are the low-rank change that a checkpoint in training has; exports have it in the embeddings.
-    """
+    """The weight of each token, float32 [V]: activation(<w, E_t + A_t B> + b), where exports have no A and B."""
     parts = {key: value.float() for key, value in take_below(weights, QUERIES).items()}
-    rank = parts["lora_A"].shape[1] if "lora_A" in parts else 0
-    lsr = LiLsr(parts["embeddings.weight"], rank, ACTIVATIONS[activation])
-    lsr.load_state_dict(parts)
-    table: np.ndarray = lsr().numpy()
+    projection = parts["projection.weight"]  # [1, D]
+    logit = linear(parts["embeddings.weight"], projection, parts["projection.bias"])[:, 0]
+    if "lora_A" in parts:
+        logit = logit + parts["lora_A"] @ (parts["lora_B"] @ projection[0])
+    table: np.ndarray = ACTIVATIONS[activation](logit).numpy()
     return table
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 
 from lexvl_anserini.data.pictures.images import open_image
-from lexvl_anserini.encoders.checkpoints.clip_layout import name_in_file, read_stored
+from lexvl_anserini.encoders.checkpoints.clip_layout import name_in_file
 from lexvl_anserini.encoders.families.fdt import (
     Grounding,
     QueryMap,
@@ -105,7 +104,10 @@ def swin_run(tmp_path: Path) -> tuple[Path, dict[str, np.ndarray], dict[str, tor
     shape = {"hidden_size": 8, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     network = CLIPTextModelWithProjection(CLIPTextConfig(vocab_size=516, max_position_embeddings=8, **shape))
     network.text_projection = torch.nn.Linear(8, 6)  # with a bias, as DeCLIP's
-    texts = read_stored(network.state_dict(), partial(name_in_file, declip=True))
+    texts: dict[str, torch.Tensor] = {}  # which have query, key and value in one matrix
+    for key, value in sorted(network.state_dict().items(), key=lambda item: item[0].replace(".q_proj", ".a_proj")):
+        name = name_in_file(key, declip=True)
+        texts[name] = torch.cat([texts[name], value]) if name in texts else value
     query_map = {f"txt_query_model.{key}": value for key, value in QueryMap(8, 12).state_dict().items()}
     weights |= {**texts, **query_map, "logit_scale": torch.ones(1)}
     config = {"model": {"kwargs": {"text_encode": {"bpe_path": "bpe.txt", "transformer_heads": 2}}}}

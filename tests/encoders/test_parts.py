@@ -17,7 +17,6 @@ from lexvl_anserini.encoders.parts import pooling
 from lexvl_anserini.encoders.parts.batches import ENOUGH_TOKENS, MOST_PADDING, BagTower, sort_by_length
 from lexvl_anserini.encoders.parts.pooling import (
     Head,
-    LiLsr,
     Projector,
     elu1p,
     log1p_log1p_relu,
@@ -25,7 +24,6 @@ from lexvl_anserini.encoders.parts.pooling import (
     make_top_mean,
     pool_max,
     pool_sum,
-    softplus,
 )
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, keep_own, keep_positive, mark_kept, mark_top
 from lexvl_anserini.encoders.parts.tokens import (
@@ -187,23 +185,6 @@ def test_a_repeated_token_counts_once_or_adds_up(tokenizer, adds):
     ones = BagTower(tower.reader, tower.columns, adds=adds)
     assert ones.weights(["a dog a"])[0, [a, dog]].toarray().tolist() == [[2 if adds else 1, 1]]
     assert ones.binary is not adds
-
-
-def test_li_lsr_by_hand():
-    """<w, E_t + A_t B> + b with w = (1, 2), b = -1: 2 and -2 without A B; its rows add 3 and 6."""
-    table = LiLsr(torch.tensor([[1.0, 1.0], [-1.0, 0.0]]), rank=1)
-    with torch.no_grad():
-        table.projection.weight.copy_(torch.tensor([[1.0, 2.0]]))
-        table.projection.bias.fill_(-1)
-        table.lora_A.copy_(torch.tensor([[1.0], [2.0]]))
-    assert table().tolist() == pytest.approx([np.log(3), 0])  # B begins with zeros
-    with torch.no_grad():
-        table.lora_B.copy_(torch.tensor([[1.0, 1.0]]))
-    assert table().tolist() == pytest.approx([np.log(6), np.log(5)])
-    table.activation = softplus
-    assert table().tolist() == pytest.approx([np.log1p(np.exp(5)), np.log1p(np.exp(4))])
-    changed = {"lora_A", "lora_B", "projection.weight", "projection.bias"}
-    assert {name for name, weight in table.named_parameters() if weight.requires_grad} == changed
 
 
 def test_weights_that_are_not_finite_are_told(tokenizer):

@@ -129,14 +129,6 @@ def name_in_file(key: str, declip: bool) -> str:
     return key
 
 
-def read_stored(weights: Mapping[str, Tensor], name_in_file: Callable[[str], str]) -> dict[str, Tensor]:
-    """The weights under the names that they have in a file, which has query, key and value in one matrix."""
-    rows: dict[str, list[Tensor]] = {}
-    for key in sorted(weights, key=lambda key: next((n for n, part in enumerate("qkv") if f".{part}" in key), 0)):
-        rows.setdefault(name_in_file(key), []).append(weights[key])
-    return {name: value[0] if len(value) == 1 else torch.cat(value) for name, value in rows.items()}
-
-
 def _block_in_file(key: str) -> str:
     """A weight of one residual block, without its tower: `encoder.layers.0.mlp.fc1.bias`."""
     if not (match := re.fullmatch(r"encoder\.layers\.(\d+)\.(.+)\.(\w+)", key)):

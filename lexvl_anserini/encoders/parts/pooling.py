@@ -3,20 +3,16 @@
 A pooling sees one slice of C vocabulary dimensions at a time, so that [B, L, V] never exists at once.
 
 Activations: logit -> activation >= 0, all monotone, so a maximum may be taken before them.
-
-Tables have a weight per token, which a query without a network looks up (`BagTower`): of Li-LSR it is computed once,
-others have IDF, SPLADE-doc has ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -34,11 +30,6 @@ def log1p_log1p_relu(logit: Tensor) -> Tensor:
 def elu1p(logit: Tensor) -> Tensor:
     """X + 1 for x > 0, exp(x) otherwise (VDR, section 3), as ELU(x) + 1: very negative logits give exact zeros."""
     return torch.nn.functional.elu(logit) + 1.0
-
-
-def softplus(logit: Tensor) -> Tensor:
-    """log(1 + exp(x)): the token weights of V-SPLADE's exports."""
-    return torch.nn.functional.softplus(logit)
 
 
 def compute_decay(first: float, decay: float, periods: float, least: float) -> float:
@@ -151,46 +142,3 @@ class Projector:
         if buffer.numel() < floats or buffer.device != like.device or buffer.dtype != like.dtype:
             buffer = torch.empty(max(BUFFER_FLOATS, floats), dtype=like.dtype, device=like.device)
         return buffer
-
-
-class LiLsr(nn.Module):
-    """table_t = activation(<w, E_t + A_t B> + b), over the input embeddings E [T, D] of a network, which stay.
-
-    Li-LSR (Nardini et al., SIGIR 2025) has log(1 + relu) and no A B (`rank` 0); V-SPLADE, whose names of weights this
-    module has, may have softplus and A B.
-    """
-
-    def __init__(self, embeddings: Tensor, rank: int = 0, activation: Activation = log1p_relu):
-        super().__init__()
-        tokens, width = embeddings.shape
-        self.activation = activation
-        self.embeddings = nn.Module()
-        self.embeddings.register_buffer("weight", embeddings.detach().clone())
-        self.lora_A = nn.Parameter(torch.randn(tokens, rank) * 0.01) if rank else None
-        self.lora_B = nn.Parameter(torch.zeros(rank, width)) if rank else None
-        self.projection = nn.Linear(width, 1)
-
-    def forward(self) -> Tensor:
-        """The table, [T]."""
-        logit: Tensor = self.projection(self.embeddings.get_buffer("weight"))[:, 0]
-        if self.lora_A is not None and self.lora_B is not None:
-            logit = logit + self.lora_A @ (self.lora_B @ self.projection.weight[0])
-        return self.activation(logit)
-
-
-class Constant(nn.Module):
-    """A table [T] that does not change."""
-
-    def __init__(self, weight: Tensor):
-        super().__init__()
-        self.register_buffer("weight", weight)
-
-    def forward(self) -> Tensor:
-        """The table, [T]."""
-        return self.get_buffer("weight")
-
-
-def idf(texts: Sequence[np.ndarray], tokens: int) -> Tensor:
-    """BM25's log(1 + (N - n_t + 1/2) / (n_t + 1/2)), float32 [tokens]; n_t of the N texts have token t."""
-    frequency = np.bincount(np.concatenate([np.empty(0, np.int64), *texts]), minlength=tokens)
-    return torch.from_numpy(np.log1p((len(texts) - frequency + 0.5) / (frequency + 0.5)).astype(np.float32))

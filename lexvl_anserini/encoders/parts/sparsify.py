@@ -62,16 +62,10 @@ def keep_own() -> Sparsifier:
 
 def mark_kept(weights: Tensor, own: Tensor | None, sparsifier: Sparsifier) -> Tensor:
     """Mask [B, V] of the weights that the sparsifier keeps and that are positive and finite."""
-    return _mark(sparsifier, mark_top, (weights > 0) & weights.isfinite(), weights, own)
+    return mark_by_rule(sparsifier, mark_top, (weights > 0) & weights.isfinite(), weights, own)
 
 
-def mark_kept_rows(weights: np.ndarray, own: np.ndarray | None, sparsifier: Sparsifier) -> np.ndarray:
-    """As `mark_kept`, of arrays."""
-    mask: np.ndarray = _mark(sparsifier, mark_top_rows, (weights > 0) & np.isfinite(weights), weights, own)
-    return mask
-
-
-def _mark(sparsifier: Sparsifier, top: Any, mask: Any, weights: Any, own: Any) -> Any:
+def mark_by_rule(sparsifier: Sparsifier, top: Any, mask: Any, weights: Any, own: Any) -> Any:
     """The mask of positive weights without those that the rule drops; `top` marks the k largest of each row."""
     assert own is not None or not sparsifier.needs_own, "the sparsifier declared needs_own"
     first = weights.shape[1] if sparsifier.first is None else sparsifier.first
@@ -96,20 +90,6 @@ def mark_top(weights: Tensor, k: int) -> Tensor:
     if (equal.sum(dim=1, keepdim=True) > room).any():
         equal &= equal.cumsum(dim=1) <= room
     return above | equal
-
-
-def mark_top_rows(weights: np.ndarray, k: int) -> np.ndarray:
-    """As `mark_top`, of an array."""
-    k = min(k, weights.shape[1])
-    if k <= 0:
-        return np.zeros_like(weights, dtype=bool)
-    last = weights.shape[1] - k
-    boundary = np.partition(weights, last, axis=1)[:, last : last + 1]  # [B, 1]
-    above, equal = weights > boundary, weights == boundary
-    room = k - above.sum(axis=1, keepdims=True)  # [B, 1], >= 1
-    equal &= equal.cumsum(axis=1) <= room
-    mask: np.ndarray = above | equal
-    return mask
 
 
 def join_rows(dims: Sequence[np.ndarray], values: Sequence[np.ndarray], width: int) -> CsrRows:
