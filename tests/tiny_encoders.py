@@ -87,8 +87,7 @@ def made_stair(golden: Path, folder: Path) -> Path:
     import torch
     from transformers import AutoTokenizer
 
-    from lexvl_anserini.encoders.families.stair import save_stair
-    from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stair, StairConfig, TextShape
+    from lexvl_anserini.encoders.families.stair import ImageShape, Stair, StairConfig, TextShape, save_stair
 
     tokenizer = AutoTokenizer.from_pretrained(str(golden / WORDPIECES))
     torch.manual_seed(3)
@@ -169,8 +168,7 @@ def made_lexlip(golden: Path, folder: Path) -> Path:
     from transformers import AutoTokenizer, BertConfig, BertModel
 
     from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
-    from lexvl_anserini.encoders.parts.pretrained import Standard
-    from lexvl_anserini.encoders.parts.stair_network import TokenHead
+    from lexvl_anserini.encoders.parts.pretrained import Standard, TokenHead
     from lexvl_anserini.encoders.parts.tokens import list_token_strings
 
     torch.manual_seed(7)

@@ -18,15 +18,15 @@ from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.families.stair import OwnTokenTower, save_stair
+from lexvl_anserini.encoders.families.stair import ImageShape, OwnTokenTower, Stair, StairConfig, TextShape, save_stair
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.images.grounding import localise
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, place_on_grid
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.encoders.parts.pooling import Head, log1p_relu, pool_max
+from lexvl_anserini.encoders.parts.pretrained import TokenHead
 from lexvl_anserini.encoders.parts.sparsify import keep_positive
-from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stair, StairConfig, TextShape, TokenHead
 from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError

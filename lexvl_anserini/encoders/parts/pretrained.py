@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d
+from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d, gelu
 
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint, resolve_inside
@@ -40,7 +40,6 @@ from lexvl_anserini.encoders.parts.images.image_backbones import (
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, place_on_grid
 from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
 from lexvl_anserini.encoders.parts.pooling import Backbone, Head
-from lexvl_anserini.encoders.parts.stair_network import TokenHead
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
@@ -100,6 +99,22 @@ class VectorHead(nn.Sequential):
     def __init__(self, before: int, hidden: int, dimensions: int):
         super().__init__(nn.Linear(before, hidden), nn.GELU(), nn.Linear(hidden, dimensions))
         self.hidden, self.dimensions = hidden, dimensions
+
+
+class TokenHead(nn.Module):
+    """TRANSFORM of equation 4 (dense, GELU, LayerNorm), a bridge to another width, and the bias b; e are embeddings."""
+
+    def __init__(self, width: int, embedding: int, vocab_size: int, bridge: bool, eps: float):
+        super().__init__()
+        inner = width if bridge else embedding
+        self.dense = nn.Linear(width, inner)
+        self.norm = nn.LayerNorm(inner, eps=eps)
+        self.bridge = nn.Linear(inner, embedding, bias=False) if inner != embedding else nn.Identity()
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def forward(self, hidden: Tensor) -> Tensor:  # [B, L, D]
+        """Transformed states [B, L, D']; the logits are their products with e, plus b."""
+        return self.bridge(self.norm(gelu(self.dense(hidden))))
 
 
 class Standard(nn.Module):

@@ -23,12 +23,11 @@ from lexvl_anserini.encoders.checkpoints import clip_layout, find
 from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, name_in_file
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.families.fdt import CODEBOOK, QUERY_MAPS
-from lexvl_anserini.encoders.families.stair import save_stair
+from lexvl_anserini.encoders.families.stair import Stage, Stair, save_stair
 from lexvl_anserini.encoders.families.vdr_crossmodal import CLASS_SCALE, ClassLogits
 from lexvl_anserini.encoders.parts import pretrained
 from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, Classifier, load_image_backbone
 from lexvl_anserini.encoders.parts.pretrained import IMAGE, TEXT, TOKENS, list_types
-from lexvl_anserini.encoders.parts.stair_network import Stage, Stair
 from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
