@@ -28,9 +28,20 @@ from lexvl_anserini.encoders.loading import EXPORT
 from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import Images, ImageTower
-from lexvl_anserini.encoders.parts.pooling import Activation, Pooling, pool_last, pool_max, pool_sum, pool_top_mean
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, is_fast
-from lexvl_anserini.encoders.parts.towers import Batch, Composition, DenseTower, Texts, TextTower
+from lexvl_anserini.encoders.parts.towers import (
+    Activation,
+    Batch,
+    Composition,
+    DenseTower,
+    Pooling,
+    Texts,
+    TextTower,
+    pool_last,
+    pool_max,
+    pool_sum,
+    pool_top_mean,
+)
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError, describe_error
 from lexvl_anserini.ground.files import new_folder, write_json
 from lexvl_anserini.ground.machine import list_versions
@@ -235,7 +246,7 @@ def pool_hidden(composition: Composition, inputs: tuple[Tensor, ...], masked: Te
     return weights / weights[:, : composition.unit_terms].norm(dim=1, keepdim=True).clamp(min=1e-12)
 
 
-# The poolings of `parts.pooling` without the writing in place that saves memory in torch:
+# The poolings of `parts.towers` without the writing in place that saves memory in torch:
 # (logits [B, L, C], bool [B, L] of masked positions or None, activation) -> [B, C]
 
 

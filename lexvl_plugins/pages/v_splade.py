@@ -27,10 +27,17 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source, load_when_used
 from lexvl_anserini.encoders.parts.backbones import quietly
 from lexvl_anserini.encoders.parts.batches import BagTower
-from lexvl_anserini.encoders.parts.pooling import Activation, Head, log1p_relu, pool_max
 from lexvl_anserini.encoders.parts.sparsify import keep_top
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, list_token_strings, load_tokenizer
-from lexvl_anserini.encoders.parts.towers import Composition, in_direction, with_topk
+from lexvl_anserini.encoders.parts.towers import (
+    Activation,
+    Composition,
+    Head,
+    in_direction,
+    log1p_relu,
+    pool_max,
+    with_topk,
+)
 from lexvl_anserini.ground.errors import CheckpointError, InstallationError, UsageError, describe_error
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.machine import find_package, find_version

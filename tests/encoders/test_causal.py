@@ -14,8 +14,8 @@ from tiny_encoders import made_causal
 
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.backbones import load_language_model
-from lexvl_anserini.encoders.parts.pooling import log1p_relu, pool_last, pool_max
 from lexvl_anserini.encoders.parts.tokens import TextReader
+from lexvl_anserini.encoders.parts.towers import log1p_relu, pool_last, pool_max
 from lexvl_anserini.ground.errors import CheckpointError
 
 TEXTS = ["a dog on a beach", "two people", ""]

@@ -24,11 +24,10 @@ from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.images.grounding import localise
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, place_on_grid
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
-from lexvl_anserini.encoders.parts.pooling import Head, log1p_relu, pool_max
 from lexvl_anserini.encoders.parts.pretrained import TokenHead
 from lexvl_anserini.encoders.parts.sparsify import keep_positive
 from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
-from lexvl_anserini.encoders.parts.towers import Composition, TextTower
+from lexvl_anserini.encoders.parts.towers import Composition, Head, TextTower, log1p_relu, pool_max
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Vocabulary
 from lexvl_anserini.localise import command

@@ -28,7 +28,7 @@ from lexvl_anserini.encoders.checkpoints.find import (
 )
 from lexvl_anserini.encoders.checkpoints.weights import build, complain, load_strictly, read_weights, take_below
 from lexvl_anserini.encoders.parts.backbones import read_config, split_language_model
-from lexvl_anserini.encoders.parts.pooling import Backbone, Head
+from lexvl_anserini.encoders.parts.towers import Backbone, Head
 from lexvl_anserini.ground.errors import CheckpointError
 
 # The prefixes in model.tar of the document (or only) encoder and of the query encoder.

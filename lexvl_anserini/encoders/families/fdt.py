@@ -31,18 +31,23 @@ from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, make_crop
 from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchStates
-from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, compute_decay, pool_max
 from lexvl_anserini.encoders.parts.pretrained import IMAGE, TEXT, is_pair, read_pair
 from lexvl_anserini.encoders.parts.sparsify import keep_positive, mark_top
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.encoders.parts.towers import (
+    Activation,
+    Backbone,
     Batch,
     Composition,
     DenseTower,
     Direction,
+    Head,
     LexicalTower,
+    Pooling,
     TextTower,
+    compute_decay,
     in_direction,
+    pool_max,
 )
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Vocabulary

@@ -22,11 +22,20 @@ from lexvl_anserini.encoders.parts.backbones import quietly
 from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchTransformer, ResidualBlock
-from lexvl_anserini.encoders.parts.pooling import Backbone, Head, log1p_relu, pool_max
 from lexvl_anserini.encoders.parts.pretrained import TEXT, NetworkPair, TokenHead, build_token_heads, is_pair, read_pair
 from lexvl_anserini.encoders.parts.sparsify import keep_top
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, load_tokenizer, make_all_columns
-from lexvl_anserini.encoders.parts.towers import Composition, Direction, TextTower, in_direction, with_topk
+from lexvl_anserini.encoders.parts.towers import (
+    Backbone,
+    Composition,
+    Direction,
+    Head,
+    TextTower,
+    in_direction,
+    log1p_relu,
+    pool_max,
+    with_topk,
+)
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import atomic_write, write_json
 from lexvl_anserini.ground.typed import plain

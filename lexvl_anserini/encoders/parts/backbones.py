@@ -21,7 +21,7 @@ from lexvl_anserini.encoders.checkpoints.weights import (
     load_strictly,
     read_weights,
 )
-from lexvl_anserini.encoders.parts.pooling import Backbone, Head
+from lexvl_anserini.encoders.parts.towers import Backbone, Head
 from lexvl_anserini.ground.errors import CheckpointError, describe_error
 from lexvl_anserini.ground.files import read_json
 

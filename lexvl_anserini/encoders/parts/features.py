@@ -22,7 +22,6 @@ from lexvl_anserini.encoders.checkpoints.itc_layout import LoadedItc, load_itc
 from lexvl_anserini.encoders.encoder import read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.images.vision import Images
-from lexvl_anserini.encoders.parts.pooling import Head, log1p_relu, pool_max
 from lexvl_anserini.encoders.parts.sparsify import keep_own, keep_top
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
@@ -32,7 +31,16 @@ from lexvl_anserini.encoders.parts.tokens import (
     make_term_columns,
     refuse_size,
 )
-from lexvl_anserini.encoders.parts.towers import Batch, Composition, Items, LexicalTower, Texts
+from lexvl_anserini.encoders.parts.towers import (
+    Batch,
+    Composition,
+    Head,
+    Items,
+    LexicalTower,
+    Texts,
+    log1p_relu,
+    pool_max,
+)
 from lexvl_anserini.ground.errors import CheckpointError, DataError, UsageError
 from lexvl_anserini.ground.records import Document, Topic, Vocabulary
 

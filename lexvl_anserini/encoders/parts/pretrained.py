@@ -39,7 +39,6 @@ from lexvl_anserini.encoders.parts.images.image_backbones import (
 )
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, place_on_grid
 from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
-from lexvl_anserini.encoders.parts.pooling import Backbone, Head
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
@@ -47,6 +46,7 @@ from lexvl_anserini.encoders.parts.tokens import (
     make_all_columns,
     make_term_columns,
 )
+from lexvl_anserini.encoders.parts.towers import Backbone, Head
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError
 from lexvl_anserini.ground.records import Vocabulary
 

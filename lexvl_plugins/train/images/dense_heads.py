@@ -24,10 +24,9 @@ from lexvl_anserini.encoders.families import dense_crossmodal
 from lexvl_anserini.encoders.families.dense_heads import D2SHead, JointHead
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts import features
-from lexvl_anserini.encoders.parts.pooling import log1p_relu
 from lexvl_anserini.encoders.parts.pretrained import load_pretrained_bert, read_entry
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, load_tokenizer, make_term_columns
-from lexvl_anserini.encoders.parts.towers import DenseTower
+from lexvl_anserini.encoders.parts.towers import DenseTower, log1p_relu
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.records import Vocabulary

@@ -28,7 +28,7 @@ from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts import backbones
 from lexvl_anserini.encoders.parts import tokens as token_columns
 from lexvl_anserini.encoders.parts.batches import PassageReader, read_passage, sort_by_length
-from lexvl_anserini.encoders.parts.pooling import Head, elu1p, log1p_relu, pool_max
+from lexvl_anserini.encoders.parts.towers import Head, elu1p, log1p_relu, pool_max
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Document
 from lexvl_plugins.train.common.tower_pair import TextBatch, Tokenised, add_types, compute_logits
