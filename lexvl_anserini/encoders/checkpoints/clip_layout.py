@@ -192,22 +192,6 @@ def find_merges(named: str | None, folder: Path, config: Mapping[str, Any]) -> P
     return None
 
 
-def build_clip_config(
-    weights: Mapping[str, Tensor], shape: ClipShape, where: str, name_in_file: Callable[[str], str] = str
-) -> Any:
-    """Transformers' configuration for weights with its names; the sizes come from the weights."""
-    import transformers
-
-    with list_missing(where, name_in_file):
-        vision, text = measure_vision(weights, shape, where), measure_text(weights, shape, where)
-        joint = weights["visual_projection.weight"].shape[0]
-    return transformers.CLIPConfig(
-        vision_config={**vision, "projection_dim": joint},
-        text_config={**text, "projection_dim": joint},
-        projection_dim=joint,
-    )
-
-
 @contextmanager
 def list_missing(where: str, name_in_file: Callable[[str], str]) -> Iterator[None]:
     """Names the weight without which no size is known."""
@@ -264,9 +248,15 @@ def count_layers(weights: Mapping[str, Tensor], tower: str) -> int:
 
 
 def build_open_clip(weights: Mapping[str, Tensor], shape: ClipShape, where: str, device: torch.device) -> Any:
-    """A CLIPModel with exactly `weights`, which are in OpenAI's or DeCLIP's layout."""
+    """A CLIPModel with exactly `weights`, which are in OpenAI's or DeCLIP's layout and say its sizes."""
+    import transformers
+
     names, in_file = convert_names(weights, where), partial(name_in_file, declip=is_declip(weights))
-    return build_clip(build_clip_config(names, shape, where, in_file), names, where, device, in_file)
+    with list_missing(where, in_file):
+        vision, text = measure_vision(names, shape, where), measure_text(names, shape, where)
+        joint = {"projection_dim": names["visual_projection.weight"].shape[0]}
+    config = transformers.CLIPConfig(vision_config=vision | joint, text_config=text | joint, **joint)
+    return load_clip_model(lambda: transformers.CLIPModel(config), names, where, device, in_file)
 
 
 def build_open_texts(weights: Mapping[str, Tensor], shape: ClipShape, where: str, device: torch.device) -> Any:
@@ -277,26 +267,21 @@ def build_open_texts(weights: Mapping[str, Tensor], shape: ClipShape, where: str
     with list_missing(where, in_file):
         joint = names["text_projection.weight"].shape[0]
         config = transformers.CLIPTextConfig(**measure_text(names, shape, where), projection_dim=joint)
-    texts = build(lambda: transformers.CLIPTextModelWithProjection(config), names, f"{where}: its configuration")
-    if "text_projection.bias" in names:  # DeCLIP's layout
-        texts.text_projection = nn.Linear(config.hidden_size, joint)
-    load_strictly(texts, names, where, name_in_file=in_file)
-    return texts.float().eval().to(device)
+    return load_clip_model(lambda: transformers.CLIPTextModelWithProjection(config), names, where, device, in_file)
 
 
-def build_clip(
-    config: Any,
+def load_clip_model(
+    make: Callable[[], Any],
     weights: Mapping[str, Tensor],
     where: str,
     device: torch.device,
     name_in_file: Callable[[str], str] = str,
 ) -> Any:
-    """A CLIPModel with exactly `weights`, which have transformers' names; errors use the names in the file."""
-    import transformers
-
-    model = build(lambda: transformers.CLIPModel(config), weights, f"{where}: its configuration")
+    """A model with exactly `weights`, which have transformers' names; errors use the names in the file."""
+    model = build(make, weights, f"{where}: its configuration")
     if "text_projection.bias" in weights:  # DeCLIP's layout
-        model.text_projection = nn.Linear(config.text_config.hidden_size, config.projection_dim)
+        plain = model.text_projection
+        model.text_projection = nn.Linear(plain.in_features, plain.out_features)
     load_strictly(model, weights, where, name_in_file=name_in_file)
     return model.float().eval().to(device)
 
@@ -415,6 +400,5 @@ def build_swin(weights: Mapping[str, Tensor], entry: Mapping[str, Any], where: s
     import transformers
 
     config, names = build_swin_config(weights, entry, where), convert_swin_names(weights)
-    model = build(lambda: transformers.Swinv2ForImageClassification(config), names, f"{where}: its configuration")
-    load_strictly(model, names, where, name_in_file=lambda key: f"visual.{name_swin_in_file(key)}")
-    return model.float().eval().to(device)
+    make = partial(transformers.Swinv2ForImageClassification, config)
+    return load_clip_model(make, names, where, device, lambda key: f"visual.{name_swin_in_file(key)}")

@@ -5,21 +5,21 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
 from lexvl_anserini.encoders.checkpoints.clip_layout import (
     MERGES,
     NO_MERGES,
     ClipShape,
-    build_clip,
     build_open_clip,
     find_merges,
     is_declip,
     is_open_layout,
+    load_clip_model,
     run_config,
 )
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint, has_tokenizer
@@ -80,40 +80,36 @@ def load_clip(
     if is_open_layout(weights):
         read, merges = read_open_layout, merges or beside
     loaded = read(source, checkpoint, weights, merges, activation)
-    limit = loaded.model.config.text_config.max_position_embeddings
+    model, device = loaded.model, source.device
+    limit, width = model.config.text_config.max_position_embeddings, model.config.projection_dim
     reader = TextReader(loaded.tokenizer, text_max_length or limit, limit=limit, prompt=prompt)
-    text, image = (replace(tower, dimensions=dimensions) for tower in build_towers(loaded, reader, source.device))
-    query, document = in_direction(direction, text, image)
-    return Encoder("clip", "dense", query=query, document=document)
-
-
-def build_towers(loaded: LoadedClip, reader: TextReader, device: torch.device) -> tuple[DenseTower, DenseTower]:
-    """The towers of texts and of images, each through its model and its projection."""
-    model, width = loaded.model, loaded.model.config.projection_dim
 
     def embed_texts(batch: Batch) -> Tensor:
-        states: Tensor = model.text_model(*batch.inputs).pooler_output  # [B, D]
-        return model.text_projection(states)
+        return model.text_projection(model.text_model(*batch.inputs).pooler_output)  # [B, D]
 
     def embed_images(batch: Batch) -> Tensor:
-        states: Tensor = model.vision_model(*batch.inputs).pooler_output  # [B, D]
-        return model.visual_projection(states)
+        return model.visual_projection(model.vision_model(*batch.inputs).pooler_output)  # [B, D]
 
-    texts = DenseTower(Texts(reader, device), embed_texts, width)
-    return texts, DenseTower(Images(loaded.pixels, device), embed_images, width)
+    text = DenseTower(Texts(reader, device), embed_texts, width, dimensions=dimensions)
+    image = DenseTower(Images(loaded.pixels, device), embed_images, width, dimensions=dimensions)
+    query, document = in_direction(direction, text, image)
+    return Encoder("clip", "dense", query=query, document=document)
 
 
 def read_transformers(
     source: Source, checkpoint: Checkpoint, weights: Mapping[str, Tensor], merges: str | None, activation: str | None
 ) -> LoadedClip:
     """A transformers folder: config.json (with defaults for missing fields), weights, tokenizer, preprocessing."""
+    import transformers
+
     config: Any = read_config(checkpoint.folder)
     if config.model_type != "clip":
         what = f"a {config.model_type} model, expected clip or weights in OpenAI's layout"
         raise CheckpointError(f"{checkpoint.folder}: {what}")
     if merges or activation:
         raise UsageError("merges and activation are for OpenAI's or DeCLIP's layout; config.json has its own")
-    model = build_clip(config, weights, str(checkpoint.folder), source.device)
+    make = partial(transformers.CLIPModel, config)
+    model = load_clip_model(make, weights, str(checkpoint.folder), source.device)
     tokenizer = load_tokenizer(source.tokenizer_folder(), config.text_config.vocab_size)
     return LoadedClip(model, tokenizer, read_preprocessor(checkpoint.folder, config.vision_config.image_size))
 

@@ -205,11 +205,6 @@ class FdtModel:
         return DenseTower(tower, embed, self.codebook.shape[1], dimensions=dimensions)
 
 
-def text_states(clip: Any) -> Callable[..., Tensor]:
-    """Token states after the last LayerNorm, [B, L, D]; causal attention makes them independent of padding."""
-    return lambda input_ids, attention: clip.text_model(input_ids).last_hidden_state
-
-
 def load_fdt(
     source: Source,
     direction: Direction = "text-to-image",
@@ -251,7 +246,8 @@ def load_fdt(
     read_sides = load_pair_sides if is_pair(checkpoint) else load_run_sides
     model, texts, reader, pixels = read_sides(source, checkpoint, temperature, merges)
     grounding = Grounding(ATTENTIONS[model.attention], topk, threshold, normalise)
-    columns = make_codebook_columns(model)
+    terms = Vocabulary([f"fdt{number:05d}" for number in range(len(model.codebook))], "the codebook")
+    columns = TokenColumns(terms, np.full(0, -1, dtype=np.int64))  # tokens have no dimension
     sides: dict[str, Any] = {
         "text": texts(grounding, model.composition("text"), reader, columns, source.device),
         "image": FdtImages(grounding, model.composition("image"), pixels, columns, source.device),
@@ -302,12 +298,6 @@ def load_pair_sides(source: Source, checkpoint: Checkpoint, temperature: float |
     return model, FdtWords, pair.reader, pair.pixels
 
 
-def make_codebook_columns(model: FdtModel) -> TokenColumns:
-    """Terms fdt00000, fdt00001, ...: one per row of the codebook; tokens have no dimension."""
-    vocabulary = Vocabulary([f"fdt{number:05d}" for number in range(len(model.codebook))], "the codebook")
-    return TokenColumns(vocabulary, np.full(0, -1, dtype=np.int64))
-
-
 def read_model(
     checkpoint: Checkpoint, config: Mapping[str, Any], temperature: float | None, device: torch.device
 ) -> tuple[FdtModel, Any]:
@@ -339,7 +329,8 @@ def read_model(
         raise UsageError(f"temperature {degree}: expected a number above 0")
     positions = {"text": about_text.max_position_embeddings, "image": images.grid**2}
     pooling = {modality: POOLINGS[pool](count) for modality, count in positions.items()}
-    states: dict[str, Backbone] = {"text": text_states(texts), "image": images}
+    # Of texts the states after the last LayerNorm; causal attention makes them independent of padding.
+    states: dict[str, Backbone] = {"text": lambda ids, _: texts.text_model(ids).last_hidden_state, "image": images}
     return FdtModel(states, query_maps, codebook.to(device), attention, pooling, degree), about_text
 
 

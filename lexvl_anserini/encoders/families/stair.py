@@ -16,7 +16,7 @@ from torch.nn.functional import normalize as unit_length
 
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import build, load_strictly, read_weights
-from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.encoder import Encoder, Tower
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import quietly
 from lexvl_anserini.encoders.parts.batches import BagTower
@@ -31,6 +31,7 @@ from lexvl_anserini.encoders.parts.towers import (
     Direction,
     Head,
     TextTower,
+    TowerOf,
     in_direction,
     log1p_relu,
     pool_max,
@@ -257,21 +258,15 @@ def load_stair(
         model = load_stair_folder(source, checkpoint, mask_specials, padding, text_max_length)
     reader = replace(model.reader, prompt=model.prompt if prompt is None else prompt)
     own = text_mask == "own" or (text_mask is None and model.masked)
+    whole, images = make_towers(model, reader, source.device, normalise)
 
-    def composition(states: Backbone, head: Head, k: int | None, normalise: bool) -> Composition:
-        return Composition(states, head, log1p_relu, pool_max, keep_top(k), normalise)
-
-    def texts(k: int | None) -> TextTower | BagTower:
+    def texts(k: int | None) -> Tower:
         if text_encoder_free:
             return BagTower(TextReader(reader.tokenizer, reader.max_length), model.columns, topk=k)
-        parts = composition(model.text, model.text_head, k, normalise and not own)
         if own:
+            parts = Composition(model.text, model.text_head, log1p_relu, pool_max, keep_top(k))
             return OwnTokenTower(parts, reader, model.columns, source.device, normalise=normalise)
-        return TextTower(parts, reader, model.columns, source.device)
-
-    def images(k: int | None) -> ImageTower:
-        parts = composition(model.image, model.image_head, k, normalise)
-        return ImageTower(parts, model.pixels, model.columns, source.device)
+        return whole(k)
 
     query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
     return Encoder("stair", "impact", query=query, document=document)
@@ -294,6 +289,20 @@ class LoadedStair(NamedTuple):
     columns: TokenColumns
     pixels: Pixels
     masked: bool
+
+
+def make_towers(
+    model: LoadedStair, reader: TextReader, device: torch.device, normalise: bool
+) -> tuple[TowerOf, TowerOf]:
+    """The towers of texts and of images over all terms."""
+
+    def compose(states: Backbone, head: Head, k: int | None) -> Composition:
+        return Composition(states, head, log1p_relu, pool_max, keep_top(k), normalise)
+
+    return (
+        lambda k: TextTower(compose(model.text, model.text_head, k), reader, model.columns, device),
+        lambda k: ImageTower(compose(model.image, model.image_head, k), model.pixels, model.columns, device),
+    )
 
 
 def load_stair_folder(
@@ -363,19 +372,7 @@ def load_lexlip(
         query_topk: the same for queries; default `topk`.
         text_max_length: tokens per caption; default the checkpoint's.
     """
-    pair = read_pair(source, source.required("lexlip"), "lexlip", text_max_length)
-    text_head, image_head = build_token_heads(pair, source.device)
-    columns = pair.columns
-    assert columns is not None, "lexical heads have terms"
-
-    def composition(backbone: Backbone, head: Head, k: int | None) -> Composition:
-        return Composition(backbone, head, log1p_relu, pool_max, keep_top(k), normalise)
-
-    def texts(k: int | None) -> TextTower:
-        return TextTower(composition(pair.text, text_head, k), pair.reader, columns, source.device)
-
-    def images(k: int | None) -> ImageTower:
-        return ImageTower(composition(pair.image, image_head, k), pair.pixels, columns, source.device)
-
+    model = load_stair_pair(source, read_pair(source, source.required("lexlip"), "lexlip", text_max_length))
+    texts, images = make_towers(model, model.reader, source.device, normalise)
     query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
     return Encoder("lexlip", "impact", query=query, document=document)
