@@ -70,16 +70,6 @@ def test_split_equals_the_models_own_logits(folder):
     torch.testing.assert_close(found[attention == 1], expected[attention == 1], atol=1e-5, rtol=1e-5)
 
 
-def test_splade_over_it(folder):
-    model = load_encoder("splade", str(folder), device="cpu")
-    found = model.document.weights(TEXTS).toarray()
-    for row, text in enumerate(TEXTS):
-        ids = torch.tensor(model.document.reader([text]))
-        logits = own_logits(folder, ids, torch.ones_like(ids))[0]
-        expected = torch.log1p(torch.relu(logits)).amax(dim=0).numpy()
-        np.testing.assert_allclose(found[row], expected, atol=1e-5, rtol=1e-5)
-
-
 def test_untrained_vdr_over_it_reads_the_same_backbone(folder):
     """The tied head works wherever hidden states and input embeddings have one width."""
     config = transformers.AutoConfig.from_pretrained(str(folder))

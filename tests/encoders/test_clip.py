@@ -23,8 +23,6 @@ from lexvl_anserini.encoders.parts.clip_bpe import END, START, ClipBpe, clean
 from lexvl_anserini.encoders.parts.images.pixels import Crop, read_preprocessor
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 
-LAYOUTS = ("legacy_v4", "legacy_v5", "eos_v4", "eos_v5")
-
 
 @pytest.fixture(scope="module")
 def folder(shared: Path) -> Path:
@@ -42,30 +40,6 @@ def load(folder: Path, **options):
 
 def texts_of(folder: Path, layout: str) -> list[str]:
     return json.loads((folder / f"meta_{layout[-2:]}.json").read_text())["texts"]
-
-
-def unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_features_are_transformers(folder, images, layout):
-    arrays, texts = np.load(folder / f"outputs_{layout}.npz"), texts_of(folder, layout)
-    model = load(folder / f"ckpt_{layout}")
-    for name, prompt in (("plain", ""), ("prompt", "a photo of ")):
-        prompted = load(folder / f"ckpt_{layout}", prompt=prompt).query
-        close(prompted.features(texts, 5), arrays[f"{name}_text_features_pad77"])
-        ids, mask = arrays[f"{name}_input_ids_77"], arrays[f"{name}_attention_mask_77"]
-        expected = [row[kept == 1].tolist() for row, kept in zip(ids, mask, strict=True)]
-        assert prompted.items.reader(texts) == expected
-    found = model.document.features(images, 2)
-    # The version before: the newer one composites the last picture's alpha on white instead of dropping it.
-    reference = np.load(folder / f"outputs_{layout[:-1]}4.npz")
-    np.testing.assert_allclose(found, reference["image_features_png"], atol=1e-5, rtol=1e-5)
-    embedded = unit(arrays["plain_text_features_pad77"])
-    np.testing.assert_allclose(model.query.vectors(texts), embedded, atol=1e-5)
-    np.testing.assert_allclose(model.document.vectors(images), reference["forward_image_embeds"], atol=1e-5)
 
 
 @pytest.mark.shared

@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.checkpoints.itc_layout import ItcModel, fit_positions, load_itc
 from lexvl_anserini.encoders.loading import load_encoder
@@ -45,17 +44,6 @@ def load_lavis(shared, family, **options):
 
 def pictures(shared, about):
     return [str(shared / "golden/common/images" / name) for name in about["images"]]
-
-
-@pytest.mark.shared
-def test_vectors_of_lavis(shared, lavis):
-    family, _, about, arrays = lavis
-    model = load_lavis(shared, family)
-    assert model.kind == "dense"
-    texts, images = model.query.vectors(about["raw_texts"], 4), model.document.vectors(pictures(shared, about), 2)
-    np.testing.assert_allclose(texts, arrays["text_feat"], atol=1e-5, rtol=1e-5)
-    np.testing.assert_allclose(images, arrays["image_feat"], atol=1e-5, rtol=1e-5)
-    np.testing.assert_allclose(images @ texts.T, arrays["sims"], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.shared
@@ -99,31 +87,6 @@ def test_position_embeddings_for_larger_pictures(shared):
 
 
 # ---- golden: transformers
-
-
-def on_white(name: str) -> Image.Image:
-    """The picture with white behind its transparent pixels."""
-    with Image.open(name) as image:
-        white = Image.new("RGBA", image.size, (255, 255, 255))
-        return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("version,read", [("v4", open_image), ("v5", on_white)])
-def test_vectors_of_transformers(shared, version, read):
-    """Version 4 drops a picture's alpha channel, as we do; version 5 puts white behind it."""
-    folder = shared / "golden/blip"
-    about = json.loads((folder / f"meta_{version}.json").read_text())
-    arrays = np.load(folder / f"outputs_{version}.npz")
-    model = load_encoder("blip", str(folder / f"ckpt_{version}"), device="cpu")
-    images = [read(name) for name in pictures(shared, about)]
-    texts, seen = model.query.vectors(about["texts"], 2), model.document.vectors(images, 3)
-    np.testing.assert_allclose(texts, arrays["text_feat"], atol=1e-5, rtol=1e-5)
-    np.testing.assert_allclose(seen, arrays["image_feat"], atol=1e-5, rtol=1e-5)
-    np.testing.assert_allclose(seen @ texts.T, arrays["itc_score"], atol=1e-5, rtol=1e-5)
-    large = torch.from_numpy(np.stack([Squares(384).crop(image) for image in images]))
-    strided = Squares(384).normalise(large)[:, :, ::12, ::12].numpy()
-    np.testing.assert_allclose(strided, arrays["pixel_values_384_stride12"], atol=1 / 255 / 0.26)
 
 
 @pytest.mark.shared

@@ -254,7 +254,7 @@ def build_open_clip(weights: Mapping[str, Tensor], shape: ClipShape, where: str,
     names, in_file = convert_names(weights, where), partial(name_in_file, declip=is_declip(weights))
     with list_missing(where, in_file):
         vision, text = measure_vision(names, shape, where), measure_text(names, shape, where)
-        joint = {"projection_dim": names["visual_projection.weight"].shape[0]}
+        joint: dict[str, Any] = {"projection_dim": names["visual_projection.weight"].shape[0]}
     config = transformers.CLIPConfig(vision_config=vision | joint, text_config=text | joint, **joint)
     return load_clip_model(lambda: transformers.CLIPModel(config), names, where, device, in_file)
 
