@@ -222,6 +222,20 @@ def close(found: Any, expected: Any, atol: float = 1e-5, rtol: float = 1e-5) -> 
     np.testing.assert_allclose(found, expected, atol=atol, rtol=rtol)
 
 
+def as_open_layout(weights: Mapping[str, Any], declip: bool = False) -> dict[str, Any]:
+    """Weights of transformers' CLIP as OpenAI's or DeCLIP's files have them: query, key and value in one matrix."""
+    import torch
+
+    from lexvl_anserini.encoders.checkpoints.clip_layout import name_in_file
+
+    stored: dict[str, Any] = {}
+    for key, value in sorted(weights.items(), key=lambda item: item[0].replace(".q_proj", ".a_proj")):
+        name = name_in_file(key, declip)
+        value = value.T.contiguous() if name in ("visual.proj", "text_projection") else value
+        stored[name] = torch.cat([stored[name], value]) if name in stored else value
+    return stored
+
+
 class Runs:
     """Pickles as the call of a function."""
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_encoders import close
+from tiny_encoders import as_open_layout, close
 
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, ClipShape, convert_names
@@ -88,41 +88,6 @@ def test_preprocessors(tmp_path):
 
 
 # --- weights in OpenAI's and DeCLIP's layout
-
-
-def as_open_layout(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The inverse of `convert_names`, written out: transformers' names to OpenAI's."""
-    result = {}
-    blocks = (("self_attn.out_proj", "attn.out_proj"), ("layer_norm", "ln_"), ("fc1", "c_fc"), ("fc2", "c_proj"))
-    flat = {
-        "text_model.embeddings.token_embedding.weight": "token_embedding.weight",
-        "text_model.embeddings.position_embedding.weight": "positional_embedding",
-        "vision_model.embeddings.class_embedding": "visual.class_embedding",
-        "vision_model.embeddings.patch_embedding.weight": "visual.conv1.weight",
-        "vision_model.embeddings.position_embedding.weight": "visual.positional_embedding",
-        "logit_scale": "logit_scale",
-    }
-    norms = {"pre_layrnorm": "ln_pre", "post_layernorm": "ln_post", "final_layer_norm": "ln_final"}
-    for key, value in weights.items():
-        tower = "visual." if key.startswith("vision_model") else ""
-        if key in flat:
-            result[flat[key]] = value
-        elif key.endswith("projection.weight"):
-            result["visual.proj" if "visual" in key else "text_projection"] = value.T.contiguous()
-        elif ".layers." in key:
-            number, _, rest = key.partition(".layers.")[2].partition(".")
-            if rest.startswith(("self_attn.k", "self_attn.v")):
-                continue
-            if rest.startswith("self_attn.q"):
-                others = (key.replace("q_proj", f"{part}_proj") for part in "qkv")
-                value, rest = torch.cat([weights[other] for other in others]), f"attn.in_proj_{rest.split('.')[-1]}"
-            for old, new in blocks:
-                rest = rest.replace(old, new)
-            result[f"{tower}transformer.resblocks.{number}.{rest}"] = value
-        else:
-            _, name, kind = key.split(".")
-            result[f"{tower}{norms[name]}.{kind}"] = value
-    return result
 
 
 @pytest.fixture(scope="module")

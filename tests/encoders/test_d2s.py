@@ -155,21 +155,6 @@ def load_by_hand(folder, **options):
     return load_encoder("d2s", str(folder), device="cpu", **options)
 
 
-def test_expanded_masked_and_words(by_hand):
-    """LN of (3, 1) is (1, -1): what points along the first number weighs, `man` along the second does not."""
-    caption = [Embedded("a man", np.array([3.0, 1.0]))]
-    terms = {}
-    for mode in ("expanded", "masked", "words"):
-        model = load_by_hand(by_hand, text=mode)
-        terms[mode] = dict(model.decode(model.query.weights(caption))[0])
-    log = {n: float(np.log1p(n)) for n in (1, 2, 3)}
-    assert terms["expanded"] == pytest.approx({"[CLS]": log[1], "a": log[2], "horse": log[3]}, rel=1e-5)
-    assert terms["masked"] == pytest.approx({"[CLS]": log[1], "a": log[2]}, rel=1e-5)
-    assert terms["words"] == pytest.approx({"a": log[2]}, rel=1e-5)
-    long = Embedded("man " * 400 + "horse", np.array([3.0, 1.0]))  # longer than the backbone reads, masked whole
-    assert [term for term, _ in model.decode(model.query.weights([long]))[0]] == ["horse"]
-
-
 def test_inputs_are_references_arrays_or_texts_with_either(by_hand, tmp_path):
     vectors = {"x": np.array([3.0, 1.0]), "y": np.array([0.0, 5.0])}
     folder = write_embeddings(tmp_path / "embs", vectors, vectors)

