@@ -10,7 +10,7 @@ table beside them. Code of a folder is never run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from torch.nn.functional import linear, softplus
 from lexvl_anserini.encoders.checkpoints.find import CHAT_TEMPLATE, PROCESSOR
 from lexvl_anserini.encoders.checkpoints.weights import build_outline, complain, read_weights, take_below
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.loading import Source, load_when_used
+from lexvl_anserini.encoders.loading import LOADING, Source
 from lexvl_anserini.encoders.parts.backbones import quietly
 from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.sparsify import keep_top
@@ -266,3 +266,18 @@ def read_prompt(folder: Path) -> str:
             "prompt that it makes of one image, with <image> for the image, as the option prompt"
         )
     return template.partition("{")[0] + PROMPT
+
+
+def load_when_used(load: Callable[[], Composition]) -> Callable[[], Composition]:
+    """The same load, once and under the lock, for a tower whose network is loaded when it is first used."""
+    pending, loaded = [load], list[Composition]()
+
+    def get() -> Composition:
+        # Weights outlive the call that first needs them, which computes without gradients.
+        with LOADING, torch.random.fork_rng(devices=()), torch.inference_mode(False):
+            if not loaded:
+                loaded.append(pending[0]())
+                pending.clear()
+        return loaded[0]
+
+    return get

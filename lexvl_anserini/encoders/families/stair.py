@@ -273,22 +273,17 @@ def load_stair(
 
 
 class LoadedStair(NamedTuple):
-    """A model of either layout: states of each encoder, and equation 4 over them.
-
-    Attributes:
-        reader: of texts, without prompt.
-        masked: texts keep their own tokens alone, as after stage 1.
-    """
+    """A model of either layout: states of each encoder, and equation 4 over them."""
 
     text: Backbone
     image: Backbone
     text_head: Head
     image_head: Head
-    reader: TextReader
+    reader: TextReader  # of texts, without prompt
     prompt: str
     columns: TokenColumns
     pixels: Pixels
-    masked: bool
+    masked: bool  # texts keep their own tokens alone, as after stage 1
 
 
 def make_towers(

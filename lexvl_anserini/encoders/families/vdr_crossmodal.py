@@ -227,16 +227,12 @@ def choose_columns(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> Callable
 
 
 class ClassLogits(nn.Module):
-    """ln max(p(w) p_i(w) / max_j p_j(w), e^-8) of each word w in each cell i of standardised states [B, P, D].
-
-    Attributes:
-        whole: bool [W], the words that have p(w) in all cells.
-    """
+    """ln max(p(w) p_i(w) / max_j p_j(w), e^-8) of each word w in each cell i of standardised states [B, P, D]."""
 
     rows: Tensor
     bias: Tensor
     members: Tensor
-    whole: Tensor
+    whole: Tensor  # bool [W], the words that have p(w) in all cells
 
     def __init__(self, classifier: Classifier, standard: Standard, classes: Sequence[Sequence[int]], whole: Tensor):
         super().__init__()

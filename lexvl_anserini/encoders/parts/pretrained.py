@@ -354,26 +354,17 @@ HEAD_EPS = 1e-12
 
 
 class NetworkPair(NamedTuple):
-    """The two sides up to their heads.
+    """The two sides up to their heads."""
 
-    Attributes:
-        where: names the checkpoint in errors.
-        text: token ids and attention [B, L] -> states [B, L, D].
-        image: pixels [B, 3, R, R] -> standardised cells [B, 1 + grid^2, D'].
-        widths: D and D' by side.
-        columns: the dimension of each token; None where dimensions are no terms.
-        heads: all weights but those of the networks.
-    """
-
-    where: str
+    where: str  # names the checkpoint in errors
     config: Mapping[str, Any]
-    text: Backbone
-    image: CellsOf
-    widths: Mapping[str, int]
+    text: Backbone  # token ids and attention [B, L] -> states [B, L, D]
+    image: CellsOf  # pixels [B, 3, R, R] -> standardised cells [B, 1 + grid^2, D']
+    widths: Mapping[str, int]  # D and D' by side
     reader: TextReader
     pixels: Pixels
-    columns: TokenColumns | None
-    heads: Mapping[str, Tensor]
+    columns: TokenColumns | None  # the dimension of each token; None where dimensions are no terms
+    heads: Mapping[str, Tensor]  # all weights but those of the networks
 
 
 def is_pair(checkpoint: Checkpoint) -> bool:

@@ -24,18 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sparsifier:
-    """The rule: the `topk` largest weights, united with a text's own tokens.
+    """The rule: the `topk` largest weights, united with a text's own tokens."""
 
-    Attributes:
-        topk: None keeps every positive weight, 0 none but the own tokens.
-        own: the own tokens are kept too.
-        first: the number of terms, from the first, to which `topk` applies; of the others the own tokens are kept. None
-            applies it to all.
-    """
-
-    topk: int | None
-    own: bool = False
-    first: int | None = None
+    topk: int | None  # None keeps every positive weight, 0 none but the own tokens
+    own: bool = False  # the own tokens are kept too
+    first: int | None = None  # `topk` applies to so many terms, and of the others own tokens are kept; None: to all
 
     @property
     def needs_own(self) -> bool:

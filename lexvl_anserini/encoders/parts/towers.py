@@ -173,18 +173,12 @@ class Composition:
 
 
 class Batch(NamedTuple):
-    """One forward pass.
+    """One forward pass."""
 
-    Attributes:
-        positions: of its items among the inputs of the tower, int64 [B].
-        masked: bool [B, L], True at positions that pooling ignores; None if it ignores none.
-        own: per item the ascending dimensions of its own tokens; None unless the sparsifier needs them.
-    """
-
-    positions: np.ndarray
+    positions: np.ndarray  # of its items among the inputs of the tower, int64 [B]
     inputs: tuple[Tensor, ...]
-    masked: Tensor | None = None
-    own: list[np.ndarray] | None = None
+    masked: Tensor | None = None  # bool [B, L], True at positions that pooling ignores
+    own: list[np.ndarray] | None = None  # of each item its own dimensions, ascending, where the sparsifier needs them
 
 
 class Items(InputReader, Protocol):
@@ -338,19 +332,13 @@ class Texts(ReadsTexts, Items):
 
 @dataclass(frozen=True)
 class DenseTower:
-    """One side of a dense encoder; a vector depends on its own item only.
-
-    Attributes:
-        embed: one forward pass -> features [B, width].
-        normalise: vectors have unit length: their inner product is the cosine.
-        dimensions: keep only the first ones, before normalising; None keeps all.
-    """
+    """One side of a dense encoder; a vector depends on its own item only."""
 
     items: Items
-    embed: Callable[[Batch], Tensor]
+    embed: Callable[[Batch], Tensor]  # one forward pass -> features [B, width]
     width: int
-    normalise: bool = True
-    dimensions: int | None = None
+    normalise: bool = True  # vectors have unit length: their inner product is the cosine
+    dimensions: int | None = None  # keep only the first ones, before normalising
 
     kind: ClassVar[Kind] = "dense"
 

@@ -236,22 +236,14 @@ class Classifier(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageBackbone:
-    """A pretrained image network.
+    """A pretrained image network."""
 
-    Attributes:
-        reference: a key of `PUBLISHED`, or the folder as an absolute path; empty for a network with random weights.
-        network: pixels [B, 3, R, R] -> states [B, P, width], row by row.
-        width: of the states of all its layers together (see `parts/pretrained.py`).
-        digest: SHA-256 (hex) of its weights and configuration.
-        folder: where its files are; None for a key of `PUBLISHED`.
-    """
-
-    reference: str
-    network: nn.Module
+    reference: str  # a key of `PUBLISHED`, or an absolute path; empty for a network with random weights
+    network: nn.Module  # pixels [B, 3, R, R] -> states [B, P, width], row by row
     pixels: Pixels
-    width: int
-    digest: str
-    folder: Path | None = None
+    width: int  # of the states of all its layers together (see `parts/pretrained.py`)
+    digest: str  # SHA-256 (hex) of its weights and configuration
+    folder: Path | None = None  # where its files are; None for a key of `PUBLISHED`
     classifier: Classifier | None = None
 
 
