@@ -228,10 +228,11 @@ def measure_tower(
     heads = heads or max(1, width // HEAD_WIDTH)
     if width % heads:
         raise CheckpointError(f"{where}: width {width} and {heads} heads")
+    layers = (re.match(rf"{tower}\.encoder\.layers\.(\d+)\.", key) for key in weights)
     return {
         "hidden_size": width,
         "intermediate_size": weights[f"{tower}.encoder.layers.0.mlp.fc1.bias"].shape[0],
-        "num_hidden_layers": count_layers(weights, tower),
+        "num_hidden_layers": 1 + max((int(layer[1]) for layer in layers if layer), default=-1),
         "num_attention_heads": heads,
         "hidden_act": shape.activation,
     }
@@ -239,12 +240,6 @@ def measure_tower(
 
 # With this token id as the end of a text, transformers pools at the highest token id.
 HIGHEST_ID = 2
-
-
-def count_layers(weights: Mapping[str, Tensor], tower: str) -> int:
-    """Number of blocks that the keys name."""
-    matches = (re.match(rf"{tower}\.encoder\.layers\.(\d+)\.", key) for key in weights)
-    return 1 + max((int(match[1]) for match in matches if match), default=-1)
 
 
 def build_open_clip(weights: Mapping[str, Tensor], shape: ClipShape, where: str, device: torch.device) -> Any:

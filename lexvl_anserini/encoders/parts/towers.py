@@ -330,8 +330,22 @@ class Texts(ReadsTexts, Items):
             yield Batch(positions, padded)
 
 
+class ReadsItems:
+    """What a tower reads of documents and topics: what its items do."""
+
+    items: Items
+
+    def read(self, document: Document) -> str:
+        """The input that a document gives."""
+        return self.items.read(document)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The input that a topic gives."""
+        return self.items.read_topic(topic)
+
+
 @dataclass(frozen=True)
-class DenseTower:
+class DenseTower(ReadsItems):
     """One side of a dense encoder; a vector depends on its own item only."""
 
     items: Items
@@ -344,14 +358,6 @@ class DenseTower:
 
     def __post_init__(self) -> None:
         check_dimensions(self.dimensions, self.width)
-
-    def read(self, document: Document) -> str:
-        """The input that a document gives this tower."""
-        return self.items.read(document)
-
-    def read_topic(self, topic: Topic) -> str:
-        """The input that a topic gives this tower."""
-        return self.items.read_topic(topic)
 
     @torch.inference_mode()
     def features(

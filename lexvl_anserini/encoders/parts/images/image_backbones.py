@@ -140,7 +140,9 @@ class EfficientNetLite(nn.Module):
         self.stem = Unit(3, STEM, 3, 2)
         before, blocks, self.width = STEM, [], STEM + HEAD
         for number, stage in enumerate(STAGES):
-            width = compute_rounded_width(stage.width * variant.width)
+            exact = stage.width * variant.width
+            width = max(8, int(exact + 4) // 8 * 8)  # the nearest multiple of 8 that is at least 9/10 of it
+            width += 8 * (width < 0.9 * exact)
             self.width += width
             fixed = number in (0, len(STAGES) - 1)
             for repeat in range(stage.repeats if fixed else ceil(stage.repeats * variant.depth)):
@@ -171,12 +173,6 @@ class EfficientNetLite(nn.Module):
                 module.fold()
         to: Any = self.to  # its types lack this argument before torch 2.14
         return cast("EfficientNetLite", to(memory_format=torch.channels_last))
-
-
-def compute_rounded_width(width: float) -> int:
-    """The nearest multiple of 8, which is at least 9/10 of the width."""
-    nearest = max(8, int(width + 4) // 8 * 8)
-    return nearest + 8 if nearest < 0.9 * width else nearest
 
 
 def convert_published_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
