@@ -72,7 +72,6 @@ def load_clip(
     if is_open_layout(weights):
         read, merges = read_open_layout, merges or beside
     model, tokenizer, pixels = read(source, checkpoint, weights, merges, activation)
-    device = source.device
     limit, width = model.config.text_config.max_position_embeddings, model.config.projection_dim
     reader = TextReader(tokenizer, text_max_length or limit, limit=limit, prompt=prompt)
 
@@ -82,8 +81,8 @@ def load_clip(
     def embed_images(batch: Batch) -> Tensor:
         return model.visual_projection(model.vision_model(*batch.inputs).pooler_output)  # [B, D]
 
-    text = DenseTower(Texts(reader, device), embed_texts, width, dimensions=dimensions)
-    image = DenseTower(Images(pixels, device), embed_images, width, dimensions=dimensions)
+    text = DenseTower(Texts(reader, source.device), embed_texts, width, dimensions=dimensions)
+    image = DenseTower(Images(pixels, source.device), embed_images, width, dimensions=dimensions)
     query, document = in_direction(direction, text, image)
     return Encoder("clip", "dense", query=query, document=document)
 

@@ -99,11 +99,6 @@ def as_csr(rows: CsrRows) -> sparse.csr_matrix:
     return sparse.csr_matrix(rows[:3], shape=rows.shape)
 
 
-def join_matrix(dims: Sequence[np.ndarray], values: Sequence[np.ndarray], width: int) -> sparse.csr_matrix:
-    """CSR [n, width] float32 of the dimensions (int32) and the values of each row."""
-    return as_csr(join_rows(dims, values, width))
-
-
 class WeightsOfRows:
     """A side whose `csr_rows` need no scipy: what follows from them."""
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import InputReader, Kind, ReadsTexts, Tower
 from lexvl_anserini.encoders.parts.batches import collate_texts
-from lexvl_anserini.encoders.parts.sparsify import Sparsifier, check_dimensions, cut, join_matrix, mark_kept
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, as_csr, check_dimensions, cut, join_rows, mark_kept
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError
 from lexvl_anserini.ground.progress import Progress, silent
@@ -262,7 +262,7 @@ class LexicalTower(Items):
                 # Copies, because a view of a short row would keep its whole batch in memory.
                 dims[position], values[position] = row_dims.copy(), row_values.copy()
             progress(len(positions))
-        return join_matrix(dims, values, len(self.vocabulary))
+        return as_csr(join_rows(dims, values, len(self.vocabulary)))
 
     def own_mask(self, own: list[np.ndarray] | None) -> Tensor | None:
         """Bool [B, V], True at the own tokens of each item of a batch."""
