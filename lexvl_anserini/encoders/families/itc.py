@@ -38,7 +38,7 @@ def load_blip(
             the file (or named by `backbone_config`), else 64.
         dimensions: keep only the first ones of each vector.
     """
-    return load_family("blip", source, direction, clean, max_length, dimensions, resolution, head_width)
+    return load_family("blip", source, direction, clean, max_length, resolution, head_width, None, dimensions)
 
 
 def load_family(
@@ -47,12 +47,14 @@ def load_family(
     direction: Direction,
     clean: bool | None,
     max_length: int,
+    resolution: int | None,
+    head_width: int | None,
+    fusion_layer: int | None,
     dimensions: int | None,
-    *shape: int | None,
 ) -> Encoder:
-    """BLIP or ALBEF, which differ in the number of layers that read a text; `shape` as of `load_itc`."""
+    """BLIP or ALBEF, which differ in the number of layers that read a text."""
     checkpoint = source.required(family)
-    loaded = load_itc(checkpoint, source.device, *shape, description=source.backbone_config)
+    loaded = load_itc(checkpoint, source.device, resolution, head_width, fusion_layer, source.backbone_config)
     if loaded.family != family:
         remedy = f"load them with --encoder {loaded.family}"
         raise CheckpointError(f"{checkpoint.path}: the weights are of {loaded.family.upper()}; {remedy}")
@@ -96,4 +98,4 @@ def load_albef(
         fusion_layer: number of layers that read a text; default those below the first with cross-attention.
         dimensions: keep only the first ones of each vector.
     """
-    return load_family("albef", source, direction, clean, max_length, dimensions, resolution, head_width, fusion_layer)
+    return load_family("albef", source, direction, clean, max_length, resolution, head_width, fusion_layer, dimensions)

