@@ -152,20 +152,6 @@ def test_a_swin_transformer_without_buffers_or_of_version_1(swin_run):
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("attention", ["softmax", "sigmoid", "sparsemax"])
-@pytest.mark.parametrize("pooling", ["max", "mean", "sum"])
-def test_other_attentions_and_poolings(folder, about, arrays, tmp_path, attention, pooling):
-    run = copied(folder, tmp_path / "run", att_func_type=attention, pool_type=pooling)
-    usual = (attention, pooling) == ("sparsemax", "max")
-    start, end = ("txt", "_Tckpt") if usual else (f"var_{attention}_{pooling}", "")
-    weights, sums = arrays[f"{start}_att{end}"], arrays[f"{start}_sd{end}"]
-    captions = about["captions"]
-    found = load(run, normalise=False).query.dense_weights(captions, 2)
-    np.testing.assert_allclose(found[: len(weights)], weights, atol=1e-6)
-    np.testing.assert_allclose(load(run, space="features").query.features(captions, 2), sums, atol=2e-5)
-
-
-@pytest.mark.shared
 def test_tokens_and_crops(folder, about, images, arrays):
     model = load(folder)
     assert model.query.vocabulary[:2] == ("fdt00000", "fdt00001") and len(model.query.vocabulary) == 512

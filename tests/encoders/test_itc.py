@@ -16,7 +16,6 @@ from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.checkpoints.itc_layout import ItcModel, fit_positions, load_itc
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.features import clean_caption
-from lexvl_anserini.encoders.parts.images.pixels import Squares
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 
 TEXTS = ("a man riding a horse on a beach", "", "A dog!", "two dogs and a frisbee " * 20)
@@ -176,15 +175,6 @@ def test_the_original_albef_reads_texts_below_its_fusion_layer(small, drawn):
         load_small(small, "albef", "without.pth", fusion_layer=9)
 
 
-def test_pictures_are_squeezed():
-    """Nothing is cropped: the left and right edge of a wide picture are both there."""
-    wide = Image.new("RGB", (90, 10))
-    wide.paste((255, 255, 255), (45, 0, 90, 10))
-    crop = Squares(30).crop(wide)
-    assert crop.shape == (30, 30, 3) and crop[:, 0].max() == 0 and crop[:, -1].min() == 255
-    assert crop[:, :14].max() < 30 and crop[:, 16:].min() > 225
-
-
 @pytest.mark.parametrize(
     "changes,message",
     [
@@ -234,19 +224,3 @@ def test_tokenizers(small, tmp_path):
     assert load_encoder("blip", str(path), **TINY).query.vectors(["a dog"]).shape == (1, 8)
     with pytest.raises(UsageError, match="reads at least 3 and at most 40 tokens"):
         load_small(small, max_length=41)
-
-
-@pytest.mark.parametrize(
-    "raw,cleaned",
-    [
-        ("A Dog.", "a dog"),
-        ("", ""),
-        ("...", ""),
-        ('"Wow!" (he said): #1 * ~ a;b', "wow he said 1 a b"),
-        ("it's a T-shirt, isn't it?", "it's a t-shirt, isn't it?"),
-        ("a  b\t\nc\n", "a b c"),
-        (" ".join(map(str, range(60))), " ".join(map(str, range(50)))),
-    ],
-)
-def test_cleaned_captions(raw, cleaned):
-    assert clean_caption(raw) == cleaned
