@@ -20,7 +20,6 @@ from lexvl_anserini.cli import make_app
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.stair import ImageShape, OwnTokenTower, Stair, StairConfig, TextShape, save_stair
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.images.grounding import localise
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer
@@ -118,12 +117,7 @@ def test_parameters_of_the_papers_table():
     assert millions(narrow.image, narrow.image_head) == 86.2
 
 
-def test_text_encoder_free(folder, tokenizer):
-    encoder = load(folder, text_encoder_free=True)
-    assert isinstance(encoder.query, BagTower) and encoder.query.binary
-    bag = encoder.query.weights(["a dog, a dog"])
-    expected = sorted(tokenizer.convert_tokens_to_ids(["a", "dog", ","]))
-    assert bag.indices.tolist() == expected and bag.data.tolist() == [1, 1, 1]
+def test_special_tokens_of_bags_if_asked(folder, tokenizer):
     specials = load(folder, text_encoder_free=True, mask_specials=True).query.weights([""])
     assert specials.indices.tolist() == sorted([tokenizer.cls_token_id, tokenizer.sep_token_id])
 
