@@ -329,7 +329,7 @@ def read_model(
         raise UsageError(f"temperature {degree}: expected a number above 0")
     positions = {"text": about_text.max_position_embeddings, "image": images.grid**2}
     pooling = {modality: POOLINGS[pool](count) for modality, count in positions.items()}
-    # Of texts the states after the last LayerNorm; causal attention makes them independent of padding.
+    # States of texts are those after the last LayerNorm; causal attention makes them independent of padding.
     states: dict[str, Backbone] = {"text": lambda ids, _: texts.text_model(ids).last_hidden_state, "image": images}
     return FdtModel(states, query_maps, codebook.to(device), attention, pooling, degree), about_text
 
