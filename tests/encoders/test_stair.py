@@ -21,9 +21,7 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.stair import ImageShape, OwnTokenTower, Stair, StairConfig, TextShape, save_stair
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.grounding import localise
-from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer
-from lexvl_anserini.encoders.parts.towers import log1p_relu
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.localise import command
 
@@ -66,30 +64,16 @@ def load(folder: Path, **options) -> Encoder:
     return load_encoder("stair", str(folder), device="cpu", **options)
 
 
-def test_saved_and_loaded(folder, tokenizer, images, tmp_path):
-    model, encoder = made(), load(folder)
+def test_saved_and_loaded(folder, tokenizer, tmp_path):
+    encoder = load(folder)
     matrices = [tower.composition.head.matrix for tower in (encoder.query, encoder.document)]
     assert matrices[0].data_ptr() == matrices[1].data_ptr(), "the vocabulary is tied"
-    assert sorted(path.name for path in folder.iterdir() if "token" not in path.name) == [
-        "config.json",
-        "model.safetensors",
-    ]
-    with torch.inference_mode():
-        ids, attention = (torch.tensor(tokenizer("a photo of a dog")[k])[None] for k in ("input_ids", "attention_mask"))
-        logits = model.text_head(model.text(ids, attention)) @ model.embeddings.T + model.text_head.bias
-        text = log1p_relu(logits.amax(1))
-        pixels = Pixels(24).normalise(torch.tensor(Pixels(24).crop(images[0]))[None])
-        logits = model.image_head(model.image(pixels)) @ model.embeddings.T + model.image_head.bias
-        image = log1p_relu(logits.amax(1))
-    close(encoder.query.dense_weights(["a dog"]), text / text.norm())
+    files = ["config.json", "model.safetensors"]
+    assert sorted(path.name for path in folder.iterdir() if "token" not in path.name) == files
     unprompted = load(folder, prompt="").query.dense_weights(["a photo of a dog"])
     close(unprompted, encoder.query.dense_weights(["a dog"]), 0, 0)
-    close(encoder.document.dense_weights(images[:1]), image / image.norm())
-    plain = load(folder, normalise=False)
-    close(plain.query.dense_weights(["a dog"]), text)
-    close(plain.document.weights(images[:1]).toarray(), image)
     save_stair(made(), tokenizer, tmp_path / "again")
-    for name in ("config.json", "model.safetensors"):
+    for name in files:
         assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
 
 
