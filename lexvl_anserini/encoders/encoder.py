@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Kind = Literal["impact", "dense", "text"]
 # CSR [n, V] float32 (lexical) or float32 [n, D] (dense).
 Vectors: TypeAlias = "sparse.csr_matrix | np.ndarray"
-Shown: TypeAlias = bool | None
+Shown: TypeAlias = bool | None  # `show_progress_bar`
 
 # What `encode_query` and `encode_document` take, for errors.
 EXPECTED = "a text, a path, a PIL image, a Document or a Topic, or a list of these"
@@ -143,7 +143,7 @@ def encode_inputs(
     return encode(inputs, batch_size, progress, on_error)
 
 
-def _encode_given(tower: Tower, argument: Any, batch_size: int, show_progress_bar: Shown) -> Vectors:
+def _encode_given(tower: Tower, argument: Any, batch_size: int, show_progress_bar: bool | None) -> Vectors:
     """The vectors of what a caller gives; of one item to a dense tower its vector [D]."""
     items, single = collect_inputs(tower, argument)
     with progress_bar("encode", len(items), "inputs") if show_progress_bar else nullcontext(silent) as advance:
@@ -330,7 +330,7 @@ class Encoder:
         self,
         queries: Any,
         batch_size: int = 32,
-        show_progress_bar: Shown = None,
+        show_progress_bar: bool | None = None,
         convert_to_tensor: bool = False,
         **others: Never,
     ) -> Vectors | Tensor:
@@ -367,7 +367,7 @@ class Encoder:
         self,
         documents: Any,
         batch_size: int = 32,
-        show_progress_bar: Shown = None,
+        show_progress_bar: bool | None = None,
         convert_to_tensor: bool = False,
         **others: Never,
     ) -> Vectors | Tensor:

@@ -197,14 +197,6 @@ def test_query_encoder_of_another_vocabulary(golden, bert):
 # ---- weights
 
 
-@pytest.mark.parametrize("name", ["splade", "vdr"])
-def test_truncated_weights(bert, name):
-    path = bert / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(CheckpointError, match="cannot be read as weights"):
-        load_encoder(name, str(bert))
-
-
 def change_weights(folder, changes):
     """Weights by name; None removes one."""
     weights = load_file(folder / "model.safetensors") | changes
