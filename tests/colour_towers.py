@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
-from lexvl_anserini.encoders.parts.pooling import Head, pool_max
 from lexvl_anserini.encoders.parts.sparsify import keep_top
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
-from lexvl_anserini.encoders.parts.towers import Composition
+from lexvl_anserini.encoders.parts.towers import Composition, Head, pool_max
 from lexvl_anserini.ground.records import Vocabulary
 
 COLOURS = ("red", "green", "blue")

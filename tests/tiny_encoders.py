@@ -87,8 +87,7 @@ def made_stair(golden: Path, folder: Path) -> Path:
     import torch
     from transformers import AutoTokenizer
 
-    from lexvl_anserini.encoders.families.stair import save_stair
-    from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stair, StairConfig, TextShape
+    from lexvl_anserini.encoders.families.stair import ImageShape, Stair, StairConfig, TextShape, save_stair
 
     tokenizer = AutoTokenizer.from_pretrained(str(golden / WORDPIECES))
     torch.manual_seed(3)
@@ -169,8 +168,7 @@ def made_lexlip(golden: Path, folder: Path) -> Path:
     from transformers import AutoTokenizer, BertConfig, BertModel
 
     from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
-    from lexvl_anserini.encoders.parts.pretrained import Standard
-    from lexvl_anserini.encoders.parts.stair_network import TokenHead
+    from lexvl_anserini.encoders.parts.pretrained import Standard, TokenHead
     from lexvl_anserini.encoders.parts.tokens import list_token_strings
 
     torch.manual_seed(7)
@@ -222,6 +220,20 @@ def close(found: Any, expected: Any, atol: float = 1e-5, rtol: float = 1e-5) -> 
 
     found = found.toarray() if hasattr(found, "toarray") else found.detach() if hasattr(found, "detach") else found
     np.testing.assert_allclose(found, expected, atol=atol, rtol=rtol)
+
+
+def as_open_layout(weights: Mapping[str, Any], declip: bool = False) -> dict[str, Any]:
+    """Weights of transformers' CLIP as OpenAI's or DeCLIP's files have them: query, key and value in one matrix."""
+    import torch
+
+    from lexvl_anserini.encoders.checkpoints.clip_layout import name_in_file
+
+    stored: dict[str, Any] = {}
+    for key, value in sorted(weights.items(), key=lambda item: item[0].replace(".q_proj", ".a_proj")):
+        name = name_in_file(key, declip)
+        value = value.T.contiguous() if name in ("visual.proj", "text_projection") else value
+        stored[name] = torch.cat([stored[name], value]) if name in stored else value
+    return stored
 
 
 class Runs:

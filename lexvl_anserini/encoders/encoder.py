@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 Kind = Literal["impact", "dense", "text"]
 # CSR [n, V] float32 (lexical) or float32 [n, D] (dense).
 Vectors: TypeAlias = "sparse.csr_matrix | np.ndarray"
+Shown: TypeAlias = bool | None  # `show_progress_bar`
 
 # What `encode_query` and `encode_document` take, for errors.
 EXPECTED = "a text, a path, a PIL image, a Document or a Topic, or a list of these"
@@ -313,12 +314,7 @@ class Encoder:
 
     @overload
     def encode_query(
-        self,
-        queries: Any,
-        batch_size: int = ...,
-        show_progress_bar: bool | None = ...,
-        *,
-        convert_to_tensor: Literal[True],
+        self, queries: Any, batch_size: int = ..., show_progress_bar: Shown = ..., *, convert_to_tensor: Literal[True]
     ) -> Tensor: ...
 
     @overload
@@ -326,7 +322,7 @@ class Encoder:
         self,
         queries: Any,
         batch_size: int = ...,
-        show_progress_bar: bool | None = ...,
+        show_progress_bar: Shown = ...,
         convert_to_tensor: Literal[False] = ...,
     ) -> Vectors: ...
 
@@ -355,12 +351,7 @@ class Encoder:
 
     @overload
     def encode_document(
-        self,
-        documents: Any,
-        batch_size: int = ...,
-        show_progress_bar: bool | None = ...,
-        *,
-        convert_to_tensor: Literal[True],
+        self, documents: Any, batch_size: int = ..., show_progress_bar: Shown = ..., *, convert_to_tensor: Literal[True]
     ) -> Tensor: ...
 
     @overload
@@ -368,7 +359,7 @@ class Encoder:
         self,
         documents: Any,
         batch_size: int = ...,
-        show_progress_bar: bool | None = ...,
+        show_progress_bar: Shown = ...,
         convert_to_tensor: Literal[False] = ...,
     ) -> Vectors: ...
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.encoders.cards import CARDS, PACKAGED, Card
 from lexvl_anserini.encoders.checkpoints.find import (
@@ -40,10 +40,8 @@ from lexvl_anserini.ground.typed import check_type, plain, show_value
 if TYPE_CHECKING:
     import torch
 
-T = TypeVar("T")
-
 # Models load one at a time: transformers changes settings of the whole process meanwhile.
-_LOADING = RLock()
+LOADING = RLock()
 
 # The direction of an encoder that reads images where none is given.
 DEFAULT_DIRECTION = "text-to-image"
@@ -180,7 +178,7 @@ def load_by_torch(spec: EncoderSpec) -> Encoder:
 
     try:
         # Networks draw weights before they get those of the checkpoint; the user's random numbers go on as before.
-        with _LOADING, torch.random.fork_rng(devices=()):
+        with LOADING, torch.random.fork_rng(devices=()):
             encoder: Encoder = loader(source, **{**places, **options})
     except LexvlError:
         raise
@@ -200,23 +198,6 @@ def load_by_torch(spec: EncoderSpec) -> Encoder:
     )
 
 
-def load_when_used(load: Callable[[], T]) -> Callable[[], T]:
-    """The same load, once and under the lock, for a tower whose network is loaded when it is first used."""
-    import torch
-
-    pending, loaded = [load], list[T]()
-
-    def get() -> T:
-        # Weights outlive the call that first needs them, which computes without gradients.
-        with _LOADING, torch.random.fork_rng(devices=()), torch.inference_mode(False):
-            if not loaded:
-                loaded.append(pending[0]())
-                pending.clear()
-        return loaded[0]
-
-    return get
-
-
 def _find_or_default(card: Card, reference: str | None) -> Checkpoint | None:
     """The checkpoint that the user names, or the default of the encoder; None if there is none."""
     try:
@@ -225,14 +206,6 @@ def _find_or_default(card: Card, reference: str | None) -> Checkpoint | None:
         if reference is None and card.without_hub:
             raise CheckpointError(f"{error} as checkpoint; the checkpoint {card.without_hub}, needs no hub") from error
         raise
-
-
-def load_saved(folder: str, device: str = "auto") -> Encoder:
-    """Loads a saved encoder; the folder, or model of the hub, names it."""
-    saved = read_saved(find_checkpoint(folder))
-    if saved is None:
-        raise CheckpointError(f"{folder}: no {SAVED}, so save_pretrained did not write it; load it with load_encoder")
-    return load_encoder(saved[0].name, folder, device=device)
 
 
 def read_saved(checkpoint: Checkpoint) -> tuple[EncoderSpec, Checkpoint] | None:

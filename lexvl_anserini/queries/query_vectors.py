@@ -19,13 +19,12 @@ from itertools import accumulate, repeat, tee
 from math import inf, sqrt
 from operator import mul
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
 import numpy as np
 import orjson
 
-from lexvl_anserini.encoders.encoder import as_dense, as_lexical
-from lexvl_anserini.encoders.parts.fields import FieldsTower
+from lexvl_anserini.encoders.encoder import Kind, OtherModality, as_dense, as_lexical, read_topic
 from lexvl_anserini.ground.claims import claim, ensure
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import atomic_write, is_same_file, open_gzip, read_json
@@ -39,13 +38,13 @@ from lexvl_anserini.ground.manifest import (
     write_beside,
 )
 from lexvl_anserini.ground.progress import make_batches
-from lexvl_anserini.ground.records import SCORE_LIMIT, DenseQuery, ImpactQuery, TermWeights, Topic, mark_field
+from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.ground.records import SCORE_LIMIT, DenseQuery, Document, ImpactQuery, TermWeights, Topic, mark_field
 from lexvl_anserini.ground.typed import check_count, check_text
 from lexvl_anserini.queries.clauses import Impacts, Query
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder, Tower
-    from lexvl_anserini.ground.quantise import Quantiser
     from lexvl_anserini.queries.query_source import TopicSource
 
 log = logging.getLogger(__name__)
@@ -57,8 +56,6 @@ def encode_queries(
     model: Encoder, topics: Iterable[Topic], manifest: Manifest, batch_size: int = 32
 ) -> Iterator[Query]:
     """Topics -> queries for an engine of the model's kind, in order, in flat memory, quantised as the manifest says."""
-    from lexvl_anserini.ground.quantise import Quantiser
-
     quantiser = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else Quantiser()
     return quantise_queries(model, topics, quantiser, manifest.counts.max_impact, batch_size)
 
@@ -103,6 +100,60 @@ def encode_lexical(
     # Graphs have a form of weights that needs no scipy.
     weights = getattr(side, "csr_rows", side.weights)(inputs, batch_size)
     return quantiser.queries(weights, max_impact).in_vocabulary(side.vocabulary)
+
+
+@dataclass(frozen=True)
+class QueryField:
+    """A field of the index, as its queries are encoded: by a tower, or for BM25 by `analyse`, the words of a text."""
+
+    name: str
+    weight: int
+    tower: Tower | None = None
+    quantiser: Quantiser = Quantiser()
+    analyse: Callable[[str], Iterable[str]] | None = None
+
+    def read_topic(self, topic: Topic) -> str:
+        """The input that a topic gives this field."""
+        text = read_topic(topic) if self.tower is None else self.tower.read_topic(topic)
+        check_text(f"topic {topic.query_id!r}", text)
+        return text
+
+
+@dataclass(frozen=True)
+class FieldsTower:
+    """The fields of an index; its inputs are, by name, those of each field that reads the topic. It has no matrix."""
+
+    fields: tuple[QueryField, ...]
+    kind: ClassVar[Kind] = "impact"
+    binary: ClassVar[bool] = False
+
+    def read_topic(self, topic: Topic) -> Any:
+        """The input of each field that reads texts, or images, as the topic is; a field of weight 0 reads nothing."""
+        inputs, refusal = {}, None
+        for field in self.fields:
+            if field.weight:
+                try:
+                    inputs[field.name] = field.read_topic(topic)
+                except OtherModality as error:
+                    refusal = error
+        if not inputs and refusal is not None:
+            raise refusal
+        return inputs
+
+    def read(self, document: Document) -> str:
+        """Refuses documents, which the encoders of the fields have encoded before they were joined."""
+        raise OtherModality(f"document {document.doc_id!r}: an index of several fields encodes queries only")
+
+    def weights(self, inputs: Any, *others: Any) -> Any:
+        """Refuses to make a matrix."""
+        raise UsageError("an index of several fields has no encoder of its own; load the encoder of one of its fields")
+
+    dense_weights = weights
+
+    @property
+    def vocabulary(self) -> Any:
+        """Refuses, as `weights`."""
+        return self.weights(None)
 
 
 def encode_fields(

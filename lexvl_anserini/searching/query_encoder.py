@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
@@ -14,11 +14,11 @@ from lexvl_anserini.encoders.cards import remark_on
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.encoders.loading import load_encoder_from
-from lexvl_anserini.encoders.parts.fields import FieldsTower, QueryField, read_weight, split_field_options
 from lexvl_anserini.engines.lucene.fields import load_word_analysis
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import FIELDS, EncoderRef, FieldEntry, Manifest
 from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.queries.query_vectors import FieldsTower, QueryField
 
 MovedCheckpoint = Annotated[
     str | None, typer.Option("--checkpoint", help="Where the encoder's checkpoint is now, if it was moved.")
@@ -106,3 +106,23 @@ def load_field(entry: FieldEntry, options: dict[str, Any], device: str) -> Query
     model = load_encoder_from(entry.encoder, *places, device, options, entry.vocabulary_digest)
     quantiser = Quantiser.from_json(entry["quantiser"]) if entry.get("quantiser") else model.fitted(Quantiser())
     return QueryField(entry.name, weight, model.query, quantiser)
+
+
+def read_weight(name: str, value: Any) -> int:
+    """The weight of a field, which the user may give as a text."""
+    if not str(value).isdecimal() or len(str(value)) > 7:
+        raise UsageError(f"weight {value!r:.40} of field {name!r}: expected a whole number from 0 to 9,999,999")
+    return int(value)
+
+
+def split_field_options(names: Iterable[str], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """`{"text.weight": 2, "image.topk": 64}` by field; an option without a field, such as the runtime, is of all."""
+    by_field: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for key, value in options.items():
+        name, dot, option = key.partition(".")
+        if dot and name not in by_field or not dot and key != "runtime":
+            examples = ", ".join(f"{name}.weight" for name in by_field)
+            raise UsageError(f"option {key!r}: an index of several fields has options of a field, such as {examples}")
+        for each in [name] if dot else by_field:
+            by_field[each][option or key] = value
+    return by_field

@@ -16,7 +16,6 @@ from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from lexvl_anserini.encoders.families.bm25 import BM25Settings
-from lexvl_anserini.encoders.parts.fields import FieldsTower
 from lexvl_anserini.engines.engine import index_path, open_index
 from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, is_index, read_index_state, read_report
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
@@ -25,7 +24,7 @@ from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
 from lexvl_anserini.ground.typed import MOST, check_count, check_type
 from lexvl_anserini.queries.clauses import Query, TreeQuery
 from lexvl_anserini.queries.query_source import TYPED
-from lexvl_anserini.queries.query_vectors import ShardVectors, encode_queries
+from lexvl_anserini.queries.query_vectors import FieldsTower, ShardVectors, encode_queries
 from lexvl_anserini.runs.order import RankedList, read_best
 from lexvl_anserini.runs.trec import DEFAULT_HITS
 from lexvl_anserini.searching.query_encoder import EncoderChanges

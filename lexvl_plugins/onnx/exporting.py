@@ -26,16 +26,36 @@ from lexvl_anserini.encoders.families.dpr import Passages
 from lexvl_anserini.encoders.families.sentence import SentenceTower
 from lexvl_anserini.encoders.loading import EXPORT
 from lexvl_anserini.encoders.parts.batches import BagTower
-from lexvl_anserini.encoders.parts.images.pixels import Pixels, describe_pixels
+from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import Images, ImageTower
-from lexvl_anserini.encoders.parts.pooling import Activation, Pooling, pool_last, pool_max, pool_sum, pool_top_mean
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, is_fast
-from lexvl_anserini.encoders.parts.towers import Batch, Composition, DenseTower, Texts, TextTower
+from lexvl_anserini.encoders.parts.towers import (
+    Activation,
+    Batch,
+    Composition,
+    DenseTower,
+    Pooling,
+    Texts,
+    TextTower,
+    pool_last,
+    pool_max,
+    pool_sum,
+    pool_top_mean,
+)
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError, describe_error
 from lexvl_anserini.ground.files import new_folder, write_json
 from lexvl_anserini.ground.machine import list_versions
 from lexvl_anserini.ground.records import VOCABULARY
-from lexvl_plugins.onnx.loading import IMAGES, PASSAGES, READER_KEYS, SIDES, TEXTS, Export, SideOfExport
+from lexvl_plugins.onnx.loading import (
+    IMAGES,
+    PASSAGES,
+    READER_KEYS,
+    SIDES,
+    TEXTS,
+    Export,
+    SideOfExport,
+    describe_pixels,
+)
 
 # The encoders of which `export` can write at least one layout; the tests try all of the registry.
 EXPORTED = (
@@ -226,7 +246,7 @@ def pool_hidden(composition: Composition, inputs: tuple[Tensor, ...], masked: Te
     return weights / weights[:, : composition.unit_terms].norm(dim=1, keepdim=True).clamp(min=1e-12)
 
 
-# The poolings of `parts.pooling` without the writing in place that saves memory in torch:
+# The poolings of `parts.towers` without the writing in place that saves memory in torch:
 # (logits [B, L, C], bool [B, L] of masked positions or None, activation) -> [B, C]
 
 

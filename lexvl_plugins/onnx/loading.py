@@ -30,7 +30,7 @@ from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.encoder import Encoder, Kind, Tower
 from lexvl_anserini.encoders.loading import EXPORT, EncoderSpec
 from lexvl_anserini.encoders.parts.batches import BagTower, PassageReader
-from lexvl_anserini.encoders.parts.images.pixels import build_pixels
+from lexvl_anserini.encoders.parts.images.pixels import Crop, Pixels, Squares
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError, describe_error
@@ -260,3 +260,25 @@ class BareTokenizer:
     def num_special_tokens_to_add(self, pair: bool = False) -> int:
         """How many special tokens a text, or a pair, gets."""
         return int(self.backend_tokenizer.num_special_tokens_to_add(pair))
+
+
+# Ways to make a square, as an exported encoder names them.
+CROPS: Mapping[str, type[Pixels]] = {cls.__name__: cls for cls in (Pixels, Crop, Squares)}
+
+
+def describe_pixels(pixels: Pixels) -> dict[str, Any]:
+    """The class and the fields of a way to make a square, for JSON."""
+    if CROPS.get(type(pixels).__name__) is not type(pixels):
+        raise UsageError(f"{type(pixels).__name__} has no name in JSON; those that have: {', '.join(CROPS)}")
+    return {"kind": type(pixels).__name__, **asdict(pixels)}
+
+
+def build_pixels(description: Mapping[str, Any]) -> Pixels:
+    """The reverse of `describe_pixels`."""
+    listed = description.items()
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in listed}
+    kind = str(values.pop("kind", None))
+    try:
+        return CROPS[kind](**values)
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"pixels of kind {kind!r:.40}: expected {', '.join(CROPS)} and their fields") from error

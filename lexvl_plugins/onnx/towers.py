@@ -124,6 +124,27 @@ class GraphTower:
             progress(len(batch.positions))
 
 
+def mark_kept_rows(weights: np.ndarray, own: np.ndarray | None, sparsifier: sparsify.Sparsifier) -> np.ndarray:
+    """As `mark_kept`, of arrays."""
+    positive = (weights > 0) & np.isfinite(weights)
+    mask: np.ndarray = sparsify.mark_by_rule(sparsifier, mark_top_rows, positive, weights, own)
+    return mask
+
+
+def mark_top_rows(weights: np.ndarray, k: int) -> np.ndarray:
+    """As `mark_top`, of an array."""
+    k = min(k, weights.shape[1])
+    if k <= 0:
+        return np.zeros_like(weights, dtype=bool)
+    last = weights.shape[1] - k
+    boundary = np.partition(weights, last, axis=1)[:, last : last + 1]  # [B, 1]
+    above, equal = weights > boundary, weights == boundary
+    room = k - above.sum(axis=1, keepdims=True)  # [B, 1], >= 1
+    equal &= equal.cumsum(axis=1) <= room
+    mask: np.ndarray = above | equal
+    return mask
+
+
 @dataclass(frozen=True)
 class LexicalGraphTower(sparsify.WeightsOfRows, GraphTower):
     """Inputs to lexical vectors: as `parts.towers.LexicalTower`, with a graph in place of the composition."""
@@ -156,7 +177,7 @@ class LexicalGraphTower(sparsify.WeightsOfRows, GraphTower):
                 own = np.zeros(weights.shape, dtype=bool)
                 for row, terms in enumerate(self.columns.own(batch.rows)):
                     own[row, terms] = True
-            mask = sparsify.mark_kept_rows(weights, own, self.sparsifier)
+            mask = mark_kept_rows(weights, own, self.sparsifier)
             for position, row_weights, keep in zip(batch.positions, weights, mask, strict=True):
                 dims[position] = np.flatnonzero(keep).astype(np.int32)
                 values[position] = row_weights[dims[position]]

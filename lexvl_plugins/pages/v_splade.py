@@ -10,7 +10,7 @@ table beside them. Code of a folder is never run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,17 +19,25 @@ from typing import Any, Literal, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear, softplus
 
 from lexvl_anserini.encoders.checkpoints.find import CHAT_TEMPLATE, PROCESSOR
 from lexvl_anserini.encoders.checkpoints.weights import build_outline, complain, read_weights, take_below
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.loading import Source, load_when_used
+from lexvl_anserini.encoders.loading import LOADING, Source
 from lexvl_anserini.encoders.parts.backbones import quietly
 from lexvl_anserini.encoders.parts.batches import BagTower
-from lexvl_anserini.encoders.parts.pooling import Activation, Head, LiLsr, log1p_relu, pool_max, softplus
 from lexvl_anserini.encoders.parts.sparsify import keep_top
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, list_token_strings, load_tokenizer
-from lexvl_anserini.encoders.parts.towers import Composition, in_direction, with_topk
+from lexvl_anserini.encoders.parts.towers import (
+    Activation,
+    Composition,
+    Head,
+    in_direction,
+    log1p_relu,
+    pool_max,
+    with_topk,
+)
 from lexvl_anserini.ground.errors import CheckpointError, InstallationError, UsageError, describe_error
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.machine import find_package, find_version
@@ -215,15 +223,13 @@ def load_head(weights: Mapping[str, Tensor], columns: TokenColumns, device: torc
 
 @torch.inference_mode()
 def compute_table(weights: Mapping[str, Tensor], activation: TableActivation) -> np.ndarray:
-    """The weight of each token, float32 [V], as `LiLsr` has it.
-
-    Its A and B are the low-rank change that a checkpoint in training has; exports have it in the embeddings.
-    """
+    """The weight of each token, float32 [V]: activation(<w, E_t + A_t B> + b), where exports have no A and B."""
     parts = {key: value.float() for key, value in take_below(weights, QUERIES).items()}
-    rank = parts["lora_A"].shape[1] if "lora_A" in parts else 0
-    lsr = LiLsr(parts["embeddings.weight"], rank, ACTIVATIONS[activation])
-    lsr.load_state_dict(parts)
-    table: np.ndarray = lsr().numpy()
+    projection = parts["projection.weight"]  # [1, D]
+    logit = linear(parts["embeddings.weight"], projection, parts["projection.bias"])[:, 0]
+    if "lora_A" in parts:
+        logit = logit + parts["lora_A"] @ (parts["lora_B"] @ projection[0])
+    table: np.ndarray = ACTIVATIONS[activation](logit).numpy()
     return table
 
 
@@ -260,3 +266,18 @@ def read_prompt(folder: Path) -> str:
             "prompt that it makes of one image, with <image> for the image, as the option prompt"
         )
     return template.partition("{")[0] + PROMPT
+
+
+def load_when_used(load: Callable[[], Composition]) -> Callable[[], Composition]:
+    """The same load, once and under the lock, for a tower whose network is loaded when it is first used."""
+    pending, loaded = [load], list[Composition]()
+
+    def get() -> Composition:
+        # Weights outlive the call that first needs them, which computes without gradients.
+        with LOADING, torch.random.fork_rng(devices=()), torch.inference_mode(False):
+            if not loaded:
+                loaded.append(pending[0]())
+                pending.clear()
+        return loaded[0]
+
+    return get

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, cast
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.encoder import OtherModality, Tower
 from lexvl_anserini.encoders.loading import load_encoder_from
-from lexvl_anserini.encoders.parts.fields import split_field_options
 from lexvl_anserini.engines.engine import find_urls, index_name, index_path
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_index_state, read_report
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
@@ -24,7 +23,7 @@ from lexvl_anserini.ground.manifest import FieldEntry, Manifest, expect_lexical
 from lexvl_anserini.ground.records import Document, mark_field
 from lexvl_anserini.ground.registry import TORCH
 from lexvl_anserini.queries.query_source import find_vocabulary_file, read_known_terms
-from lexvl_anserini.searching.query_encoder import EncoderChanges
+from lexvl_anserini.searching.query_encoder import EncoderChanges, split_field_options
 from lexvl_anserini.searching.searcher import Index, Searcher
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.documents import (

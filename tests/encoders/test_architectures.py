@@ -1,16 +1,22 @@
-"""Any masked LM that transformers knows: the split before its decoder equals the model's own logits."""
+"""Any language model that transformers knows, masked or causal: the split before its head gives its own logits."""
 
 from __future__ import annotations
 
+import json
 import shutil
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from tiny_encoders import made_causal
 
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.backbones import load_language_model, read_position_limit
+from lexvl_anserini.encoders.parts.tokens import TextReader
+from lexvl_anserini.encoders.parts.towers import log1p_relu, pool_last, pool_max
 from lexvl_anserini.ground.errors import CheckpointError
 
 SMALL = {
@@ -52,8 +58,8 @@ def folder(request, golden, tmp_path_factory):
     return target
 
 
-def own_logits(folder, input_ids, attention_mask):
-    model = transformers.AutoModelForMaskedLM.from_pretrained(str(folder), local_files_only=True).eval()
+def own_logits(folder, input_ids, attention_mask, auto=transformers.AutoModelForMaskedLM):
+    model = auto.from_pretrained(str(folder), local_files_only=True).eval()
     with torch.inference_mode():
         return model(input_ids=input_ids, attention_mask=attention_mask).logits
 
@@ -68,16 +74,6 @@ def test_split_equals_the_models_own_logits(folder):
     assert size == found.shape[2] == 2000
     expected = own_logits(folder, input_ids, attention)
     torch.testing.assert_close(found[attention == 1], expected[attention == 1], atol=1e-5, rtol=1e-5)
-
-
-def test_splade_over_it(folder):
-    model = load_encoder("splade", str(folder), device="cpu")
-    found = model.document.weights(TEXTS).toarray()
-    for row, text in enumerate(TEXTS):
-        ids = torch.tensor(model.document.reader([text]))
-        logits = own_logits(folder, ids, torch.ones_like(ids))[0]
-        expected = torch.log1p(torch.relu(logits)).amax(dim=0).numpy()
-        np.testing.assert_allclose(found[row], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_untrained_vdr_over_it_reads_the_same_backbone(folder):
@@ -103,3 +99,72 @@ def test_as_many_tokens_as_there_are_positions(folder):
 
 def test_limits_without_positions():
     assert read_position_limit(transformers.BertConfig(max_position_embeddings=-1)) is None
+
+
+# ---- decoders: a tiny Qwen3 with random weights
+
+REAL = [[101, 1037, 1500, 1040, 102], [1040, 1037]]
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["causal", "both directions"])
+def decoder(request: pytest.FixtureRequest, golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With earlier tokens alone in sight; and with all, as SPLADE-Code's configuration has it."""
+    return made_causal(golden, tmp_path_factory.mktemp("causal"), is_causal=request.param)
+
+
+def causal_logits(decoder: Path, ids: list[int]) -> torch.Tensor:
+    """The logits of a text alone, [L, V], by transformers."""
+    return own_logits(decoder, torch.tensor([ids]), torch.ones(1, len(ids)), transformers.AutoModelForCausalLM)[0]
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_padding_on_either_side_gives_the_same(decoder: Path, left: bool) -> None:
+    """log(1 + relu) of the logits at the last real position, and their maximum over all real positions."""
+    backbone, head, size = load_language_model(decoder, torch.device("cpu"))
+    ids, attention = torch.zeros(2, 7, dtype=torch.long), torch.zeros(2, 7, dtype=torch.long)
+    for row, real in enumerate(REAL):
+        place = slice(7 - len(real), 7) if left else slice(len(real))
+        ids[row, place], attention[row, place] = torch.tensor(real), 1
+    with torch.inference_mode():
+        logits = head.transform(backbone(ids, attention)) @ head.matrix.T
+    masked = (attention == 0).reshape(-1).nonzero()[:, 0]
+    assert logits.shape[2] == size == 2000 and head.bias is None
+    for pooling, of_one in ((pool_last, lambda rows: rows[-1]), (pool_max, lambda rows: rows.amax(dim=0))):
+        expected = torch.stack([log1p_relu(of_one(causal_logits(decoder, real))) for real in REAL])
+        torch.testing.assert_close(pooling(logits.clone(), masked, log1p_relu), expected, atol=2e-5, rtol=1e-4)
+
+
+def test_the_configuration_says_which_tokens_see_each_other(decoder: Path) -> None:
+    first, other = (causal_logits(decoder, ids)[0] for ids in ([1037, 1500], [1037, 1040]))
+    assert torch.equal(first, other) == json.loads((decoder / "config.json").read_text()).get("is_causal", True)
+
+
+@pytest.mark.parametrize("pooling", ["last", "max"])
+def test_splade_over_a_decoder(decoder: Path, tmp_path: Path, pooling: str) -> None:
+    """A text without tokens has no weight; a saved folder gives equal vectors."""
+    model: Any = load_encoder("splade", str(decoder), device="cpu", pooling=pooling)
+    found = model.document.weights([*TEXTS, "a dog " * 40]).toarray()
+    for row, text in enumerate([*TEXTS, "a dog " * 40]):
+        [ids] = model.document.reader([text])
+        logits = causal_logits(decoder, ids)
+        expected = log1p_relu(logits[-1] if pooling == "last" else logits.amax(dim=0)).numpy()
+        np.testing.assert_allclose(found[row], expected, atol=2e-5, rtol=1e-4)
+    model.document.reader = TextReader(model.document.reader.tokenizer, 8, specials=False)
+    assert (np.diff(model.document.weights(["", "a dog"]).indptr) > 0).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architectures": ["Qwen3Model"]}, "a qwen3 model, which has no masked-LM head"),
+        ({"model_type": "distilbert", "architectures": ["NoForCausalLM"]}, "a distilbert model, which has no language"),
+        ({"final_logit_softcapping": 30.0}, "a qwen3 model, which caps its logits"),
+    ],
+)
+def test_what_is_no_linear_head_of_a_decoder_is_refused(
+    golden: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    path = made_causal(golden, tmp_path) / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(CheckpointError, match=message):
+        load_encoder("splade", str(path.parent), device="cpu")

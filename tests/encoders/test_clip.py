@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_encoders import close
+from tiny_encoders import as_open_layout, close
 
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, ClipShape, convert_names
@@ -22,8 +22,6 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.clip_bpe import END, START, ClipBpe, clean
 from lexvl_anserini.encoders.parts.images.pixels import Crop, read_preprocessor
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
-
-LAYOUTS = ("legacy_v4", "legacy_v5", "eos_v4", "eos_v5")
 
 
 @pytest.fixture(scope="module")
@@ -42,30 +40,6 @@ def load(folder: Path, **options):
 
 def texts_of(folder: Path, layout: str) -> list[str]:
     return json.loads((folder / f"meta_{layout[-2:]}.json").read_text())["texts"]
-
-
-def unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_features_are_transformers(folder, images, layout):
-    arrays, texts = np.load(folder / f"outputs_{layout}.npz"), texts_of(folder, layout)
-    model = load(folder / f"ckpt_{layout}")
-    for name, prompt in (("plain", ""), ("prompt", "a photo of ")):
-        prompted = load(folder / f"ckpt_{layout}", prompt=prompt).query
-        close(prompted.features(texts, 5), arrays[f"{name}_text_features_pad77"])
-        ids, mask = arrays[f"{name}_input_ids_77"], arrays[f"{name}_attention_mask_77"]
-        expected = [row[kept == 1].tolist() for row, kept in zip(ids, mask, strict=True)]
-        assert prompted.items.reader(texts) == expected
-    found = model.document.features(images, 2)
-    # The version before: the newer one composites the last picture's alpha on white instead of dropping it.
-    reference = np.load(folder / f"outputs_{layout[:-1]}4.npz")
-    np.testing.assert_allclose(found, reference["image_features_png"], atol=1e-5, rtol=1e-5)
-    embedded = unit(arrays["plain_text_features_pad77"])
-    np.testing.assert_allclose(model.query.vectors(texts), embedded, atol=1e-5)
-    np.testing.assert_allclose(model.document.vectors(images), reference["forward_image_embeds"], atol=1e-5)
 
 
 @pytest.mark.shared
@@ -114,41 +88,6 @@ def test_preprocessors(tmp_path):
 
 
 # --- weights in OpenAI's and DeCLIP's layout
-
-
-def as_open_layout(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The inverse of `convert_names`, written out: transformers' names to OpenAI's."""
-    result = {}
-    blocks = (("self_attn.out_proj", "attn.out_proj"), ("layer_norm", "ln_"), ("fc1", "c_fc"), ("fc2", "c_proj"))
-    flat = {
-        "text_model.embeddings.token_embedding.weight": "token_embedding.weight",
-        "text_model.embeddings.position_embedding.weight": "positional_embedding",
-        "vision_model.embeddings.class_embedding": "visual.class_embedding",
-        "vision_model.embeddings.patch_embedding.weight": "visual.conv1.weight",
-        "vision_model.embeddings.position_embedding.weight": "visual.positional_embedding",
-        "logit_scale": "logit_scale",
-    }
-    norms = {"pre_layrnorm": "ln_pre", "post_layernorm": "ln_post", "final_layer_norm": "ln_final"}
-    for key, value in weights.items():
-        tower = "visual." if key.startswith("vision_model") else ""
-        if key in flat:
-            result[flat[key]] = value
-        elif key.endswith("projection.weight"):
-            result["visual.proj" if "visual" in key else "text_projection"] = value.T.contiguous()
-        elif ".layers." in key:
-            number, _, rest = key.partition(".layers.")[2].partition(".")
-            if rest.startswith(("self_attn.k", "self_attn.v")):
-                continue
-            if rest.startswith("self_attn.q"):
-                others = (key.replace("q_proj", f"{part}_proj") for part in "qkv")
-                value, rest = torch.cat([weights[other] for other in others]), f"attn.in_proj_{rest.split('.')[-1]}"
-            for old, new in blocks:
-                rest = rest.replace(old, new)
-            result[f"{tower}transformer.resblocks.{number}.{rest}"] = value
-        else:
-            _, name, kind = key.split(".")
-            result[f"{tower}{norms[name]}.{kind}"] = value
-    return result
 
 
 @pytest.fixture(scope="module")

@@ -45,38 +45,6 @@ def load_d2s(shared, tiny, folder="ckpt", **options):
     return load_encoder("d2s", str(shared / "golden/d2s" / folder), tokenizer=tiny, device="cpu", **options)
 
 
-@pytest.mark.shared
-@pytest.mark.parametrize("folder", ["ckpt", "ckpt_bin"])
-def test_the_head_of_d2s(shared, tiny, texts, folder):
-    arrays = np.load(shared / "golden/d2s/head.npz")
-    model = load_d2s(shared, tiny, folder)
-    assert model.kind == "impact" and len(model.query.vocabulary) == arrays["text_full"].shape[1]
-    np.testing.assert_allclose(model.query.weights(arrays["dense_texts"], 3).toarray(), arrays["text_full"], **CLOSE)
-    np.testing.assert_allclose(model.document.weights(arrays["dense_imgs"], 4).toarray(), arrays["img_full"], **CLOSE)
-    head = model.query.composition.head
-    with torch.inference_mode():
-        normed = head.transform(torch.from_numpy(arrays["dense_texts"]))
-        logits = normed @ head.matrix.T + head.bias
-    np.testing.assert_allclose(normed.numpy(), arrays["text_ln"], **CLOSE)
-    np.testing.assert_allclose(logits.numpy(), arrays["text_logits"], **CLOSE)
-    masked = load_d2s(shared, tiny, folder, text="masked")
-    captions = with_texts(texts[: len(arrays["dense_texts"])], arrays["dense_texts"])
-    np.testing.assert_allclose(masked.query.weights(captions, 3).toarray(), arrays["text_masked"], **CLOSE)
-    np.testing.assert_allclose(masked.document.weights(arrays["dense_imgs"]).toarray(), arrays["img_full"], **CLOSE)
-
-
-@pytest.mark.shared
-def test_an_older_checkpoint_is_a_bare_file(shared, tiny, tmp_path):
-    """Before 2024 the authors wrote `model.pt`, the tensors alone."""
-    weights = torch.load(shared / "golden/d2s/ckpt_bin/pytorch_model.bin", weights_only=True)
-    torch.save(weights, tmp_path / "model.pt")
-    vectors = np.load(shared / "golden/d2s/head.npz")["dense_imgs"]
-    expected = load_d2s(shared, tiny).document.weights(vectors)
-    for where in (tmp_path / "model.pt", tmp_path):
-        found = load_encoder("d2s", str(where), tokenizer=tiny, device="cpu").document.weights(vectors)
-        assert (found != expected).nnz == 0
-
-
 @pytest.fixture(scope="module")
 def d2s_corpus(shared, tmp_path_factory):
     """The golden training set in the hub's layout."""
@@ -138,54 +106,6 @@ def load_joint(shared, tiny, file, **options):
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("backbone", ["albef", "blip"])
-def test_the_heads_of_joint(shared, tiny, texts, backbone):
-    arrays = np.load(shared / f"golden/joint/head_{backbone}.npz")
-    file = f"proj_model_{backbone}.pt"
-    sparse, dense = load_joint(shared, tiny, file), load_joint(shared, tiny, file, vectors="dense")
-    assert (sparse.kind, dense.kind) == ("impact", "dense")
-    np.testing.assert_allclose(dense.query.vectors(arrays["text_cls"], 3), arrays["text_dense"], **CLOSE)
-    np.testing.assert_allclose(dense.document.vectors(arrays["img_cls"], 3), arrays["img_dense"], **CLOSE)
-    np.testing.assert_allclose(sparse.query.weights(arrays["text_cls"], 3).toarray(), arrays["text_sparse"], **CLOSE)
-    np.testing.assert_allclose(sparse.document.weights(arrays["img_cls"], 5).toarray(), arrays["img_sparse"], **CLOSE)
-    masked = load_joint(shared, tiny, file, text="masked")
-    captions = with_texts(texts[: len(arrays["text_cls"])], arrays["text_cls"])
-    np.testing.assert_allclose(masked.query.weights(captions).toarray(), arrays["text_sparse_masked"], **CLOSE)
-    if backbone == "blip":
-        assert list(sparse.query.vocabulary[-2:]) == ["[DEC]", "[ENC]"]
-
-
-@pytest.mark.shared
-def test_lightning_checkpoints_of_joint(shared, tiny, tmp_path):
-    """What Lightning wrote gives what its tensors alone give."""
-    path = shared / "golden/joint/checkpoint_best.ckpt"
-    inside = torch.load(path, weights_only=True)["state_dict"]
-    bare = {key.removeprefix("model."): value for key, value in inside.items() if key.startswith("model.")}
-    torch.save(bare, tmp_path / "bare.pt")
-    states = np.load(shared / "golden/joint/train_data.npz")["img_cls"]
-    found = load_joint(shared, tiny, "checkpoint_best.ckpt").document.weights(states)
-    expected = load_encoder("joint", str(tmp_path / "bare.pt"), tokenizer=tiny, device="cpu").document.weights(states)
-    assert found.nnz and (found != expected).nnz == 0
-
-
-@pytest.mark.shared
-def test_untied_heads_of_joint(shared, tiny, tmp_path):
-    """`weight_tying: false`: DistilBERT's head, with a bias; the shapes are those the reference writes."""
-    shapes = json.loads((shared / "golden/joint/state_dict_keys_untied_distilbert.json").read_text())
-    rng = torch.Generator().manual_seed(1)
-    weights = {key: torch.randn(shape, generator=rng) / 4 for key, shape in shapes.items()}
-    torch.save(weights, tmp_path / "untied.pt")
-    model = load_encoder("joint", str(tmp_path / "untied.pt"), tokenizer=tiny, device="cpu")
-    states = torch.randn(3, shapes["text_proj.weight"][1], generator=rng)
-    dense = torch.nn.functional.normalize(states @ weights["text_proj.weight"].T + weights["text_proj.bias"], dim=1)
-    hidden = dense @ weights["single_proj.weight"].T + weights["single_proj.bias"]
-    norm = (weights[f"single_vocab_layer_norm.{kind}"] for kind in ("weight", "bias"))
-    normed = torch.nn.functional.layer_norm(hidden, hidden.shape[1:], *norm, 1e-12)
-    logits = normed @ weights["single_vocab_projector.weight"].T + weights["single_vocab_projector.bias"]
-    np.testing.assert_allclose(model.query.dense_weights(states.numpy()), logits.relu().log1p().numpy(), **CLOSE)
-
-
-@pytest.mark.shared
 def test_joint_from_embeddings_measures_as_the_reference(shared, tiny, tmp_path):
     """The last epoch's validation, dense and sparse, from its weights and the states before the projection."""
     golden = shared / "golden/joint"
@@ -233,30 +153,6 @@ def by_hand(tmp_path_factory, golden):
 
 def load_by_hand(folder, **options):
     return load_encoder("d2s", str(folder), device="cpu", **options)
-
-
-def test_expanded_masked_and_words(by_hand):
-    """LN of (3, 1) is (1, -1): what points along the first number weighs, `man` along the second does not."""
-    caption = [Embedded("a man", np.array([3.0, 1.0]))]
-    terms = {}
-    for mode in ("expanded", "masked", "words"):
-        model = load_by_hand(by_hand, text=mode)
-        terms[mode] = dict(model.decode(model.query.weights(caption))[0])
-    log = {n: float(np.log1p(n)) for n in (1, 2, 3)}
-    assert terms["expanded"] == pytest.approx({"[CLS]": log[1], "a": log[2], "horse": log[3]}, rel=1e-5)
-    assert terms["masked"] == pytest.approx({"[CLS]": log[1], "a": log[2]}, rel=1e-5)
-    assert terms["words"] == pytest.approx({"a": log[2]}, rel=1e-5)
-    long = Embedded("man " * 400 + "horse", np.array([3.0, 1.0]))  # longer than the backbone reads, masked whole
-    assert [term for term, _ in model.decode(model.query.weights([long]))[0]] == ["horse"]
-
-
-def test_topk_of_either_side(by_hand):
-    vectors = np.array([[3.0, 1.0]])
-    model = load_by_hand(by_hand, topk=2, query_topk=1)
-    assert [term for term, _ in model.decode(model.query.weights(vectors))[0]] == ["horse"]
-    assert [term for term, _ in model.decode(model.document.weights(vectors))[0]] == ["horse", "a"]
-    with pytest.raises(UsageError, match="topk 0"):
-        load_by_hand(by_hand, topk=0)
 
 
 def test_inputs_are_references_arrays_or_texts_with_either(by_hand, tmp_path):

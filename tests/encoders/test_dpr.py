@@ -1,8 +1,7 @@
-"""DPR against transformers' outputs (shared golden data); vectors cut to their first dimensions."""
+"""What DPR reads and refuses; vectors cut to their first dimensions; the packaged MiniLM."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -23,50 +22,6 @@ def folder(shared: Path) -> Path:
 
 def load(folder: Path, context: str = "ckpt_ctx_v4", question: str = "ckpt_question_v4", **options):
     return load_encoder("dpr", str(folder / context), device="cpu", query_checkpoint=str(folder / question), **options)
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("version", ["v4", "v5"])
-def test_vectors_are_transformers(folder, version):
-    arrays = np.load(folder / f"outputs_{version}.npz")
-    about = json.loads((folder / f"meta_{version}.json").read_text())
-    model = load(folder, f"ckpt_ctx_{version}", f"ckpt_question_{version}")
-    tolerance = {"atol": 1e-5, "rtol": 1e-5}
-    questions, passages = model.query.vectors(about["questions"], 2), model.document.vectors(about["passages"], 4)
-    np.testing.assert_allclose(questions, arrays["q"], **tolerance)
-    np.testing.assert_allclose(passages, arrays["ctx"], **tolerance)
-    np.testing.assert_allclose(questions @ passages.T, arrays["scores_q_ctx"], atol=1e-4, rtol=1e-5)
-    documents = [Document(t, t, p) for t, p in zip(about["titles"], about["passages"], strict=True)]
-    pairs = [model.document.read(document) for document in documents]
-    np.testing.assert_allclose(model.document.vectors(pairs, 4), arrays["ctx_title_text_pair"], **tolerance)
-    tuples = list(zip(about["titles"], about["passages"], strict=True))
-    np.testing.assert_array_equal(model.document.vectors(tuples, 4), model.document.vectors(pairs, 4))
-    tokens = [model.document.items.passages.tokens(pair) for pair in pairs]
-    for row, (ids, types) in enumerate(tokens):
-        kept = arrays["pair_attention_mask"][row] == 1
-        assert ids == arrays["pair_input_ids"][row][kept].tolist()
-        assert types == arrays["pair_token_type_ids"][row][kept].tolist()
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("version", ["v4", "v5"])
-def test_a_projection(folder, version, tmp_path):
-    """The projected context encoder beside itself under the question encoder's name."""
-    from safetensors.torch import load_file, save_file
-
-    arrays = np.load(folder / f"outputs_{version}.npz")
-    about = json.loads((folder / f"meta_{version}.json").read_text())
-    context = folder / f"ckpt_ctx_proj16_{version}"
-    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / name).write_bytes((context / name).read_bytes())
-    weights = {k.replace("ctx_", "question_"): v for k, v in load_file(context / "model.safetensors").items()}
-    save_file(weights, tmp_path / "model.safetensors")
-    model = load_encoder("dpr", str(context), device="cpu", query_checkpoint=str(tmp_path))
-    np.testing.assert_allclose(model.document.vectors(about["passages"]), arrays["ctx_proj16"], atol=1e-5, rtol=1e-5)
-    pairs = list(zip(about["titles"], about["passages"], strict=True))
-    expected = arrays["ctx_proj16_title_text_pair"]
-    np.testing.assert_allclose(model.document.vectors(pairs), expected, atol=1e-5, rtol=1e-5)
-    np.testing.assert_allclose(model.query.vectors(about["passages"]), arrays["ctx_proj16"], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.shared
@@ -98,22 +53,6 @@ def test_cut_by_hand():
     np.testing.assert_allclose(cut(vectors, 2, True), [[0.6, 0.8], [0, 0]])
     np.testing.assert_allclose(cut(vectors, 2, False), [[3, 4], [0, 0]])
     np.testing.assert_allclose(cut(vectors, None, True), [[3 / 13, 4 / 13, 12 / 13], [0, 0, 1]])
-
-
-@pytest.mark.shared
-def test_dimensions_of_dense_encoders(folder):
-    """Unit vectors stay unit vectors; DPR's inner products stay inner products, of fewer dimensions."""
-    clip = str(folder.parent / "clip" / "ckpt_eos_v4")
-    whole, short = (load_encoder("clip", clip, device="cpu", dimensions=d).query for d in (None, 8))
-    texts = ["a dog on a beach", "two giraffes", ""]
-    expected = whole.features(texts)[:, :8]
-    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    np.testing.assert_allclose(short.vectors(texts), expected, atol=1e-6)
-    dpr = load(folder, dimensions=5)
-    np.testing.assert_allclose(dpr.query.vectors(texts), load(folder).query.vectors(texts)[:, :5], atol=1e-6)
-    for dimensions in (0, 33):
-        with pytest.raises(UsageError, match=f"dimensions {dimensions}: expected 1 to 32"):
-            load(folder, dimensions=dimensions)
 
 
 def test_the_packaged_minilm():

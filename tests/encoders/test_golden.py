@@ -225,16 +225,6 @@ def test_svdr_is_vdr_with_documents_as_bags(load, vdr):
     close(model.query.dense_weights(texts["q"]), expected["q_dense_padmax"], atol=2e-5)
 
 
-@pytest.mark.parametrize("mode", ["full", "alpha", "beta"])
-def test_vdr_scores(load, vdr, mode):
-    expected, texts, _ = vdr
-    plain = load("vdr", "vdr/text-tiny")
-    lengths = {"query_max_length": longest(plain.query, texts["q"]), "max_length": longest(plain.document, texts["p"])}
-    model = load("vdr", "vdr/text-tiny", mode=mode, lexical_union=True, **lengths)
-    scores = (model.query.weights(texts["q"]) @ model.document.weights(texts["p"]).T).toarray()
-    np.testing.assert_allclose(scores, expected[f"scores_{mode}"], atol=2e-3, rtol=1e-5)
-
-
 def test_vdr_titles(load, vdr):
     expected, _, about = vdr
     entries = [e if isinstance(e, dict) else {"text": e} for e in about["encode_corpus_input"]]

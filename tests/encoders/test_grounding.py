@@ -65,6 +65,17 @@ def test_the_region_is_what_the_crop_shows(size):
     assert np.abs(np.asarray(seen, int) - centre_crop(image, 32, 32).astype(int)).max() <= 8
 
 
+@pytest.mark.parametrize("size", [(20, 30_011), (30_011, 33), (16, 20_000)])
+def test_of_a_long_strip_only_the_centre_is_computed(size, monkeypatch):
+    monkeypatch.setattr("lexvl_anserini.encoders.parts.images.pixels.MOST_PIXELS", 1 << 14)
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
+    shorter, longer = min(size), max(size)
+    resized = [16 if length == shorter else int(16 * longer / shorter) for length in size]
+    left, top = (round((length - 16) / 2) for length in resized)
+    whole = picture.resize(resized, Image.Resampling.BICUBIC).crop((left, top, left + 16, top + 16))
+    assert np.abs(Pixels(16).crop(picture).astype(int) - np.asarray(whole)).max() <= 1
+
+
 # ---- maps over images
 
 

@@ -12,9 +12,13 @@ from PIL import Image
 from shard_folders import write_shards
 
 from lexvl_anserini.encoders.encoder import Encoder, OtherModality, as_tensor
+from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document, ImpactQuery, ScoredDoc, Topic
 from lexvl_anserini.queries.clauses import Term, TreeQuery
+from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.runs.order import as_frame
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.searcher import search_index
@@ -206,3 +210,33 @@ def test_other_arguments_are_refused(name, remedy, model):
     for encode in (model.encode_query, model.encode_document):
         with pytest.raises(UsageError, match=f"{name}: no argument of .*{remedy}"):
             encode("a dog", **{name: "x"})
+
+
+# ---- encoders as stock Pyserini's query encoders
+
+BERT = "splade/ckpt_bert"
+QUERIES = ("a man riding a horse on a beach", "", "PIZZA!")
+
+
+@pytest.mark.parametrize("name,checkpoint", [("splade", BERT), ("vdr", "vdr/text-tiny"), ("bag-of-tokens", BERT)])
+def test_stock_and_our_search_get_the_same_queries(load, name, checkpoint):
+    model = load(name, checkpoint)
+    quantiser = Quantiser.named(query_bits=6).for_towers(model.query.binary, model.document.binary).to_json()
+    counts = {"documents": 1, "max_impact": 255}
+    manifest = Manifest("impact", model.identity(), {"name": "x"}, counts, quantiser)
+    encoder = model.as_pyserini(manifest)
+    ours = [query.vector for query in encode_queries(model, [Topic("q", text) for text in QUERIES], manifest)]
+    assert [encoder.encode(text) for text in QUERIES] == ours == encoder.encode_all(QUERIES)
+    assert all(type(weight) is int and weight >= 1 for vector in ours for weight in vector.values())
+    assert encoder.encode("a dog", max_length=5) == encoder.encode("a dog"), "stock's options mean nothing here"
+
+
+def test_without_a_manifest_queries_have_eight_bits(load):
+    vector = load("splade", BERT).as_pyserini().encode(QUERIES[0])
+    assert max(vector.values()) == 255
+    assert set(load("bag-of-tokens", BERT).as_pyserini().encode(QUERIES[0]).values()) == {1}
+
+
+def test_a_model_without_terms():
+    with pytest.raises(UsageError, match="encoder 'bm25' is text; an impact index answers lexical queries"):
+        load_encoder("bm25").as_pyserini()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,20 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from lexvl_anserini.encoders.parts import pooling
+from lexvl_anserini.encoders.parts import towers
 from lexvl_anserini.encoders.parts.batches import ENOUGH_TOKENS, MOST_PADDING, BagTower, sort_by_length
-from lexvl_anserini.encoders.parts.pooling import (
-    Head,
-    LiLsr,
-    Projector,
-    elu1p,
-    log1p_log1p_relu,
-    log1p_relu,
-    make_top_mean,
-    pool_max,
-    pool_sum,
-    softplus,
-)
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, keep_own, keep_positive, mark_kept, mark_top
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
@@ -35,7 +24,18 @@ from lexvl_anserini.encoders.parts.tokens import (
     make_columns_from,
     make_columns_without,
 )
-from lexvl_anserini.encoders.parts.towers import Composition, TextTower
+from lexvl_anserini.encoders.parts.towers import (
+    Composition,
+    Head,
+    Projector,
+    TextTower,
+    elu1p,
+    log1p_log1p_relu,
+    log1p_relu,
+    pool_max,
+    pool_sum,
+    pool_top_mean,
+)
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError
 
 quickly = settings(derandomize=True)
@@ -105,7 +105,7 @@ def largest_two(rows):
 POOLED = {
     "max": (pool_max, lambda rows: rows.amax(dim=0)),
     "sum": (pool_sum, lambda rows: rows.sum(dim=0)),
-    "mean of 2": (make_top_mean(2), largest_two),
+    "mean of 2": (partial(pool_top_mean, n=2), largest_two),
 }
 
 
@@ -115,7 +115,7 @@ POOLED = {
 @pytest.mark.parametrize("biased", [True, False])
 def test_projector_equals_the_definition(monkeypatch, buffer_floats, activation, name, biased):
     """Whatever the number of slices: 8M floats hold all, 64 need several, 1 takes a column at a time."""
-    monkeypatch.setattr(pooling, "BUFFER_FLOATS", buffer_floats)
+    monkeypatch.setattr(towers, "BUFFER_FLOATS", buffer_floats)
     numbers = torch.Generator().manual_seed(5)
     features = torch.randn(3, 4, 8, generator=numbers)
     matrix = torch.randn(11, 8, generator=numbers)
@@ -187,23 +187,6 @@ def test_a_repeated_token_counts_once_or_adds_up(tokenizer, adds):
     ones = BagTower(tower.reader, tower.columns, adds=adds)
     assert ones.weights(["a dog a"])[0, [a, dog]].toarray().tolist() == [[2 if adds else 1, 1]]
     assert ones.binary is not adds
-
-
-def test_li_lsr_by_hand():
-    """<w, E_t + A_t B> + b with w = (1, 2), b = -1: 2 and -2 without A B; its rows add 3 and 6."""
-    table = LiLsr(torch.tensor([[1.0, 1.0], [-1.0, 0.0]]), rank=1)
-    with torch.no_grad():
-        table.projection.weight.copy_(torch.tensor([[1.0, 2.0]]))
-        table.projection.bias.fill_(-1)
-        table.lora_A.copy_(torch.tensor([[1.0], [2.0]]))
-    assert table().tolist() == pytest.approx([np.log(3), 0])  # B begins with zeros
-    with torch.no_grad():
-        table.lora_B.copy_(torch.tensor([[1.0, 1.0]]))
-    assert table().tolist() == pytest.approx([np.log(6), np.log(5)])
-    table.activation = softplus
-    assert table().tolist() == pytest.approx([np.log1p(np.exp(5)), np.log1p(np.exp(4))])
-    changed = {"lora_A", "lora_B", "projection.weight", "projection.bias"}
-    assert {name for name, weight in table.named_parameters() if weight.requires_grad} == changed
 
 
 def test_weights_that_are_not_finite_are_told(tokenizer):

@@ -25,8 +25,8 @@ from lexvl_anserini.encoders.parts.images.image_backbones import (
     convert_published_names,
     load_image_backbone,
 )
-from lexvl_anserini.encoders.parts.pooling import Head
 from lexvl_anserini.encoders.parts.pretrained import CellsOf, Standard, add_changes, all_cells, cells, windows
+from lexvl_anserini.encoders.parts.towers import Head
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra
 
 LITE2 = "efficientnet-lite2"

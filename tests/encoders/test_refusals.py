@@ -197,14 +197,6 @@ def test_query_encoder_of_another_vocabulary(golden, bert):
 # ---- weights
 
 
-@pytest.mark.parametrize("name", ["splade", "vdr"])
-def test_truncated_weights(bert, name):
-    path = bert / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(CheckpointError, match="cannot be read as weights"):
-        load_encoder(name, str(bert))
-
-
 def change_weights(folder, changes):
     """Weights by name; None removes one."""
     weights = load_file(folder / "model.safetensors") | changes
@@ -261,12 +253,3 @@ def test_static_weights_that_do_not_fit(static, name, message):
     save_file({name: torch.ones(7)}, static / "query_0_SparseStaticEmbedding/model.safetensors")
     with pytest.raises(CheckpointError, match=message):
         load_encoder("splade", str(static))
-
-
-def test_static_weights_from_json(static):
-    folder, static = static, static / "query_0_SparseStaticEmbedding"
-    (static / "config.json").write_text(json.dumps({"path": "idf.json"}))
-    (static / "idf.json").write_text(json.dumps({"dog": 2.5, "a": 0.5}))
-    found = load_encoder("splade", str(folder), device="cpu")
-    (terms,) = found.decode(found.encode_query(["a dog and a man"]))
-    assert terms == [("dog", 2.5), ("a", 0.5)]

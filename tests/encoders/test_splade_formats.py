@@ -1,15 +1,13 @@
-"""SPLADE's other formats: runs of naver's trainers, `model.tar`, padded matrices; and what an index is given."""
+"""SPLADE's other formats: runs of naver's trainers, `model.tar`, padded matrices."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import types
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -20,7 +18,6 @@ from tiny_encoders import close
 from lexvl_anserini.encoders.families.splade import fits
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
-from lexvl_anserini.ground.quantise import Quantiser
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 
@@ -300,42 +297,3 @@ def test_another_similarity_than_dot_is_refused(golden, tmp_path):
     about.write_text(about.read_text().replace('"dot"', '"cosine"'))
     with pytest.raises(CheckpointError, match="similarity_fn_name 'cosine', but an impact index"):
         load_encoder("splade", str(folder), device="cpu")
-
-
-# ---- what an index is given
-
-
-@pytest.mark.shared
-def test_doc_only_queries_as_exported(shared, golden, load, splade):
-    """Factor 1; the empty query, which the reference fills with a made-up term, stays empty."""
-    lines = (shared / "golden/splade/queries_anserini_doc_only.tsv").read_text().splitlines()
-    model = load("splade", "splade/ckpt_distilbert", doc_only=True)
-    impacts = Quantiser.named("naver").for_towers(True, False).queries(model.query.weights(splade[2])).impacts
-    terms = model.query.vocabulary.terms
-    for line in lines:
-        number, _, words = line.partition("\t")
-        row = impacts[int(number)]
-        found = {terms[d]: int(v) for d, v in zip(row.indices, row.data, strict=True)}
-        expected = dict.fromkeys(words.split(), 1)
-        assert found == ({} if list(expected) == ["[unused993]"] else expected)
-
-
-@pytest.mark.shared
-def test_float_scores_and_statistics_of_the_reference_index(shared, load, splade):
-    _, docs, queries = splade
-    expected = json.loads((shared / "golden/splade/numba_index_run.json").read_text())
-    flops = json.loads((shared / "golden/splade/flops_metric.json").read_text())
-    model = load("splade", "splade/ckpt_bert")
-    document, query = model.document.weights(docs), model.query.weights(queries)
-    scores = (query @ document.T).toarray()
-    for number, hits in expected["run"].items():
-        row = scores[int(number)]
-        best = sorted(np.argsort(-row)[: expected["top_k"]].tolist())
-        assert best == sorted(int(doc) for doc in hits)
-        for doc, score in hits.items():
-            assert row[int(doc)] == pytest.approx(score, rel=1e-4)
-    lengths = np.diff(document.tocsc().indptr)
-    assert {str(d): int(n) for d, n in enumerate(lengths) if n} == expected["index_dist"]
-    assert query.nnz / len(queries) == pytest.approx(expected["query_stats"]["L0_q"])
-    shares = lengths / len(docs), np.diff(query.tocsc().indptr) / len(queries)
-    assert float(shares[0] @ shares[1]) == pytest.approx(flops["flops_metric_sum_pd_pq"])

@@ -53,6 +53,11 @@ def pictures(tmp_path_factory) -> list[str]:
     return write_pictures(tmp_path_factory.mktemp("pictures"), seed=11)
 
 
+def bert_of(config, weights, ids, mask) -> torch.Tensor:
+    sizes = config.num_hidden_layers, config.num_attention_heads
+    return bert(weights, "encoder_q.bert_model.", ids, mask, *sizes)
+
+
 # ---- VDR cross-modal
 
 
@@ -91,9 +96,7 @@ def test_vdr_crossmodal(golden, pictures, tmp_path, seed):
 
     rows = tokenizer(TEXTS, truncation=True, max_length=length)["input_ids"]
     ids, mask = padded(rows, length)
-    hidden = bert(
-        weights, "encoder_q.bert_model.", ids, mask, config.num_hidden_layers, config.num_attention_heads
-    )  # fmt: skip
+    hidden = bert_of(config, weights, ids, mask)
     matrix = weights["encoder_q.bert_model.embeddings.word_embeddings.weight"][valid]
     wanted = unit(elu1p((ln(hidden, weights, "encoder_q.ln", 1e-5) @ matrix.T).amax(1)))
     close(model.query.dense_weights(TEXTS, 4), wanted, atol=2e-6)
@@ -156,9 +159,7 @@ def test_lexlip(golden, pictures, tmp_path, seed):
     rows = tokenizer(TEXTS, truncation=True, max_length=40)["input_ids"]
     for row, found in zip(rows, model.query.weights(TEXTS, 4), strict=True):
         ids, mask = padded([row], len(row))
-        states = bert(
-            weights, "encoder_q.bert_model.", ids, mask, config.num_hidden_layers, config.num_attention_heads
-        )  # fmt: skip
+        states = bert_of(config, weights, ids, mask)
         close(found.toarray(), encoded(states, "encoder_q."), atol=2e-6)
 
     pixels = pixels_of([shorter_side_crop(p, side, side, BICUBIC, floor=False) for p in pictures], CLIP_MEAN, CLIP_STD)

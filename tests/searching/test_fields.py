@@ -17,7 +17,6 @@ from word_towers import TERMS, WordTower, corpus
 
 from lexvl_anserini.encode import command as encode_command
 from lexvl_anserini.encoders.loading import load_encoder, load_encoder_from
-from lexvl_anserini.encoders.parts.fields import FieldsTower, QueryField
 from lexvl_anserini.engines.lucene.fields import load_word_analysis
 from lexvl_anserini.explain import command as explain_command
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
@@ -25,7 +24,7 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import Document, ImpactQuery, Topic
 from lexvl_anserini.index import command as index_command
-from lexvl_anserini.queries.query_vectors import encode_fields, halve_weights, write_queries
+from lexvl_anserini.queries.query_vectors import FieldsTower, QueryField, encode_fields, halve_weights, write_queries
 from lexvl_anserini.search import command as search_command
 from lexvl_anserini.searching.query_encoder import EncoderChanges, change_weights, load_fields
 from lexvl_anserini.searching.searcher import Searcher

@@ -129,14 +129,6 @@ def name_in_file(key: str, declip: bool) -> str:
     return key
 
 
-def read_stored(weights: Mapping[str, Tensor], name_in_file: Callable[[str], str]) -> dict[str, Tensor]:
-    """The weights under the names that they have in a file, which has query, key and value in one matrix."""
-    rows: dict[str, list[Tensor]] = {}
-    for key in sorted(weights, key=lambda key: next((n for n, part in enumerate("qkv") if f".{part}" in key), 0)):
-        rows.setdefault(name_in_file(key), []).append(weights[key])
-    return {name: value[0] if len(value) == 1 else torch.cat(value) for name, value in rows.items()}
-
-
 def _block_in_file(key: str) -> str:
     """A weight of one residual block, without its tower: `encoder.layers.0.mlp.fc1.bias`."""
     if not (match := re.fullmatch(r"encoder\.layers\.(\d+)\.(.+)\.(\w+)", key)):
@@ -200,22 +192,6 @@ def find_merges(named: str | None, folder: Path, config: Mapping[str, Any]) -> P
     return None
 
 
-def build_clip_config(
-    weights: Mapping[str, Tensor], shape: ClipShape, where: str, name_in_file: Callable[[str], str] = str
-) -> Any:
-    """Transformers' configuration for weights with its names; the sizes come from the weights."""
-    import transformers
-
-    with list_missing(where, name_in_file):
-        vision, text = measure_vision(weights, shape, where), measure_text(weights, shape, where)
-        joint = weights["visual_projection.weight"].shape[0]
-    return transformers.CLIPConfig(
-        vision_config={**vision, "projection_dim": joint},
-        text_config={**text, "projection_dim": joint},
-        projection_dim=joint,
-    )
-
-
 @contextmanager
 def list_missing(where: str, name_in_file: Callable[[str], str]) -> Iterator[None]:
     """Names the weight without which no size is known."""
@@ -252,10 +228,11 @@ def measure_tower(
     heads = heads or max(1, width // HEAD_WIDTH)
     if width % heads:
         raise CheckpointError(f"{where}: width {width} and {heads} heads")
+    layers = (re.match(rf"{tower}\.encoder\.layers\.(\d+)\.", key) for key in weights)
     return {
         "hidden_size": width,
         "intermediate_size": weights[f"{tower}.encoder.layers.0.mlp.fc1.bias"].shape[0],
-        "num_hidden_layers": count_layers(weights, tower),
+        "num_hidden_layers": 1 + max((int(layer[1]) for layer in layers if layer), default=-1),
         "num_attention_heads": heads,
         "hidden_act": shape.activation,
     }
@@ -265,16 +242,16 @@ def measure_tower(
 HIGHEST_ID = 2
 
 
-def count_layers(weights: Mapping[str, Tensor], tower: str) -> int:
-    """Number of blocks that the keys name."""
-    matches = (re.match(rf"{tower}\.encoder\.layers\.(\d+)\.", key) for key in weights)
-    return 1 + max((int(match[1]) for match in matches if match), default=-1)
-
-
 def build_open_clip(weights: Mapping[str, Tensor], shape: ClipShape, where: str, device: torch.device) -> Any:
-    """A CLIPModel with exactly `weights`, which are in OpenAI's or DeCLIP's layout."""
+    """A CLIPModel with exactly `weights`, which are in OpenAI's or DeCLIP's layout and say its sizes."""
+    import transformers
+
     names, in_file = convert_names(weights, where), partial(name_in_file, declip=is_declip(weights))
-    return build_clip(build_clip_config(names, shape, where, in_file), names, where, device, in_file)
+    with list_missing(where, in_file):
+        vision, text = measure_vision(names, shape, where), measure_text(names, shape, where)
+        joint: dict[str, Any] = {"projection_dim": names["visual_projection.weight"].shape[0]}
+    config = transformers.CLIPConfig(vision_config=vision | joint, text_config=text | joint, **joint)
+    return load_clip_model(lambda: transformers.CLIPModel(config), names, where, device, in_file)
 
 
 def build_open_texts(weights: Mapping[str, Tensor], shape: ClipShape, where: str, device: torch.device) -> Any:
@@ -285,26 +262,21 @@ def build_open_texts(weights: Mapping[str, Tensor], shape: ClipShape, where: str
     with list_missing(where, in_file):
         joint = names["text_projection.weight"].shape[0]
         config = transformers.CLIPTextConfig(**measure_text(names, shape, where), projection_dim=joint)
-    texts = build(lambda: transformers.CLIPTextModelWithProjection(config), names, f"{where}: its configuration")
-    if "text_projection.bias" in names:  # DeCLIP's layout
-        texts.text_projection = nn.Linear(config.hidden_size, joint)
-    load_strictly(texts, names, where, name_in_file=in_file)
-    return texts.float().eval().to(device)
+    return load_clip_model(lambda: transformers.CLIPTextModelWithProjection(config), names, where, device, in_file)
 
 
-def build_clip(
-    config: Any,
+def load_clip_model(
+    make: Callable[[], Any],
     weights: Mapping[str, Tensor],
     where: str,
     device: torch.device,
     name_in_file: Callable[[str], str] = str,
 ) -> Any:
-    """A CLIPModel with exactly `weights`, which have transformers' names; errors use the names in the file."""
-    import transformers
-
-    model = build(lambda: transformers.CLIPModel(config), weights, f"{where}: its configuration")
+    """A model with exactly `weights`, which have transformers' names; errors use the names in the file."""
+    model = build(make, weights, f"{where}: its configuration")
     if "text_projection.bias" in weights:  # DeCLIP's layout
-        model.text_projection = nn.Linear(config.text_config.hidden_size, config.projection_dim)
+        plain = model.text_projection
+        model.text_projection = nn.Linear(plain.in_features, plain.out_features)
     load_strictly(model, weights, where, name_in_file=name_in_file)
     return model.float().eval().to(device)
 
@@ -423,6 +395,5 @@ def build_swin(weights: Mapping[str, Tensor], entry: Mapping[str, Any], where: s
     import transformers
 
     config, names = build_swin_config(weights, entry, where), convert_swin_names(weights)
-    model = build(lambda: transformers.Swinv2ForImageClassification(config), names, f"{where}: its configuration")
-    load_strictly(model, names, where, name_in_file=lambda key: f"visual.{name_swin_in_file(key)}")
-    return model.float().eval().to(device)
+    make = partial(transformers.Swinv2ForImageClassification, config)
+    return load_clip_model(make, names, where, device, lambda key: f"visual.{name_swin_in_file(key)}")

@@ -108,18 +108,12 @@ def resolve_inside(folder: Path, name: str, where: str) -> Path:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint on disk.
+    """A checkpoint on disk."""
 
-    Attributes:
-        reference: as the user named it, but a hub id with its revision (`id@sha`) and a folder as an absolute path.
-        weights: False if only the configuration or the tokenizer is used.
-        file: the weight file, if the user named one instead of a folder.
-    """
-
-    reference: str
+    reference: str  # as the user named it; of a hub id with its revision (`id@sha`), of a folder the absolute path
     folder: Path
-    weights: bool = True
-    file: Path | None = None
+    weights: bool = True  # False if only the configuration or the tokenizer is used
+    file: Path | None = None  # the weight file, if the user named one instead of a folder
 
     @property
     def path(self) -> Path:

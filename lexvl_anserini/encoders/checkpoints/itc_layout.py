@@ -98,20 +98,14 @@ _LAYER = re.compile(r"text_encoder\.encoder\.layer\.(\d+)\.")
 
 
 class LoadedItc(NamedTuple):
-    """A model of "blip" or "albef", and how its layout prepares texts and images.
-
-    Attributes:
-        published: "transformers" or "lavis": whose preprocessing of captions the model expects.
-        tokens: rows of the text embeddings.
-        positions: the largest number of tokens of a text.
-    """
+    """A model of "blip" or "albef", and how its layout prepares texts and images."""
 
     model: ItcModel
     family: str
-    published: str
+    published: str  # "transformers" or "lavis": whose preprocessing of captions the model expects
     pixels: Squares
-    tokens: int
-    positions: int
+    tokens: int  # rows of the text embeddings
+    positions: int  # the largest number of tokens of a text
 
 
 def load_itc(

@@ -9,7 +9,7 @@ it, or comes from the hub id in the run's config.yaml.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from lexvl_anserini.encoders.checkpoints.find import (
     NAVER_WEIGHTS,
+    TOKENIZER_FILES,
     Checkpoint,
     find_checkpoint,
     has_tokenizer,
@@ -28,7 +29,7 @@ from lexvl_anserini.encoders.checkpoints.find import (
 )
 from lexvl_anserini.encoders.checkpoints.weights import build, complain, load_strictly, read_weights, take_below
 from lexvl_anserini.encoders.parts.backbones import read_config, split_language_model
-from lexvl_anserini.encoders.parts.pooling import Backbone, Head
+from lexvl_anserini.encoders.parts.towers import Backbone, Head
 from lexvl_anserini.ground.errors import CheckpointError
 
 # The prefixes in model.tar of the document (or only) encoder and of the query encoder.
@@ -113,13 +114,14 @@ def read_tar(tar: Path, backbone_config: str | None, tokenizer: str | None) -> R
     run = next((folder for folder in (tar.parent, tar.parent.parent) if (folder / "config.yaml").is_file()), None)
     settings = read_yaml(run / "config.yaml") if run else {}
     trained_from = settings.get("init_dict") or {}
-    configs = partial(find_companion, tar, fits=is_configured, option="--backbone-config")
+    configs = partial(find_companion, tar, files=["config.json"], option="--backbone-config")
     config = configs(named=backbone_config, near=[tar.parent], trained_from=trained_from.get("model_type_or_dir"))
     if config is None:
         remedy = "name that of its backbone with --backbone-config"
         raise CheckpointError(f"{tar}: no configuration in it or beside it; {remedy}")
     tokens_of = (settings.get("config") or {}).get("tokenizer_type") or trained_from.get("model_type_or_dir")
-    tokens = find_companion(tar, tokenizer, [tar.parent, config], has_tokenizer, tokens_of, "--tokenizer") or tar.parent
+    near = [tar.parent, config]
+    tokens = find_companion(tar, tokenizer, near, TOKENIZER_FILES, tokens_of, "--tokenizer") or tar.parent
     document = SideFiles(config, tokens, sides["document"])
     query = None
     if sides["query"]:
@@ -129,23 +131,18 @@ def read_tar(tar: Path, backbone_config: str | None, tokenizer: str | None) -> R
     return Run(document, query, read_recipe(run))
 
 
-def is_configured(folder: Path) -> bool:
-    """True if a folder has a config.json."""
-    return (folder / "config.json").is_file()
-
-
 def find_companion(
     tar: Path,
     named: str | None,
     near: Iterable[Path],
-    fits: Callable[[Path], bool],
+    files: Iterable[str],
     trained_from: str | None,
     option: str,
 ) -> Path | None:
-    """The folder that the user names, else the first of `near` that fits, else that of a model in config.yaml."""
+    """The folder that the user names, the first of `near` with one of `files`, or that of a model in config.yaml."""
     if named is not None:
         return find_checkpoint(named, weights=False).folder
-    nearest = next(filter(fits, near), None)
+    nearest = next((folder for folder in near if any((folder / name).is_file() for name in files)), None)
     if nearest is not None or trained_from is None:
         return nearest
     try:

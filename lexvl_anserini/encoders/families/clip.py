@@ -5,21 +5,21 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from lexvl_anserini.encoders.checkpoints.clip_layout import (
     MERGES,
     NO_MERGES,
     ClipShape,
-    build_clip,
     build_open_clip,
     find_merges,
     is_declip,
     is_open_layout,
+    load_clip_model,
     run_config,
 )
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint, has_tokenizer
@@ -28,7 +28,7 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import read_config
 from lexvl_anserini.encoders.parts.clip_bpe import END, MASK, SPECIALS, START, ClipBpe
-from lexvl_anserini.encoders.parts.images.pixels import Crop, make_crop, read_preprocessor
+from lexvl_anserini.encoders.parts.images.pixels import CLIP_MEAN, CLIP_STD, Crop, make_crop, read_preprocessor
 from lexvl_anserini.encoders.parts.images.vision import Images
 from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Batch, DenseTower, Direction, Texts, in_direction
@@ -36,14 +36,6 @@ from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import read_json
 
 OPEN_CLIP = "open_clip_config.json"
-
-
-class LoadedClip(NamedTuple):
-    """A CLIP without its towers: transformers' CLIPModel, the tokenizer, and how images become pixels."""
-
-    model: Any
-    tokenizer: Any
-    pixels: Crop
 
 
 def load_clip(
@@ -79,49 +71,44 @@ def load_clip(
     read = read_transformers
     if is_open_layout(weights):
         read, merges = read_open_layout, merges or beside
-    loaded = read(source, checkpoint, weights, merges, activation)
-    limit = loaded.model.config.text_config.max_position_embeddings
-    reader = TextReader(loaded.tokenizer, text_max_length or limit, limit=limit, prompt=prompt)
-    text, image = (replace(tower, dimensions=dimensions) for tower in build_towers(loaded, reader, source.device))
+    model, tokenizer, pixels = read(source, checkpoint, weights, merges, activation)
+    limit, width = model.config.text_config.max_position_embeddings, model.config.projection_dim
+    reader = TextReader(tokenizer, text_max_length or limit, limit=limit, prompt=prompt)
+
+    def embed_texts(batch: Batch) -> Tensor:
+        return model.text_projection(model.text_model(*batch.inputs).pooler_output)  # [B, D]
+
+    def embed_images(batch: Batch) -> Tensor:
+        return model.visual_projection(model.vision_model(*batch.inputs).pooler_output)  # [B, D]
+
+    text = DenseTower(Texts(reader, source.device), embed_texts, width, dimensions=dimensions)
+    image = DenseTower(Images(pixels, source.device), embed_images, width, dimensions=dimensions)
     query, document = in_direction(direction, text, image)
     return Encoder("clip", "dense", query=query, document=document)
 
 
-def build_towers(loaded: LoadedClip, reader: TextReader, device: torch.device) -> tuple[DenseTower, DenseTower]:
-    """The towers of texts and of images, each through its model and its projection."""
-    model, width = loaded.model, loaded.model.config.projection_dim
-
-    def embed_texts(batch: Batch) -> Tensor:
-        states: Tensor = model.text_model(*batch.inputs).pooler_output  # [B, D]
-        return model.text_projection(states)
-
-    def embed_images(batch: Batch) -> Tensor:
-        states: Tensor = model.vision_model(*batch.inputs).pooler_output  # [B, D]
-        return model.visual_projection(states)
-
-    texts = DenseTower(Texts(reader, device), embed_texts, width)
-    return texts, DenseTower(Images(loaded.pixels, device), embed_images, width)
-
-
 def read_transformers(
     source: Source, checkpoint: Checkpoint, weights: Mapping[str, Tensor], merges: str | None, activation: str | None
-) -> LoadedClip:
-    """A transformers folder: config.json (with defaults for missing fields), weights, tokenizer, preprocessing."""
+) -> tuple[Any, Any, Crop]:
+    """CLIPModel, tokenizer and crop of a transformers folder, whose config.json has defaults for missing fields."""
+    import transformers
+
     config: Any = read_config(checkpoint.folder)
     if config.model_type != "clip":
         what = f"a {config.model_type} model, expected clip or weights in OpenAI's layout"
         raise CheckpointError(f"{checkpoint.folder}: {what}")
     if merges or activation:
         raise UsageError("merges and activation are for OpenAI's or DeCLIP's layout; config.json has its own")
-    model = build_clip(config, weights, str(checkpoint.folder), source.device)
+    make = partial(transformers.CLIPModel, config)
+    model = load_clip_model(make, weights, str(checkpoint.folder), source.device)
     tokenizer = load_tokenizer(source.tokenizer_folder(), config.text_config.vocab_size)
-    return LoadedClip(model, tokenizer, read_preprocessor(checkpoint.folder, config.vision_config.image_size))
+    return model, tokenizer, read_preprocessor(checkpoint.folder, config.vision_config.image_size)
 
 
 def read_open_layout(
     source: Source, checkpoint: Checkpoint, weights: Mapping[str, Tensor], merges: str | None, activation: str | None
-) -> LoadedClip:
-    """Weights in OpenAI's or DeCLIP's layout, with the configuration of open_clip, of a training run, or none."""
+) -> tuple[Any, Any, Crop]:
+    """The same of OpenAI's or DeCLIP's layout, with the configuration of open_clip, of a training run, or none."""
     config_file = checkpoint.folder / OPEN_CLIP
     config = {} if config_file.is_file() else run_config(checkpoint)
     if config_file.is_file():
@@ -136,7 +123,13 @@ def read_open_layout(
     size = model.config.text_config.vocab_size
     tokenizer = open_tokenizer(source, merges, config, SPECIALS if declip else (START, END), size)
     side = model.config.vision_config.image_size
-    return LoadedClip(model, tokenizer, make_crop(side) if declip else open_pixels(model, preprocess))
+    if declip:
+        return model, tokenizer, make_crop(side)
+    if (mode := preprocess.get("resize_mode", "shortest")) != "shortest":
+        raise CheckpointError(f"{OPEN_CLIP}: resize_mode {mode!r}, expected shortest")
+    # Cropped as torchvision does, with open_clip's statistics if it gives some.
+    mean, std = tuple(preprocess.get("mean") or CLIP_MEAN), tuple(preprocess.get("std") or CLIP_STD)
+    return model, tokenizer, Crop(side, mean, std)
 
 
 def open_tokenizer(
@@ -149,15 +142,6 @@ def open_tokenizer(
     if MASK not in specials and has_tokenizer(folder):
         return load_tokenizer(folder, size)
     raise CheckpointError(f"{folder}: {NO_MERGES}")
-
-
-def open_pixels(model: Any, preprocess: Mapping[str, Any]) -> Crop:
-    """The model's resolution, cropped as torchvision does, with open_clip's statistics if it gives some."""
-    crop = Crop(model.config.vision_config.image_size)
-    mean, std = (tuple(preprocess.get(key) or default) for key, default in (("mean", crop.mean), ("std", crop.std)))
-    if (mode := preprocess.get("resize_mode", "shortest")) != "shortest":
-        raise CheckpointError(f"{OPEN_CLIP}: resize_mode {mode!r}, expected shortest")
-    return replace(crop, mean=mean, std=std)
 
 
 def find_open_clip(source: Source, name: str) -> tuple[Source, str]:

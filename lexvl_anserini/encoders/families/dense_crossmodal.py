@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, resolve_inside
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import build, complain, load_strictly, read_weights, take_below
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.vdr import find_companions
@@ -185,32 +184,6 @@ def build_hidden(
         return nn.Identity(), before
     layers = load_vector_head(side_weights, before, where, device)
     return nn.Sequential(*list(layers)[:-1]), layers.hidden
-
-
-def read_last_layers(checkpoint: Checkpoint) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """The last layer of texts and of images, from `build_hidden` to the vector: matrix [D, hidden] and bias [D]."""
-    weights, layers = read_weights(checkpoint.folder), []
-    for side in ("encoder_q", "encoder_p"):
-        matrix = weights.get(f"{side}.head.2.weight", weights.get(f"{side}.proj"))
-        if matrix is None or matrix.dim() != 2:
-            raise CheckpointError(f"{checkpoint.folder}: {side} has no last layer (head.2.weight or proj)")
-        bias = weights.get(f"{side}.head.2.bias", torch.zeros(len(matrix)))
-        layers.append((matrix.float(), bias.float()))
-    return layers[0], layers[1]
-
-
-def find_text_folder(checkpoint: Checkpoint) -> Path:
-    """The folder of the tokenizer and the configuration of the texts' BERT, in a checkpoint that `train` wrote."""
-    entry = read_entry(checkpoint, checkpoint.config(), "encoder_q", (TEXT_TYPE,))
-    return resolve_inside(checkpoint.folder, str(entry.get("model_id")), f"{checkpoint.folder}/config.json")
-
-
-def read_word_embeddings(checkpoint: Checkpoint) -> Tensor:
-    """The input embeddings of the texts' BERT, [tokens, width]."""
-    entry = read_entry(checkpoint, checkpoint.config(), "encoder_q", (TEXT_TYPE,))
-    side_weights = take_below(read_weights(checkpoint.folder), "encoder_q.bert_model.")
-    whole = load_pretrained_bert(checkpoint, entry, side_weights) if "backbone" in entry else side_weights
-    return whole["embeddings.word_embeddings.weight"].float()
 
 
 def load_tokenizer_and_features(

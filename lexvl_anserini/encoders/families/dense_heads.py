@@ -16,8 +16,7 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.dense_crossmodal import load_head_inputs
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.features import Expansion, Features, LiveOptions, TextAndImage, build_head_tower
-from lexvl_anserini.encoders.parts.pooling import Head
-from lexvl_anserini.encoders.parts.towers import DenseTower, Direction, in_direction, with_topk
+from lexvl_anserini.encoders.parts.towers import DenseTower, Direction, Head, in_direction, with_topk
 from lexvl_anserini.ground.errors import CheckpointError
 
 # The epsilon of DistilBERT, whose LayerNorm the head of D2S and Joint's untied one use; a new LayerNorm has PyTorch's.

@@ -31,18 +31,23 @@ from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, make_crop
 from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchStates
-from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, compute_decay, pool_max
 from lexvl_anserini.encoders.parts.pretrained import IMAGE, TEXT, is_pair, read_pair
 from lexvl_anserini.encoders.parts.sparsify import keep_positive, mark_top
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.encoders.parts.towers import (
+    Activation,
+    Backbone,
     Batch,
     Composition,
     DenseTower,
     Direction,
+    Head,
     LexicalTower,
+    Pooling,
     TextTower,
+    compute_decay,
     in_direction,
+    pool_max,
 )
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Vocabulary
@@ -200,11 +205,6 @@ class FdtModel:
         return DenseTower(tower, embed, self.codebook.shape[1], dimensions=dimensions)
 
 
-def text_states(clip: Any) -> Callable[..., Tensor]:
-    """Token states after the last LayerNorm, [B, L, D]; causal attention makes them independent of padding."""
-    return lambda input_ids, attention: clip.text_model(input_ids).last_hidden_state
-
-
 def load_fdt(
     source: Source,
     direction: Direction = "text-to-image",
@@ -246,7 +246,8 @@ def load_fdt(
     read_sides = load_pair_sides if is_pair(checkpoint) else load_run_sides
     model, texts, reader, pixels = read_sides(source, checkpoint, temperature, merges)
     grounding = Grounding(ATTENTIONS[model.attention], topk, threshold, normalise)
-    columns = make_codebook_columns(model)
+    terms = Vocabulary([f"fdt{number:05d}" for number in range(len(model.codebook))], "the codebook")
+    columns = TokenColumns(terms, np.full(0, -1, dtype=np.int64))  # tokens have no dimension
     sides: dict[str, Any] = {
         "text": texts(grounding, model.composition("text"), reader, columns, source.device),
         "image": FdtImages(grounding, model.composition("image"), pixels, columns, source.device),
@@ -297,12 +298,6 @@ def load_pair_sides(source: Source, checkpoint: Checkpoint, temperature: float |
     return model, FdtWords, pair.reader, pair.pixels
 
 
-def make_codebook_columns(model: FdtModel) -> TokenColumns:
-    """Terms fdt00000, fdt00001, ...: one per row of the codebook; tokens have no dimension."""
-    vocabulary = Vocabulary([f"fdt{number:05d}" for number in range(len(model.codebook))], "the codebook")
-    return TokenColumns(vocabulary, np.full(0, -1, dtype=np.int64))
-
-
 def read_model(
     checkpoint: Checkpoint, config: Mapping[str, Any], temperature: float | None, device: torch.device
 ) -> tuple[FdtModel, Any]:
@@ -334,7 +329,8 @@ def read_model(
         raise UsageError(f"temperature {degree}: expected a number above 0")
     positions = {"text": about_text.max_position_embeddings, "image": images.grid**2}
     pooling = {modality: POOLINGS[pool](count) for modality, count in positions.items()}
-    states: dict[str, Backbone] = {"text": text_states(texts), "image": images}
+    # States of texts are those after the last LayerNorm; causal attention makes them independent of padding.
+    states: dict[str, Backbone] = {"text": lambda ids, _: texts.text_model(ids).last_hidden_state, "image": images}
     return FdtModel(states, query_maps, codebook.to(device), attention, pooling, degree), about_text
 
 

@@ -24,15 +24,6 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import load_language_model, read_config, read_position_limit
 from lexvl_anserini.encoders.parts.batches import BagTower
-from lexvl_anserini.encoders.parts.pooling import (
-    POOLINGS,
-    Activation,
-    Backbone,
-    Head,
-    Pooling,
-    log1p_log1p_relu,
-    log1p_relu,
-)
 from lexvl_anserini.encoders.parts.sparsify import keep_own, keep_top
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
@@ -43,7 +34,17 @@ from lexvl_anserini.encoders.parts.tokens import (
     make_columns_without,
     refuse_size,
 )
-from lexvl_anserini.encoders.parts.towers import Composition, TextTower
+from lexvl_anserini.encoders.parts.towers import (
+    POOLINGS,
+    Activation,
+    Backbone,
+    Composition,
+    Head,
+    Pooling,
+    TextTower,
+    log1p_log1p_relu,
+    log1p_relu,
+)
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import read_json
 

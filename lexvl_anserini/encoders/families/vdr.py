@@ -24,7 +24,6 @@ from lexvl_anserini.encoders.parts.backbones import (
     take_hidden_states,
 )
 from lexvl_anserini.encoders.parts.batches import BagTower
-from lexvl_anserini.encoders.parts.pooling import Head, Pooling, elu1p, log1p_relu, make_top_mean, pool_max
 from lexvl_anserini.encoders.parts.pretrained import load_pretrained_bert, load_states_head, load_vocabulary_rows
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, keep_own, keep_positive
 from lexvl_anserini.encoders.parts.tokens import (
@@ -35,7 +34,17 @@ from lexvl_anserini.encoders.parts.tokens import (
     make_all_columns,
     make_columns_from,
 )
-from lexvl_anserini.encoders.parts.towers import Composition, TextTower, with_topk
+from lexvl_anserini.encoders.parts.towers import (
+    Composition,
+    Head,
+    Pooling,
+    TextTower,
+    elu1p,
+    log1p_relu,
+    pool_max,
+    pool_top_mean,
+    with_topk,
+)
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 
 # Paper, appendix A: 768 dimensions kept per text. Untrained models read as many tokens as the published ones.
@@ -324,7 +333,7 @@ def read_published_pooling(where: str, entry: Mapping[str, Any]) -> Pooling:
     if pooling == "max":
         return pool_max
     if pooling == "mean" and n:
-        return make_top_mean(n)
+        return partial(pool_top_mean, n=n)
     known = "expected max, or mean with a number"
     raise CheckpointError(f"{where}: pooling {pooling!r} with pooling_topk {n!r} is not known; {known}")
 

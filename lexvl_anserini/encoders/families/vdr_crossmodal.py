@@ -32,7 +32,6 @@ from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.images.image_backbones import Classifier, ImageBackbone
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchTransformer
-from lexvl_anserini.encoders.parts.pooling import Backbone, Head, elu1p, pool_max
 from lexvl_anserini.encoders.parts.pretrained import (
     Standard,
     build_cells,
@@ -43,7 +42,17 @@ from lexvl_anserini.encoders.parts.pretrained import (
     read_vision_shape,
 )
 from lexvl_anserini.encoders.parts.tokens import FIRST_WORD_ID, TokenColumns, make_ascii_columns, make_term_columns
-from lexvl_anserini.encoders.parts.towers import Composition, TextTower, TowerOf, in_direction, with_topk
+from lexvl_anserini.encoders.parts.towers import (
+    Backbone,
+    Composition,
+    Head,
+    TextTower,
+    TowerOf,
+    elu1p,
+    in_direction,
+    pool_max,
+    with_topk,
+)
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.records import Vocabulary
@@ -218,16 +227,12 @@ def choose_columns(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> Callable
 
 
 class ClassLogits(nn.Module):
-    """ln max(p(w) p_i(w) / max_j p_j(w), e^-8) of each word w in each cell i of standardised states [B, P, D].
-
-    Attributes:
-        whole: bool [W], the words that have p(w) in all cells.
-    """
+    """ln max(p(w) p_i(w) / max_j p_j(w), e^-8) of each word w in each cell i of standardised states [B, P, D]."""
 
     rows: Tensor
     bias: Tensor
     members: Tensor
-    whole: Tensor
+    whole: Tensor  # bool [W], the words that have p(w) in all cells
 
     def __init__(self, classifier: Classifier, standard: Standard, classes: Sequence[Sequence[int]], whole: Tensor):
         super().__init__()

@@ -21,7 +21,7 @@ from lexvl_anserini.encoders.checkpoints.weights import (
     load_strictly,
     read_weights,
 )
-from lexvl_anserini.encoders.parts.pooling import Backbone, Head
+from lexvl_anserini.encoders.parts.towers import Backbone, Head
 from lexvl_anserini.ground.errors import CheckpointError, describe_error
 from lexvl_anserini.ground.files import read_json
 
@@ -116,16 +116,13 @@ def from_pretrained(auto: Any, folder: Path) -> tuple[nn.Module, Mapping[str, An
 
 def check_model(auto: Any, folder: Path) -> tuple[Any, Any, dict[str, Tensor]]:
     """The class of a model by its configuration, the configuration, and the weights, which fit each other in size."""
-    config, weights = read_config(folder), read_weights(read_saved_weights(folder))
-    make = partial(auto.from_config, config, trust_remote_code=False)
-    return type(build_outline(make, weights, str(folder / "config.json"))), config, weights
-
-
-def read_saved_weights(folder: Path) -> Path:
-    """The weights of a folder that transformers saved: its one file, or the folder if it has several."""
+    config = read_config(folder)
+    # The one file that transformers saved, or the folder if it has several.
     names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
     file = next((folder / name for name in names if (folder / name).is_file()), folder)
-    return folder if file.suffix == ".json" else file
+    weights = read_weights(folder if file.suffix == ".json" else file)
+    make = partial(auto.from_config, config, trust_remote_code=False)
+    return type(build_outline(make, weights, str(folder / "config.json"))), config, weights
 
 
 def complain_of_report(where: str, info: Mapping[str, Any], missing: Iterable[str], unused: re.Pattern[str]) -> None:

@@ -22,7 +22,6 @@ from lexvl_anserini.encoders.checkpoints.itc_layout import LoadedItc, load_itc
 from lexvl_anserini.encoders.encoder import read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.images.vision import Images
-from lexvl_anserini.encoders.parts.pooling import Head, log1p_relu, pool_max
 from lexvl_anserini.encoders.parts.sparsify import keep_own, keep_top
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
@@ -32,7 +31,17 @@ from lexvl_anserini.encoders.parts.tokens import (
     make_term_columns,
     refuse_size,
 )
-from lexvl_anserini.encoders.parts.towers import Batch, Composition, Items, LexicalTower, Texts
+from lexvl_anserini.encoders.parts.towers import (
+    Batch,
+    Composition,
+    Head,
+    Items,
+    LexicalTower,
+    ReadsItems,
+    Texts,
+    log1p_relu,
+    pool_max,
+)
 from lexvl_anserini.ground.errors import CheckpointError, DataError, UsageError
 from lexvl_anserini.ground.records import Document, Topic, Vocabulary
 
@@ -242,7 +251,7 @@ def make_head_columns(tokenizer: Any, size: int, specials: bool) -> TokenColumns
     return make_all_columns(tokenizer, specials, BLIP_TOKENS[: size - len(tokenizer)])
 
 
-class HeadTower(LexicalTower):
+class HeadTower(ReadsItems, LexicalTower):
     """Items to lexical vectors through one dense vector each; the tokens of `words` mask it if the sparsifier does."""
 
     def __init__(
@@ -254,25 +263,17 @@ class HeadTower(LexicalTower):
         device: torch.device | str = "cpu",
     ):
         super().__init__(composition, columns, device)
-        self.features, self.words = features, words
-
-    def read(self, document: Document) -> str:
-        """The input that a document gives."""
-        return self.features.items.read(document)
-
-    def read_topic(self, topic: Topic) -> str:
-        """The input that a topic gives."""
-        return self.features.items.read_topic(topic)
+        (self.items, self.embed), self.words = features, words
 
     def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """The batches of the features, embedded."""
         masks = self.composition.sparsifier.needs_own
-        for batch in self.features.items.batches(inputs, batch_size, on_error):
+        for batch in self.items.batches(inputs, batch_size, on_error):
             texts = [inputs[position] for position in batch.positions] if masks else []
             if others := [type(text).__name__ for text in texts if not isinstance(text, str)]:
                 raise UsageError(f"a {others[0]} has no tokens to mask a vector by; give Embedded(text, it)")
             own = self.columns.own(self.words([str(text) for text in texts])) if masks else None
-            yield Batch(batch.positions, (self.features.embed(batch),), None, own)
+            yield Batch(batch.positions, (self.embed(batch),), None, own)
 
 
 def build_head_tower(

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d
+from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d, gelu
 
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint, resolve_inside
@@ -39,8 +39,6 @@ from lexvl_anserini.encoders.parts.images.image_backbones import (
 )
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, place_on_grid
 from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
-from lexvl_anserini.encoders.parts.pooling import Backbone, Head
-from lexvl_anserini.encoders.parts.stair_network import TokenHead
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
@@ -48,6 +46,7 @@ from lexvl_anserini.encoders.parts.tokens import (
     make_all_columns,
     make_term_columns,
 )
+from lexvl_anserini.encoders.parts.towers import Backbone, Head
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError
 from lexvl_anserini.ground.records import Vocabulary
 
@@ -100,6 +99,22 @@ class VectorHead(nn.Sequential):
     def __init__(self, before: int, hidden: int, dimensions: int):
         super().__init__(nn.Linear(before, hidden), nn.GELU(), nn.Linear(hidden, dimensions))
         self.hidden, self.dimensions = hidden, dimensions
+
+
+class TokenHead(nn.Module):
+    """TRANSFORM of equation 4 (dense, GELU, LayerNorm), a bridge to another width, and the bias b; e are embeddings."""
+
+    def __init__(self, width: int, embedding: int, vocab_size: int, bridge: bool, eps: float):
+        super().__init__()
+        inner = width if bridge else embedding
+        self.dense = nn.Linear(width, inner)
+        self.norm = nn.LayerNorm(inner, eps=eps)
+        self.bridge = nn.Linear(inner, embedding, bias=False) if inner != embedding else nn.Identity()
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def forward(self, hidden: Tensor) -> Tensor:  # [B, L, D]
+        """Transformed states [B, L, D']; the logits are their products with e, plus b."""
+        return self.bridge(self.norm(gelu(self.dense(hidden))))
 
 
 class Standard(nn.Module):
@@ -339,26 +354,17 @@ HEAD_EPS = 1e-12
 
 
 class NetworkPair(NamedTuple):
-    """The two sides up to their heads.
+    """The two sides up to their heads."""
 
-    Attributes:
-        where: names the checkpoint in errors.
-        text: token ids and attention [B, L] -> states [B, L, D].
-        image: pixels [B, 3, R, R] -> standardised cells [B, 1 + grid^2, D'].
-        widths: D and D' by side.
-        columns: the dimension of each token; None where dimensions are no terms.
-        heads: all weights but those of the networks.
-    """
-
-    where: str
+    where: str  # names the checkpoint in errors
     config: Mapping[str, Any]
-    text: Backbone
-    image: CellsOf
-    widths: Mapping[str, int]
+    text: Backbone  # token ids and attention [B, L] -> states [B, L, D]
+    image: CellsOf  # pixels [B, 3, R, R] -> standardised cells [B, 1 + grid^2, D']
+    widths: Mapping[str, int]  # D and D' by side
     reader: TextReader
     pixels: Pixels
-    columns: TokenColumns | None
-    heads: Mapping[str, Tensor]
+    columns: TokenColumns | None  # the dimension of each token; None where dimensions are no terms
+    heads: Mapping[str, Tensor]  # all weights but those of the networks
 
 
 def is_pair(checkpoint: Checkpoint) -> bool:

@@ -24,18 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sparsifier:
-    """The rule: the `topk` largest weights, united with a text's own tokens.
+    """The rule: the `topk` largest weights, united with a text's own tokens."""
 
-    Attributes:
-        topk: None keeps every positive weight, 0 none but the own tokens.
-        own: the own tokens are kept too.
-        first: the number of terms, from the first, to which `topk` applies; of the others the own tokens are kept. None
-            applies it to all.
-    """
-
-    topk: int | None
-    own: bool = False
-    first: int | None = None
+    topk: int | None  # None keeps every positive weight, 0 none but the own tokens
+    own: bool = False  # the own tokens are kept too
+    first: int | None = None  # `topk` applies to so many terms, and of the others own tokens are kept; None: to all
 
     @property
     def needs_own(self) -> bool:
@@ -62,16 +55,10 @@ def keep_own() -> Sparsifier:
 
 def mark_kept(weights: Tensor, own: Tensor | None, sparsifier: Sparsifier) -> Tensor:
     """Mask [B, V] of the weights that the sparsifier keeps and that are positive and finite."""
-    return _mark(sparsifier, mark_top, (weights > 0) & weights.isfinite(), weights, own)
+    return mark_by_rule(sparsifier, mark_top, (weights > 0) & weights.isfinite(), weights, own)
 
 
-def mark_kept_rows(weights: np.ndarray, own: np.ndarray | None, sparsifier: Sparsifier) -> np.ndarray:
-    """As `mark_kept`, of arrays."""
-    mask: np.ndarray = _mark(sparsifier, mark_top_rows, (weights > 0) & np.isfinite(weights), weights, own)
-    return mask
-
-
-def _mark(sparsifier: Sparsifier, top: Any, mask: Any, weights: Any, own: Any) -> Any:
+def mark_by_rule(sparsifier: Sparsifier, top: Any, mask: Any, weights: Any, own: Any) -> Any:
     """The mask of positive weights without those that the rule drops; `top` marks the k largest of each row."""
     assert own is not None or not sparsifier.needs_own, "the sparsifier declared needs_own"
     first = weights.shape[1] if sparsifier.first is None else sparsifier.first
@@ -98,20 +85,6 @@ def mark_top(weights: Tensor, k: int) -> Tensor:
     return above | equal
 
 
-def mark_top_rows(weights: np.ndarray, k: int) -> np.ndarray:
-    """As `mark_top`, of an array."""
-    k = min(k, weights.shape[1])
-    if k <= 0:
-        return np.zeros_like(weights, dtype=bool)
-    last = weights.shape[1] - k
-    boundary = np.partition(weights, last, axis=1)[:, last : last + 1]  # [B, 1]
-    above, equal = weights > boundary, weights == boundary
-    room = k - above.sum(axis=1, keepdims=True)  # [B, 1], >= 1
-    equal &= equal.cumsum(axis=1) <= room
-    mask: np.ndarray = above | equal
-    return mask
-
-
 def join_rows(dims: Sequence[np.ndarray], values: Sequence[np.ndarray], width: int) -> CsrRows:
     """The dimensions (int32) and the values (float32) of each row as one matrix [n, width]."""
     indptr = np.cumsum([0, *map(len, dims)])
@@ -124,11 +97,6 @@ def as_csr(rows: CsrRows) -> sparse.csr_matrix:
     from scipy import sparse
 
     return sparse.csr_matrix(rows[:3], shape=rows.shape)
-
-
-def join_matrix(dims: Sequence[np.ndarray], values: Sequence[np.ndarray], width: int) -> sparse.csr_matrix:
-    """CSR [n, width] float32 of the dimensions (int32) and the values of each row."""
-    return as_csr(join_rows(dims, values, width))
 
 
 class WeightsOfRows:

@@ -1,12 +1,16 @@
 """Towers: one side of an encoder, from items to vectors: over the vocabulary (lexical), or one per item (dense).
 
-A lexical tower is a composition of parts. A dense tower is composed of its items, which read documents and topics and
-build forward passes, and of a function that embeds one forward pass.
+A lexical tower is a composition of parts: hidden states -> logits of all positions -> one activation per dimension of
+the vocabulary. Activations are monotone and >= 0, so a maximum may be taken before them. A pooling sees one slice of C
+dimensions at a time, so that [B, L, V] never exists at once.
+
+A dense tower is composed of its items, which read documents and topics and build forward passes, and of a function that
+embeds one forward pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
@@ -19,12 +23,135 @@ from torch import Tensor
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import InputReader, Kind, ReadsTexts, Tower
 from lexvl_anserini.encoders.parts.batches import collate_texts
-from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, Projector
-from lexvl_anserini.encoders.parts.sparsify import Sparsifier, check_dimensions, cut, join_matrix, mark_kept
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, as_csr, check_dimensions, cut, join_rows, mark_kept
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Document, Topic, Vocabulary
+
+Activation = Callable[[Tensor], Tensor]
+
+
+def log1p_relu(logit: Tensor) -> Tensor:
+    """log(1 + max(0, x)): SPLADE, STAIR, LexLIP, D2S."""
+    return torch.log1p(torch.relu(logit))
+
+
+def log1p_log1p_relu(logit: Tensor) -> Tensor:
+    """log(1 + log(1 + max(0, x))): the `log1p_relu` pooling option of sentence-transformers, flatter than SPLADE's."""
+    return torch.log1p(log1p_relu(logit))
+
+
+def elu1p(logit: Tensor) -> Tensor:
+    """X + 1 for x > 0, exp(x) otherwise (VDR, section 3), as ELU(x) + 1: very negative logits give exact zeros."""
+    return torch.nn.functional.elu(logit) + 1.0
+
+
+def compute_decay(first: float, decay: float, periods: float, least: float) -> float:
+    """The temperature of an activation (FDT) after a number of periods: max(first decay^periods, least)."""
+    return float(max(first * decay**periods, least))
+
+
+# (logits [B, L, C], which it may overwrite; flat indices of masked positions [P]; activation) -> [B, C]
+Pooling = Callable[[Tensor, Tensor, Activation], Tensor]
+
+# Maps token ids and attention mask, both [B, L], or pixels [B, 3, R, R] to hidden states [B, L, D].
+Backbone = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Head:
+    """hidden [B, L, D] -> logit [B, L, V]: a transform to [B, L, D'], then `matrix` [V, D'] and `bias` [V]."""
+
+    transform: Callable[[Tensor], Tensor]
+    matrix: Tensor
+    bias: Tensor | None = None
+
+
+# Floats of the buffer for a slice of the logits: 32 MiB, about the size of a processor's cache.
+BUFFER_FLOATS = 8 << 20
+
+
+def pool_max(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
+    """max_i activation(logit_i) over unmasked positions; a monotone activation is applied once, after the maximum."""
+    logits.view(-1, logits.shape[-1]).index_fill_(0, masked, -torch.inf)
+    return activation(logits.amax(dim=1))
+
+
+def pool_sum(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
+    """sum_i activation(logit_i) over unmasked positions (SPLADE v1)."""
+    activations = activation(logits)
+    activations.view(-1, logits.shape[-1]).index_fill_(0, masked, 0.0)
+    return activations.sum(dim=1)
+
+
+def pool_top_mean(logits: Tensor, masked: Tensor, activation: Activation, n: int) -> Tensor:
+    """Mean of the n largest activations over unmasked positions, of all if they are fewer (VDR's `pooling: mean`)."""
+    logits.view(-1, logits.shape[-1]).index_fill_(0, masked, -torch.inf)
+    top = logits.topk(min(n, logits.shape[1]), dim=1).values  # [B, n, C]
+    present = torch.isfinite(top)
+    return (activation(top) * present).sum(dim=1) / present.sum(dim=1).clamp(min=1)
+
+
+def pool_last(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
+    """activation(logit) at the last unmasked position, which a causal model lets see the whole text (UEmbed's form)."""
+    batch, length, _ = logits.shape
+    seen = torch.ones(batch * length, device=logits.device).index_fill_(0, masked, 0.0).view(batch, length)
+    last = logits[torch.arange(batch, device=logits.device), (seen * seen.cumsum(dim=1)).argmax(dim=1)]  # [B, C]
+    return activation(last.masked_fill(seen.amax(dim=1, keepdim=True) == 0, -torch.inf))
+
+
+POOLINGS: Mapping[str, Pooling] = {"max": pool_max, "sum": pool_sum, "last": pool_last}
+
+
+class Projector:
+    """Projects hidden states on the vocabulary and pools, slice by slice through a reused buffer.
+
+    A new [L, V] per text would fragment the heap and keep memory at its peak; a kept buffer does not. A call takes a
+    buffer that no other call has, so there are as many as threads that have ever been here at once.
+    """
+
+    def __init__(self) -> None:
+        self.idle: list[Tensor] = []  # its `append` and `pop` are atomic
+
+    def __call__(
+        self,
+        features: Tensor,  # [B, L, D]
+        masked: Tensor | None,  # bool [B, L], True at positions that are left out
+        matrix: Tensor,  # [V, D]
+        bias: Tensor | None,  # [V]
+        pooling: Pooling,
+        activation: Activation,
+    ) -> Tensor:  # [B, V]
+        """activation(pooling over positions of <features, matrix_v> + bias_v)."""
+        batch, length, width = features.shape
+        # Under autocast the features may have another type than the matrix; the type of the matrix is used.
+        rows = features.reshape(batch * length, width).to(matrix.dtype)
+        nowhere = torch.empty(0, dtype=torch.long, device=rows.device)
+        masked_rows = nowhere if masked is None else masked.reshape(-1).nonzero().squeeze(1)  # [P]
+        size = matrix.shape[0]
+        columns = max(1, min(size, BUFFER_FLOATS // (batch * length)))
+        buffer = self._take(rows.shape[0] * columns, rows)
+        pooled = torch.empty(batch, size, dtype=torch.float32, device=rows.device)  # [B, V]
+        for start in range(0, size, columns):
+            stop = min(start + columns, size)
+            logits = buffer[: rows.shape[0] * (stop - start)].view(rows.shape[0], stop - start)  # [B*L, C]
+            torch.mm(rows, matrix[start:stop].T, out=logits)
+            if bias is not None:
+                logits += bias[start:stop]
+            pooled[:, start:stop] = pooling(logits.view(batch, length, stop - start), masked_rows, activation)
+        self.idle.append(buffer)
+        return pooled
+
+    def _take(self, floats: int, like: Tensor) -> Tensor:
+        """An idle buffer if it fits, else a new one in its place."""
+        try:
+            buffer = self.idle.pop()
+        except IndexError:
+            buffer = torch.empty(0)
+        if buffer.numel() < floats or buffer.device != like.device or buffer.dtype != like.dtype:
+            buffer = torch.empty(max(BUFFER_FLOATS, floats), dtype=like.dtype, device=like.device)
+        return buffer
 
 
 @dataclass(frozen=True)
@@ -46,18 +173,12 @@ class Composition:
 
 
 class Batch(NamedTuple):
-    """One forward pass.
+    """One forward pass."""
 
-    Attributes:
-        positions: of its items among the inputs of the tower, int64 [B].
-        masked: bool [B, L], True at positions that pooling ignores; None if it ignores none.
-        own: per item the ascending dimensions of its own tokens; None unless the sparsifier needs them.
-    """
-
-    positions: np.ndarray
+    positions: np.ndarray  # of its items among the inputs of the tower, int64 [B]
     inputs: tuple[Tensor, ...]
-    masked: Tensor | None = None
-    own: list[np.ndarray] | None = None
+    masked: Tensor | None = None  # bool [B, L], True at positions that pooling ignores
+    own: list[np.ndarray] | None = None  # of each item its own dimensions, ascending, where the sparsifier needs them
 
 
 class Items(InputReader, Protocol):
@@ -141,7 +262,7 @@ class LexicalTower(Items):
                 # Copies, because a view of a short row would keep its whole batch in memory.
                 dims[position], values[position] = row_dims.copy(), row_values.copy()
             progress(len(positions))
-        return join_matrix(dims, values, len(self.vocabulary))
+        return as_csr(join_rows(dims, values, len(self.vocabulary)))
 
     def own_mask(self, own: list[np.ndarray] | None) -> Tensor | None:
         """Bool [B, V], True at the own tokens of each item of a batch."""
@@ -209,34 +330,34 @@ class Texts(ReadsTexts, Items):
             yield Batch(positions, padded)
 
 
-@dataclass(frozen=True)
-class DenseTower:
-    """One side of a dense encoder; a vector depends on its own item only.
-
-    Attributes:
-        embed: one forward pass -> features [B, width].
-        normalise: vectors have unit length: their inner product is the cosine.
-        dimensions: keep only the first ones, before normalising; None keeps all.
-    """
+class ReadsItems:
+    """What a tower reads of documents and topics: what its items do."""
 
     items: Items
-    embed: Callable[[Batch], Tensor]
+
+    def read(self, document: Document) -> str:
+        """The input that a document gives."""
+        return self.items.read(document)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The input that a topic gives."""
+        return self.items.read_topic(topic)
+
+
+@dataclass(frozen=True)
+class DenseTower(ReadsItems):
+    """One side of a dense encoder; a vector depends on its own item only."""
+
+    items: Items
+    embed: Callable[[Batch], Tensor]  # one forward pass -> features [B, width]
     width: int
-    normalise: bool = True
-    dimensions: int | None = None
+    normalise: bool = True  # vectors have unit length: their inner product is the cosine
+    dimensions: int | None = None  # keep only the first ones, before normalising
 
     kind: ClassVar[Kind] = "dense"
 
     def __post_init__(self) -> None:
         check_dimensions(self.dimensions, self.width)
-
-    def read(self, document: Document) -> str:
-        """The input that a document gives this tower."""
-        return self.items.read(document)
-
-    def read_topic(self, topic: Topic) -> str:
-        """The input that a topic gives this tower."""
-        return self.items.read_topic(topic)
 
     @torch.inference_mode()
     def features(

@@ -182,8 +182,8 @@ def _copy_places(places: dict[str, str], folder: Path) -> dict[str, str]:
 def _is_plain_splade(model: Encoder, base: find.Checkpoint) -> bool:
     """Whether one masked LM of transformers, read alike on both sides, has all that the encoder computes."""
     from lexvl_anserini.encoders.parts.backbones import is_causal_lm
-    from lexvl_anserini.encoders.parts.pooling import log1p_relu, pool_last
     from lexvl_anserini.encoders.parts.sparsify import Sparsifier
+    from lexvl_anserini.encoders.parts.towers import log1p_relu, pool_last
 
     if model.name != "splade" or base.file is not None or (base.folder / layout.MODULES_FILE).is_file():
         return False
@@ -210,7 +210,7 @@ def _is_plain_splade(model: Encoder, base: find.Checkpoint) -> bool:
 
 def _describe_splade(model: Encoder, folder: Path) -> None:
     """Describes a masked LM as network and pooling of sentence-transformers."""
-    from lexvl_anserini.encoders.parts.pooling import POOLINGS
+    from lexvl_anserini.encoders.parts.towers import POOLINGS
 
     side: Any = model.document
     strategy = next(name for name, pool in POOLINGS.items() if pool is side.composition.pooling)

@@ -16,9 +16,10 @@ import torch
 from sentence_transformers.base.modules import InputModule
 
 from lexvl_anserini.data.pictures.images import list_image_suffixes
+from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.encoder import Encoder, LexicalSide, as_lexical, reads_images
-from lexvl_anserini.encoders.loading import load_encoder_from, load_saved
-from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.encoders.loading import SAVED, load_encoder, load_encoder_from, read_saved
+from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_plugins.exchange.sharing.saving import write_encoder
 
 if TYPE_CHECKING:
@@ -30,6 +31,14 @@ def as_sparse_encoder(model: Encoder) -> SparseEncoder:
     from sentence_transformers import SparseEncoder
 
     return SparseEncoder(modules=[LexicalModule(model)], similarity_fn_name="dot", device=model.device or "cpu")
+
+
+def load_saved(folder: str, device: str = "auto") -> Encoder:
+    """Loads a saved encoder; the folder, or model of the hub, names it."""
+    saved = read_saved(find_checkpoint(folder))
+    if saved is None:
+        raise CheckpointError(f"{folder}: no {SAVED}, so save_pretrained did not write it; load it with load_encoder")
+    return load_encoder(saved[0].name, folder, device=device)
 
 
 class LexicalModule(InputModule):

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from lexvl_anserini.encoders.parts.pooling import Head
 from lexvl_anserini.encoders.parts.sparsify import mark_top
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
+from lexvl_anserini.encoders.parts.towers import Head
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.train.model_settings import ImagePairSettings
 from lexvl_plugins.train.recipe import StageSettings

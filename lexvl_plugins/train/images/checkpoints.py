@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatch
 from functools import partial
 from math import log
@@ -20,15 +20,14 @@ from torch import Tensor
 
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints import clip_layout, find
-from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, name_in_file, read_stored
+from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, name_in_file
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.families.fdt import CODEBOOK, QUERY_MAPS
-from lexvl_anserini.encoders.families.stair import save_stair
+from lexvl_anserini.encoders.families.stair import Stage, Stair, save_stair
 from lexvl_anserini.encoders.families.vdr_crossmodal import CLASS_SCALE, ClassLogits
 from lexvl_anserini.encoders.parts import pretrained
 from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, Classifier, load_image_backbone
 from lexvl_anserini.encoders.parts.pretrained import IMAGE, TEXT, TOKENS, list_types
-from lexvl_anserini.encoders.parts.stair_network import Stage, Stair
 from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
@@ -286,6 +285,14 @@ def list_tokens(tokenizer: Any) -> tuple[str, ...]:
 
 # The name of the merges in a checkpoint.
 MERGES_FILE = MERGES.removesuffix(".gz")
+
+
+def read_stored(weights: Mapping[str, Tensor], name_in_file: Callable[[str], str]) -> dict[str, Tensor]:
+    """The weights under the names that they have in a file, which has query, key and value in one matrix."""
+    rows: dict[str, list[Tensor]] = {}
+    for key in sorted(weights, key=lambda key: next((n for n, part in enumerate("qkv") if f".{part}" in key), 0)):
+        rows.setdefault(name_in_file(key), []).append(weights[key])
+    return {name: value[0] if len(value) == 1 else torch.cat(value) for name, value in rows.items()}
 
 
 def save_run(pair: TowerPair, recipe: Recipe, model: model_settings.ModelSettings, folder: Path) -> None:

@@ -18,15 +18,15 @@ from torch import Tensor, nn
 
 from lexvl_anserini.data.corpora.embeddings import read_embeddings
 from lexvl_anserini.encoders.cards import PACKAGED
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import read_weights
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint, resolve_inside
+from lexvl_anserini.encoders.checkpoints.weights import read_weights, take_below
 from lexvl_anserini.encoders.families import dense_crossmodal
 from lexvl_anserini.encoders.families.dense_heads import D2SHead, JointHead
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts import features
-from lexvl_anserini.encoders.parts.pooling import log1p_relu
+from lexvl_anserini.encoders.parts.pretrained import load_pretrained_bert, read_entry
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, load_tokenizer, make_term_columns
-from lexvl_anserini.encoders.parts.towers import DenseTower
+from lexvl_anserini.encoders.parts.towers import DenseTower, log1p_relu
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.records import Vocabulary
@@ -76,7 +76,7 @@ class PairBase:
     def read(cls, name: str, reads: dense_crossmodal.HeadOf, least: int, captions: Sequence[str]) -> PairBase:
         """Chooses the terms: words with at least `least` captions that are tokens of the pair."""
         pair = find_checkpoint(name)
-        tokenizer = load_tokenizer(dense_crossmodal.find_text_folder(pair))
+        tokenizer = load_tokenizer(find_text_folder(pair))
         known = tokenizer.get_vocab()
         terms = [term for term in learn_terms(captions, least) if term in known]
         if not terms:
@@ -86,10 +86,10 @@ class PairBase:
     @cached_property
     def start(self) -> Start:
         """Terms begin as the input embeddings of their tokens, layers as those of the pair."""
-        layers = dense_crossmodal.read_last_layers(self.checkpoint)
+        layers = read_last_layers(self.checkpoint)
         size, hidden = layers[0][0].shape
         width = size if self.reads is dense_crossmodal.build_projection else hidden
-        return Start(width, dense_crossmodal.read_word_embeddings(self.checkpoint)[self.columns.tokens], layers=layers)
+        return Start(width, read_word_embeddings(self.checkpoint)[self.columns.tokens], layers=layers)
 
     def make_features(self, device: torch.device) -> features.TextAndImage:
         """What the pair computes of texts and images."""
@@ -291,3 +291,29 @@ class HeadMaterial:
         state: dict[str, Any] = pair.encoder_q.head.state_dict()  # type: ignore[union-attr]
         write_weights(state, folder, getattr(torch, recipe.weights))
         write_json(folder / "config.json", {"model_type": self.model.kind, **entries})
+
+
+def read_last_layers(checkpoint: Checkpoint) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The last layer of texts and of images, from `build_hidden` to the vector: matrix [D, hidden] and bias [D]."""
+    weights, layers = read_weights(checkpoint.folder), []
+    for side in ("encoder_q", "encoder_p"):
+        matrix = weights.get(f"{side}.head.2.weight", weights.get(f"{side}.proj"))
+        if matrix is None or matrix.dim() != 2:
+            raise CheckpointError(f"{checkpoint.folder}: {side} has no last layer (head.2.weight or proj)")
+        bias = weights.get(f"{side}.head.2.bias", torch.zeros(len(matrix)))
+        layers.append((matrix.float(), bias.float()))
+    return layers[0], layers[1]
+
+
+def find_text_folder(checkpoint: Checkpoint) -> Path:
+    """The folder of the tokenizer and the configuration of the texts' BERT, in a checkpoint that `train` wrote."""
+    entry = read_entry(checkpoint, checkpoint.config(), "encoder_q", (dense_crossmodal.TEXT_TYPE,))
+    return resolve_inside(checkpoint.folder, str(entry.get("model_id")), f"{checkpoint.folder}/config.json")
+
+
+def read_word_embeddings(checkpoint: Checkpoint) -> Tensor:
+    """The input embeddings of the texts' BERT, [tokens, width]."""
+    entry = read_entry(checkpoint, checkpoint.config(), "encoder_q", (dense_crossmodal.TEXT_TYPE,))
+    side_weights = take_below(read_weights(checkpoint.folder), "encoder_q.bert_model.")
+    whole = load_pretrained_bert(checkpoint, entry, side_weights) if "backbone" in entry else side_weights
+    return whole["embeddings.word_embeddings.weight"].float()

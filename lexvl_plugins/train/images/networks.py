@@ -12,6 +12,7 @@ from torch import nn
 
 from lexvl_anserini.encoders.checkpoints.clip_layout import HIGHEST_ID, find_merges
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.families.stair import ImageShape, Stage, Stair, StairConfig, TextShape
 from lexvl_anserini.encoders.parts import tokens as token_columns
 from lexvl_anserini.encoders.parts.backbones import build_bert, read_config
 from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
@@ -19,7 +20,6 @@ from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone, 
 from lexvl_anserini.encoders.parts.images.pixels import make_crop
 from lexvl_anserini.encoders.parts.images.vision import PatchStates, PatchTransformer
 from lexvl_anserini.encoders.parts.pretrained import make_image_backbone, read_bert_weights
-from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stage, Stair, StairConfig, TextShape
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.records import Vocabulary

@@ -17,14 +17,14 @@ from torch.nn.functional import dropout, normalize
 
 from lexvl_anserini.encoders.families.dense_crossmodal import compute_mean_state
 from lexvl_anserini.encoders.families.fdt import ATTENTIONS, QueryMap
+from lexvl_anserini.encoders.families.stair import Stair
 from lexvl_anserini.encoders.families.vdr import HEAD_EPS as VDR_EPS
 from lexvl_anserini.encoders.parts import pretrained
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
 from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
-from lexvl_anserini.encoders.parts.pooling import Head, compute_decay, elu1p, log1p_relu
-from lexvl_anserini.encoders.parts.pretrained import HEAD_EPS
-from lexvl_anserini.encoders.parts.stair_network import Stair, TokenHead
+from lexvl_anserini.encoders.parts.pretrained import HEAD_EPS, TokenHead
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
+from lexvl_anserini.encoders.parts.towers import Head, compute_decay, elu1p, log1p_relu
 from lexvl_plugins.train import model_settings
 from lexvl_plugins.train.common.tower_pair import DetailedSide, Details, ImageBatch, TextBatch, compute_logits
 from lexvl_plugins.train.images.networks import (

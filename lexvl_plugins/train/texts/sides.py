@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, pad
@@ -27,7 +28,7 @@ from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts import backbones
 from lexvl_anserini.encoders.parts import tokens as token_columns
 from lexvl_anserini.encoders.parts.batches import PassageReader, read_passage, sort_by_length
-from lexvl_anserini.encoders.parts.pooling import Constant, Head, LiLsr, elu1p, idf, log1p_relu, pool_max
+from lexvl_anserini.encoders.parts.towers import Head, elu1p, log1p_relu, pool_max
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Document
 from lexvl_plugins.train.common.tower_pair import TextBatch, Tokenised, add_types, compute_logits
@@ -199,6 +200,47 @@ class TrainableTable(TrainableText):
         counts = torch.zeros(len(batch.ids), len(table), device=table.device)
         counts.scatter_add_(1, batch.ids, batch.attention.to(counts.dtype))
         return (counts if self.adds else (counts > 0)) * table
+
+
+class LiLsr(nn.Module):
+    """table_t = log1p_relu(<w, E_t + A_t B> + b), over the input embeddings E [T, D] of a network, which stay.
+
+    Its activation is log(1 + relu). Li-LSR (Nardini et al., SIGIR 2025) has no A B (`rank` 0).
+    """
+
+    def __init__(self, embeddings: Tensor, rank: int = 0):
+        super().__init__()
+        tokens, width = embeddings.shape
+        self.embeddings = nn.Module()
+        self.embeddings.register_buffer("weight", embeddings.detach().clone())
+        self.lora_A = nn.Parameter(torch.randn(tokens, rank) * 0.01) if rank else None
+        self.lora_B = nn.Parameter(torch.zeros(rank, width)) if rank else None
+        self.projection = nn.Linear(width, 1)
+
+    def forward(self) -> Tensor:
+        """The table, [T]."""
+        logit: Tensor = self.projection(self.embeddings.get_buffer("weight"))[:, 0]
+        if self.lora_A is not None and self.lora_B is not None:
+            logit = logit + self.lora_A @ (self.lora_B @ self.projection.weight[0])
+        return log1p_relu(logit)
+
+
+class Constant(nn.Module):
+    """A table [T] that does not change."""
+
+    def __init__(self, weight: Tensor):
+        super().__init__()
+        self.register_buffer("weight", weight)
+
+    def forward(self) -> Tensor:
+        """The table, [T]."""
+        return self.get_buffer("weight")
+
+
+def idf(texts: Sequence[np.ndarray], tokens: int) -> Tensor:
+    """BM25's log(1 + (N - n_t + 1/2) / (n_t + 1/2)), float32 [tokens]; n_t of the N texts have token t."""
+    frequency = np.bincount(np.concatenate([np.empty(0, np.int64), *texts]), minlength=tokens)
+    return torch.from_numpy(np.log1p((len(texts) - frequency + 0.5) / (frequency + 0.5)).astype(np.float32))
 
 
 def make_table_side(settings: TableSettings, document: TrainableSplade, passages: Sequence[Document]) -> TrainableTable:

@@ -15,10 +15,11 @@ from sentence_transformers import SparseEncoder
 from tiny_encoders import TINY_ENCODERS
 
 from lexvl_anserini.encoders.encoder import reads_images
-from lexvl_anserini.encoders.loading import load_encoder, load_saved
+from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlError, UsageError
 from lexvl_anserini.ground.records import Measurement
 from lexvl_plugins.exchange.sharing.saving import push_to_hub, save_pretrained
+from lexvl_plugins.exchange.sharing.sparse_encoder import load_saved
 from tests.plugins.exchange.hub_uploads import UploadServer
 
 TEXTS = ["a dog runs on the beach", "two men and a boat", "", "red"]

@@ -21,7 +21,7 @@ from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encode import command as encode_command
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder, load_encoder_from
-from lexvl_anserini.encoders.parts.sparsify import Sparsifier, mark_kept, mark_kept_rows
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, mark_kept
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, MissingExtra, UnknownName, UsageError
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import EncoderRef, read_manifest
@@ -30,6 +30,7 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.onnx.export_onnx import command as export_command
 from lexvl_plugins.onnx.loading import hash_description
+from lexvl_plugins.onnx.towers import mark_kept_rows
 from tests.invoking import invoked
 from tests.plugins.pages.v_splade_folders import write_export
 

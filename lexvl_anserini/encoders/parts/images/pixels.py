@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from math import isqrt
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError, read_images
-from lexvl_anserini.ground.errors import CheckpointError, UsageError
+from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.files import read_json
 
 if TYPE_CHECKING:
@@ -145,28 +145,6 @@ class Squares(Pixels):
     def region(self, size: tuple[int, int]) -> Box:
         """The whole image."""
         return 0.0, 0.0, float(size[0]), float(size[1])
-
-
-# Ways to make a square, as an exported encoder names them.
-CROPS: Mapping[str, type[Pixels]] = {cls.__name__: cls for cls in (Pixels, Crop, Squares)}
-
-
-def describe_pixels(pixels: Pixels) -> dict[str, Any]:
-    """The class and the fields of a way to make a square, for JSON."""
-    if CROPS.get(type(pixels).__name__) is not type(pixels):
-        raise UsageError(f"{type(pixels).__name__} has no name in JSON; those that have: {', '.join(CROPS)}")
-    return {"kind": type(pixels).__name__, **asdict(pixels)}
-
-
-def build_pixels(description: Mapping[str, Any]) -> Pixels:
-    """The reverse of `describe_pixels`."""
-    listed = description.items()
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in listed}
-    kind = str(values.pop("kind", None))
-    try:
-        return CROPS[kind](**values)
-    except (KeyError, TypeError) as error:
-        raise CheckpointError(f"pixels of kind {kind!r:.40}: expected {', '.join(CROPS)} and their fields") from error
 
 
 def make_crop(side: int) -> Crop:
