@@ -13,7 +13,6 @@ from torch.nn.functional import normalize
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import build, complain, load_strictly, read_weights, take_below
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.families.vdr import find_companions
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import build_bert, read_position_limit, take_hidden_states
 from lexvl_anserini.encoders.parts.features import (
@@ -30,6 +29,7 @@ from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import Images, PatchTransformer
 from lexvl_anserini.encoders.parts.pretrained import (
     build_cells,
+    find_companions,
     find_dense_pair,
     load_pretrained_bert,
     load_pretrained_image,

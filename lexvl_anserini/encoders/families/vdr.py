@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights, take_below
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
@@ -24,7 +23,12 @@ from lexvl_anserini.encoders.parts.backbones import (
     take_hidden_states,
 )
 from lexvl_anserini.encoders.parts.batches import BagTower
-from lexvl_anserini.encoders.parts.pretrained import load_pretrained_bert, load_states_head, load_vocabulary_rows
+from lexvl_anserini.encoders.parts.pretrained import (
+    find_companions,
+    load_pretrained_bert,
+    load_states_head,
+    load_vocabulary_rows,
+)
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, keep_own, keep_positive
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
@@ -336,22 +340,6 @@ def read_published_pooling(where: str, entry: Mapping[str, Any]) -> Pooling:
         return partial(pool_top_mean, n=n)
     known = "expected max, or mean with a number"
     raise CheckpointError(f"{where}: pooling {pooling!r} with pooling_topk {n!r} is not known; {known}")
-
-
-def find_companions(source: Source, checkpoint: Checkpoint, model_id: str) -> tuple[Any, Path]:
-    """A backbone's configuration and tokenizer; `model_id` is relative to the checkpoint or its parent, or a hub id."""
-    import transformers
-
-    near = [checkpoint.folder, checkpoint.folder / model_id, checkpoint.folder.parent / model_id]
-    if source.backbone_config is not None:
-        config = read_config(find_checkpoint(source.backbone_config, weights=False).folder)
-    elif local := [folder for folder in near[1:] if (folder / "config.json").is_file()]:
-        config = read_config(local[0])
-    elif model_id == "bert-base-uncased":
-        config = transformers.BertConfig()  # its defaults are bert-base-uncased
-    else:
-        config = read_config(find_checkpoint(model_id, weights=False).folder)
-    return config, source.tokenizer_folder(*near, default=model_id)
 
 
 def load_svdr(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -444,3 +445,19 @@ def build_token_heads(pair: NetworkPair, device: torch.device) -> tuple[Head, He
         head.eval().to(device)
         heads.append(Head(head, rows.float().to(device), head.bias.detach()))
     return heads[0], heads[1]
+
+
+def find_companions(source: Source, checkpoint: Checkpoint, model_id: str) -> tuple[Any, Path]:
+    """A backbone's configuration and tokenizer; `model_id` is relative to the checkpoint or its parent, or a hub id."""
+    import transformers
+
+    near = [checkpoint.folder, checkpoint.folder / model_id, checkpoint.folder.parent / model_id]
+    if source.backbone_config is not None:
+        config = read_config(find_checkpoint(source.backbone_config, weights=False).folder)
+    elif local := [folder for folder in near[1:] if (folder / "config.json").is_file()]:
+        config = read_config(local[0])
+    elif model_id == "bert-base-uncased":
+        config = transformers.BertConfig()  # its defaults are bert-base-uncased
+    else:
+        config = read_config(find_checkpoint(model_id, weights=False).folder)
+    return config, source.tokenizer_folder(*near, default=model_id)
