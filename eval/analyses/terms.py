@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
 import typer
@@ -35,6 +35,7 @@ from lexvl_anserini.ground.progress import progress_bar
 
 from .. import options
 from ..measures.flops import count_sparsity
+from ..measures.inputs import encode_shard_queries
 from ..report.tables import (
     COUNT,
     FOUR_DECIMALS,
@@ -53,7 +54,7 @@ from .sentence_pairs import list_words
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.ground.records import ImpactDocument, ImpactQuery, Qrel, Vocabulary
+    from lexvl_anserini.ground.records import ImpactDocument, Vocabulary
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_eval.analyses.terms")
@@ -268,30 +269,6 @@ def build_term_table(profiles: Sequence[TermProfile]) -> Table:
         FieldColumn("maximum", "maximum", FOUR_DECIMALS),
     )
     return Table.make_columns((term for profile in profiles for term in profile.first), columns)
-
-
-def encode_shard_queries(
-    shards: Path, topics: str | None, data_dir: str | None, checkpoint: str | None, device: str
-) -> tuple[list[ImpactQuery], list[Qrel], bool]:
-    """Queries for impact shards, their judgements if a dataset has them, and its rule on a topic's own document."""
-    from lexvl_anserini.data.dataset import load_reference
-    from lexvl_anserini.encoders.loading import load_encoder_from
-    from lexvl_anserini.ground.records import Topic
-    from lexvl_anserini.queries.query_source import find_topic_source, find_vocabulary_file
-    from lexvl_anserini.queries.query_vectors import encode_queries
-
-    manifest = read_manifest(shards)
-    expect_lexical(shards, manifest.kind, "expected lexical vectors (kind 'impact')")
-    source = find_topic_source(topics, shards, manifest, data_dir, find_vocabulary_file(shards, None))
-    queries: list[Any] = list(source.stream())
-    if not queries:
-        raise DataError(f"{source.label}: no topic")
-    if isinstance(queries[0], Topic):
-        model = load_encoder_from(manifest.encoder, checkpoint, device=device, vocabulary=manifest.vocabulary_digest)
-        queries = list(encode_queries(model, queries, manifest))
-    if source.judged is None:
-        return queries, [], False
-    return queries, list(load_reference(source.judged).qrels()), source.remove_query
 
 
 PLOT = "Draw boxes of the first terms' weights, and terms per document, as PNG."
