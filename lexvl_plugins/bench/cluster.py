@@ -40,7 +40,7 @@ from lexvl_anserini.searching.search import Search
 from lexvl_anserini.searching.searcher import Searcher
 from lexvl_plugins.bench.processes import Stopwatch, time_each
 from lexvl_plugins.cluster.options import RunnerOptions
-from lexvl_plugins.cluster.ray_connect import OBJECT_STORE, import_ray
+from lexvl_plugins.cluster.ray_cluster import OBJECT_STORE, import_ray
 from lexvl_plugins.cluster.runners import run_on
 
 # Not __name__, which is "__main__" when the module runs as the command.

@@ -20,8 +20,21 @@ from lexvl_anserini.runs.fusion import Fusion
 from lexvl_anserini.search import command as search
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.search import Search
-from lexvl_plugins.bench.grids import FusionGrid, QuerySetting, SearchGrid, TuningSetting, simplex, weigh_fields
-from lexvl_plugins.bench.tune import Split, command, cross_validate, draw_parts, halve, tabulate_grid, tune
+from lexvl_plugins.bench.tune import (
+    FusionGrid,
+    QuerySetting,
+    SearchGrid,
+    Split,
+    TuningSetting,
+    command,
+    cross_validate,
+    draw_parts,
+    halve,
+    simplex,
+    tabulate_grid,
+    tune,
+    weigh_fields,
+)
 from tests.invoking import invoked
 
 RR = parse_measure("RR@10")

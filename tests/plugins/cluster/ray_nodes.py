@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from lexvl_plugins.cluster.ray_connect import BEYOND_LOOPBACK
+from lexvl_plugins.cluster.ray_cluster import BEYOND_LOOPBACK
 
 # Before Ray is imported. All clusters of one process check the same token, because Ray reads these variables once.
 os.environ.setdefault(BEYOND_LOOPBACK, "0")

@@ -20,7 +20,7 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.queries.clauses import All, Ids, Impacts, Not, Term, Text
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
-from lexvl_plugins.cluster import building
+from lexvl_plugins.cluster import partitions
 from lexvl_plugins.cluster.partitions import PartitionsEngine
 from lexvl_plugins.cluster.search import command as search_command
 
@@ -167,7 +167,7 @@ def test_the_maximum_is_that_of_all_partitions(indexes):
 
 def test_building_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     """The second of three fails: the others are finished and kept, and only the second is built again."""
-    sources, built, build = split(DOCUMENTS, tmp_path, [3, 4]), [], building.build_partition
+    sources, built, build = split(DOCUMENTS, tmp_path, [3, 4]), [], partitions.build_partition
 
     def broken(*request: Any) -> int:
         number = request[-1]
@@ -176,7 +176,7 @@ def test_building_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
             raise ArtefactError("the disk is full")
         return build(*request)
 
-    monkeypatch.setattr(building, "build_partition", broken)
+    monkeypatch.setattr(partitions, "build_partition", broken)
     (tmp_path / "i.partitions").mkdir()  # a user's
     with pytest.raises(
         LexvlError, match=r"1 of 3 parts failed, the others are finished and kept: .*s1: the disk is full"

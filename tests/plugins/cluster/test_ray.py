@@ -18,10 +18,9 @@ from importlib import import_module
 import pytest
 
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
-from lexvl_plugins.cluster import ray_connect
+from lexvl_plugins.cluster import ray_cluster
 from lexvl_plugins.cluster.options import RunnerOptions
-from lexvl_plugins.cluster.ray_cluster import RayRunner
-from lexvl_plugins.cluster.ray_connect import NodeFacts, check_nodes, find_facts, refuse_open
+from lexvl_plugins.cluster.ray_cluster import NodeFacts, RayRunner, check_nodes, find_facts, refuse_open
 from lexvl_plugins.cluster.runners import FailedPart, run_all, run_on
 from tests.plugins.cluster.ray_nodes import IMPORTED, kill_node, ray, running_cluster
 
@@ -43,8 +42,8 @@ def runner(cluster):
 
 def handlers():
     """The addresses of the handlers, with which the records begin."""
-    actions = [ctypes.create_string_buffer(ray_connect.SIGACTION_BYTES) for _ in ray_connect.OF_JAVA]
-    for number, action in zip(ray_connect.OF_JAVA, actions, strict=True):
+    actions = [ctypes.create_string_buffer(ray_cluster.SIGACTION_BYTES) for _ in ray_cluster.OF_JAVA]
+    for number, action in zip(ray_cluster.OF_JAVA, actions, strict=True):
         ctypes.CDLL(None).sigaction(number, None, action)
     return [action.raw[:8] for action in actions]
 
@@ -187,7 +186,7 @@ def test_workers_survive_their_machine(cluster, runner, capfd):
 def test_the_private_function_of_ray_is_where_it_was():
     assert hasattr(ray._private.worker, "print_to_stdstream"), (
         "Ray has no ray._private.worker.print_to_stdstream any more: look how it prints news of machines now, "
-        "and adapt ray_connect.keep_stdout"
+        "and adapt ray_cluster.keep_stdout"
     )
 
 
@@ -235,7 +234,7 @@ def test_a_machine_without_the_package(cluster, monkeypatch):
     def facts(folder):
         return import_module("no_such_package")
 
-    monkeypatch.setattr(ray_connect, "find_facts", facts)
+    monkeypatch.setattr(ray_cluster, "find_facts", facts)
     with pytest.raises(LexvlError, match="cannot be used there .*no_such_package.*install it there"):
         RayRunner(RunnerOptions(address=cluster.address))
 
@@ -256,7 +255,7 @@ OTHER_RAY = RuntimeError("Version mismatch: started with:\n    Ray: 1.0\n    Pyt
     ids=["another token", "slow start", "no cluster", "another version"],
 )
 def test_errors_of_a_connection_are_one_line(address, error, expected):
-    with pytest.raises(LexvlError, match=expected), ray_connect.name_errors(address):
+    with pytest.raises(LexvlError, match=expected), ray_cluster.name_errors(address):
         raise error
 
 
