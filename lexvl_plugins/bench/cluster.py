@@ -57,8 +57,7 @@ MERGED_HITS = (10, 1000)
 # A node has one core, and room for requests and answers.
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": OBJECT_STORE}
 # A node that is lost is noticed after two seconds instead of twenty.
-_CHECKS = {"initial_delay_ms": 0, "period_ms": 500, "timeout_ms": 1000, "failure_threshold": 2}
-NOTICED = {f"health_check_{name}": value for name, value in _CHECKS.items()}
+CHECKS = {"initial_delay_ms": 0, "period_ms": 500, "timeout_ms": 1000, "failure_threshold": 2}
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,8 @@ def local_cluster(nodes: int) -> Iterator[Any]:
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(True, head_node_args={**NODE, "include_dashboard": False, "_system_config": NOTICED})
+    noticing = {f"health_check_{name}": value for name, value in CHECKS.items()}
+    cluster = Cluster(True, head_node_args={**NODE, "include_dashboard": False, "_system_config": noticing})
     try:
         for _ in range(nodes - 1):
             cluster.add_node(**NODE)
@@ -203,9 +203,8 @@ def do_steps(settings: ClusterDemoOptions, name: str, at_half: Callable[[], None
 def hash_folder(folder: Path) -> str:
     """The digest of the names and bytes of all files below a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return sha256(
-        "\n".join(f"{path.relative_to(folder)} {compute_sha256(path)}" for path in files).encode()
-    ).hexdigest()
+    lines = (f"{path.relative_to(folder)} {compute_sha256(path)}" for path in files)
+    return sha256("\n".join(lines).encode()).hexdigest()
 
 
 def compare_results(settings: ClusterDemoOptions) -> dict[str, Any]:

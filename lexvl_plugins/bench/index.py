@@ -149,14 +149,13 @@ def measure_opening(index: Path, queries: Path) -> dict[str, Any]:
     """
     openings = [run_once(".index:open_ours", index=str(index), queries=str(queries)).result for _ in range(OPENINGS)]
     middle = {name: median(opening[name] for opening in openings) for name in openings[0]}
+    names = {"open_ms": "open_s", "open_again_ms": "again_s", "first_query_ms": "first_s"}
+    sizes = {"lucene": measure_folder(index), "resident": measure_resident(index)}
     postings = read_report(index).postings
     return {
-        "open_ms": round(middle["open_s"] * 1000, 1),
-        "open_again_ms": round(middle["again_s"] * 1000, 1),
-        "first_query_ms": round(middle["first_s"] * 1000, 1),
+        **{name: round(middle[seconds] * 1000, 1) for name, seconds in names.items()},
         "opened_mib": mib(middle["resident_bytes"]),
-        "lucene_bytes_per_posting": round(measure_folder(index) / postings, 2),
-        "resident_bytes_per_posting": round(measure_resident(index) / postings, 2),
+        **{f"{name}_bytes_per_posting": round(size / postings, 2) for name, size in sizes.items()},
     }
 
 

@@ -60,7 +60,6 @@ AHEAD = 2
 
 # What to do about partitions that are not as they were.
 REPAIR = "run the command that built the index again, which builds what is missing"
-CHANGE = "an index in partitions is not changed; encode the documents as a collection and build it again"
 
 
 def name_partition(number: int) -> str:
@@ -160,16 +159,6 @@ def check_partition(folder: Path, collection: str) -> Manifest:
     return read_manifest(folder)
 
 
-def is_partition_missing(index: Path, count: int, collection: str) -> bool:
-    """Whether a partition of an index is missing, or is another one."""
-    try:
-        for number in range(count):
-            check_partition(fetch(index / name_partition(number), [PARTITION, MANIFEST]), collection)
-    except ArtefactError:
-        return True
-    return False
-
-
 def keep_partitions(index: Path, staging: Path, names: Sequence[str], collection: str) -> None:
     """Links the partitions of an older index of the same collection into the folder where partitions are gathered."""
     for name in names:
@@ -224,7 +213,12 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
     @staticmethod
     def is_whole(index: Path, report: Mapping[str, Any]) -> bool:
         """Whether all partitions are there, each in its place."""
-        return not is_partition_missing(place(index), int(report["partitions"]), str(report["collection"]))
+        try:
+            for folder in list_folders(index, report):
+                check_partition(fetch(folder, [PARTITION, MANIFEST]), str(report["collection"]))
+        except ArtefactError:
+            return False
+        return True
 
     @staticmethod
     def figures(report: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -232,16 +226,12 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         return {"postings": report["postings"], "partitions": report["partitions"]}
 
     @staticmethod
-    def append(
-        index: Path, sources: Sequence[Path], replacing: bool = False, threads: int = 1, progress: Progress = silent
-    ) -> BuiltIndex:
+    def append(index: Path, *_: Any, **__: Any) -> BuiltIndex:
         """Raises UsageError: partitions are not changed."""
-        raise UsageError(f"{index}: {CHANGE}")
+        change = "an index in partitions is not changed; encode the documents as a collection and build it again"
+        raise UsageError(f"{index}: {change}")
 
-    @staticmethod
-    def delete(index: Path, doc_ids: Iterable[str]) -> BuiltIndex:
-        """Raises UsageError: partitions are not changed."""
-        raise UsageError(f"{index}: {CHANGE}")
+    delete = append
 
     @staticmethod
     def keywords(index: Path, key: str) -> dict[str, str]:

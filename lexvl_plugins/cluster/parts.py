@@ -46,13 +46,7 @@ FORMAT = "lexvl-collection/1"
 
 
 class EncodedCollection(NamedTuple):
-    """All parts of a corpus.
-
-    Attributes:
-        manifest: of the whole, without its shards.
-        parts: their number.
-        digest: SHA-256 (hex) of what the shards of all parts hold, in the order of the parts.
-    """
+    """All parts of a corpus: the manifest of the whole without its shards, and a digest of what all shards hold."""
 
     manifest: Manifest
     parts: int
@@ -135,15 +129,9 @@ def encode_parts(request: PartsRequest, progress: Progress = silent) -> EncodedC
 
 def encode_part(request: PartsRequest, number: int) -> int:
     """Encodes one part, unless it is finished; returns the number of its documents, of skipped ones too."""
-    part = Part(number, load_plan(request.plan).parts)
-    counts = write_part(request, part, request.output / name_part_folder(part)).counts
-    return counts.documents + counts.skipped
-
-
-def write_part(request: PartsRequest, part: Part, folder: Path, progress: Progress = silent) -> Manifest:
-    """Encodes a part into a folder, unless it is finished; returns its manifest."""
     plan = load_plan(request.plan)
-    with publish_after(folder):
+    part = Part(number, plan.parts)
+    with publish_after(folder := request.output / name_part_folder(part)):
         manifest = write_impacts(
             load_reference(request.corpus),
             _load_encoder(request.encoder),
@@ -152,14 +140,13 @@ def write_part(request: PartsRequest, part: Part, folder: Path, progress: Progre
             request.layout,
             request.batch_size,
             request.overwrite,
-            progress,
-            request.on_error,
-            plan.take_part(part),
+            on_error=request.on_error,
+            part=plan.take_part(part),
         )
         for shard in manifest.shards:
             if compute_sha256(folder / shard["name"]) != shard["sha256"]:
                 raise ArtefactError(f"{folder / shard['name']}: not as it was written; remove it")
-    return manifest
+    return manifest.counts.documents + manifest.counts.skipped
 
 
 @lru_cache(maxsize=1)

@@ -43,12 +43,7 @@ BLOCK_SIZE = 1024
 
 
 class CorpusBlock(NamedTuple):
-    """Consecutive documents of a corpus.
-
-    Attributes:
-        digest: SHA-256 (hex) of their ids, titles, texts and names of images.
-        place: where the first of them begins; None where the corpus has no places.
-    """
+    """Consecutive documents: SHA-256 (hex) of ids, titles, texts and names of images; their place, if it has places."""
 
     digest: str
     place: LinePlace | None
@@ -60,10 +55,7 @@ class CorpusPlan:
 
     Attributes:
         manifest: of the whole corpus before it is encoded, with the scale of its impacts.
-        images: documents with an image.
-        parts: their number.
         threads: of PyTorch; they decide the last bits of weights.
-        block_size: documents of a block, but for the last one.
         listing: file of the documents, beside the plan, of a corpus whose own files have no places; None for others.
     """
 
@@ -261,11 +253,7 @@ def write_listing(documents: Iterable[Document], path: Path) -> None:
 
 
 def read_listing(path: Path, place: LinePlace = LinePlace()) -> Iterator[tuple[LinePlace, Document]]:
-    """The documents from a place on, each with its place.
-
-    Raises:
-        DataError: no such file, or a line that is no document.
-    """
+    """The documents from a place on, each with its place."""
     for here, line in read_placed_lines(path, place):
         fields = parse_object(line)
         if not set(fields) <= set(Document._fields) or "doc_id" not in fields:

@@ -195,15 +195,13 @@ def name_errors(address: str) -> Iterator[None]:
         text = str(error)
         if "ersion mismatch" in text:
             theirs = " ".join(line.strip() for line in text.splitlines() if "Ray:" in line or "Python:" in line)
-            raise LexvlError(
-                f"{address}: the cluster has other versions of Ray or Python ({theirs or text}); install the same"
-            ) from error
+            why = f"the cluster has other versions of Ray or Python ({theirs or text}); install the same"
+            raise LexvlError(f"{address}: {why}") from error
         if isinstance(error, ConnectionError) and address == "auto":
             raise LexvlError(describe_missing(address, "none is running on this machine")) from error
         if address == "local":
-            raise LexvlError(
-                f"local: Ray did not start on this machine ({describe_error(error)}); run it again"
-            ) from error
+            why = f"Ray did not start on this machine ({describe_error(error)}); run it again"
+            raise LexvlError(f"local: {why}") from error
         raise LexvlError(
             f"{address}: something listens there, but no connection ({describe_error(error)}); run this command on a "
             "machine of the cluster, with its token (RAY_AUTH_MODE=token and ~/.ray/auth_token or RAY_AUTH_TOKEN)"
@@ -263,14 +261,11 @@ def probe(ray: Any, nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, N
         try:
             yield name, NodeFacts(*ray.get(answer, timeout=PROBE_S))
         except ray.exceptions.GetTimeoutError as error:
-            raise LexvlError(
-                f"machine {name} of the cluster: no answer in {PROBE_S:.0f} s; restart Ray there"
-            ) from error
+            why = f"no answer in {PROBE_S:.0f} s; restart Ray there"
+            raise LexvlError(f"machine {name} of the cluster: {why}") from error
         except ray.exceptions.RayError as error:
-            raise LexvlError(
-                f"machine {name} of the cluster: lexvl-anserini {__version__} cannot be used there "
-                f"({give_reason(error)}); install it there"
-            ) from error
+            why = f"lexvl-anserini {__version__} cannot be used there ({give_reason(error)}); install it there"
+            raise LexvlError(f"machine {name} of the cluster: {why}") from error
 
 
 def check_nodes(facts: Mapping[str, NodeFacts], folder: str) -> list[str]:
@@ -294,13 +289,7 @@ def check_nodes(facts: Mapping[str, NodeFacts], folder: str) -> list[str]:
 
 
 class RayRunner(Runner):
-    """Connects to a cluster, or starts one on this machine that ends with `close`.
-
-    Raises:
-        MissingExtra: Ray is not installed.
-        UsageError: an open cluster on a network, or no machine with that many GPUs.
-        LexvlError: no cluster at the address, or one that does not fit.
-    """
+    """Connects to a cluster, or starts one on this machine that ends with `close`."""
 
     def __init__(self, options: RunnerOptions):
         self.options = options

@@ -44,11 +44,7 @@ def find_root() -> Path:
 
 
 def place(text: str | Path) -> Path:
-    """The path that an option names: a path, or the local copy of a URL.
-
-    Raises:
-        UsageError: a URL that names no folder or file.
-    """
+    """The path that an option names: a path, or the local copy of a URL."""
     written = str(text)
     if "://" not in written:
         path = Path(written)
@@ -101,13 +97,11 @@ class OpenStorage(NamedTuple):
 
 def fetch(folder: Path, names: Iterable[str] | None = None) -> Path:
     """Brings the published files of a folder here, or those of these names that it has; a local one stays as it is."""
-    if not (url := find_url(folder)):
+    if not (storage := find_storage(folder)):
         return folder
-    storage = open_storage(url)
     if (listing := read_listing(storage)) is None:
-        raise ArtefactError(
-            f"{url}: nothing finished there (no {LISTING}); run the command that writes it again, it goes on"
-        )
+        remedy = "run the command that writes it again, it goes on"
+        raise ArtefactError(f"{storage.url}: nothing finished there (no {LISTING}); {remedy}")
     if names is None:
         _remove_others(folder, listing)
     for name in listing if names is None else set(names) & listing.keys():
@@ -145,7 +139,7 @@ def _remove_others(folder: Path, listing: Mapping[str, ListedFile]) -> None:
 
 def refresh(folder: Path) -> Path:
     """The folder as `fetch` returns it, or, where nothing is published at its URL, a path where no folder is."""
-    if (url := find_url(folder)) and read_listing(open_storage(url)) is None:
+    if (storage := find_storage(folder)) and read_listing(storage) is None:
         discard(folder)
         return folder
     return fetch(folder)
@@ -153,15 +147,14 @@ def refresh(folder: Path) -> Path:
 
 def publish(folder: Path) -> None:
     """Copies the files of a folder to its URL, their listing at the end; what is published there counts no more."""
-    if not (url := find_url(folder)):
+    if not (storage := find_storage(folder)):
         return
-    storage = open_storage(url)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     listing = {str(path.relative_to(folder)): ListedFile.read(path) for path in files}
     before = read_listing(storage)
     if before == listing:
         return
-    with name_errors(url):
+    with name_errors(storage.url):
         if before is not None:
             storage.system.rm_file(storage.name(LISTING))
         for name in listing:
@@ -176,7 +169,7 @@ def publish_after(folder: Path) -> Iterator[None]:
 
     The local copy is removed then; after an exception it stays, and the next call goes on with it.
     """
-    if (url := find_url(folder)) and read_listing(open_storage(url)) is not None:
+    if (storage := find_storage(folder)) and read_listing(storage) is not None:
         fetch(folder)
     yield
     publish(folder)
@@ -191,11 +184,10 @@ def discard(folder: Path) -> None:
 
 def fetch_file(path: Path) -> Path:
     """A single file, which is here afterwards if there is one, and not if there is none."""
-    if not (url := find_url(path)):
+    if not (storage := find_storage(path)):
         return path
-    storage = open_storage(url)
     make_folder(path.parent)
-    with name_errors(url, path):
+    with name_errors(storage.url, path):
         try:
             content = storage.system.cat_file(storage.path)
         except FileNotFoundError:
@@ -208,18 +200,16 @@ def fetch_file(path: Path) -> Path:
 
 def publish_file(path: Path) -> None:
     """Copies a single file to its URL."""
-    if url := find_url(path):
-        storage = open_storage(url)
-        with name_errors(url):
+    if storage := find_storage(path):
+        with name_errors(storage.url):
             storage.system.pipe_file(storage.path, path.read_bytes())
 
 
 def withdraw_file(path: Path) -> None:
     """Removes a single file, and that of its URL."""
     path.unlink()
-    if url := find_url(path):
-        storage = open_storage(url)
-        with name_errors(url):
+    if storage := find_storage(path):
+        with name_errors(storage.url):
             storage.system.rm_file(storage.path)
 
 
@@ -227,9 +217,8 @@ def make_place(folder: Path) -> None:
     """Makes a folder; of a URL, also writes a file there and removes it, before long work begins."""
     with disk_errors(folder):
         make_folder(folder)
-    if url := find_url(folder):
-        storage = open_storage(url)
-        with name_errors(url):
+    if storage := find_storage(folder):
+        with name_errors(storage.url):
             storage.system.pipe_file(storage.name(".writable"), b"1")
             storage.system.rm_file(storage.name(".writable"))
 
@@ -254,8 +243,10 @@ def read_listing(storage: OpenStorage) -> dict[str, ListedFile] | None:
     return listing
 
 
-def open_storage(url: str) -> OpenStorage:
-    """The file system of a URL."""
+def find_storage(folder: Path) -> OpenStorage | None:
+    """The storage of which a folder or file is the local copy, opened; None for any other."""
+    if not (url := find_url(folder)):
+        return None
     from fsspec.core import url_to_fs
 
     try:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.queries.clauses import Boost, Clause, Equals, Ids, Impacts, Range, Term, Text, Unscored, fold, walk
+from lexvl_anserini.queries.clauses import Boost, Clause, Equals, Ids, Impacts, Range, Term, Text, fold, walk
 from lexvl_plugins.stores.store import ImpactStore
 
 Scored = list[tuple[str, float]]
@@ -143,24 +143,23 @@ def find_ids(clause: Clause) -> frozenset[str] | None:
     def unite(sets: list[frozenset[str] | None]) -> frozenset[str] | None:
         return None if None in sets else frozenset().union(*(ids for ids in sets if ids is not None))
 
-    def read_leaf(leaf: Clause) -> frozenset[str] | None:
-        return frozenset(leaf.doc_ids) if isinstance(leaf, Ids) else None
-
     return fold(
-        clause, read_leaf, all_of=intersect, any_of=unite, negated=lambda _, ids: None, scaled=lambda _, ids: ids
+        clause,
+        lambda leaf: frozenset(leaf.doc_ids) if isinstance(leaf, Ids) else None,
+        all_of=intersect,
+        any_of=unite,
+        negated=lambda _, ids: None,
+        scaled=lambda _, ids: ids,
     )
 
 
 def has_scored_term(clause: Clause) -> bool:
     """True if every matching document has a term that scores: then the store finds them all by their scores."""
-
-    def is_scored(leaf: Clause) -> bool:
-        return isinstance(leaf, Impacts | Term)
-
-    def keeps(above: Boost | Unscored, scored: bool) -> bool:
-        return scored and isinstance(above, Boost) and above.weight > 0
-
-    def negate(_: Clause, scored: bool) -> bool:
-        return False
-
-    return fold(clause, is_scored, lambda required, optional: any(required), all, negate, keeps)
+    return fold(
+        clause,
+        lambda leaf: isinstance(leaf, Impacts | Term),
+        all_of=lambda required, optional: any(required),
+        any_of=all,
+        negated=lambda _, scored: False,
+        scaled=lambda above, scored: scored and isinstance(above, Boost) and above.weight > 0,
+    )

@@ -65,7 +65,7 @@ class QdrantKind(ImpactStore):
             yield StoreRow(keys[str(point.id)], dims, impacts, point.payload.get("note", ""))
 
     @abstractmethod
-    def _retrieve(self, keys: list[str]) -> Iterable[Any]:
+    def _retrieve(self, keys: list[str]) -> Any:
         """The points of keys, with vectors."""
 
 
@@ -169,9 +169,8 @@ class QdrantStore(QdrantKind):
         if self.table not in self._read_aliases().values():
             self.served.delete_collection(self.table)
 
-    def _retrieve(self, keys: list[str]) -> Iterable[Any]:
-        points: list[Any] = self.served.retrieve(self.table, keys, with_payload=True, with_vectors=[VECTOR])
-        return points
+    def _retrieve(self, keys: list[str]) -> Any:
+        return self.served.retrieve(self.table, keys, with_payload=True, with_vectors=[VECTOR])
 
     def count(self) -> int:
         """Exact."""
@@ -251,9 +250,8 @@ class EdgeStore(QdrantKind):
         unfinished = StoreError(f"{self.place}: not finished")
         self.writing.__exit__(type(unfinished), unfinished, None)
 
-    def _retrieve(self, keys: list[str]) -> Iterable[Any]:
-        points: list[Any] = self.shard.retrieve(keys, with_payload=True, with_vector=True)
-        return points
+    def _retrieve(self, keys: list[str]) -> Any:
+        return self.shard.retrieve(keys, with_payload=True, with_vector=True)
 
     def count(self) -> int:
         """Exact."""
