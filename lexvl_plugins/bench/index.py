@@ -55,10 +55,8 @@ COSTS: Mapping[str, Callable[[Built], float]] = {
 
 def arrangements(names: Sequence[str], threads: int) -> dict[str, Arrangement]:
     """What to run, by name of the row."""
-    if threads == 1:
-        return {name: Arrangement(name, 1) for name in names}
     arranged = {name: Arrangement(name, threads) for name in names}
-    for name in [name for name in names if name != "stock"]:
+    for name in [name for name in names if threads > 1 and name != "stock"]:
         arranged |= {f"{name} (1 thread)": Arrangement(name, 1), f"{name} (1 core)": Arrangement(name, 1, 1)}
     return arranged
 

@@ -14,7 +14,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
@@ -121,7 +121,7 @@ def run_child() -> None:
             respond(value.answer, orjson.loads(line))
 
 
-class Worker:
+class Worker(AbstractContextManager["Worker"]):
     """A child that stays; `facts` is its first answer, `peak_bytes` its greatest resident memory so far."""
 
     def __init__(self, function: str, environ: Mapping[str, str] | None = None, **arguments: Any):
@@ -175,9 +175,6 @@ class Worker:
         self.answers.close()
         self.log.close()
         return usage.ru_utime + usage.ru_stime
-
-    def __enter__(self) -> Worker:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -200,10 +200,9 @@ def search_where(index: str, queries: str, shards: str, resident: bool) -> Ready
 
 def choose_condition(frequencies: Mapping[str, int], documents: int, share: float) -> tuple[Clause, float]:
     """The condition that the nearest share of the documents meets, and this share."""
-    sharing = [(count / documents, Term(term)) for term, count in frequencies.items()]
-    choices: list[tuple[float, Clause]] = [*sharing, *((1 - part, Not(term)) for part, term in sharing)]
-    part, clause = min(choices, key=lambda choice: abs(choice[0] - share))
-    return clause, part
+    sharing = [(Term(term), count / documents) for term, count in frequencies.items()]
+    choices: list[tuple[Clause, float]] = [*sharing, *((Not(term), 1 - part) for term, part in sharing)]
+    return min(choices, key=lambda choice: abs(choice[1] - share))
 
 
 def index_stock(shards: str, index: str, threads: int, cores: int | None = None) -> dict[str, float]:
@@ -260,11 +259,8 @@ def count_index(index: str) -> dict[str, int]:
     """Documents, postings and the sum of all impacts, from the index's own statistics."""
     reader, as_reader = open_reader(index)
     terms = get_java_class("org.apache.lucene.index.MultiTerms").getTerms(as_reader, FIELD)
-    return {
-        "documents": int(reader.maxDoc()),
-        "postings": int(terms.getSumDocFreq()),
-        "impacts": int(terms.getSumTotalTermFreq()),
-    }
+    postings, impacts = int(terms.getSumDocFreq()), int(terms.getSumTotalTermFreq())
+    return {"documents": int(reader.maxDoc()), "postings": postings, "impacts": impacts}
 
 
 def search_lucene(index: str, queries: str) -> Ready:
@@ -326,9 +322,8 @@ def search_faiss(kind: str, documents: int, query_count: int, seed: int) -> Read
     """A worker around a FAISS index (flat or hnsw); building uses all cores, searching one."""
     import faiss
 
-    if kind == "flat":
-        index: Any = faiss.IndexFlatIP(DIMENSIONS)
-    else:
+    index: Any = faiss.IndexFlatIP(DIMENSIONS)
+    if kind == "hnsw":
         index = faiss.IndexHNSWFlat(DIMENSIONS, HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = EF_CONSTRUCTION
     for block in draw_dense(documents, seed, 0):
@@ -355,9 +350,7 @@ def find_candidates(index: Any, queries: np.ndarray, hits: int) -> int:
 
     exact = faiss.downcast_index(index.storage).search(queries, hits)[1].tolist()
     index.hnsw.efSearch = max(EF_SEARCH, hits)
-    while index.hnsw.efSearch < index.ntotal:
-        if measure_share(exact, index.search(queries, hits)[1].tolist()) >= RECALL:
-            break
+    while index.hnsw.efSearch < index.ntotal and measure_share(exact, index.search(queries, hits)[1].tolist()) < RECALL:
         index.hnsw.efSearch *= 2
     return int(index.hnsw.efSearch)
 

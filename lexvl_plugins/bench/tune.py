@@ -161,13 +161,8 @@ class SearchGrid:
             raise UsageError("name the topics of the index by --dev and --test, or by --dev alone with --split-seed 1")
         if not (self.query_terms or self.feedback or self.options or self.field_steps or self.rm3):
             raise UsageError("nothing to tune; give --query-terms, --feedback, --rm3, --field-steps or --set")
-        defaults = {
-            "feedback_terms": Feedback.terms,
-            "feedback_alpha": Feedback.alpha,
-            "feedback_beta": Feedback.beta,
-            "rm3_terms": RM3.terms,
-            "rm3_weight": RM3.weight,
-        }
+        defaults = {f"feedback_{name}": getattr(Feedback, name) for name in ("terms", "alpha", "beta")}
+        defaults |= {f"rm3_{name}": getattr(RM3, name) for name in ("terms", "weight")}
         refinements = []
         for names in (("query_terms",), ("feedback", *list(defaults)[:3]), ("rm3", *list(defaults)[3:])):
             values = [getattr(self, name) or ([defaults[name]] if name in defaults else ()) for name in names]
@@ -235,11 +230,9 @@ def draw_parts(query_ids: Iterable[str], label: str, seed: int, folds: int | Non
 
 def halve(split: Split, seed: int) -> list[Split]:
     """The judged topics of a split in two halves, drawn by the seed; the first half has the odd topic."""
-    halves = []
-    for number, half in enumerate(draw_parts((qrel.query_id for qrel in split.qrels), split.label, seed), start=1):
-        qrels = [qrel for qrel in split.qrels if qrel.query_id in set(half)]
-        halves.append(replace(split, label=f"{split.label} half {number} of seed {seed}", qrels=qrels))
-    return halves
+    halves = [set(half) for half in draw_parts((qrel.query_id for qrel in split.qrels), split.label, seed)]
+    drawn = [[qrel for qrel in split.qrels if qrel.query_id in half] for half in halves]
+    return [replace(split, label=f"{split.label} half {n} of seed {seed}", qrels=q) for n, q in enumerate(drawn, 1)]
 
 
 @dataclass(frozen=True)
@@ -340,15 +333,15 @@ def tabulate_grid(tuned: Tuned) -> Table:
     names = list(dict.fromkeys(name for setting, _ in tuned.grid for name in setting.options))
     tests = {0: tuned.on_test[0], tuned.chosen: tuned.on_test[1]}
 
-    def make_row(number: int, setting: TuningSetting, value: float) -> tuple[str, ...]:
+    rows = []
+    for number, (setting, value) in enumerate(tuned.grid):
         roles = [role for role, place in (("untuned", 0), ("chosen", tuned.chosen)) if place == number]
         on_test = FOUR_DECIMALS(tests[number]) if number in tests else MISSING
-        return (", ".join(roles), *format_options(setting, names), FOUR_DECIMALS(value), on_test)
-
+        rows.append((", ".join(roles), *format_options(setting, names), FOUR_DECIMALS(value), on_test))
     measured = [Column(tuned.measure, topics) for topics in (tuned.development, tuned.test)]
     columns = (Column("setting", number=False), *map(Column, names), *measured)
     best = frozenset((tuned.chosen, len(columns) - place) for place in (1, 2))
-    return Table(columns, tuple(make_row(number, *tried) for number, tried in enumerate(tuned.grid)), best, "rank")
+    return Table(columns, tuple(rows), best, "rank")
 
 
 def tabulate_folds(tuned: CrossValidated) -> Table:

@@ -240,14 +240,11 @@ class NumberTower:
     ) -> sparse.csr_matrix:
         """CSR [n, size] float32; a document's vector depends on its number only."""
         numbers = np.array(list(map(int, inputs)), dtype=np.int64)
-        pieces = []
+        pieces = [sparse.csr_matrix((0, self.size), dtype=np.float32)]
         # Runs of one block, so that rows come out in the order of the inputs.
-        for run in np.split(numbers, np.flatnonzero(np.diff(numbers // BLOCK)) + 1):
-            if len(run):
-                pieces.append(self.block(int(run[0]) // BLOCK)[run % BLOCK])
-                progress(len(run))
-        if not pieces:
-            return sparse.csr_matrix((0, self.size), dtype=np.float32)
+        for run in filter(len, np.split(numbers, np.flatnonzero(np.diff(numbers // BLOCK)) + 1)):
+            pieces.append(self.block(int(run[0]) // BLOCK)[run % BLOCK])
+            progress(len(run))
         return sparse.vstack(pieces, format="csr").astype(np.float32)
 
 

@@ -72,7 +72,7 @@ class Runner(Protocol):
 
     @abstractmethod
     def start_workers(self, make: Callable[[Any], Any], arguments: Sequence[Any]) -> Sequence[RunnerWorker]:
-        """One object for each argument, `make(argument)`; one whose process died is made again and repeats its calls."""
+        """One object for each argument, `make(argument)`; one whose process died is made again, and repeats calls."""
 
     @abstractmethod
     def close(self) -> None:

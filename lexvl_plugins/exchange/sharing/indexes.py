@@ -29,15 +29,16 @@ from lexvl_anserini.ground.manifest import PLACES, EncoderRef, Manifest
 from lexvl_anserini.ground.records import Measurement
 from lexvl_anserini.ground.registry import CORPORA, ENGINES
 from lexvl_plugins.cluster.storage import fetch, place, publish_after
-from lexvl_plugins.exchange.sharing.committing import (
+from lexvl_plugins.exchange.sharing.pushing import (
     HUB_FILES,
     HubPlace,
     check_name,
     copy_files,
     describe_strangers,
+    draw_measures,
+    draw_table,
     hub_errors,
 )
-from lexvl_plugins.exchange.sharing.model_card import draw_measures, draw_table
 
 DATASET = "dataset"
 PROCESS_FILES = (".lock", ".part")

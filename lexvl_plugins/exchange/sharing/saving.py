@@ -24,8 +24,7 @@ from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, UsageEr
 from lexvl_anserini.ground.files import atomic_write, new_folder, write_json
 from lexvl_anserini.ground.manifest import PLACES
 from lexvl_anserini.ground.records import Measurement
-from lexvl_plugins.exchange.sharing.committing import HubPlace, copy_files
-from lexvl_plugins.exchange.sharing.model_card import ModelCardFacts, build_card
+from lexvl_plugins.exchange.sharing.pushing import HubPlace, ModelCardFacts, build_card, copy_files
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
