@@ -48,9 +48,8 @@ class PlanOptions:
         if self.parts is not None and (alone or inputs.output is not None):
             raise UsageError("--parts N writes the --plan alone; then encode with --output and without --parts")
         if runner != RunnerOptions() and (alone or self.parts):
-            raise UsageError(
-                "--runner and its options are for all parts of a plan: write it with --parts N --plan FILE first"
-            )
+            all_parts = "--runner and its options are for all parts of a plan"
+            raise UsageError(f"{all_parts}: write it with --parts N --plan FILE first")
         if self.plan is not None and self.parts is None and not fetch_file(place(self.plan)).is_file():
             raise ArtefactError(f"{self.plan}: no plan of a corpus; --parts N writes it")
 
@@ -125,9 +124,8 @@ def write_plan(work: Work, dataset: Dataset, model: Encoder, path: Path, parts: 
     plan = plan_corpus(dataset, model, parts, *work.list_settings(), listing=name_listing(path))
     plan.write(path)
     rows: dict[str, Any] = {"plan": str(path), "documents": plan.manifest.corpus.documents, "parts": plan.parts}
-    if scale := plan.manifest.quantiser.get("document", {}).get("scale"):
-        rows["scale"] = scale
-    rows |= {"listing": str(plan.listing)} if plan.listing else {}
+    scale = plan.manifest.quantiser.get("document", {}).get("scale")
+    rows |= {name: value for name, value in (("scale", scale), ("listing", str(plan.listing or ""))) if value}
     return {**rows, "threads": plan.threads}
 
 

@@ -150,10 +150,8 @@ def check_partition(folder: Path, collection: str) -> Manifest:
         raise ArtefactError(f"{folder}: the partition is missing; {REPAIR}")
     note = read_json(folder / PARTITION, "note of the partition")
     if (noted := note.get("collection")) != collection:
-        raise ArtefactError(
-            f"{folder}: a partition of the collection {str(noted)[:12]}, expected {collection[:12]}; queries are "
-            f"quantised for one collection; {REPAIR}"
-        )
+        other = f"a partition of the collection {str(noted)[:12]}, expected {collection[:12]}"
+        raise ArtefactError(f"{folder}: {other}; queries are quantised for one collection; {REPAIR}")
     if name_partition(number := int(note.get("number", -1))) != folder.name:
         raise ArtefactError(f"{folder}: this is partition {number}; {REPAIR}")
     return read_manifest(folder)

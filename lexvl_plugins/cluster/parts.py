@@ -187,9 +187,8 @@ def _refuse_other_parts(request: PartsRequest, plan: CorpusPlan) -> None:
         raise ArtefactError(f"{request.plan}: the plan is of another request ({same}); plan again")
     for folder in sorted(request.output.glob("part-*-of-*")):
         if not folder.name.endswith(f"-of-{plan.parts:05}"):
-            raise ArtefactError(
-                f"{folder}: a part of another plan, this one has {plan.parts} parts; name another --output"
-            )
+            other = f"a part of another plan, this one has {plan.parts} parts"
+            raise ArtefactError(f"{folder}: {other}; name another --output")
 
 
 def _collect_parts(output: Path, plan: CorpusPlan) -> EncodedCollection:
@@ -203,9 +202,8 @@ def _collect_parts(output: Path, plan: CorpusPlan) -> EncodedCollection:
             raise ArtefactError(f"{folder}: of another request ({same}); --overwrite encodes it again")
         if manifest.quantiser != plan.manifest.quantiser:
             raise ArtefactError(f"{folder}: another scale of impacts than the plan's; --overwrite encodes it again")
-        counts = Counts(
-            {**counts, **{k: counts.get(k, 0) + manifest.counts[k] for k in SUMMED if k in manifest.counts}}
-        )
+        sums = {key: counts.get(key, 0) + manifest.counts[key] for key in SUMMED if key in manifest.counts}
+        counts = Counts({**counts, **sums})
         most = max(most, manifest.counts.max_impact or 0)
         covered = covered and manifest.corpus.contents is not None
         contents.update((manifest.corpus.contents or "").encode())

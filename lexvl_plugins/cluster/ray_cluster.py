@@ -192,28 +192,25 @@ def name_errors(address: str) -> Iterator[None]:
     except LexvlError:
         raise
     except Exception as error:
-        text = str(error)
+        text, reason = str(error), describe_error(error)
         if "ersion mismatch" in text:
             theirs = " ".join(line.strip() for line in text.splitlines() if "Ray:" in line or "Python:" in line)
-            why = f"the cluster has other versions of Ray or Python ({theirs or text}); install the same"
-            raise LexvlError(f"{address}: {why}") from error
-        if isinstance(error, ConnectionError) and address == "auto":
-            raise LexvlError(describe_missing(address, "none is running on this machine")) from error
-        if address == "local":
-            why = f"Ray did not start on this machine ({describe_error(error)}); run it again"
-            raise LexvlError(f"local: {why}") from error
-        raise LexvlError(
-            f"{address}: something listens there, but no connection ({describe_error(error)}); run this command on a "
-            "machine of the cluster, with its token (RAY_AUTH_MODE=token and ~/.ray/auth_token or RAY_AUTH_TOKEN)"
-        ) from error
+            why = f"{address}: the cluster has other versions of Ray or Python ({theirs or text}); install the same"
+        elif isinstance(error, ConnectionError) and address == "auto":
+            why = describe_missing(address, "none is running on this machine")
+        elif address == "local":
+            why = f"local: Ray did not start on this machine ({reason}); run it again"
+        else:
+            remedy = "run this command on a machine of the cluster, with its token"
+            tokens = "RAY_AUTH_MODE=token and ~/.ray/auth_token or RAY_AUTH_TOKEN"
+            why = f"{address}: something listens there, but no connection ({reason}); {remedy} ({tokens})"
+        raise LexvlError(why) from error
 
 
 def describe_missing(address: str, reason: str) -> str:
     """The error of an address without a cluster."""
-    return (
-        f"{address}: no Ray cluster there ({reason}); start one with `ray start --head`, or leave out --address for a "
-        "new one on this machine"
-    )
+    remedy = "start one with `ray start --head`, or leave out --address for a new one on this machine"
+    return f"{address}: no Ray cluster there ({reason}); {remedy}"
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -233,10 +230,8 @@ def refuse_open(address: str, insecure: bool) -> None:
         loopback = host == "localhost"
     if insecure or loopback or os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
         return
-    raise UsageError(
-        f"{address}: without a token, anyone on that network can run code on the cluster; start it and this command "
-        "with RAY_AUTH_MODE=token, or give --insecure"
-    )
+    remedy = "start it and this command with RAY_AUTH_MODE=token, or give --insecure"
+    raise UsageError(f"{address}: without a token, anyone on that network can run code on the cluster; {remedy}")
 
 
 def give_reason(error: BaseException) -> str:
@@ -274,15 +269,11 @@ def check_nodes(facts: Mapping[str, NodeFacts], folder: str) -> list[str]:
     for name, node_facts in facts.items():
         for package, own, other in zip(("lexvl-anserini", "torch"), here[:2], node_facts[:2], strict=True):
             if own != other:
-                raise LexvlError(
-                    f"machine {name} of the cluster has {package} {other or '(none)'}, this one {own or '(none)'}; "
-                    "install the same version on all"
-                )
+                versions = f"has {package} {other or '(none)'}, this one {own or '(none)'}"
+                raise LexvlError(f"machine {name} of the cluster {versions}; install the same version on all")
         if node_facts.cpu != here.cpu:
-            warnings.append(
-                f"machine {name} has another processor ({node_facts.cpu}; here {here.cpu}): the last bits of its "
-                "vectors may differ"
-            )
+            processors = f"another processor ({node_facts.cpu}; here {here.cpu})"
+            warnings.append(f"machine {name} has {processors}: the last bits of its vectors may differ")
         if not node_facts.folder:
             warnings.append(f"machine {name} has no folder {folder}: give absolute paths, or URLs")
     return warnings
@@ -300,9 +291,9 @@ class RayRunner(Runner):
             self.cores = [int(node["Resources"].get("CPU", 0)) for node in nodes]
             gpus = [node["Resources"].get("GPU", 0) for node in nodes]
             if max(gpus) < options.gpus or not any(self.cores):
+                there = f"the machines have {', '.join(f'{gpu:g}' for gpu in gpus)} GPUs"
                 raise UsageError(
-                    f"{self.address}: no machine of the cluster has {options.gpus:g} GPUs and a core; the machines "
-                    f"have {', '.join(f'{gpu:g}' for gpu in gpus)} GPUs"
+                    f"{self.address}: no machine of the cluster has {options.gpus:g} GPUs and a core; {there}"
                 )
             for warning in check_nodes(dict(probe(self.ray, nodes)), str(Path.cwd())):
                 log.warning("%s", warning)

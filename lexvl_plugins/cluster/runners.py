@@ -175,7 +175,5 @@ def run_all(
         reasons = "; ".join(f"{name(number)}: {failed[number]}" for number in islice(sorted(failed), NAMED))
         more = f"; and {len(failed) - NAMED} more" if len(failed) > NAMED else ""
         others = ", the others are finished and kept" if done else ""
-        raise LexvlError(
-            f"{len(failed)} of {done + len(failed)} parts failed{others}: {reasons}{more}; the same command goes on "
-            "with these"
-        )
+        share = f"{len(failed)} of {done + len(failed)} parts failed"
+        raise LexvlError(f"{share}{others}: {reasons}{more}; the same command goes on with these")

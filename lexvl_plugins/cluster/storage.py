@@ -122,10 +122,10 @@ def _copy_here(storage: OpenStorage, name: str, path: Path, listed: ListedFile) 
         shutil.copyfileobj(source, out, 1 << 20)
         out.flush()
         if (copy := ListedFile.read(Path(out.name))) != listed:
-            raise ArtefactError(
-                f"{storage.url}/{name}: {copy.bytes} bytes of digest {copy.sha256[:12]}, {LISTING} has "
-                f"{listed.bytes} of {listed.sha256[:12]}; it is being written, or remove the folder and write it again"
-            )
+            held = f"{copy.bytes} bytes of digest {copy.sha256[:12]}"
+            expected = f"{LISTING} has {listed.bytes} of {listed.sha256[:12]}"
+            remedy = "it is being written, or remove the folder and write it again"
+            raise ArtefactError(f"{storage.url}/{name}: {held}, {expected}; {remedy}")
 
 
 def _remove_others(folder: Path, listing: Mapping[str, ListedFile]) -> None:

@@ -68,9 +68,8 @@ def command(
     from lexvl_plugins.exchange.importing import ImportSettings, import_file, name_shards
 
     started, target = time.perf_counter(), output or name_shards(file)
-    settings = ImportSettings(
-        maker.corpus, maker.load(), quantised.load(), shards.layout(), escape_ids, ids, vocabulary
-    )
+    encoded = (maker.corpus, maker.load(), quantised.load(), shards.layout())
+    settings = ImportSettings(*encoded, escape_ids, ids, vocabulary)
     with cli.progress_bar(f"import {file}", None) as progress:
         manifest = import_file(file, target, settings, overwrite, progress)
     cli.print_rows(report(manifest, target, time.perf_counter() - started), style)

@@ -56,14 +56,10 @@ READER_KEYS = ("max_length", "padding", "specials", "limit", "prompt")
 
 
 class SideOfExport(Entry):
-    """One side of an exported encoder.
+    """One side of an exported encoder, which reads texts, passages or images; without a graph it is a bag of tokens.
 
-    Attributes:
-        reads: texts, passages or images.
-        graph, columns, weight: files; without a graph the side is a bag of tokens.
-        normalise: of a bag of tokens or a dense network; a lexical network does it itself.
-        reader: the fields of `parts.tokens.TextReader`; `tokenizer` (a file), `pad_id`, `cuts_start`; `joiner`.
-        pixels, sparsifier: the fields of `parts.images.pixels` and `parts.sparsify.Sparsifier`.
+    A lexical network normalises itself. `reader` has the fields of `TextReader` with `tokenizer` (a file), `pad_id`,
+    `cuts_start` and `joiner`; `pixels` and `sparsifier` are those of `parts.images.pixels` and `parts.sparsify`.
     """
 
     reads: str
@@ -341,9 +337,8 @@ def load_exported(spec: EncoderSpec) -> Encoder:
     for key, value in spec.options.items():  # of the command line, texts
         if key not in PLACES and str(exported.get(key)).lower() != str(value).lower():
             stored = f"{key}={exported[key]}" if key in exported else f"no {key}"
-            raise UsageError(
-                f"{folder}: exported with {stored}, requested {key}={value}; export again with --set {key}={value}"
-            )
+            option = f"{key}={value}"
+            raise UsageError(f"{folder}: exported with {stored}, requested {option}; export again with --set {option}")
     load = partial(SideLoader, folder, export)
     try:
         query = load(export.query).build_tower()
@@ -396,9 +391,8 @@ class SideLoader:
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read ({error.strerror}); {REMEDY}") from error
         if (digest := sha256(data).hexdigest()) != digests[name]:
-            raise CheckpointError(
-                f"{path}: has SHA-256 {digest[:16]}, expected {digests[name][:16]}, the exported file; {REMEDY}"
-            )
+            expected = f"expected {digests[name][:16]}, the exported file"
+            raise CheckpointError(f"{path}: has SHA-256 {digest[:16]}, {expected}; {REMEDY}")
         return data
 
     def load_reader(self) -> TextReader:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.queries.clauses import Boost, Clause, Equals, Ids, Impacts, Range, Term, Text, fold, walk
+from lexvl_anserini.queries.clauses import Boost, Clause, Equals, Ids, Impacts, Range, Term, Text, Unscored, fold, walk
 from lexvl_plugins.stores.store import ImpactStore
 
 Scored = list[tuple[str, float]]
@@ -155,11 +155,11 @@ def find_ids(clause: Clause) -> frozenset[str] | None:
 
 def has_scored_term(clause: Clause) -> bool:
     """True if every matching document has a term that scores: then the store finds them all by their scores."""
-    return fold(
-        clause,
-        lambda leaf: isinstance(leaf, Impacts | Term),
-        all_of=lambda required, optional: any(required),
-        any_of=all,
-        negated=lambda _, scored: False,
-        scaled=lambda above, scored: scored and isinstance(above, Boost) and above.weight > 0,
-    )
+
+    def is_scored(leaf: Clause) -> bool:
+        return isinstance(leaf, Impacts | Term)
+
+    def keeps(above: Boost | Unscored, scored: bool) -> bool:
+        return scored and isinstance(above, Boost) and above.weight > 0
+
+    return fold(clause, is_scored, lambda required, optional: any(required), all, lambda _, scored: False, keeps)

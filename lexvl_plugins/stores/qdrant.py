@@ -28,8 +28,7 @@ TIMEOUT_S = 120
 INDEXING_S = 1800
 # The name of the vector in a point.
 VECTOR = "impacts"
-# Datatypes of Qdrant's index of vectors: significant bits of an impact that it keeps; uint8 scales them, and keeps none
-# for sure.
+# Significant bits of an impact that each datatype of Qdrant's index keeps; uint8 scales, and keeps none for sure.
 DATATYPES: Mapping[str, int] = {"float32": 24, "float16": 11, "uint8": 0}
 # A file of a folder that the client serves, and of a folder of Qdrant Edge.
 META = "meta.json"

@@ -53,7 +53,7 @@ from lexvl_plugins.bench.systems import (
 )
 
 # Children import this file by its name.
-HERE = Path(__file__)
+HERE, ME = Path(__file__), "tests.plugins.bench.test_efficiency"
 
 
 @pytest.fixture(autouse=True)
@@ -107,11 +107,9 @@ def test_ratios_are_paired_by_round():
 
 
 def test_latency_percentiles():
-    found = latency([number / 1000 for number in range(1, 101)])
-    assert found["p50_ms"] == pytest.approx(50.5)
-    assert found["p99_ms"] == pytest.approx(99.01)
-    assert found["mean_ms"] == 50.5
-    assert found["queries_per_s"] == pytest.approx(19.8)
+    rows = latency([number / 1000 for number in range(1, 101)])
+    expected = {"p50_ms": 50.5, "p99_ms": 99.01, "mean_ms": 50.5, "queries_per_s": 19.8}
+    assert {name: rows[name] for name in expected} == pytest.approx(expected)
 
 
 @pytest.fixture
@@ -143,17 +141,13 @@ def test_rows_of_different_columns_share_a_table():
     assert cell(True) == "True"
 
 
-def test_a_report_notes_its_machine_once(monkeypatch):
+def test_a_report_as_json_and_text(monkeypatch):
+    """It notes its machine once."""
     loads = iter([(1.87, 1.6, 1.77), (1.88, 1.6, 1.77)])
     monkeypatch.setattr("os.getloadavg", lambda: next(loads))
-    report = Report({"x": 1})
-    assert report.to_json("index") == report.to_json("index")
-    assert report.to_json("index")["machine"]["load_average"] == [1.87, 1.6, 1.77]
-
-
-def test_a_report_as_json_and_text():
     report = Report({"x": 1}, ({"system": "ours"},), (Ratio("a / b", 2.0, 1.0, 3.0, 3),), {"size": 5}, ("so",))
     found = report.to_json("index")
+    assert found == report.to_json("index") and found["machine"]["load_average"] == [1.87, 1.6, 1.77]
     assert found["suite"] == "index" and found["x"] == 1 and found["settings"] == {"size": 5}
     assert found["ratios"] == [{"what": "a / b", "median": 2.0, "low": 1.0, "high": 3.0, "rounds": 3}]
     assert found["machine"]["cores"] == machine()["cores"] >= 1
@@ -166,8 +160,7 @@ def test_a_report_as_json_and_text():
 def test_digests_tell_rankings_apart():
     ranking = [("d1", 5.0), ("d2", 3.0)]
     assert digest([ranking]) == digest([[("d1", 5.000001), ("d2", 2.999999)]])
-    assert digest([ranking]) != digest([ranking[::-1]])
-    assert digest([ranking]) != digest([ranking, []])
+    assert digest([ranking]) not in (digest([ranking[::-1]]), digest([ranking, []]))
 
 
 # The command.
@@ -180,18 +173,18 @@ def test_every_suite_resolves_and_uses_options_that_exist():
         assert suite.options <= names
 
 
-def test_options_that_a_suite_would_ignore_are_refused():
+def test_options_that_a_suite_would_ignore_are_refused(tmp_path, monkeypatch):
+    """As are unknown suites, several sizes, and a system without /proc."""
     with pytest.raises(UsageError, match=r"'startup' does not use --hits, --query-count; it uses --repeats"):
         check_options("startup", Options(hits=(10,), query_count=3))
     with pytest.raises(UnknownName, match="did you mean 'search'"):
         run_suite("serach", Options())
-
-
-def test_one_size():
-    assert Options().single("documents", 7) == 7
-    assert Options(documents=(3,)).single("documents", 7) == 3
+    assert [Options(documents=given).single("documents", 7) for given in (None, (3,))] == [7, 3]
     with pytest.raises(UsageError, match="several --documents"):
         Options(documents=(1, 2)).single("documents", 7)
+    monkeypatch.setattr("lexvl_plugins.bench.processes.STATUS", tmp_path / "status")
+    with pytest.raises(LexvlError, match="status: not there; .* run it on Linux"):
+        run_suite("startup", Options())
 
 
 def test_the_command_prints_and_writes(tmp_path):
@@ -208,29 +201,25 @@ def test_the_command_prints_and_writes(tmp_path):
 
 
 def test_run_once_measures_a_process():
-    outcome = run_once("tests.plugins.bench.test_efficiency:add", a=2, b=3)
-    assert outcome.result == {"sum": 5}
-    assert outcome.wall_s > 0 and outcome.cpu_s > 0
+    """Errors of a child are told."""
+    outcome = run_once(f"{ME}:add", a=2, b=3)
+    assert outcome.result == {"sum": 5} and outcome.wall_s > 0 and outcome.cpu_s > 0
+    with pytest.raises(LexvlError, match=f"{ME}:fail: out of luck"):
+        run_once(f"{ME}:fail", message="out of luck")
+    with pytest.raises(LexvlError, match="ended without an answer: last words"):
+        run_once(f"{ME}:die")
 
 
 def test_the_peak_is_the_child_s_own():
     """Not what the parent held when it started the child, which is what wait4 would tell."""
     ballast = np.ones(60 << 20, dtype=np.uint8)
-    small = run_once("tests.plugins.bench.test_efficiency:hold", size=1 << 20)
-    large = run_once("tests.plugins.bench.test_efficiency:hold", size=101 << 20)
+    small, large = (run_once(f"{ME}:hold", size=size << 20) for size in (1, 101))
     assert 95 << 20 < large.peak_bytes - small.peak_bytes < 105 << 20
     assert ballast.sum() == 60 << 20
 
 
-def test_errors_of_a_child_are_told():
-    with pytest.raises(LexvlError, match="tests.plugins.bench.test_efficiency:fail: out of luck"):
-        run_once("tests.plugins.bench.test_efficiency:fail", message="out of luck")
-    with pytest.raises(LexvlError, match="ended without an answer: last words"):
-        run_once("tests.plugins.bench.test_efficiency:die")
-
-
 def test_a_worker_stays_and_survives_an_error():
-    with Worker("tests.plugins.bench.test_efficiency:counter", start=5) as worker:
+    with Worker(f"{ME}:counter", start=5) as worker:
         assert worker.facts == {"start": 5}
         assert [worker.request(step=1), worker.request(step=2)] == [6, 8]
         assert worker.peak_bytes > 0
@@ -286,17 +275,10 @@ def test_index_compares_stock_with_each_of_ours():
     assert {"CPU seconds of indexing alone", "peak memory"} <= {what.partition(": ")[2] for what in found}
 
 
-def test_indexes_that_hold_different_things_do_not_compare():
-    index.expect_equal({"ours": {"documents": 3}, "stock": {"documents": 3}})
-    with pytest.raises(LexvlError, match="their costs are not comparable"):
-        index.expect_equal({"ours": {"documents": 3}, "stock": {"documents": 2}})
-
-
 def test_a_user_s_shards_are_read_in_their_format(workdir):
     shards = prepare(tiny(workdir), workdir, 40, "parquet").shards
     theirs = Options(shards=shards)
-    found = index.prepare_formats(theirs, workdir)
-    assert found == {"parquet": shards}
+    assert index.prepare_formats(theirs, workdir) == {"parquet": shards}
     assert describe(theirs, shards)["terms_per_document"] == 6.0
     with pytest.raises(UnknownName, match="ours-parquet"):
         index.measure(Options(shards=shards, system=("stock",), workdir=workdir))
@@ -304,10 +286,7 @@ def test_a_user_s_shards_are_read_in_their_format(workdir):
         prepare(Options(shards=shards, documents=(3,)), workdir, 3)
     with pytest.raises(UsageError, match="--queries are for --shards"):
         prepare(Options(queries=workdir / "q.jsonl"), workdir, 3)
-
-
-def test_queries_for_a_user_s_shards_come_from_their_postings(workdir):
-    shards = prepare(tiny(workdir), workdir, 40).shards
+    # Their queries come from their postings.
     found = prepare(Options(shards=shards, query_count=4, query_terms=3), workdir, 0)
     assert found.documents == 40 == read_manifest(shards).counts["documents"]
     assert [len(query.vector) for query in read_queries(str(found.queries))] == [3] * 4
@@ -349,7 +328,10 @@ def test_search_and_index_next_to_stock(workdir):
     assert any(r.what == "stock / ours: batch of queries, CPU, k=5" for r in report.ratios)
 
 
-def test_rankings_that_differ_do_not_compare():
+def test_indexes_and_rankings_that_differ_do_not_compare():
+    index.expect_equal({"ours": {"documents": 3}, "stock": {"documents": 3}})
+    with pytest.raises(LexvlError, match="their costs are not comparable"):
+        index.expect_equal({"ours": {"documents": 3}, "stock": {"documents": 2}})
     answers = {("ours", "batch", 5): [{"digest": "a"}], ("stock", "batch", 5): [{"digest": "a"}]}
     search.expect_agreement(answers, (5,))
     answers["ours-lucene", "batch", 5] = [{"digest": "b"}]
@@ -387,14 +369,12 @@ def test_the_first_round_is_not_kept():
     assert asked == ["a", "b"] * 3
 
 
-def test_systems_by_name():
+def test_systems_by_name(monkeypatch):
+    """Those that are not installed are left out, unless they are named."""
     assert choose_systems(None, SEARCHERS) == list(SEARCHERS)
     assert choose_systems(("lucene", "ours"), SEARCHERS) == ["ours", "lucene"]
     with pytest.raises(UnknownName, match="did you mean 'lucene'"):
         choose_systems(("lucence",), SEARCHERS)
-
-
-def test_systems_that_are_not_installed(monkeypatch):
     monkeypatch.setattr("lexvl_plugins.bench.systems.find_spec", lambda module: None if module == "pyvsag" else module)
     assert set(SEARCHERS) - set(find_searchers(None)) == {"sindi", "sindi-pruned"}
     assert find_searchers(("seismic", "ours")) == ["ours", "seismic"]
@@ -560,9 +540,3 @@ def test_a_graph_search_reads_candidates_until_it_finds_almost_all():
     rich.hnsw.efSearch = few
     assert measure_share(exact, rich.search(queries, 10)[1].tolist()) >= 0.99
     assert measure_share([["a", "b"], ["c"], []], [["b", "x"], ["c"], []]) == pytest.approx((0.5 + 1 + 1) / 3)
-
-
-def test_a_system_without_proc_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("lexvl_plugins.bench.processes.STATUS", tmp_path / "status")
-    with pytest.raises(LexvlError, match="status: not there; .* run it on Linux"):
-        run_suite("startup", Options())

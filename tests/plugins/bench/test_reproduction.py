@@ -15,14 +15,14 @@ from eval.reproduction.published import load_published_tables, read_tables
 from eval.reproduction.rows import Workplace
 from eval.reproduction.tables import read_record
 from lexvl_anserini.ground.errors import ArtefactError, DataError
-from lexvl_plugins.bench import protocols, reproduction
+from lexvl_plugins.bench import reproduction
 from lexvl_plugins.bench.command import Options, Ratio, Report
-from lexvl_plugins.bench.processes import Outcome
 from lexvl_plugins.bench.search import ratios_of
 from lexvl_plugins.bench.systems import SEARCHERS
 from lexvl_plugins.bench.vectors import SHAPES
 from tests.eval.test_reproduce import call
 from tests.eval.test_reproduce_vectors import cells_of, table_of
+from tests.plugins.bench.test_protocols import work_here
 
 OWN = """\
 paper: A
@@ -35,6 +35,12 @@ tables:
     systems:
       Some terms: {suite: {documents: 300, shape: splade, system: [ours, stock], repeats: 2}}
 """
+
+
+def make_report(cpu_s: dict[tuple[str, int], float]) -> Report:
+    """What the suite reports of batches, from the CPU seconds by system and hits."""
+    answers = {(name, "batch", k): [{"wall_s": 9.0, "cpu_s": s, "read_s": 0.0}] for (name, k), s in cpu_s.items()}
+    return Report(ratios=ratios_of(answers, (10, 1000), 1), machine={"load_average": [3.5, 2, 1]})
 
 
 def own_tables(folder: Path, monkeypatch: pytest.MonkeyPatch, ratios: str = ">4 >2.5") -> None:
@@ -50,11 +56,7 @@ def test_a_ratio_below_its_bound_is_red(tmp_path, monkeypatch):
 
     def measure(options):
         called.append((options.documents, options.shape, options.system, options.repeats, options.query_terms))
-        answers = {
-            (name, "batch", k): [{"wall_s": 9.0, "cpu_s": seconds, "read_s": 0.0}]
-            for name, k, seconds in (("stock", 10, 2.0), ("ours", 10, 0.4), ("stock", 1000, 1.0), ("ours", 1000, 0.4))
-        }
-        return Report(ratios=ratios_of(answers, (10, 1000), 1), machine={"load_average": [3.5, 2, 1]})
+        return make_report({("stock", 10): 2.0, ("ours", 10): 0.4, ("stock", 1000): 1.0, ("ours", 1000): 0.4})
 
     monkeypatch.setattr("lexvl_plugins.bench.search.measure", measure)
     own_tables(tmp_path, monkeypatch)
@@ -90,11 +92,7 @@ def failing_speeds(folder: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[s
     def measure(options):
         if options.documents == [200]:
             raise error
-        answers = {
-            (name, "batch", 10): [{"wall_s": 9.0, "cpu_s": seconds, "read_s": 0.0}]
-            for name, seconds in (("stock", 2.0), ("ours", 0.4))
-        }
-        return Report(ratios=ratios_of(answers, (10,), 1), machine={"load_average": [0, 0, 0]})
+        return make_report({("stock", 10): 2.0, ("ours", 10): 0.4})
 
     monkeypatch.setattr("lexvl_plugins.bench.search.measure", measure)
     (folder / "two.yaml").write_text(TWO.replace("ORDER", ", ".join(f"{name}: '>4'" for name in order)))
@@ -177,22 +175,9 @@ def test_latency_beside_the_dense_twin(golden, tmp_path, monkeypatch):
     assert "first-100000" in calls[0].shards.name, "appendix G has 100,000 documents"
 
 
-class Here:
-    def __init__(self, function: str, environ: object, **arguments: object):
-        self.facts, self.request = protocols.answer(**arguments)
-        self.peak_bytes = 0
-
-    def __enter__(self) -> Here:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
 def test_the_protocol_runs_over_the_encoded_documents(golden, tmp_path, monkeypatch):
     weights, twin, data = made_stair(golden, tmp_path), made_twin(golden, tmp_path), coloured_coco(tmp_path / "data")
-    monkeypatch.setattr(protocols, "Worker", Here)
-    monkeypatch.setattr(protocols, "run_once", lambda _, **paths: Outcome(protocols.build(**paths), 0, 0, 0))
+    work_here(monkeypatch)
     place = Workplace(tmp_path / "out", str(data), checkpoints={"STAIR": str(weights), "twin": str(twin)})
     per_second, lexical, dense, faster, smaller = [
         cell.measured for cell in cells_of(table_of(tmp_path, LATENT), place)
