@@ -32,6 +32,14 @@ class UploadServer(HubServer):
         self.fails_at: str | None = None
 
 
+def add_thesis(server: UploadServer, folder: Path) -> Path:
+    """A repository that no push of ours wrote, with notes; returns its folder."""
+    server.repositories["me/thesis"] = home = folder / "hub/me/thesis"
+    home.mkdir(parents=True)
+    (home / "notes.txt").write_text("x")
+    return home
+
+
 class UploadHub(Hub):
     server: UploadServer
 

@@ -22,11 +22,11 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.searching.building import build_index, delete_documents
 from lexvl_anserini.searching.searcher import Searcher
-from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 from lexvl_plugins.exchange import ciff_reading, ciff_writing, import_shards
 from lexvl_plugins.exchange.ciff_reading import CiffVectors
 from lexvl_plugins.exchange.ciff_writing import encode_bytes, encode_message, encode_number, encode_varint, export_ciff
 from lexvl_plugins.exchange.importing import import_file
+from tests.plugins.exchange.test_vectors import held
 
 
 def posting(gap: int, impact: int) -> bytes:
@@ -52,11 +52,6 @@ IDS = ("x", "y", "z")
 def imported(content: bytes, folder: Path, name: str = "file.ciff") -> dict[str, dict[str, int]]:
     (folder / name).write_bytes(content)
     return held(folder / "out", import_file(folder / name, folder / "out", overwrite=True))
-
-
-def held(folder: Path, manifest: Any) -> dict[str, dict[str, int]]:
-    documents = read_impacts(folder, manifest, read_vocabulary(folder, manifest))
-    return {document.doc_id: dict(document.vector) for document in documents}
 
 
 def indexed(folder: Path, documents: Documents, **options: Any) -> Path:
@@ -159,10 +154,8 @@ def test_any_postings_are_turned_around(
         lists.append(postings_list(term, postings, len(holders)))
     (tmp_path / "file.ciff").write_bytes(ciff(lists, [f"d{number}" for number in range(len(documents))]))
     opened = CiffVectors(tmp_path / "file.ciff", tmp_path, span)
-    back = []
-    for shard in opened.read_shards(silent):
-        for doc_id, row in zip(shard.ids, shard.vectors, strict=True):
-            back.append((doc_id, dict(zip((opened.terms[d] for d in row.indices), row.data, strict=True))))
+    rows = [pair for shard in opened.read_shards(silent) for pair in zip(shard.ids, shard.vectors, strict=True)]
+    back = [(d, dict(zip((opened.terms[dim] for dim in r.indices), r.data, strict=True))) for d, r in rows]
     assert back == [(f"d{number}", vector) for number, vector in enumerate(documents)]
     assert [path.name for path in tmp_path.iterdir()] == ["file.ciff"]
 

@@ -50,15 +50,17 @@ def imported(folder: Path, content: bytes, name: str = "in.jsonl", **values: Any
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.jsonl.gz", "in.json"])
 def test_integers_stay_as_they_are(tmp_path: Path, name: str) -> None:
-    rows = [
-        {"id": doc_id, "contents": "", "vector": vector} for doc_id, vector in [*DOCUMENTS, ("n", {"a": (1 << 24) - 1})]
-    ]
+    documents = [*DOCUMENTS, ("n", {"a": (1 << 24) - 1})]
+    rows = [{"id": doc_id, "contents": "", "vector": vector} for doc_id, vector in documents]
     content = lines(*rows, {"_id": 7, "content": "a text", "vector": {"a": 0, "b": 9}})
     content = gzip.compress(content) if name.endswith(".gz") else content
     assert imported(tmp_path, content, name) == {**dict(DOCUMENTS), "n": {"a": (1 << 24) - 1}, "7": {"b": 9}}
     manifest = read_manifest(tmp_path / "out")
     assert (manifest.counts.documents, manifest.counts.dropped, manifest.counts.empty) == (7, 1, 1)
     assert manifest.quantiser["document"]["scale"] == 1.0
+    naver = Quantiser.named("naver")  # by which they came about
+    assert imported(tmp_path, lines({"id": "x", "vector": {"a": 250}}), quantiser=naver) == {"x": {"a": 250}}
+    assert read_manifest(tmp_path / "out").quantiser == naver.to_json()
 
 
 def test_a_folder_of_files_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -89,12 +91,6 @@ def test_other_weights_are_quantised_by_the_greatest_of_all(tmp_path: Path, vect
     clipped = imported(tmp_path, content, quantiser=Quantiser.named("fixed", bits=4, scale=10))
     assert clipped == {"x": {"boat": 15, "sea": 10}, "y": {"sea": 5}}
     assert read_manifest(tmp_path / "out").counts.clipped == 1
-
-
-def test_integers_with_the_quantiser_that_they_came_about_by(tmp_path: Path) -> None:
-    naver = Quantiser.named("naver")
-    assert imported(tmp_path, lines({"id": "x", "vector": {"a": 250}}), quantiser=naver) == {"x": {"a": 250}}
-    assert read_manifest(tmp_path / "out").quantiser == naver.to_json()
 
 
 def test_texts_and_metadata_stay_if_the_layout_has_them(tmp_path: Path) -> None:
@@ -154,16 +150,13 @@ def test_a_broken_file_is_one_line_and_writes_nothing(tmp_path: Path, name: str)
 MATRIX = sparse.csr_matrix(np.array([[0, 2.0, 1.0], [0, 0, 0], [0.5, 0, 0]], np.float32))
 
 
-def to_tensor() -> torch.Tensor:
-    return torch.tensor(MATRIX.toarray())
-
-
+TENSOR = torch.tensor(MATRIX.toarray())
 # What scipy saves; `SparseEncoder.encode`; the same with `convert_to_tensor=False`; dense rows of few bits.
 SAVERS: dict[str, Callable[[Path], Any]] = {
     "npz": lambda path: sparse.save_npz(path, MATRIX),
-    "coo.pt": lambda path: torch.save(to_tensor().to_sparse_coo(), path),
-    "rows.pt": lambda path: torch.save([row.to_sparse_coo() for row in to_tensor()], path),
-    "dense.pt": lambda path: torch.save(to_tensor().to(torch.bfloat16), path),
+    "coo.pt": lambda path: torch.save(TENSOR.to_sparse_coo(), path),
+    "rows.pt": lambda path: torch.save([row.to_sparse_coo() for row in TENSOR], path),
+    "dense.pt": lambda path: torch.save(TENSOR.to(torch.bfloat16), path),
 }
 
 
