@@ -83,15 +83,15 @@ def build_partitions(
     make_place(staging)
     options = options or IndexOptions()
     names = [name_partition(number) for number in range(len(sources))]
-    if staging != index:
-        keep_partitions(index, staging, names, digest)
-    for _, documents in run_all(
-        get_runner(),
-        partial(build_partition, staging, tuple(sources), options, threads, digest),
-        range(len(sources)),
-        lambda number: str(sources[number]),
-        threads,
-    ):
+    for name in names if staging != index else ():
+        # The partitions of an older index of the same collection are linked.
+        if (index / name).is_dir() and not (staging / name).exists():
+            with suppress(ArtefactError):
+                check_partition(index / name, digest)
+                shutil.copytree(index / name, staging / name, copy_function=os.link)
+    build = partial(build_partition, staging, tuple(sources), options, threads, digest)
+    numbers = range(len(sources))
+    for _, documents in run_all(get_runner(), build, numbers, lambda number: str(sources[number]), threads):
         progress(documents)
     reports = [read_report(fetch(staging / name, [REPORT])) for name in names]
     total = {key: sum(report[key] for report in reports) for key in ("documents", "empty", "postings", "bytes")}
@@ -157,15 +157,6 @@ def check_partition(folder: Path, collection: str) -> Manifest:
     return read_manifest(folder)
 
 
-def keep_partitions(index: Path, staging: Path, names: Sequence[str], collection: str) -> None:
-    """Links the partitions of an older index of the same collection into the folder where partitions are gathered."""
-    for name in names:
-        if (index / name).is_dir() and not (staging / name).exists():
-            with suppress(ArtefactError):
-                check_partition(index / name, collection)
-                shutil.copytree(index / name, staging / name, copy_function=os.link)
-
-
 class PartitionsEngine(ImpactEngine, ChangingEngine):
     """Searches an index in partitions by the workers of the runner that is in use."""
 
@@ -180,12 +171,10 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         searcher = partial(PartitionSearcher, str(report["collection"]))
         self.workers = runner.start_workers(searcher, [list(share) for share in shares])
 
-    @staticmethod
-    def options(given: Mapping[str, Any]) -> IndexOptions:
-        """The options of each partition, which is an index of Lucene."""
-        return LuceneEngine.options(given)
-
+    options = staticmethod(LuceneEngine.options)
     read_options = staticmethod(LuceneEngine.read_options)
+    merge = staticmethod(build_partitions)
+    source_manifest = staticmethod(read_shards_manifest)
 
     @staticmethod
     def build(
@@ -198,15 +187,6 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
     ) -> BuiltIndex:
         """One partition; see `build_partitions`."""
         return build_partitions([shards], index, threads, progress, options)
-
-    @staticmethod
-    def merge(
-        sources: Sequence[Path], index: Path, threads: int = 1, progress: Progress = silent, options: Any = None
-    ) -> BuiltIndex:
-        """One partition of each folder; see `build_partitions`."""
-        return build_partitions(sources, index, threads, progress, options)
-
-    source_manifest = staticmethod(read_shards_manifest)
 
     @staticmethod
     def is_whole(index: Path, report: Mapping[str, Any]) -> bool:

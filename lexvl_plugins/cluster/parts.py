@@ -106,20 +106,18 @@ class PartsRequest:
 def encode_parts(request: PartsRequest, progress: Progress = silent) -> EncodedCollection:
     """Encodes all parts of a plan, by the runner that is in use, into `request.output`."""
     plan = CorpusPlan.read(request.plan)
-    _refuse_other(request, plan)
+    if fetch_file(request.output / COLLECTION).is_file():
+        planned, there = map(describe_whole, (plan.manifest, EncodedCollection.read(request.output).manifest))
+        if claim(request.output, "a collection", planned, there, request.overwrite) is Claim.FRESH:
+            withdraw_file(request.output / COLLECTION)
     make_place(request.output)
     _refuse_other_parts(request, plan)
     parts = [Part(number, plan.parts) for number in range(plan.parts)]
-    for number, documents in run_all(
-        get_runner(),
-        partial(encode_part, request),
-        range(plan.parts),
-        lambda number: name_part_folder(parts[number]),
-        plan.threads,
-    ):
+    names, encode = list(map(name_part_folder, parts)), partial(encode_part, request)
+    for number, documents in run_all(get_runner(), encode, range(plan.parts), names.__getitem__, plan.threads):
         assert documents == parts[number].span(plan.summary.documents)[1], "documents out are not documents in"
         # On a disk that this process does not share with the others, the first part shows it.
-        read_manifest(fetch(request.output / name_part_folder(parts[number]), [MANIFEST]))
+        read_manifest(fetch(request.output / names[number], [MANIFEST]))
         progress(documents)
     collection = _collect_parts(request.output, plan)
     collection.write(request.output)
@@ -167,15 +165,6 @@ def _load_encoder(request: EncoderSpec) -> Encoder:
     if not _loaded or _loaded[0][0] != request:
         _loaded[:] = [(request, request.load())]
     return _loaded[0][1]
-
-
-def _refuse_other(request: PartsRequest, plan: CorpusPlan) -> None:
-    """Refuses a folder of another collection, unless it may be overwritten."""
-    if fetch_file(request.output / COLLECTION).is_file():
-        collection = EncodedCollection.read(request.output)
-        planned, there = describe_whole(plan.manifest), describe_whole(collection.manifest)
-        if claim(request.output, "a collection", planned, there, request.overwrite) is Claim.FRESH:
-            withdraw_file(request.output / COLLECTION)
 
 
 def _refuse_other_parts(request: PartsRequest, plan: CorpusPlan) -> None:

@@ -9,11 +9,11 @@ A corpus whose own files have no places to begin at gets a listing: its document
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from itertools import islice
+from itertools import islice, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,9 +97,8 @@ class CorpusPlan:
         try:
             if content["format"] != FORMAT:
                 raise ValueError(f"format {content['format']!r}")
-            blocks = tuple(
-                CorpusBlock(digest, LinePlace(*place) if place else None) for digest, *place in content["blocks"]
-            )
+            pairs = ((digest, LinePlace(*place) if place else None) for digest, *place in content["blocks"])
+            blocks = tuple(starmap(CorpusBlock, pairs))
             numbers = {name: int(content[name]) for name in ("images", "parts", "threads", "block_size")}
             manifest = Manifest.from_json(content["manifest"], str(path))
             listing = fetch_file(path.parent / Path(content["listing"]).name) if content.get("listing") else None
@@ -191,7 +190,11 @@ def plan_corpus(
     check_count("batch_size", batch_size)
     listing = None if dataset.placed else listing
     if listing is not None:
-        write_listing(dataset.documents(), listing)
+        with atomic_write(listing) as out:
+            for document in dataset.documents():
+                fields = document._replace(metadata=dict(document.metadata))._asdict()
+                stated = {key: value for key, value in fields.items() if value not in (None, {})}
+                out.write(orjson.dumps(stated) + b"\n")
     summary, blocks = read_in_blocks(use_listing(dataset, listing) if listing else dataset, block_size)
     Part(0, parts).span(summary.documents)
     quantiser, layout = quantiser or Quantiser(), (layout or Layout()).fit_kind(model.kind)
@@ -242,14 +245,6 @@ def refuse_other_plan(path: Path, parts: int, corpus: str, encoder: str, overwri
 def name_listing(plan: Path) -> Path:
     """The file of documents beside a plan."""
     return plan.with_name(plan.name + ".documents.jsonl")
-
-
-def write_listing(documents: Iterable[Document], path: Path) -> None:
-    """Writes the documents, one a line."""
-    with atomic_write(path) as out:
-        for document in documents:
-            fields = document._replace(metadata=dict(document.metadata))._asdict()
-            out.write(orjson.dumps({key: value for key, value in fields.items() if value not in (None, {})}) + b"\n")
 
 
 def read_listing(path: Path, place: LinePlace = LinePlace()) -> Iterator[tuple[LinePlace, Document]]:

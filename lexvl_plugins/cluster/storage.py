@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PosixPath
 from typing import Any, NamedTuple
@@ -103,7 +103,10 @@ def fetch(folder: Path, names: Iterable[str] | None = None) -> Path:
         remedy = "run the command that writes it again, it goes on"
         raise ArtefactError(f"{storage.url}: nothing finished there (no {LISTING}); {remedy}")
     if names is None:
-        _remove_others(folder, listing)
+        # Local files that are not published go, in the folders of those that are.
+        for path in {path for name in listing for path in (folder / name).parent.glob("*") if path.is_file()}:
+            if str(path.relative_to(folder)) not in listing:
+                path.unlink()
     for name in listing if names is None else set(names) & listing.keys():
         _copy_here(storage, name, folder / name, listing[name])
     return folder
@@ -126,15 +129,6 @@ def _copy_here(storage: OpenStorage, name: str, path: Path, listed: ListedFile) 
             expected = f"{LISTING} has {listed.bytes} of {listed.sha256[:12]}"
             remedy = "it is being written, or remove the folder and write it again"
             raise ArtefactError(f"{storage.url}/{name}: {held}, {expected}; {remedy}")
-
-
-def _remove_others(folder: Path, listing: Mapping[str, ListedFile]) -> None:
-    """Removes local files that are not published, in the folders of those that are."""
-    for inside in {(folder / name).parent for name in listing}:
-        if inside.is_dir():
-            for path in inside.iterdir():
-                if path.is_file() and str(path.relative_to(folder)) not in listing:
-                    path.unlink()
 
 
 def refresh(folder: Path) -> Path:
