@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from itertools import islice, product
 from pathlib import Path
 from statistics import median
@@ -200,21 +199,16 @@ def do_steps(settings: ClusterDemoOptions, name: str, at_half: Callable[[], None
     return seconds
 
 
-def hash_folder(folder: Path) -> str:
-    """The digest of the names and bytes of all files below a folder."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    lines = (f"{path.relative_to(folder)} {compute_sha256(path)}" for path in files)
-    return sha256("\n".join(lines).encode()).hexdigest()
-
-
 def compare_results(settings: ClusterDemoOptions) -> dict[str, Any]:
     """The sizes of what the cluster made; an error where that differs from what one process made."""
+    from lexvl_plugins.exchange.importing import compute_digest
+
     local, ray = settings.file("local"), settings.file("ray")
     reports = [read_report(home / "index") for home in (local, ray)]
     counts = [tuple(report[key] for key in ("documents", "postings", "partitions", "collection")) for report in reports]
     documents, postings = counts[1][:2]
     equal = {
-        "shards": hash_folder(local / "shards") == hash_folder(ray / "shards"),
+        "shards": compute_digest(local / "shards") == compute_digest(ray / "shards"),
         "index": counts[0] == counts[1] and documents == settings.pictures,
         "run": compute_sha256(local / "run.trec") == compute_sha256(ray / "run.trec"),
     }

@@ -52,14 +52,10 @@ def measure(options: Options) -> Report:
             worker.request(hits=protocol.depth, limit=WARM_UP)
         whole = {kind: partial(worker.request, hits=protocol.depth, limit=None) for kind, worker in workers.items()}
         rounds = take_turns(whole, options.repeats or REPEATS)
-        rows = [
-            {
-                **describe_model(kind, twins[kind], built[kind], worker),
-                **summarise_times(rounds[kind]),
-                **judge_lists(protocol, kind, worker, rounds[kind][0]["lists"]),
-            }
-            for kind, worker in workers.items()
-        ]
+        rows = []
+        for kind, worker in workers.items():
+            row = describe_model(kind, twins[kind], built[kind], worker) | summarise_times(rounds[kind])
+            rows.append(row | judge_lists(protocol, kind, worker, rounds[kind][0]["lists"]))
     first = workers["impact"].facts
     settings = {
         "protocol": f"{name} ({protocol.paper})",

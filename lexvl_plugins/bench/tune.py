@@ -89,10 +89,8 @@ def weigh_fields(encoder: EncoderRef, steps: int) -> list[dict[str, str]]:
     own = {key: encoder.options[key] for key in (f"{field.name}.weight" for field in encoder.fields)}
     if len(own) < 2:
         raise UsageError(f"--field-steps is for an index of two fields or more, this one has {len(own)}")
-    return [
-        {key: str(round(share * steps) * own[key]) for key, share in zip(own, shares, strict=True)}
-        for shares in simplex(len(own), steps)
-    ]
+    pairs = (zip(own.items(), shares, strict=True) for shares in simplex(len(own), steps))
+    return [{key: str(round(share * steps) * weight) for (key, weight), share in each} for each in pairs]
 
 
 # Options that may be repeated.

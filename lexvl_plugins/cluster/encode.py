@@ -36,9 +36,7 @@ class PlanOptions:
         str | None,
         typer.Option(help="Plan of the corpus, written by --parts; then all parts are encoded, or that of --shard-id."),
     ] = None
-    parts: Annotated[int | None, typer.Option(min=1, help="Write the --plan for this number of parts, and stop.")] = (
-        None
-    )
+    parts: Annotated[int | None, typer.Option(min=1, help="Write the --plan for so many parts, and stop.")] = None
 
     def check(self, inputs: InputOptions, runner: RunnerOptions) -> None:
         """Raises UsageError for options that do not go together, ArtefactError for a plan that is not there."""

@@ -130,17 +130,10 @@ def encode_part(request: PartsRequest, number: int) -> int:
     plan = load_plan(request.plan)
     part = Part(number, plan.parts)
     with publish_after(folder := request.output / name_part_folder(part)):
-        manifest = write_impacts(
-            load_reference(request.corpus),
-            _load_encoder(request.encoder),
-            folder,
-            request.quantiser,
-            request.layout,
-            request.batch_size,
-            request.overwrite,
-            on_error=request.on_error,
-            part=plan.take_part(part),
-        )
+        dataset, model = load_reference(request.corpus), _load_encoder(request.encoder)
+        settings = (request.quantiser, request.layout, request.batch_size, request.overwrite)
+        planned = plan.take_part(part)
+        manifest = write_impacts(dataset, model, folder, *settings, on_error=request.on_error, part=planned)
         for shard in manifest.shards:
             if compute_sha256(folder / shard["name"]) != shard["sha256"]:
                 raise ArtefactError(f"{folder / shard['name']}: not as it was written; remove it")

@@ -25,16 +25,10 @@ MOST_WEIGHT = 64
 PAGE = 10_000
 # Further requests to a server that is too busy; the pauses before them are 1, 2, 4, ... seconds.
 RETRIES = 7
+FIELDS = {"id": {"type": "keyword"}, "impacts": {"type": "rank_features"}, "note": {"type": "object", "enabled": False}}
 SETTINGS: Mapping[str, Any] = {
     "settings": {"index": {"number_of_shards": 1}},
-    "mappings": {
-        "dynamic": False,
-        "properties": {
-            "id": {"type": "keyword"},
-            "impacts": {"type": "rank_features"},
-            "note": {"type": "object", "enabled": False},
-        },
-    },
+    "mappings": {"dynamic": False, "properties": FIELDS},
 }
 
 

@@ -151,9 +151,8 @@ def _copy_weights(base: find.Checkpoint, folder: Path, ours: bool) -> None:
         names = {path.name for pattern in beside for path in base.folder.glob(pattern) if path.is_file()}
         names.add(base.file.name)
     else:
-        names = set(find.list_model_files(find.list_names(base.folder))) - (
-            {SAVED, layout.MODULES_FILE, layout.ABOUT_FILE} if ours else set()
-        )
+        names = set(find.list_model_files(find.list_names(base.folder)))
+        names -= {SAVED, layout.MODULES_FILE, layout.ABOUT_FILE} if ours else set()
         names |= {name for name in RECORDS if (base.folder / name).is_file()}
     copy_files(base.folder, names, folder)
     if not (base.folder / "config.json").is_file():

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from corpus_folders import write_beir
 from lexvl_eval.reproduction.sources import PROTOCOLS
 from shard_folders import write_dense_shards, write_shards
 from tiny_encoders import BERT, made_dense
@@ -85,13 +86,9 @@ def work_here(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def twins(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("twins")
-    corpus = folder / "corpus"
-    (corpus / "qrels").mkdir(parents=True)
     texts = {"d1": "a dog runs", "d2": "the red boat", "d3": "sea"}
-    (corpus / "corpus.jsonl").write_text("".join(json.dumps({"_id": i, "text": t}) + "\n" for i, t in texts.items()))
     queries = {"q1": "a dog runs", "q2": "the red boat"}
-    (corpus / "queries.jsonl").write_text("".join(json.dumps({"_id": i, "text": t}) + "\n" for i, t in queries.items()))
-    (corpus / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td3\t1\n")
+    corpus = write_beir(folder / "corpus", texts, queries, [("q1", "d1"), ("q2", "d3")])
     dataset = load_dataset(f"beir:{corpus}")
     write_impacts(dataset, load_encoder("splade", str(golden / BERT), device="cpu"), folder / "lexical")
     write_impacts(dataset, load_encoder("sentence", str(made_dense(golden, folder)), device="cpu"), folder / "vectors")

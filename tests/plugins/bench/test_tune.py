@@ -123,23 +123,15 @@ def test_only_the_untuned_and_the_chosen_setting_see_the_test_topics():
         ("", "5", "0.2000", "–"),
     )
     assert tune(settings[:1], split("dev", "1", []), split("test", "2", []), RR).on_test == (1 / 3, 1 / 3)
-
-
-def test_a_topic_of_both_splits_is_refused():
     with pytest.raises(DataError, match=r"1 topics are in dev and in test \('1'\).*--split-seed 1"):
         tune([TuningSetting({}, 1)], split("dev", "1", []), split("test", "1", []), RR)
 
 
-def test_parts_by_hand():
+def test_halves_are_drawn_by_the_seed_and_have_every_topic_once():
     # SHA-256 of "1:a" begins with 41, of "1:b" with 6f, of "1:c" with b8.
     assert draw_parts("cab", "x", 1, 3) == [["a"], ["b"], ["c"]]
     assert draw_parts("abcab", "x", 1) == [["a", "b"], ["c"]]
     assert draw_parts("abc", "x", 1, 2) == [["a", "c"], ["b"]]
-    with pytest.raises(DataError, match="x: 2 topics have judgements; 3 parts"):
-        draw_parts("ab", "x", 1, 3)
-
-
-def test_halves_are_drawn_by_the_seed_and_have_every_topic_once():
     whole = Split("dev", [Qrel(q, d, 1) for q in "abcde" for d in ("r", "s")], lambda value: ())
     first, second = halve(whole, 1)
     parts = [{q.query_id for q in half.qrels} for half in (first, second)]
@@ -192,16 +184,16 @@ def test_runs_are_fused_as_the_command_fuses_them(tmp_path: Path, monkeypatch: p
     assert told["test"] == {"topics": "test.qrels", "untuned": 1 / 2, "chosen": 1 / 2}
     text = invoked(command, *runs, *tests, *files, "--dataset-label", "Dev", "--dataset-label", "Test")
     assert text.split()[:2] == ["Dev", "Test"]
-    with pytest.raises(UsageError, match="1 --dataset-label for 2 splits"):
-        invoked(command, *runs, *tests, *files, "--dataset-label", "Dev")
-    with pytest.raises(DataError, match="dev.qrels: no document has relevance 2"):
-        invoked(command, *runs, *tests, *files, "--measure", "RR(rel=2)@10")
     invoked(fuse, *runs, *told["arguments"], "--output", "fused.trec")
     assert Path("fused.trec").read_text().split()[2] == "r"
-    with pytest.raises(UsageError, match="2 development runs and 1 test runs"):
-        invoked(command, *runs, *tests[:2], *files)
-    with pytest.raises(UsageError, match="give runs to fuse"):
-        invoked(command)
+    for options, kind, message in (
+        ((*runs, *tests, *files, "--dataset-label", "Dev"), UsageError, "1 --dataset-label for 2 splits"),
+        ((*runs, *tests, *files, "--measure", "RR(rel=2)@10"), DataError, "dev.qrels: no document has relevance 2"),
+        ((*runs, *tests[:2], *files), UsageError, "2 development runs and 1 test runs"),
+        ((), UsageError, "give runs to fuse"),
+    ):
+        with pytest.raises(kind, match=message):
+            invoked(command, *options)
 
 
 def test_a_search_is_tuned_as_the_command_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,14 +12,10 @@ from hub_server import LARGE, Hub, HubServer, digest_of
 
 
 class UploadServer(HubServer):
-    """A token of `writers` may write into its owner's repositories.
+    """A token of `writers` may write into its owner's repositories; new ones are made in `home`.
 
-    Large files wait in `objects`; `commits` are what a repository consists of, and each changes it whole.
-
-    Attributes:
-        home: where new repositories are made.
-        private: names of repositories that others do not see.
-        fails_at: the step of an upload at which the connection breaks: create, preupload, object, commit.
+    Large files wait in `objects`; `commits` are what a repository consists of, and each changes it whole. The
+    connection breaks at the step `fails_at` of an upload: create, preupload, object, commit.
     """
 
     def __init__(self) -> None:

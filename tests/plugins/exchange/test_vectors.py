@@ -16,16 +16,15 @@ from hypothesis import strategies as st
 from invoking import invoked
 from lucene_indexes import DOCUMENTS
 from scipy import sparse
-from shard_folders import write_shards
+from shard_folders import read_all, write_shards
 
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
-from lexvl_anserini.ground.manifest import Manifest, read_manifest
+from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.layout import Layout
-from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 from lexvl_plugins.exchange import import_shards
 from lexvl_plugins.exchange.importing import ImportSettings, import_file, name_shards
 from lexvl_plugins.exchange.vectors import read_matrix
@@ -34,18 +33,14 @@ from lexvl_plugins.exchange.vectors import read_matrix
 PAIRS = [["boat", 2.0], ["sea", 1.0]]
 
 
-def held(folder: Path, manifest: Manifest) -> dict[str, dict[str, int]]:
-    documents = read_impacts(folder, manifest, read_vocabulary(folder, manifest))
-    return {document.doc_id: dict(document.vector) for document in documents}
-
-
 def lines(*rows: Any) -> bytes:
     return "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows).encode()
 
 
 def imported(folder: Path, content: bytes, name: str = "in.jsonl", **values: Any) -> dict[str, dict[str, int]]:
     (folder / name).write_bytes(content)
-    return held(folder / "out", import_file(folder / name, folder / "out", ImportSettings(**values), overwrite=True))
+    import_file(folder / name, folder / "out", ImportSettings(**values), overwrite=True)
+    return read_all(folder / "out")
 
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.jsonl.gz", "in.json"])
@@ -68,8 +63,8 @@ def test_a_folder_of_files_in_the_order_of_their_names(tmp_path: Path) -> None:
     (tmp_path / "in/a.jsonl").write_bytes(lines({"id": "1", "vector": {"t": 1}}))
     (tmp_path / "in/b/c.jsonl.gz").write_bytes(gzip.compress(lines({"id": "2", "vector": {"u": 2}})))
     (tmp_path / "in/.hidden").write_bytes(b"not read")
-    manifest = import_file(tmp_path / "in", tmp_path / "out")
-    assert list(held(tmp_path / "out", manifest).items()) == [("1", {"t": 1}), ("2", {"u": 2})]
+    import_file(tmp_path / "in", tmp_path / "out")
+    assert list(read_all(tmp_path / "out").items()) == [("1", {"t": 1}), ("2", {"u": 2})]
     (tmp_path / "in/notes.txt").write_bytes(b"notes")
     with pytest.raises(DataError, match=r"notes.txt: no JSON lines \(1 such files\)"):
         import_file(tmp_path / "in", tmp_path / "other")
@@ -166,8 +161,8 @@ def test_rows_of_a_matrix_are_documents(tmp_path: Path, kind: str) -> None:
     (tmp_path / "ids.txt").write_text("x\ny\nz\n")
     (tmp_path / "terms.txt").write_text("boat\nsea\nmoon\n")
     beside = {"ids": tmp_path / "ids.txt", "vocabulary": tmp_path / "terms.txt"}
-    manifest = import_file(tmp_path / name, tmp_path / "out", ImportSettings(**beside))
-    assert held(tmp_path / "out", manifest) == {"x": {"sea": 255, "moon": 128}, "y": {}, "z": {"boat": 64}}
+    import_file(tmp_path / name, tmp_path / "out", ImportSettings(**beside))
+    assert read_all(tmp_path / "out") == {"x": {"sea": 255, "moon": 128}, "y": {}, "z": {"boat": 64}}
     (tmp_path / "ids.txt").write_text("x\ny\n")
     with pytest.raises(DataError, match=r"3 rows and 3 columns, expected 2 \(.*ids.txt\) and 3"):
         import_file(tmp_path / name, tmp_path / "other", ImportSettings(**beside))
@@ -287,6 +282,6 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("in.jsonl.gz").write_bytes(gzip.compress(lines({"id": "x y", "vector": {"a": 1}})))
     printed = invoked(import_shards.command, "in.jsonl.gz", "--escape-ids", "--format", "json")
     assert json.loads(printed)["documents"] == 1 and name_shards(Path("in.jsonl.gz")) == Path("impacts/in")
-    assert held(Path("impacts/in"), read_manifest(Path("impacts/in"))) == {"x%20y": {"a": 1}}
+    assert read_all(Path("impacts/in")) == {"x%20y": {"a": 1}}
     with pytest.raises(UsageError, match="are for --encoder"):
         invoked(import_shards.command, "in.jsonl.gz", "--checkpoint", "minilm")

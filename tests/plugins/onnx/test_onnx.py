@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from corpus_folders import json_lines
 from PIL import Image
 from tiny_encoders import BERT, PUBLISHED, SPARSE, close, made_dense, made_twin
 
@@ -133,8 +134,7 @@ NOT_FOR_AN_ANSWER = ("torch", "transformers", "pandas", "scipy", "sklearn", "ran
 
 
 def index_texts(model: Encoder, folder: Path) -> Path:
-    rows = (json.dumps({"_id": f"d{number}", "text": text}) for number, text in enumerate(TEXTS[:5]))
-    (folder / "corpus.jsonl").write_text("\n".join(rows))
+    (folder / "corpus.jsonl").write_text(json_lines({f"d{number}": text for number, text in enumerate(TEXTS[:5])}))
     dataset = load_dataset(f"beir:{folder}")
     write_impacts(replace(dataset, topics=lambda: iter(())), model, folder / "impacts")
     return build_index(folder / "impacts", folder / "index").path
