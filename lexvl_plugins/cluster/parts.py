@@ -28,18 +28,9 @@ from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.shards.layout import SUMMED, Layout, Part
 from lexvl_anserini.shards.manifests import name_part_folder, source_digest
 from lexvl_anserini.shards.writing import write_impacts
+from lexvl_plugins.cluster import storage
 from lexvl_plugins.cluster.plans import CorpusPlan, describe_whole
 from lexvl_plugins.cluster.runners import get_runner, run_all
-from lexvl_plugins.cluster.storage import (
-    discard,
-    fetch,
-    fetch_file,
-    find_url,
-    make_place,
-    publish_after,
-    publish_file,
-    withdraw_file,
-)
 
 COLLECTION = "collection.json"
 FORMAT = "lexvl-collection/1"
@@ -77,14 +68,14 @@ class EncodedCollection(NamedTuple):
 
 def fetch_shards(folder: Path, heads: bool = False) -> Path:
     """A folder of shards, or of all parts of a corpus, whose files are here, or only those that a build reads first."""
-    if find_url(folder):
+    if storage.find_url(folder):
         parts = [folder]
-        if fetch_file(folder / COLLECTION).is_file():
+        if storage.fetch_file(folder / COLLECTION).is_file():
             parts = EncodedCollection.read(folder).list_folders(folder)
         for stale in {*folder.glob("part-*-of-*")} - {*parts}:
-            discard(stale)
+            storage.discard(stale)
         for part in parts:
-            fetch(part, HEADS if heads else None)
+            storage.fetch(part, HEADS if heads else None)
     return folder
 
 
@@ -106,22 +97,22 @@ class PartsRequest:
 def encode_parts(request: PartsRequest, progress: Progress = silent) -> EncodedCollection:
     """Encodes all parts of a plan, by the runner that is in use, into `request.output`."""
     plan = CorpusPlan.read(request.plan)
-    if fetch_file(request.output / COLLECTION).is_file():
+    if storage.fetch_file(request.output / COLLECTION).is_file():
         planned, there = map(describe_whole, (plan.manifest, EncodedCollection.read(request.output).manifest))
         if claim(request.output, "a collection", planned, there, request.overwrite) is Claim.FRESH:
-            withdraw_file(request.output / COLLECTION)
-    make_place(request.output)
+            storage.withdraw_file(request.output / COLLECTION)
+    storage.make_place(request.output)
     _refuse_other_parts(request, plan)
     parts = [Part(number, plan.parts) for number in range(plan.parts)]
     names, encode = list(map(name_part_folder, parts)), partial(encode_part, request)
     for number, documents in run_all(get_runner(), encode, range(plan.parts), names.__getitem__, plan.threads):
         assert documents == parts[number].span(plan.summary.documents)[1], "documents out are not documents in"
         # On a disk that this process does not share with the others, the first part shows it.
-        read_manifest(fetch(request.output / names[number], [MANIFEST]))
+        read_manifest(storage.fetch(request.output / names[number], [MANIFEST]))
         progress(documents)
     collection = _collect_parts(request.output, plan)
     collection.write(request.output)
-    publish_file(request.output / COLLECTION)
+    storage.publish_file(request.output / COLLECTION)
     return collection
 
 
@@ -129,7 +120,7 @@ def encode_part(request: PartsRequest, number: int) -> int:
     """Encodes one part, unless it is finished; returns the number of its documents, of skipped ones too."""
     plan = load_plan(request.plan)
     part = Part(number, plan.parts)
-    with publish_after(folder := request.output / name_part_folder(part)):
+    with storage.publish_after(folder := request.output / name_part_folder(part)):
         dataset, model = load_reference(request.corpus), _load_encoder(request.encoder)
         settings = (request.quantiser, request.layout, request.batch_size, request.overwrite)
         planned = plan.take_part(part)
@@ -179,7 +170,7 @@ def _collect_parts(output: Path, plan: CorpusPlan) -> EncodedCollection:
     planned, covered, most = describe_whole(plan.manifest), True, 0
     for number in range(plan.parts):
         folder = output / name_part_folder(Part(number, plan.parts))
-        manifest = read_manifest(fetch(folder, [MANIFEST]))
+        manifest = read_manifest(storage.fetch(folder, [MANIFEST]))
         if not (same := compare_requests(planned, describe_whole(manifest))):
             raise ArtefactError(f"{folder}: of another request ({same}); --overwrite encodes it again")
         if manifest.quantiser != plan.manifest.quantiser:

@@ -39,18 +39,6 @@ from lexvl_plugins.bench.command import (
     tabulate_rows,
 )
 from lexvl_plugins.bench.processes import Outcome, Ready, Stopwatch, Worker, run_once, take_turns, time_each
-from lexvl_plugins.bench.systems import (
-    DIMENSIONS,
-    SEARCHERS,
-    WHERE,
-    choose_condition,
-    choose_systems,
-    digest,
-    draw_dense,
-    find_candidates,
-    find_searchers,
-    measure_share,
-)
 
 # Children import this file by its name.
 HERE, ME = Path(__file__), "tests.plugins.bench.test_efficiency"
@@ -159,8 +147,8 @@ def test_a_report_as_json_and_text(monkeypatch):
 
 def test_digests_tell_rankings_apart():
     ranking = [("d1", 5.0), ("d2", 3.0)]
-    assert digest([ranking]) == digest([[("d1", 5.000001), ("d2", 2.999999)]])
-    assert digest([ranking]) not in (digest([ranking[::-1]]), digest([ranking, []]))
+    assert systems.digest([ranking]) == systems.digest([[("d1", 5.000001), ("d2", 2.999999)]])
+    assert systems.digest([ranking]) not in (systems.digest([ranking[::-1]]), systems.digest([ranking, []]))
 
 
 # The command.
@@ -293,8 +281,8 @@ def test_a_user_s_shards_are_read_in_their_format(workdir):
 
 
 def test_search_times_ours_lucene_and_faiss(workdir):
-    systems = ("ours", "ours-lucene", "lucene", "faiss-flat", "faiss-hnsw")
-    report = search.measure(tiny(workdir, hits=(5,), system=systems, threads=2))
+    names = ("ours", "ours-lucene", "lucene", "faiss-flat", "faiss-hnsw")
+    report = search.measure(tiny(workdir, hits=(5,), system=names, threads=2))
     assert {(row["system"], row["task"]) for row in report.rows} == {
         ("ours", "latency"), ("ours", "batch"), ("ours", "batch, 1 thread"),
         ("ours-lucene", "latency"), ("ours-lucene", "batch"), ("ours-lucene", "batch, 1 thread"),
@@ -371,20 +359,20 @@ def test_the_first_round_is_not_kept():
 
 def test_systems_by_name(monkeypatch):
     """Those that are not installed are left out, unless they are named."""
-    assert choose_systems(None, SEARCHERS) == list(SEARCHERS)
-    assert choose_systems(("lucene", "ours"), SEARCHERS) == ["ours", "lucene"]
+    assert systems.choose_systems(None, systems.SEARCHERS) == list(systems.SEARCHERS)
+    assert systems.choose_systems(("lucene", "ours"), systems.SEARCHERS) == ["ours", "lucene"]
     with pytest.raises(UnknownName, match="did you mean 'lucene'"):
-        choose_systems(("lucence",), SEARCHERS)
+        systems.choose_systems(("lucence",), systems.SEARCHERS)
     monkeypatch.setattr("lexvl_plugins.bench.systems.find_spec", lambda module: None if module == "pyvsag" else module)
-    assert set(SEARCHERS) - set(find_searchers(None)) == {"sindi", "sindi-pruned"}
-    assert find_searchers(("seismic", "ours")) == ["ours", "seismic"]
+    assert set(systems.SEARCHERS) - set(systems.find_searchers(None)) == {"sindi", "sindi-pruned"}
+    assert systems.find_searchers(("seismic", "ours")) == ["ours", "seismic"]
     with pytest.raises(UsageError, match=r"'sindi-pruned': package pyvsag is not installed; pip install pyvsag"):
-        find_searchers(("ours", "sindi-pruned"))
+        systems.find_searchers(("ours", "sindi-pruned"))
 
 
 def test_a_condition_has_the_nearest_share():
     frequencies = {"every": 10, "most": 8, "some": 3, "one": 1}
-    assert [choose_condition(frequencies, 10, share) for share in (0.9, 0.75, 0.01)] == [
+    assert [systems.choose_condition(frequencies, 10, share) for share in (0.9, 0.75, 0.01)] == [
         (Not(Term("one")), 0.9), (Term("most"), 0.8), (Not(Term("every")), 0.0),
     ]  # fmt: skip
 
@@ -498,8 +486,8 @@ def test_search_compares_filtered_searches_with_unfiltered_ones(workdir):
     report = search.measure(tiny(workdir, hits=(5,), system=("ours", "ours-where", "ours-lucene-where")))
     ratios = [r.what for r in report.ratios if "CPU" in r.what]
     assert ratios == [
-        *(f"ours-where / ours: {task}, CPU, k=5" for task in WHERE),
-        *(f"ours-lucene-where / ours-where: {task}, CPU, k=5" for task in WHERE),
+        *(f"ours-where / ours: {task}, CPU, k=5" for task in systems.WHERE),
+        *(f"ours-lucene-where / ours-where: {task}, CPU, k=5" for task in systems.WHERE),
     ]
     assert report.notes[1].startswith("ours-where: where 90 % match: 92.5000 %; the first query with this condition")
 
@@ -519,24 +507,24 @@ def test_a_matrix_of_impacts_is_searched(workdir):
 
 
 def test_dense_vectors_are_unit_and_repeat():
-    [block] = draw_dense(50, 1, 0)
-    assert block.shape == (50, DIMENSIONS) and block.dtype == np.float32
+    [block] = systems.draw_dense(50, 1, 0)
+    assert block.shape == (50, systems.DIMENSIONS) and block.dtype == np.float32
     assert np.linalg.norm(block, axis=1) == pytest.approx(np.ones(50), abs=1e-5)
-    assert (next(draw_dense(50, 1, 0)) == block).all() and (next(draw_dense(50, 1, 1)) != block).any()
+    assert (next(systems.draw_dense(50, 1, 0)) == block).all() and (next(systems.draw_dense(50, 1, 1)) != block).any()
 
 
 def test_a_graph_search_reads_candidates_until_it_finds_almost_all():
     """A graph with few links needs more candidates for the same recall."""
     import faiss
 
-    vectors = np.random.default_rng(5).standard_normal((2000, DIMENSIONS)).astype(np.float32)
-    poor, rich = (faiss.IndexHNSWFlat(DIMENSIONS, links, faiss.METRIC_INNER_PRODUCT) for links in (4, 64))
+    vectors = np.random.default_rng(5).standard_normal((2000, systems.DIMENSIONS)).astype(np.float32)
+    poor, rich = (faiss.IndexHNSWFlat(systems.DIMENSIONS, links, faiss.METRIC_INNER_PRODUCT) for links in (4, 64))
     poor.add(vectors)
     rich.add(vectors)
     queries = vectors[:10] + 1
-    few, many = find_candidates(rich, queries, 10), find_candidates(poor, queries, 10)
+    few, many = systems.find_candidates(rich, queries, 10), systems.find_candidates(poor, queries, 10)
     assert 64 <= few < many and few % 64 == many % 64 == 0
     exact = (queries @ vectors.T).argsort(axis=1)[:, :-11:-1].tolist()
     rich.hnsw.efSearch = few
-    assert measure_share(exact, rich.search(queries, 10)[1].tolist()) >= 0.99
-    assert measure_share([["a", "b"], ["c"], []], [["b", "x"], ["c"], []]) == pytest.approx((0.5 + 1 + 1) / 3)
+    assert systems.measure_share(exact, rich.search(queries, 10)[1].tolist()) >= 0.99
+    assert systems.measure_share([["a", "b"], ["c"], []], [["b", "x"], ["c"], []]) == pytest.approx((0.5 + 1 + 1) / 3)

@@ -12,14 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexvl_anserini.ground.errors import (
-    ArtefactError,
-    CheckpointError,
-    DataError,
-    LexvlError,
-    MissingExtra,
-    UnknownName,
-)
+from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, MissingExtra, UnknownName
 from lexvl_plugins.cluster.runners import FailedPart, LocalRunner, Runner, run_all
 
 
@@ -69,7 +62,7 @@ def test_all_parts_are_done_once_or_named(parts, failing, seed, window):
 
 def test_errors_keep_class_and_line_in_another_process():
     others = UnknownName("encoder", "spalde", ["splade"]), MissingExtra("--runner ray", "ray")
-    for error in (DataError("line 3: no id"), CheckpointError("no weights"), ArtefactError("x" * 3000), *others):
+    for error in (DataError("line 3: no id"), ArtefactError("x" * 3000), *others):
         again = pickle.loads(pickle.dumps(error))
         assert (type(again), str(again), again.exit_code) == (type(error), str(error), error.exit_code)
 

@@ -24,20 +24,7 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError, StoreError, U
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.index import command as index_command
-from lexvl_anserini.queries.clauses import (
-    All,
-    AnyOf,
-    Boost,
-    Clause,
-    Equals,
-    Ids,
-    Impacts,
-    Not,
-    Term,
-    Text,
-    TreeQuery,
-    Unscored,
-)
+from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Equals, Ids, Impacts, Not, Term, Text, TreeQuery, Unscored
 from lexvl_anserini.runs.order import rank_hits
 from lexvl_anserini.search import command as search_command
 from lexvl_anserini.searching.building import append_index, build_index
@@ -139,7 +126,7 @@ def test_what_is_counted(url: str) -> None:
         assert store.count() == 150 + int(store.read_notes(0, 1)[0].split(" ")[1])
 
 
-TREES: list[Clause] = [
+TREES: list[Any] = [
     Impacts({"t1": 2, "t2": 1}),
     Term("t3", 4),
     Impacts({"t1": 2, "t2": 1}) & ~Term("t3"),
@@ -157,7 +144,7 @@ TREES: list[Clause] = [
 
 @pytest.mark.parametrize("hits", [1, 5, 200])
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: type(tree).__name__)
-def test_trees_are_exact(url: str, tree: Clause, hits: int) -> None:
+def test_trees_are_exact(url: str, tree: Any, hits: int) -> None:
     [found] = search_index(url, [TreeQuery("q", tree)], hits)
     assert found == rank_hits("q", ORACLE.ranked(tree, hits))
 
@@ -174,7 +161,7 @@ def test_trees_are_exact(url: str, tree: Clause, hits: int) -> None:
         (Boost(Term("t1"), 0), "share no scored term"),
     ],
 )
-def test_trees_that_a_store_does_not_search(url: str, tree: Clause, message: str) -> None:
+def test_trees_that_a_store_does_not_search(url: str, tree: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         list(search_index(url, [TreeQuery("q", tree)]))
 
