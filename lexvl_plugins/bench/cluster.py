@@ -63,9 +63,7 @@ CHECKS = {"initial_delay_ms": 0, "period_ms": 500, "timeout_ms": 1000, "failure_
 class ClusterDemoOptions:
     """What is shown, and where it is written."""
 
-    output: Annotated[Path, typer.Option(help="Folder to write; finished files of an earlier call stay.")] = Path(
-        "lexvl-cluster"
-    )
+    output: Annotated[Path, typer.Option(help="Folder to write; finished files stay.")] = Path("lexvl-cluster")
     pictures: Annotated[int, typer.Option(min=8, max=20_000, help="Pictures of the demo.")] = 400
     parts: Annotated[int, typer.Option(min=2, help="Parts of the corpus, and partitions of the index.")] = 8
     nodes: Annotated[int, typer.Option(min=2, help="Nodes of the cluster, one core each.")] = 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,12 +39,10 @@ class Collection(NamedTuple):
 @contextmanager
 def open_workdir(options: Options) -> Iterator[Path]:
     """The user's `workdir`, which remains, or a temporary folder."""
-    if options.workdir is not None:
-        options.workdir.mkdir(parents=True, exist_ok=True)
-        yield options.workdir
-    else:
-        with TemporaryDirectory(prefix="lexvl-efficiency-") as folder:
-            yield Path(folder)
+    temporary = TemporaryDirectory(prefix="lexvl-efficiency-")
+    with temporary if options.workdir is None else nullcontext(options.workdir) as folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        yield Path(folder)
 
 
 def prepare(options: Options, folder: Path, documents: int, shard_format: str = "parquet") -> Collection:

@@ -87,13 +87,8 @@ def read_peak() -> int:
 
 def take_turns(cells: Mapping[Key, Callable[[], Any]], rounds: int, warm_up: int = 0) -> dict[Key, list[Any]]:
     """The results of all cells, one per round; the first rounds warm caches and Java's compiler and do not count."""
-    results: dict[Key, list[Any]] = {key: [] for key in cells}
-    for number in range(warm_up + rounds):
-        for key, measure in cells.items():
-            result = measure()
-            if number >= warm_up:
-                results[key].append(result)
-    return results
+    results = [{key: measure() for key, measure in cells.items()} for _ in range(warm_up + rounds)]
+    return {key: [each[key] for each in results[warm_up:]] for key in cells}
 
 
 def run_child() -> None:

@@ -17,16 +17,8 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from lexvl_eval import options
+from lexvl_eval.measures import metrics
 from lexvl_eval.measures.inputs import JudgementSource, choose_source, describe_run, read_judgements
-from lexvl_eval.measures.metrics import (
-    Measure,
-    MeasuringRules,
-    check_levels,
-    compute_values,
-    judgements,
-    mean,
-    parse_measure,
-)
 from lexvl_eval.measures.ties import check_hits, collect_relevant, find, some
 from lexvl_eval.report.render import FOUR_DECIMALS, MISSING, Column, Table, check_format, render
 from lexvl_eval.report.tables import split_names
@@ -198,17 +190,18 @@ class Split:
     rank: Callable[[Any], Iterable[ScoredDoc]]
     remove_query: bool = False
 
-    def values(self, value: Any, measure: Measure) -> dict[str, float]:
+    def values(self, value: Any, measure: metrics.Measure) -> dict[str, float]:
         """The values of the judged topics; of one that is not ranked 0."""
-        relevant = collect_relevant(judgements(self.qrels, self.label))
-        check_levels(relevant, [measure], self.label)
+        relevant = collect_relevant(metrics.judgements(self.qrels, self.label))
+        metrics.check_levels(relevant, [measure], self.label)
         places = find([check_hits(self.rank(value), self.label)], relevant, self.remove_query)
-        measured = compute_values(places, relevant, np.arange(len(relevant.topics)), [measure], MeasuringRules())
+        numbers, rules = np.arange(len(relevant.topics)), metrics.MeasuringRules()
+        measured = metrics.compute_values(places, relevant, numbers, [measure], rules)
         return dict(zip(relevant.topics, map(float, measured[measure]), strict=True))
 
-    def measure(self, value: Any, measure: Measure) -> float:
+    def measure(self, value: Any, measure: metrics.Measure) -> float:
         """The mean over the judged topics."""
-        return mean(self.values(value, measure).values())
+        return metrics.mean(self.values(value, measure).values())
 
 
 def draw_parts(query_ids: Iterable[str], label: str, seed: int, folds: int | None = None) -> list[list[str]]:
@@ -258,7 +251,7 @@ class Tuned:
         }
 
 
-def tune(settings: Sequence[TuningSetting], development: Split, test: Split, measure: Measure) -> Tuned:
+def tune(settings: Sequence[TuningSetting], development: Split, test: Split, measure: metrics.Measure) -> Tuned:
     """Measures all settings on the development topics, and the best and the first on the test topics."""
     if common := sorted({q.query_id for q in development.qrels} & {q.query_id for q in test.qrels}):
         both = f"{len(common)} topics are in {development.label} and in {test.label} ({some(common)})"
@@ -298,7 +291,7 @@ class CrossValidated:
 
 
 def cross_validate(
-    settings: Sequence[TuningSetting], whole: Split, folds: int, seed: int, measure: Measure
+    settings: Sequence[TuningSetting], whole: Split, folds: int, seed: int, measure: metrics.Measure
 ) -> CrossValidated:
     """Measures all settings on all topics; each fold is reported by the setting that is best on the other folds."""
     parts = draw_parts((qrel.query_id for qrel in whole.qrels), whole.label, seed, folds)
@@ -384,7 +377,7 @@ def command(
     if bool(fusion.runs) == bool(search.index):
         raise UsageError("give runs to fuse (--run, --test-run), or an index to search (--index, --dev, --test)")
     halved = splits.split_seed is not None
-    grid, parsed = (fusion if fusion.runs else search).settings(halved), parse_measure(measure)
+    grid, parsed = (fusion if fusion.runs else search).settings(halved), metrics.parse_measure(measure)
     if splits.folds and not halved:
         raise UsageError("--folds draws the folds by a seed: give --split-seed 1 too")
     if halved and splits.test_qrels:

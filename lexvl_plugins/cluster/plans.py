@@ -24,7 +24,7 @@ from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.lines import LinePlace, parse_object, read_placed_lines
 from lexvl_anserini.data.pictures.images import OnError
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.ground.claims import claim, compare_requests
+from lexvl_anserini.ground.claims import compare_requests
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import atomic_write, read_json, write_json
 from lexvl_anserini.ground.manifest import Manifest
@@ -230,16 +230,6 @@ def read_in_blocks(dataset: Dataset, size: int) -> tuple[CorpusSummary, tuple[Co
 
     summary = check_corpus(documents, dataset.name)
     return summary, tuple(CorpusBlock(digest.hexdigest(), place) for digest, place in places)
-
-
-def refuse_other_plan(path: Path, parts: int, corpus: str, encoder: str, overwrite: bool) -> None:
-    """Refuses to replace another plan, whose parts may be in use, unless it may be overwritten."""
-    if overwrite or not fetch_file(path).is_file():
-        return
-    earlier = CorpusPlan.read(path)
-    requested = {"parts": parts, "corpus": corpus, "encoder": encoder}
-    there = {"parts": earlier.parts, "corpus": earlier.manifest.corpus.name, "encoder": earlier.manifest.encoder.name}
-    claim(path, "a plan", requested, there, False)
 
 
 def name_listing(plan: Path) -> Path:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from lexvl_anserini import cli
 from lexvl_anserini.encode import QuantiserOptions, ShardOptions, report
-
-if TYPE_CHECKING:
-    from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.encoder import Encoder
 
 
 @dataclass(frozen=True)

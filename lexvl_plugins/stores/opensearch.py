@@ -63,14 +63,9 @@ class OpenSearchStore(ImpactStore):
             self.refuse_version(str(version.get("number", "0")), (7, 12), "linear rank_feature queries")
 
     def _explain(self, error: Exception) -> Trouble | None:
-        status = getattr(error, "status_code", None)
-        if status in ("N/A", "TIMEOUT"):
-            return UNREACHABLE
-        if status in (401, 403):
-            return self.refuse_login()
-        if status == 429:
-            return Trouble("too busy", "run it again later")
-        return MISSING if status == 404 else None
+        troubles: dict[Any, Trouble] = {404: MISSING, 429: Trouble("too busy", "run it again later")}
+        troubles |= {**dict.fromkeys(("N/A", "TIMEOUT"), UNREACHABLE), **dict.fromkeys((401, 403), self.refuse_login())}
+        return troubles.get(getattr(error, "status_code", None))
 
     def open(self) -> bool:
         """The alias's index."""

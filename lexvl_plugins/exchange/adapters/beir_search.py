@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from beir.retrieval.search import BaseSearch
 
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, check_hits, collect_scores
-
-if TYPE_CHECKING:
-    from lexvl_anserini.encoders.encoder import Encoder
 
 
 class BEIRSearch(BaseSearch):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from lexvl_anserini.encoders.cards import CARDS
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.machine import find_version
@@ -23,8 +24,6 @@ from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, collec
 
 if TYPE_CHECKING:
     from mteb.models import ModelMeta
-
-    from lexvl_anserini.encoders.encoder import Encoder
 
 # MTEB's category of a task, the modalities of queries and documents, and the direction of our encoders of pictures.
 DIRECTIONS = {"t2i": "text-to-image", "i2t": "image-to-text"}

@@ -13,19 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lexvl_anserini.encoders.cards import CARDS, PACKAGED
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, list_names
-from lexvl_anserini.encoders.encoder import reads_images
+from lexvl_anserini.encoders.encoder import Encoder, reads_images
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError, describe_error
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.records import Measurement
-
-if TYPE_CHECKING:
-    from huggingface_hub import EvalResult
-
-    from lexvl_anserini.encoders.encoder import Encoder
 
 log = logging.getLogger(__name__)
 # What the hub itself puts into a new repository.
@@ -215,7 +210,7 @@ def draw_measures(measures: Sequence[Measurement]) -> str:
     return f"## Measured\n\n| dataset | measure | value |\n|---|---|---|\n{rows}"
 
 
-def _make_result(measurement: Measurement, model: Encoder) -> EvalResult:
+def _make_result(measurement: Measurement, model: Encoder) -> Any:
     """Converts a measured value to the form in which the hub stores it."""
     from huggingface_hub import EvalResult
 

@@ -14,20 +14,18 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints import find
 from lexvl_anserini.encoders.checkpoints import sentence_layout as layout
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import SAVED, read_saved
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, UsageError
 from lexvl_anserini.ground.files import atomic_write, new_folder, write_json
 from lexvl_anserini.ground.manifest import PLACES
 from lexvl_anserini.ground.records import Measurement
 from lexvl_plugins.exchange.sharing.pushing import HubPlace, ModelCardFacts, build_card, copy_files
-
-if TYPE_CHECKING:
-    from lexvl_anserini.encoders.encoder import Encoder
 
 OWN_MODULE = "lexvl_plugins.exchange.sharing.sparse_encoder.LexicalModule"
 # The folder of weights that `modules.json` beside it does not describe.

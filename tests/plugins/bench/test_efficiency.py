@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,20 +25,9 @@ from lexvl_anserini.ground.registry import import_home
 from lexvl_anserini.queries.clauses import Not, Term
 from lexvl_anserini.searching.building import build_index
 from lexvl_plugins.bench import baselines, index, search, systems
+from lexvl_plugins.bench import command as suites
 from lexvl_plugins.bench.collection import describe, prepare, read_queries
-from lexvl_plugins.bench.command import (
-    SUITES,
-    Options,
-    Ratio,
-    Report,
-    cell,
-    check_options,
-    command,
-    latency,
-    ratio,
-    run_suite,
-    tabulate_rows,
-)
+from lexvl_plugins.bench.command import Options, Ratio, Report, command
 from lexvl_plugins.bench.processes import Outcome, Ready, Stopwatch, Worker, run_once, take_turns, time_each
 
 # Children import this file by its name.
@@ -88,14 +78,14 @@ def counter(start):
 
 def test_ratios_are_paired_by_round():
     """A round in which the machine is three times slower does not change the ratio."""
-    assert ratio("theirs / ours", [10.0, 30.0], [5.0, 15.0]) == Ratio("theirs / ours", 2.0, 2.0, 2.0, 2)
-    assert ratio("x", [3.0, 1.0, 2.0], [1.0] * 3)[1:] == (2.0, 1.0, 3.0, 3)
+    assert suites.ratio("theirs / ours", [10.0, 30.0], [5.0, 15.0]) == Ratio("theirs / ours", 2.0, 2.0, 2.0, 2)
+    assert suites.ratio("x", [3.0, 1.0, 2.0], [1.0] * 3)[1:] == (2.0, 1.0, 3.0, 3)
     with pytest.raises(ValueError, match="zip"):
-        ratio("x", [1.0], [1.0, 2.0])
+        suites.ratio("x", [1.0], [1.0, 2.0])
 
 
 def test_latency_percentiles():
-    rows = latency([number / 1000 for number in range(1, 101)])
+    rows = suites.latency([number / 1000 for number in range(1, 101)])
     expected = {"p50_ms": 50.5, "p99_ms": 99.01, "mean_ms": 50.5, "queries_per_s": 19.8}
     assert {name: rows[name] for name in expected} == pytest.approx(expected)
 
@@ -122,11 +112,11 @@ def test_stopwatch_counts_wall_and_cpu(work):
 
 
 def test_rows_of_different_columns_share_a_table():
-    table = tabulate_rows([{"system": "ours", "bytes": 1234}, {"system": "stock", "cpu_s": 1.5}])
+    table = suites.tabulate_rows([{"system": "ours", "bytes": 1234}, {"system": "stock", "cpu_s": 1.5}])
     assert [column.heading for column in table.columns] == ["system", "bytes", "cpu s"]
     assert table.rows == (("ours", "1,234", "–"), ("stock", "–", "1.5"))
     assert [column.number for column in table.columns] == [False, True, True]
-    assert cell(True) == "True"
+    assert suites.cell(True) == "True"
 
 
 def test_a_report_as_json_and_text(monkeypatch):
@@ -156,7 +146,7 @@ def test_digests_tell_rankings_apart():
 
 def test_every_suite_resolves_and_uses_options_that_exist():
     names = set(Options.__dataclass_fields__)
-    for suite in SUITES.values():
+    for suite in suites.SUITES.values():
         assert callable(import_home(suite.target))
         assert suite.options <= names
 
@@ -164,15 +154,15 @@ def test_every_suite_resolves_and_uses_options_that_exist():
 def test_options_that_a_suite_would_ignore_are_refused(tmp_path, monkeypatch):
     """As are unknown suites, several sizes, and a system without /proc."""
     with pytest.raises(UsageError, match=r"'startup' does not use --hits, --query-count; it uses --repeats"):
-        check_options("startup", Options(hits=(10,), query_count=3))
+        suites.check_options("startup", Options(hits=(10,), query_count=3))
     with pytest.raises(UnknownName, match="did you mean 'search'"):
-        run_suite("serach", Options())
+        suites.run_suite("serach", Options())
     assert [Options(documents=given).single("documents", 7) for given in (None, (3,))] == [7, 3]
     with pytest.raises(UsageError, match="several --documents"):
         Options(documents=(1, 2)).single("documents", 7)
     monkeypatch.setattr("lexvl_plugins.bench.processes.STATUS", tmp_path / "status")
     with pytest.raises(LexvlError, match="status: not there; .* run it on Linux"):
-        run_suite("startup", Options())
+        suites.run_suite("startup", Options())
 
 
 def test_the_command_prints_and_writes(tmp_path):
@@ -283,11 +273,8 @@ def test_a_user_s_shards_are_read_in_their_format(workdir):
 def test_search_times_ours_lucene_and_faiss(workdir):
     names = ("ours", "ours-lucene", "lucene", "faiss-flat", "faiss-hnsw")
     report = search.measure(tiny(workdir, hits=(5,), system=names, threads=2))
-    assert {(row["system"], row["task"]) for row in report.rows} == {
-        ("ours", "latency"), ("ours", "batch"), ("ours", "batch, 1 thread"),
-        ("ours-lucene", "latency"), ("ours-lucene", "batch"), ("ours-lucene", "batch, 1 thread"),
-        ("lucene", "latency"), ("faiss-flat", "latency"), ("faiss-hnsw", "latency"),
-    }  # fmt: skip
+    batches = product(("ours", "ours-lucene"), ("batch", "batch, 1 thread"))
+    assert {(row["system"], row["task"]) for row in report.rows} == {*product(names, ("latency",)), *batches}
     assert 0 < report.settings["expected_overlapping_postings"] < 3
     assert {r.what for r in report.ratios} == {
         f"{what}: single query, {clock}, k=5"
@@ -372,9 +359,9 @@ def test_systems_by_name(monkeypatch):
 
 def test_a_condition_has_the_nearest_share():
     frequencies = {"every": 10, "most": 8, "some": 3, "one": 1}
-    assert [systems.choose_condition(frequencies, 10, share) for share in (0.9, 0.75, 0.01)] == [
-        (Not(Term("one")), 0.9), (Term("most"), 0.8), (Not(Term("every")), 0.0),
-    ]  # fmt: skip
+    nearest = [(0.9, Not(Term("one")), 0.9), (0.75, Term("most"), 0.8), (0.01, Not(Term("every")), 0.0)]
+    for share, *expected in nearest:
+        assert systems.choose_condition(frequencies, 10, share) == tuple(expected)
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
@@ -395,9 +382,8 @@ class PrunedSindi:
     """Stands in for `pyvsag.Index`: the exact hits by numpy, without the last where the query is pruned."""
 
     def __init__(self, name, parameters):
-        assert name == "sindi" and json.loads(parameters)["index_param"] == {
-            "use_reorder": True, "doc_prune_ratio": 0.3,
-        }  # fmt: skip
+        expected = {"use_reorder": True, "doc_prune_ratio": 0.3}
+        assert name == "sindi" and json.loads(parameters)["index_param"] == expected
 
     def build(self, index_pointers, indices, values, ids):
         self.documents = sparse.csr_matrix((values, indices, index_pointers), shape=(len(ids), 4))
@@ -443,11 +429,8 @@ def test_an_approximate_system_answers_with_settings_that_find_enough(three, mon
     chosen = sindi("recall", 2)
     assert chosen["recall"] == 1.0 and "pruned by 0.3, queries by 0.0, " in chosen["settings"]
     assert len(sindi("latency", 2)["cpu_s"]) == 1
-    monkeypatch.setitem(
-        sys.modules,
-        "seismic",
-        SimpleNamespace(SeismicDataset=SeismicRows, SeismicIndex=SeismicOfFive, get_seismic_string=lambda: "U30"),
-    )
+    rows = {"SeismicDataset": SeismicRows, "SeismicIndex": SeismicOfFive, "get_seismic_string": lambda: "U30"}
+    monkeypatch.setitem(sys.modules, "seismic", SimpleNamespace(**rows))
     chosen = baselines.search_seismic(**three).answer("recall", 2)
     # The tied document is as good as the one that ranks before it.
     assert chosen["recall"] == 1.0 and not chosen["settings"].startswith("5 terms")
