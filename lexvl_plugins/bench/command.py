@@ -245,13 +245,12 @@ def measure_overhead(options: Options) -> Report:
     with TemporaryDirectory() as folder:
         write_corpus(Path(folder) / "corpus", documents)
         dataset = load_dataset(f"beir:{folder}/corpus")
-        started = time.perf_counter()
-        manifest = write_impacts(dataset, model, Path(folder) / "impacts")
-        wall_s = time.perf_counter() - started
-    rates = {"postings_per_document": manifest.counts.postings / documents, "documents_per_s": documents / wall_s}
+        with Stopwatch() as watch:
+            manifest = write_impacts(dataset, model, Path(folder) / "impacts")
+    rates = {"postings_per_document": manifest.counts.postings / documents, "documents_per_s": documents / watch.wall_s}
     figures = {name: round(rate, 1) for name, rate in rates.items()}
-    figures |= {"wall_s": round(wall_s, 2), "forward_s": round(forward_s, 2)}
-    figures["overhead_share"] = round(1 - forward_s / wall_s, 4)
+    figures |= {"wall_s": round(watch.wall_s, 2), "forward_s": round(forward_s, 2)}
+    figures["overhead_share"] = round(1 - forward_s / watch.wall_s, 4)
     return Report({"documents": manifest.counts.documents, **figures})
 
 

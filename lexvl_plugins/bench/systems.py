@@ -236,7 +236,6 @@ def search_stock(index: str, queries: str) -> Ready:
         with Stopwatch() as watch:
             lists = searcher.batch_search(ids, ids, k=hits, threads=threads)
         with Stopwatch() as reading:
-            # Ids and scores from the Java objects, in the order of the queries.
             rankings = [[(hit.docid, float(hit.score)) for hit in lists.get(query_id, ())] for query_id in ids]
         return {**watch.seconds(), "read_s": reading.wall_s, "digest": digest(rankings)}
 

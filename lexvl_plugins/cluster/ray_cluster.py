@@ -346,7 +346,7 @@ class RayRunner(Runner):
         around = Surroundings.read()
         workers = [_RayWorker(self, actor.remote(make, argument, around)) for argument in arguments]
         try:
-            for pending in [worker.wait() for worker in workers]:
+            for pending in [_RayPending(self, worker.actor.get_outcome.remote()) for worker in workers]:
                 pending.result()
         except BaseException:
             for worker in workers:
@@ -390,10 +390,6 @@ class _RayWorker(RunnerWorker):
 
     def __init__(self, runner: RayRunner, actor: Any):
         self.runner, self.actor = runner, actor
-
-    def wait(self) -> _RayPending:
-        """The outcome of making the object."""
-        return _RayPending(self.runner, self.actor.get_outcome.remote())
 
     def call(self, method: str, *arguments: Any) -> _RayPending:
         return _RayPending(self.runner, self.actor.call.remote(method, arguments))

@@ -63,8 +63,9 @@ class OpenSearchStore(ImpactStore):
             self.refuse_version(str(version.get("number", "0")), (7, 12), "linear rank_feature queries")
 
     def _explain(self, error: Exception) -> Trouble | None:
-        troubles: dict[Any, Trouble] = {404: MISSING, 429: Trouble("too busy", "run it again later")}
-        troubles |= {**dict.fromkeys(("N/A", "TIMEOUT"), UNREACHABLE), **dict.fromkeys((401, 403), self.refuse_login())}
+        refusal, busy = self.refuse_login(), Trouble("too busy", "run it again later")
+        troubles: dict[Any, Trouble] = {401: refusal, 403: refusal, 404: MISSING, 429: busy}
+        troubles |= {"N/A": UNREACHABLE, "TIMEOUT": UNREACHABLE}
         return troubles.get(getattr(error, "status_code", None))
 
     def open(self) -> bool:
