@@ -393,19 +393,15 @@ def command(
     if splits.folds and splits.split_seed is not None:
         folded = cross_validate(grid, dev, splits.folds, splits.split_seed, parsed)
         folded = replace(folded, topics=split_names([folded.topics], splits.dataset_labels)[0])
-        report(tabulate_folds(folded), folded.to_json(), output, output_format)
-        return
-    if splits.split_seed is not None:
-        dev, test = halve(dev, splits.split_seed)
+        table, content = tabulate_folds(folded), folded.to_json()
     else:
-        test = load_split(fusion.test_runs, search.test, splits.test_qrels)
-    names = split_names([dev.label, test.label], splits.dataset_labels)
-    tuned = replace(tune(grid, dev, test, parsed), development=names[0], test=names[1])
-    report(tabulate_grid(tuned), tuned.to_json(), output, output_format)
-
-
-def report(table: Table, content: dict[str, Any], output: Path | None, output_format: str) -> None:
-    """Prints a table, and writes what it shows as JSON to a file."""
+        if splits.split_seed is not None:
+            dev, test = halve(dev, splits.split_seed)
+        else:
+            test = load_split(fusion.test_runs, search.test, splits.test_qrels)
+        names = split_names([dev.label, test.label], splits.dataset_labels)
+        tuned = replace(tune(grid, dev, test, parsed), development=names[0], test=names[1])
+        table, content = tabulate_grid(tuned), tuned.to_json()
     if output is not None:
         write_json(output, content)
     sys.stdout.write(render(table, content, output_format))
@@ -454,8 +450,7 @@ def load_search(
 
     def rank(setting: QuerySetting) -> Iterator[ScoredDoc]:
         searcher = Searcher(index, encoder=EncoderChanges(options=setting.options))
-        shards = None if feedback_shards is None else Path(feedback_shards)
-        settings = replace(setting.search, remove_query=source.remove_query, feedback_shards=shards)
+        settings = replace(setting.search, remove_query=source.remove_query, feedback_shards=feedback_shards)
         lists = searcher.lists(encode(tuple(setting.options.items())), hits, settings)
         return chain.from_iterable(close_after(searcher, lists))
 

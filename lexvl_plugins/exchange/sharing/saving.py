@@ -194,14 +194,11 @@ def _is_plain_splade(model: Encoder, base: find.Checkpoint) -> bool:
     if any(getattr(side, name, None) is None for side in sides for name in ("composition", "reader")):
         return False  # a bag of tokens
     parts = [(side.composition.sparsifier, side.composition.pooling, side.reader.max_length) for side in sides]
+    sparsifier, pooling, _ = parts[0]
     # A written folder has no other rule of the sparsifier than `topk`.
-    plain = all(
-        side.composition.sparsifier == Sparsifier(side.composition.sparsifier.topk)
-        and side.composition.pooling is not pool_last
-        and side.composition.activation is log1p_relu
-        for side in sides
-    )
-    return bool(plain and parts[0] == parts[1] and len(sides[1].vocabulary) == base.config().get("vocab_size"))
+    plain = sparsifier == Sparsifier(sparsifier.topk) and pooling is not pool_last and parts[0] == parts[1]
+    plain = plain and all(side.composition.activation is log1p_relu for side in sides)
+    return bool(plain and len(sides[1].vocabulary) == base.config().get("vocab_size"))
 
 
 def _describe_splade(model: Encoder, folder: Path) -> None:
