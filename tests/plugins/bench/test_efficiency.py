@@ -179,7 +179,7 @@ def test_the_command_prints_and_writes(tmp_path):
 
 
 def test_run_once_measures_a_process():
-    """Errors of a child are told."""
+    """And its error says what was wrong, or what it printed last."""
     outcome = run_once(f"{ME}:add", a=2, b=3)
     assert outcome.result == {"sum": 5} and outcome.wall_s > 0 and outcome.cpu_s > 0
     with pytest.raises(LexvlError, match=f"{ME}:fail: out of luck"):
