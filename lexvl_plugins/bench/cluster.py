@@ -25,11 +25,14 @@ import typer
 
 from lexvl_anserini.cli import Style, Verbose, expand_options, print_rows, run
 from lexvl_anserini.data.corpora.captioned import list_demo_files, read_karpathy
+from lexvl_anserini.data.dataset import load_reference
+from lexvl_anserini.encoders.loading import EncoderSpec
 from lexvl_anserini.engines.index_folder import REPORT, BuiltIndex, index_manifest, read_report
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, exclusive, make_folder
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.progress import Progress, progress_bar
+from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.queries.query_source import find_topic_source
 from lexvl_anserini.runs.order import RankedList, merge_lists
 from lexvl_anserini.runs.trec import ensure_run
@@ -37,8 +40,11 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index_runs import plan_run, write_index_run
 from lexvl_anserini.searching.search import Search
 from lexvl_anserini.searching.searcher import Searcher
+from lexvl_anserini.shards.layout import Layout
 from lexvl_plugins.bench.processes import Stopwatch, time_each
 from lexvl_plugins.cluster.options import RunnerOptions
+from lexvl_plugins.cluster.parts import PartsRequest, encode_parts
+from lexvl_plugins.cluster.plans import name_listing, plan_corpus
 from lexvl_plugins.cluster.ray_cluster import OBJECT_STORE, import_ray
 from lexvl_plugins.cluster.runners import run_on
 
@@ -76,10 +82,6 @@ class ClusterDemoOptions:
 
 def encode(settings: ClusterDemoOptions, home: Path, progress: Progress) -> None:
     """Encodes all parts."""
-    from lexvl_anserini.ground.quantise import Quantiser
-    from lexvl_anserini.shards.layout import Layout
-    from lexvl_plugins.cluster.parts import PartsRequest, encode_parts
-
     places, layout = (settings.file("plan.json"), home / "shards"), Layout(shard_format="parquet")
     encode_parts(PartsRequest(*places, *name_inputs(settings), Quantiser(), layout), progress)
 
@@ -106,8 +108,6 @@ STEPS: Mapping[str, Step] = {"encode": encode, "index": index, "search": search}
 
 def name_inputs(settings: ClusterDemoOptions) -> tuple[CorpusRef, Any]:
     """The pictures, and the demo's pair."""
-    from lexvl_anserini.encoders.loading import EncoderSpec
-
     corpus = CorpusRef(f"folder:{settings.file('pictures.tar')}", direction="text-to-image")
     return corpus, EncoderSpec(ENCODER, CHECKPOINT, device="cpu", options={"direction": "text-to-image"})
 
@@ -115,10 +115,6 @@ def name_inputs(settings: ClusterDemoOptions) -> tuple[CorpusRef, Any]:
 def prepare(settings: ClusterDemoOptions) -> None:
     """Copies the pictures, writes their captions as topics, and plans the parts."""
     import torch
-
-    from lexvl_anserini.data.dataset import load_reference
-    from lexvl_anserini.shards.layout import Layout
-    from lexvl_plugins.cluster.plans import name_listing, plan_corpus
 
     captions = copy_pictures(settings.file("pictures.tar"), settings.pictures)
     with atomic_write(settings.file("topics.tsv")) as out:

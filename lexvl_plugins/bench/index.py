@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.engine import open_index
 from lexvl_anserini.engines.index_folder import index_manifest, measure_folder, measure_resident, read_report
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import read_manifest
@@ -159,8 +160,6 @@ def measure_opening(index: Path, queries: Path) -> dict[str, Any]:
 
 def open_ours(index: str, queries: str) -> dict[str, float]:
     """What the child does: opens an index as `search` does, searches it for one query, and opens it again."""
-    from lexvl_anserini.engines.engine import open_index
-
     jvm.start()
     [query, *_] = read_queries(queries)
     with Stopwatch() as opening:

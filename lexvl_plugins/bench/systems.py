@@ -36,8 +36,6 @@ from lexvl_anserini.queries.clauses import All, Clause, Not, Term
 from lexvl_plugins.bench.collection import read_queries
 from lexvl_plugins.bench.processes import Ready, Stopwatch, time_each
 
-# (doc_id, score) by rank.
-Ranking = list[tuple[str, float]]
 # Java options of `python -m lexvl_anserini.index`: the suite measures the cost of that command.
 INDEXING: Mapping[str, str] = {"LEXVL_JAVA_OPTIONS": INDEXING_OPTIONS}
 
@@ -106,7 +104,7 @@ def find_searchers(requested: Sequence[str] | None) -> list[str]:
     return [name for name in names if name not in absent]
 
 
-def digest(rankings: Iterable[Ranking]) -> str:
+def digest(rankings: Iterable[list[tuple[str, float]]]) -> str:
     """SHA-256 (hex) of ids and rounded scores in order: stock Anserini lowers tied scores by a millionth per tie."""
     rounded = [[(doc_id, round(score)) for doc_id, score in ranking] for ranking in rankings]
     return sha256(orjson.dumps(rounded)).hexdigest()

@@ -30,10 +30,13 @@ from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.manifest import CorpusRef, EncoderRef
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
-from lexvl_anserini.queries.query_vectors import RM3, Feedback
+from lexvl_anserini.queries.query_source import find_topic_source, find_vocabulary_file
+from lexvl_anserini.queries.query_vectors import RM3, Feedback, encode_queries
 from lexvl_anserini.runs.fusion import RRF_K, Fusion, fuse_rankings, read_rankings
 from lexvl_anserini.runs.trec import DEFAULT_HITS
+from lexvl_anserini.searching.query_encoder import EncoderChanges, change_weights
 from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.searcher import Searcher, close_after
 from lexvl_plugins.bench.command import offer
 
 MEASURE = "nDCG@10"
@@ -423,11 +426,6 @@ def load_search(
     index: Path, topics: str, qrels: Path | None, data_dir: str | None, hits: int, feedback_shards: Path | None = None
 ) -> Split:
     """Topics that search an index, encoded once for all options of the encoder; a setting is a `QuerySetting`."""
-    from lexvl_anserini.queries.query_source import find_topic_source, find_vocabulary_file
-    from lexvl_anserini.queries.query_vectors import encode_queries
-    from lexvl_anserini.searching.query_encoder import EncoderChanges, change_weights
-    from lexvl_anserini.searching.searcher import Searcher, close_after
-
     index = index_path(index)
     manifest = index_manifest(index)
     source = find_topic_source(topics, index, manifest, data_dir, find_vocabulary_file(index, None))

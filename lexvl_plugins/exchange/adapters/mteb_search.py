@@ -50,10 +50,7 @@ class MTEBSearch:
         return ModelMeta.create_empty({**facts, "framework": ["PyTorch"], "similarity_fn_name": "dot"})
 
     def index(self, corpus: Any, *, task_metadata: Any, num_proc: int | None = None, **others: Any) -> None:
-        """Encodes and indexes the corpus of a task's subset (id, title, text or image), in place of the one before.
-
-        Of `encode_kwargs`, `batch_size` counts.
-        """
+        """Encodes and indexes a task's corpus, in place of the one before; of `encode_kwargs`, `batch_size` counts."""
         batch_size = int((others.get("encode_kwargs") or {}).get("batch_size", 32))
         rows = self._read_rows(corpus, task_metadata, "document", batch_size)
         # `text` has the title and the body of a document, which some encoders read as two texts.
@@ -72,10 +69,7 @@ class MTEBSearch:
         top_ranked: Mapping[str, Sequence[str]] | None = None,
         **others: Any,
     ) -> dict[str, dict[str, float]]:
-        """Finds the best `top_k` documents of each query: {query id: {document id: score}}.
-
-        `top_ranked` has the candidates of each query, which are ranked instead of the corpus.
-        """
+        """Finds the best `top_k` documents of each query, of its candidates where `top_ranked` has them."""
         if self.corpus is None:
             raise UsageError("MTEB searches before it indexes; call index first")
         rows = self._read_rows(queries, task_metadata, "query", self.corpus.batch_size)
