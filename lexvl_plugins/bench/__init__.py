@@ -1,7 +1,5 @@
 """Benchmarks of time, memory and size on this machine; settings tuned on one split for another."""
 
-from __future__ import annotations
-
 from lexvl_anserini.ground.registry import CommandRow, Way
 
 # Other plug-ins that this one imports.

@@ -31,8 +31,14 @@ RECALL = 0.99
 Search = Callable[[np.ndarray, np.ndarray, int], Sequence[int] | np.ndarray]
 
 
-def read_matrices(shards: Path, manifest: Manifest, vocabulary: Vocabulary) -> Iterator[sparse.csr_matrix]:
-    """The documents of shards in their order, CSR int32 [some, V] at a time."""
+def open_shards(shards: Path) -> tuple[Vocabulary, Iterator[sparse.csr_matrix]]:
+    """The terms of shards, and their documents in their order, CSR int32 [some, V] at a time."""
+    manifest = read_manifest(shards)
+    vocabulary = read_vocabulary(shards, manifest)
+    return vocabulary, _read_matrices(shards, manifest, vocabulary)
+
+
+def _read_matrices(shards: Path, manifest: Manifest, vocabulary: Vocabulary) -> Iterator[sparse.csr_matrix]:
     for path, _ in check_shards(shards, manifest):
         if path.suffix != ".parquet":
             yield make_matrix([document.vector for document in read_shard(path, vocabulary)], vocabulary)
@@ -45,13 +51,12 @@ def read_matrices(shards: Path, manifest: Manifest, vocabulary: Vocabulary) -> I
 
 def count_documents(shards: Path) -> tuple[dict[str, int], int]:
     """The number of documents that have each term, of those that occur, and the number of documents."""
-    manifest = read_manifest(shards)
-    vocabulary = read_vocabulary(shards, manifest)
-    counts = np.zeros(len(vocabulary), np.int64)
-    for documents in read_matrices(shards, manifest, vocabulary):
+    vocabulary, matrices = open_shards(shards)
+    counts, total = np.zeros(len(vocabulary), np.int64), 0
+    for documents in matrices:
         counts += np.bincount(documents.indices, minlength=len(vocabulary))
-    terms = {term: count for term, count in zip(vocabulary.terms, counts.tolist(), strict=True) if count}
-    return terms, manifest.counts.documents
+        total += documents.shape[0]
+    return {term: count for term, count in zip(vocabulary.terms, counts.tolist(), strict=True) if count}, total
 
 
 def make_matrix(vectors: Sequence[Mapping[str, int]], vocabulary: Vocabulary) -> sparse.csr_matrix:
@@ -72,12 +77,10 @@ def _join_rows(dims: np.ndarray, impacts: np.ndarray, ends: np.ndarray, vocabula
 
 def find_exact(shards: str, queries: str, hits: Sequence[int]) -> dict[str, list[Exact]]:
     """The exact hits of each query by number of hits as text, from the dot products with all documents."""
-    place, most = Path(shards), max(hits)
-    manifest = read_manifest(place)
-    vocabulary = read_vocabulary(place, manifest)
+    most, (vocabulary, matrices) = max(hits), open_shards(Path(shards))
     weights = make_matrix([query.vector for query in read_queries(queries)], vocabulary).astype(np.int64).T.tocsr()
     best = np.zeros((most, weights.shape[1]), np.int64)
-    for documents in read_matrices(place, manifest, vocabulary):
+    for documents in matrices:
         scores = np.concatenate([best, (documents @ weights).toarray()])
         best = np.partition(scores, len(scores) - most, axis=0)[-most:]
     # Scores of each query, descending.
@@ -99,10 +102,8 @@ class Inputs(NamedTuple):
 
 def read_inputs(shards: str, queries: str, exact: str) -> Inputs:
     """The inputs of a worker, by the paths that it has."""
-    place = Path(shards)
-    manifest = read_manifest(place)
-    vocabulary = read_vocabulary(place, manifest)
-    documents = sparse.vstack(list(read_matrices(place, manifest, vocabulary)), format="csr", dtype=np.int32)
+    vocabulary, matrices = open_shards(Path(shards))
+    documents = sparse.vstack(list(matrices), format="csr", dtype=np.int32)
     vectors = [query.vector for query in read_queries(queries)]
     return Inputs(documents, make_matrix(vectors, vocabulary), orjson.loads(Path(exact).read_bytes()))
 
@@ -117,10 +118,8 @@ def make_worker(inputs: Inputs, searches: Mapping[str, Search]) -> Ready:
     def measure(name: str, hits: int) -> tuple[float, float]:
         numbers: list[Any] = []
         seconds = time_each(lambda query: numbers.append(searches[name](*query, hits)), encoded)["cpu_s"]
-        scores = [
-            (documents[np.asarray(of_query, np.int64)] @ row.T).toarray()
-            for of_query, row in zip(numbers, rows, strict=True)
-        ]
+        pairs = zip(numbers, rows, strict=True)
+        scores = [(documents[np.asarray(hits_of_row, np.int64)] @ row.T).toarray() for hits_of_row, row in pairs]
         return compute_mean_recall(inputs.exact[str(hits)], scores), median(seconds)
 
     def answer(task: str, hits: int, threads: int = 1) -> Any:
@@ -170,8 +169,7 @@ def search_sindi(shards: str, queries: str, exact: str, pruned: bool) -> Ready:
     searches: dict[str, Search] = {"all postings": partial(search, 0.0, 1)}
     if pruned:
         name = f"documents pruned by {DOCUMENT_PRUNING}, queries by {{}}, {{}} candidates a hit"
-        settings_tried = product(QUERY_PRUNINGS, CANDIDATES)
-        searches = {name.format(*setting): partial(search, *setting) for setting in settings_tried}
+        searches = {name.format(*each): partial(search, *each) for each in product(QUERY_PRUNINGS, CANDIDATES)}
     return make_worker(inputs, searches)
 
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from itertools import islice, product
 from pathlib import Path
 from statistics import median
@@ -26,10 +25,13 @@ import typer
 
 from lexvl_anserini.cli import Style, Verbose, expand_options, print_rows, run
 from lexvl_anserini.data.corpora.captioned import list_demo_files, read_karpathy
+from lexvl_anserini.data.dataset import load_reference
+from lexvl_anserini.encoders.loading import EncoderSpec
 from lexvl_anserini.engines.index_folder import REPORT, BuiltIndex, index_manifest, read_report
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, exclusive, make_folder
 from lexvl_anserini.ground.progress import Progress, progress_bar
+from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import CorpusRef
 from lexvl_anserini.queries.query_source import find_topic_source
 from lexvl_anserini.runs.order import RankedList, merge_lists
@@ -38,9 +40,12 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index_runs import plan_run, write_index_run
 from lexvl_anserini.searching.search import Search
 from lexvl_anserini.searching.searcher import Searcher
+from lexvl_anserini.shards.layout import Layout
 from lexvl_plugins.bench.processes import Stopwatch, time_each
 from lexvl_plugins.cluster.options import RunnerOptions
-from lexvl_plugins.cluster.ray_connect import OBJECT_STORE, import_ray
+from lexvl_plugins.cluster.parts import PartsRequest, encode_parts
+from lexvl_plugins.cluster.plans import name_listing, plan_corpus
+from lexvl_plugins.cluster.ray_cluster import OBJECT_STORE, import_ray
 from lexvl_plugins.cluster.runners import run_on
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -57,17 +62,14 @@ MERGED_HITS = (10, 1000)
 # A node has one core, and room for requests and answers.
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": OBJECT_STORE}
 # A node that is lost is noticed after two seconds instead of twenty.
-_CHECKS = {"initial_delay_ms": 0, "period_ms": 500, "timeout_ms": 1000, "failure_threshold": 2}
-NOTICED = {f"health_check_{name}": value for name, value in _CHECKS.items()}
+CHECKS = {"initial_delay_ms": 0, "period_ms": 500, "timeout_ms": 1000, "failure_threshold": 2}
 
 
 @dataclass(frozen=True)
 class ClusterDemoOptions:
     """What is shown, and where it is written."""
 
-    output: Annotated[Path, typer.Option(help="Folder to write; finished files of an earlier call stay.")] = Path(
-        "lexvl-cluster"
-    )
+    output: Annotated[Path, typer.Option(help="Folder to write; finished files stay.")] = Path("lexvl-cluster")
     pictures: Annotated[int, typer.Option(min=8, max=20_000, help="Pictures of the demo.")] = 400
     parts: Annotated[int, typer.Option(min=2, help="Parts of the corpus, and partitions of the index.")] = 8
     nodes: Annotated[int, typer.Option(min=2, help="Nodes of the cluster, one core each.")] = 3
@@ -80,10 +82,6 @@ class ClusterDemoOptions:
 
 def encode(settings: ClusterDemoOptions, home: Path, progress: Progress) -> None:
     """Encodes all parts."""
-    from lexvl_anserini.ground.quantise import Quantiser
-    from lexvl_anserini.shards.layout import Layout
-    from lexvl_plugins.cluster.parts import PartsRequest, encode_parts
-
     places, layout = (settings.file("plan.json"), home / "shards"), Layout(shard_format="parquet")
     encode_parts(PartsRequest(*places, *name_inputs(settings), Quantiser(), layout), progress)
 
@@ -110,8 +108,6 @@ STEPS: Mapping[str, Step] = {"encode": encode, "index": index, "search": search}
 
 def name_inputs(settings: ClusterDemoOptions) -> tuple[CorpusRef, Any]:
     """The pictures, and the demo's pair."""
-    from lexvl_anserini.encoders.loading import EncoderSpec
-
     corpus = CorpusRef(f"folder:{settings.file('pictures.tar')}", direction="text-to-image")
     return corpus, EncoderSpec(ENCODER, CHECKPOINT, device="cpu", options={"direction": "text-to-image"})
 
@@ -119,10 +115,6 @@ def name_inputs(settings: ClusterDemoOptions) -> tuple[CorpusRef, Any]:
 def prepare(settings: ClusterDemoOptions) -> None:
     """Copies the pictures, writes their captions as topics, and plans the parts."""
     import torch
-
-    from lexvl_anserini.data.dataset import load_reference
-    from lexvl_anserini.shards.layout import Layout
-    from lexvl_plugins.cluster.plans import name_listing, plan_corpus
 
     captions = copy_pictures(settings.file("pictures.tar"), settings.pictures)
     with atomic_write(settings.file("topics.tsv")) as out:
@@ -154,7 +146,8 @@ def local_cluster(nodes: int) -> Iterator[Any]:
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(True, head_node_args={**NODE, "include_dashboard": False, "_system_config": NOTICED})
+    noticing = {f"health_check_{name}": value for name, value in CHECKS.items()}
+    cluster = Cluster(True, head_node_args={**NODE, "include_dashboard": False, "_system_config": noticing})
     try:
         for _ in range(nodes - 1):
             cluster.add_node(**NODE)
@@ -200,22 +193,16 @@ def do_steps(settings: ClusterDemoOptions, name: str, at_half: Callable[[], None
     return seconds
 
 
-def hash_folder(folder: Path) -> str:
-    """The digest of the names and bytes of all files below a folder."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return sha256(
-        "\n".join(f"{path.relative_to(folder)} {compute_sha256(path)}" for path in files).encode()
-    ).hexdigest()
-
-
 def compare_results(settings: ClusterDemoOptions) -> dict[str, Any]:
     """The sizes of what the cluster made; an error where that differs from what one process made."""
+    from lexvl_plugins.exchange.importing import compute_digest
+
     local, ray = settings.file("local"), settings.file("ray")
     reports = [read_report(home / "index") for home in (local, ray)]
     counts = [tuple(report[key] for key in ("documents", "postings", "partitions", "collection")) for report in reports]
     documents, postings = counts[1][:2]
     equal = {
-        "shards": hash_folder(local / "shards") == hash_folder(ray / "shards"),
+        "shards": compute_digest(local / "shards") == compute_digest(ray / "shards"),
         "index": counts[0] == counts[1] and documents == settings.pictures,
         "run": compute_sha256(local / "run.trec") == compute_sha256(ray / "run.trec"),
     }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from itertools import islice
+from contextlib import contextmanager, nullcontext
+from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,12 +39,10 @@ class Collection(NamedTuple):
 @contextmanager
 def open_workdir(options: Options) -> Iterator[Path]:
     """The user's `workdir`, which remains, or a temporary folder."""
-    if options.workdir is not None:
-        options.workdir.mkdir(parents=True, exist_ok=True)
-        yield options.workdir
-    else:
-        with TemporaryDirectory(prefix="lexvl-efficiency-") as folder:
-            yield Path(folder)
+    temporary = TemporaryDirectory(prefix="lexvl-efficiency-")
+    with temporary if options.workdir is None else nullcontext(options.workdir) as folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        yield Path(folder)
 
 
 def prepare(options: Options, folder: Path, documents: int, shard_format: str = "parquet") -> Collection:
@@ -109,12 +107,9 @@ def write(
 def describe(options: Options, shards: Path) -> dict[str, Any]:
     """The collection, for the settings of a report."""
     counts = read_manifest(shards).counts
-    return {
-        "vectors": str(options.shards or options.single("shape", SHAPE)),
-        "documents": counts.documents,
-        "postings": counts.postings,
-        "terms_per_document": round(counts.postings / counts.documents, 1),
-    }
+    vectors, per_document = options.shards or options.single("shape", SHAPE), counts.postings / counts.documents
+    sizes = {"documents": counts.documents, "postings": counts.postings}
+    return {"vectors": str(vectors), **sizes, "terms_per_document": round(per_document, 1)}
 
 
 def read_queries(path: str) -> list[ImpactQuery]:
@@ -133,14 +128,10 @@ def write_corpus(folder: Path, documents: int) -> None:
     """Writes a corpus in BEIR's layout: `documents` demo captions under new ids, one query, one judgement."""
     from lexvl_anserini.data.dataset import load_dataset
 
-    def endless() -> Iterator[str]:
-        while True:
-            for document in load_dataset("demo", direction="text-to-text").documents():
-                yield document.contents
-
+    texts = cycle([document.contents for document in load_dataset("demo", direction="text-to-text").documents()])
     folder.mkdir(parents=True)
     with open(folder / "corpus.jsonl", "wb") as out:
-        for number, text in enumerate(islice(endless(), documents)):
+        for number, text in enumerate(islice(texts, documents)):
             out.write(orjson.dumps({"_id": f"d{number}", "title": "", "text": text}) + b"\n")
     (folder / "queries.jsonl").write_bytes(orjson.dumps({"_id": "q0", "text": "a boat"}) + b"\n")
     (folder / "qrels").mkdir()

@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.engine import open_index
 from lexvl_anserini.engines.index_folder import index_manifest, measure_folder, measure_resident, read_report
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import read_manifest
@@ -55,10 +56,8 @@ COSTS: Mapping[str, Callable[[Built], float]] = {
 
 def arrangements(names: Sequence[str], threads: int) -> dict[str, Arrangement]:
     """What to run, by name of the row."""
-    if threads == 1:
-        return {name: Arrangement(name, 1) for name in names}
     arranged = {name: Arrangement(name, threads) for name in names}
-    for name in [name for name in names if name != "stock"]:
+    for name in [name for name in names if threads > 1 and name != "stock"]:
         arranged |= {f"{name} (1 thread)": Arrangement(name, 1), f"{name} (1 core)": Arrangement(name, 1, 1)}
     return arranged
 
@@ -149,21 +148,18 @@ def measure_opening(index: Path, queries: Path) -> dict[str, Any]:
     """
     openings = [run_once(".index:open_ours", index=str(index), queries=str(queries)).result for _ in range(OPENINGS)]
     middle = {name: median(opening[name] for opening in openings) for name in openings[0]}
+    names = {"open_ms": "open_s", "open_again_ms": "again_s", "first_query_ms": "first_s"}
+    sizes = {"lucene": measure_folder(index), "resident": measure_resident(index)}
     postings = read_report(index).postings
     return {
-        "open_ms": round(middle["open_s"] * 1000, 1),
-        "open_again_ms": round(middle["again_s"] * 1000, 1),
-        "first_query_ms": round(middle["first_s"] * 1000, 1),
+        **{name: round(middle[seconds] * 1000, 1) for name, seconds in names.items()},
         "opened_mib": mib(middle["resident_bytes"]),
-        "lucene_bytes_per_posting": round(measure_folder(index) / postings, 2),
-        "resident_bytes_per_posting": round(measure_resident(index) / postings, 2),
+        **{f"{name}_bytes_per_posting": round(size / postings, 2) for name, size in sizes.items()},
     }
 
 
 def open_ours(index: str, queries: str) -> dict[str, float]:
     """What the child does: opens an index as `search` does, searches it for one query, and opens it again."""
-    from lexvl_anserini.engines.engine import open_index
-
     jvm.start()
     [query, *_] = read_queries(queries)
     with Stopwatch() as opening:

@@ -14,7 +14,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
@@ -87,13 +87,8 @@ def read_peak() -> int:
 
 def take_turns(cells: Mapping[Key, Callable[[], Any]], rounds: int, warm_up: int = 0) -> dict[Key, list[Any]]:
     """The results of all cells, one per round; the first rounds warm caches and Java's compiler and do not count."""
-    results: dict[Key, list[Any]] = {key: [] for key in cells}
-    for number in range(warm_up + rounds):
-        for key, measure in cells.items():
-            result = measure()
-            if number >= warm_up:
-                results[key].append(result)
-    return results
+    results = [{key: measure() for key, measure in cells.items()} for _ in range(warm_up + rounds)]
+    return {key: [each[key] for each in results[warm_up:]] for key in cells}
 
 
 def run_child() -> None:
@@ -121,7 +116,7 @@ def run_child() -> None:
             respond(value.answer, orjson.loads(line))
 
 
-class Worker:
+class Worker(AbstractContextManager["Worker"]):
     """A child that stays; `facts` is its first answer, `peak_bytes` its greatest resident memory so far."""
 
     def __init__(self, function: str, environ: Mapping[str, str] | None = None, **arguments: Any):
@@ -175,9 +170,6 @@ class Worker:
         self.answers.close()
         self.log.close()
         return usage.ru_utime + usage.ru_stime
-
-    def __enter__(self) -> Worker:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

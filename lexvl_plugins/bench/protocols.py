@@ -15,13 +15,21 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from lexvl_eval.measures.flops import count_sparsity
 from lexvl_eval.measures.inputs import JudgementSource, read_judgements
 from lexvl_eval.measures.metrics import evaluate, means
 from lexvl_eval.reproduction.sources import PROTOCOLS, Protocol
 
+from lexvl_anserini.encoders.cards import make_length_options
+from lexvl_anserini.encoders.loading import load_encoder_from
+from lexvl_anserini.engines.engine import open_index
+from lexvl_anserini.engines.index_folder import index_manifest, measure_folder, measure_resident, read_report
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.ground.records import CorpusRef, ScoredDoc
+from lexvl_anserini.ground.records import CorpusRef, ImpactQuery, ScoredDoc
+from lexvl_anserini.queries.query_source import find_topic_source, find_vocabulary_file
+from lexvl_anserini.queries.query_vectors import encode_queries
+from lexvl_anserini.searching.building import build_index
 from lexvl_plugins.bench.collection import open_workdir
 from lexvl_plugins.bench.command import Options, Ratio, Report, mib, ratio
 from lexvl_plugins.bench.processes import Ready, Stopwatch, Worker, run_once, take_turns
@@ -52,14 +60,10 @@ def measure(options: Options) -> Report:
             worker.request(hits=protocol.depth, limit=WARM_UP)
         whole = {kind: partial(worker.request, hits=protocol.depth, limit=None) for kind, worker in workers.items()}
         rounds = take_turns(whole, options.repeats or REPEATS)
-        rows = [
-            {
-                **describe_model(kind, twins[kind], built[kind], worker),
-                **summarise_times(rounds[kind]),
-                **judge_lists(protocol, kind, worker, rounds[kind][0]["lists"]),
-            }
-            for kind, worker in workers.items()
-        ]
+        rows = []
+        for kind, worker in workers.items():
+            row = describe_model(kind, twins[kind], built[kind], worker) | summarise_times(rounds[kind])
+            rows.append(row | judge_lists(protocol, kind, worker, rounds[kind][0]["lists"]))
     first = workers["impact"].facts
     settings = {
         "protocol": f"{name} ({protocol.paper})",
@@ -143,9 +147,6 @@ def quote(number: int | None) -> str:
 
 def build(shards: str, index: str) -> dict[str, Any]:
     """Indexes shards with the default engine of their kind, unless it is done: seconds, bytes, name of the engine."""
-    from lexvl_anserini.engines.index_folder import measure_folder, measure_resident, read_report
-    from lexvl_anserini.searching.building import build_index
-
     with Stopwatch() as watch:
         build_index(shards, index)
     size = measure_folder(Path(index)) + measure_resident(Path(index))
@@ -158,13 +159,6 @@ def answer(shards: str, index: str, topics: str | None, count: int, tokens: int 
     The answer has per topic the seconds of encoding and of searching, the CPU seconds of both, and the ranked list.
     """
     import torch
-    from lexvl_eval.measures.flops import count_sparsity
-
-    from lexvl_anserini.engines.engine import open_index
-    from lexvl_anserini.engines.index_folder import index_manifest
-    from lexvl_anserini.ground.records import ImpactQuery
-    from lexvl_anserini.queries.query_source import find_topic_source, find_vocabulary_file
-    from lexvl_anserini.queries.query_vectors import encode_queries
 
     torch.set_num_threads(1)
     path = Path(index)
@@ -208,9 +202,6 @@ def answer(shards: str, index: str, topics: str | None, count: int, tokens: int 
 
 def load_limited(manifest: Any, tokens: int | None) -> tuple[Any, list[str]]:
     """The encoder of an index, whose queries have at most so many tokens; and a note where it has its own limit."""
-    from lexvl_anserini.encoders.cards import make_length_options
-    from lexvl_anserini.encoders.loading import load_encoder_from
-
     load = partial(load_encoder_from, manifest.encoder, device="cpu", vocabulary=manifest.vocabulary_digest)
     if tokens is None:
         return load(), []

@@ -71,12 +71,9 @@ def has_suite(part: RowPart) -> bool:
 
 def list_latency_needs(part: RowPart, place: Workplace) -> list[Need]:
     """The weights of both models, and the corpus."""
-    twin = prepared.find_twin(part)
-    return [
-        *prepared.list_needed_weights(part, place),
-        *(prepared.list_needed_weights(twin, place) if twin else ()),
-        prepared.describe_needed_corpus(part, place),
-    ]
+    models = [model for model in (part, prepared.find_twin(part)) if model]
+    weights = [need for model in models for need in prepared.list_needed_weights(model, place)]
+    return [*weights, prepared.describe_needed_corpus(part, place)]
 
 
 def estimate_latency(part: RowPart, place: Workplace) -> PartCost | None:

@@ -55,12 +55,9 @@ def measure(options: Options) -> Report:
             read = {key: inputs[key] for key in system.inputs}
             workers[name] = stack.enter_context(Worker(system.function, **read, **system.arguments))
         answers = take_turns(cells(workers, hits, threads), rounds, warm_up=1)
-        settings = {
-            **describe(options, collection.shards),
-            "queries": len(read_queries(str(collection.queries))),
-            "threads_of_batch": threads,
-            "rounds": rounds,
-        }
+        count = len(read_queries(str(collection.queries)))
+        settings = {**describe(options, collection.shards), "queries": count, "threads_of_batch": threads}
+        settings["rounds"] = rounds
         if "lucene" in workers:
             settings["expected_overlapping_postings"] = round(workers["lucene"].facts["overlap"], 3)
         expect_agreement(answers, hits)
@@ -78,15 +75,9 @@ def gather_inputs(names: Sequence[str], index: Path, collection: Collection, opt
         hits = options.hits or HITS
         computed = run_once(".baselines:find_exact", shards=collection.shards, queries=queries, hits=hits)
         write_json(exact, computed.result)
-    return {
-        "index": str(index),
-        "queries": queries,
-        "shards": str(collection.shards),
-        "exact": str(exact),
-        "documents": collection.documents,
-        "query_count": options.query_count or QUERY_COUNT,
-        "seed": options.seed or 0,
-    }
+    files = {"index": str(index), "queries": queries, "shards": str(collection.shards), "exact": str(exact)}
+    count, seed = options.query_count or QUERY_COUNT, options.seed or 0
+    return {**files, "documents": collection.documents, "query_count": count, "seed": seed}
 
 
 def cells(workers: Mapping[str, Worker], hits: Sequence[int], threads: int) -> dict[tuple[str, str, int], Any]:

@@ -36,8 +36,6 @@ from lexvl_anserini.queries.clauses import All, Clause, Not, Term
 from lexvl_plugins.bench.collection import read_queries
 from lexvl_plugins.bench.processes import Ready, Stopwatch, time_each
 
-# (doc_id, score) by rank.
-Ranking = list[tuple[str, float]]
 # Java options of `python -m lexvl_anserini.index`: the suite measures the cost of that command.
 INDEXING: Mapping[str, str] = {"LEXVL_JAVA_OPTIONS": INDEXING_OPTIONS}
 
@@ -106,7 +104,7 @@ def find_searchers(requested: Sequence[str] | None) -> list[str]:
     return [name for name in names if name not in absent]
 
 
-def digest(rankings: Iterable[Ranking]) -> str:
+def digest(rankings: Iterable[list[tuple[str, float]]]) -> str:
     """SHA-256 (hex) of ids and rounded scores in order: stock Anserini lowers tied scores by a millionth per tie."""
     rounded = [[(doc_id, round(score)) for doc_id, score in ranking] for ranking in rankings]
     return sha256(orjson.dumps(rounded)).hexdigest()
@@ -200,10 +198,9 @@ def search_where(index: str, queries: str, shards: str, resident: bool) -> Ready
 
 def choose_condition(frequencies: Mapping[str, int], documents: int, share: float) -> tuple[Clause, float]:
     """The condition that the nearest share of the documents meets, and this share."""
-    sharing = [(count / documents, Term(term)) for term, count in frequencies.items()]
-    choices: list[tuple[float, Clause]] = [*sharing, *((1 - part, Not(term)) for part, term in sharing)]
-    part, clause = min(choices, key=lambda choice: abs(choice[0] - share))
-    return clause, part
+    sharing = [(Term(term), count / documents) for term, count in frequencies.items()]
+    choices: list[tuple[Clause, float]] = [*sharing, *((Not(term), 1 - part) for term, part in sharing)]
+    return min(choices, key=lambda choice: abs(choice[1] - share))
 
 
 def index_stock(shards: str, index: str, threads: int, cores: int | None = None) -> dict[str, float]:
@@ -237,7 +234,6 @@ def search_stock(index: str, queries: str) -> Ready:
         with Stopwatch() as watch:
             lists = searcher.batch_search(ids, ids, k=hits, threads=threads)
         with Stopwatch() as reading:
-            # Ids and scores from the Java objects, in the order of the queries.
             rankings = [[(hit.docid, float(hit.score)) for hit in lists.get(query_id, ())] for query_id in ids]
         return {**watch.seconds(), "read_s": reading.wall_s, "digest": digest(rankings)}
 
@@ -260,11 +256,8 @@ def count_index(index: str) -> dict[str, int]:
     """Documents, postings and the sum of all impacts, from the index's own statistics."""
     reader, as_reader = open_reader(index)
     terms = get_java_class("org.apache.lucene.index.MultiTerms").getTerms(as_reader, FIELD)
-    return {
-        "documents": int(reader.maxDoc()),
-        "postings": int(terms.getSumDocFreq()),
-        "impacts": int(terms.getSumTotalTermFreq()),
-    }
+    postings, impacts = int(terms.getSumDocFreq()), int(terms.getSumTotalTermFreq())
+    return {"documents": int(reader.maxDoc()), "postings": postings, "impacts": impacts}
 
 
 def search_lucene(index: str, queries: str) -> Ready:
@@ -326,9 +319,8 @@ def search_faiss(kind: str, documents: int, query_count: int, seed: int) -> Read
     """A worker around a FAISS index (flat or hnsw); building uses all cores, searching one."""
     import faiss
 
-    if kind == "flat":
-        index: Any = faiss.IndexFlatIP(DIMENSIONS)
-    else:
+    index: Any = faiss.IndexFlatIP(DIMENSIONS)
+    if kind == "hnsw":
         index = faiss.IndexHNSWFlat(DIMENSIONS, HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = EF_CONSTRUCTION
     for block in draw_dense(documents, seed, 0):
@@ -355,9 +347,7 @@ def find_candidates(index: Any, queries: np.ndarray, hits: int) -> int:
 
     exact = faiss.downcast_index(index.storage).search(queries, hits)[1].tolist()
     index.hnsw.efSearch = max(EF_SEARCH, hits)
-    while index.hnsw.efSearch < index.ntotal:
-        if measure_share(exact, index.search(queries, hits)[1].tolist()) >= RECALL:
-            break
+    while index.hnsw.efSearch < index.ntotal and measure_share(exact, index.search(queries, hits)[1].tolist()) < RECALL:
         index.hnsw.efSearch *= 2
     return int(index.hnsw.efSearch)
 

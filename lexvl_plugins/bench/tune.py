@@ -7,16 +7,17 @@ are measured on the test topics, and no other: what is reported was not chosen b
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from lexvl_eval import options
+from lexvl_eval.measures import metrics
 from lexvl_eval.measures.inputs import (
     JudgementSource,
     check_hits,
@@ -27,29 +28,167 @@ from lexvl_eval.measures.inputs import (
     read_judgements,
     some,
 )
-from lexvl_eval.measures.metrics import (
-    Measure,
-    MeasuringRules,
-    check_levels,
-    compute_values,
-    judgements,
-    mean,
-    parse_measure,
-)
 from lexvl_eval.report.tables import FOUR_DECIMALS, MISSING, Column, Table, check_format, render
 
-from lexvl_anserini.cli import DataDir, Verbose, expand_options, run
+from lexvl_anserini.cli import DataDir, Verbose, expand_options, parse_settings, run
 from lexvl_anserini.engines.engine import index_path
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import write_json
+from lexvl_anserini.ground.manifest import EncoderRef
 from lexvl_anserini.ground.records import CorpusRef, Qrel, ScoredDoc
-from lexvl_anserini.runs.fusion import Fusion, fuse_rankings, read_rankings
+from lexvl_anserini.queries.query_source import find_topic_source, find_vocabulary_file
+from lexvl_anserini.queries.query_vectors import RM3, Feedback, encode_queries
+from lexvl_anserini.runs.fusion import RRF_K, Fusion, fuse_rankings, read_rankings
 from lexvl_anserini.runs.trec import DEFAULT_HITS
+from lexvl_anserini.searching.query_encoder import EncoderChanges, change_weights
+from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.searcher import Searcher, close_after
 from lexvl_plugins.bench.command import offer
-from lexvl_plugins.bench.grids import FusionGrid, QuerySetting, SearchGrid, Texts, TuningSetting, list_values
 
 MEASURE = "nDCG@10"
+
+
+@dataclass(frozen=True)
+class TuningSetting:
+    """A row of the grid: options of the command that applies it, and a `Fusion` or a `QuerySetting`."""
+
+    options: Mapping[str, Any]
+    value: Any
+
+    @property
+    def arguments(self) -> list[str]:
+        """The options as arguments of the command that applies them."""
+        pairs = [(name, v) for name, value in self.options.items() for v in list_values(value)]
+        return [part for name, value in pairs for part in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def list_values(value: Any) -> tuple[Any, ...]:
+    """The values of an option that may be repeated."""
+    return value if isinstance(value, tuple) else (value,)
+
+
+class QuerySetting(NamedTuple):
+    """How a search encodes and refines its queries: options of the encoder's query side, and a refinement."""
+
+    options: Mapping[str, str] = {}
+    search: Search = Search()
+
+
+def simplex(parts: int, steps: int) -> Iterator[tuple[float, ...]]:
+    """All weights that sum to 1, in steps of 1 / `steps`.
+
+    >>> list(simplex(2, 2))
+    [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0)]
+    """
+    for counts in product(range(steps + 1), repeat=parts - 1):
+        if (rest := steps - sum(counts)) >= 0:
+            yield tuple(count / steps for count in (*counts, rest))
+
+
+def weigh_fields(encoder: EncoderRef, steps: int) -> list[dict[str, str]]:
+    """All weights of an index's fields, as shares of `steps`, times each field's own: `{"text.weight": "510"}`."""
+    own = {key: encoder.options[key] for key in (f"{field.name}.weight" for field in encoder.fields)}
+    if len(own) < 2:
+        raise UsageError(f"--field-steps is for an index of two fields or more, this one has {len(own)}")
+    pairs = (zip(own.items(), shares, strict=True) for shares in simplex(len(own), steps))
+    return [{key: str(round(share * steps) * weight) for (key, weight), share in each} for each in pairs]
+
+
+# Options that may be repeated.
+Paths = list[Path] | None
+Texts = list[str] | None
+Integers = list[int] | None
+Floats = list[float] | None
+
+
+@dataclass(frozen=True)
+class FusionGrid:
+    """Runs to fuse, and the settings of fusion to try."""
+
+    runs: Annotated[Paths, offer("To fuse: a run of the development topics; give two or more.", "--run")] = None
+    test_runs: Annotated[Paths, offer("The same systems on the test topics, in the same order.", "--test-run")] = None
+    method: Annotated[Texts, offer("rrf or interpolation; repeatable, default both.")] = None
+    normalisation: Annotated[Texts, offer("min-max, z-score or none; repeatable, default the first two.")] = None
+    steps: Annotated[int, offer("Steps of a weight from 0 to 1.", min=1, max=100)] = 10
+    k: Annotated[Floats, offer("Constant of rrf; repeatable, default 10, 60, 100.", "--k")] = None
+
+    def settings(self, halved: bool) -> list[TuningSetting]:
+        """The untuned one of `fuse`, rrf by constant, interpolation by weights; test runs unless topics are halved."""
+        runs, tests = len(self.runs or ()), len(self.test_runs or ())
+        if halved and tests:
+            raise UsageError("--split-seed halves the topics of --run; leave --test-run out")
+        if tests != runs and not halved:
+            raise UsageError(f"{runs} development runs and {tests} test runs; give --test-run once for each --run")
+        if runs < 2:
+            raise UsageError("nothing to fuse: give --run twice or more")
+        settings = [TuningSetting({"method": Fusion().method, "k": Fusion().k}, Fusion())]
+        for method in self.method or ("rrf", "interpolation"):
+            if method != "interpolation":
+                constants = self.k or (10, RRF_K, 100)
+                settings += [TuningSetting({"method": method, "k": k}, Fusion(method, k=k)) for k in constants]
+                continue
+            for name, weights in product(self.normalisation or ("min-max", "z-score"), simplex(runs, self.steps)):
+                applied = {"method": method, "normalisation": name, "weight": weights}
+                settings.append(TuningSetting(applied, Fusion(method, weights, normalisation=name)))
+        return list({tuple(setting.options.items()): setting for setting in settings}.values())
+
+
+@dataclass(frozen=True)
+class SearchGrid:
+    """An index to search, and the settings of queries to try."""
+
+    index: Annotated[Path | None, offer("To search: folder that index wrote.")] = None
+    dev: Annotated[str | None, offer("Development topics: dataset/split, a topics file, or encoded queries.")] = None
+    test: Annotated[str | None, offer("Test topics, named in the same ways.")] = None
+    query_terms: Annotated[Integers, offer("Keep that many heaviest terms of a query; repeatable.", min=1)] = None
+    feedback: Annotated[Integers, offer("Expand queries by that many documents; repeatable.", min=1)] = None
+    feedback_terms: Annotated[Integers, offer("Terms that feedback adds; repeatable, default 20.", min=1)] = None
+    feedback_alpha: Annotated[Floats, offer("Share of the query; repeatable, default 1.", min=0)] = None
+    feedback_beta: Annotated[Floats, offer("Share of the documents; repeatable, default 0.5.", min=0)] = None
+    feedback_shards: Annotated[Path | None, offer("The index's shards; default its term vectors.")] = None
+    rm3: Annotated[Integers, offer("BM25: expand queries by that many documents; repeatable.", min=1)] = None
+    rm3_terms: Annotated[Integers, offer("Terms of RM3; repeatable, default 10.", min=1)] = None
+    rm3_weight: Annotated[Floats, offer("Share of the query in RM3; repeatable, default 0.5.", min=0, max=1)] = None
+    options: Annotated[Texts, offer("An option of the encoder's query side, KEY=VALUE; repeatable.", "--set")] = None
+    field_steps: Annotated[int | None, offer("Try the weights of fields, in so many steps.", min=1, max=100)] = None
+
+    def settings(self, halved: bool) -> list[TuningSetting]:
+        """First the queries as they are, then all combinations, also without feedback or RM3."""
+        if halved and self.test:
+            raise UsageError("--split-seed halves the topics of --dev; leave --test out")
+        if not (self.dev and (self.test or halved)):
+            raise UsageError("name the topics of the index by --dev and --test, or by --dev alone with --split-seed 1")
+        if not (self.query_terms or self.feedback or self.options or self.field_steps or self.rm3):
+            raise UsageError("nothing to tune; give --query-terms, --feedback, --rm3, --field-steps or --set")
+        defaults = {f"feedback_{name}": getattr(Feedback, name) for name in ("terms", "alpha", "beta")}
+        defaults |= {f"rm3_{name}": getattr(RM3, name) for name in ("terms", "weight")}
+        refinements = []
+        for names in (("query_terms",), ("feedback", *list(defaults)[:3]), ("rm3", *list(defaults)[3:])):
+            values = [getattr(self, name) or ([defaults[name]] if name in defaults else ()) for name in names]
+            refinements.append([{}, *(dict(zip(names, chosen, strict=True)) for chosen in product(*values))])
+        settings = []
+        for changed, *parts in product(self.list_changes(), *refinements):
+            search = {name: value for part in parts for name, value in part.items()}
+            applied = {"set": tuple(map("=".join, changed.items()))} if changed else {}
+            settings.append(TuningSetting({**applied, **search}, QuerySetting(changed, Search(**search))))
+        return settings
+
+    def list_changes(self) -> list[dict[str, str]]:
+        """The options of the encoder to try, beginning with none."""
+        weights: Sequence[Mapping[str, str]] = ()
+        if self.field_steps:
+            assert self.index is not None
+            weights = weigh_fields(index_manifest(index_path(self.index)).encoder, self.field_steps)
+        values: dict[str, list[str | None]] = {}
+        for option in self.options or ():
+            [(key, value)] = parse_settings([option]).items()
+            values.setdefault(key, [None]).append(value)
+        return [
+            {**weighted, **{key: value for key, value in zip(values, chosen, strict=True) if value is not None}}
+            for weighted in ({}, *weights)
+            for chosen in product(*values.values())
+        ]
 
 
 @dataclass(frozen=True)
@@ -61,17 +200,18 @@ class Split:
     rank: Callable[[Any], Iterable[ScoredDoc]]
     remove_query: bool = False
 
-    def values(self, value: Any, measure: Measure) -> dict[str, float]:
+    def values(self, value: Any, measure: metrics.Measure) -> dict[str, float]:
         """The values of the judged topics; of one that is not ranked 0."""
-        relevant = collect_relevant(judgements(self.qrels, self.label))
-        check_levels(relevant, [measure], self.label)
+        relevant = collect_relevant(metrics.judgements(self.qrels, self.label))
+        metrics.check_levels(relevant, [measure], self.label)
         places = find([check_hits(self.rank(value), self.label)], relevant, self.remove_query)
-        measured = compute_values(places, relevant, np.arange(len(relevant.topics)), [measure], MeasuringRules())
+        numbers, rules = np.arange(len(relevant.topics)), metrics.MeasuringRules()
+        measured = metrics.compute_values(places, relevant, numbers, [measure], rules)
         return dict(zip(relevant.topics, map(float, measured[measure]), strict=True))
 
-    def measure(self, value: Any, measure: Measure) -> float:
+    def measure(self, value: Any, measure: metrics.Measure) -> float:
         """The mean over the judged topics."""
-        return mean(self.values(value, measure).values())
+        return metrics.mean(self.values(value, measure).values())
 
 
 def draw_parts(query_ids: Iterable[str], label: str, seed: int, folds: int | None = None) -> list[list[str]]:
@@ -91,11 +231,9 @@ def draw_parts(query_ids: Iterable[str], label: str, seed: int, folds: int | Non
 
 def halve(split: Split, seed: int) -> list[Split]:
     """The judged topics of a split in two halves, drawn by the seed; the first half has the odd topic."""
-    halves = []
-    for number, half in enumerate(draw_parts((qrel.query_id for qrel in split.qrels), split.label, seed), start=1):
-        qrels = [qrel for qrel in split.qrels if qrel.query_id in set(half)]
-        halves.append(replace(split, label=f"{split.label} half {number} of seed {seed}", qrels=qrels))
-    return halves
+    halves = [set(half) for half in draw_parts((qrel.query_id for qrel in split.qrels), split.label, seed)]
+    drawn = [[qrel for qrel in split.qrels if qrel.query_id in half] for half in halves]
+    return [replace(split, label=f"{split.label} half {n} of seed {seed}", qrels=q) for n, q in enumerate(drawn, 1)]
 
 
 @dataclass(frozen=True)
@@ -123,7 +261,7 @@ class Tuned:
         }
 
 
-def tune(settings: Sequence[TuningSetting], development: Split, test: Split, measure: Measure) -> Tuned:
+def tune(settings: Sequence[TuningSetting], development: Split, test: Split, measure: metrics.Measure) -> Tuned:
     """Measures all settings on the development topics, and the best and the first on the test topics."""
     if common := sorted({q.query_id for q in development.qrels} & {q.query_id for q in test.qrels}):
         both = f"{len(common)} topics are in {development.label} and in {test.label} ({some(common)})"
@@ -163,7 +301,7 @@ class CrossValidated:
 
 
 def cross_validate(
-    settings: Sequence[TuningSetting], whole: Split, folds: int, seed: int, measure: Measure
+    settings: Sequence[TuningSetting], whole: Split, folds: int, seed: int, measure: metrics.Measure
 ) -> CrossValidated:
     """Measures all settings on all topics; each fold is reported by the setting that is best on the other folds."""
     parts = draw_parts((qrel.query_id for qrel in whole.qrels), whole.label, seed, folds)
@@ -196,15 +334,15 @@ def tabulate_grid(tuned: Tuned) -> Table:
     names = list(dict.fromkeys(name for setting, _ in tuned.grid for name in setting.options))
     tests = {0: tuned.on_test[0], tuned.chosen: tuned.on_test[1]}
 
-    def make_row(number: int, setting: TuningSetting, value: float) -> tuple[str, ...]:
+    rows = []
+    for number, (setting, value) in enumerate(tuned.grid):
         roles = [role for role, place in (("untuned", 0), ("chosen", tuned.chosen)) if place == number]
         on_test = FOUR_DECIMALS(tests[number]) if number in tests else MISSING
-        return (", ".join(roles), *format_options(setting, names), FOUR_DECIMALS(value), on_test)
-
+        rows.append((", ".join(roles), *format_options(setting, names), FOUR_DECIMALS(value), on_test))
     measured = [Column(tuned.measure, topics) for topics in (tuned.development, tuned.test)]
     columns = (Column("setting", number=False), *map(Column, names), *measured)
     best = frozenset((tuned.chosen, len(columns) - place) for place in (1, 2))
-    return Table(columns, tuple(make_row(number, *tried) for number, tried in enumerate(tuned.grid)), best, "rank")
+    return Table(columns, tuple(rows), best, "rank")
 
 
 def tabulate_folds(tuned: CrossValidated) -> Table:
@@ -249,7 +387,7 @@ def command(
     if bool(fusion.runs) == bool(search.index):
         raise UsageError("give runs to fuse (--run, --test-run), or an index to search (--index, --dev, --test)")
     halved = splits.split_seed is not None
-    grid, parsed = (fusion if fusion.runs else search).settings(halved), parse_measure(measure)
+    grid, parsed = (fusion if fusion.runs else search).settings(halved), metrics.parse_measure(measure)
     if splits.folds and not halved:
         raise UsageError("--folds draws the folds by a seed: give --split-seed 1 too")
     if halved and splits.test_qrels:
@@ -265,15 +403,18 @@ def command(
     if splits.folds and splits.split_seed is not None:
         folded = cross_validate(grid, dev, splits.folds, splits.split_seed, parsed)
         folded = replace(folded, topics=split_names([folded.topics], splits.dataset_labels)[0])
-        report(tabulate_folds(folded), folded.to_json(), output, output_format)
-        return
-    if splits.split_seed is not None:
-        dev, test = halve(dev, splits.split_seed)
+        table, content = tabulate_folds(folded), folded.to_json()
     else:
-        test = load_split(fusion.test_runs, search.test, splits.test_qrels)
-    names = split_names([dev.label, test.label], splits.dataset_labels)
-    tuned = replace(tune(grid, dev, test, parsed), development=names[0], test=names[1])
-    report(tabulate_grid(tuned), tuned.to_json(), output, output_format)
+        if splits.split_seed is not None:
+            dev, test = halve(dev, splits.split_seed)
+        else:
+            test = load_split(fusion.test_runs, search.test, splits.test_qrels)
+        names = split_names([dev.label, test.label], splits.dataset_labels)
+        tuned = replace(tune(grid, dev, test, parsed), development=names[0], test=names[1])
+        table, content = tabulate_grid(tuned), tuned.to_json()
+    if output is not None:
+        write_json(output, content)
+    sys.stdout.write(render(table, content, output_format))
 
 
 def split_names(judgements: Sequence[str], labels: Sequence[str] | None) -> list[str]:
@@ -289,13 +430,6 @@ def split_names(judgements: Sequence[str], labels: Sequence[str] | None) -> list
     names = [Path(label).name for label in judgements]
     files = len(set(names)) == len(names) and all(Path(label).suffix for label in judgements)
     return names if files else list(judgements)
-
-
-def report(table: Table, content: dict[str, Any], output: Path | None, output_format: str) -> None:
-    """Prints a table, and writes what it shows as JSON to a file."""
-    if output is not None:
-        write_json(output, content)
-    sys.stdout.write(render(table, content, output_format))
 
 
 def load_runs(runs: Sequence[Path], qrels: Path | None, data_dir: str | None, hits: int) -> Split:
@@ -314,11 +448,6 @@ def load_search(
     index: Path, topics: str, qrels: Path | None, data_dir: str | None, hits: int, feedback_shards: Path | None = None
 ) -> Split:
     """Topics that search an index, encoded once for all options of the encoder; a setting is a `QuerySetting`."""
-    from lexvl_anserini.queries.query_source import find_topic_source, find_vocabulary_file
-    from lexvl_anserini.queries.query_vectors import encode_queries
-    from lexvl_anserini.searching.query_encoder import EncoderChanges, change_weights
-    from lexvl_anserini.searching.searcher import Searcher, close_after
-
     index = index_path(index)
     manifest = index_manifest(index)
     source = find_topic_source(topics, index, manifest, data_dir, find_vocabulary_file(index, None))
@@ -341,8 +470,7 @@ def load_search(
 
     def rank(setting: QuerySetting) -> Iterator[ScoredDoc]:
         searcher = Searcher(index, encoder=EncoderChanges(options=setting.options))
-        shards = None if feedback_shards is None else Path(feedback_shards)
-        settings = replace(setting.search, remove_query=source.remove_query, feedback_shards=shards)
+        settings = replace(setting.search, remove_query=source.remove_query, feedback_shards=feedback_shards)
         lists = searcher.lists(encode(tuple(setting.options.items())), hits, settings)
         return chain.from_iterable(close_after(searcher, lists))
 

@@ -10,7 +10,6 @@ Independent term number r, by descending frequency, is in a document with a prob
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -19,10 +18,10 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import orjson
 from scipy import sparse
 
 from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.data.lines import parse_object, read_lines
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Encoder, Kind
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
@@ -240,14 +239,11 @@ class NumberTower:
     ) -> sparse.csr_matrix:
         """CSR [n, size] float32; a document's vector depends on its number only."""
         numbers = np.array(list(map(int, inputs)), dtype=np.int64)
-        pieces = []
+        pieces = [sparse.csr_matrix((0, self.size), dtype=np.float32)]
         # Runs of one block, so that rows come out in the order of the inputs.
-        for run in np.split(numbers, np.flatnonzero(np.diff(numbers // BLOCK)) + 1):
-            if len(run):
-                pieces.append(self.block(int(run[0]) // BLOCK)[run % BLOCK])
-                progress(len(run))
-        if not pieces:
-            return sparse.csr_matrix((0, self.size), dtype=np.float32)
+        for run in filter(len, np.split(numbers, np.flatnonzero(np.diff(numbers // BLOCK)) + 1)):
+            pieces.append(self.block(int(run[0]) // BLOCK)[run % BLOCK])
+            progress(len(run))
         return sparse.vstack(pieces, format="csr").astype(np.float32)
 
 
@@ -338,14 +334,13 @@ def read_encoded(path: Path, count: int) -> list[ImpactQuery]:
     """The first queries of a file `{"id", "vector"}` per line, requantised to 8 bits: theirs could score above 2^24."""
     ids: list[str] = []
     vectors: list[dict[str, float]] = []
-    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as lines:
-        for number, line in enumerate(islice(lines, count), start=1):
-            try:
-                row = orjson.loads(line)
-                vectors.append({str(term): float(weight) for term, weight in row["vector"].items() if weight > 0})
-                ids.append(str(row["id"]))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise DataError(f"{path} line {number}: no encoded query with id and vector ({error})") from error
+    for line in islice(read_lines(path), count):
+        row = parse_object(line)
+        try:
+            vectors.append({str(term): float(weight) for term, weight in row["vector"].items() if weight > 0})
+            ids.append(str(row["id"]))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{line.where}: no encoded query with id and vector ({error})") from error
     if not ids:
         raise DataError(f"{path}: no query in it")
     terms = sorted({term for vector in vectors for term in vector})

@@ -1,7 +1,5 @@
 """More than one machine: plans of corpora, parts, Ray, indexes in partitions, and storage behind URLs."""
 
-from __future__ import annotations
-
 from lexvl_anserini.ground.registry import CommandRow, EngineRow
 
 PARTITIONS = EngineRow("lexvl_plugins.cluster.partitions:PartitionsEngine", ("impact",))

@@ -22,9 +22,7 @@ class RunnerOptions:
     """A runner, and what a user can choose about it; the one in this process has no choice."""
 
     runner: Annotated[str, typer.Option(help="Who does the parts of a corpus: local (this process) or ray.")] = "local"
-    address: Annotated[
-        str | None, typer.Option(help="For ray: address of a running cluster; default a new one on this machine.")
-    ] = None
+    address: Annotated[str | None, typer.Option(help="For ray: address of a cluster; default a new one here.")] = None
     workers: Annotated[int | None, typer.Option(min=1, help="For ray: processes at a time; default all cores.")] = None
     gpus: Annotated[float, typer.Option(min=0, help="For ray: GPUs of each process that encodes.")] = 0.0
     retries: Annotated[int, typer.Option(min=0, help="For ray: further tries of a part whose process died.")] = 3

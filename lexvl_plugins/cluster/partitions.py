@@ -2,40 +2,54 @@
 
 Every score is that of one index of all documents, and so is every list: the best of each partition are merged by score
 and id. Queries are quantised for the greatest impact of all partitions, which the manifest of the whole has.
+
+INDEX.lexvl.room/partition-00000/   finished partitions, until all are; a call that was killed finds them again
+INDEX/partition-00000/              an index of Lucene, with `partition.json`
+INDEX/index.json, manifest.json     of the whole
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from hashlib import sha256
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 
+from lexvl_anserini.data.checks import SeenIds
 from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine, open_impact_index
-from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
+from lexvl_anserini.engines.index_folder import (
+    HEADS,
+    PARTITION,
+    REPORT,
+    BuiltIndex,
+    is_index,
+    read_report,
+    write_index,
+    write_report,
+)
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.writing import IndexOptions
+from lexvl_anserini.engines.lucene.writing import IndexOptions, read_source_manifest
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.files import find_room, read_json, write_json
+from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import Clause, Text, walk
 from lexvl_anserini.runs.order import RankedList, merge_lists
-from lexvl_plugins.cluster.building import (
-    build_partitions,
-    check_partition,
-    is_partition_missing,
-    name_partition,
-    read_shards_manifest,
-)
-from lexvl_plugins.cluster.runners import Pending, get_runner
-from lexvl_plugins.cluster.storage import fetch, place
+from lexvl_anserini.shards.manifests import combine_manifests, source_digest
+from lexvl_anserini.shards.reading import check_distinct, read_ids
+from lexvl_plugins.cluster.runners import Pending, get_runner, run_all
+from lexvl_plugins.cluster.storage import discard, fetch, find_url, make_place, place, publish, publish_after
 
 # Queries that one call sends, at most, and the hits that one call returns.
 BATCH_QUERIES = 256
@@ -44,7 +58,103 @@ BATCH_HITS = 1 << 17
 # Batches that are sent before the answer of the first is awaited.
 AHEAD = 2
 
-CHANGE = "an index in partitions is not changed; encode the documents as a collection and build it again"
+# What to do about partitions that are missing or have changed.
+REPAIR = "run the command that built the index again, which builds what is missing"
+
+
+def name_partition(number: int) -> str:
+    """`partition-00003`."""
+    return f"partition-{number:05}"
+
+
+def build_partitions(
+    sources: Sequence[Path], index: Path, threads: int = 1, progress: Progress = silent, options: Any = None
+) -> BuiltIndex:
+    """Builds one partition from each folder, and from these the index, which is published."""
+    sources, index = [place(source) for source in sources], place(index)
+    manifests = [read_shards_manifest(source) for source in sources]
+    manifest = combine_manifests(manifests, sources)
+    if "parts" in manifest.corpus:
+        refuse_common_ids(sources, manifests)
+    # Where partitions wait until all are there: beside the index; in storage, where nothing is renamed, in it.
+    staging = index if find_url(index) else find_room(index)
+    # Names the documents of all partitions together, and the greatest impact that their queries are made for.
+    digest = sha256(orjson.dumps([[*map(source_digest, manifests)], manifest.counts.max_impact])).hexdigest()
+    make_place(staging)
+    options = options or IndexOptions()
+    names = [name_partition(number) for number in range(len(sources))]
+    for name in names if staging != index else ():
+        # The partitions of an older index of the same collection are linked.
+        if (index / name).is_dir() and not (staging / name).exists():
+            with suppress(ArtefactError):
+                check_partition(index / name, digest)
+                shutil.copytree(index / name, staging / name, copy_function=os.link)
+    build = partial(build_partition, staging, tuple(sources), options, threads, digest)
+    numbers = range(len(sources))
+    for _, documents in run_all(get_runner(), build, numbers, lambda number: str(sources[number]), threads):
+        progress(documents)
+    reports = [read_report(fetch(staging / name, [REPORT])) for name in names]
+    total = {key: sum(report[key] for report in reports) for key in ("documents", "empty", "postings", "bytes")}
+    for key in ("documents", "empty", "postings"):
+        if total[key] != manifest.counts[key]:
+            raise ArtefactError(f"{index}: {total[key]} {key} in its partitions, {manifest.counts[key]} in the shards")
+    with write_index(index, fetch(sources[0], HEADS), manifest) as part:
+        for name in names if staging != index else ():
+            (staging / name).rename(part / name)
+        counts = {"engine": "partitions", **total, "max_impact": manifest.counts.max_impact, "partitions": len(names)}
+        write_report(part, {**counts, "options": options.to_json(), "collection": digest})
+    if staging != index:
+        shutil.rmtree(staging)
+    publish(index)
+    return BuiltIndex(index, manifest)
+
+
+def read_shards_manifest(folder: Path) -> Manifest:
+    """The manifest of impact shards."""
+    if is_index(folder):
+        raise UsageError(f"{folder}: an index; partitions are built from shards, so name those it was built from")
+    return read_source_manifest(folder)
+
+
+def refuse_common_ids(sources: Sequence[Path], manifests: Sequence[Manifest]) -> None:
+    """Reads the ids of several corpora; those of the parts of one were compared when it was planned."""
+
+    def ids() -> Iterator[str]:
+        for source, manifest in zip(sources, manifests, strict=True):
+            yield from read_ids(fetch(source), manifest)
+
+    seen = SeenIds()
+    for doc_id in ids():
+        seen.add(doc_id)
+    check_distinct(seen, ids)
+
+
+def build_partition(
+    folder: Path, sources: Sequence[Path], options: IndexOptions, threads: int, collection: str, number: int
+) -> int:
+    """Builds one partition from its shards, unless it is finished; returns the number of its documents."""
+    from lexvl_anserini.searching.building import build_plan, run_plan
+
+    index = folder / name_partition(number)
+    with publish_after(index):
+        plan = build_plan(fetch(sources[number]), index, "lucene", options.to_json(), True)
+        documents = run_plan(plan, threads).documents
+        write_json(index / PARTITION, {"collection": collection, "number": number})
+    discard(sources[number])
+    return documents
+
+
+def check_partition(folder: Path, collection: str) -> Manifest:
+    """The manifest of a partition of this collection, which its folder names."""
+    if not folder.is_dir():
+        raise ArtefactError(f"{folder}: the partition is missing; {REPAIR}")
+    note = read_json(folder / PARTITION, "note of the partition")
+    if (noted := note.get("collection")) != collection:
+        other = f"a partition of the collection {str(noted)[:12]}, expected {collection[:12]}"
+        raise ArtefactError(f"{folder}: {other}; queries are quantised for one collection; {REPAIR}")
+    if name_partition(number := int(note.get("number", -1))) != folder.name:
+        raise ArtefactError(f"{folder}: this is partition {number}; {REPAIR}")
+    return read_manifest(folder)
 
 
 class PartitionsEngine(ImpactEngine, ChangingEngine):
@@ -61,12 +171,10 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         searcher = partial(PartitionSearcher, str(report["collection"]))
         self.workers = runner.start_workers(searcher, [list(share) for share in shares])
 
-    @staticmethod
-    def options(given: Mapping[str, Any]) -> IndexOptions:
-        """The options of each partition, which is an index of Lucene."""
-        return LuceneEngine.options(given)
-
+    options = staticmethod(LuceneEngine.options)
     read_options = staticmethod(LuceneEngine.read_options)
+    merge = staticmethod(build_partitions)
+    source_manifest = staticmethod(read_shards_manifest)
 
     @staticmethod
     def build(
@@ -81,18 +189,14 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         return build_partitions([shards], index, threads, progress, options)
 
     @staticmethod
-    def merge(
-        sources: Sequence[Path], index: Path, threads: int = 1, progress: Progress = silent, options: Any = None
-    ) -> BuiltIndex:
-        """One partition of each folder; see `build_partitions`."""
-        return build_partitions(sources, index, threads, progress, options)
-
-    source_manifest = staticmethod(read_shards_manifest)
-
-    @staticmethod
     def is_whole(index: Path, report: Mapping[str, Any]) -> bool:
         """Whether all partitions are there, each in its place."""
-        return not is_partition_missing(place(index), int(report["partitions"]), str(report["collection"]))
+        try:
+            for folder in list_folders(index, report):
+                check_partition(fetch(folder, [PARTITION, MANIFEST]), str(report["collection"]))
+        except ArtefactError:
+            return False
+        return True
 
     @staticmethod
     def figures(report: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -100,16 +204,12 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         return {"postings": report["postings"], "partitions": report["partitions"]}
 
     @staticmethod
-    def append(
-        index: Path, sources: Sequence[Path], replacing: bool = False, threads: int = 1, progress: Progress = silent
-    ) -> BuiltIndex:
+    def append(index: Path, *_: Any, **__: Any) -> BuiltIndex:
         """Raises UsageError: partitions are not changed."""
-        raise UsageError(f"{index}: {CHANGE}")
+        change = "an index in partitions is not changed; encode the documents as a collection and build it again"
+        raise UsageError(f"{index}: {change}")
 
-    @staticmethod
-    def delete(index: Path, doc_ids: Iterable[str]) -> BuiltIndex:
-        """Raises UsageError: partitions are not changed."""
-        raise UsageError(f"{index}: {CHANGE}")
+    delete = append
 
     @staticmethod
     def keywords(index: Path, key: str) -> dict[str, str]:

@@ -29,31 +29,16 @@ from lexvl_anserini.ground.records import CorpusRef
 from lexvl_anserini.shards.layout import SUMMED, Layout, Part
 from lexvl_anserini.shards.manifests import name_part_folder, source_digest
 from lexvl_anserini.shards.writing import write_impacts
+from lexvl_plugins.cluster import storage
 from lexvl_plugins.cluster.plans import CorpusPlan, describe_whole
 from lexvl_plugins.cluster.runners import get_runner, run_all
-from lexvl_plugins.cluster.storage import (
-    discard,
-    fetch,
-    fetch_file,
-    find_url,
-    make_place,
-    publish_after,
-    publish_file,
-    withdraw_file,
-)
 
 COLLECTION = "collection.json"
 FORMAT = "lexvl-collection/1"
 
 
 class EncodedCollection(NamedTuple):
-    """All parts of a corpus.
-
-    Attributes:
-        manifest: of the whole, without its shards.
-        parts: their number.
-        digest: SHA-256 (hex) of what the shards of all parts hold, in the order of the parts.
-    """
+    """All parts of a corpus: the manifest of the whole without its shards, and a digest of what all shards hold."""
 
     manifest: Manifest
     parts: int
@@ -84,14 +69,14 @@ class EncodedCollection(NamedTuple):
 
 def fetch_shards(folder: Path, heads: bool = False) -> Path:
     """A folder of shards, or of all parts of a corpus, whose files are here, or only those that a build reads first."""
-    if find_url(folder):
+    if storage.find_url(folder):
         parts = [folder]
-        if fetch_file(folder / COLLECTION).is_file():
+        if storage.fetch_file(folder / COLLECTION).is_file():
             parts = EncodedCollection.read(folder).list_folders(folder)
         for stale in {*folder.glob("part-*-of-*")} - {*parts}:
-            discard(stale)
+            storage.discard(stale)
         for part in parts:
-            fetch(part, HEADS if heads else None)
+            storage.fetch(part, HEADS if heads else None)
     return folder
 
 
@@ -113,54 +98,38 @@ class PartsRequest:
 def encode_parts(request: PartsRequest, progress: Progress = silent) -> EncodedCollection:
     """Encodes all parts of a plan, by the runner that is in use, into `request.output`."""
     plan = CorpusPlan.read(request.plan)
-    _refuse_other(request, plan)
-    make_place(request.output)
+    if storage.fetch_file(request.output / COLLECTION).is_file():
+        planned, there = map(describe_whole, (plan.manifest, EncodedCollection.read(request.output).manifest))
+        if claim(request.output, "a collection", planned, there, request.overwrite) is Claim.FRESH:
+            storage.withdraw_file(request.output / COLLECTION)
+    storage.make_place(request.output)
     _refuse_other_parts(request, plan)
     parts = [Part(number, plan.parts) for number in range(plan.parts)]
-    for number, documents in run_all(
-        get_runner(),
-        partial(encode_part, request),
-        range(plan.parts),
-        lambda number: name_part_folder(parts[number]),
-        plan.threads,
-    ):
+    names, encode = list(map(name_part_folder, parts)), partial(encode_part, request)
+    for number, documents in run_all(get_runner(), encode, range(plan.parts), names.__getitem__, plan.threads):
         assert documents == parts[number].span(plan.summary.documents)[1], "documents out are not documents in"
         # On a disk that this process does not share with the others, the first part shows it.
-        read_manifest(fetch(request.output / name_part_folder(parts[number]), [MANIFEST]))
+        read_manifest(storage.fetch(request.output / names[number], [MANIFEST]))
         progress(documents)
     collection = _collect_parts(request.output, plan)
     collection.write(request.output)
-    publish_file(request.output / COLLECTION)
+    storage.publish_file(request.output / COLLECTION)
     return collection
 
 
 def encode_part(request: PartsRequest, number: int) -> int:
     """Encodes one part, unless it is finished; returns the number of its documents, of skipped ones too."""
-    part = Part(number, load_plan(request.plan).parts)
-    counts = write_part(request, part, request.output / name_part_folder(part)).counts
-    return counts.documents + counts.skipped
-
-
-def write_part(request: PartsRequest, part: Part, folder: Path, progress: Progress = silent) -> Manifest:
-    """Encodes a part into a folder, unless it is finished; returns its manifest."""
     plan = load_plan(request.plan)
-    with publish_after(folder):
-        manifest = write_impacts(
-            load_reference(request.corpus),
-            _load_encoder(request.encoder),
-            folder,
-            request.quantiser,
-            request.layout,
-            request.batch_size,
-            request.overwrite,
-            progress,
-            request.on_error,
-            plan.take_part(part),
-        )
+    part = Part(number, plan.parts)
+    with storage.publish_after(folder := request.output / name_part_folder(part)):
+        dataset, model = load_reference(request.corpus), _load_encoder(request.encoder)
+        settings = (request.quantiser, request.layout, request.batch_size, request.overwrite)
+        planned = plan.take_part(part)
+        manifest = write_impacts(dataset, model, folder, *settings, on_error=request.on_error, part=planned)
         for shard in manifest.shards:
             if compute_sha256(folder / shard["name"]) != shard["sha256"]:
                 raise ArtefactError(f"{folder / shard['name']}: not as it was written; remove it")
-    return manifest
+    return manifest.counts.documents + manifest.counts.skipped
 
 
 @lru_cache(maxsize=1)
@@ -183,15 +152,6 @@ def _load_encoder(request: EncoderSpec) -> Encoder:
     return _loaded[0][1]
 
 
-def _refuse_other(request: PartsRequest, plan: CorpusPlan) -> None:
-    """Refuses a folder of another collection, unless it may be overwritten."""
-    if fetch_file(request.output / COLLECTION).is_file():
-        collection = EncodedCollection.read(request.output)
-        planned, there = describe_whole(plan.manifest), describe_whole(collection.manifest)
-        if claim(request.output, "a collection", planned, there, request.overwrite) is Claim.FRESH:
-            withdraw_file(request.output / COLLECTION)
-
-
 def _refuse_other_parts(request: PartsRequest, plan: CorpusPlan) -> None:
     """Refuses a request that no part of the plan can fulfil, before any process begins."""
     planned = plan.manifest
@@ -201,9 +161,8 @@ def _refuse_other_parts(request: PartsRequest, plan: CorpusPlan) -> None:
         raise ArtefactError(f"{request.plan}: the plan is of another request ({same}); plan again")
     for folder in sorted(request.output.glob("part-*-of-*")):
         if not folder.name.endswith(f"-of-{plan.parts:05}"):
-            raise ArtefactError(
-                f"{folder}: a part of another plan, this one has {plan.parts} parts; name another --output"
-            )
+            other = f"a part of another plan, this one has {plan.parts} parts"
+            raise ArtefactError(f"{folder}: {other}; name another --output")
 
 
 def _collect_parts(output: Path, plan: CorpusPlan) -> EncodedCollection:
@@ -212,14 +171,13 @@ def _collect_parts(output: Path, plan: CorpusPlan) -> EncodedCollection:
     planned, covered, most = describe_whole(plan.manifest), True, 0
     for number in range(plan.parts):
         folder = output / name_part_folder(Part(number, plan.parts))
-        manifest = read_manifest(fetch(folder, [MANIFEST]))
+        manifest = read_manifest(storage.fetch(folder, [MANIFEST]))
         if not (same := compare_requests(planned, describe_whole(manifest))):
             raise ArtefactError(f"{folder}: of another request ({same}); --overwrite encodes it again")
         if manifest.quantiser != plan.manifest.quantiser:
             raise ArtefactError(f"{folder}: another scale of impacts than the plan's; --overwrite encodes it again")
-        counts = Counts(
-            {**counts, **{k: counts.get(k, 0) + manifest.counts[k] for k in SUMMED if k in manifest.counts}}
-        )
+        sums = {key: counts.get(key, 0) + manifest.counts[key] for key in SUMMED if key in manifest.counts}
+        counts = Counts({**counts, **sums})
         most = max(most, manifest.counts.max_impact or 0)
         covered = covered and manifest.corpus.contents is not None
         contents.update((manifest.corpus.contents or "").encode())

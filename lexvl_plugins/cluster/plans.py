@@ -9,11 +9,11 @@ A corpus whose own files have no places to begin at gets a listing: its document
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from itertools import islice
+from itertools import islice, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.lines import LinePlace, parse_object, read_placed_lines
 from lexvl_anserini.data.pictures.images import OnError
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.ground.claims import claim, compare_requests
+from lexvl_anserini.ground.claims import compare_requests
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import atomic_write, read_json, write_json
 from lexvl_anserini.ground.manifest import Manifest
@@ -43,12 +43,7 @@ BLOCK_SIZE = 1024
 
 
 class CorpusBlock(NamedTuple):
-    """Consecutive documents of a corpus.
-
-    Attributes:
-        digest: SHA-256 (hex) of their ids, titles, texts and names of images.
-        place: where the first of them begins; None where the corpus has no places.
-    """
+    """Consecutive documents: SHA-256 (hex) of ids, titles, texts and names of images; their place, if it has places."""
 
     digest: str
     place: LinePlace | None
@@ -60,10 +55,7 @@ class CorpusPlan:
 
     Attributes:
         manifest: of the whole corpus before it is encoded, with the scale of its impacts.
-        images: documents with an image.
-        parts: their number.
         threads: of PyTorch; they decide the last bits of weights.
-        block_size: documents of a block, but for the last one.
         listing: file of the documents, beside the plan, of a corpus whose own files have no places; None for others.
     """
 
@@ -105,9 +97,8 @@ class CorpusPlan:
         try:
             if content["format"] != FORMAT:
                 raise ValueError(f"format {content['format']!r}")
-            blocks = tuple(
-                CorpusBlock(digest, LinePlace(*place) if place else None) for digest, *place in content["blocks"]
-            )
+            pairs = ((digest, LinePlace(*place) if place else None) for digest, *place in content["blocks"])
+            blocks = tuple(starmap(CorpusBlock, pairs))
             numbers = {name: int(content[name]) for name in ("images", "parts", "threads", "block_size")}
             manifest = Manifest.from_json(content["manifest"], str(path))
             listing = fetch_file(path.parent / Path(content["listing"]).name) if content.get("listing") else None
@@ -199,7 +190,11 @@ def plan_corpus(
     check_count("batch_size", batch_size)
     listing = None if dataset.placed else listing
     if listing is not None:
-        write_listing(dataset.documents(), listing)
+        with atomic_write(listing) as out:
+            for document in dataset.documents():
+                fields = document._replace(metadata=dict(document.metadata))._asdict()
+                stated = {key: value for key, value in fields.items() if value not in (None, {})}
+                out.write(orjson.dumps(stated) + b"\n")
     summary, blocks = read_in_blocks(use_listing(dataset, listing) if listing else dataset, block_size)
     Part(0, parts).span(summary.documents)
     quantiser, layout = quantiser or Quantiser(), (layout or Layout()).fit_kind(model.kind)
@@ -237,35 +232,13 @@ def read_in_blocks(dataset: Dataset, size: int) -> tuple[CorpusSummary, tuple[Co
     return summary, tuple(CorpusBlock(digest.hexdigest(), place) for digest, place in places)
 
 
-def refuse_other_plan(path: Path, parts: int, corpus: str, encoder: str, overwrite: bool) -> None:
-    """Refuses to replace another plan, whose parts may be in use, unless it may be overwritten."""
-    if overwrite or not fetch_file(path).is_file():
-        return
-    earlier = CorpusPlan.read(path)
-    requested = {"parts": parts, "corpus": corpus, "encoder": encoder}
-    there = {"parts": earlier.parts, "corpus": earlier.manifest.corpus.name, "encoder": earlier.manifest.encoder.name}
-    claim(path, "a plan", requested, there, False)
-
-
 def name_listing(plan: Path) -> Path:
     """The file of documents beside a plan."""
     return plan.with_name(plan.name + ".documents.jsonl")
 
 
-def write_listing(documents: Iterable[Document], path: Path) -> None:
-    """Writes the documents, one a line."""
-    with atomic_write(path) as out:
-        for document in documents:
-            fields = document._replace(metadata=dict(document.metadata))._asdict()
-            out.write(orjson.dumps({key: value for key, value in fields.items() if value not in (None, {})}) + b"\n")
-
-
 def read_listing(path: Path, place: LinePlace = LinePlace()) -> Iterator[tuple[LinePlace, Document]]:
-    """The documents from a place on, each with its place.
-
-    Raises:
-        DataError: no such file, or a line that is no document.
-    """
+    """The documents from a place on, each with its place."""
     for here, line in read_placed_lines(path, place):
         fields = parse_object(line)
         if not set(fields) <= set(Document._fields) or "doc_id" not in fields:

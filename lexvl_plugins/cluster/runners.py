@@ -35,11 +35,7 @@ class Pending(Protocol):
     """A call whose result may not be there yet."""
 
     def result(self) -> Any:
-        """Waits for the result.
-
-        Raises:
-            LexvlError: what the call raised; or its process is lost and cannot be started again.
-        """
+        """Waits for the result; raises what the call raised, or that its process is lost for good."""
         ...
 
 
@@ -56,22 +52,13 @@ class RunnerWorker(Protocol):
 
 
 class Runner(Protocol):
-    """Where work is done.
-
-    Attributes:
-        places: workers that can be open at the same time.
-    """
+    """Where work is done; `places` workers can be open at the same time."""
 
     places: int
 
     @abstractmethod
     def __init__(self, options: RunnerOptions) -> None:
-        """Connects.
-
-        Raises:
-            UsageError: options that do not fit.
-            LexvlError: no cluster at the address, one of another version, or one without this package.
-        """
+        """Connects; UsageError for options that do not fit, LexvlError for a cluster that is none or does not fit."""
 
     @abstractmethod
     def run(
@@ -79,19 +66,13 @@ class Runner(Protocol):
     ) -> Iterator[tuple[int, Result | FailedPart]]:
         """The result of each number, in the order in which they are ready.
 
-        A failure of one does not end the others: it is yielded too. Memory does not grow with the numbers.
-
-        Args:
-            cores: that the work on one number uses.
+        A failure of one does not end the others: it is yielded too. Memory does not grow with the numbers; the work on
+        one of them uses `cores`.
         """
 
     @abstractmethod
     def start_workers(self, make: Callable[[Any], Any], arguments: Sequence[Any]) -> Sequence[RunnerWorker]:
-        """One object for each argument, `make(argument)`; one whose process died is made again and repeats its calls.
-
-        Raises:
-            LexvlError: what `make` raised.
-        """
+        """One object for each argument, `make(argument)`; one whose process died is made again, and repeats calls."""
 
     @abstractmethod
     def close(self) -> None:
@@ -161,11 +142,7 @@ def get_runner() -> Runner:
 
 @contextmanager
 def run_on(options: RunnerOptions) -> Iterator[Runner]:
-    """Work on parts is done by this runner within the block.
-
-    Raises:
-        UsageError: an unknown runner, or options of ray without it.
-    """
+    """Work on parts is done by this runner within the block."""
     if options.runner not in RUNNERS:
         raise UnknownName("runner", options.runner, RUNNERS)
     if options.runner == "local" and options != RunnerOptions():
@@ -182,14 +159,9 @@ def run_on(options: RunnerOptions) -> Iterator[Runner]:
 def run_all(
     runner: Runner, work: Callable[[int], Result], numbers: Iterable[int], name: Callable[[int], str], cores: int = 1
 ) -> Iterator[tuple[int, Result]]:
-    """The results of all numbers, in the order in which they are ready.
+    """The results of all numbers, in the order in which they are ready; the work on one of them uses `cores`.
 
-    Args:
-        name: of a part, for the error.
-        cores: that the work on one part uses.
-
-    Raises:
-        LexvlError: some failed; after the others are finished, it names the first of them with their reasons.
+    If some fail, an error names the first of them (by `name`) with their reasons, after the others are finished.
     """
     failed: dict[int, str] = {}
     done = 0
@@ -203,7 +175,5 @@ def run_all(
         reasons = "; ".join(f"{name(number)}: {failed[number]}" for number in islice(sorted(failed), NAMED))
         more = f"; and {len(failed) - NAMED} more" if len(failed) > NAMED else ""
         others = ", the others are finished and kept" if done else ""
-        raise LexvlError(
-            f"{len(failed)} of {done + len(failed)} parts failed{others}: {reasons}{more}; the same command goes on "
-            "with these"
-        )
+        share = f"{len(failed)} of {done + len(failed)} parts failed"
+        raise LexvlError(f"{share}{others}: {reasons}{more}; the same command goes on with these")

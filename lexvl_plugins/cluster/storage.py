@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PosixPath
 from typing import Any, NamedTuple
@@ -44,11 +44,7 @@ def find_root() -> Path:
 
 
 def place(text: str | Path) -> Path:
-    """The path that an option names: a path, or the local copy of a URL.
-
-    Raises:
-        UsageError: a URL that names no folder or file.
-    """
+    """The path that an option names: a path, or the local copy of a URL."""
     written = str(text)
     if "://" not in written:
         path = Path(written)
@@ -101,15 +97,16 @@ class OpenStorage(NamedTuple):
 
 def fetch(folder: Path, names: Iterable[str] | None = None) -> Path:
     """Copies the published files of a folder here, or those of the given names; a local file stays as it is."""
-    if not (url := find_url(folder)):
+    if not (storage := find_storage(folder)):
         return folder
-    storage = open_storage(url)
     if (listing := read_listing(storage)) is None:
-        raise ArtefactError(
-            f"{url}: nothing finished there (no {LISTING}); run the command that writes it again, it goes on"
-        )
+        remedy = "run the command that writes it again, it goes on"
+        raise ArtefactError(f"{storage.url}: nothing finished there (no {LISTING}); {remedy}")
     if names is None:
-        _remove_others(folder, listing)
+        # Local files that are not published go, in the folders of those that are.
+        for path in {path for name in listing for path in (folder / name).parent.glob("*") if path.is_file()}:
+            if str(path.relative_to(folder)) not in listing:
+                path.unlink()
     for name in listing if names is None else set(names) & listing.keys():
         _copy_here(storage, name, folder / name, listing[name])
     return folder
@@ -128,24 +125,15 @@ def _copy_here(storage: OpenStorage, name: str, path: Path, listed: ListedFile) 
         shutil.copyfileobj(source, out, 1 << 20)
         out.flush()
         if (copy := ListedFile.read(Path(out.name))) != listed:
-            raise ArtefactError(
-                f"{storage.url}/{name}: {copy.bytes} bytes of digest {copy.sha256[:12]}, {LISTING} has "
-                f"{listed.bytes} of {listed.sha256[:12]}; it is being written, or remove the folder and write it again"
-            )
-
-
-def _remove_others(folder: Path, listing: Mapping[str, ListedFile]) -> None:
-    """Removes local files that are not published, in the folders of those that are."""
-    for inside in {(folder / name).parent for name in listing}:
-        if inside.is_dir():
-            for path in inside.iterdir():
-                if path.is_file() and str(path.relative_to(folder)) not in listing:
-                    path.unlink()
+            held = f"{copy.bytes} bytes of digest {copy.sha256[:12]}"
+            expected = f"{LISTING} has {listed.bytes} of {listed.sha256[:12]}"
+            remedy = "it is being written, or remove the folder and write it again"
+            raise ArtefactError(f"{storage.url}/{name}: {held}, {expected}; {remedy}")
 
 
 def refresh(folder: Path) -> Path:
     """The folder as `fetch` returns it, or, where nothing is published at its URL, a path without a folder."""
-    if (url := find_url(folder)) and read_listing(open_storage(url)) is None:
+    if (storage := find_storage(folder)) and read_listing(storage) is None:
         discard(folder)
         return folder
     return fetch(folder)
@@ -153,15 +141,14 @@ def refresh(folder: Path) -> Path:
 
 def publish(folder: Path) -> None:
     """Copies the files of a folder to its URL, their listing last; what was published there before no longer counts."""
-    if not (url := find_url(folder)):
+    if not (storage := find_storage(folder)):
         return
-    storage = open_storage(url)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     listing = {str(path.relative_to(folder)): ListedFile.read(path) for path in files}
     before = read_listing(storage)
     if before == listing:
         return
-    with name_errors(url):
+    with name_errors(storage.url):
         if before is not None:
             storage.system.rm_file(storage.name(LISTING))
         for name in listing:
@@ -176,7 +163,7 @@ def publish_after(folder: Path) -> Iterator[None]:
 
     The local copy is removed then; after an exception it stays, and the next call goes on with it.
     """
-    if (url := find_url(folder)) and read_listing(open_storage(url)) is not None:
+    if (storage := find_storage(folder)) and read_listing(storage) is not None:
         fetch(folder)
     yield
     publish(folder)
@@ -191,11 +178,10 @@ def discard(folder: Path) -> None:
 
 def fetch_file(path: Path) -> Path:
     """Fetches a single file; if there is none, there is no local copy afterwards either."""
-    if not (url := find_url(path)):
+    if not (storage := find_storage(path)):
         return path
-    storage = open_storage(url)
     make_folder(path.parent)
-    with name_errors(url, path):
+    with name_errors(storage.url, path):
         try:
             content = storage.system.cat_file(storage.path)
         except FileNotFoundError:
@@ -208,18 +194,16 @@ def fetch_file(path: Path) -> Path:
 
 def publish_file(path: Path) -> None:
     """Copies a single file to its URL."""
-    if url := find_url(path):
-        storage = open_storage(url)
-        with name_errors(url):
+    if storage := find_storage(path):
+        with name_errors(storage.url):
             storage.system.pipe_file(storage.path, path.read_bytes())
 
 
 def withdraw_file(path: Path) -> None:
     """Removes a single file and its published copy."""
     path.unlink()
-    if url := find_url(path):
-        storage = open_storage(url)
-        with name_errors(url):
+    if storage := find_storage(path):
+        with name_errors(storage.url):
             storage.system.rm_file(storage.path)
 
 
@@ -227,9 +211,8 @@ def make_place(folder: Path) -> None:
     """Makes a folder; of a URL, also writes a file there and removes it, before long work begins."""
     with disk_errors(folder):
         make_folder(folder)
-    if url := find_url(folder):
-        storage = open_storage(url)
-        with name_errors(url):
+    if storage := find_storage(folder):
+        with name_errors(storage.url):
             storage.system.pipe_file(storage.name(".writable"), b"1")
             storage.system.rm_file(storage.name(".writable"))
 
@@ -254,8 +237,10 @@ def read_listing(storage: OpenStorage) -> dict[str, ListedFile] | None:
     return listing
 
 
-def open_storage(url: str) -> OpenStorage:
-    """The file system of a URL."""
+def find_storage(folder: Path) -> OpenStorage | None:
+    """The storage of which a folder or file is the local copy, opened; None for any other."""
+    if not (url := find_url(folder)):
+        return None
     from fsspec.core import url_to_fs
 
     try:

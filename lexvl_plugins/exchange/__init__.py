@@ -1,7 +1,5 @@
 """Other programs: their vectors, CIFF, indexes of stock Anserini, adapters, saved encoders, and the hub."""
 
-from __future__ import annotations
-
 from lexvl_anserini.ground.registry import CommandRow
 
 # Other plug-ins that this one imports.

@@ -43,7 +43,10 @@ def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwr
         raise UsageError(f"{index}: an index that python -m lexvl_anserini.index built, which needs no other manifest")
     if not any(index.glob("segments_*")):
         raise ArtefactError(f"{index}: no Lucene index (no file segments_N in it)")
-    request = _make_request(index, settings)
+    # Before the index is read: the commit of Lucene is what identifies its documents.
+    request = settings.make_request(index.resolve().name, read_commit_id(index) or "")
+    quantiser = keep_integers(Quantiser.from_json(request.quantiser))
+    request = replace(request, quantiser=quantiser.to_json(), layout=LayoutEntry())
     if (index / MANIFEST).is_file():
         stored = read_manifest(index)
         decision = claim(index, "a manifest", _select_compared(request), _select_compared(stored), overwrite)
@@ -67,13 +70,6 @@ def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwr
         (part / RESIDENT).unlink(missing_ok=True)
         write_resident(part, facts.most)
     return manifest
-
-
-def _make_request(index: Path, settings: ImportSettings) -> Manifest:
-    """Makes the manifest before the index is read; the commit of Lucene is what identifies its documents."""
-    request = settings.make_request(index.resolve().name, read_commit_id(index) or "")
-    quantiser = keep_integers(Quantiser.from_json(request.quantiser))
-    return replace(request, quantiser=quantiser.to_json(), layout=LayoutEntry())
 
 
 def _select_compared(manifest: Manifest) -> dict[str, Any]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from lexvl_anserini import cli
 from lexvl_anserini.encode import QuantiserOptions, ShardOptions, report
-
-if TYPE_CHECKING:
-    from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.encoder import Encoder
 
 
 @dataclass(frozen=True)
@@ -68,9 +66,8 @@ def command(
     from lexvl_plugins.exchange.importing import ImportSettings, import_file, name_shards
 
     started, target = time.perf_counter(), output or name_shards(file)
-    settings = ImportSettings(
-        maker.corpus, maker.load(), quantised.load(), shards.layout(), escape_ids, ids, vocabulary
-    )
+    encoded = (maker.corpus, maker.load(), quantised.load(), shards.layout())
+    settings = ImportSettings(*encoded, escape_ids, ids, vocabulary)
     with cli.progress_bar(f"import {file}", None) as progress:
         manifest = import_file(file, target, settings, overwrite, progress)
     cli.print_rows(report(manifest, target, time.perf_counter() - started), style)

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from scipy import sparse
 
 from lexvl_anserini.data.checks import SeenIds
 from lexvl_anserini.data.lines import get_plain_suffix, remove_packing
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import clear_remains, compute_sha256, new_folder
@@ -38,9 +39,6 @@ from lexvl_anserini.shards.layout import Layout, Shard, write_shard, write_shard
 from lexvl_anserini.shards.reading import check_distinct, read_ids
 from lexvl_plugins.exchange.ciff_reading import CiffVectors
 from lexvl_plugins.exchange.vectors import JSON_LINES, JsonVectors, MatrixVectors
-
-if TYPE_CHECKING:
-    from lexvl_anserini.encoders.encoder import Encoder
 
 # Packages whose versions decide the bytes of imported shards.
 VERSIONED = ("lexvl-anserini", "numpy")

@@ -120,9 +120,8 @@ class MatrixVectors:
         self._ids = [check_id(line.data.decode("utf-8", "replace"), line.where, escape_ids) for line in lines]
         if matrix.shape != (len(self._ids), len(terms)) or not self._ids:
             shape = f"a matrix of {matrix.shape[0]:,} rows and {matrix.shape[1]:,} columns"
-            raise DataError(
-                f"{source}: {shape}, expected {len(self._ids):,} ({ids}) and {len(terms):,}, the vocabulary"
-            )
+            expected = f"expected {len(self._ids):,} ({ids}) and {len(terms):,}, the vocabulary"
+            raise DataError(f"{source}: {shape}, {expected}")
         if wrong := int((~(np.isfinite(matrix.data) & (matrix.data >= 0))).sum()):
             raise DataError(f"{source}: {wrong:,} weights that are no numbers from 0 on")
         self._matrix, self._span = matrix, span

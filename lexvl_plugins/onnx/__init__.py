@@ -1,7 +1,5 @@
 """ONNX: encoders exported as graphs, and the runtime that computes them."""
 
-from __future__ import annotations
-
 from lexvl_anserini.ground.registry import CommandRow, RuntimeRow
 
 EXPORT_ONNX = CommandRow("lexvl_plugins.onnx.export_onnx", "Train and encode", "Export an encoder as ONNX graphs")

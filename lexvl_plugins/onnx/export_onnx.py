@@ -24,9 +24,7 @@ def command(
     tokenizer: cli.Tokenizer = None,
     backbone_config: cli.BackboneConfig = None,
     settings: cli.Settings = None,
-    queries_only: Annotated[
-        bool, typer.Option("--queries-only", help="Leave the side of documents out: enough for typed queries.")
-    ] = False,
+    queries_only: Annotated[bool, typer.Option("--queries-only", help="Leave out what only documents need.")] = False,
     overwrite: cli.Overwrite = False,
     style: cli.Style = "text",
     verbose: cli.Verbose = False,

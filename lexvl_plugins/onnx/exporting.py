@@ -207,9 +207,8 @@ def write_sentences(tower: SentenceTower, out: GraphFiles) -> dict[str, Any]:
     model: Any = tower.model
     names = [type(module).__name__ for module in model]
     if names[:2] != ["Transformer", "Pooling"] or set(names[2:]) - {"Dense", "Normalize"}:
-        raise UsageError(
-            f"a model of {', '.join(names)} cannot be exported; expected Transformer, Pooling, then Dense or Normalize"
-        )
+        expected = "expected Transformer, Pooling, then Dense or Normalize"
+        raise UsageError(f"a model of {', '.join(names)} cannot be exported; {expected}")
     prompt = (model.prompts or {}).get(tower.side) or ""
     if prompt and not getattr(model[1], "include_prompt", True):
         raise UsageError("a model whose pooling leaves the prompt out cannot be exported")

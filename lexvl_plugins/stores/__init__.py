@@ -1,7 +1,5 @@
 """Databases that hold indexes: OpenSearch and Qdrant."""
 
-from __future__ import annotations
-
 from lexvl_anserini.ground.registry import EngineRow
 
 OPENSEARCH = EngineRow("lexvl_plugins.stores.opensearch:OpenSearchEngine", ("impact",), "lexvl_plugins.stores.folder")

@@ -28,7 +28,6 @@ from lexvl_plugins.stores.store import MISSING, ImpactStore, StorePlace, parse_u
 URL = "url"
 STORED = "store"
 ALLOW_INEXACT = "allow_inexact"
-_SWITCH = {"true": True, "false": False, "1": True, "0": False}
 
 
 @dataclass(frozen=True)
@@ -97,15 +96,15 @@ class StoreEngine(ImpactEngine):
         if URL not in given:
             raise UsageError(f"engine {cls.name} writes to a store; give --index a URL (docs/plugins/stores.md)")
         place = parse_url(given[URL])
-        allowed = _SWITCH.get(str(given.get(ALLOW_INEXACT, False)).lower())
-        if allowed is None:
+        allowed = str(given.get(ALLOW_INEXACT, False)).lower()
+        if allowed not in ("true", "false", "1", "0"):
             raise UsageError(f"--set {ALLOW_INEXACT}={given[ALLOW_INEXACT]}: expected true or false")
         settings = {}
         for name, values in cls.store_class(place).settings.items():
             settings[name] = str(given.get(name, values[0]))
             if settings[name] not in values:
                 raise UsageError(f"--set {name}={settings[name]}: expected {', '.join(values)}")
-        return StoreOptions(place, allowed, settings)
+        return StoreOptions(place, allowed in ("true", "1"), settings)
 
     @staticmethod
     def read_options(report: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -143,11 +143,13 @@ def find_ids(clause: Clause) -> frozenset[str] | None:
     def unite(sets: list[frozenset[str] | None]) -> frozenset[str] | None:
         return None if None in sets else frozenset().union(*(ids for ids in sets if ids is not None))
 
-    def read_leaf(leaf: Clause) -> frozenset[str] | None:
-        return frozenset(leaf.doc_ids) if isinstance(leaf, Ids) else None
-
     return fold(
-        clause, read_leaf, all_of=intersect, any_of=unite, negated=lambda _, ids: None, scaled=lambda _, ids: ids
+        clause,
+        lambda leaf: frozenset(leaf.doc_ids) if isinstance(leaf, Ids) else None,
+        all_of=intersect,
+        any_of=unite,
+        negated=lambda _, ids: None,
+        scaled=lambda _, ids: ids,
     )
 
 
@@ -160,7 +162,4 @@ def has_scored_term(clause: Clause) -> bool:
     def keeps(above: Boost | Unscored, scored: bool) -> bool:
         return scored and isinstance(above, Boost) and above.weight > 0
 
-    def negate(_: Clause, scored: bool) -> bool:
-        return False
-
-    return fold(clause, is_scored, lambda required, optional: any(required), all, negate, keeps)
+    return fold(clause, is_scored, lambda required, optional: any(required), all, lambda _, scored: False, keeps)

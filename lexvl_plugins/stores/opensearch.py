@@ -25,16 +25,10 @@ MOST_WEIGHT = 64
 PAGE = 10_000
 # Further requests to a server that is too busy; the pauses before them are 1, 2, 4, ... seconds.
 RETRIES = 7
+FIELDS = {"id": {"type": "keyword"}, "impacts": {"type": "rank_features"}, "note": {"type": "object", "enabled": False}}
 SETTINGS: Mapping[str, Any] = {
     "settings": {"index": {"number_of_shards": 1}},
-    "mappings": {
-        "dynamic": False,
-        "properties": {
-            "id": {"type": "keyword"},
-            "impacts": {"type": "rank_features"},
-            "note": {"type": "object", "enabled": False},
-        },
-    },
+    "mappings": {"dynamic": False, "properties": FIELDS},
 }
 
 
@@ -69,14 +63,10 @@ class OpenSearchStore(ImpactStore):
             self.refuse_version(str(version.get("number", "0")), (7, 12), "linear rank_feature queries")
 
     def _explain(self, error: Exception) -> Trouble | None:
-        status = getattr(error, "status_code", None)
-        if status in ("N/A", "TIMEOUT"):
-            return UNREACHABLE
-        if status in (401, 403):
-            return self.refuse_login()
-        if status == 429:
-            return Trouble("too busy", "run it again later")
-        return MISSING if status == 404 else None
+        refusal, busy = self.refuse_login(), Trouble("too busy", "run it again later")
+        troubles: dict[Any, Trouble] = {401: refusal, 403: refusal, 404: MISSING, 429: busy}
+        troubles |= {"N/A": UNREACHABLE, "TIMEOUT": UNREACHABLE}
+        return troubles.get(getattr(error, "status_code", None))
 
     def open(self) -> bool:
         """The alias's index."""

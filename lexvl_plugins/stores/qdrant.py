@@ -28,8 +28,7 @@ TIMEOUT_S = 120
 INDEXING_S = 1800
 # The name of the vector in a point.
 VECTOR = "impacts"
-# Datatypes of Qdrant's index of vectors: significant bits of an impact that it keeps; uint8 scales them, and keeps none
-# for sure.
+# Significant bits of an impact that each datatype of Qdrant's index keeps; uint8 scales, and keeps none for sure.
 DATATYPES: Mapping[str, int] = {"float32": 24, "float16": 11, "uint8": 0}
 # A file of a folder that the client serves, and of a folder of Qdrant Edge.
 META = "meta.json"
@@ -65,7 +64,7 @@ class QdrantKind(ImpactStore):
             yield StoreRow(keys[str(point.id)], dims, impacts, point.payload.get("note", ""))
 
     @abstractmethod
-    def _retrieve(self, keys: list[str]) -> Iterable[Any]:
+    def _retrieve(self, keys: list[str]) -> Any:
         """The points of keys, with vectors."""
 
 
@@ -169,9 +168,8 @@ class QdrantStore(QdrantKind):
         if self.table not in self._read_aliases().values():
             self.served.delete_collection(self.table)
 
-    def _retrieve(self, keys: list[str]) -> Iterable[Any]:
-        points: list[Any] = self.served.retrieve(self.table, keys, with_payload=True, with_vectors=[VECTOR])
-        return points
+    def _retrieve(self, keys: list[str]) -> Any:
+        return self.served.retrieve(self.table, keys, with_payload=True, with_vectors=[VECTOR])
 
     def count(self) -> int:
         """Exact."""
@@ -251,9 +249,8 @@ class EdgeStore(QdrantKind):
         unfinished = StoreError(f"{self.place}: not finished")
         self.writing.__exit__(type(unfinished), unfinished, None)
 
-    def _retrieve(self, keys: list[str]) -> Iterable[Any]:
-        points: list[Any] = self.shard.retrieve(keys, with_payload=True, with_vector=True)
-        return points
+    def _retrieve(self, keys: list[str]) -> Any:
+        return self.shard.retrieve(keys, with_payload=True, with_vector=True)
 
     def count(self) -> int:
         """Exact."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from beir.retrieval.search import BaseSearch
 
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, check_hits, collect_scores
-
-if TYPE_CHECKING:
-    from lexvl_anserini.encoders.encoder import Encoder
 
 
 class BEIRSearch(BaseSearch):
@@ -25,10 +23,7 @@ class BEIRSearch(BaseSearch):
     def search(
         self, corpus: Mapping[str, Mapping[str, str]], queries: Mapping[str, str], top_k: int, *_: Any, **__: Any
     ) -> dict[str, dict[str, float]]:
-        """Finds the best `top_k` documents of each query but that of its own id: {query id: {document id: score}}.
-
-        BEIR's name of a score function has no effect: the score is the model's.
-        """
+        """Finds the best `top_k` documents of each query but that of its own id; scores are always the model's."""
         documents = (Document(doc_id, doc.get("title") or None, doc.get("text", "")) for doc_id, doc in corpus.items())
         indexed = IndexedCorpus(self.model, documents, batch_size=self.batch_size)
         topics, most = [Topic(query_id, text) for query_id, text in queries.items()], check_hits(top_k)

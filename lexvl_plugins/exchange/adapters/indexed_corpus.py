@@ -6,11 +6,13 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from weakref import finalize
 
 from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document, ImpactQuery, Topic
 from lexvl_anserini.ground.typed import MOST, check_count
 from lexvl_anserini.queries.clauses import All, Ids, Impacts, TreeQuery
@@ -21,10 +23,6 @@ from lexvl_anserini.searching.search import Search
 from lexvl_anserini.searching.searcher import Index, Searcher
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
-
-if TYPE_CHECKING:
-    from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.ground.quantise import Quantiser
 
 Record = TypeVar("Record", Document, Topic)
 

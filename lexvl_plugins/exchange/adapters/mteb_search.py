@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from lexvl_anserini.encoders.cards import CARDS
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.machine import find_version
@@ -23,8 +24,6 @@ from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, collec
 
 if TYPE_CHECKING:
     from mteb.models import ModelMeta
-
-    from lexvl_anserini.encoders.encoder import Encoder
 
 # MTEB's category of a task, the modalities of queries and documents, and the direction of our encoders of pictures.
 DIRECTIONS = {"t2i": "text-to-image", "i2t": "image-to-text"}
@@ -51,10 +50,7 @@ class MTEBSearch:
         return ModelMeta.create_empty({**facts, "framework": ["PyTorch"], "similarity_fn_name": "dot"})
 
     def index(self, corpus: Any, *, task_metadata: Any, num_proc: int | None = None, **others: Any) -> None:
-        """Encodes and indexes the corpus of a task's subset (id, title, text or image), in place of the one before.
-
-        Of `encode_kwargs`, `batch_size` counts.
-        """
+        """Encodes and indexes a task's corpus, in place of the one before; of `encode_kwargs`, `batch_size` counts."""
         batch_size = int((others.get("encode_kwargs") or {}).get("batch_size", 32))
         rows = self._read_rows(corpus, task_metadata, "document", batch_size)
         # `text` has the title and the body of a document, which some encoders read as two texts.
@@ -73,10 +69,7 @@ class MTEBSearch:
         top_ranked: Mapping[str, Sequence[str]] | None = None,
         **others: Any,
     ) -> dict[str, dict[str, float]]:
-        """Finds the best `top_k` documents of each query: {query id: {document id: score}}.
-
-        `top_ranked` has the candidates of each query, which are ranked instead of the corpus.
-        """
+        """Finds the best `top_k` documents of each query, of its candidates where `top_ranked` has them."""
         if self.corpus is None:
             raise UsageError("MTEB searches before it indexes; call index first")
         rows = self._read_rows(queries, task_metadata, "query", self.corpus.batch_size)

@@ -10,14 +10,13 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
+from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document, Topic
 
 if TYPE_CHECKING:
     from mteb.abstasks.retrieval import AbsTaskRetrieval
-
-    from lexvl_anserini.data.dataset import Dataset
 
 
 def make_task(dataset: Dataset, name: str | None = None, languages: Iterable[str] = ("eng-Latn",)) -> AbsTaskRetrieval:

@@ -8,19 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import count, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import pyterrier as pt
 
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.runs.trec import DEFAULT_HITS, strict_scores
 from lexvl_anserini.searching.searcher import Index, Searcher
 from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, check_texts
-
-if TYPE_CHECKING:
-    from lexvl_anserini.encoders.encoder import Encoder
 
 
 class PyTerrierRetriever(pt.Transformer):

@@ -29,15 +29,7 @@ from lexvl_anserini.ground.manifest import PLACES, EncoderRef, Manifest
 from lexvl_anserini.ground.records import Measurement
 from lexvl_anserini.ground.registry import CORPORA, ENGINES
 from lexvl_plugins.cluster.storage import fetch, place, publish_after
-from lexvl_plugins.exchange.sharing.committing import (
-    HUB_FILES,
-    HubPlace,
-    check_name,
-    copy_files,
-    describe_strangers,
-    hub_errors,
-)
-from lexvl_plugins.exchange.sharing.model_card import draw_measures, draw_table
+from lexvl_plugins.exchange.sharing import pushing
 
 DATASET = "dataset"
 PROCESS_FILES = (".lock", ".part")
@@ -107,7 +99,7 @@ def check_index(index: Path) -> Manifest:
 
 def copy_index(index: Path, folder: Path) -> None:
     """Copies the files of an index, without locks."""
-    copy_files(index, [name for name in find.list_names(index) if not name.endswith(PROCESS_FILES)], folder)
+    pushing.copy_files(index, [name for name in find.list_names(index) if not name.endswith(PROCESS_FILES)], folder)
 
 
 def push_index(
@@ -121,7 +113,7 @@ def push_index(
 ) -> dict[str, Any]:
     """Copies an index with its card to the hub or to storage, whole or not at all; returns what the command prints."""
     stored = "://" in target
-    hub = HubPlace(target, DATASET, REPORT, "lexvl push", "--overwrite", private, overwrite=overwrite)
+    hub = pushing.HubPlace(target, DATASET, REPORT, "lexvl push", "--overwrite", private, overwrite=overwrite)
     if not stored:
         hub.check()
     manifest = check_index(index)
@@ -141,7 +133,7 @@ def push_index(
         with publish_after(there := place(target)):
             held = sorted(find.list_names(there)) if there.is_dir() else []
             if held and REPORT not in held and not overwrite:
-                raise ArtefactError(describe_strangers(there, held, hub.writer, hub.replace_by))
+                raise ArtefactError(pushing.describe_strangers(there, held, hub.writer, hub.replace_by))
             shutil.rmtree(there, ignore_errors=True)
             shutil.copytree(folder, there)
         return {"index": target, **rows}
@@ -171,13 +163,13 @@ def fetch_index(source: str, part: Path) -> str:
     from huggingface_hub import HfApi, snapshot_download
 
     repo_id, _, revision = source.partition("@")
-    check_name(repo_id)
-    with hub_errors(repo_id, "download", "pull again, it goes on"):
+    pushing.check_name(repo_id)
+    with pushing.hub_errors(repo_id, "download", "pull again, it goes on"):
         info = HfApi().dataset_info(repo_id, revision=revision or None, files_metadata=True)
         commit = str(info.sha)
         if not find.COMMIT.fullmatch(commit):
             raise ArtefactError(f"{repo_id}: the hub answers with commit {commit!r:.80}, expected 40 hex digits")
-        listed = [sibling for sibling in info.siblings or () if sibling.rfilename not in HUB_FILES]
+        listed = [sibling for sibling in info.siblings or () if sibling.rfilename not in pushing.HUB_FILES]
         if odd := next((entry.rfilename for entry in listed if not find.is_safe_name(entry.rfilename)), None):
             raise ArtefactError(f"{repo_id}: the hub lists {odd!r:.80}, which is not a name inside a folder; refused")
         files = [find.read_hub_file(repo_id, sibling) for sibling in listed]
@@ -185,7 +177,7 @@ def fetch_index(source: str, part: Path) -> str:
             raise ArtefactError(f"{repo_id}: no index of `lexvl push` (it lacks {REPORT})")
         names = [escape(file.name) for file in files]
         snapshot = Path(snapshot_download(repo_id, repo_type=DATASET, revision=commit, allow_patterns=names))
-    copy_files(snapshot, [file.name for file in files], part)
+    pushing.copy_files(snapshot, [file.name for file in files], part)
     for file in files:
         if find.compute_digest_like(file.digest, part / file.name) != file.digest:
             find.remove_blob(snapshot / file.name)
@@ -213,9 +205,9 @@ def build_card(index: Path, manifest: Manifest, licence: str, measures: Sequence
     }
     text = (
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---\n\n# {name}\n\n"
-        f"An index of lexvl-anserini.\n\n{draw_table(figures)}\n\n"
+        f"An index of lexvl-anserini.\n\n{pushing.draw_table(figures)}\n\n"
         f"## Use\n\n```\nlexvl pull {source} indexes/pulled\n"
         'lexvl search --index indexes/pulled --query "a red boat"\n```\n'
     )
     means = [value for value in measures if value.query_id == "all"]
-    return f"{text}\n{draw_measures(means)}\n" if means else text
+    return f"{text}\n{pushing.draw_measures(means)}\n" if means else text

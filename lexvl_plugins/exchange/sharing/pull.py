@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from lexvl_anserini import cli
+from lexvl_plugins.exchange.sharing.indexes import pull_index
 
 
 def command(
@@ -22,8 +23,6 @@ def command(
 
     Example: python -m lexvl_plugins.exchange.sharing.pull me/demo-index indexes/demo
     """
-    from lexvl_plugins.exchange.sharing.indexes import pull_index
-
     cli.print_rows(pull_index(source, index, overwrite, with_places), style)
 
 

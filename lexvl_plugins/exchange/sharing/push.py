@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from lexvl_anserini import cli
+from lexvl_plugins.exchange.sharing.indexes import push_index, read_measures
 
 
 def command(
@@ -25,8 +26,6 @@ def command(
 
     Example: python -m lexvl_plugins.exchange.sharing.push indexes/demo me/demo-index --licence cc0-1.0
     """
-    from lexvl_plugins.exchange.sharing.indexes import push_index, read_measures
-
     values = read_measures(measures) if measures else ()
     cli.print_rows(push_index(index, target, licence, values, private, overwrite, with_places), style)
 

@@ -14,21 +14,18 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints import find
 from lexvl_anserini.encoders.checkpoints import sentence_layout as layout
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import SAVED, read_saved
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, UsageError
 from lexvl_anserini.ground.files import atomic_write, new_folder, write_json
 from lexvl_anserini.ground.manifest import PLACES
 from lexvl_anserini.ground.records import Measurement
-from lexvl_plugins.exchange.sharing.committing import HubPlace, copy_files
-from lexvl_plugins.exchange.sharing.model_card import ModelCardFacts, build_card
-
-if TYPE_CHECKING:
-    from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_plugins.exchange.sharing.pushing import HubPlace, ModelCardFacts, build_card, copy_files
 
 OWN_MODULE = "lexvl_plugins.exchange.sharing.sparse_encoder.LexicalModule"
 # The folder of weights that `modules.json` beside it does not describe.
@@ -152,9 +149,8 @@ def _copy_weights(base: find.Checkpoint, folder: Path, ours: bool) -> None:
         names = {path.name for pattern in beside for path in base.folder.glob(pattern) if path.is_file()}
         names.add(base.file.name)
     else:
-        names = set(find.list_model_files(find.list_names(base.folder))) - (
-            {SAVED, layout.MODULES_FILE, layout.ABOUT_FILE} if ours else set()
-        )
+        names = set(find.list_model_files(find.list_names(base.folder)))
+        names -= {SAVED, layout.MODULES_FILE, layout.ABOUT_FILE} if ours else set()
         names |= {name for name in RECORDS if (base.folder / name).is_file()}
     copy_files(base.folder, names, folder)
     if not (base.folder / "config.json").is_file():
@@ -198,14 +194,11 @@ def _is_plain_splade(model: Encoder, base: find.Checkpoint) -> bool:
     if any(getattr(side, name, None) is None for side in sides for name in ("composition", "reader")):
         return False  # a bag of tokens
     parts = [(side.composition.sparsifier, side.composition.pooling, side.reader.max_length) for side in sides]
+    sparsifier, pooling, _ = parts[0]
     # A written folder has no other rule of the sparsifier than `topk`.
-    plain = all(
-        side.composition.sparsifier == Sparsifier(side.composition.sparsifier.topk)
-        and side.composition.pooling is not pool_last
-        and side.composition.activation is log1p_relu
-        for side in sides
-    )
-    return bool(plain and parts[0] == parts[1] and len(sides[1].vocabulary) == base.config().get("vocab_size"))
+    plain = sparsifier == Sparsifier(sparsifier.topk) and pooling is not pool_last and parts[0] == parts[1]
+    plain = plain and all(side.composition.activation is log1p_relu for side in sides)
+    return bool(plain and len(sides[1].vocabulary) == base.config().get("vocab_size"))
 
 
 def _describe_splade(model: Encoder, folder: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from sentence_transformers.base.modules import InputModule
@@ -126,11 +126,10 @@ class LexicalModule(InputModule):
         return {"encoder": self._model.name, "checkpoint": self._model.checkpoint, **self._model.options}
 
 
-class Terms:
+class Terms(NamedTuple):
     """What `SparseEncoder.decode` asks of a tokenizer: the term of each dimension."""
 
-    def __init__(self, terms: Sequence[str]):
-        self.terms = terms
+    terms: Sequence[str]
 
     def convert_ids_to_tokens(self, ids: int | Sequence[int]) -> str | list[str]:
         """Returns the terms of dimensions."""

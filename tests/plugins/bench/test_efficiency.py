@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,36 +25,13 @@ from lexvl_anserini.ground.registry import import_home
 from lexvl_anserini.queries.clauses import Not, Term
 from lexvl_anserini.searching.building import build_index
 from lexvl_plugins.bench import baselines, index, search, systems
+from lexvl_plugins.bench import command as suites
 from lexvl_plugins.bench.collection import describe, prepare, read_queries
-from lexvl_plugins.bench.command import (
-    SUITES,
-    Options,
-    Ratio,
-    Report,
-    cell,
-    check_options,
-    command,
-    latency,
-    ratio,
-    run_suite,
-    tabulate_rows,
-)
+from lexvl_plugins.bench.command import Options, Ratio, Report, command
 from lexvl_plugins.bench.processes import Outcome, Ready, Stopwatch, Worker, run_once, take_turns, time_each
-from lexvl_plugins.bench.systems import (
-    DIMENSIONS,
-    SEARCHERS,
-    WHERE,
-    choose_condition,
-    choose_systems,
-    digest,
-    draw_dense,
-    find_candidates,
-    find_searchers,
-    measure_share,
-)
 
 # Children import this file by its name.
-HERE = Path(__file__)
+HERE, ME = Path(__file__), "tests.plugins.bench.test_efficiency"
 
 
 @pytest.fixture(autouse=True)
@@ -100,18 +78,16 @@ def counter(start):
 
 def test_ratios_are_paired_by_round():
     """A round in which the machine is three times slower does not change the ratio."""
-    assert ratio("theirs / ours", [10.0, 30.0], [5.0, 15.0]) == Ratio("theirs / ours", 2.0, 2.0, 2.0, 2)
-    assert ratio("x", [3.0, 1.0, 2.0], [1.0] * 3)[1:] == (2.0, 1.0, 3.0, 3)
+    assert suites.ratio("theirs / ours", [10.0, 30.0], [5.0, 15.0]) == Ratio("theirs / ours", 2.0, 2.0, 2.0, 2)
+    assert suites.ratio("x", [3.0, 1.0, 2.0], [1.0] * 3)[1:] == (2.0, 1.0, 3.0, 3)
     with pytest.raises(ValueError, match="zip"):
-        ratio("x", [1.0], [1.0, 2.0])
+        suites.ratio("x", [1.0], [1.0, 2.0])
 
 
 def test_latency_percentiles():
-    found = latency([number / 1000 for number in range(1, 101)])
-    assert found["p50_ms"] == pytest.approx(50.5)
-    assert found["p99_ms"] == pytest.approx(99.01)
-    assert found["mean_ms"] == 50.5
-    assert found["queries_per_s"] == pytest.approx(19.8)
+    rows = suites.latency([number / 1000 for number in range(1, 101)])
+    expected = {"p50_ms": 50.5, "p99_ms": 99.01, "mean_ms": 50.5, "queries_per_s": 19.8}
+    assert {name: rows[name] for name in expected} == pytest.approx(expected)
 
 
 @pytest.fixture
@@ -136,24 +112,20 @@ def test_stopwatch_counts_wall_and_cpu(work):
 
 
 def test_rows_of_different_columns_share_a_table():
-    table = tabulate_rows([{"system": "ours", "bytes": 1234}, {"system": "stock", "cpu_s": 1.5}])
+    table = suites.tabulate_rows([{"system": "ours", "bytes": 1234}, {"system": "stock", "cpu_s": 1.5}])
     assert [column.heading for column in table.columns] == ["system", "bytes", "cpu s"]
     assert table.rows == (("ours", "1,234", "–"), ("stock", "–", "1.5"))
     assert [column.number for column in table.columns] == [False, True, True]
-    assert cell(True) == "True"
+    assert suites.cell(True) == "True"
 
 
-def test_a_report_notes_its_machine_once(monkeypatch):
+def test_a_report_as_json_and_text(monkeypatch):
+    """It notes its machine once."""
     loads = iter([(1.87, 1.6, 1.77), (1.88, 1.6, 1.77)])
     monkeypatch.setattr("os.getloadavg", lambda: next(loads))
-    report = Report({"x": 1})
-    assert report.to_json("index") == report.to_json("index")
-    assert report.to_json("index")["machine"]["load_average"] == [1.87, 1.6, 1.77]
-
-
-def test_a_report_as_json_and_text():
     report = Report({"x": 1}, ({"system": "ours"},), (Ratio("a / b", 2.0, 1.0, 3.0, 3),), {"size": 5}, ("so",))
     found = report.to_json("index")
+    assert found == report.to_json("index") and found["machine"]["load_average"] == [1.87, 1.6, 1.77]
     assert found["suite"] == "index" and found["x"] == 1 and found["settings"] == {"size": 5}
     assert found["ratios"] == [{"what": "a / b", "median": 2.0, "low": 1.0, "high": 3.0, "rounds": 3}]
     assert found["machine"]["cores"] == machine()["cores"] >= 1
@@ -165,9 +137,8 @@ def test_a_report_as_json_and_text():
 
 def test_digests_tell_rankings_apart():
     ranking = [("d1", 5.0), ("d2", 3.0)]
-    assert digest([ranking]) == digest([[("d1", 5.000001), ("d2", 2.999999)]])
-    assert digest([ranking]) != digest([ranking[::-1]])
-    assert digest([ranking]) != digest([ranking, []])
+    assert systems.digest([ranking]) == systems.digest([[("d1", 5.000001), ("d2", 2.999999)]])
+    assert systems.digest([ranking]) not in (systems.digest([ranking[::-1]]), systems.digest([ranking, []]))
 
 
 # The command.
@@ -175,23 +146,23 @@ def test_digests_tell_rankings_apart():
 
 def test_every_suite_resolves_and_uses_options_that_exist():
     names = set(Options.__dataclass_fields__)
-    for suite in SUITES.values():
+    for suite in suites.SUITES.values():
         assert callable(import_home(suite.target))
         assert suite.options <= names
 
 
-def test_options_that_a_suite_would_ignore_are_refused():
+def test_options_that_a_suite_would_ignore_are_refused(tmp_path, monkeypatch):
+    """As are unknown suites, several sizes, and a system without /proc."""
     with pytest.raises(UsageError, match=r"'startup' does not use --hits, --query-count; it uses --repeats"):
-        check_options("startup", Options(hits=(10,), query_count=3))
+        suites.check_options("startup", Options(hits=(10,), query_count=3))
     with pytest.raises(UnknownName, match="did you mean 'search'"):
-        run_suite("serach", Options())
-
-
-def test_one_size():
-    assert Options().single("documents", 7) == 7
-    assert Options(documents=(3,)).single("documents", 7) == 3
+        suites.run_suite("serach", Options())
+    assert [Options(documents=given).single("documents", 7) for given in (None, (3,))] == [7, 3]
     with pytest.raises(UsageError, match="several --documents"):
         Options(documents=(1, 2)).single("documents", 7)
+    monkeypatch.setattr("lexvl_plugins.bench.processes.STATUS", tmp_path / "status")
+    with pytest.raises(LexvlError, match="status: not there; .* run it on Linux"):
+        suites.run_suite("startup", Options())
 
 
 def test_the_command_prints_and_writes(tmp_path):
@@ -208,29 +179,25 @@ def test_the_command_prints_and_writes(tmp_path):
 
 
 def test_run_once_measures_a_process():
-    outcome = run_once("tests.plugins.bench.test_efficiency:add", a=2, b=3)
-    assert outcome.result == {"sum": 5}
-    assert outcome.wall_s > 0 and outcome.cpu_s > 0
+    """And its error says what was wrong, or what it printed last."""
+    outcome = run_once(f"{ME}:add", a=2, b=3)
+    assert outcome.result == {"sum": 5} and outcome.wall_s > 0 and outcome.cpu_s > 0
+    with pytest.raises(LexvlError, match=f"{ME}:fail: out of luck"):
+        run_once(f"{ME}:fail", message="out of luck")
+    with pytest.raises(LexvlError, match="ended without an answer: last words"):
+        run_once(f"{ME}:die")
 
 
 def test_the_peak_is_the_child_s_own():
     """Not what the parent held when it started the child, which is what wait4 would tell."""
     ballast = np.ones(60 << 20, dtype=np.uint8)
-    small = run_once("tests.plugins.bench.test_efficiency:hold", size=1 << 20)
-    large = run_once("tests.plugins.bench.test_efficiency:hold", size=101 << 20)
+    small, large = (run_once(f"{ME}:hold", size=size << 20) for size in (1, 101))
     assert 95 << 20 < large.peak_bytes - small.peak_bytes < 105 << 20
     assert ballast.sum() == 60 << 20
 
 
-def test_errors_of_a_child_are_told():
-    with pytest.raises(LexvlError, match="tests.plugins.bench.test_efficiency:fail: out of luck"):
-        run_once("tests.plugins.bench.test_efficiency:fail", message="out of luck")
-    with pytest.raises(LexvlError, match="ended without an answer: last words"):
-        run_once("tests.plugins.bench.test_efficiency:die")
-
-
 def test_a_worker_stays_and_survives_an_error():
-    with Worker("tests.plugins.bench.test_efficiency:counter", start=5) as worker:
+    with Worker(f"{ME}:counter", start=5) as worker:
         assert worker.facts == {"start": 5}
         assert [worker.request(step=1), worker.request(step=2)] == [6, 8]
         assert worker.peak_bytes > 0
@@ -286,17 +253,10 @@ def test_index_compares_stock_with_each_of_ours():
     assert {"CPU seconds of indexing alone", "peak memory"} <= {what.partition(": ")[2] for what in found}
 
 
-def test_indexes_that_hold_different_things_do_not_compare():
-    index.expect_equal({"ours": {"documents": 3}, "stock": {"documents": 3}})
-    with pytest.raises(LexvlError, match="their costs are not comparable"):
-        index.expect_equal({"ours": {"documents": 3}, "stock": {"documents": 2}})
-
-
 def test_a_user_s_shards_are_read_in_their_format(workdir):
     shards = prepare(tiny(workdir), workdir, 40, "parquet").shards
     theirs = Options(shards=shards)
-    found = index.prepare_formats(theirs, workdir)
-    assert found == {"parquet": shards}
+    assert index.prepare_formats(theirs, workdir) == {"parquet": shards}
     assert describe(theirs, shards)["terms_per_document"] == 6.0
     with pytest.raises(UnknownName, match="ours-parquet"):
         index.measure(Options(shards=shards, system=("stock",), workdir=workdir))
@@ -304,23 +264,17 @@ def test_a_user_s_shards_are_read_in_their_format(workdir):
         prepare(Options(shards=shards, documents=(3,)), workdir, 3)
     with pytest.raises(UsageError, match="--queries are for --shards"):
         prepare(Options(queries=workdir / "q.jsonl"), workdir, 3)
-
-
-def test_queries_for_a_user_s_shards_come_from_their_postings(workdir):
-    shards = prepare(tiny(workdir), workdir, 40).shards
+    # Their queries come from their postings.
     found = prepare(Options(shards=shards, query_count=4, query_terms=3), workdir, 0)
     assert found.documents == 40 == read_manifest(shards).counts["documents"]
     assert [len(query.vector) for query in read_queries(str(found.queries))] == [3] * 4
 
 
 def test_search_times_ours_lucene_and_faiss(workdir):
-    systems = ("ours", "ours-lucene", "lucene", "faiss-flat", "faiss-hnsw")
-    report = search.measure(tiny(workdir, hits=(5,), system=systems, threads=2))
-    assert {(row["system"], row["task"]) for row in report.rows} == {
-        ("ours", "latency"), ("ours", "batch"), ("ours", "batch, 1 thread"),
-        ("ours-lucene", "latency"), ("ours-lucene", "batch"), ("ours-lucene", "batch, 1 thread"),
-        ("lucene", "latency"), ("faiss-flat", "latency"), ("faiss-hnsw", "latency"),
-    }  # fmt: skip
+    names = ("ours", "ours-lucene", "lucene", "faiss-flat", "faiss-hnsw")
+    report = search.measure(tiny(workdir, hits=(5,), system=names, threads=2))
+    batches = product(("ours", "ours-lucene"), ("batch", "batch, 1 thread"))
+    assert {(row["system"], row["task"]) for row in report.rows} == {*product(names, ("latency",)), *batches}
     assert 0 < report.settings["expected_overlapping_postings"] < 3
     assert {r.what for r in report.ratios} == {
         f"{what}: single query, {clock}, k=5"
@@ -349,7 +303,10 @@ def test_search_and_index_next_to_stock(workdir):
     assert any(r.what == "stock / ours: batch of queries, CPU, k=5" for r in report.ratios)
 
 
-def test_rankings_that_differ_do_not_compare():
+def test_indexes_and_rankings_that_differ_do_not_compare():
+    index.expect_equal({"ours": {"documents": 3}, "stock": {"documents": 3}})
+    with pytest.raises(LexvlError, match="their costs are not comparable"):
+        index.expect_equal({"ours": {"documents": 3}, "stock": {"documents": 2}})
     answers = {("ours", "batch", 5): [{"digest": "a"}], ("stock", "batch", 5): [{"digest": "a"}]}
     search.expect_agreement(answers, (5,))
     answers["ours-lucene", "batch", 5] = [{"digest": "b"}]
@@ -387,26 +344,24 @@ def test_the_first_round_is_not_kept():
     assert asked == ["a", "b"] * 3
 
 
-def test_systems_by_name():
-    assert choose_systems(None, SEARCHERS) == list(SEARCHERS)
-    assert choose_systems(("lucene", "ours"), SEARCHERS) == ["ours", "lucene"]
+def test_systems_by_name(monkeypatch):
+    """Those that are not installed are left out, unless they are named."""
+    assert systems.choose_systems(None, systems.SEARCHERS) == list(systems.SEARCHERS)
+    assert systems.choose_systems(("lucene", "ours"), systems.SEARCHERS) == ["ours", "lucene"]
     with pytest.raises(UnknownName, match="did you mean 'lucene'"):
-        choose_systems(("lucence",), SEARCHERS)
-
-
-def test_systems_that_are_not_installed(monkeypatch):
+        systems.choose_systems(("lucence",), systems.SEARCHERS)
     monkeypatch.setattr("lexvl_plugins.bench.systems.find_spec", lambda module: None if module == "pyvsag" else module)
-    assert set(SEARCHERS) - set(find_searchers(None)) == {"sindi", "sindi-pruned"}
-    assert find_searchers(("seismic", "ours")) == ["ours", "seismic"]
+    assert set(systems.SEARCHERS) - set(systems.find_searchers(None)) == {"sindi", "sindi-pruned"}
+    assert systems.find_searchers(("seismic", "ours")) == ["ours", "seismic"]
     with pytest.raises(UsageError, match=r"'sindi-pruned': package pyvsag is not installed; pip install pyvsag"):
-        find_searchers(("ours", "sindi-pruned"))
+        systems.find_searchers(("ours", "sindi-pruned"))
 
 
 def test_a_condition_has_the_nearest_share():
     frequencies = {"every": 10, "most": 8, "some": 3, "one": 1}
-    assert [choose_condition(frequencies, 10, share) for share in (0.9, 0.75, 0.01)] == [
-        (Not(Term("one")), 0.9), (Term("most"), 0.8), (Not(Term("every")), 0.0),
-    ]  # fmt: skip
+    nearest = [(0.9, Not(Term("one")), 0.9), (0.75, Term("most"), 0.8), (0.01, Not(Term("every")), 0.0)]
+    for share, *expected in nearest:
+        assert systems.choose_condition(frequencies, 10, share) == tuple(expected)
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
@@ -427,9 +382,8 @@ class PrunedSindi:
     """Stands in for `pyvsag.Index`: the exact hits by numpy, without the last where the query is pruned."""
 
     def __init__(self, name, parameters):
-        assert name == "sindi" and json.loads(parameters)["index_param"] == {
-            "use_reorder": True, "doc_prune_ratio": 0.3,
-        }  # fmt: skip
+        expected = {"use_reorder": True, "doc_prune_ratio": 0.3}
+        assert name == "sindi" and json.loads(parameters)["index_param"] == expected
 
     def build(self, index_pointers, indices, values, ids):
         self.documents = sparse.csr_matrix((values, indices, index_pointers), shape=(len(ids), 4))
@@ -475,11 +429,8 @@ def test_an_approximate_system_answers_with_settings_that_find_enough(three, mon
     chosen = sindi("recall", 2)
     assert chosen["recall"] == 1.0 and "pruned by 0.3, queries by 0.0, " in chosen["settings"]
     assert len(sindi("latency", 2)["cpu_s"]) == 1
-    monkeypatch.setitem(
-        sys.modules,
-        "seismic",
-        SimpleNamespace(SeismicDataset=SeismicRows, SeismicIndex=SeismicOfFive, get_seismic_string=lambda: "U30"),
-    )
+    rows = {"SeismicDataset": SeismicRows, "SeismicIndex": SeismicOfFive, "get_seismic_string": lambda: "U30"}
+    monkeypatch.setitem(sys.modules, "seismic", SimpleNamespace(**rows))
     chosen = baselines.search_seismic(**three).answer("recall", 2)
     # The tied document is as good as the one that ranks before it.
     assert chosen["recall"] == 1.0 and not chosen["settings"].startswith("5 terms")
@@ -518,8 +469,8 @@ def test_search_compares_filtered_searches_with_unfiltered_ones(workdir):
     report = search.measure(tiny(workdir, hits=(5,), system=("ours", "ours-where", "ours-lucene-where")))
     ratios = [r.what for r in report.ratios if "CPU" in r.what]
     assert ratios == [
-        *(f"ours-where / ours: {task}, CPU, k=5" for task in WHERE),
-        *(f"ours-lucene-where / ours-where: {task}, CPU, k=5" for task in WHERE),
+        *(f"ours-where / ours: {task}, CPU, k=5" for task in systems.WHERE),
+        *(f"ours-lucene-where / ours-where: {task}, CPU, k=5" for task in systems.WHERE),
     ]
     assert report.notes[1].startswith("ours-where: where 90 % match: 92.5000 %; the first query with this condition")
 
@@ -539,30 +490,24 @@ def test_a_matrix_of_impacts_is_searched(workdir):
 
 
 def test_dense_vectors_are_unit_and_repeat():
-    [block] = draw_dense(50, 1, 0)
-    assert block.shape == (50, DIMENSIONS) and block.dtype == np.float32
+    [block] = systems.draw_dense(50, 1, 0)
+    assert block.shape == (50, systems.DIMENSIONS) and block.dtype == np.float32
     assert np.linalg.norm(block, axis=1) == pytest.approx(np.ones(50), abs=1e-5)
-    assert (next(draw_dense(50, 1, 0)) == block).all() and (next(draw_dense(50, 1, 1)) != block).any()
+    assert (next(systems.draw_dense(50, 1, 0)) == block).all() and (next(systems.draw_dense(50, 1, 1)) != block).any()
 
 
 def test_a_graph_search_reads_candidates_until_it_finds_almost_all():
     """A graph with few links needs more candidates for the same recall."""
     import faiss
 
-    vectors = np.random.default_rng(5).standard_normal((2000, DIMENSIONS)).astype(np.float32)
-    poor, rich = (faiss.IndexHNSWFlat(DIMENSIONS, links, faiss.METRIC_INNER_PRODUCT) for links in (4, 64))
+    vectors = np.random.default_rng(5).standard_normal((2000, systems.DIMENSIONS)).astype(np.float32)
+    poor, rich = (faiss.IndexHNSWFlat(systems.DIMENSIONS, links, faiss.METRIC_INNER_PRODUCT) for links in (4, 64))
     poor.add(vectors)
     rich.add(vectors)
     queries = vectors[:10] + 1
-    few, many = find_candidates(rich, queries, 10), find_candidates(poor, queries, 10)
+    few, many = systems.find_candidates(rich, queries, 10), systems.find_candidates(poor, queries, 10)
     assert 64 <= few < many and few % 64 == many % 64 == 0
     exact = (queries @ vectors.T).argsort(axis=1)[:, :-11:-1].tolist()
     rich.hnsw.efSearch = few
-    assert measure_share(exact, rich.search(queries, 10)[1].tolist()) >= 0.99
-    assert measure_share([["a", "b"], ["c"], []], [["b", "x"], ["c"], []]) == pytest.approx((0.5 + 1 + 1) / 3)
-
-
-def test_a_system_without_proc_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("lexvl_plugins.bench.processes.STATUS", tmp_path / "status")
-    with pytest.raises(LexvlError, match="status: not there; .* run it on Linux"):
-        run_suite("startup", Options())
+    assert systems.measure_share(exact, rich.search(queries, 10)[1].tolist()) >= 0.99
+    assert systems.measure_share([["a", "b"], ["c"], []], [["b", "x"], ["c"], []]) == pytest.approx((0.5 + 1 + 1) / 3)

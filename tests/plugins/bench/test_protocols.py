@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from corpus_folders import write_beir
 from lexvl_eval.reproduction.sources import PROTOCOLS
 from shard_folders import write_dense_shards, write_shards
 from tiny_encoders import BERT, made_dense
@@ -33,31 +35,16 @@ def rounds(*of_rounds: tuple[float, float]) -> list[dict[str, Any]]:
     ]
 
 
-def test_times_are_medians_of_the_rounds_means():
+def test_times_are_medians_of_the_rounds_means_and_ratios_pair_the_rounds():
     found = summarise_times(rounds((0.010, 0.002), (0.030, 0.004), (0.020, 0.006)))
-    assert found == {
-        "encode_ms": 10,
-        "search_ms": 2,
-        "total_ms": 12,
-        "cpu_ms": 10,
-        "queries_per_s": round(1000 / 12, 1),
-        "searches_per_s": 500,
-    }
-
-
-def test_ratios_pair_the_rounds():
+    rates = {"queries_per_s": round(1000 / 12, 1), "searches_per_s": 500}
+    assert found == {"encode_ms": 10, "search_ms": 2, "total_ms": 12, "cpu_ms": 10, **rates}
     both = {"impact": rounds((0.010, 0.002), (0.010, 0.002)), "dense": rounds((0.010, 0.004), (0.020, 0.010))}
     found = {ratio.what: ratio[1:] for ratio in ratios(both, [{"index_mb": 2.0}, {"index_mb": 5.0}])}
     assert found["dense / lexical: encoding, per query"][:3] == (1.5, 1, 2)
     assert found["dense / lexical: search, per query"][:3] == (3.5, 2, 5)
     assert found["dense / lexical: in all, per query"][1:3] == (pytest.approx(14 / 12), pytest.approx(30 / 12))
     assert found["dense / lexical: index bytes"][0] == 2.5
-
-
-def test_what_papers_say():
-    assert (PROTOCOLS["vdr-g"].depth, PROTOCOLS["stair-9"].depth) == (10, 25)
-    assert quote(PROTOCOLS["vdr-g"].items) == "100,000 in the paper"
-    assert quote(PROTOCOLS["stair-9"].queries) == "the paper says nothing"
 
 
 def test_shards_must_be_of_two_models_and_one_corpus(tmp_path: Path) -> None:
@@ -78,16 +65,30 @@ def test_shards_must_be_of_two_models_and_one_corpus(tmp_path: Path) -> None:
         measure(Options(protocol="vdr-h"))
 
 
+class Here(AbstractContextManager["Here"]):
+    """A worker in this process; children are the matter of `test_efficiency.py`."""
+
+    peak_bytes = 1 << 20
+
+    def __init__(self, function: str, environ: Any, **arguments: Any):
+        assert function == ".protocols:answer" and environ["OMP_NUM_THREADS"] == "1"
+        self.facts, self.request = protocols.answer(**arguments)
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def work_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocols, "Worker", Here)
+    monkeypatch.setattr(protocols, "run_once", lambda _, **paths: Outcome(protocols.build(**paths), 0, 0, 0))
+
+
 @pytest.fixture(scope="module")
 def twins(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("twins")
-    corpus = folder / "corpus"
-    (corpus / "qrels").mkdir(parents=True)
     texts = {"d1": "a dog runs", "d2": "the red boat", "d3": "sea"}
-    (corpus / "corpus.jsonl").write_text("".join(json.dumps({"_id": i, "text": t}) + "\n" for i, t in texts.items()))
     queries = {"q1": "a dog runs", "q2": "the red boat"}
-    (corpus / "queries.jsonl").write_text("".join(json.dumps({"_id": i, "text": t}) + "\n" for i, t in queries.items()))
-    (corpus / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td3\t1\n")
+    corpus = write_beir(folder / "corpus", texts, queries, [("q1", "d1"), ("q2", "d3")])
     dataset = load_dataset(f"beir:{corpus}")
     write_impacts(dataset, load_encoder("splade", str(golden / BERT), device="cpu"), folder / "lexical")
     write_impacts(dataset, load_encoder("sentence", str(made_dense(golden, folder)), device="cpu"), folder / "vectors")
@@ -111,37 +112,19 @@ def test_a_worker_searches_as_search_does(twins: Path, tmp_path: Path) -> None:
 
 
 def test_the_report_of_a_tiny_pair(twins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Children are the matter of `test_efficiency.py`; here their functions run in this process."""
-
-    class Here:
-        peak_bytes = 1 << 20
-
-        def __init__(self, function: str, environ: Any, **arguments: Any):
-            assert function == ".protocols:answer" and environ["OMP_NUM_THREADS"] == "1"
-            self.facts, self.request = protocols.answer(**arguments)
-
-        def __enter__(self) -> Here:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setattr(protocols, "Worker", Here)
-    monkeypatch.setattr(protocols, "run_once", lambda _, **paths: Outcome(protocols.build(**paths), 0, 0, 0))
+    work_here(monkeypatch)
+    assert quote(PROTOCOLS["vdr-g"].items) == "100,000 in the paper"
     pairs = ["--shards", twins / "lexical", "--dense-shards", twins / "vectors", "--workdir", tmp_path]
     options = [str(part) for part in (*pairs, "--repeats", 1, "--protocol", "lexlip", "--format", "json")]
     told = json.loads(CliRunner().invoke(make_app(command), options).stdout)
     lexical, dense = told["rows"]
-    assert (lexical["system"], lexical["engine"], dense["system"], dense["engine"]) == (
-        *("splade", "lucene"),
-        *("sentence", "faiss"),
-    )
+    assert [(row["system"], row["engine"]) for row in told["rows"]] == [("splade", "lucene"), ("sentence", "faiss")]
     assert lexical["items"] == dense["items"] == 3 and lexical["terms_per_query"] >= lexical["flops"] > 0
     for row in (lexical, dense):
         assert row["total_ms"] == pytest.approx(row["encode_ms"] + row["search_ms"], abs=0.002)
         assert 0 < row["queries_per_s"] < row["searches_per_s"] and row["HitRate@10"] == 1
-    assert told["settings"]["items"] == "3 used, the paper says nothing"
-    assert told["settings"]["queries"] == "2 used, the paper says nothing"
+    used = [told["settings"][name] for name in ("items", "queries")]
+    assert used == [f"{number} used, the paper says nothing" for number in (3, 2)]
     assert len(told["ratios"]) == 5 and len(told["notes"]) == 2
 
 

@@ -14,33 +14,31 @@ from eval.reproduction.prepared import Workplace
 from eval.reproduction.published import load_published_tables, read_tables
 from eval.reproduction.tables import make_plan, read_record
 from lexvl_anserini.ground.errors import ArtefactError, DataError
-from lexvl_plugins.bench import protocols, reproduction
+from lexvl_plugins.bench import reproduction
 from lexvl_plugins.bench.command import Options, Ratio, Report
-from lexvl_plugins.bench.processes import Outcome
 from lexvl_plugins.bench.search import ratios_of
 from lexvl_plugins.bench.systems import SEARCHERS
 from lexvl_plugins.bench.vectors import SHAPES
 from tests.eval.test_reproduce import call
 from tests.eval.test_reproduce_vectors import cells_of, table_of
-
-OWN = """\
-paper: A
-tables:
-  speeds:
-    title: ratios
-    unit: x
-    columns: ["speed stock / ours: batch of queries, CPU, [k=10, k=1000]"]
-    rows: {Some terms: "{ratios}"}
-    systems:
-      Some terms: {suite: {documents: 300, shape: splade, system: [ours, stock], repeats: 2}}
-"""
+from tests.plugins.bench.test_protocols import work_here
 
 
-def own_tables(folder: Path, monkeypatch: pytest.MonkeyPatch, ratios: str = ">4 >2.5") -> None:
-    (folder / "own.yaml").write_text(OWN.replace("{ratios}", ratios))
-    monkeypatch.setattr(
-        "eval.reproduce.load_published_tables", lambda: {t.name: t for t in read_tables(folder / "own.yaml")}
-    )
+def make_report(cpu_s: dict[tuple[str, int], float]) -> Report:
+    """What the suite reports of batches, from the CPU seconds by system and hits."""
+    answers = {(name, "batch", k): [{"wall_s": 9.0, "cpu_s": s, "read_s": 0.0}] for (name, k), s in cpu_s.items()}
+    return Report(ratios=ratios_of(answers, (10, 1000), 1), machine={"load_average": [3.5, 2, 1]})
+
+
+def own_tables(folder: Path, monkeypatch: pytest.MonkeyPatch, hits: str = "k=10, k=1000", **rows: str) -> None:
+    """A table of rows with suites; the one of `bad` has 200 documents."""
+    suite = {"documents": 300, "shape": "splade", "system": ["ours", "stock"], "repeats": 2}
+    systems = {name: {"suite": suite | ({"documents": 200} if name == "bad" else {})} for name in rows}
+    table = {"title": "ratios", "unit": "x", "columns": [f"speed stock / ours: batch of queries, CPU, [{hits}]"]}
+    content = {"paper": "A", "tables": {"speeds": {**table, "rows": rows, "systems": systems}}}
+    (folder / "own.yaml").write_text(json.dumps(content))
+    tables = {table.name: table for table in read_tables(folder / "own.yaml")}
+    monkeypatch.setattr("eval.reproduce.load_published_tables", lambda: tables)
 
 
 def test_a_ratio_below_its_bound_is_red(tmp_path, monkeypatch):
@@ -49,14 +47,10 @@ def test_a_ratio_below_its_bound_is_red(tmp_path, monkeypatch):
 
     def measure(options):
         called.append((options.documents, options.shape, options.system, options.repeats, options.query_terms))
-        answers = {
-            (name, "batch", k): [{"wall_s": 9.0, "cpu_s": seconds, "read_s": 0.0}]
-            for name, k, seconds in (("stock", 10, 2.0), ("ours", 10, 0.4), ("stock", 1000, 1.0), ("ours", 1000, 0.4))
-        }
-        return Report(ratios=ratios_of(answers, (10, 1000), 1), machine={"load_average": [3.5, 2, 1]})
+        return make_report({("stock", 10): 2.0, ("ours", 10): 0.4, ("stock", 1000): 1.0, ("ours", 1000): 0.4})
 
     monkeypatch.setattr("lexvl_plugins.bench.search.measure", measure)
-    own_tables(tmp_path, monkeypatch)
+    own_tables(tmp_path, monkeypatch, good=">4 >2.5")
     record = tmp_path / "record.json"
     code, text, said = call("own-speeds", "--output", tmp_path / "out", "--record", record, "--agreeing")
     assert (code, said) == (1, "1 of 2 cells differ (--agreeing)") and called == [
@@ -65,22 +59,8 @@ def test_a_ratio_below_its_bound_is_red(tmp_path, monkeypatch):
     assert re.search(r"k=10 +5\.0 +>4 +\+1\.0  agrees \(2 rounds in turns; load 3\.5\)", text), text
     assert re.search(r"k=1000 +2\.50 +>2\.5 +\+0\.00  differs", text), text
     assert [(cell.measured, cell.model) for cell in read_record(record).values()] == [(5.0, ""), (2.5, "")]
-    own_tables(tmp_path, monkeypatch, ratios=">4 >2.4")
+    own_tables(tmp_path, monkeypatch, good=">4 >2.4")
     assert call("own-speeds", "--output", tmp_path / "out", "--agreeing")[0] == 0
-
-
-TWO = """\
-paper: A
-tables:
-  speeds:
-    title: ratios
-    unit: x
-    columns: ["speed stock / ours: batch of queries, CPU, [k=10]"]
-    rows: {ORDER}
-    systems:
-      good: {suite: {documents: 300, shape: splade, system: [ours, stock], repeats: 2}}
-      bad: {suite: {documents: 200, shape: splade, system: [ours, stock], repeats: 2}}
-"""
 
 
 def failing_speeds(folder: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[str, ...], error: BaseException) -> None:
@@ -89,16 +69,10 @@ def failing_speeds(folder: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[s
     def measure(options):
         if options.documents == [200]:
             raise error
-        answers = {
-            (name, "batch", 10): [{"wall_s": 9.0, "cpu_s": seconds, "read_s": 0.0}]
-            for name, seconds in (("stock", 2.0), ("ours", 0.4))
-        }
-        return Report(ratios=ratios_of(answers, (10,), 1), machine={"load_average": [0, 0, 0]})
+        return make_report({("stock", 10): 2.0, ("ours", 10): 0.4})
 
     monkeypatch.setattr("lexvl_plugins.bench.search.measure", measure)
-    (folder / "two.yaml").write_text(TWO.replace("ORDER", ", ".join(f"{name}: '>4'" for name in order)))
-    tables = {table.name: table for table in read_tables(folder / "two.yaml")}
-    monkeypatch.setattr("eval.reproduce.load_published_tables", lambda: tables)
+    own_tables(folder, monkeypatch, "k=10", **dict.fromkeys(order, ">4"))
 
 
 @pytest.mark.parametrize("order", [("good", "bad"), ("bad", "good")])
@@ -106,7 +80,7 @@ def test_a_system_that_fails_costs_its_own_cells(order, tmp_path, monkeypatch):
     """The other row is measured and recorded; the exit code is 1 without any option."""
     failing_speeds(tmp_path, monkeypatch, order, ArtefactError("worker ours: ended"))
     record, results = tmp_path / "record.json", tmp_path / "cells.jsonl"
-    code, text, said = call("two-speeds", "--output", tmp_path / "out", "--record", record, "--results", results)
+    code, text, said = call("own-speeds", "--output", tmp_path / "out", "--record", record, "--results", results)
     assert (code, said) == (1, "1 of 2 cells: their systems failed (worker ours: ended)")
     assert text.count("agrees") == 1 and text.count("failed (worker ours: ended)") == 1
     assert [cell.measured for cell in read_record(record).values()] == [5.0]
@@ -118,14 +92,14 @@ def test_a_system_that_fails_costs_its_own_cells(order, tmp_path, monkeypatch):
 def test_an_end_at_a_later_row_keeps_the_rows_before(tmp_path, monkeypatch):
     failing_speeds(tmp_path, monkeypatch, ("good", "bad"), KeyboardInterrupt())
     record, results = tmp_path / "record.json", tmp_path / "cells.jsonl"
-    assert call("two-speeds", "--output", tmp_path / "out", "--record", record, "--results", results)[0] != 0
+    assert call("own-speeds", "--output", tmp_path / "out", "--record", record, "--results", results)[0] != 0
     assert [cell.measured for cell in read_record(record).values()] == [5.0]
     assert [json.loads(line)["measured"] for line in results.read_text().splitlines()] == [5.0]
 
 
 def test_ratios_are_measured_on_linux_alone(tmp_path, monkeypatch):
     monkeypatch.setattr("lexvl_plugins.bench.processes.STATUS", tmp_path / "none")
-    own_tables(tmp_path, monkeypatch)
+    own_tables(tmp_path, monkeypatch, good=">4 >2.5")
     code, text, _ = call("own-speeds", "--output", tmp_path / "out", "--agreeing")
     assert code == 0 and text.count("run it on Linux)") == 2
 
@@ -176,22 +150,9 @@ def test_latency_beside_the_dense_twin(golden, tmp_path, monkeypatch):
     assert "first-100000" in calls[0].shards.name, "appendix G has 100,000 documents"
 
 
-class Here:
-    def __init__(self, function: str, environ: object, **arguments: object):
-        self.facts, self.request = protocols.answer(**arguments)
-        self.peak_bytes = 0
-
-    def __enter__(self) -> Here:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
 def test_the_protocol_runs_over_the_encoded_documents(golden, tmp_path, monkeypatch):
     weights, twin, data = made_stair(golden, tmp_path), made_twin(golden, tmp_path), coloured_coco(tmp_path / "data")
-    monkeypatch.setattr(protocols, "Worker", Here)
-    monkeypatch.setattr(protocols, "run_once", lambda _, **paths: Outcome(protocols.build(**paths), 0, 0, 0))
+    work_here(monkeypatch)
     place = Workplace(tmp_path / "out", str(data), checkpoints={"STAIR": str(weights), "twin": str(twin)})
     per_second, lexical, dense, faster, smaller = [
         cell.measured for cell in cells_of(table_of(tmp_path, LATENT), place)

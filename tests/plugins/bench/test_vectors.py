@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UnknownName, UsageError
-from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactDocument, ImpactQuery
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 from lexvl_plugins.bench import vectors as made
@@ -54,13 +53,8 @@ def test_document_frequencies_follow_the_law():
     for term in (0, 10, 100, 1000):
         assert share[term] == pytest.approx(shape.inclusion[term], rel=0.1)
     assert 75 < vectors.data.mean() < 85
-
-
-def test_splade_queries_share_as_many_terms_with_documents_as_the_law_says():
-    """The expected overlap, sum of p_query x p_document, that the shape was fitted to."""
-    shape = made.find_shape("splade")
-    asked = made.find_shape("splade", 30)
-    assert float(asked.inclusion @ shape.inclusion) == pytest.approx(2.1, abs=0.1)
+    # The expected overlap, sum of p_query x p_document, that the shape was fitted to.
+    assert float(made.find_shape("splade", 30).inclusion @ shape.inclusion) == pytest.approx(2.1, abs=0.1)
 
 
 @pytest.mark.parametrize(
@@ -114,18 +108,12 @@ def tower(seed=1):
 
 
 def test_a_vector_depends_on_its_number_and_the_seed_only():
-    numbers = [0, made.BLOCK - 1, made.BLOCK, 2 * made.BLOCK + 5]
+    """Rows come in the order of the inputs."""
+    numbers = [0, made.BLOCK - 1, made.BLOCK, 3, made.BLOCK + 1, 2 * made.BLOCK + 5]
     together = tower().weights(list(map(str, numbers)))
     for row, number in enumerate(numbers):
         assert (tower().weights([str(number)]) != together[row]).nnz == 0
     assert (tower(2).weights(["0"]) != together[0]).nnz > 0
-
-
-def test_rows_come_in_the_order_of_the_inputs():
-    numbers = [made.BLOCK, 3, made.BLOCK + 1, 2]
-    found = tower().weights(list(map(str, numbers)))
-    for row, number in enumerate(numbers):
-        assert (tower().weights([str(number)]) != found[row]).nnz == 0
     assert tower().weights([]).shape == (0, 8)
 
 
@@ -136,19 +124,18 @@ def test_a_matrix_becomes_shards(tmp_path):
     manifest = made.write_matrix(tmp_path / "shards", path)
     held = list(read_impacts(tmp_path / "shards", manifest, read_vocabulary(tmp_path / "shards", manifest)))
     assert [document.vector for document in held] == [{"t00001": 7}, {"t00000": 255, "t00002": 1}, {}]
-    sparse.save_npz(path, sparse.csr_matrix(rows * 2 // 2 + (rows > 9)))
-    with pytest.raises(DataError, match="integers from 1 to 255; quantise"):
-        made.read_impact_matrix(path)
-    sparse.save_npz(path, sparse.csr_matrix(rows / 2))
-    with pytest.raises(DataError, match="integers from 1 to 255; quantise"):
-        made.read_impact_matrix(path)
+    for wrong in (rows * 2 // 2 + (rows > 9), rows / 2):
+        sparse.save_npz(path, sparse.csr_matrix(wrong))
+        with pytest.raises(DataError, match="integers from 1 to 255; quantise"):
+            made.read_impact_matrix(path)
     path.write_bytes(b"nothing")
     with pytest.raises(DataError, match="docs.npz: no sparse matrix"):
         made.read_impact_matrix(path)
 
 
-def test_shards_are_real_shards(tmp_path):
-    manifest = made.write_synthetic(tmp_path / "a", SMALL, 10, shard_format="jsonl")
+@pytest.mark.parametrize("shard_format", ["jsonl", "parquet"])
+def test_shards_are_real_shards(tmp_path, shard_format):
+    manifest = made.write_synthetic(tmp_path / "a", SMALL, 10, shard_format=shard_format)
     assert manifest.counts == {
         "documents": 10, "empty": 0, "postings": 30, "clipped": 0, "dropped": 0,
         "max_impact": manifest.counts["max_impact"],
@@ -159,22 +146,8 @@ def test_shards_are_real_shards(tmp_path):
     assert [document.doc_id for document in found] == [f"d{number:08d}" for number in range(10)]
     expected = tower(20240307).weights(list(map(str, range(10))))
     assert [list(document.vector.values()) for document in found] == [row.data.tolist() for row in expected]
-
-
-def test_both_formats_hold_the_same(tmp_path):
-    for name in ("jsonl", "parquet"):
-        made.write_synthetic(tmp_path / name, SMALL, 6, seed=4, shard_format=name)
-    held = []
-    for name in ("jsonl", "parquet"):
-        manifest = read_manifest(tmp_path / name)
-        held.append(list(read_impacts(tmp_path / name, manifest, read_vocabulary(tmp_path / name, manifest))))
-    assert held[0] == held[1]
-
-
-def test_another_seed_is_another_making(tmp_path):
-    made.write_synthetic(tmp_path / "a", SMALL, 4, seed=1)
     with pytest.raises(ArtefactError, match="another request"):
-        made.write_synthetic(tmp_path / "a", SMALL, 4, seed=2)
+        made.write_synthetic(tmp_path / "a", SMALL, 10, seed=2, shard_format=shard_format)
 
 
 def test_queries_have_the_terms_asked_for():
@@ -199,14 +172,8 @@ def test_pooled_queries_ask_frequent_terms_often():
     assert counts.most_common(1)[0][0] == "common"
     assert {weight for query in queries for weight in query.vector.values()} == {7, 255}
     assert all(len(query.vector) == 2 for query in queries)
-
-
-def test_pooled_queries_of_few_terms_are_shorter():
     [query] = made.draw_from_pool([ImpactDocument("d", {"one": 1})], 1, 30)
-    assert query.vector == {"one": 1}
-
-
-def test_no_query_is_drawn_from_documents_without_terms():
+    assert query.vector == {"one": 1}, "a query of few terms is shorter"
     with pytest.raises(DataError, match="no query can be drawn"):
         made.draw_from_pool([ImpactDocument("d", {})], 1, 30)
 

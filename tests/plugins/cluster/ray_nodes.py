@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from lexvl_plugins.cluster.ray_connect import BEYOND_LOOPBACK
+from lexvl_plugins.cluster.ray_cluster import BEYOND_LOOPBACK
 
 # Before Ray is imported. All clusters of one process check the same token, because Ray reads these variables once.
 os.environ.setdefault(BEYOND_LOOPBACK, "0")
@@ -24,24 +24,17 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'lexv
 NODE = {"num_cpus": 1, "object_store_memory": 80 << 20}
 # A lost node is noticed after two seconds. Workers have the priority of the test: with Ray's own, 15 below, they wait
 # for whatever else a busy machine does.
-NOTICED = {
-    "worker_niceness": 0,
-    "health_check_initial_delay_ms": 0,
-    "health_check_period_ms": 500,
-    "health_check_timeout_ms": 1000,
-    "health_check_failure_threshold": 2,
-}
+CHECKS = {"initial_delay_ms": 0, "period_ms": 500, "timeout_ms": 1000, "failure_threshold": 2}
+NOTICED = {"worker_niceness": 0, **{f"health_check_{name}": value for name, value in CHECKS.items()}}
 # What the processes of the cluster import: this package, and the tests' modules.
 IMPORTED = [str(Path(__file__).parents[3]), str(Path(__file__).parents[2])]
 
 
 @contextmanager
 def running_cluster(nodes: int = 3, own_storage: Path | None = None, gpus: int = 0) -> Iterator[Any]:
-    """A cluster of some nodes, one core each; the command runs on the first.
+    """A cluster of some nodes, one core each; the first, where the command runs, says that it has GPUs.
 
-    Args:
-        gpus: that the first node says to have.
-        own_storage: a folder in which each node has its own copies of what is in storage.
+    In `own_storage`, each node has its own copies of what is in storage.
     """
     from ray.cluster_utils import Cluster
 

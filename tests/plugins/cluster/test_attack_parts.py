@@ -70,9 +70,8 @@ def planned(random: Random, folder: Path, encoder: EncoderSpec) -> Callable[...,
     plan, parts = folder / "plan.json", random.randint(1, documents)
     corpus = CorpusRef(name, **options)
     listing = name_listing(plan) if random.random() < 0.7 else None
-    corpus_plan = plan_corpus(
-        load_reference(corpus), encoder.load(), parts, layout=layout, block_size=random.randint(1, 12), listing=listing
-    )
+    settings: dict[str, Any] = {"layout": layout, "block_size": random.randint(1, 12), "listing": listing}
+    corpus_plan = plan_corpus(load_reference(corpus), encoder.load(), parts, **settings)
     corpus_plan.write(plan)
     assert CorpusPlan.read(plan) == corpus_plan
     return lambda output: PartsRequest(plan, folder / output, corpus, encoder, Quantiser(), layout)
@@ -86,21 +85,15 @@ def test_parts_are_those_of_one_undisturbed_call(rounds: Rounds, encoder: Encode
         bytes_of_whole, parts = tree(folder / "whole"), whole.parts
         number = random.randrange(parts)
         request = request_of("alone")
-        write_impacts(
-            load_reference(request.corpus),
-            encoder.load(),
-            folder / "alone",
-            layout=request.layout,
-            part=Part(number, parts),
-        )
+        corpus, part = load_reference(request.corpus), Part(number, parts)
+        write_impacts(corpus, encoder.load(), folder / "alone", layout=request.layout, part=part)
         name = f"part-{number:05}-of-{parts:05}"
         assert tree(folder / "alone") == tree(folder / "whole" / name), name
         request = request_of("out")
         for _ in range(random.randint(1, 4)):
             fault = (random.randint(0, len(counted.calls)), random.choice(["end", *ERRORS]), random.random() < 0.5)
-            work = random.choice(
-                [partial(encode_part, request, random.randrange(parts)), partial(encode_parts, request)]
-            )
+            one, every = partial(encode_part, request, random.randrange(parts)), partial(encode_parts, request)
+            work = random.choice([one, every])
             try:
                 with faults(folder / "out", *fault):
                     work()
@@ -129,10 +122,8 @@ def disturbed(random: Random, folder: Path, request: PartsRequest, sound: dict[s
     else:
         parts = sorted(part for part in home.iterdir() if part.is_dir())
         first, second = random.choice(parts), random.choice(parts)
-        contents = tree(second)
-        for name in contents:
-            (first / name).parent.mkdir(exist_ok=True)
-            (first / name).write_bytes(contents[name])
+        if first != second:
+            shutil.copytree(second, first, dirs_exist_ok=True)
     load_plan.cache_clear()
     try:
         collection = encode_parts(PartsRequest(**{**vars(request), "output": home}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.queries.clauses import All, Ids, Impacts, Not, Term, Text
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
-from lexvl_plugins.cluster import building
+from lexvl_plugins.cluster import partitions
 from lexvl_plugins.cluster.partitions import PartitionsEngine
 from lexvl_plugins.cluster.search import command as search_command
 
@@ -105,10 +106,13 @@ def test_trees_vectors_impacts_and_bounds_are_those_of_one_index(indexes):
                 opened.vector("d9")
     assert answers[0] == answers[1]
     assert answers[1][1][1] == SCORE_LIMIT * 3 + 2 * 9 + 7
+    # Queries are quantised by the manifest of the whole; the first partition alone has 3.
+    assert index_manifest(indexes[1]).counts.max_impact == 9
+    assert read_manifest(indexes[1] / "partition-00000").counts.max_impact == 3
 
 
 def test_what_partitions_are_not(indexes, tmp_path):
-    """They have no BM25, are built from shards alone, and are what a cluster searches."""
+    """They have no BM25, are built from shards alone, are what a cluster searches, and no index by themselves."""
     with open_verified(engine(indexes[1])) as opened, pytest.raises(UsageError, match="statistics of the whole"):
         opened.search_tree("q", All((Term("ash"), Not(Text("sea")))), 3)
     sources = split(DOCUMENTS, tmp_path, [2])
@@ -118,9 +122,6 @@ def test_what_partitions_are_not(indexes, tmp_path):
         build_index([indexes[0], *sources], tmp_path / "i", engine="partitions")
     with pytest.raises(UsageError, match=r"--runner ray searches an index in partitions, .*one is one index"):
         search_command(index=str(indexes[0]), match="ash", runner="ray")
-
-
-def test_a_partition_is_no_index_by_itself(indexes):
     with pytest.raises(ArtefactError, match=r"partition-00001: a partition; search .*three, because queries"):
         index_manifest(indexes[1] / "partition-00001")
 
@@ -139,64 +140,56 @@ def test_a_partition_of_another_collection_is_refused(tmp_path):
 
 def test_a_missing_or_swapped_partition_is_named_and_built_again(tmp_path):
     """The partitions that are right stay as they are; the same command builds the others."""
-    sources = split(DOCUMENTS, tmp_path, [3, 4])
-    index = build_index(sources, tmp_path / "i", engine="partitions").path
+    build = partial(build_index, split(DOCUMENTS, tmp_path, [3, 4]), tmp_path / "i", engine="partitions")
+    index = build().path
     with open_verified(engine(index)) as opened:
         expected = list(opened.search([ImpactQuery("q", {"ash": 1, "bay": 2})], 9))
     kept = (index / "partition-00000/index.json").stat().st_ino
     shutil.rmtree(index / "partition-00001")
     with pytest.raises(ArtefactError, match=r"partition-00001: the partition is missing; run the command that built"):
         engine(index)
-    build_index(sources, tmp_path / "i", engine="partitions")
+    build()
     shutil.rmtree(index / "partition-00001")
     shutil.copytree(index / "partition-00002", index / "partition-00001")
     with pytest.raises(ArtefactError, match=r"partition-00001: this is partition 2; run the command that built"):
         engine(index)
-    build_index(sources, tmp_path / "i", engine="partitions")
+    build()
     with open_verified(engine(index)) as opened:
         assert list(opened.search([ImpactQuery("q", {"ash": 1, "bay": 2})], 9)) == expected
     assert (index / "partition-00000/index.json").stat().st_ino == kept
     assert not (tmp_path / "i.lexvl.room").exists()
 
 
-def test_the_maximum_is_that_of_all_partitions(indexes):
-    """Queries are quantised by the manifest of the whole; the first partition alone has 3."""
-    assert index_manifest(indexes[1]).counts.max_impact == 9
-    assert read_manifest(indexes[1] / "partition-00000").counts.max_impact == 3
-
-
 def test_building_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     """The second of three fails: the others are finished and kept, and only the second is built again."""
-    sources, built, build = split(DOCUMENTS, tmp_path, [3, 4]), [], building.build_partition
+    built, build_one = [], partitions.build_partition
+    build = partial(build_index, split(DOCUMENTS, tmp_path, [3, 4]), tmp_path / "i", engine="partitions")
 
     def broken(*request: Any) -> int:
-        number = request[-1]
-        built.append(number)
-        if number == 1 and len(built) < 4:
+        built.append(request[-1])
+        if request[-1] == 1 and len(built) < 4:
             raise ArtefactError("the disk is full")
-        return build(*request)
+        return build_one(*request)
 
-    monkeypatch.setattr(building, "build_partition", broken)
+    monkeypatch.setattr(partitions, "build_partition", broken)
     (tmp_path / "i.partitions").mkdir()  # a user's
-    with pytest.raises(
-        LexvlError, match=r"1 of 3 parts failed, the others are finished and kept: .*s1: the disk is full"
-    ):
-        build_index(sources, tmp_path / "i", engine="partitions")
+    with pytest.raises(LexvlError, match="1 of 3 parts failed, the others are finished and kept: .*s1: the disk is"):
+        build()
     assert not (tmp_path / "i").exists()
     kept = tmp_path / "i.lexvl.room/partition-00002/index.json"
     before = kept.stat().st_mtime_ns
-    index = build_index(sources, tmp_path / "i", engine="partitions")
+    index = build()
     assert (index.path / "partition-00002/index.json").stat().st_mtime_ns == before
     assert index.documents == 7 and not (tmp_path / "i.lexvl.room").exists() and (tmp_path / "i.partitions").exists()
-    assert build_index(sources, tmp_path / "i", engine="partitions") == index
+    assert build() == index
 
 
 def test_another_request_needs_overwrite(tmp_path):
-    sources = split(DOCUMENTS, tmp_path, [3])
-    build_index(sources, tmp_path / "i", engine="partitions")
+    build = partial(build_index, split(DOCUMENTS, tmp_path, [3]), tmp_path / "i", engine="partitions")
+    build()
     with pytest.raises(ArtefactError, match="term_vectors"):
-        build_index(sources, tmp_path / "i", engine="partitions", term_vectors=True)
-    build_index(sources, tmp_path / "i", engine="partitions", term_vectors=True, overwrite=True)
+        build(term_vectors=True)
+    build(term_vectors=True, overwrite=True)
     assert read_report(tmp_path / "i").options["term_vectors"]
     with open_verified(engine(tmp_path / "i")) as opened:
         assert opened.vector("a") == {"ash": 3, "dog": 9}

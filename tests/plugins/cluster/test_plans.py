@@ -160,13 +160,10 @@ def test_a_damaged_plan_is_one_line(dataset: Dataset, tmp_path: Path) -> None:
     plan.write(path)
     whole = json.loads(path.read_text())
     numbers: list[dict[str, Any]] = [{"blocks": [["0" * 64]]}, {"block_size": 0}, {"parts": 0}]
-    for changes in numbers:
-        path.write_text(json.dumps({**whole, **changes}))
-        with pytest.raises(ArtefactError, match="plan.json: no plan of a corpus of this version"):
-            CorpusPlan.read(path)
-    for content in ("{", "[]", '{"format": "lexvl-plan/9"}', '{"format": "lexvl-plan/1", "blocks": 3}'):
+    formats = '{"format": "lexvl-plan/9"}', '{"format": "lexvl-plan/1", "blocks": 3}'
+    for content in ("{", "[]", *formats, *(json.dumps({**whole, **changes}) for changes in numbers)):
         path.write_text(content)
-        with pytest.raises(ArtefactError, match="plan.json"):
+        with pytest.raises(ArtefactError, match="plan.json: (no plan of a corpus of this version|.*JSON)"):
             CorpusPlan.read(path)
 
 

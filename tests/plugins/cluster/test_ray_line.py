@@ -98,9 +98,8 @@ class Killer:
 
     def kill(self):
         if len(self.killed) % 2:
-            kill_node(
-                self.cluster, self.chance.choice(sorted(self.cluster.worker_nodes, key=lambda node: node.node_id))
-            )
+            nodes = sorted(self.cluster.worker_nodes, key=lambda node: node.node_id)
+            kill_node(self.cluster, self.chance.choice(nodes))
             self.killed.append("node")
         elif kill_process(self.cluster, self.chance):
             self.killed.append("process")

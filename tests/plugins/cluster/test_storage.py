@@ -20,17 +20,7 @@ from lexvl_plugins.cluster import parts, storage
 from lexvl_plugins.cluster.encode import command as encode
 from lexvl_plugins.cluster.index import command as index
 from lexvl_plugins.cluster.search import command as search
-from lexvl_plugins.cluster.storage import (
-    LISTING,
-    StoredPath,
-    fetch,
-    fetch_file,
-    find_url,
-    name_urls,
-    place,
-    publish,
-    publish_after,
-)
+from lexvl_plugins.cluster.storage import LISTING, StoredPath, fetch, fetch_file, find_url, place, publish_after
 from tests.plugins.cluster.test_plans import corpus_of
 
 PARTS = 3
@@ -57,14 +47,10 @@ def s3(monkeypatch):
     moto = pytest.importorskip("moto.server", reason="moto is not installed: pip install 'moto[server]'")
     server = moto.ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
-    host, port = server.get_host_and_port()
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_ACCESS_KEY_ID": "of-a-test",
-        "AWS_SECRET_ACCESS_KEY": "of-a-test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
+    keys = dict.fromkeys(("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"), "of-a-test")
+    url = "http://{}:{}".format(*server.get_host_and_port())
+    for name, value in {"ENDPOINT_URL": url, "DEFAULT_REGION": "us-east-1", **keys}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
     import s3fs
 
     s3fs.S3FileSystem.clear_instance_cache()
@@ -81,7 +67,7 @@ def test_places(root, tmp_path, monkeypatch):
     found = place("s3://bucket/a b/ü/")
     assert (found, find_url(found / "c")) == (root / "s3/bucket/a b/ü", "s3://bucket/a b/ü/c")
     assert isinstance(found / "c", StoredPath) and isinstance(place(Path(found)), StoredPath)
-    assert name_urls(f"{found / 'c'}: gone, {tmp_path}") == f"s3://bucket/a b/ü/c: gone, {tmp_path}"
+    assert storage.name_urls(f"{found / 'c'}: gone, {tmp_path}") == f"s3://bucket/a b/ü/c: gone, {tmp_path}"
     packed = pickle.dumps((found / "c", found.parent.parent.parent))
     monkeypatch.setenv("LEXVL_STORAGE", str(tmp_path / "other"))
     assert pickle.loads(packed) == (tmp_path / "other/s3/bucket/a b/ü/c", root / "s3")
@@ -105,7 +91,7 @@ def test_a_folder_is_there_when_its_listing_is(memory):
     (folder / "docs").mkdir(parents=True)
     filled(folder, a="one", b="two")
     filled(folder / "docs", c="three")
-    publish(folder)
+    storage.publish(folder)
     storage.discard(folder)
     assert not folder.exists()
     assert tree(fetch(folder, ["a", "absent"])) == {"a": b"one"}
@@ -156,11 +142,11 @@ def test_publishing_goes_on_where_it_ended(memory, monkeypatch):
             assert (folder / "a").read_text() == "one"
             filled(folder, b="two")
     assert not system.exists(f"{url}/part/{LISTING}")
+    for _ in range(2):
+        with publish_after(folder):
+            assert tree(folder) == {"a": b"one", "b": b"two"}
+        assert not folder.exists()
     with publish_after(folder):
-        assert tree(folder) == {"a": b"one", "b": b"two"}
-    assert not folder.exists()
-    with publish_after(folder):
-        assert tree(folder) == {"a": b"one", "b": b"two"}
         (folder / "a").unlink()
     assert tree(fetch(folder)) == {"b": b"two"}
 
@@ -236,10 +222,11 @@ def test_shards_of_storage_make_any_index(line, memory):
     url, _ = memory
     line(url)
     index(shards=[f"{url}/shards"], index=f"{url}/one", threads=1)
-    search(index=f"{url}/one", topics=str(line.home / "topics.tsv"), output=line.home / "one.trec")
+    topics = str(line.home / "topics.tsv")
+    search(index=f"{url}/one", topics=topics, output=line.home / "one.trec")
     encode(**line.given, output=f"{url}/whole")
     index(shards=[f"{url}/whole"], index=str(line.home / "whole"), threads=1)
-    search(index=str(line.home / "whole"), topics=str(line.home / "topics.tsv"), output=line.home / "two.trec")
+    search(index=str(line.home / "whole"), topics=topics, output=line.home / "two.trec")
     assert (line.home / "one.trec").read_bytes() == (line.home / "two.trec").read_bytes()
 
 

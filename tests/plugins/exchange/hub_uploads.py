@@ -12,14 +12,10 @@ from hub_server import LARGE, Hub, HubServer, digest_of
 
 
 class UploadServer(HubServer):
-    """A token of `writers` may write into its owner's repositories.
+    """A token of `writers` may write into its owner's repositories; new ones are made in `home`.
 
-    Large files wait in `objects`; `commits` are what a repository consists of, and each changes it whole.
-
-    Attributes:
-        home: where new repositories are made.
-        private: names of repositories that others do not see.
-        fails_at: the step of an upload at which the connection breaks: create, preupload, object, commit.
+    Large files wait in `objects`; `commits` are what a repository consists of, and each changes it whole. The
+    connection breaks at the step `fails_at` of an upload: create, preupload, object, commit.
     """
 
     def __init__(self) -> None:
@@ -30,6 +26,14 @@ class UploadServer(HubServer):
         self.objects: dict[str, bytes] = {}
         self.commits: list[dict[str, Any]] = []
         self.fails_at: str | None = None
+
+
+def add_thesis(server: UploadServer, folder: Path) -> Path:
+    """A repository that no push of ours wrote, with notes; returns its folder."""
+    server.repositories["me/thesis"] = home = folder / "hub/me/thesis"
+    home.mkdir(parents=True)
+    (home / "notes.txt").write_text("x")
+    return home
 
 
 class UploadHub(Hub):

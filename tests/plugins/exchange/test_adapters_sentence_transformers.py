@@ -11,6 +11,8 @@ from scipy import sparse
 
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.ground.records import Document
+from lexvl_plugins.exchange.adapters.indexed_corpus import index_documents
 from lexvl_plugins.exchange.adapters.sentence_transformers_search import semantic_search_lucene
 
 torch = pytest.importorskip("torch")
@@ -122,17 +124,12 @@ def test_what_cannot_be_searched_is_refused(arguments, message):
         semantic_search_lucene(tensor(QUERIES), **arguments)
 
 
-def test_an_index_documents_an_encoder_is_refused(tmp_path: Path, load: Any):
-    from lexvl_anserini.ground.records import Document
-    from lexvl_plugins.exchange.adapters.indexed_corpus import index_documents
-
-    index = index_documents(load("bag-of-tokens", "splade/ckpt_bert"), [Document("d", text="a dog")], tmp_path)
+def test_our_encoders_give_tensors_that_are_searched(tmp_path: Path, load: Any):
+    """But their own index is not one of embeddings."""
+    model, texts = load("bag-of-tokens", "splade/ckpt_bert"), ["a dog runs", "", "red"]
+    index = index_documents(model, [Document("d", text="a dog")], tmp_path)
     with pytest.raises(UsageError, match="an index of encoder 'bag-of-tokens', not of embeddings"):
         semantic_search_lucene(tensor(QUERIES), corpus_index=index)
-
-
-def test_our_encoders_give_tensors_that_are_searched(load):
-    model, texts = load("bag-of-tokens", "splade/ckpt_bert"), ["a dog runs", "", "red"]
     queries, corpus = (
         encode(texts, convert_to_tensor=True)
         for encode, texts in ((model.encode_query, ["dog", "red"]), (model.encode_document, texts))

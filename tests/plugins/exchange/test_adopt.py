@@ -91,13 +91,15 @@ def test_repeated_and_with_another_request(stock: Path, caplog: pytest.LogCaptur
 
 
 def test_what_is_not_adopted(stock: Path, tmp_path: Path) -> None:
-    ours = build_index(tmp_path / "shards", tmp_path / "ours").path
-    with pytest.raises(UsageError, match="needs no other manifest"):
-        adopt_index(ours)
-    with pytest.raises(ArtefactError, match="no Lucene index"):
-        adopt_index(tmp_path / "shards")
-    with pytest.raises(DataError, match="40 of 40 terms, the first is 't0', are not in the encoder's vocabulary"):
-        adopt_index(stock, ImportSettings(model=load_encoder("bag-of-tokens", "minilm")))
+    ours, bag = build_index(tmp_path / "shards", tmp_path / "ours").path, load_encoder("bag-of-tokens", "minilm")
+    strange = "40 of 40 terms, the first is 't0', are not in the encoder's vocabulary"
+    for index, model, kind, message in (
+        (ours, None, UsageError, "needs no other manifest"),
+        (tmp_path / "shards", None, ArtefactError, "no Lucene index"),
+        (stock, bag, DataError, strange),
+    ):
+        with pytest.raises(kind, match=message):
+            adopt_index(index, ImportSettings(model=model))
     damaged = next(stock.glob("*.cfs"), None) or next(stock.glob("*.doc"))
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1

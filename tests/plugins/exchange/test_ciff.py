@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from invoking import invoked
 from lucene_indexes import DOCUMENTS, MANY_DOCUMENTS, MANY_QUERIES, TERMS, shards, stock_index
-from shard_folders import Documents, write_dense_shards, write_shards
+from shard_folders import Documents, read_all, write_dense_shards, write_shards
 
 from lexvl_anserini import index as index_command
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
@@ -22,7 +22,6 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.searching.building import build_index, delete_documents
 from lexvl_anserini.searching.searcher import Searcher
-from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 from lexvl_plugins.exchange import ciff_reading, ciff_writing, import_shards
 from lexvl_plugins.exchange.ciff_reading import CiffVectors
 from lexvl_plugins.exchange.ciff_writing import encode_bytes, encode_message, encode_number, encode_varint, export_ciff
@@ -51,12 +50,8 @@ IDS = ("x", "y", "z")
 
 def imported(content: bytes, folder: Path, name: str = "file.ciff") -> dict[str, dict[str, int]]:
     (folder / name).write_bytes(content)
-    return held(folder / "out", import_file(folder / name, folder / "out", overwrite=True))
-
-
-def held(folder: Path, manifest: Any) -> dict[str, dict[str, int]]:
-    documents = read_impacts(folder, manifest, read_vocabulary(folder, manifest))
-    return {document.doc_id: dict(document.vector) for document in documents}
+    import_file(folder / name, folder / "out", overwrite=True)
+    return read_all(folder / "out")
 
 
 def indexed(folder: Path, documents: Documents, **options: Any) -> Path:
@@ -107,7 +102,7 @@ def test_every_impact_comes_back(tmp_path: Path, name: str) -> None:
     index = indexed(tmp_path, documents)
     export_ciff(index, tmp_path / name)
     manifest = import_file(tmp_path / name, tmp_path / "back")
-    assert held(tmp_path / "back", manifest) == dict(documents)
+    assert read_all(tmp_path / "back") == dict(documents)
     before, counts = read_manifest(index).counts, manifest.counts
     assert all(counts[key] == before[key] for key in ("documents", "empty", "postings", "max_impact"))
     lists = []
@@ -124,8 +119,8 @@ def test_deleted_documents_are_left_out(tmp_path: Path, monkeypatch: pytest.Monk
     delete_documents(index, ["d2"])
     rows = export_ciff(index, tmp_path / "file.ciff")
     assert (rows["documents"], rows["terms"], rows["postings"], rows["impacts"]) == (3, 1, 2, 4)
-    manifest = import_file(tmp_path / "file.ciff", tmp_path / "back")
-    assert held(tmp_path / "back", manifest) == {"d1": {"a": 1}, "d3": {"a": 3}, "d4": {}}
+    import_file(tmp_path / "file.ciff", tmp_path / "back")
+    assert read_all(tmp_path / "back") == {"d1": {"a": 1}, "d3": {"a": 3}, "d4": {}}
     monkeypatch.setattr(ciff_writing, "_description", lambda index: "")
     many = indexed(tmp_path / "all", MANY_DOCUMENTS)
     delete_documents(many, ["d3", "d11", "d7"])
@@ -139,8 +134,8 @@ def test_an_index_of_stock_is_exported_without_its_manifest(tmp_path: Path) -> N
     write_shards(tmp_path / "shards", DOCUMENTS)
     stock_index(tmp_path / "shards", tmp_path / "stock")
     export_ciff(tmp_path / "stock", tmp_path / "file.ciff")
-    manifest = import_file(tmp_path / "file.ciff", tmp_path / "back")
-    assert held(tmp_path / "back", manifest) == {doc_id: vector for doc_id, vector in DOCUMENTS if vector}
+    import_file(tmp_path / "file.ciff", tmp_path / "back")
+    assert read_all(tmp_path / "back") == {doc_id: vector for doc_id, vector in DOCUMENTS if vector}
 
 
 vectors = st.dictionaries(st.sampled_from(TERMS), st.integers(1, (1 << 24) - 1))
@@ -159,10 +154,8 @@ def test_any_postings_are_turned_around(
         lists.append(postings_list(term, postings, len(holders)))
     (tmp_path / "file.ciff").write_bytes(ciff(lists, [f"d{number}" for number in range(len(documents))]))
     opened = CiffVectors(tmp_path / "file.ciff", tmp_path, span)
-    back = []
-    for shard in opened.read_shards(silent):
-        for doc_id, row in zip(shard.ids, shard.vectors, strict=True):
-            back.append((doc_id, dict(zip((opened.terms[d] for d in row.indices), row.data, strict=True))))
+    rows = [pair for shard in opened.read_shards(silent) for pair in zip(shard.ids, shard.vectors, strict=True)]
+    back = [(d, dict(zip((opened.terms[dim] for dim in r.indices), r.data, strict=True))) for d, r in rows]
     assert back == [(f"d{number}", vector) for number, vector in enumerate(documents)]
     assert [path.name for path in tmp_path.iterdir()] == ["file.ciff"]
 
@@ -250,7 +243,8 @@ def test_an_output_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
     (tmp_path / "other.ciff").write_bytes(ciff(SOUND, IDS)[:-1])
     with pytest.raises(DataError, match="cut off"):
         import_file(tmp_path / "other.ciff", tmp_path / "out", overwrite=True)
-    assert held(tmp_path / "out", import_file(tmp_path / "file.ciff", tmp_path / "out")) == before
+    import_file(tmp_path / "file.ciff", tmp_path / "out")
+    assert read_all(tmp_path / "out") == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file.ciff", "other.ciff", "out"]
 
 

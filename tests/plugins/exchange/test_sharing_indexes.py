@@ -22,7 +22,7 @@ from lexvl_anserini.searching.building import build_index, delete_documents
 from lexvl_plugins.exchange.sharing.pull import command as pull
 from lexvl_plugins.exchange.sharing.push import command as push
 from tests.invoking import invoked
-from tests.plugins.exchange.hub_uploads import UploadServer
+from tests.plugins.exchange.hub_uploads import UploadServer, add_thesis
 
 
 @pytest.fixture(scope="module")
@@ -133,13 +133,14 @@ def test_a_file_that_arrives_damaged_is_refused_and_fetched_again(hub, built, tm
 )
 def test_an_index_that_names_folders_is_refused_on_both_sides(memory, built, tmp_path, entries, named) -> None:
     index = changed(built, tmp_path / "index", **entries)
-    with pytest.raises(ArtefactError, match=f"its manifest names '{named}', .*--with-places"):
-        pushed(index, memory, "--licence", "other")
-    pushed(index, memory, "--licence", "other", "--with-places")
-    with pytest.raises(ArtefactError, match=f"its manifest names '{named}', .*--with-places"):
-        invoked(pull, memory, tmp_path / "pulled")
-    assert not (tmp_path / "pulled").exists()
-    invoked(pull, memory, tmp_path / "pulled", "--with-places")
+    for act in (
+        partial(pushed, index, memory, "--licence", "other"),
+        partial(invoked, pull, memory, tmp_path / "pulled"),
+    ):
+        with pytest.raises(ArtefactError, match=f"its manifest names '{named}', .*--with-places"):
+            act()
+        assert not (tmp_path / "pulled").exists()
+        act("--with-places")
     assert index_manifest(tmp_path / "pulled") == index_manifest(index)
 
 
@@ -166,10 +167,7 @@ def test_what_is_no_whole_index_is_not_pushed(hub, built, tmp_path) -> None:
 
 
 def test_other_data_sets_and_folders_are_not_replaced_silently(hub, memory, built, tmp_path) -> None:
-    folder = tmp_path / "hub/me/thesis"
-    folder.mkdir(parents=True)
-    (folder / "notes.txt").write_text("x")
-    hub.repositories["me/thesis"] = folder
+    folder = add_thesis(hub, tmp_path)
     with pytest.raises(LexvlError, match="holds 1 files that lexvl push did not write, such as 'notes.txt'"):
         pushed(built, "me/thesis", "--licence", "other")
     with pytest.raises(ArtefactError, match=r"me/thesis: no index of `lexvl push` \(it lacks index.json\)"):

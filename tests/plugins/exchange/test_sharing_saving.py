@@ -20,7 +20,7 @@ from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlEr
 from lexvl_anserini.ground.records import Measurement
 from lexvl_plugins.exchange.sharing.saving import push_to_hub, save_pretrained
 from lexvl_plugins.exchange.sharing.sparse_encoder import load_saved
-from tests.plugins.exchange.hub_uploads import UploadServer
+from tests.plugins.exchange.hub_uploads import UploadServer, add_thesis
 
 TEXTS = ["a dog runs on the beach", "two men and a boat", "", "red"]
 BERT, PUBLISHED, TOKEN = "splade/ckpt_bert", "vdr/text-tiny", "hf_writes"
@@ -67,9 +67,7 @@ def test_a_saved_encoder_loads_with_equal_vectors(label, golden, tmp_path):
     (tmp_path / "saved").rename(tmp_path / "elsewhere")
     again = load_encoder(model.name, str(tmp_path / "elsewhere"), device="cpu")
     assert again.options == model.options
-    for side in ("query", "document"):
-        if not reads_images(getattr(model, side)):
-            np.testing.assert_array_equal(vectors(again, side), vectors(model, side))
+    assert_same(again, model, *(side for side in ("query", "document") if not reads_images(getattr(model, side))))
     assert load_saved(str(tmp_path / "elsewhere"), device="cpu").name == model.name
 
 
@@ -150,15 +148,14 @@ def test_parts_from_elsewhere_travel_with_the_folder(golden, tmp_path):
     places = {"tokenizer": str(tokenizer), "query_checkpoint": str(query)}
     model = load_encoder("splade", str(golden / BERT), device="cpu", **places)
     folder = save_pretrained(model, tmp_path / "saved")
-    expected = vectors(model, "query")
     shutil.rmtree(tokenizer)
     shutil.rmtree(query)
     again = load_encoder("splade", str(folder), device="cpu")
-    np.testing.assert_array_equal(vectors(again, "query"), expected)
+    assert_same(again, model)
     assert again.options == {} and str(folder) == again.checkpoint
     twice = save_pretrained(again, tmp_path / "twice")
     shutil.rmtree(folder)
-    np.testing.assert_array_equal(vectors(load_encoder("splade", str(twice), device="cpu"), "query"), expected)
+    assert_same(load_encoder("splade", str(twice), device="cpu"), model)
 
 
 def test_a_weight_file_is_saved_with_its_name(golden, tmp_path):
@@ -314,10 +311,7 @@ def test_repositories_of_others_are_refused(hub, model):
 
 
 def test_other_files_are_not_replaced_silently(hub, model, tmp_path):
-    folder = tmp_path / "hub" / "me" / "thesis"
-    folder.mkdir(parents=True)
-    (folder / "notes.txt").write_text("x")
-    hub.repositories["me/thesis"] = folder
+    add_thesis(hub, tmp_path)
     with pytest.raises(LexvlError, match="holds 1 files that push_to_hub did not write, such as 'notes.txt'"):
         push_to_hub(model, "me/thesis", token=TOKEN)
     assert list_files(hub, "me/thesis") == {"notes.txt"} and hub.commits == []

@@ -16,16 +16,15 @@ from hypothesis import strategies as st
 from invoking import invoked
 from lucene_indexes import DOCUMENTS
 from scipy import sparse
-from shard_folders import write_shards
+from shard_folders import read_all, write_shards
 
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
-from lexvl_anserini.ground.manifest import Manifest, read_manifest
+from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.layout import Layout
-from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 from lexvl_plugins.exchange import import_shards
 from lexvl_plugins.exchange.importing import ImportSettings, import_file, name_shards
 from lexvl_plugins.exchange.vectors import read_matrix
@@ -34,31 +33,29 @@ from lexvl_plugins.exchange.vectors import read_matrix
 PAIRS = [["boat", 2.0], ["sea", 1.0]]
 
 
-def held(folder: Path, manifest: Manifest) -> dict[str, dict[str, int]]:
-    documents = read_impacts(folder, manifest, read_vocabulary(folder, manifest))
-    return {document.doc_id: dict(document.vector) for document in documents}
-
-
 def lines(*rows: Any) -> bytes:
     return "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows).encode()
 
 
 def imported(folder: Path, content: bytes, name: str = "in.jsonl", **values: Any) -> dict[str, dict[str, int]]:
     (folder / name).write_bytes(content)
-    return held(folder / "out", import_file(folder / name, folder / "out", ImportSettings(**values), overwrite=True))
+    import_file(folder / name, folder / "out", ImportSettings(**values), overwrite=True)
+    return read_all(folder / "out")
 
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.jsonl.gz", "in.json"])
 def test_integers_stay_as_they_are(tmp_path: Path, name: str) -> None:
-    rows = [
-        {"id": doc_id, "contents": "", "vector": vector} for doc_id, vector in [*DOCUMENTS, ("n", {"a": (1 << 24) - 1})]
-    ]
+    documents = [*DOCUMENTS, ("n", {"a": (1 << 24) - 1})]
+    rows = [{"id": doc_id, "contents": "", "vector": vector} for doc_id, vector in documents]
     content = lines(*rows, {"_id": 7, "content": "a text", "vector": {"a": 0, "b": 9}})
     content = gzip.compress(content) if name.endswith(".gz") else content
     assert imported(tmp_path, content, name) == {**dict(DOCUMENTS), "n": {"a": (1 << 24) - 1}, "7": {"b": 9}}
     manifest = read_manifest(tmp_path / "out")
     assert (manifest.counts.documents, manifest.counts.dropped, manifest.counts.empty) == (7, 1, 1)
     assert manifest.quantiser["document"]["scale"] == 1.0
+    naver = Quantiser.named("naver")  # by which they came about
+    assert imported(tmp_path, lines({"id": "x", "vector": {"a": 250}}), quantiser=naver) == {"x": {"a": 250}}
+    assert read_manifest(tmp_path / "out").quantiser == naver.to_json()
 
 
 def test_a_folder_of_files_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -66,8 +63,8 @@ def test_a_folder_of_files_in_the_order_of_their_names(tmp_path: Path) -> None:
     (tmp_path / "in/a.jsonl").write_bytes(lines({"id": "1", "vector": {"t": 1}}))
     (tmp_path / "in/b/c.jsonl.gz").write_bytes(gzip.compress(lines({"id": "2", "vector": {"u": 2}})))
     (tmp_path / "in/.hidden").write_bytes(b"not read")
-    manifest = import_file(tmp_path / "in", tmp_path / "out")
-    assert list(held(tmp_path / "out", manifest).items()) == [("1", {"t": 1}), ("2", {"u": 2})]
+    import_file(tmp_path / "in", tmp_path / "out")
+    assert list(read_all(tmp_path / "out").items()) == [("1", {"t": 1}), ("2", {"u": 2})]
     (tmp_path / "in/notes.txt").write_bytes(b"notes")
     with pytest.raises(DataError, match=r"notes.txt: no JSON lines \(1 such files\)"):
         import_file(tmp_path / "in", tmp_path / "other")
@@ -89,12 +86,6 @@ def test_other_weights_are_quantised_by_the_greatest_of_all(tmp_path: Path, vect
     clipped = imported(tmp_path, content, quantiser=Quantiser.named("fixed", bits=4, scale=10))
     assert clipped == {"x": {"boat": 15, "sea": 10}, "y": {"sea": 5}}
     assert read_manifest(tmp_path / "out").counts.clipped == 1
-
-
-def test_integers_with_the_quantiser_that_they_came_about_by(tmp_path: Path) -> None:
-    naver = Quantiser.named("naver")
-    assert imported(tmp_path, lines({"id": "x", "vector": {"a": 250}}), quantiser=naver) == {"x": {"a": 250}}
-    assert read_manifest(tmp_path / "out").quantiser == naver.to_json()
 
 
 def test_texts_and_metadata_stay_if_the_layout_has_them(tmp_path: Path) -> None:
@@ -154,16 +145,13 @@ def test_a_broken_file_is_one_line_and_writes_nothing(tmp_path: Path, name: str)
 MATRIX = sparse.csr_matrix(np.array([[0, 2.0, 1.0], [0, 0, 0], [0.5, 0, 0]], np.float32))
 
 
-def to_tensor() -> torch.Tensor:
-    return torch.tensor(MATRIX.toarray())
-
-
+TENSOR = torch.tensor(MATRIX.toarray())
 # What scipy saves; `SparseEncoder.encode`; the same with `convert_to_tensor=False`; dense rows of few bits.
 SAVERS: dict[str, Callable[[Path], Any]] = {
     "npz": lambda path: sparse.save_npz(path, MATRIX),
-    "coo.pt": lambda path: torch.save(to_tensor().to_sparse_coo(), path),
-    "rows.pt": lambda path: torch.save([row.to_sparse_coo() for row in to_tensor()], path),
-    "dense.pt": lambda path: torch.save(to_tensor().to(torch.bfloat16), path),
+    "coo.pt": lambda path: torch.save(TENSOR.to_sparse_coo(), path),
+    "rows.pt": lambda path: torch.save([row.to_sparse_coo() for row in TENSOR], path),
+    "dense.pt": lambda path: torch.save(TENSOR.to(torch.bfloat16), path),
 }
 
 
@@ -173,8 +161,8 @@ def test_rows_of_a_matrix_are_documents(tmp_path: Path, kind: str) -> None:
     (tmp_path / "ids.txt").write_text("x\ny\nz\n")
     (tmp_path / "terms.txt").write_text("boat\nsea\nmoon\n")
     beside = {"ids": tmp_path / "ids.txt", "vocabulary": tmp_path / "terms.txt"}
-    manifest = import_file(tmp_path / name, tmp_path / "out", ImportSettings(**beside))
-    assert held(tmp_path / "out", manifest) == {"x": {"sea": 255, "moon": 128}, "y": {}, "z": {"boat": 64}}
+    import_file(tmp_path / name, tmp_path / "out", ImportSettings(**beside))
+    assert read_all(tmp_path / "out") == {"x": {"sea": 255, "moon": 128}, "y": {}, "z": {"boat": 64}}
     (tmp_path / "ids.txt").write_text("x\ny\n")
     with pytest.raises(DataError, match=r"3 rows and 3 columns, expected 2 \(.*ids.txt\) and 3"):
         import_file(tmp_path / name, tmp_path / "other", ImportSettings(**beside))
@@ -294,6 +282,6 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("in.jsonl.gz").write_bytes(gzip.compress(lines({"id": "x y", "vector": {"a": 1}})))
     printed = invoked(import_shards.command, "in.jsonl.gz", "--escape-ids", "--format", "json")
     assert json.loads(printed)["documents"] == 1 and name_shards(Path("in.jsonl.gz")) == Path("impacts/in")
-    assert held(Path("impacts/in"), read_manifest(Path("impacts/in"))) == {"x%20y": {"a": 1}}
+    assert read_all(Path("impacts/in")) == {"x%20y": {"a": 1}}
     with pytest.raises(UsageError, match="are for --encoder"):
         invoked(import_shards.command, "in.jsonl.gz", "--checkpoint", "minilm")

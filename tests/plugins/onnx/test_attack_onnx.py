@@ -17,6 +17,7 @@ from tiny_encoders import BERT
 
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import LexvlError
+from tests.plugins.onnx.test_onnx import need_packages
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
 
@@ -63,8 +64,7 @@ class Exports:
 
 @pytest.fixture(scope="module")
 def exports(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Exports:
-    for package in ("onnx", "onnxscript", "onnxruntime"):
-        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'lexvl-anserini[onnx]'")
+    need_packages()
     return Exports(tmp_path_factory.mktemp("exports"), golden / BERT)
 
 
@@ -85,11 +85,8 @@ def test_killed_exports_are_whole_or_not_there(rounds: Rounds, exports: Exports)
             except LexvlError as error:
                 one_line(error)
                 rounds.count("exports with a failing call")
-            there = [there_is for there_is in (name, before) if there_is and folder.exists()]
-            assert not there or impacts(name, folder) in [exports.expected[there_is] for there_is in there], (
-                name,
-                number,
-            )
+            there = [exports.expected[model] for model in (name, before) if model and folder.exists()]
+            assert not there or impacts(name, folder) in there, (name, number)
             exports.export(name, folder)
             assert impacts(name, folder) == exports.expected[name]
             assert sorted(path.name for path in home.iterdir()) == [str(n) for n in range(attempt + 1)]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from corpus_folders import json_lines
 from PIL import Image
 from tiny_encoders import BERT, PUBLISHED, SPARSE, close, made_dense, made_twin
 
@@ -29,8 +30,7 @@ from lexvl_anserini.ground.records import Document
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.onnx.export_onnx import command as export_command
-from lexvl_plugins.onnx.loading import hash_description
-from lexvl_plugins.onnx.towers import mark_kept_rows
+from lexvl_plugins.onnx.loading import hash_description, mark_kept_rows
 from tests.invoking import invoked
 from tests.plugins.pages.v_splade_folders import write_export
 
@@ -59,11 +59,15 @@ CASES: dict[str, tuple[str, Callable[[Path, Path], Path | str], dict]] = {
 }
 
 
+def need_packages() -> None:
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'lexvl-anserini[onnx]'")
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory, golden) -> Callable[[str], tuple[Encoder, Path]]:
     """By the name of a case: the encoder of torch, and the folder of its export."""
-    for package in ("onnx", "onnxscript", "onnxruntime"):
-        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'lexvl-anserini[onnx]'")
+    need_packages()
     from lexvl_plugins.onnx.exporting import export
 
     @cache
@@ -130,8 +134,7 @@ NOT_FOR_AN_ANSWER = ("torch", "transformers", "pandas", "scipy", "sklearn", "ran
 
 
 def index_texts(model: Encoder, folder: Path) -> Path:
-    rows = (json.dumps({"_id": f"d{number}", "text": text}) for number, text in enumerate(TEXTS[:5]))
-    (folder / "corpus.jsonl").write_text("\n".join(rows))
+    (folder / "corpus.jsonl").write_text(json_lines({f"d{number}": text for number, text in enumerate(TEXTS[:5])}))
     dataset = load_dataset(f"beir:{folder}")
     write_impacts(replace(dataset, topics=lambda: iter(())), model, folder / "impacts")
     return build_index(folder / "impacts", folder / "index").path
@@ -265,7 +268,6 @@ def test_damaged_exports_are_refused(change, message, exported, tmp_path):
 
 
 def test_requests_that_no_export_fulfils(exported, tmp_path, monkeypatch):
-    """Another encoder, no checkpoint, another device, a tokenizer, an unknown runtime, torch, a missing package."""
     _, folder = exported("sum, top k")
     onnx = {"runtime": "onnx"}
     for name, checkpoint, options, error, message in (
@@ -306,10 +308,9 @@ def test_the_command_writes_refuses_and_resumes(golden, tmp_path):
     """A second call writes nothing unless files are damaged; other options need --overwrite; other folders stay."""
     call = ("--encoder", "bag-of-tokens", "--checkpoint", golden / BERT, "--output")
     output = tmp_path / "e"
-    first = json.loads(invoked(export_command, *call, output, "--queries-only", "--format", "json"))
-    assert (first["query"], first["document"]) == ("a bag of tokens, no graph", "left out")
-    whole = json.loads(invoked(export_command, *call, output, "--format", "json"))
-    assert whole["document"] == "a bag of tokens, no graph"
+    for options, document in ((("--queries-only",), "left out"), ((), "a bag of tokens, no graph")):
+        rows = json.loads(invoked(export_command, *call, output, *options, "--format", "json"))
+        assert (rows["query"], rows["document"]) == ("a bag of tokens, no graph", document)
     for name in ("export.json", "query.tokenizer.json"):
         stamp, content = (output / name).stat().st_mtime_ns, (output / name).read_bytes()
         invoked(export_command, *call, output)

@@ -15,7 +15,7 @@ import pytest
 from lexvl_anserini.engines.engine import get_engine
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_plugins.stores.qdrant import QdrantEngine
-from lexvl_plugins.stores.store import ImpactStore, StoreRow, Trouble, parse_url
+from lexvl_plugins.stores.store import ImpactStore, StoreRow, Trouble, make_key, parse_url
 
 # The packages of each store, that of its server last:
 # qdrant-client re-implements its server in Python, qdrant-edge is the engine of Qdrant's server, osmem-server answers
@@ -114,17 +114,11 @@ def serving(kind: str, folder: Path) -> Iterator[UrlOf]:
             yield lambda name: f"qdrant+file:{folder}/memory/{name}"
     else:
         package = [pytest.importorskip(name, reason=f"{kind} needs {name}") for name in PACKAGES[kind]][-1]
-        with embedded(kind, package, folder) as url_of:
-            yield url_of
-
-
-@contextmanager
-def embedded(kind: str, package: Any, folder: Path) -> Iterator[UrlOf]:
-    if kind in FOLDERS:
-        yield lambda name: FOLDERS[kind].format(folder) + name
-    else:
-        with package.OsmemServer.start() as running:
-            yield lambda name: f"opensearch+{running.url}/{name}"
+        if kind in FOLDERS:
+            yield lambda name: FOLDERS[kind].format(folder) + name
+        else:
+            with package.OsmemServer.start() as running:
+                yield lambda name: f"opensearch+{running.url}/{name}"
 
 
 @contextmanager
@@ -138,58 +132,53 @@ def opened(url: str) -> Iterator[ImpactStore]:
         store.close()
 
 
-def drop_document(store: ImpactStore, doc_id: str) -> None:
-    from lexvl_plugins.stores.store import make_key
+# Acts behind the back of each class of stores: drop a document, make a table of others, list and remove tables.
+ACTS: dict[str, tuple[Callable[..., Any], ...]] = {
+    "MemoryStore": (
+        lambda store, doc_id: store.here[store.table].pop(doc_id),
+        lambda store, name: store.here.update({name: {}}),
+        lambda store: (name for name, table in store.here.items() if not isinstance(table, str)),
+        lambda store, name: None,
+    ),
+    "QdrantStore": (
+        lambda store, doc_id: store.served.delete(store.table, points_selector=[make_key(doc_id)]),
+        lambda store, name: store.served.create_collection(name, vectors_config={}),
+        lambda store: (collection.name for collection in store.served.get_collections().collections),
+        lambda store, name: store.served.delete_collection(name),
+    ),
+    "EdgeStore": (
+        lambda store, doc_id: store.shard.update(store.edge.UpdateOperation.delete_points([make_key(doc_id)])),
+        lambda store, name: (Path(store.place.path) / name).mkdir(),
+        lambda store: (path.name for path in Path(store.place.path).iterdir()),
+        lambda store, name: None,
+    ),
+    "OpenSearchStore": (
+        lambda store, doc_id: store.served.delete(index=store.table, id=make_key(doc_id), refresh=True),
+        lambda store, name: store.served.indices.create(index=name),
+        lambda store: store.served.indices.get_alias(index="*"),
+        lambda store, name: store.served.indices.delete(index=name),
+    ),
+}
 
-    kind = type(store).__name__
-    served: Any = getattr(store, "served", None)
-    if kind == "MemoryStore":
-        del store.here[store.table][doc_id]  # type: ignore[attr-defined]
-    elif kind == "QdrantStore":
-        served.delete(store.table, points_selector=[make_key(doc_id)])
-    elif kind == "EdgeStore":
-        shard: Any = store.shard  # type: ignore[attr-defined]
-        shard.update(store.edge.UpdateOperation.delete_points([make_key(doc_id)]))  # type: ignore[attr-defined]
-        shard.flush()
-    else:
-        served.delete(index=store.table, id=make_key(doc_id), refresh=True)
+
+def drop_document(store: ImpactStore, doc_id: str) -> None:
+    ACTS[type(store).__name__][0](store, doc_id)
+    store.settle()
 
 
 def make_foreign(store: ImpactStore, name: str) -> None:
-    kind = type(store).__name__
-    served: Any = getattr(store, "served", None)
-    if kind == "MemoryStore":
-        store.here[name] = {}  # type: ignore[attr-defined]
-    elif kind == "QdrantStore":
-        served.create_collection(name, vectors_config={})
-    elif kind == "EdgeStore":
-        (Path(store.place.path) / name).mkdir()
-    else:
-        served.indices.create(index=name)
+    ACTS[type(store).__name__][1](store, name)
 
 
 def tables_of(store: ImpactStore) -> set[str]:
-    kind = type(store).__name__
-    served: Any = getattr(store, "served", None)
-    if kind == "MemoryStore":
-        return {name for name, table in store.here.items() if not isinstance(table, str)}  # type: ignore[attr-defined]
-    if kind == "QdrantStore":
-        return {found.name for found in served.get_collections().collections}
-    if kind == "EdgeStore":
-        return {path.name for path in Path(store.place.path).iterdir()}
-    return set(served.indices.get_alias(index="*"))
+    return set(ACTS[type(store).__name__][2](store))
 
 
 def clear(url: str, prefix: str) -> None:
     """Removes the tables of a server whose names begin so; embedded stores go with their folder."""
     with opened(url) as store:
-        kind = type(store).__name__
-        served: Any = getattr(store, "served", None)
         for name in [name for name in tables_of(store) if name.startswith(prefix)]:
-            if kind == "QdrantStore":
-                served.delete_collection(name)
-            elif kind == "OpenSearchStore":
-                served.indices.delete(index=name)
+            ACTS[type(store).__name__][3](store, name)
 
 
 # A build that stops after its first documents, and waits to be killed.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from local_servers import Quiet, answering
 
 from lexvl_anserini.engines.engine import find_urls, index_path
 from lexvl_anserini.ground.errors import ArtefactError, MissingExtra, StoreError, UsageError
@@ -100,25 +100,26 @@ def test_a_login_is_kept_in_memory_alone(memory: UrlOf, tmp_path: Path) -> None:
     assert "same" not in f"{place} {place!r}"
     notes = Notes("token", dict.fromkeys(FILES, "{}"))
     write_folder(name_folder(place), place, notes)
-    assert all(
-        "same" not in file.read_text() and "bob" not in file.read_text() for file in name_folder(place).iterdir()
-    )
+    texts = [file.read_text() for file in name_folder(place).iterdir()]
+    assert texts and not any(secret in text for text in texts for secret in ("same", "bob"))
 
 
-@pytest.mark.parametrize("name", CLOSED)
-def test_a_store_that_cannot_be_reached(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    package, url = CLOSED[name]
-    pytest.importorskip(package, reason=f"the extra [{name}] is not installed")
-    with pytest.raises(
-        StoreError, match=r"cannot be reached \(.*\); is it running, and is the address right\?"
-    ) as told:
-        index_path(url)
-    assert "sesame" not in str(told.value) + caplog.text and "\n" not in str(told.value)
+@pytest.fixture(params=CLOSED)
+def client(request: pytest.FixtureRequest) -> str:
+    pytest.importorskip(CLOSED[request.param][0], reason=f"the extra [{request.param}] is not installed")
+    return str(request.param)
+
+
+def test_a_store_that_cannot_be_reached(client: str, caplog: pytest.LogCaptureFixture) -> None:
+    expected = r"cannot be reached \(.*\); is it running, and is the address right\?"
+    with pytest.raises(StoreError, match=expected) as error:
+        index_path(CLOSED[client][1])
+    assert "sesame" not in str(error.value) + caplog.text and "\n" not in str(error.value)
 
 
 @contextmanager
-def answering(status: int, content: dict[str, Any]) -> Iterator[int]:
-    class Answer(BaseHTTPRequestHandler):
+def answering_always(status: int, content: dict[str, Any]) -> Iterator[str]:
+    class Answer(Quiet):
         def do_GET(self) -> None:  # noqa: N802
             body = json.dumps(content).encode()
             self.send_response(status)
@@ -127,41 +128,23 @@ def answering(status: int, content: dict[str, Any]) -> Iterator[int]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: Any) -> None:
-            return
-
-    server = HTTPServer(("127.0.0.1", 0), Answer)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
+    with answering(Answer) as address:
+        yield address.removeprefix("http://")
 
 
-@pytest.mark.parametrize(
-    ("name", "variable"), [("qdrant", "QDRANT_API_KEY"), ("opensearch", "OPENSEARCH_USER and OPENSEARCH_PASSWORD")]
-)
-def test_a_login_that_is_refused(name: str, variable: str) -> None:
-    pytest.importorskip(CLOSED[name][0], reason=f"the extra [{name}] is not installed")
-    with answering(401, {"error": "no"}) as port, pytest.raises(StoreError) as told:
-        index_path(f"{name}+http://bob:sesame@127.0.0.1:{port}/demo")
-    assert "refuses the login (" in str(told.value) and f"set {variable}, or give USER:PASSWORD@" in str(told.value)
-    assert "sesame" not in str(told.value)
+def test_a_login_that_is_refused(client: str) -> None:
+    variable = {"qdrant": "QDRANT_API_KEY", "opensearch": "OPENSEARCH_USER and OPENSEARCH_PASSWORD"}[client]
+    expected = rf"refuses the login \(.*set {variable}, or give USER:PASSWORD@"
+    with answering_always(401, {"error": "no"}) as address, pytest.raises(StoreError, match=expected) as error:
+        index_path(f"{client}+http://bob:sesame@{address}/demo")
+    assert "sesame" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "expected"),
-    [
-        ("qdrant", {"title": "qdrant", "version": "1.7.4"}, "Qdrant 1.7.4, expected 1.10 or newer"),
-        ("opensearch", {"version": {"number": "7.10.2"}}, "OpenSearch 7.10.2, expected 7.12 or newer"),
-    ],
-)
-def test_a_server_that_is_too_old(name: str, content: dict[str, Any], expected: str) -> None:
-    pytest.importorskip(CLOSED[name][0], reason=f"the extra [{name}] is not installed")
-    with answering(200, content) as port, pytest.raises(StoreError, match=expected):
-        index_path(f"{name}+http://127.0.0.1:{port}/demo")
+def test_a_server_that_is_too_old(client: str) -> None:
+    old = {"qdrant": {"title": "qdrant", "version": "1.7.4"}, "opensearch": {"version": {"number": "7.10.2"}}}[client]
+    expected = "Qdrant 1.7.4, expected 1.10 or newer|OpenSearch 7.10.2, expected 7.12 or newer"
+    with answering_always(200, old) as address, pytest.raises(StoreError, match=expected):
+        index_path(f"{client}+http://{address}/demo")
 
 
 @pytest.mark.parametrize(
@@ -197,12 +180,8 @@ def test_a_client_that_is_not_installed(name: str, monkeypatch: pytest.MonkeyPat
 def filled(documents: dict[str, dict[int, int]]) -> MemoryStore:
     store = MemoryStore(StorePlace("qdrant", "file", "", 0, "/none", "demo"))
     store.begin()
-    store.add(
-        [
-            StoreRow(doc_id, sorted(vector), [vector[dim] for dim in sorted(vector)])
-            for doc_id, vector in documents.items()
-        ]
-    )
+    ordered = {doc_id: dict(sorted(vector.items())) for doc_id, vector in documents.items()}
+    store.add([StoreRow(doc_id, list(vector), list(vector.values())) for doc_id, vector in ordered.items()])
     return store
 
 
@@ -248,9 +227,8 @@ def test_hits_are_fetched_until_the_cut_is_certain() -> None:
 def test_a_store_that_rounds_scores_is_refused(memory: UrlOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shards, url = small(tmp_path / "shards", DOCUMENTS), memory("rounds")
     monkeypatch.setattr(MemoryStore, "rounds", 0.5)
-    with pytest.raises(
-        ArtefactError, match="Memory changes the lists of 100% of 20 documents as queries, .* up to 0.5"
-    ):
+    lists = "Memory changes the lists of 100% of 20 documents as queries, .* up to 0.5"
+    with pytest.raises(ArtefactError, match=lists):
         build_index(shards, url)
     with pytest.raises(ArtefactError, match="no such index"):
         index_path(url)
@@ -296,10 +274,8 @@ def test_datatypes_that_keep_small_impacts(tmp_path: Path) -> None:
     with serving("qdrant-edge", tmp_path) as url_of:
         build_index(small(tmp_path / "shards", DOCUMENTS), url_of("demo"), options={"datatype": "float16"})
         [found] = search_index(url_of("demo"), [QUERIES[2]], 1000)
-        expected = {doc_id: sum(w * v.get(t, 0) for t, w in QUERIES[2].vector.items()) for doc_id, v in VECTORS.items()}
-        assert {hit.doc_id: hit.score for hit in found} == {
-            doc_id: score for doc_id, score in expected.items() if score
-        }
+        exact = {doc_id: sum(w * v.get(t, 0) for t, w in QUERIES[2].vector.items()) for doc_id, v in VECTORS.items()}
+        assert {hit.doc_id: hit.score for hit in found} == {doc_id: score for doc_id, score in exact.items() if score}
         with pytest.raises(ArtefactError, match="datatype"):
             build_index(tmp_path / "shards", url_of("demo"))
         with pytest.raises(UsageError, match="datatype=int4: expected float32, float16, uint8"):
@@ -343,11 +319,8 @@ class BusyClient:
 def bulk(answers: list[Any], monkeypatch: pytest.MonkeyPatch) -> BusyClient:
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     store: Any = OpenSearchStore.__new__(OpenSearchStore)
-    store.place, store.table, store.served = (
-        StorePlace("opensearch", "http", "h", 9, "", "demo"),
-        "t",
-        BusyClient(answers),
-    )
+    store.place, store.table = StorePlace("opensearch", "http", "h", 9, "", "demo"), "t"
+    store.served = BusyClient(answers)
     with store.errors():
         store.add([StoreRow("a", [1], [1]), StoreRow("b", [2], [1]), StoreRow("c", [], [])])
     return store.served  # type: ignore[no-any-return]
@@ -360,14 +333,15 @@ def test_rows_that_opensearch_is_too_busy_for_are_sent_again(monkeypatch: pytest
 
 
 def test_rows_that_opensearch_refuses_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(StoreError, match="OpenSearch refuses 1 documents .*bad"):
-        bulk([[201, 400, 201]], monkeypatch)
-    with pytest.raises(StoreError, match="too busy for 3 documents"):
-        bulk([[429] * 3] * 8, monkeypatch)
-    with pytest.raises(StoreError, match="too busy .*run it again later"):
-        bulk([429] * 8, monkeypatch)
-    with pytest.raises(StoreError, match="OpenSearch failed"):
-        bulk([500], monkeypatch)
+    refusals: list[tuple[list[Any], str]] = [
+        ([[201, 400, 201]], "OpenSearch refuses 1 documents .*bad"),
+        ([[429] * 3] * 8, "too busy for 3 documents"),
+        ([429] * 8, "too busy .*run it again later"),
+        ([500], "OpenSearch failed"),
+    ]
+    for answers, message in refusals:
+        with pytest.raises(StoreError, match=message):
+            bulk(answers, monkeypatch)
 
 
 def test_a_store_that_loses_documents_is_an_error(
@@ -384,10 +358,7 @@ def test_a_store_that_loses_documents_is_an_error(
 def test_an_abandoned_table_that_cannot_be_removed_hides_no_error(
     memory: UrlOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: Any) -> None:
-        raise OSError("gone")
-
-    monkeypatch.setattr(MemoryStore, "abandon", fails)
+    monkeypatch.setattr(MemoryStore, "abandon", lambda *_: {}["gone"])
     monkeypatch.setattr(MemoryStore, "settle", lambda *_: 1 / 0)
     shards = small(tmp_path / "shards", DOCUMENTS)
     store = MemoryStore(parse_url(memory("demo")))
@@ -399,21 +370,7 @@ def test_an_abandoned_table_that_cannot_be_removed_hides_no_error(
 def test_several_commands_write_one_local_folder(tmp_path: Path) -> None:
     place = parse_url("qdrant+http://h/demo")
     contents = [Notes(str(n), {name: json.dumps({"n": n}) for name in FILES}) for n in range(4)]
-    threads: list[threading.Thread] = []
-    problems: list[BaseException] = []
-
-    def work(notes: Notes) -> None:
-        try:
-            for _ in range(10):
-                write_folder(name_folder(place), place, notes)
-        except BaseException as error:
-            problems.append(error)
-
-    for notes in contents:
-        threads.append(threading.Thread(target=work, args=(notes,)))
-        threads[-1].start()
-    for thread in threads:
-        thread.join()
-    assert not problems
+    with ThreadPoolExecutor(len(contents)) as pool:
+        list(pool.map(lambda notes: write_folder(name_folder(place), place, notes), contents * 10))
     assert {file.name for file in name_folder(place).iterdir()} == FILES
     assert len({json.loads(file.read_text())["n"] for file in name_folder(place).iterdir()}) == 1
