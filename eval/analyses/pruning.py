@@ -29,7 +29,8 @@ from lexvl_anserini.searching.search import Search
 from lexvl_anserini.shards.pruning import Pruning
 
 from .. import options
-from ..measures.inputs import encode_shard_queries, sort_strictly
+from ..measures.flops import encode_shard_queries
+from ..measures.inputs import sort_strictly
 from ..measures.metrics import evaluate, means, measure_overlap, parse_measure
 from ..report.tables import build_setting_table, render
 

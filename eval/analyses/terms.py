@@ -34,8 +34,7 @@ from lexvl_anserini.ground.manifest import Manifest, expect_lexical, read_manife
 from lexvl_anserini.ground.progress import progress_bar
 
 from .. import options
-from ..measures.flops import count_sparsity
-from ..measures.inputs import encode_shard_queries
+from ..measures.flops import count_sparsity, encode_shard_queries
 from ..report.tables import (
     COUNT,
     FOUR_DECIMALS,

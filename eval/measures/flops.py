@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.manifest import expect_lexical, read_manifest
+from lexvl_anserini.ground.records import ImpactQuery, Qrel
 
 Vector = Mapping[str, int]
 
@@ -73,3 +75,27 @@ def count_sparsity(shards: Path, queries: Iterable[Vector]) -> Sparsity:
         fact for count, most, frequency in sides for fact in (count, frequency.total() / count, most, len(frequency))
     )
     return Sparsity._make((str(shards), *facts, compute_flops(sides[1], sides[0])))
+
+
+def encode_shard_queries(
+    shards: Path, topics: str | None, data_dir: str | None, checkpoint: str | None, device: str
+) -> tuple[list[ImpactQuery], list[Qrel], bool]:
+    """Queries for impact shards, their judgements if a dataset has them, and its rule on a topic's own document."""
+    from lexvl_anserini.data.dataset import load_reference
+    from lexvl_anserini.encoders.loading import load_encoder_from
+    from lexvl_anserini.ground.records import Topic
+    from lexvl_anserini.queries.query_source import find_topic_source, find_vocabulary_file
+    from lexvl_anserini.queries.query_vectors import encode_queries
+
+    manifest = read_manifest(shards)
+    expect_lexical(shards, manifest.kind, "expected lexical vectors (kind 'impact')")
+    source = find_topic_source(topics, shards, manifest, data_dir, find_vocabulary_file(shards, None))
+    queries: list[Any] = list(source.stream())
+    if not queries:
+        raise DataError(f"{source.label}: no topic")
+    if isinstance(queries[0], Topic):
+        model = load_encoder_from(manifest.encoder, checkpoint, device=device, vocabulary=manifest.vocabulary_digest)
+        queries = list(encode_queries(model, queries, manifest))
+    if source.judged is None:
+        return queries, [], False
+    return queries, list(load_reference(source.judged).qrels()), source.remove_query

@@ -22,8 +22,8 @@ import numpy as np
 from lexvl_anserini.data.lines import remove_packing
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.files import compute_sha256
-from lexvl_anserini.ground.manifest import expect_lexical, name_manifest, read_manifest, read_run_manifest
-from lexvl_anserini.ground.records import CorpusRef, ImpactQuery, Measurement, Qrel, ScoredDoc
+from lexvl_anserini.ground.manifest import name_manifest, read_run_manifest
+from lexvl_anserini.ground.records import CorpusRef, Measurement, Qrel, ScoredDoc
 from lexvl_anserini.runs.columns import Hits, build_text_array, distinct, fingerprints, read_hits
 
 log = logging.getLogger(__name__)
@@ -400,27 +400,3 @@ def _find_relevant_lines(hits: Hits, relevant: Relevant, judged: np.ndarray) -> 
     pairs = zip(hits.topics()[lines].tolist(), hits.read_ids(lines), strict=True)
     documents = np.array([numbers[topic].get(doc_id, -1) for topic, doc_id in pairs], np.int64)
     return lines[documents >= 0], documents[documents >= 0]
-
-
-def encode_shard_queries(
-    shards: Path, topics: str | None, data_dir: str | None, checkpoint: str | None, device: str
-) -> tuple[list[ImpactQuery], list[Qrel], bool]:
-    """Queries for impact shards, their judgements if a dataset has them, and its rule on a topic's own document."""
-    from lexvl_anserini.data.dataset import load_reference
-    from lexvl_anserini.encoders.loading import load_encoder_from
-    from lexvl_anserini.ground.records import Topic
-    from lexvl_anserini.queries.query_source import find_topic_source, find_vocabulary_file
-    from lexvl_anserini.queries.query_vectors import encode_queries
-
-    manifest = read_manifest(shards)
-    expect_lexical(shards, manifest.kind, "expected lexical vectors (kind 'impact')")
-    source = find_topic_source(topics, shards, manifest, data_dir, find_vocabulary_file(shards, None))
-    queries: list[Any] = list(source.stream())
-    if not queries:
-        raise DataError(f"{source.label}: no topic")
-    if isinstance(queries[0], Topic):
-        model = load_encoder_from(manifest.encoder, checkpoint, device=device, vocabulary=manifest.vocabulary_digest)
-        queries = list(encode_queries(model, queries, manifest))
-    if source.judged is None:
-        return queries, [], False
-    return queries, list(load_reference(source.judged).qrels()), source.remove_query
