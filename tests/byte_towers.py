@@ -63,7 +63,7 @@ class Model:
     """What `write_impacts` needs of an encoder."""
 
     vocabulary = Encoder.vocabulary
-    fitted = Encoder.fitted
+    fit_quantiser = Encoder.fit_quantiser
     query: Any = field(default_factory=Bytes)
     document: Any = field(default_factory=Bytes)
     kind: str = "impact"

@@ -106,7 +106,7 @@ def check_id(raw: Any, where: str, escape: bool = False) -> str:
     if isinstance(raw, int) and not isinstance(raw, bool) and abs(raw) < _DIGITS:
         raw = str(raw)
     if not isinstance(raw, str):
-        raise DataError(f"{where}: id {shown(raw)} is not a string")
+        raise DataError(f"{where}: id {show_id(raw)} is not a string")
     if not raw.strip():
         raise DataError(f"{where}: empty id")
     if escape:
@@ -114,11 +114,11 @@ def check_id(raw: Any, where: str, escape: bool = False) -> str:
     elif refused := _REFUSED.search(raw):
         what = "white space" if refused[0].isspace() else f"control character U+{ord(refused[0]):04X}"
         raise DataError(
-            f"{where}: {what} in id {shown(raw)}, which a run file cannot hold; --escape-ids percent-encodes it"
+            f"{where}: {what} in id {show_id(raw)}, which a run file cannot hold; --escape-ids percent-encodes it"
         )
     if not fits_index(raw):
         raise DataError(
-            f"{where}: id {shown(raw)} has {len(raw.encode()):,} bytes, an index holds {MAX_ID_BYTES:,}; shorten it"
+            f"{where}: id {show_id(raw)} has {len(raw.encode()):,} bytes, an index holds {MAX_ID_BYTES:,}; shorten it"
         )
     return raw
 
@@ -128,7 +128,7 @@ def fits_index(item_id: str) -> bool:
     return len(item_id) <= MAX_ID_BYTES // 4 or len(item_id.encode("utf-8", "surrogatepass")) <= MAX_ID_BYTES
 
 
-def shown(item_id: Any) -> str:
+def show_id(item_id: Any) -> str:
     """An id as errors show it: its `repr`, cut if it is long."""
     text = repr(item_id) if not isinstance(item_id, int) or abs(item_id) < _DIGITS else "of many digits"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

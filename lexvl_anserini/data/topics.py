@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.data.checks import check_id, shown
+from lexvl_anserini.data.checks import check_id, show_id
 from lexvl_anserini.data.lines import (
     PACKED,
     Line,
@@ -138,5 +138,5 @@ def _choose_layout(columns: list[str], where: str) -> tuple[int, int, int]:
 def _parse_qrel(columns: list[str], layout: tuple[int, int, int], where: str, escape_ids: bool) -> Qrel:
     query_id, doc_id, relevance = (columns[position] for position in layout)
     if not _INTEGER.fullmatch(relevance.strip()):
-        raise DataError(f"{where}: relevance {shown(relevance)} is not an integer of at most 9 digits")
+        raise DataError(f"{where}: relevance {show_id(relevance)} is not an integer of at most 9 digits")
     return Qrel(check_id(query_id, where, escape_ids), check_id(doc_id, where, escape_ids), int(relevance))

@@ -308,7 +308,7 @@ class Encoder:
         """The terms of a lexical encoder, which both towers have."""
         return as_lexical(self.document).vocabulary
 
-    def fitted(self, quantiser: Quantiser) -> Quantiser:
+    def fit_quantiser(self, quantiser: Quantiser) -> Quantiser:
         """The quantiser, with the scheme "binary" for each tower of a lexical encoder whose weights are all 1."""
         return quantiser.for_towers(as_lexical(self.query).binary, as_lexical(self.document).binary)
 
@@ -387,7 +387,7 @@ class Encoder:
         if manifest is not None and manifest.quantiser:
             quantiser = Quantiser.from_json(manifest.quantiser)
         else:
-            quantiser = self.fitted(Quantiser())
+            quantiser = self.fit_quantiser(Quantiser())
         bound = manifest.counts.max_impact if manifest else None
         return StockQueryEncoder(as_lexical(self.query), quantiser, bound, batch_size)
 

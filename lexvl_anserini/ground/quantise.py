@@ -179,7 +179,7 @@ class Quantiser:
         """Sets the document scale from a sample of document vectors [n, V]."""
         return replace(self, document=self.document.calibrate(document_weights))
 
-    def settled(self) -> Quantiser:
+    def settle(self) -> Quantiser:
         """The quantiser with the scale that calibration found as a given one, for further documents."""
         calibrated = self.document.scheme == "calibrated" and self.document.scale is not None
         return replace(self, document=replace(self.document, scheme="fixed")) if calibrated else self
@@ -195,10 +195,10 @@ class Quantiser:
             return ones(weights)
         if side.scheme == "peak":
             scales = expand_rows(weights, compute_peak_scales(weights, side.largest or 1))
-            return quantised(weights, scales, side.largest)
+            return quantise_rows(weights, scales, side.largest)
         if side.scale is None:
             raise LexvlError("the quantiser is not calibrated; call calibrate with a sample of document vectors")
-        return quantised(weights, side.scale, side.largest)
+        return quantise_rows(weights, side.scale, side.largest)
 
     def queries(self, weights: Matrix, max_impact: int | None = None) -> Quantised:
         """CSR [n, V] float weights -> integer query weights.
@@ -209,19 +209,19 @@ class Quantiser:
         side = self.query
         most = max_impact or self.document.largest or 1
         if side.scheme == "binary":
-            return bounded(ones(weights), most)
+            return bound_impacts(ones(weights), most)
         if side.scheme != "peak":
             assert side.scale is not None
-            return bounded(quantised(weights, side.scale, side.largest), most)
+            return bound_impacts(quantise_rows(weights, side.scale, side.largest), most)
         assert side.bits is not None
         top = np.full(weights.shape[0], (1 << side.bits) - 1, dtype=np.float64)
         for _ in range(side.bits):
-            result = quantised(weights, expand_rows(weights, compute_peak_scales(weights, top)), side.largest)
+            result = quantise_rows(weights, expand_rows(weights, compute_peak_scales(weights, top)), side.largest)
             over = sum_rows(result.impacts) * most >= SCORE_LIMIT
             if not over.any():
                 break
             top[over] = (top[over] - 1) // 2  # one bit less
-        return bounded(result, most)
+        return bound_impacts(result, most)
 
     def to_json(self) -> QuantiserEntry:
         """For the manifest."""
@@ -274,7 +274,7 @@ def ones(weights: Matrix) -> Quantised:
     return Quantised(replace_values(weights, np.ones(len(weights.data), np.int64)), 0, 0)
 
 
-def quantised(weights: Matrix, scale: Any, largest: int | None) -> Quantised:
+def quantise_rows(weights: Matrix, scale: Any, largest: int | None) -> Quantised:
     """round(weight * scale), half to even, clipped to `largest`, zeros dropped."""
     rounded = np.rint(weights.data.astype(np.float64) * scale)
     clipped = 0
@@ -290,7 +290,7 @@ def quantised(weights: Matrix, scale: Any, largest: int | None) -> Quantised:
     return Quantised(impacts, clipped, len(rounded) - len(impacts.data))
 
 
-def bounded(result: Quantised, max_impact: int) -> Quantised:
+def bound_impacts(result: Quantised, max_impact: int) -> Quantised:
     """`result`, after checking that no score can reach 2^24."""
     sums = sum_rows(result.impacts)
     if len(sums) and (worst := int(sums.max()) * max_impact) >= SCORE_LIMIT:

@@ -201,7 +201,7 @@ def encode_topics(
     """
     expect_lexical(f"encoder {model.name!r}", model.kind, "only lexical queries are written as terms")
     if index is None:
-        quantiser, vocabulary = model.fitted(quantiser), model.vocabulary
+        quantiser, vocabulary = model.fit_quantiser(quantiser), model.vocabulary
         encoder = model.identity()
         terms = vocabulary.to_json()
         encode = partial(quantise_queries, quantiser=quantiser, max_impact=None)

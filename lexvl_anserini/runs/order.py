@@ -207,7 +207,7 @@ def group_by_documents(search: SearchPassages, queries: Iterable[Any], hits: int
             deeper, step = [], max(1, HELD // depth)
             for places in make_batches(waiting, step):
                 for place, passages in zip(places, search([piece[p] for p in places], depth), strict=True):
-                    documents = settled(passages, hits, best, complete=len(passages) < depth or depth == MOST)
+                    documents = settle_documents(passages, hits, best, complete=len(passages) < depth or depth == MOST)
                     if documents is None:
                         deeper.append(place)
                     else:
@@ -231,7 +231,7 @@ def score_by_passages(search: SearchPassages, query: Any, doc_ids: Collection[st
         depth = min(DEEPER * depth, MOST)
 
 
-def settled(passages: RankedList, hits: int, best: int, complete: bool) -> RankedList | None:
+def settle_documents(passages: RankedList, hits: int, best: int, complete: bool) -> RankedList | None:
     """The documents of a ranked list of passages, `complete` or not; None where passages below could change them."""
     sums: dict[str, float] = {}
     counts: dict[str, int] = {}

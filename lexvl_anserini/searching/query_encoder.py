@@ -104,7 +104,7 @@ def load_field(entry: FieldEntry, options: dict[str, Any], device: str) -> Query
         return QueryField(entry.name, weight, quantiser=Quantiser.from_json(entry["quantiser"]), analyse=analyse)
     places = (options.pop("checkpoint", None), options.pop("tokenizer", None))
     model = load_encoder_from(entry.encoder, *places, device, options, entry.vocabulary_digest)
-    quantiser = Quantiser.from_json(entry["quantiser"]) if entry.get("quantiser") else model.fitted(Quantiser())
+    quantiser = Quantiser.from_json(entry["quantiser"]) if entry.get("quantiser") else model.fit_quantiser(Quantiser())
     return QueryField(entry.name, weight, model.query, quantiser)
 
 

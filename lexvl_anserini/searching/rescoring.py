@@ -46,7 +46,7 @@ from lexvl_anserini.runs.fusion import Fusion, build_fused_manifest
 from lexvl_anserini.runs.order import RankedList, rank_hits
 from lexvl_anserini.runs.trec import DEFAULT_HITS, read_lists
 from lexvl_anserini.searching.search import NOTED
-from lexvl_anserini.shards.encoding import Covered, CoveredDigest, digested
+from lexvl_anserini.shards.encoding import Covered, CoveredDigest, digest_documents
 from lexvl_anserini.shards.reading import read_stored_vectors
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def load_run_documents(run: RunManifest, model: Encoder, data_dir: str | None) -
         # Whether the shards stored metadata, which the digest then covers, no run says.
         both = [CoveredDigest(Covered(model.document, metadata, files)) for metadata in (False, True)]
         both = both if corpus.contents and not corpus.part else []
-        for document in digested(dataset.documents(), texts):
+        for document in digest_documents(dataset.documents(), texts):
             for contents in both:
                 contents.add([document])
             yield document

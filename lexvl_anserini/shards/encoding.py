@@ -110,7 +110,7 @@ def draw_sample(documents: Iterable[Document], count: int, size: int = CALIBRATI
 
 def sample_size(quantiser: Quantiser, model: Encoder, count: int) -> int:
     """Number of documents, of all `count`, that calibrate a quantiser for a model; 0 if its scheme needs none."""
-    needed = model.kind == "impact" and model.fitted(quantiser).document.scheme == "calibrated"
+    needed = model.kind == "impact" and model.fit_quantiser(quantiser).document.scheme == "calibrated"
     return min(CALIBRATION_SAMPLE, count) if needed else 0
 
 
@@ -129,7 +129,7 @@ def calibrate(
     """
     if model.kind != "impact":
         return quantiser
-    quantiser = model.fitted(quantiser)
+    quantiser = model.fit_quantiser(quantiser)
     if not sample_size(quantiser, model, count):
         return quantiser
     sample = draw_sample(documents, count)
@@ -214,10 +214,10 @@ class CorpusReading(Protocol):
     def check(self, covered: Covered) -> CorpusSummary:
         """The first read."""
 
-    def settled(self, request: Manifest, output: Path) -> Manifest:
+    def settle(self, request: Manifest, output: Path) -> Manifest:
         """The request with what is known of its scale without reading."""
 
-    def calibrated(self, quantiser: Quantiser, model: Encoder, batch_size: int, on_error: OnError) -> Quantiser:
+    def calibrate(self, quantiser: Quantiser, model: Encoder, batch_size: int, on_error: OnError) -> Quantiser:
         """The quantiser with the scale of the whole corpus."""
 
     def documents(self) -> Iterator[Document]:
@@ -264,11 +264,11 @@ class WholeCorpus:
             contents.add(islice(self._start_again(), first, first + count))
         return self._summary._replace(contents=contents.hexdigest())
 
-    def settled(self, request: Manifest, output: Path) -> Manifest:
+    def settle(self, request: Manifest, output: Path) -> Manifest:
         """The request: nothing is known before calibration."""
         return request
 
-    def calibrated(self, quantiser: Quantiser, model: Encoder, batch_size: int, on_error: OnError) -> Quantiser:
+    def calibrate(self, quantiser: Quantiser, model: Encoder, batch_size: int, on_error: OnError) -> Quantiser:
         """From a sample of all documents, which are in memory, or read again up to the last one of the sample."""
         return calibrate(
             quantiser, self._start_again(), self._summary.documents, model, batch_size, on_error, self.dataset.name
@@ -279,7 +279,7 @@ class WholeCorpus:
         self._held.clear()
         first, count = self._span()
         self._texts = sha256()
-        self._rest = digested(self.dataset.documents(), self._texts)
+        self._rest = digest_documents(self.dataset.documents(), self._texts)
         exhaust(islice(self._rest, first))
         return islice(self._rest, count)
 
@@ -295,7 +295,7 @@ class WholeCorpus:
         return iter(self._held) if self._held else self.dataset.documents()
 
 
-def digested(documents: Iterable[Document], digest: Digest) -> Iterator[Document]:
+def digest_documents(documents: Iterable[Document], digest: Digest) -> Iterator[Document]:
     """Yields the documents and adds each to the digest, as `check_corpus` does."""
     for document in documents:
         digest.update(pack_document(document))

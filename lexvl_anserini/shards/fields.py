@@ -103,7 +103,7 @@ class FieldSource(NamedTuple):
             name=self.name,
             kind=self.manifest.kind,
             encoder=dict(self.manifest.encoder),
-            quantiser=self.quantiser.settled().to_json() if self.quantiser else {},
+            quantiser=self.quantiser.settle().to_json() if self.quantiser else {},
             vocabulary=self.vocabulary.to_json(),
         )
 

@@ -59,7 +59,7 @@ def request_shards(
     return Manifest(
         kind=model.kind,
         encoder=model.identity(),
-        quantiser=QuantiserEntry() if vocabulary is None else model.fitted(quantiser).to_json(),
+        quantiser=QuantiserEntry() if vocabulary is None else model.fit_quantiser(quantiser).to_json(),
         vocabulary=VocabularyEntry() if vocabulary is None else vocabulary.to_json(),
         corpus=EncodedCorpus(
             name=dataset.name,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import orjson
 
-from lexvl_anserini.data.checks import MAX_ID_BYTES, SeenIds, fits_index, shown
+from lexvl_anserini.data.checks import MAX_ID_BYTES, SeenIds, fits_index, show_id
 from lexvl_anserini.data.lines import DAMAGED_GZIP, open_packed
 from lexvl_anserini.data.parquet import Failure, is_integers, is_numbers, is_text, read_batches
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
@@ -227,7 +227,7 @@ def _kind(value: Any) -> str:
 def _check_id(doc_id: Any, where: str) -> str:
     if not isinstance(doc_id, str) or not doc_id or doc_id.split() != [doc_id] or not fits_index(doc_id):
         raise ArtefactError(
-            f"{where}: document id {shown(doc_id)}, expected a text without white space, of at most "
+            f"{where}: document id {show_id(doc_id)}, expected a text without white space, of at most "
             f"{MAX_ID_BYTES:,} bytes"
         )
     return doc_id

@@ -88,7 +88,7 @@ def write_impacts(
         covered = Covered(model.document, layout.metadata, files)
         summary = reading.check(covered)
         request = request_shards(dataset, summary, model, quantiser or Quantiser(), layout, batch_size, reading.part)
-        request = reading.settled(request, output)
+        request = reading.settle(request, output)
         with disk_errors(output):
             make_folder(output)
         with exclusive(output):
@@ -100,7 +100,7 @@ def write_impacts(
             if plan is None or plan.corpus.contents not in (None, request.corpus.contents):
                 scale = request.quantiser  # empty for shards without impacts
                 if scale:
-                    scale = reading.calibrated(Quantiser.from_json(scale), model, batch_size, policy).to_json()
+                    scale = reading.calibrate(Quantiser.from_json(scale), model, batch_size, policy).to_json()
                 plan = replace(request, quantiser=scale, shards=select_valid(output, plan, scale, overwrite))
                 write_manifest(output, plan, UNFINISHED)
             shards = UnfinishedShards(output, plan, model, layout, covered)

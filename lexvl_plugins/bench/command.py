@@ -230,7 +230,7 @@ def measure_overhead(options: Options) -> Report:
     forward_s = 0.0
     tower = model.document
     assert isinstance(tower, LexicalTower), "an encoder whose weights come from a network"
-    pooled: Callable[..., Any] = tower.pooled
+    pooled: Callable[..., Any] = tower.pool_batch
 
     def timed(*inputs: Any) -> Any:
         nonlocal forward_s
@@ -239,7 +239,7 @@ def measure_overhead(options: Options) -> Report:
         forward_s += time.perf_counter() - started
         return result
 
-    tower.pooled = timed  # type: ignore[method-assign, assignment]
+    tower.pool_batch = timed  # type: ignore[method-assign, assignment]
     tower.weights(["warm up"] * 64)
     forward_s = 0.0
     with TemporaryDirectory() as folder:

@@ -128,7 +128,7 @@ class PlannedCorpus:
             contents.add(self.documents())
         return summary._replace(contents=contents.hexdigest())
 
-    def settled(self, request: Manifest, output: Path) -> Manifest:
+    def settle(self, request: Manifest, output: Path) -> Manifest:
         """The request with the scale of the plan, which must be of the same request."""
         manifest = self.plan.manifest
         requested, planned = ({**describe_whole(m), "versions": dict(m.versions)} for m in (request, manifest))
@@ -136,7 +136,7 @@ class PlannedCorpus:
             raise ArtefactError(f"{output}: the plan is of another request ({same}); plan again")
         return replace(request, quantiser=manifest.quantiser)
 
-    def calibrated(self, quantiser: Quantiser, model: Encoder, batch_size: int, on_error: OnError) -> Quantiser:
+    def calibrate(self, quantiser: Quantiser, model: Encoder, batch_size: int, on_error: OnError) -> Quantiser:
         """The quantiser, which has the scale of the plan."""
         return quantiser
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from scipy import sparse
 
-from lexvl_anserini.data.checks import check_id, shown
+from lexvl_anserini.data.checks import check_id, show_id
 from lexvl_anserini.data.lines import DAMAGED_GZIP, open_packed
 from lexvl_anserini.engines.compiling import kernel
 from lexvl_anserini.ground.errors import DataError
@@ -257,7 +257,7 @@ class CiffVectors:
         if problem == CUT:
             raise messages.describe_cut(what)
         name = raw[facts[TERM_START] : facts[TERM_END]].tobytes()
-        where = f"{self._path}: {what}, term {shown(name.decode('utf-8', 'replace'))}"
+        where = f"{self._path}: {what}, term {show_id(name.decode('utf-8', 'replace'))}"
         if problem:
             numbers = {"document": facts[DOCUMENT], "value": facts[VALUE], "documents": self.documents}
             raise DataError(f"{where}: {PROBLEMS[problem].format(**numbers)}")

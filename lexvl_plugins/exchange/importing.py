@@ -89,7 +89,7 @@ class ImportSettings:
         model = self.model
         if model is not None and model.kind != "impact":
             raise UsageError(f"encoder {model.name!r} is {model.kind}; only vectors of terms are imported")
-        quantiser = self.quantiser if model is None else model.fitted(self.quantiser)
+        quantiser = self.quantiser if model is None else model.fit_quantiser(self.quantiser)
         places = {"split": None, "data_dir": None, "escape_ids": self.escape_ids}
         files = {name: compute_digest(file) for name, file in (("ids", self.ids), ("terms", self.vocabulary)) if file}
         return Manifest(

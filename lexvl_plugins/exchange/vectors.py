@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from lexvl_anserini.data.checks import check_id, shown
+from lexvl_anserini.data.checks import check_id, show_id
 from lexvl_anserini.data.lines import Line, get_plain_suffix, parse_object, read_lines
 from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError, describe_error
 from lexvl_anserini.ground.manifest import MANIFEST
@@ -87,7 +87,7 @@ class JsonVectors:
         values = weights.values()
         if values and (not set(map(type, values)) <= NUMBERS or min(values) < 0 or max(values) >= HUGE):
             term = next(t for t, w in weights.items() if type(w) not in NUMBERS or not 0 <= w < HUGE)
-            raise DataError(f"{where}: weight {shown(weights[term])} of term {shown(term)}, expected 0 or more")
+            raise DataError(f"{where}: weight {show_id(weights[term])} of term {show_id(term)}, expected 0 or more")
         if not weights.keys() <= self._dimensions.keys():
             for term in weights:
                 check_term(term, where)
@@ -152,9 +152,9 @@ def _parse_pairs(pairs: Any, where: str) -> dict[str, float]:
     except (TypeError, ValueError):
         terms, weights = [], {None: 0}
     if not set(map(type, weights)) <= {str}:
-        raise DataError(f"{where}: vector {shown(pairs)}, expected an object of term and weight, or pairs")
+        raise DataError(f"{where}: vector {show_id(pairs)}, expected an object of term and weight, or pairs")
     if len(weights) < len(terms):
-        raise DataError(f"{where}: a term twice in vector {shown(pairs)}")
+        raise DataError(f"{where}: a term twice in vector {show_id(pairs)}")
     return weights
 
 

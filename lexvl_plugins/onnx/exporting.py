@@ -225,7 +225,7 @@ def write_sentences(tower: SentenceTower, out: GraphFiles) -> dict[str, Any]:
 
 
 def pool_hidden(composition: Composition, inputs: tuple[Tensor, ...], masked: Tensor | None) -> Tensor:
-    """As `LexicalTower.pooled`, with operations that a graph has; `masked` is bool [B, L]."""
+    """As `LexicalTower.pool_batch`, with operations that a graph has; `masked` is bool [B, L]."""
     features = composition.head.transform(composition.backbone(*inputs))  # [B, L, D']
     matrix, bias = composition.head.matrix, composition.head.bias
     if isinstance(composition.pooling, partial) and composition.pooling.func is pool_top_mean:

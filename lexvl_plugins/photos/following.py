@@ -125,7 +125,7 @@ def follow(
     manifest, unreadable = differences.manifest, list(differences.unreadable)
     pictures = iter(differences.to_encode)
     while part := list(islice(pictures, PART)):
-        quantiser = Quantiser.from_json(manifest.quantiser).settled() if manifest else Quantiser()
+        quantiser = Quantiser.from_json(manifest.quantiser).settle() if manifest else Quantiser()
         skipped = _encode(dataset, model, part, album, quantiser, progress)
         if len(skipped) < len(part):
             manifest = _index_shards(album, manifest)

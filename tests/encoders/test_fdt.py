@@ -124,7 +124,7 @@ def test_swin_is_the_references(swin_run):
     tower = load(folder, temperature=2.0).document
     with torch.inference_mode():
         np.testing.assert_allclose(tower.composition.backbone(pixels), arrays["patches"], atol=1e-5)
-        np.testing.assert_allclose(tower.attended((pixels,), None), arrays["weights"], atol=1e-5)
+        np.testing.assert_allclose(tower.compute_attention((pixels,), None), arrays["weights"], atol=1e-5)
         features = load(folder, temperature=2.0, space="features").document
         found = features.embed(Batch(np.arange(3), (pixels,)))
     np.testing.assert_allclose(found, arrays["features"], atol=1e-5)
@@ -141,7 +141,7 @@ def test_a_swin_transformer_without_buffers_or_of_version_1(swin_run):
     (folder / "config.json").write_text(json.dumps(config))
     tower = load(folder, temperature=2.0).document
     with torch.inference_mode():
-        weights_of_images = tower.attended((torch.from_numpy(arrays["pixels"]),), None)
+        weights_of_images = tower.compute_attention((torch.from_numpy(arrays["pixels"]),), None)
     np.testing.assert_allclose(weights_of_images, arrays["weights"], atol=1e-5)
     save_run(folder, {key: value for key, value in bare.items() if "logit_scale" not in key})
     with pytest.raises(CheckpointError, match="fit a Swin transformer V2; missing: visual.layers.0.*logit_scale"):
@@ -192,9 +192,9 @@ def test_padding_counts_as_zero():
 
 def test_pruning_then_normalising():
     weights = torch.tensor([[0.6, 0.3, 0.06, 0.04]])
-    both = Grounding(sparsemax, topk=3, threshold=0.2).pruned(weights)
+    both = Grounding(sparsemax, topk=3, threshold=0.2).prune(weights)
     np.testing.assert_allclose(both, [[2 / 5**0.5, 1 / 5**0.5, 0, 0]], atol=1e-6)
-    np.testing.assert_allclose(Grounding(sparsemax, topk=1, normalise=False).pruned(weights), [[0.6, 0, 0, 0]])
+    np.testing.assert_allclose(Grounding(sparsemax, topk=1, normalise=False).prune(weights), [[0.6, 0, 0, 0]])
 
 
 @pytest.mark.shared

@@ -167,9 +167,9 @@ def test_terms_beside_those_of_unit_length(tokenizer):
     head = Head(torch.nn.Identity(), torch.eye(3))
     parts = (lambda states: states, head, torch.relu, pool_max, keep_positive())
     tower.composition = Composition(*parts, normalise=True, unit_terms=2)
-    torch.testing.assert_close(tower.pooled((hidden,), None), torch.tensor([[0.6, 0.8, 2.4]]))
+    torch.testing.assert_close(tower.pool_batch((hidden,), None), torch.tensor([[0.6, 0.8, 2.4]]))
     tower.composition = replace(tower.composition, unit_terms=None)
-    torch.testing.assert_close(tower.pooled((hidden,), None), hidden[:, 0] / 13)
+    torch.testing.assert_close(tower.pool_batch((hidden,), None), hidden[:, 0] / 13)
 
 
 @pytest.mark.parametrize("adds", [False, True])

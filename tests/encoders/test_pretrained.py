@@ -71,7 +71,7 @@ def test_folding_changes_nothing() -> None:
     pixels = torch.randn(2, 3, 64, 64)
     with torch.inference_mode():
         before = [layer.clone() for layer in network.layers(pixels)]
-        after = network.folded().layers(pixels)
+        after = network.fold().layers(pixels)
     assert [layer.shape[1] for layer in after] == [32, 16, 24, 40, 80, 112, 192, 320, 1280]
     for one, other in zip(before, after, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)

@@ -111,7 +111,7 @@ class Grounding:
     threshold: float = 0.0
     normalise: bool = True
 
-    def pruned(self, weights: Tensor) -> Tensor:
+    def prune(self, weights: Tensor) -> Tensor:
         """The vectors of the index, [B, K], from weights [B, K]."""
         if self.topk is not None:
             weights = weights * mark_top(weights, self.topk)
@@ -142,13 +142,13 @@ class Grounded(LexicalTower):
         super().__init__(*parts)
         self.grounding = grounding
 
-    def attended(self, inputs: tuple[Tensor, ...], masked: Tensor | None) -> Tensor:
+    def compute_attention(self, inputs: tuple[Tensor, ...], masked: Tensor | None) -> Tensor:
         """The model's own weights, float32 [B, K]."""
-        return self.grounding.attention(super().pooled(inputs, masked))
+        return self.grounding.attention(super().pool_batch(inputs, masked))
 
-    def pooled(self, inputs: tuple[Tensor, ...], masked: Tensor | None) -> Tensor:
+    def pool_batch(self, inputs: tuple[Tensor, ...], masked: Tensor | None) -> Tensor:
         """The vectors of the index, float32 [B, K]: the model's weights, pruned and normalised."""
-        return self.grounding.pruned(self.attended(inputs, masked))
+        return self.grounding.prune(self.compute_attention(inputs, masked))
 
 
 class FdtWords(Grounded, TextTower):
@@ -187,17 +187,17 @@ class FdtModel:
         """One side's equation up to the pooled relevances [B, K]."""
         scale = self.codebook.shape[1] ** 0.5
 
-        def tempered(logits: Tensor) -> Tensor:
+        def apply_temperature(logits: Tensor) -> Tensor:
             return logits / scale / self.temperature
 
         head = Head(self.query_maps[modality], self.codebook)
-        return Composition(self.states[modality], head, tempered, self.pooling[modality], keep_positive())
+        return Composition(self.states[modality], head, apply_temperature, self.pooling[modality], keep_positive())
 
     def features(self, tower: Grounded, dimensions: int | None) -> DenseTower:
         """The dense side: the codebook's rows, averaged by the model's own weights; cosines."""
 
         def embed(batch: Batch) -> Tensor:
-            weights = tower.attended(batch.inputs, batch.masked)  # [B, K]
+            weights = tower.compute_attention(batch.inputs, batch.masked)  # [B, K]
             if self.attention == "sigmoid":
                 weights = weights / weights.sum(dim=1, keepdim=True)
             return weights @ self.codebook  # [B, d]

@@ -208,13 +208,13 @@ class OwnTokenTower(TextTower):
         self.normalise = normalise
         self.dimension_of = torch.from_numpy(self.columns.of_token).to(self.device)  # int64 [|T|], -1 for no dimension
 
-    def pooled(self, inputs: tuple[Tensor, ...], masked: Tensor | None) -> Tensor:
+    def pool_batch(self, inputs: tuple[Tensor, ...], masked: Tensor | None) -> Tensor:
         """Weights of the text's own tokens, float32 [B, V]."""
         input_ids, attention = inputs
         dims = self.dimension_of[input_ids].masked_fill(attention == 0, -1)  # [B, L]
         own = torch.zeros(len(dims), len(self.vocabulary) + 1, dtype=torch.float32, device=self.device)
         own.scatter_(1, dims + 1, 1.0)  # column 0 is for tokens without dimension
-        weights = super().pooled(inputs, masked) * own[:, 1:]
+        weights = super().pool_batch(inputs, masked) * own[:, 1:]
         return unit_length(weights, dim=1) if self.normalise else weights
 
 

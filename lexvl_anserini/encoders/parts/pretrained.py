@@ -220,7 +220,7 @@ def build_cells(
 
 def fill_folded(network: nn.Module) -> nn.Module:
     """The network, changed to compute as fast as it can where it does not train."""
-    return network.folded() if isinstance(network, EfficientNetLite) else network
+    return network.fold() if isinstance(network, EfficientNetLite) else network
 
 
 def load_pretrained_bert(

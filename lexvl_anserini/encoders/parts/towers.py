@@ -226,7 +226,7 @@ class LexicalTower(Items):
         """Maps a column of `weights` to its term."""
         return self.columns.vocabulary
 
-    def pooled(self, inputs: tuple[Tensor, ...], masked: Tensor | None) -> Tensor:
+    def pool_batch(self, inputs: tuple[Tensor, ...], masked: Tensor | None) -> Tensor:
         """Weights before the sparsifier, float32 [B, V], from the backbone's inputs and the pooling mask [B, L]."""
         composition = self.composition
         hidden = composition.backbone(*inputs)  # [B, L, D]
@@ -247,7 +247,7 @@ class LexicalTower(Items):
         values: list[np.ndarray] = [np.empty(0, np.float32)] * len(inputs)
         for batch in self.batches(inputs, batch_size, on_error):
             positions = batch.positions
-            weights = self.pooled(batch.inputs, batch.masked)
+            weights = self.pool_batch(batch.inputs, batch.masked)
             if not torch.isfinite(weights).all():
                 first = str(inputs[positions[0]])[:60]
                 raise LexvlError(f"the model gave a weight that is not finite for input {first!r} or its batch")
@@ -278,7 +278,7 @@ class LexicalTower(Items):
         """float32 [n, V] before the sparsifier."""
         result = np.empty((len(inputs), len(self.vocabulary)), dtype=np.float32)
         for batch in self.batches(inputs, batch_size):
-            result[batch.positions] = self.pooled(batch.inputs, batch.masked).cpu().numpy()
+            result[batch.positions] = self.pool_batch(batch.inputs, batch.masked).cpu().numpy()
         return result
 
 

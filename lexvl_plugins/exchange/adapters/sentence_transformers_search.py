@@ -105,7 +105,7 @@ def semantic_search_lucene(
 def _index_rows(corpus: Rows, folder: Path | None, quantiser: Quantiser) -> Index:
     """Indexes embeddings. Unlike a corpus that is still to be encoded, all weights are there to calibrate."""
     tower = StoredRows(corpus)
-    ready = quantiser.calibrate(corpus.weights).settled()
+    ready = quantiser.calibrate(corpus.weights).settle()
     documents = (Document(f"{row:0{DIGITS}d}", text="") for row in range(corpus.weights.shape[0]))
     model = Encoder(corpus.name, "impact", query=tower, document=tower, checkpoint_digest=tower.digest)
     return index_documents(model, documents, folder, BATCH, ready, Layout("parquet"))

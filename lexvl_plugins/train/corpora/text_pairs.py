@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from lexvl_anserini.data import lines
-from lexvl_anserini.data.checks import check_id, shown
+from lexvl_anserini.data.checks import check_id, show_id
 from lexvl_anserini.data.corpora.beir import find_corpus_file, read_corpus
 from lexvl_anserini.data.dataset import Dataset, choose_direction, load_reference
 from lexvl_anserini.data.topics import read_topics
@@ -210,7 +210,7 @@ def read_passages(record: Mapping[str, Any], key: str, where: str, escape_ids: b
     for number, passage in enumerate(listed, start=1):
         place = f"{where}: passage {number} of {key!r}"
         if not isinstance(passage, dict):
-            raise DataError(f"{place} is {shown(passage)}, expected an object with 'title' and 'text'")
+            raise DataError(f"{place} is {show_id(passage)}, expected an object with 'title' and 'text'")
         title, text = (lines.get_string(passage, name, place) for name in ("title", "text"))
         if text is None or not f"{title or ''}{text}".strip():
             raise DataError(f"{place} has no text")
@@ -218,7 +218,7 @@ def read_passages(record: Mapping[str, Any], key: str, where: str, escape_ids: b
         doc_id = compute_digest(title or "", text) if raw_id is None else check_id(raw_id, place, escape_ids)
         score = passage.get(SCORE)
         if score is not None and (isinstance(score, bool) or not isinstance(score, (int, float))):
-            raise DataError(f"{place}: {SCORE!r} is {shown(score)}, expected a number")
+            raise DataError(f"{place}: {SCORE!r} is {show_id(score)}, expected a number")
         documents.append((Document(doc_id, title or None, text), score))
     return documents
 

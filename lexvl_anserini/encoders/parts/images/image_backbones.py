@@ -166,7 +166,7 @@ class EfficientNetLite(nn.Module):
                 maps.append(after)
         return [*maps, self.head(maps[-1])]
 
-    def folded(self) -> EfficientNetLite:
+    def fold(self) -> EfficientNetLite:
         """Joins all batch norms to their convolutions, for encoding; returns itself."""
         for module in self.modules():
             if isinstance(module, Unit):
