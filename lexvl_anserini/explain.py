@@ -20,10 +20,9 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import RunManifest, read_run_manifest
 from lexvl_anserini.ground.records import ImpactQuery, Topic
 from lexvl_anserini.queries.query_source import TYPED, build_typed_topic, find_topic_source, find_vocabulary_file
-from lexvl_anserini.searching.query_encoder import EncoderChanges
-from lexvl_anserini.searching.searcher import Searcher
+from lexvl_anserini.searching.search import EncoderChanges
+from lexvl_anserini.searching.searcher import EXPLAINED_HITS, Searcher
 from lexvl_anserini.searching.shared_terms import (
-    EXPLAINED_HITS,
     Explanation,
     cut_like_run,
     encode_topic,

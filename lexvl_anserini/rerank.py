@@ -17,7 +17,6 @@ from lexvl_anserini.cli import BatchSize, DataDir, Device, Overwrite, Settings, 
 from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.runs.trec import ensure_run, read_lists, write_run
-from lexvl_anserini.searching.query_encoder import MovedCheckpoint, MovedTokenizer
 from lexvl_anserini.searching.rescoring import (
     DEPTH,
     expect_run_manifest,
@@ -27,6 +26,7 @@ from lexvl_anserini.searching.rescoring import (
     plan_rerank,
     rerank_lists,
 )
+from lexvl_anserini.searching.search import MovedCheckpoint, MovedTokenizer
 
 
 def command(

@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.engines.lucene.versions import refuse_newer_line
+from lexvl_anserini.engines.index_files import refuse_newer_line
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import new_folder, read_json, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, write_manifest

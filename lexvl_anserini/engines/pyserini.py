@@ -22,12 +22,12 @@ import orjson
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import EngineOptions
+from lexvl_anserini.engines.index_files import format_version, read_commit_id
 from lexvl_anserini.engines.index_folder import BuiltIndex, measure_folder, write_index, write_report
 from lexvl_anserini.engines.jvm import call_java, raise_java_errors, read_lucene_version
 from lexvl_anserini.engines.lucene.engine import LuceneSearch
 from lexvl_anserini.engines.lucene.fields import open_whole_index
 from lexvl_anserini.engines.lucene.searching import BatchSearcher, LucenePostings
-from lexvl_anserini.engines.lucene.versions import format_version, read_commit_id
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent

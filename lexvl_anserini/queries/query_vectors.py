@@ -385,7 +385,7 @@ class ShardVectors:
     """The vectors of all documents of shards, or of parts: a function from id to vector; 8 bytes a posting."""
 
     def __init__(self, shards: Path, index: Manifest):
-        from lexvl_anserini.shards.manifests import combine_manifests, list_part_folders
+        from lexvl_anserini.shards.layout import combine_manifests, list_part_folders
         from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
         folders = list_part_folders(shards)

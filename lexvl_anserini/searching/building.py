@@ -28,7 +28,7 @@ from lexvl_anserini.ground.registry import ENGINES
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count, check_type
 from lexvl_anserini.queries.query_source import find_vocabulary_file, read_queries
 from lexvl_anserini.searching.searcher import Index
-from lexvl_anserini.shards.manifests import combine_manifests, list_part_folders
+from lexvl_anserini.shards.layout import combine_manifests, list_part_folders
 
 Folders = Path | str | Sequence[Path | str]
 # How an error names them.

@@ -14,8 +14,8 @@ import orjson
 
 from lexvl_anserini.data.dataset import load_reference
 from lexvl_anserini.engines.engine import find_engine
+from lexvl_anserini.engines.index_files import read_commit_id
 from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
-from lexvl_anserini.engines.lucene.versions import read_commit_id
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.machine import list_versions
 from lexvl_anserini.ground.manifest import NAMED, Manifest, RunManifest
@@ -25,7 +25,7 @@ from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.trec import write_run
 from lexvl_anserini.searching.search import Search
 from lexvl_anserini.searching.searcher import SearchCost, Searcher, close_after
-from lexvl_anserini.shards.manifests import source_digest
+from lexvl_anserini.shards.layout import source_digest
 
 log = logging.getLogger(__name__)
 

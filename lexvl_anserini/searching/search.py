@@ -1,26 +1,42 @@
-"""`Search`: how queries are searched, in one record, which the command line expands; and the least score of a hit."""
+"""How queries are searched: `Search` and `EncoderChanges`, which the command line expands, and what applies them.
+
+An index of several fields has several encoders; a search uses them as one.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
+from itertools import islice
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from lexvl_anserini.data.lines import log_once
+from lexvl_anserini.encoders.cards import remark_on
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.families.bm25 import BM25Settings
+from lexvl_anserini.encoders.loading import load_encoder_from
+from lexvl_anserini.encoders.parts.fields import FieldsTower, QueryField, read_weight, split_field_options
 from lexvl_anserini.engines.approximation import check_recall
+from lexvl_anserini.engines.lucene.fields import load_word_analysis
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.manifest import NAMED
-from lexvl_anserini.ground.records import SCORE_LIMIT
+from lexvl_anserini.ground.manifest import FIELDS, NAMED, EncoderRef, FieldEntry, Manifest
+from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, heaviest
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
-from lexvl_anserini.queries.clauses import Clause, Text, bound, walk
-from lexvl_anserini.queries.query_vectors import MOST_RM3_DOCUMENTS, RM3, Feedback
-from lexvl_anserini.runs.order import read_best
+from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Text, TreeQuery, Unscored, bound, build_clause, walk
+from lexvl_anserini.queries.query_vectors import MOST_RM3_DOCUMENTS, RM3, Feedback, VectorOf, integers, rocchio
+from lexvl_anserini.runs.order import group_by_documents, read_best
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.engine import ImpactEngine
+    from lexvl_anserini.runs.order import RankedList
 
 # An engine's bound is its tightest from 2^24 on. A power of two scales weights exactly.
 SCALE = float(1 << 48)
@@ -261,3 +277,207 @@ def compute_greatest_score(clause: Clause, engine: ImpactEngine) -> float:
         raise UsageError("a share of the query's bound: BM25 of texts has no bound; give a score instead of a share")
     scaled = bound(clause, lambda vector: engine.bound({term: SCALE * weight for term, weight in vector.items()}))
     return scaled / SCALE
+
+
+# Queries held at once.
+PIECE = 256
+
+Vector = Mapping[str, int]
+
+
+class RefinedQuery(NamedTuple):
+    """A query after lists of terms and cuts, or a tree as it was; and the topic's text, if the search needs it."""
+
+    query: ImpactQuery | TreeQuery
+    text: str | None = None
+
+    @property
+    def vector(self) -> Vector:
+        """The terms and weights of an encoded query."""
+        assert isinstance(self.query, ImpactQuery)
+        return self.query.vector
+
+    def with_vector(self, vector: Vector) -> RefinedQuery:
+        """Replaces the vector."""
+        return self._replace(query=ImpactQuery(self.query.query_id, vector))
+
+
+def filter_terms(vector: Vector, search: Search) -> dict[str, int]:
+    """Keeps the terms that the lists allow."""
+    only, without = search.only_terms, search.without_terms or ()
+    return {t: w for t, w in vector.items() if t not in without and (only is None or t in only)}
+
+
+def cut_vector(vector: Vector, search: Search) -> dict[str, int]:
+    """Applies the lists of terms, the threshold and the number of terms."""
+    vector = filter_terms(vector, search)
+    least = search.threshold * max(vector.values(), default=0)
+    return heaviest({t: w for t, w in vector.items() if w >= least}, search.query_terms)
+
+
+def cut_queries(queries: Iterable[Any], search: Search) -> Iterator[Any]:
+    """Applies lists and cuts to encoded queries; query trees are unchanged."""
+    for query in queries:
+        yield query._replace(vector=cut_vector(query.vector, search)) if isinstance(query, ImpactQuery) else query
+
+
+def build_tree(refined: RefinedQuery, search: Search) -> Clause:
+    """Joins a query with its text and the filter, as one tree."""
+    clause = build_clause(refined.query)
+    if search.text_weight:
+        if refined.text is None:
+            raise UsageError(
+                f"topic {refined.query.query_id!r}: no text for BM25 (an image, or encoded already); give topics with "
+                "texts"
+            )
+        clause = AnyOf((clause, Text(refined.text, search.text_weight)))
+    return clause if search.where is None else All((clause, Unscored(search.where)))
+
+
+def search_refined(
+    engine: ImpactEngine, queries: Iterable[RefinedQuery], search: Search, hits: int, vector_of: VectorOf | None = None
+) -> Iterator[RankedList]:
+    """Yields one ranked list per query, whose lists of terms and cuts are already applied.
+
+    Feedback reads documents by `vector_of`; with `remove_query` it ignores a document whose id is the query's.
+    """
+    passages, feedback = read_best(search.passages), search.rocchio
+
+    def trees(piece: Sequence[RefinedQuery], hits: int, required: Clause | None = None) -> Iterator[RankedList]:
+        for refined in piece:
+            tree = build_tree(refined, search)
+            yield engine.search_tree(refined.query.query_id, All((tree, required)) if required else tree, hits)
+
+    def lists(piece: Sequence[RefinedQuery], hits: int, best: int = 0) -> Iterator[RankedList]:
+        queries = [refined.query for refined in piece if isinstance(refined.query, ImpactQuery)]
+        if len(queries) < len(piece) or search.text_weight:
+            return group_by_documents(trees, piece, hits, best) if best else trees(piece, hits)
+        if best:
+            return engine.search_passages(queries, best, hits, search.threads, search.where)
+        if search.approximate is not None:
+            return engine.search_approximately(queries, hits, search.approximate, search.threads)
+        if search.where is None:
+            return engine.search(queries, hits, search.threads)
+        return engine.search_where(queries, search.where, hits, search.threads)
+
+    def in_phases(piece: Sequence[RefinedQuery], terms: int) -> Iterator[RankedList]:
+        reduced = [refined.with_vector(heaviest(refined.vector, terms)) for refined in piece]
+        for refined, first in zip(piece, lists(reduced, max(search.candidates, hits)), strict=True):
+            among = partial(trees, required=Ids(tuple(first.doc_ids)))
+            yield from group_by_documents(among, [refined], hits, passages) if passages else among([refined], hits)
+
+    def expand(refined: RefinedQuery, first: RankedList, feedback: Feedback) -> RefinedQuery:
+        assert vector_of is not None
+        taken = first.without(refined.query.query_id) if search.remove_query else first
+        documents = [vector_of(doc_id) for doc_id in taken.doc_ids[: feedback.documents]]
+        moved = integers(rocchio(refined.vector, documents, feedback), engine.bound)
+        return refined.with_vector(filter_terms(moved, search))
+
+    stream = iter(queries)
+    while piece := list(islice(stream, PIECE)):
+        if feedback or search.first_terms or search.approximate is not None:
+            _refuse_trees(piece)
+        if feedback:
+            firsts = lists(piece, feedback.documents + search.remove_query)
+            piece = [expand(refined, first, feedback) for refined, first in zip(piece, firsts, strict=True)]
+        ranked_lists = in_phases(piece, search.first_terms) if search.first_terms else lists(piece, hits, passages)
+        if search.min_score is None:
+            yield from ranked_lists
+            continue
+        for refined, listed in zip(piece, ranked_lists, strict=True):
+            yield listed.down_to(compute_least_score(search.min_score, build_tree(refined, search), engine))
+
+
+def _refuse_trees(piece: Sequence[RefinedQuery]) -> None:
+    if tree := next((refined.query for refined in piece if not isinstance(refined.query, ImpactQuery)), None):
+        raise UsageError(
+            f"topic {tree.query_id!r} is a query tree; feedback, phases and approximate search need an encoded query"
+        )
+
+
+MovedCheckpoint = Annotated[
+    str | None, typer.Option("--checkpoint", help="Where the encoder's checkpoint is now, if it was moved.")
+]
+MovedTokenizer = Annotated[str | None, typer.Option("--tokenizer", help="Where its tokenizer is now, if it was moved.")]
+
+
+@dataclass(frozen=True)
+class EncoderChanges:
+    """How a search changes the encoder of an index.
+
+    Attributes:
+        checkpoint: the new place of the same files.
+        tokenizer: likewise.
+        device: auto, cpu, cuda, ...
+        options: of the query side, for example `query_topk`.
+    """
+
+    checkpoint: MovedCheckpoint = None
+    tokenizer: MovedTokenizer = None
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self, manifest: Manifest) -> Encoder:
+        """Loads the encoder of an index, with the changes."""
+        if manifest.fields:
+            if self.checkpoint or self.tokenizer:
+                example = f"--set {manifest.fields[-1]}.checkpoint=FOLDER"
+                raise UsageError(f"an index of several fields has several encoders; name the field: {example}")
+            return load_fields(manifest.encoder, self.options, self.device)
+        if remark := remark_on(manifest.encoder.checkpoint, manifest.corpus.name):
+            log_once(remark, logging.WARNING)
+        return load_encoder_from(
+            manifest.encoder, self.checkpoint, self.tokenizer, self.device, self.options, manifest.vocabulary_digest
+        )
+
+    def describe(self, manifest: Manifest, note: Mapping[str, Any]) -> EncoderRef:
+        """Returns the encoder's entry in a run's manifest: that of the index, with the changes and a search's note."""
+        moved = {key: value for key, value in (("checkpoint", self.checkpoint), ("tokenizer", self.tokenizer)) if value}
+        options = {**manifest.encoder.options, **self.options, **note}
+        return EncoderRef({**manifest.encoder, **moved, "options": options})
+
+
+def load_fields(ref: EncoderRef, changes: Mapping[str, Any], device: str = "auto") -> Encoder:
+    """Loads the encoders of an index of several fields as one that encodes its queries.
+
+    Changes are options by field: `text.weight`, `image.checkpoint` and `image.tokenizer` for places of the same files,
+    `image.<option>` of the query side of its encoder; and the runtime of all.
+    """
+    entries, options = ref.fields, {**ref.options, **changes}
+    by_field = split_field_options([entry.name for entry in entries], options)
+    fields = tuple(load_field(entry, by_field[entry.name], device) for entry in entries)
+    tower = FieldsTower(fields)
+    if not any(field.weight for field in fields):
+        raise UsageError(f"the fields {', '.join(by_field)} have weight 0 each; give one of them more")
+    return Encoder(FIELDS, "impact", tower, tower, options=options)
+
+
+def change_weights(model: Encoder, weights: Mapping[str, Any]) -> Encoder:
+    """Gives the fields of an index's encoder other weights, `{"text.weight": 2}`."""
+    assert isinstance(model.query, FieldsTower)
+    fields = tuple(
+        replace(field, weight=read_weight(field.name, weights.get(f"{field.name}.weight", field.weight)))
+        for field in model.query.fields
+    )
+    tower = FieldsTower(fields)
+    return replace(model, query=tower, document=tower, options={**model.options, **weights})
+
+
+def load_field(entry: FieldEntry, options: dict[str, Any], device: str) -> QueryField:
+    """Loads the query side of a field; a field of weight 0 loads no encoder."""
+    weight = read_weight(entry.name, options.pop("weight"))
+    if not weight:
+        return QueryField(entry.name, 0)
+    if entry.kind == "text":
+        options.pop("runtime", None)
+        if options:
+            raise UsageError(
+                f"option {next(iter(options))} of field {entry.name!r}: the impacts of BM25 have its options; encode "
+                "and join again with other ones"
+            )
+        analyse = load_word_analysis(BM25Settings.of(entry.encoder.options))
+        return QueryField(entry.name, weight, quantiser=Quantiser.from_json(entry["quantiser"]), analyse=analyse)
+    places = (options.pop("checkpoint", None), options.pop("tokenizer", None))
+    model = load_encoder_from(entry.encoder, *places, device, options, entry.vocabulary_digest)
+    quantiser = Quantiser.from_json(entry["quantiser"]) if entry.get("quantiser") else model.fitted(Quantiser())
+    return QueryField(entry.name, weight, model.query, quantiser)

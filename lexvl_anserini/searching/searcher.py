@@ -28,16 +28,7 @@ from lexvl_anserini.queries.query_source import TYPED
 from lexvl_anserini.queries.query_vectors import ShardVectors, encode_queries
 from lexvl_anserini.runs.order import RankedList, read_best
 from lexvl_anserini.runs.trec import DEFAULT_HITS
-from lexvl_anserini.searching.query_encoder import EncoderChanges
-from lexvl_anserini.searching.refine import RefinedQuery, cut_queries, search_refined
-from lexvl_anserini.searching.search import Search
-from lexvl_anserini.searching.shared_terms import (
-    EXPLAINED_HITS,
-    Explanation,
-    encode_topic,
-    explain_documents,
-    explain_passages,
-)
+from lexvl_anserini.searching.search import EncoderChanges, RefinedQuery, Search, cut_queries, search_refined
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -46,9 +37,13 @@ if TYPE_CHECKING:
     from lexvl_anserini.engines.engine import Engine, ImpactEngine, TextEngine
     from lexvl_anserini.engines.index_folder import IndexState
     from lexvl_anserini.queries.query_vectors import VectorOf
+    from lexvl_anserini.searching.shared_terms import Explanation
 
 QUERIES = (Topic, ImpactQuery, DenseQuery, TreeQuery)
 EXPECTED = "a text, a Topic, an encoded query, a query tree, or an iterable of one of these"
+
+# Documents that are explained by default.
+EXPLAINED_HITS = 3
 
 
 @dataclass
@@ -273,6 +268,8 @@ class Searcher:
             hits: how many of the best.
             passages: `max`, `sum:N` or `sum`, for documents of an index of passages, see `Search`.
         """
+        from lexvl_anserini.searching.shared_terms import encode_topic, explain_documents, explain_passages
+
         check_count("hits", hits)
         best, manifest = read_best(passages), self.index.manifest
         expect_lexical(self.index.path, manifest.kind, "only the score of an impact index is a sum over terms")

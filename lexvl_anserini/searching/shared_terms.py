@@ -26,17 +26,13 @@ from lexvl_anserini.queries.query_source import TopicSource, check_readable
 from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.runs.order import score_by_passages
 from lexvl_anserini.runs.trec import read_run, sort_by_rank
-from lexvl_anserini.searching.refine import cut_vector
-from lexvl_anserini.searching.search import NOTED, Search
+from lexvl_anserini.searching.search import NOTED, Search, cut_vector
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.engines.engine import ImpactEngine
 
 log = logging.getLogger(__name__)
-
-# Documents that are explained by default.
-EXPLAINED_HITS = 3
 
 
 class SharedTerm(NamedTuple):

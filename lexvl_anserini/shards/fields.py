@@ -45,8 +45,7 @@ from lexvl_anserini.ground.manifest import (
 from lexvl_anserini.ground.progress import Progress, make_batches, silent
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import NO_METADATA, ImpactDocument, Vocabulary, mark_field
-from lexvl_anserini.shards.layout import Layout, Shard, write_shard, write_shards
-from lexvl_anserini.shards.manifests import merge_corpora, source_digest
+from lexvl_anserini.shards.layout import Layout, Shard, merge_corpora, source_digest, write_shard, write_shards
 from lexvl_anserini.shards.reading import (
     check_shards,
     read_contents,

@@ -295,7 +295,7 @@ def load_search(
     """Topics that search an index, encoded once for all options of the encoder; a setting is a `QuerySetting`."""
     from lexvl_anserini.queries.query_source import find_topic_source, find_vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
-    from lexvl_anserini.searching.query_encoder import EncoderChanges, change_weights
+    from lexvl_anserini.searching.search import EncoderChanges, change_weights
     from lexvl_anserini.searching.searcher import Searcher, close_after
 
     index = index_path(index)

@@ -34,7 +34,7 @@ from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import find_room, read_json, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.shards.manifests import combine_manifests, source_digest
+from lexvl_anserini.shards.layout import combine_manifests, source_digest
 from lexvl_anserini.shards.reading import check_distinct, read_ids
 from lexvl_plugins.cluster.runners import get_runner, run_all
 from lexvl_plugins.cluster.storage import discard, fetch, find_url, make_place, place, publish, publish_after

@@ -25,8 +25,7 @@ from lexvl_anserini.ground.files import compute_sha256, read_json, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, CorpusRef, Counts, EncodedCorpus, Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.shards.layout import SUMMED, Layout, Part
-from lexvl_anserini.shards.manifests import name_part_folder, source_digest
+from lexvl_anserini.shards.layout import SUMMED, Layout, Part, name_part_folder, source_digest
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.cluster.plans import CorpusPlan, describe_whole
 from lexvl_plugins.cluster.runners import get_runner, run_all

@@ -12,8 +12,7 @@ from lexvl_anserini.ground.manifest import EncoderRef
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.queries.query_vectors import RM3
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.query_encoder import EncoderChanges
-from lexvl_anserini.searching.search import Search, parse_cut
+from lexvl_anserini.searching.search import EncoderChanges, Search, parse_cut
 from lexvl_anserini.searching.searcher import Searcher
 
 DOCUMENTS = [

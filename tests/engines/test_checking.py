@@ -7,11 +7,11 @@ import pytest
 from lucene_indexes import MANY_DOCUMENTS, MANY_QUERIES, MANY_TERMS
 from shard_folders import write_shards
 
+from lexvl_anserini.engines.index_files import read_commit_id, read_creator
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report, report_digest, write_report
 from lexvl_anserini.engines.jvm import get_our_class
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import make_similarity
-from lexvl_anserini.engines.lucene.versions import read_commit_id, read_creator
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.searching.building import build_index, check_index

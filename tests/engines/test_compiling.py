@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lexvl_anserini.engines.compiled import compute_source_digest
 from lexvl_anserini.engines.compiling import MOST_VERSIONS, CodeFiles, KernelCache, keep_by_content, kernel
+from lexvl_anserini.ground.machine import compute_source_digest
 
 ROOT = Path(__file__).parents[2]
 

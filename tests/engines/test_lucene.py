@@ -11,18 +11,18 @@ from lucene_indexes import DOCUMENTS, ranked, stock_index, stock_lists
 from memory_engine import exact_lists
 from shard_folders import write_shards
 
+from lexvl_anserini.engines.index_files import format_version, read_commit_id
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report
 from lexvl_anserini.engines.jvm import get_java_class, read_lucene_version
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, as_reader
-from lexvl_anserini.engines.lucene.versions import format_version, read_commit_id
 from lexvl_anserini.engines.lucene.writing import find_value_type
 from lexvl_anserini.engines.resident.packing import write_resident
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents
-from lexvl_anserini.shards.manifests import source_digest
+from lexvl_anserini.shards.layout import source_digest
 
 
 def built(folder, *shards, **options):

@@ -24,7 +24,7 @@ from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import Equals, Impacts, Not, Term, Text
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
-from lexvl_anserini.shards.manifests import check_same_meaning
+from lexvl_anserini.shards.layout import check_same_meaning
 
 FIRST = [("d1", {"a": 3, "b": 1}), ("d2", {}), ("é/😀", {"😀": 9, "a": 1})]
 SECOND = [("d4", {"a": 3}), ("d5", {"日本": 2})]

@@ -11,7 +11,7 @@ from lucene_indexes import MANY_DOCUMENTS, MANY_QUERIES, MANY_TERMS, flip
 from shard_folders import write_dense_shards, write_shards
 
 from lexvl_anserini.data import digests
-from lexvl_anserini.engines import verifying
+from lexvl_anserini.engines import index_files
 from lexvl_anserini.engines.engine import open_index
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.resident.choosing import NEVER, VARIABLE
@@ -41,7 +41,7 @@ def index(built, tmp_path, monkeypatch):
 @pytest.fixture
 def large(index, monkeypatch):
     """An index that counts as one above 1 GiB."""
-    monkeypatch.setattr(verifying, "VERIFIED_BYTES", 0)
+    monkeypatch.setattr(index_files, "VERIFIED_BYTES", 0)
     return index
 
 
@@ -100,7 +100,7 @@ def test_a_known_damage_ends_the_search(large):
 
 
 def test_what_cannot_be_compared_is_no_answer(large, monkeypatch):
-    monkeypatch.setattr(verifying.zlib, "crc32", lambda *_: 1 / 0)
+    monkeypatch.setattr(index_files.zlib, "crc32", lambda *_: 1 / 0)
     with pytest.raises(ArtefactError, match="index: its files cannot be compared with their checksums"):
         all_lists(large)
 
@@ -146,8 +146,8 @@ def test_no_file_of_a_damaged_or_forgotten_index_stays_open(index, tmp_path, mon
 def test_files_that_do_not_change_are_read_once(large, monkeypatch):
     monkeypatch.setattr(digests, "RACY_NS", 0)
     read = []
-    crc32 = verifying.zlib.crc32
-    monkeypatch.setattr(verifying.zlib, "crc32", lambda block, value: read.append(len(block)) or crc32(block, value))
+    crc32 = index_files.zlib.crc32
+    monkeypatch.setattr(index_files.zlib, "crc32", lambda block, value: read.append(len(block)) or crc32(block, value))
     all_lists(large)
     first = len(read)
     assert first > 10
@@ -165,13 +165,13 @@ def test_a_change_of_an_index_has_no_other_file_compared_again(large, monkeypatc
     """A change links the files that it leaves as they are, and a link changes one of their times."""
     monkeypatch.setattr(digests, "RACY_NS", 0)
     compared = []
-    compare = verifying.compare_checksum
+    compare = index_files.compare_checksum
 
     def counted(file, stopped):
         compared.append(Path(file.name).name)
         return compare(file, stopped)
 
-    monkeypatch.setattr(verifying, "compare_checksum", counted)
+    monkeypatch.setattr(index_files, "compare_checksum", counted)
     all_lists(large)
     before = file_of(large, ".doc").stat()
     compared.clear()

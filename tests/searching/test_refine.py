@@ -16,8 +16,7 @@ from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import ImpactQuery, heaviest
 from lexvl_anserini.queries.clauses import AnyOf, Clause, Impacts, Not, Term, Text, TreeQuery
 from lexvl_anserini.runs.order import RankedList, in_order
-from lexvl_anserini.searching.refine import RefinedQuery, cut_queries, cut_vector, search_refined
-from lexvl_anserini.searching.search import Search, read_terms
+from lexvl_anserini.searching.search import RefinedQuery, Search, cut_queries, cut_vector, read_terms, search_refined
 
 DOCUMENTS = [
     Doc("d1", {"a": 3, "b": 1, "x": 9}, "dog"),

@@ -18,7 +18,7 @@ from lexvl_anserini.ground import files
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.shards import layout
-from lexvl_anserini.shards import manifests as request
+from lexvl_anserini.shards import writing as request
 
 
 @pytest.mark.parametrize("finished", [False, True])

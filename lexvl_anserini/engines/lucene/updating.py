@@ -20,6 +20,7 @@ from shutil import rmtree
 from typing import Any
 
 from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.index_files import change_index, is_sound, read_creator, refuse_newer
 from lexvl_anserini.engines.index_folder import (
     BuiltIndex,
     IndexReport,
@@ -30,7 +31,6 @@ from lexvl_anserini.engines.index_folder import (
 )
 from lexvl_anserini.engines.jvm import Exclusive, get_our_class, raise_java_errors
 from lexvl_anserini.engines.lucene.fields import get_reader, make_similarity, open_whole_index
-from lexvl_anserini.engines.lucene.versions import read_creator, refuse_newer
 from lexvl_anserini.engines.lucene.writing import (
     CHANGES,
     IndexOptions,
@@ -42,12 +42,11 @@ from lexvl_anserini.engines.lucene.writing import (
 )
 from lexvl_anserini.engines.resident import layout
 from lexvl_anserini.engines.resident.choosing import read_resident_files
-from lexvl_anserini.engines.verifying import change_index, is_sound
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import sole_writer
 from lexvl_anserini.ground.manifest import Counts, EncodedCorpus, Manifest, write_manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.shards.manifests import combine_manifests
+from lexvl_anserini.shards.layout import combine_manifests
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
 log = logging.getLogger(__name__)

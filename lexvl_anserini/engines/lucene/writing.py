@@ -26,6 +26,7 @@ import numpy as np
 
 from lexvl_anserini.data.checks import MAX_ID_BYTES, fits_index
 from lexvl_anserini.engines.engine import EngineOptions
+from lexvl_anserini.engines.index_files import format_version, read_commit_id
 from lexvl_anserini.engines.index_folder import (
     APPROXIMATE,
     RESIDENT,
@@ -46,13 +47,12 @@ from lexvl_anserini.engines.lucene.fields import (
     make_similarity,
     make_text_analyzer,
 )
-from lexvl_anserini.engines.lucene.versions import format_version, read_commit_id
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress
 from lexvl_anserini.ground.records import SCORE_LIMIT, Vocabulary
-from lexvl_anserini.shards.manifests import source_digest
+from lexvl_anserini.shards.layout import source_digest
 from lexvl_anserini.shards.reading import Columns, check_shards, expect_counts, read_metadata, read_shard, shard_pieces
 
 # The counts of every shard that Java returns, in its order.

@@ -27,10 +27,9 @@ from threading import RLock
 
 import numpy as np
 
-from lexvl_anserini.engines.compiled import is_compiled, mark_compiled
+from lexvl_anserini.engines.index_files import LIVE_NAME, Verification, read_commit_id, read_live
 from lexvl_anserini.engines.index_folder import RESIDENT, RESIDENT_NAME, ResidentEntry, list_resident_paths, read_report
 from lexvl_anserini.engines.jvm import measure_quarter_memory
-from lexvl_anserini.engines.lucene.versions import LIVE_NAME, read_commit_id, read_live
 from lexvl_anserini.engines.resident.layout import (
     BLOCK,
     REMEDY,
@@ -42,8 +41,8 @@ from lexvl_anserini.engines.resident.layout import (
     open_sections,
     read_contents,
 )
-from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.machine import is_compiled, mark_compiled
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.query_vectors import QueryBatch
 from lexvl_anserini.runs.order import RankedList, merge_lists, rank_hits
