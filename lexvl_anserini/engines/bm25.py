@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from lexvl_anserini.engines.lucene.fields import close, get_reader, list_commit_
 from lexvl_anserini.engines.lucene.writing import find_manifest, read_written_report
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
-from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.progress import Progress, make_batches, silent
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.queries.query_vectors import RM3
@@ -136,8 +135,7 @@ class BM25Engine(TextEngine):
                 f"{self.index}: no term vectors, which RM3 reads; build it again: lexvl index SHARDS --index "
                 f"{self.index} --term-vectors --overwrite"
             )
-        stream = iter(queries)
-        while batch := list(islice(stream, BATCH_SIZE)):
+        for batch in make_batches(queries, BATCH_SIZE):
             yield from self._search_batch(batch, hits, threads, rm3)
 
     def verify(self) -> None:

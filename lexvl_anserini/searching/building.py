@@ -115,12 +115,7 @@ def select_options(engine: str, kind: str, options: Mapping[str, Any]) -> dict[s
 
 
 def is_built(plan: BuildPlan) -> bool:
-    """Returns True if a planned index is there; False if it may be built.
-
-    Raises:
-        ArtefactError: the folder holds something else: shards, files that are no index of ours, or, unless it may be
-            overwritten, another index.
-    """
+    """Returns True if a planned index is there, False if it may be built; refuses a folder of something else."""
     index, manifest = plan.index, plan.manifest
     if not index.exists():
         return False

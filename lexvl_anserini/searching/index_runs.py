@@ -42,11 +42,7 @@ def plan_run(
     output_format: str = "trec",
     note: Mapping[str, Any] = {},
 ) -> RunManifest:
-    """Describes a run that is to be written.
-
-    Args:
-        note: of the search, see `Search.note`.
-    """
+    """Describes a run that is to be written, with the note of its search."""
     index, manifest = searcher.index, searcher.index.manifest
     return RunManifest(
         topics=source.label,
@@ -74,11 +70,7 @@ def write_index_run(
     run: Path,
     progress: Progress = silent,
 ) -> RunManifest:
-    """Searches all topics of a source and writes their run; returns its manifest with counts and efficiency.
-
-    Args:
-        request: as `plan_run` made it.
-    """
+    """Searches all topics of a source and writes the planned run; returns its manifest with counts and efficiency."""
     stream = source.stream()
     first = next(stream, None)
     if first is None:

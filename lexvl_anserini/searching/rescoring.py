@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +39,7 @@ from lexvl_anserini.ground.manifest import (
     read_manifest,
     read_run_manifest,
 )
+from lexvl_anserini.ground.progress import make_batches
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.query_source import TopicSource
@@ -105,8 +105,7 @@ def compute_hybrid_lists(
         raise UsageError("nothing to score with: give at least one run")
     rows = {doc_id: row for row, doc_id in enumerate(dict.fromkeys(d for ids in candidates.values() for d in ids))}
     documents = [read_candidate_vectors(encoder, rows, batch_size) for encoder in encoders]
-    stream = iter(topics)
-    while piece := list(islice(stream, PIECE)):
+    for piece in make_batches(topics, PIECE):
         towers = [encoder.model.query for encoder in encoders]
         queries = [vectors(tower, map(tower.read_topic, piece), batch_size) for tower in towers]
         for position, topic in enumerate(piece):

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from itertools import islice
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -27,6 +26,7 @@ from lexvl_anserini.engines.approximation import check_recall
 from lexvl_anserini.engines.lucene.fields import load_word_analysis
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import FIELDS, NAMED, EncoderRef, FieldEntry, Manifest
+from lexvl_anserini.ground.progress import make_batches
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, heaviest
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
@@ -373,8 +373,7 @@ def search_refined(
         moved = integers(rocchio(refined.vector, documents, feedback), engine.bound)
         return refined.with_vector(filter_terms(moved, search))
 
-    stream = iter(queries)
-    while piece := list(islice(stream, PIECE)):
+    for piece in make_batches(queries, PIECE):
         if feedback or search.first_terms or search.approximate is not None:
             _refuse_trees(piece)
         if feedback:

@@ -186,8 +186,7 @@ class Searcher:
     def search(self, query: Any, k: int = 10, **settings: Any) -> Any:
         """Returns the `k` best documents of a text, a topic, an encoded query or a tree; of several, a list of lists.
 
-        Args:
-            settings: the attributes of `Search`, for example `query_terms=8`.
+        The settings are attributes of `Search`, for example `query_terms=8`.
         """
         lists = list(self.lists(query, k, Search(**settings)))
         return lists[0] if isinstance(query, (str, *QUERIES)) else lists
@@ -346,11 +345,8 @@ def check_kind(manifest: Manifest, index: Path, search: Search, refines: bool = 
     if search.rm3 and manifest.kind != "text":
         raise UsageError(f"{index} is {manifest.kind}; RM3 is for BM25, an index of texts; of impacts: feedback")
     if refines or search.refines:
-        expect_lexical(
-            index,
-            manifest.kind,
-            "terms, filters, feedback and approximate search, and shares of a bound, are for impact indexes",
-        )
+        refining = "terms, filters, feedback and approximate search, and shares of a bound, are for impact indexes"
+        expect_lexical(index, manifest.kind, refining)
 
 
 def _refuse_other_vocabulary(model: Encoder, manifest: Manifest, index: Path) -> None:

@@ -187,13 +187,9 @@ def _matches(clause: Clause, impacts: Mapping[str, int]) -> bool:
 
 def _about_terms(clause: Clause) -> bool:
     """Returns whether terms alone decide if a document matches."""
-
-    def leaf(clause: Clause) -> bool:
-        return isinstance(clause, Term | Impacts)
-
     return fold(
         clause,
-        leaf,
+        lambda clause: isinstance(clause, Term | Impacts),
         all_of=lambda required, optional: bool(required or optional) and all([*required, *optional]),
         any_of=lambda parts: bool(parts) and all(parts),
         negated=lambda clause, part: part,

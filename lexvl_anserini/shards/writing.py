@@ -101,12 +101,6 @@ def write_impacts(
         on_error: for images that cannot be read: "fail", or "skip" (counted, listed in skipped.jsonl).
         part: encode only this part of the corpus. All parts use the scale from the sample of the whole corpus, so that
             they can be merged. A part of a plan reads its own documents alone; its shards and manifest are the same.
-
-
-    Raises:
-        UsageError: another `on_error`, or no such part.
-        DataError: the corpus is malformed or empty, or an id occurs twice.
-        ArtefactError: the output holds something else, the disk is full, or the corpus changed meanwhile.
     """
     check_arguments(dataset, model, output, batch_size)
     output, policy = Path(output), OnError(on_error)

@@ -24,7 +24,7 @@ from lexvl_anserini.engines.resident.layout import REMEDY
 from lexvl_anserini.ground.claims import compare_requests
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
-from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.progress import Progress, make_batches, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactDocument, ImpactQuery
 from lexvl_anserini.shards.layout import source_digest
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
@@ -145,7 +145,7 @@ def _check_documents(
     with open_whole_index(index) as whole:
         for folder, source in reversed(sources):
             documents = read_impacts(folder, source, read_vocabulary(folder, source))
-            while batch := list(islice(documents, ID_BATCH)):
+            for batch in make_batches(documents, ID_BATCH):
                 new = [document for document in batch if document.doc_id not in superseded]
                 if changed:
                     superseded.update(document.doc_id for document in new)

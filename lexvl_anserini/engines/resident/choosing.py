@@ -243,11 +243,7 @@ class Resident:
         raise DataError(f"no document {doc_id!r} in the index")
 
     def serve(self, queries: int = 0) -> PostingLists | None:
-        """Returns what answers the next queries; None for Lucene's postings.
-
-        Args:
-            queries: how many the engine has answered.
-        """
+        """Returns what answers the next queries, after so many; None for Lucene's postings."""
         self._refuse_closed()
         with self._reading:
             if self._kernels is None and self._want_kernels(queries):

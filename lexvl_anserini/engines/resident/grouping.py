@@ -177,8 +177,7 @@ def sum_up(
 ) -> Any:
     """Writes the summaries of the groups span[0]..span[1]; returns their number of postings.
 
-    Args:
-        most: int32 [terms], 0 between calls; `touched` int32 [terms].
+    `most` is int32 [terms], 0 between calls; `touched` int32 [terms].
     """
     size = 0
     for number in range(span[0], span[1]):
