@@ -1,6 +1,8 @@
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import log
 
+import numpy as np
 import pytest
 from shard_folders import write_text_shards
 
@@ -202,3 +204,15 @@ def test_term_vectors_are_an_option_of_the_index(tmp_path):
     before = (again.path / "index.json").stat().st_mtime_ns
     build_index(tmp_path / "shards", tmp_path / "index", term_vectors=True)
     assert (again.path / "index.json").stat().st_mtime_ns == before
+
+
+def test_threads_that_share_texts(tmp_path):
+    draws = np.random.default_rng(2)
+    words = np.array(["dog", "cat", "sea", "boat", "beach", "child", "red", "sand"])
+    rows = [(f"d{number}", " ".join(draws.choice(words, 6))) for number in range(60)]
+    engine = built(tmp_path, rows)
+    topics = [Topic(f"q{number}", " ".join(draws.choice(words, 2))) for number in range(24)]
+    expected = [next(engine.search([topic], 10)) for topic in topics]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda topic: next(engine.search([topic], 10)), topics * 3)) == expected * 3
+    engine.close()

@@ -190,20 +190,6 @@ def test_an_engine_counts_with_the_impacts_of_the_index_that_it_opens(tmp_path, 
     engine.close()
 
 
-def test_whoever_reads_goes_on_reading_what_was(tmp_path, index):
-    queries = [ImpactQuery("query", {"a": 2, "日本": 1})]
-    older = LuceneEngine(index, read_manifest(index))
-    before = list(older.search(queries, 10))
-    append_index(index, shards(tmp_path / "second", SECOND))
-    assert list(older.search(queries, 10)) == before
-    older.close()
-    engine = LuceneEngine(index, read_manifest(index))
-    found = [(hit.doc_id, hit.score) for hit in next(engine.search(queries, 10))]
-    assert found == [("d1", 6), ("d4", 6), ("d5", 2), ("é/😀", 2)]
-    assert engine.documents == 5
-    engine.close()
-
-
 def test_merge_of_shards_and_of_indexes(tmp_path, index):
     second = shards(tmp_path / "second", SECOND, suffix="parquet")
     build_index([tmp_path / "first", second], tmp_path / "merged")
