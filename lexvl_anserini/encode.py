@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.ground.quantise import Quantiser
     from lexvl_anserini.shards.layout import Layout, Part
 
-# Not __name__, which is "__main__" when the module runs as the command.
-log = logging.getLogger("lexvl_anserini.encode")
+log = logging.getLogger("lexvl_anserini.encode")  # __name__ is "__main__" when the module runs as the command
 
 # Documents that a dry run times, and those before them that warm the machine up.
 DRY_RUN_SAMPLE, WARMING = 128, 8

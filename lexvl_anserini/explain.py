@@ -33,8 +33,7 @@ from lexvl_anserini.searching.shared_terms import (
     warn_about_scores,
 )
 
-# Not __name__, which is "__main__" when the module runs as the command.
-log = logging.getLogger("lexvl_anserini.explain")
+log = logging.getLogger("lexvl_anserini.explain")  # __name__ is "__main__" when the module runs as the command
 
 DEFAULT_TERMS = 20
 

@@ -33,8 +33,7 @@ from lexvl_anserini.searching.building import (
 )
 from lexvl_anserini.searching.searcher import Index
 
-# Not __name__, which is "__main__" when the module runs as the command.
-log = logging.getLogger("lexvl_anserini.index")
+log = logging.getLogger("lexvl_anserini.index")  # __name__ is "__main__" when the module runs as the command
 
 # For --dry-run: the Lucene writer on a shared machine, 120 terms a document.
 POSTINGS_PER_S = 1_500_000

@@ -21,8 +21,7 @@ from lexvl_anserini.ground.files import atomic_write
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
 
-# Not __name__, which is "__main__" when the module runs as the command.
-log = logging.getLogger("lexvl_anserini.localise")
+log = logging.getLogger("lexvl_anserini.localise")  # __name__ is "__main__" when the module runs as the command
 
 Values = Literal["logit", "activation"]
 

@@ -36,12 +36,10 @@ from lexvl_anserini.searching.index_runs import plan_run, read_texts, write_inde
 from lexvl_anserini.searching.search import Cut, EncoderChanges, Search
 from lexvl_anserini.searching.searcher import Searcher, check_kind
 
-# Not __name__, which is "__main__" when the module runs as the command.
-log = logging.getLogger("lexvl_anserini.search")
+log = logging.getLogger("lexvl_anserini.search")  # __name__ is "__main__" when the module runs as the command
 
 DEFAULT_HITS_SHOWN = 10
-# Characters of a document's text beside its id; json has the whole text.
-SHOWN_CHARACTERS = 240
+SHOWN_CHARACTERS = 240  # characters of a document's text beside its id; json has the whole text
 
 
 class Shown(NamedTuple):

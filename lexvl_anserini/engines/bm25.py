@@ -32,8 +32,7 @@ from lexvl_anserini.queries.query_vectors import RM3
 from lexvl_anserini.runs.order import RankedList, in_order
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_texts
 
-# The memory of Anserini's indexer; its default of 4 GB is more than the Java heap.
-MEMORY_BUFFER_MB = 256
+MEMORY_BUFFER_MB = 256  # the memory of Anserini's indexer; its default of 4 GB is more than the Java heap
 
 BATCH_SIZE = 256
 

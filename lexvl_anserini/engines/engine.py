@@ -315,8 +315,7 @@ def get_changing_engine(folder: Path, engine: str | None) -> type[ChangingEngine
     return cls
 
 
-# The beginning of the URL of an index: its engine, and a form of URL.
-_URL = re.compile(r"([a-z][a-z\d]*)(?:\+\w*)?:")
+_URL = re.compile(r"([a-z][a-z\d]*)(?:\+\w*)?:")  # the beginning of the URL of an index: its engine, and a form of URL
 
 
 class Target(NamedTuple):

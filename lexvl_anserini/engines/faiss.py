@@ -256,16 +256,13 @@ def signs(vectors: np.ndarray) -> np.ndarray:
 INDEX_FILE = "index.faiss"
 IDS_FILE = "ids.txt"
 
-# The option that names the layout; the others are the layout's parameters.
-LAYOUT = "faiss"
+LAYOUT = "faiss"  # the option that names the layout; the others are the layout's parameters
 
 BATCH_SIZE = 64
 
-# How many more than `hits` are fetched at first, to see past ties at the cut.
-MARGIN = 16
+MARGIN = 16  # how many more than `hits` are fetched at first, to see past ties at the cut
 
-# Draws the sample that a layout learns from.
-TRAINING_SEED = 20240307
+TRAINING_SEED = 20240307  # draws the sample that a layout learns from
 
 
 @dataclass(frozen=True)

@@ -179,8 +179,7 @@ def _numbers(data: bytes) -> Iterator[int]:
 # Up to this size all checksums are compared before the first answer, which takes some tenths of a second at most.
 VERIFIED_BYTES = 1 << 30
 
-# What is read of a file at once; between two blocks a closed index stops the comparison.
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 20  # what is read of a file at once; between two blocks a closed index stops the comparison
 
 # What the memory holds for a file whose checksum is right.
 SOUND = sha256(b"the checksum at the end of the file is right").digest()

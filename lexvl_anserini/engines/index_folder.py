@@ -35,14 +35,12 @@ REPORT = "index.json"
 RESIDENT = "resident.bin"
 RESIDENT_NAME = re.compile(r"resident(-[1-9][0-9]*)?\.bin")
 
-# And its documents in groups, where approximate search was prepared.
-APPROXIMATE = "approximate.bin"
+APPROXIMATE = "approximate.bin"  # and its documents in groups, where approximate search was prepared
 
 # What a build reads of a folder of shards, or of an index, before it reads documents.
 HEADS = (MANIFEST, REPORT, VOCABULARY)
 
-# In the folder of a partition of an index: which collection it belongs to.
-PARTITION = "partition.json"
+PARTITION = "partition.json"  # in the folder of a partition of an index: which collection it belongs to
 
 # Numbers of the files of an index that change when it is replaced.
 IndexState = tuple[int, int, int]

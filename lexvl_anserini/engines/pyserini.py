@@ -35,8 +35,7 @@ from lexvl_anserini.queries.query_vectors import QueryBatch
 from lexvl_anserini.runs.order import RankedList, in_order
 from lexvl_anserini.shards.reading import expect_counts, read_impacts, read_vocabulary
 
-# A smallest idf that no term is below: stock leaves out terms of every document otherwise.
-ALL_TERMS = -1
+ALL_TERMS = -1  # a smallest idf that no term is below: stock leaves out terms of every document otherwise
 
 
 class StockPostings(LucenePostings):
@@ -155,8 +154,7 @@ def run_stock(shards: Path, index: Path, threads: int) -> str:
     return complaint
 
 
-# The module of Pyserini's dictionaries of the indexes that it can download.
-CATALOGUES = "pyserini.prebuilt_index_info"
+CATALOGUES = "pyserini.prebuilt_index_info"  # the module of Pyserini's dictionaries of the indexes that it can download
 
 
 class Catalogue(UserDict[str, Any]):

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import numpy as np
 import orjson
 
-from lexvl_anserini.encoders.encoder import as_dense, as_lexical
+from lexvl_anserini.encoders.encoder import Encoder, Tower, as_dense, as_lexical
 from lexvl_anserini.encoders.parts.fields import FieldsTower
 from lexvl_anserini.ground.claims import claim, ensure
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
@@ -44,7 +44,6 @@ from lexvl_anserini.ground.typed import check_count, check_text
 from lexvl_anserini.queries.clauses import Impacts, Query
 
 if TYPE_CHECKING:
-    from lexvl_anserini.encoders.encoder import Encoder, Tower
     from lexvl_anserini.ground.quantise import Quantiser
     from lexvl_anserini.queries.query_source import TopicSource
 

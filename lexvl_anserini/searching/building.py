@@ -31,8 +31,7 @@ from lexvl_anserini.searching.searcher import Index
 from lexvl_anserini.shards.layout import combine_manifests, list_part_folders
 
 Folders = Path | str | Sequence[Path | str]
-# How an error names them.
-FOLDER = "a folder of shards, or a list of such folders"
+FOLDER = "a folder of shards, or a list of such folders"  # how an error names them
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from lexvl_anserini.data.dataset import load_reference
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.topics import read_topics
 from lexvl_anserini.encoders.cards import CARDS
-from lexvl_anserini.encoders.encoder import encode_inputs
+from lexvl_anserini.encoders.encoder import Encoder, encode_inputs
 from lexvl_anserini.encoders.loading import load_encoder_from
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import compute_sha256
@@ -53,16 +53,12 @@ from lexvl_anserini.shards.reading import read_stored_vectors
 if TYPE_CHECKING:
     import numpy as np
 
-    from lexvl_anserini.encoders.encoder import Encoder
 
 log = logging.getLogger(__name__)
 
-# Topics encoded at once.
-PIECE = 256
-# Documents of each run that `hybrid` scores by default.
-CANDIDATES = 100
-# Documents of a run that `rerank` scores by default: the published protocol (model cards of SVDR).
-DEPTH = 100
+PIECE = 256  # topics encoded at once
+CANDIDATES = 100  # documents of each run that `hybrid` scores by default
+DEPTH = 100  # documents of a run that `rerank` scores by default: the published protocol (model cards of SVDR)
 
 # Topic -> ids of the documents to score.
 Candidates = Mapping[str, Sequence[str]]

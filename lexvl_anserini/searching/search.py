@@ -32,11 +32,10 @@ from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, heaviest
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Text, TreeQuery, Unscored, bound, build_clause, walk
 from lexvl_anserini.queries.query_vectors import MOST_RM3_DOCUMENTS, RM3, Feedback, VectorOf, integers, rocchio
-from lexvl_anserini.runs.order import group_by_documents, read_best
+from lexvl_anserini.runs.order import RankedList, group_by_documents, read_best
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.engine import ImpactEngine
-    from lexvl_anserini.runs.order import RankedList
 
 # An engine's bound is its tightest from 2^24 on. A power of two scales weights exactly.
 SCALE = float(1 << 48)
@@ -279,8 +278,7 @@ def compute_greatest_score(clause: Clause, engine: ImpactEngine) -> float:
     return scaled / SCALE
 
 
-# Queries held at once.
-PIECE = 256
+PIECE = 256  # queries held at once
 
 Vector = Mapping[str, int]
 

@@ -17,15 +17,22 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.encoders.parts.fields import FieldsTower
-from lexvl_anserini.engines.engine import index_path, open_index
-from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, is_index, read_index_state, read_report
+from lexvl_anserini.engines.engine import Engine, ImpactEngine, TextEngine, index_path, open_index
+from lexvl_anserini.engines.index_folder import (
+    BuiltIndex,
+    IndexState,
+    index_manifest,
+    is_index,
+    read_index_state,
+    read_report,
+)
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest, expect_lexical
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
 from lexvl_anserini.ground.typed import MOST, check_count, check_type
 from lexvl_anserini.queries.clauses import Query, TreeQuery
 from lexvl_anserini.queries.query_source import TYPED
-from lexvl_anserini.queries.query_vectors import ShardVectors, encode_queries
+from lexvl_anserini.queries.query_vectors import ShardVectors, VectorOf, encode_queries
 from lexvl_anserini.runs.order import RankedList, read_best
 from lexvl_anserini.runs.trec import DEFAULT_HITS
 from lexvl_anserini.searching.search import EncoderChanges, RefinedQuery, Search, cut_queries, search_refined
@@ -34,16 +41,12 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.engines.engine import Engine, ImpactEngine, TextEngine
-    from lexvl_anserini.engines.index_folder import IndexState
-    from lexvl_anserini.queries.query_vectors import VectorOf
     from lexvl_anserini.searching.shared_terms import Explanation
 
 QUERIES = (Topic, ImpactQuery, DenseQuery, TreeQuery)
 EXPECTED = "a text, a Topic, an encoded query, a query tree, or an iterable of one of these"
 
-# Documents that are explained by default.
-EXPLAINED_HITS = 3
+EXPLAINED_HITS = 3  # documents that are explained by default
 
 
 @dataclass

@@ -44,8 +44,7 @@ from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 if TYPE_CHECKING:
     from lexvl_anserini.engines.resident.approximate import ApproximatePostings
 
-# Conditions whose documents stay in memory take at most so many bytes, a byte a document.
-FILTER_BYTES = 1 << 28
+FILTER_BYTES = 1 << 28  # conditions whose documents stay in memory take at most so many bytes, a byte a document
 
 
 class JavaSearch(NamedTuple):

@@ -92,8 +92,7 @@ def as_reader(reader: Any) -> Any:
     return call_cast("org.apache.lucene.index.IndexReader", reader)
 
 
-# Posting lists that index.json names.
-LONGEST = 10
+LONGEST = 10  # posting lists that index.json names
 
 LARGEST_INT = 2**31 - 1
 

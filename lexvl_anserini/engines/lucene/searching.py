@@ -34,18 +34,15 @@ from lexvl_anserini.runs.order import RankedList, group_by_documents
 if TYPE_CHECKING:
     from lexvl_anserini.engines.resident.layout import PostingLists
 
-# Hits that one call returns, about 20 bytes each.
-BATCH_HITS = 1 << 17
+BATCH_HITS = 1 << 17  # hits that one call returns, about 20 bytes each
 
 # Queries that one call receives, and their terms.
 BATCH_QUERIES = 256
 BATCH_TERMS = 1 << 18
 
-# Terms whose places in the index are cached; some hundred bytes each.
-KNOWN_TERMS = 1 << 20
+KNOWN_TERMS = 1 << 20  # terms whose places in the index are cached; some hundred bytes each
 
-# Before each list: the number of hits, and of the bytes of their ids.
-HEADER = Struct("<ii")
+HEADER = Struct("<ii")  # before each list: the number of hits, and of the bytes of their ids
 
 
 class BatchSearcher:

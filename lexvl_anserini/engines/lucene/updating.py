@@ -51,8 +51,7 @@ from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
 log = logging.getLogger(__name__)
 
-# Inside the new folder, for shards until they are merged.
-INCOMING = "incoming"
+INCOMING = "incoming"  # inside the new folder, for shards until they are merged
 
 
 def merge(

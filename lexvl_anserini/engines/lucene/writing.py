@@ -55,8 +55,7 @@ from lexvl_anserini.ground.records import SCORE_LIMIT, Vocabulary
 from lexvl_anserini.shards.layout import source_digest
 from lexvl_anserini.shards.reading import Columns, check_shards, expect_counts, read_metadata, read_shard, shard_pieces
 
-# The counts of every shard that Java returns, in its order.
-COUNTED = ("documents", "empty", "postings")
+COUNTED = ("documents", "empty", "postings")  # the counts of every shard that Java returns, in its order
 
 
 @dataclass(frozen=True)
@@ -161,8 +160,7 @@ def _explain_by_python(entries: list[tuple[Path, Any]], vocabulary: Vocabulary, 
         raise
 
 
-# Keys of dates end so.
-DATE_SUFFIX = "_date"
+DATE_SUFFIX = "_date"  # keys of dates end so
 
 LONG = range(-(2**63), 2**63)
 

@@ -314,8 +314,7 @@ SAMPLED = 200
 QUERY_TERMS = 16
 SEED = 20261125
 
-# The queries of a measurement, at most: their exact lists are in memory.
-MOST_QUERIES = 10_000
+MOST_QUERIES = 10_000  # the queries of a measurement, at most: their exact lists are in memory
 
 
 def approximate(

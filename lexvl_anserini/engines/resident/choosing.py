@@ -52,18 +52,15 @@ log = logging.getLogger(__name__)
 VARIABLE = "LEXVL_POSTINGS"
 AUTO, ALWAYS, NEVER = CHOICES = ("auto", "resident", "lucene")
 
-# Postings that numpy reads in a millisecond.
-SMALL = 10_000
+SMALL = 10_000  # postings that numpy reads in a millisecond
 
 # Loading the kernels takes half a second: longer than numpy takes for so few queries on an index of `MEDIUM` postings.
 FEW = 8
 MEDIUM = 1_000_000
 
-# Postings up to which numpy answers a query in some ten milliseconds, as Lucene does.
-LARGE = 20_000_000
+LARGE = 20_000_000  # postings up to which numpy answers a query in some ten milliseconds, as Lucene does
 
-# Compiling the kernels takes longer.
-SLOW_S = 2.0
+SLOW_S = 2.0  # compiling the kernels takes longer
 
 PACKAGE = Path(__file__).parent
 

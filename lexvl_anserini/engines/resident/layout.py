@@ -44,16 +44,14 @@ FORMAT = "lexvl-resident/2"
 BLOCK = 1 << 16
 COLUMN, GAPS, NUMBERS = range(3)
 
-# Ids that are coded together; of each group the first is whole.
-GROUP = 16
+GROUP = 16  # ids that are coded together; of each group the first is whole
 
 # Slots of impacts of one byte begin at multiples of this, others at multiples of their width; columns and sections at
 # multiples of a line of the processor's cache.
 LEAST_ALIGNMENT = 2
 ALIGNMENT = 64
 
-# The rank of a deleted document.
-NO_RANK = 2**32 - 1
+NO_RANK = 2**32 - 1  # the rank of a deleted document
 
 # The part of a hit's key that holds 2^32 - 1 - rank, see `kernels.search`.
 RANKS = 2**32 - 1

@@ -28,17 +28,13 @@ if TYPE_CHECKING:
     from scipy import sparse
 
 
-# Postings that one call of Java returns, 8 bytes each.
-CHUNK = 1 << 22
+CHUNK = 1 << 22  # postings that one call of Java returns, 8 bytes each
 
-# Searches of so many postings use kernels from the first query on.
-MANY_POSTINGS = 3 << 20
+MANY_POSTINGS = 3 << 20  # searches of so many postings use kernels from the first query on
 
-# The sections about slots, in their order.
-OF_SLOTS = ("slots", "block", "kind", "counts", "most", "terms")
+OF_SLOTS = ("slots", "block", "kind", "counts", "most", "terms")  # the sections about slots, in their order
 
-# In place of the number of one segment.
-ALL_SEGMENTS = -1
+ALL_SEGMENTS = -1  # in place of the number of one segment
 
 
 class Lists(NamedTuple):
