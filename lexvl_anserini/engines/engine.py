@@ -123,8 +123,6 @@ class Engine(Protocol):
         documents, postings and bytes.
 
         Args:
-            manifest: of the shards.
-            threads: of the engine, where it can use more than one.
             progress: called with the number of documents just read.
             options: what `options` returned; None is the default options.
         """

@@ -36,14 +36,10 @@ FOLDER = "a folder of shards, or a list of such folders"  # how an error names t
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """An index to build.
+    """An index to build of folders of shards, or of indexes to merge.
 
     Attributes:
-        sources: folders of shards, or of indexes to merge.
-        index: its folder.
-        manifest: of its documents.
         engine: a row of `registry.ENGINES`.
-        options: of the engine.
         overwrite: another index of that name may be replaced.
         finished: the index is there already, as planned.
     """

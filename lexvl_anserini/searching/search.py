@@ -56,14 +56,10 @@ REFINING = (
 
 @dataclass(frozen=True)
 class Cut:
-    """The least score of a hit.
+    """The least score of a hit; if it is relative, a share of the query's bound in percent, which needs impacts.
 
     A score by itself says little: a query of more or heavier terms has higher ones. A share of the query's bound, the
     greatest score that a document could have, can be compared between queries.
-
-    Attributes:
-        value: a score; or a share of the query's bound, in percent.
-        relative: whether it is a share, which needs an impact index.
     """
 
     value: float
@@ -125,13 +121,8 @@ class Search:
         where: documents must match this tree, which does not change scores.
         remove_query: leave out a document whose id is the topic's (BEIR's rule), before the cut.
         batch_size: topics per forward pass.
-        only_terms: terms that a query keeps; None keeps all.
-        without_terms: terms that a query loses.
-        query_terms: keep that many heaviest terms.
         threshold: keep weights of at least this share (0 to 1) of the query's largest.
         first_terms: search in two phases: that many heaviest terms find documents, then the whole query ranks them.
-        candidates: the number of documents that the first phase finds.
-        text_weight: times BM25 of the topic's text on the field `text`, added to the score.
         feedback: expand the query by that many of its best documents, see `Feedback`.
         feedback_shards: the index's shards, for feedback where the index holds no term vectors.
         rm3: as feedback, for an index of texts, where it is the only refinement, see `RM3`.
@@ -139,7 +130,6 @@ class Search:
         min_score: the least score of a hit; the cut at a number of hits comes first.
         passages: of an index of passages `doc#n`: hits are documents, scored by the best passage (`max`), by the sum of
             the best N (`sum:N`) or of all (`sum`).
-        threads: of the engine, where it can use more than one.
     """
 
     where: Clause | None = None
@@ -400,14 +390,7 @@ MovedTokenizer = Annotated[str | None, typer.Option("--tokenizer", help="Where i
 
 @dataclass(frozen=True)
 class EncoderChanges:
-    """How a search changes the encoder of an index.
-
-    Attributes:
-        checkpoint: the new place of the same files.
-        tokenizer: likewise.
-        device: auto, cpu, cuda, ...
-        options: of the query side, for example `query_topk`.
-    """
+    """How a search changes the encoder of an index; options are of the query side, for example `query_topk`."""
 
     checkpoint: MovedCheckpoint = None
     tokenizer: MovedTokenizer = None

@@ -54,9 +54,6 @@ class SearchCost:
     """What a search costs, counted while its streams run.
 
     Attributes:
-        queries: their number.
-        terms: of all queries.
-        encode_s: seconds of encoding.
         all_s: seconds of encoding and searching.
         removed: lists that lost the document whose id is the topic's.
         served: queries by the form of the index that answered them, at the end.

@@ -54,8 +54,6 @@ class Explanation:
     """One document's score for one query.
 
     Attributes:
-        query_id: of the query.
-        doc_id: of the document.
         score: the engine's; 0 for a document that shares no term.
         terms: that both have, largest product first, equal ones by term; their products sum to the score.
         query_terms: the number of terms of the query.

@@ -17,9 +17,9 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import orjson
 
-from lexvl_anserini.ground.claims import compare_requests
+from lexvl_anserini.ground.claims import Claim, claim, compare_requests
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import compute_sha256, open_gzip, sync_to
+from lexvl_anserini.ground.files import clear_remains, compute_sha256, open_gzip, sync_to
 from lexvl_anserini.ground.manifest import (
     MANIFEST,
     Counts,
@@ -27,6 +27,7 @@ from lexvl_anserini.ground.manifest import (
     LayoutEntry,
     Manifest,
     ShardRecord,
+    read_manifest,
     write_manifest,
 )
 from lexvl_anserini.ground.quantise import Quantiser
@@ -230,6 +231,16 @@ def write_shards(
     manifest = replace(request, vocabulary=vocabulary.to_json(), counts=counts, shards=records)
     write_manifest(folder, manifest)
     return manifest
+
+
+def find_finished_shards(
+    output: Path, request: Mapping[str, Any], describe: Callable[[Manifest], Mapping[str, Any]], overwrite: bool
+) -> Manifest | None:
+    """The manifest of shards that are finished as requested, which `describe` finds in it; None if they are not."""
+    clear_remains(output)
+    there = read_manifest(output) if output.exists() else None
+    decision = claim(output, "shards", request, None if there is None else describe(there), overwrite)
+    return there if decision is Claim.DONE else None
 
 
 def sum_counts(shards: Sequence[Counts]) -> Counts:

@@ -247,24 +247,16 @@ class Resident:
                 self._load()
             if self._kernels is not None:
                 return self._kernels
-            return self._numpy if self._count_postings() <= LARGE else None
+            return join_parts(self.parts, self._live) if self._count_postings() <= LARGE else None
 
     def _want_kernels(self, queries: int) -> bool:
         """Returns whether the kernels answer from now on."""
         postings = self._count_postings()
         many = queries >= FEW or postings > MEDIUM
-        return self._always or postings > SMALL and many and self._are_compiled()
+        return self._always or postings > SMALL and many and are_compiled(part.contents for part in self._sections())
 
     def _count_postings(self) -> int:
         return sum(part.contents.postings for part in self._sections())
-
-    def _are_compiled(self) -> bool:
-        return are_compiled(part.contents for part in self._sections())
-
-    @cached_property
-    def _numpy(self) -> PostingLists:
-        """The postings as numpy reads them."""
-        return join_parts(self.parts, self._live)
 
     def compile(self) -> None:
         """Loads the kernels of an index that is not small; compiles them where this machine has none yet."""
@@ -277,7 +269,7 @@ class Resident:
         from lexvl_anserini.engines.resident.searching import ResidentPostings
 
         started, sections = time.perf_counter(), self._sections()
-        if not self._are_compiled():
+        if not are_compiled(part.contents for part in sections):
             log.info("%s: compiling the kernels, once on this machine", self._index)
         parts = [ResidentPostings(part) for part in sections]
         for part, of_file in zip(parts, sections, strict=True):
@@ -295,8 +287,7 @@ class Resident:
             self._closing.close()
             # The mapped files stay open as long as something refers to these.
             self._kernels = self._opened = None
-            for name in ("parts", "_numpy"):
-                self.__dict__.pop(name, None)
+            self.__dict__.pop("parts", None)
 
     def _refuse_closed(self) -> None:
         if self._closed:
