@@ -362,8 +362,10 @@ def search_refined(
         return refined.with_vector(filter_terms(moved, search))
 
     for piece in make_batches(queries, PIECE):
-        if feedback or search.first_terms or search.approximate is not None:
-            _refuse_trees(piece)
+        tree = next((refined.query for refined in piece if not isinstance(refined.query, ImpactQuery)), None)
+        if tree and (feedback or search.first_terms or search.approximate is not None):
+            lacking = "feedback, phases and approximate search need an encoded query"
+            raise UsageError(f"topic {tree.query_id!r} is a query tree; {lacking}")
         if feedback:
             firsts = lists(piece, feedback.documents + search.remove_query)
             piece = [expand(refined, first, feedback) for refined, first in zip(piece, firsts, strict=True)]
@@ -373,13 +375,6 @@ def search_refined(
             continue
         for refined, listed in zip(piece, ranked_lists, strict=True):
             yield listed.down_to(compute_least_score(search.min_score, build_tree(refined, search), engine))
-
-
-def _refuse_trees(piece: Sequence[RefinedQuery]) -> None:
-    if tree := next((refined.query for refined in piece if not isinstance(refined.query, ImpactQuery)), None):
-        raise UsageError(
-            f"topic {tree.query_id!r} is a query tree; feedback, phases and approximate search need an encoded query"
-        )
 
 
 MovedCheckpoint = Annotated[

@@ -109,21 +109,6 @@ def test_documents_without_text_are_counted_not_lost(tmp_path):
     assert (report["documents"], report["empty"]) == (5, 2)
 
 
-@pytest.mark.parametrize(
-    ("documents", "message"),
-    [
-        ([("a", "x y"), ("a", "z")], "'a' occurs twice"),
-        ([("a", ""), ("b", " ")], "no document with text"),
-        ([("a" * 40_000, "x"), ("b", "y")], "line 1: document id 'a+.* of at most 32,766 bytes"),
-    ],
-)
-def test_bad_shards_leave_nothing(tmp_path, documents, message):
-    manifest = write_text_shards(tmp_path / "shards", documents)
-    with pytest.raises(ArtefactError, match=message):
-        BM25Engine.build(tmp_path / "shards", tmp_path / "index", manifest)
-    assert [path.name for path in tmp_path.iterdir()] == ["shards"]
-
-
 def test_rm3_by_hand(tmp_path):
     engine = built(tmp_path, [*DOGS, *OTHERS], term_vectors=True)
     [plain], [expanded] = (list(engine.search([Topic("q", "dog")], 10, rm3=rm3)) for rm3 in (None, RM3(2, 2, 0.25)))

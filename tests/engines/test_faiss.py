@@ -78,17 +78,6 @@ def test_queries_of_another_encoder(tmp_path, vector):
         list(engine.search([query(*vector)], 5))
 
 
-def test_bad_shards_leave_nothing(tmp_path):
-    for name, documents, message in (
-        ("twice", [("a", [1]), ("a", [2])], "'a' occurs twice"),
-        ("none", [], "no document"),
-    ):
-        manifest = write_dense_shards(tmp_path / name, documents)
-        with pytest.raises(ArtefactError, match=message):
-            FaissEngine.build(tmp_path / name, tmp_path / "index", manifest)
-    assert not (tmp_path / "index").exists() and not (tmp_path / "index.lexvl.part").exists()
-
-
 def test_damaged_index(tmp_path):
     """An index as 0.1.0 wrote it, without digests."""
     built(tmp_path, [("a", [1.0]), ("b", [2.0])])

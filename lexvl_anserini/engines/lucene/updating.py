@@ -134,7 +134,9 @@ def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: in
                 changed = report.changed or bool(replacing) and gone > 0
                 # Only a replacement can have taken the greatest impact away.
                 most = after.counts.max_impact
-                most = whole.max_impact(_bound([before, *manifests])) if replacing or most is None else most
+                if replacing or most is None:
+                    known = [manifest.counts.max_impact for manifest in (before, *manifests)]
+                    most = whole.max_impact(max(n for n in known if n is not None) if None not in known else None)
                 after = _count_again(after, held, gone, most) if changed else after
                 counts = {**held, "max_impact": after.counts.max_impact, "fields": fields}
                 # In the order of appending: of two documents with one id, the last one is in the index.
@@ -342,12 +344,6 @@ def _digest(names: Iterable[str]) -> str:
 def _replacement(sources: Sequence[Path]) -> str:
     """A request to replace documents by those of these sources, as index.json records it."""
     return f"replace {_digest(digest for source in sources for digest in sorted(_digests([source])))}"
-
-
-def _bound(manifests: Sequence[Manifest]) -> int | None:
-    """No impact of these is greater; None where one does not know its own."""
-    known = [manifest.counts.max_impact for manifest in manifests]
-    return None if None in known else max(most for most in known if most is not None)
 
 
 def _count_again(manifest: Manifest, held: Mapping[str, int], gone: int, most: int) -> Manifest:

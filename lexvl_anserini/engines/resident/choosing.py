@@ -243,17 +243,14 @@ class Resident:
         """Returns what answers the next queries, after so many; None for Lucene's postings."""
         self._refuse_closed()
         with self._reading:
-            if self._kernels is None and self._want_kernels(queries):
-                self._load()
-            if self._kernels is not None:
-                return self._kernels
-            return join_parts(self.parts, self._live) if self._count_postings() <= LARGE else None
-
-    def _want_kernels(self, queries: int) -> bool:
-        """Returns whether the kernels answer from now on."""
-        postings = self._count_postings()
-        many = queries >= FEW or postings > MEDIUM
-        return self._always or postings > SMALL and many and are_compiled(part.contents for part in self._sections())
+            if self._kernels is None:
+                postings = self._count_postings()
+                many = postings > SMALL and (queries >= FEW or postings > MEDIUM)
+                if self._always or many and are_compiled(part.contents for part in self._sections()):
+                    self._load()
+                else:
+                    return join_parts(self.parts, self._live) if postings <= LARGE else None
+            return self._kernels
 
     def _count_postings(self) -> int:
         return sum(part.contents.postings for part in self._sections())
