@@ -1,7 +1,4 @@
-"""Corpus -> shards of vectors, topics -> query vectors.
-
-python -m lexvl_anserini.encode --corpus beir/scifact --encoder vdr --checkpoint minilm --output impacts/scifact
-"""
+"""Corpus -> shards of vectors, topics -> query vectors."""
 
 from __future__ import annotations
 

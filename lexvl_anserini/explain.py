@@ -1,7 +1,4 @@
-"""Why a document has its score: the terms that it shares with the query.
-
-python -m lexvl_anserini.explain --index indexes/scifact --query "vitamin D and bone density" --doc-id 4983
-"""
+"""Why a document has its score: the terms that it shares with the query."""
 
 from __future__ import annotations
 

@@ -100,10 +100,9 @@ class BuildOptions:
 
     def options(self) -> dict[str, Any]:
         """The options of the engine that are given, by name."""
-        switches = {"text": self.text, "store_text": self.store_text, "term_vectors": self.term_vectors}
-        options: dict[str, Any] = {name: True for name, on in switches.items() if on}
+        named = {name: getattr(self, name) for name in ("text", "store_text", "term_vectors", "faiss")}
+        options = {name: value for name, value in named.items() if value}
         options |= {} if self.metadata else {"metadata": False}
-        options |= {"faiss": self.faiss} if self.faiss else {}
         return options | cli.parse_settings(self.settings or ())
 
     def refuse_with(self, action: str) -> None:

@@ -1,7 +1,4 @@
-"""Where in an image a query is: the values of its terms in each grid cell, as numbers and as an image.
-
-python -m lexvl_anserini.localise --image beach.jpg --query "dog" --query "a red boat" --output maps
-"""
+"""Where in an image a query is: the values of its terms in each grid cell, as numbers and as an image."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A run -> the same run with the first documents of each topic scored again by a model's own inner product, in floats.
-
-python -m lexvl_anserini.rerank --run runs/scifact.svdr.trec --output runs/scifact.svdr-reranked.trec
-"""
+"""A run -> the same run with each topic's first documents scored again by a model's own inner product, in floats."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import cached_property
 from math import ceil
 from pathlib import Path
@@ -316,16 +316,13 @@ def open_approximate(index: Path, commit: str) -> ApproximatePostings:
     from lexvl_anserini.engines.resident.approximate import REMEDY, ApproximatePostings
 
     path = index / APPROXIMATE
-    verification = Verification(index, [APPROXIMATE], {APPROXIMATE: REMEDY})
-    try:
+    with closing(Verification(index, [APPROXIMATE], {APPROXIMATE: REMEDY})) as verification:
         verification.wait()
         contents = read_contents(index, APPROXIMATE)
         if contents is None or contents.commit != commit:
             raise ArtefactError(f"{path}: of an older version, or not of the index as it was opened; {REMEDY}")
         with path.open("rb") as file:
             return ApproximatePostings(file, path)
-    finally:
-        verification.close()
 
 
 # Attempts to open an index that other processes change, and the pause between two of them.
