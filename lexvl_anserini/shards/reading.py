@@ -219,8 +219,8 @@ def read_ids(shards: Path, manifest: Manifest) -> Iterator[str]:
 def _expect(value: Any, kind: type, what: str, where: str) -> Any:
     """The value, which is to be a text or an object."""
     if not isinstance(value, kind):
-        found = "missing" if value is None else f"a {type(value).__name__}"
-        raise ArtefactError(f"{where}: {what}{found}, expected {'a text' if kind is str else 'an object'}")
+        wrong = "missing" if value is None else f"a {type(value).__name__}"
+        raise ArtefactError(f"{where}: {what}{wrong}, expected {'a text' if kind is str else 'an object'}")
     return value
 
 
