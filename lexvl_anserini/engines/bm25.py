@@ -18,11 +18,20 @@ from lexvl_anserini.data.checks import SeenIds
 from lexvl_anserini.encoders.families.bm25 import ENGLISH, BM25Settings
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import EngineOptions, TextEngine, check_switches, read_switches
-from lexvl_anserini.engines.index_files import Reading, Verification, format_version, read_commit_id, refuse_newer
-from lexvl_anserini.engines.index_folder import BuiltIndex, measure_folder, read_report, write_index, write_report
+from lexvl_anserini.engines.index_folder import (
+    BuiltIndex,
+    format_version,
+    measure_folder,
+    read_commit_id,
+    read_report,
+    refuse_newer,
+    write_index,
+    write_report,
+)
 from lexvl_anserini.engines.jvm import call_java, capture_stdout, get_java_class, raise_java_errors, read_lucene_version
 from lexvl_anserini.engines.lucene.fields import close, get_reader, list_commit_files, make_analyzer, open_whole_index
 from lexvl_anserini.engines.lucene.writing import find_manifest, read_written_report
+from lexvl_anserini.engines.verifying import Reading, Verification
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, make_batches, silent

@@ -27,7 +27,7 @@ import numpy as np
 from lexvl_anserini.data.checks import SeenIds
 from lexvl_anserini.engines import index_folder
 from lexvl_anserini.engines.engine import Engine, EngineOptions
-from lexvl_anserini.engines.index_files import compare_digests
+from lexvl_anserini.engines.verifying import compare_digests
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import Manifest

@@ -22,8 +22,14 @@ import orjson
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import EngineOptions
-from lexvl_anserini.engines.index_files import format_version, read_commit_id
-from lexvl_anserini.engines.index_folder import BuiltIndex, measure_folder, write_index, write_report
+from lexvl_anserini.engines.index_folder import (
+    BuiltIndex,
+    format_version,
+    measure_folder,
+    read_commit_id,
+    write_index,
+    write_report,
+)
 from lexvl_anserini.engines.jvm import call_java, raise_java_errors, read_lucene_version
 from lexvl_anserini.engines.lucene.engine import LuceneSearch
 from lexvl_anserini.engines.lucene.fields import open_whole_index

@@ -14,8 +14,7 @@ import orjson
 
 from lexvl_anserini.data.dataset import load_reference
 from lexvl_anserini.engines.engine import find_engine
-from lexvl_anserini.engines.index_files import read_commit_id
-from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
+from lexvl_anserini.engines.index_folder import BuiltIndex, read_commit_id, read_report
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.machine import list_versions
 from lexvl_anserini.ground.manifest import NAMED, Manifest, RunManifest

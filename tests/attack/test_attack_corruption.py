@@ -20,7 +20,7 @@ from damage import changed_json, damaged, one_line, outcome
 from rounds import Rounds
 from shard_folders import write_dense_shards, write_shards, write_text_shards
 
-from lexvl_anserini.engines import index_files
+from lexvl_anserini.engines import verifying
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
 from lexvl_anserini.queries.clauses import Term, TreeQuery
@@ -171,7 +171,7 @@ def test_answers_of_a_damaged_index_are_right_or_refused(
         index = folder / "index"
         shutil.copytree(sound.index, index)
         # Half of the indexes count as larger than 1 GiB.
-        monkeypatch.setattr(index_files, "VERIFIED_BYTES", random.choice([0, 1 << 30]))
+        monkeypatch.setattr(verifying, "VERIFIED_BYTES", random.choice([0, 1 << 30]))
         path = random.choice(sorted(p for p in index.iterdir() if p.name != "write.lock"))
         damage = random.choice(DAMAGES)
         damage(random, path, sound)

@@ -21,7 +21,7 @@ from faults import Ended, faults
 from rounds import Rounds
 from shard_folders import write_shards
 
-from lexvl_anserini.engines import index_files
+from lexvl_anserini.engines import verifying
 from lexvl_anserini.engines.index_folder import RESIDENT
 from lexvl_anserini.engines.resident import choosing, kernels
 from lexvl_anserini.engines.resident.layout import BLOCK, WIDTHS
@@ -148,7 +148,7 @@ def damaged_and_repaired(
         (index / name).unlink()
         (index / name).write_bytes(broken)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(index_files, "VERIFIED_BYTES", random.choice([0, 1 << 30]))
+            patch.setattr(verifying, "VERIFIED_BYTES", random.choice([0, 1 << 30]))
             patch.setenv(choosing.VARIABLE, random.choice(choosing.CHOICES))
             patch.setattr(choosing, "SMALL", random.choice([0, choosing.SMALL]))
             try:

@@ -16,8 +16,7 @@ from lucene_indexes import DOCUMENTS, answers, ranked, stock_index, stock_lists
 from memory_engine import exact_lists
 from shard_folders import publish_shards, write_shards
 
-from lexvl_anserini.engines.index_files import format_version, read_commit_id
-from lexvl_anserini.engines.index_folder import RESIDENT, read_report
+from lexvl_anserini.engines.index_folder import RESIDENT, format_version, read_commit_id, read_report
 from lexvl_anserini.engines.jvm import get_java_class, read_lucene_version
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, as_reader

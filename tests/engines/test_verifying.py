@@ -11,10 +11,16 @@ from lucene_indexes import MANY_DOCUMENTS, MANY_QUERIES, MANY_TERMS, flip
 from shard_folders import write_dense_shards, write_shards
 
 from lexvl_anserini.data import digests
-from lexvl_anserini.engines import index_files
+from lexvl_anserini.engines import verifying
 from lexvl_anserini.engines.engine import open_index
-from lexvl_anserini.engines.index_files import read_commit_id, read_creator
-from lexvl_anserini.engines.index_folder import RESIDENT, read_report, report_digest, write_report
+from lexvl_anserini.engines.index_folder import (
+    RESIDENT,
+    read_commit_id,
+    read_creator,
+    read_report,
+    report_digest,
+    write_report,
+)
 from lexvl_anserini.engines.jvm import get_our_class
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import make_similarity
@@ -45,7 +51,7 @@ def index(built, tmp_path, monkeypatch):
 @pytest.fixture
 def large(index, monkeypatch):
     """An index that counts as one above 1 GiB."""
-    monkeypatch.setattr(index_files, "VERIFIED_BYTES", 0)
+    monkeypatch.setattr(verifying, "VERIFIED_BYTES", 0)
     return index
 
 
@@ -104,7 +110,7 @@ def test_a_known_damage_ends_the_search(large):
 
 
 def test_what_cannot_be_compared_is_no_answer(large, monkeypatch):
-    monkeypatch.setattr(index_files.zlib, "crc32", lambda *_: 1 / 0)
+    monkeypatch.setattr(verifying.zlib, "crc32", lambda *_: 1 / 0)
     with pytest.raises(ArtefactError, match="index: its files cannot be compared with their checksums"):
         all_lists(large)
 
@@ -150,8 +156,8 @@ def test_no_file_of_a_damaged_or_forgotten_index_stays_open(index, tmp_path, mon
 def test_files_that_do_not_change_are_read_once(large, monkeypatch):
     monkeypatch.setattr(digests, "RACY_NS", 0)
     read = []
-    crc32 = index_files.zlib.crc32
-    monkeypatch.setattr(index_files.zlib, "crc32", lambda block, value: read.append(len(block)) or crc32(block, value))
+    crc32 = verifying.zlib.crc32
+    monkeypatch.setattr(verifying.zlib, "crc32", lambda block, value: read.append(len(block)) or crc32(block, value))
     all_lists(large)
     first = len(read)
     assert first > 10
@@ -169,13 +175,13 @@ def test_a_change_of_an_index_has_no_other_file_compared_again(large, monkeypatc
     """A change links the files that it leaves as they are, and a link changes one of their times."""
     monkeypatch.setattr(digests, "RACY_NS", 0)
     compared = []
-    compare = index_files.compare_checksum
+    compare = verifying.compare_checksum
 
     def counted(file, stopped):
         compared.append(Path(file.name).name)
         return compare(file, stopped)
 
-    monkeypatch.setattr(index_files, "compare_checksum", counted)
+    monkeypatch.setattr(verifying, "compare_checksum", counted)
     all_lists(large)
     before = file_of(large, ".doc").stat()
     compared.clear()

@@ -8,10 +8,9 @@ import pytest
 from lucene_indexes import answers
 
 from lexvl_anserini.cli import COMMANDS
-from lexvl_anserini.engines import index_files, jvm
+from lexvl_anserini.engines import index_folder, jvm
 from lexvl_anserini.engines.bm25 import BM25Engine
-from lexvl_anserini.engines.index_files import IndexVersion, read_creator, read_version
-from lexvl_anserini.engines.index_folder import index_manifest, read_report
+from lexvl_anserini.engines.index_folder import IndexVersion, index_manifest, read_creator, read_report, read_version
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
@@ -149,8 +148,8 @@ def test_the_older_line_names_both_versions(place, name, act):
 def test_a_newer_line_is_refused_before_the_encoder_is_loaded(place, monkeypatch):
     """Also where Lucene 10 is installed; neither Java nor the encoder starts."""
     index = place / "new/bag"
-    monkeypatch.setattr(index_files, "find_version", lambda package: "1.6.0")
-    monkeypatch.setattr(index_files, "find_lucene", lambda jar: "9.9.1")
+    monkeypatch.setattr(index_folder, "find_version", lambda package: "1.6.0")
+    monkeypatch.setattr(index_folder, "find_lucene", lambda jar: "9.9.1")
     monkeypatch.setattr(EncoderChanges, "load", lambda self, manifest: pytest.fail("the encoder is loaded"))
     for command in (
         ["search", "--index", index, "--topics", "demo"],
@@ -162,7 +161,7 @@ def test_a_newer_line_is_refused_before_the_encoder_is_loaded(place, monkeypatch
         with pytest.raises(ArtefactError, match=r"new/bag: written by Lucene 10\.5\.0, which Lucene 9\.9\.1 of this"):
             invoked(home.command, *command[1:])
     assert index_manifest(place / "indexes/bag").kind == "impact"
-    monkeypatch.setattr(index_files, "find_lucene", lambda jar: "10.0.0")
+    monkeypatch.setattr(index_folder, "find_lucene", lambda jar: "10.0.0")
     assert index_manifest(index).kind == "impact"
 
 

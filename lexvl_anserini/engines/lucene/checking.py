@@ -14,13 +14,20 @@ import numpy as np
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.approximation import PREPARE
 from lexvl_anserini.engines.engine import ImpactEngine
-from lexvl_anserini.engines.index_files import is_sound, read_commit_id
-from lexvl_anserini.engines.index_folder import APPROXIMATE, RESIDENT, list_resident_paths, read_report, report_digest
+from lexvl_anserini.engines.index_folder import (
+    APPROXIMATE,
+    RESIDENT,
+    list_resident_paths,
+    read_commit_id,
+    read_report,
+    report_digest,
+)
 from lexvl_anserini.engines.jvm import raise_java_errors, set_environment
 from lexvl_anserini.engines.lucene.fields import WholeIndex, open_whole_index
 from lexvl_anserini.engines.lucene.writing import NOT_EXACT, list_sources, read_impact_manifest
 from lexvl_anserini.engines.resident.choosing import ALWAYS, NEVER, VARIABLE, read_resident_files
 from lexvl_anserini.engines.resident.layout import REMEDY
+from lexvl_anserini.engines.verifying import is_sound
 from lexvl_anserini.ground.claims import compare_requests
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import Manifest

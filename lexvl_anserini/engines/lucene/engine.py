@@ -22,8 +22,14 @@ import orjson
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.approximation import choose_setting
 from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine, check_switches, open_verified, read_switches
-from lexvl_anserini.engines.index_files import Reading, Verification, read_commit_id
-from lexvl_anserini.engines.index_folder import APPROXIMATE, RESIDENT, BuiltIndex, read_report, write_index
+from lexvl_anserini.engines.index_folder import (
+    APPROXIMATE,
+    RESIDENT,
+    BuiltIndex,
+    read_commit_id,
+    read_report,
+    write_index,
+)
 from lexvl_anserini.engines.jvm import Exclusive, call_cast, call_java, get_java_class, get_our_class, raise_java_errors
 from lexvl_anserini.engines.lucene import fields, writing
 from lexvl_anserini.engines.lucene.checking import check_index
@@ -31,6 +37,7 @@ from lexvl_anserini.engines.lucene.searching import BatchSearcher, Compiler, Luc
 from lexvl_anserini.engines.lucene.updating import append, delete, merge, repair
 from lexvl_anserini.engines.resident.choosing import Resident, find_usable_files, lacks_kernels
 from lexvl_anserini.engines.resident.layout import REMEDY, read_contents
+from lexvl_anserini.engines.verifying import Reading, Verification
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent

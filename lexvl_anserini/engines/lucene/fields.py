@@ -22,7 +22,7 @@ import orjson
 
 from lexvl_anserini.encoders.families.bm25 import ENGLISH, BM25Settings
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.index_files import refuse_newer
+from lexvl_anserini.engines.index_folder import refuse_newer
 from lexvl_anserini.engines.jvm import Exclusive, call_cast, call_java, get_java_class, get_our_class, raise_java_errors
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 

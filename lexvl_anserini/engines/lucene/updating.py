@@ -20,13 +20,14 @@ from shutil import rmtree
 from typing import Any
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.index_files import change_index, is_sound, read_creator, refuse_newer
 from lexvl_anserini.engines.index_folder import (
     BuiltIndex,
     IndexReport,
     is_index,
     list_resident_paths,
+    read_creator,
     read_report,
+    refuse_newer,
     write_index,
 )
 from lexvl_anserini.engines.jvm import Exclusive, get_our_class, raise_java_errors
@@ -42,6 +43,7 @@ from lexvl_anserini.engines.lucene.writing import (
 )
 from lexvl_anserini.engines.resident import layout
 from lexvl_anserini.engines.resident.choosing import read_resident_files
+from lexvl_anserini.engines.verifying import change_index, is_sound
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import sole_writer
 from lexvl_anserini.ground.manifest import Counts, EncodedCorpus, Manifest, write_manifest

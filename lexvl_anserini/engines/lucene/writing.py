@@ -26,14 +26,15 @@ import numpy as np
 
 from lexvl_anserini.data.checks import MAX_ID_BYTES, fits_index
 from lexvl_anserini.engines.engine import EngineOptions
-from lexvl_anserini.engines.index_files import format_version, read_commit_id
 from lexvl_anserini.engines.index_folder import (
     APPROXIMATE,
     RESIDENT,
     IndexReport,
+    format_version,
     is_index,
     measure_folder,
     measure_resident,
+    read_commit_id,
     read_report,
     report_digest,
     write_report,

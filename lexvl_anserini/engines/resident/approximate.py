@@ -28,8 +28,7 @@ from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.approximation import MEASURED_HITS, PREPARE, REACHES, compute_mean_recall
 from lexvl_anserini.engines.compiling import kernel
 from lexvl_anserini.engines.engine import ImpactEngine, open_verified
-from lexvl_anserini.engines.index_files import change_index, read_commit_id
-from lexvl_anserini.engines.index_folder import APPROXIMATE, BuiltIndex, read_report, write_report
+from lexvl_anserini.engines.index_folder import APPROXIMATE, BuiltIndex, read_commit_id, read_report, write_report
 from lexvl_anserini.engines.jvm import Exclusive, get_our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, get_reader
 from lexvl_anserini.engines.lucene.writing import read_source_manifest
@@ -38,6 +37,7 @@ from lexvl_anserini.engines.resident.grouping import DocumentVectors, Summaries,
 from lexvl_anserini.engines.resident.kernels import NONE, Queries, Space, search, select
 from lexvl_anserini.engines.resident.layout import WIDTHS, Sections, Writer, open_sections
 from lexvl_anserini.engines.resident.searching import ALL_DOCUMENTS, Hits, ResidentPostings, sort_hits
+from lexvl_anserini.engines.verifying import change_index
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import sole_writer
 from lexvl_anserini.ground.manifest import Manifest

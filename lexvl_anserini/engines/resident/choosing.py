@@ -27,8 +27,16 @@ from threading import RLock
 
 import numpy as np
 
-from lexvl_anserini.engines.index_files import LIVE_NAME, Verification, read_commit_id, read_live
-from lexvl_anserini.engines.index_folder import RESIDENT, RESIDENT_NAME, ResidentEntry, list_resident_paths, read_report
+from lexvl_anserini.engines.index_folder import (
+    LIVE_NAME,
+    RESIDENT,
+    RESIDENT_NAME,
+    ResidentEntry,
+    list_resident_paths,
+    read_commit_id,
+    read_live,
+    read_report,
+)
 from lexvl_anserini.engines.jvm import measure_quarter_memory
 from lexvl_anserini.engines.resident.layout import (
     BLOCK,
@@ -41,6 +49,7 @@ from lexvl_anserini.engines.resident.layout import (
     open_sections,
     read_contents,
 )
+from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.machine import is_compiled, mark_compiled
 from lexvl_anserini.ground.records import ImpactQuery

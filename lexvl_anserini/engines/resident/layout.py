@@ -31,8 +31,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import orjson
 
-from lexvl_anserini.engines.index_files import CHECKSUM_BYTES, FOOTER, FOOTER_BYTES
-from lexvl_anserini.engines.index_folder import RESIDENT
+from lexvl_anserini.engines.index_folder import CHECKSUM_BYTES, FOOTER, FOOTER_BYTES, RESIDENT
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.typed import Entry, check

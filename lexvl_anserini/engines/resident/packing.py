@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import numpy as np
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.index_files import read_commit_id
-from lexvl_anserini.engines.index_folder import RESIDENT, list_resident_paths
+from lexvl_anserini.engines.index_folder import RESIDENT, list_resident_paths, read_commit_id
 from lexvl_anserini.engines.jvm import Exclusive, attend, get_our_class, raise_java_errors
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, Segment, get_reader, open_whole_index
 from lexvl_anserini.engines.resident.layout import TYPES, WIDTHS, Writer, open_sections, read_contents
