@@ -20,16 +20,8 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines import index_folder, jvm
 from lexvl_anserini.engines.engine import EngineOptions
-from lexvl_anserini.engines.index_folder import (
-    BuiltIndex,
-    format_version,
-    measure_folder,
-    read_commit_id,
-    write_index,
-    write_report,
-)
 from lexvl_anserini.engines.jvm import call_java, raise_java_errors, read_lucene_version
 from lexvl_anserini.engines.lucene.engine import LuceneSearch
 from lexvl_anserini.engines.lucene.fields import open_whole_index
@@ -93,7 +85,7 @@ class PyseriniEngine(LuceneSearch):
         threads: int = 1,
         progress: Progress = silent,
         options: EngineOptions | None = None,
-    ) -> BuiltIndex:
+    ) -> index_folder.BuiltIndex:
         """Runs `pyserini.index.lucene` over `docs/` in a process of its own, one thread a shard at most.
 
         Stock writes an impact as that many repetitions of its term, and skips documents without terms. It goes on after
@@ -103,17 +95,17 @@ class PyseriniEngine(LuceneSearch):
             raise UsageError(f"{shards}: stock Pyserini reads JSON lines; encode with --shard-format jsonl")
         counts = count_shards(shards, manifest, progress)
         prepare()
-        with write_index(index, shards, manifest) as part:
+        with index_folder.write_index(index, shards, manifest) as part:
             complaint = run_stock(shards, part, threads)
             failing = raise_java_errors(f"{index}: stock Pyserini wrote no index ({complaint})")
             with failing, open_whole_index(part) as whole:
                 written = whole.counts()
             expected = {**counts, "documents": counts["documents"] - counts["empty"], "empty": 0}
             expect_counts(f"{index} after stock Pyserini ({complaint})", written, expected)
-            report = {"engine": "pyserini", "lucene": format_version(read_lucene_version()), **counts}
-            report |= {"bytes": measure_folder(part), "commit": read_commit_id(part)}
-            write_report(part, report, manifest)
-        return BuiltIndex(index, manifest)
+            report = {"engine": "pyserini", "lucene": index_folder.format_version(read_lucene_version()), **counts}
+            report |= {"bytes": index_folder.measure_folder(part), "commit": index_folder.read_commit_id(part)}
+            index_folder.write_report(part, report, manifest)
+        return index_folder.BuiltIndex(index, manifest)
 
     def close(self) -> None:
         """Closes the files."""

@@ -27,16 +27,7 @@ from threading import RLock
 
 import numpy as np
 
-from lexvl_anserini.engines.index_folder import (
-    LIVE_NAME,
-    RESIDENT,
-    RESIDENT_NAME,
-    ResidentEntry,
-    list_resident_paths,
-    read_commit_id,
-    read_live,
-    read_report,
-)
+from lexvl_anserini.engines import index_folder
 from lexvl_anserini.engines.jvm import measure_quarter_memory
 from lexvl_anserini.engines.resident.layout import (
     BLOCK,
@@ -146,13 +137,13 @@ def read_choice() -> str:
 
 def read_resident_files(index: Path) -> dict[str, FileContents]:
     """What the files of an index's resident postings hold, in the order of documents; empty without all of them."""
-    report, commit = read_report(index), read_commit_id(index)
-    files = report.resident_files or [ResidentEntry(file=RESIDENT, commit=commit or "")]
+    report, commit = index_folder.read_report(index), index_folder.read_commit_id(index)
+    files = report.resident_files or [index_folder.ResidentEntry(file=index_folder.RESIDENT, commit=commit or "")]
     if report.resident_files and report.commit != commit:
         return {}
     contents_of = {}
     for file in files:
-        contents = read_contents(index, file.file) if RESIDENT_NAME.fullmatch(file.file) else None
+        contents = read_contents(index, file.file) if index_folder.RESIDENT_NAME.fullmatch(file.file) else None
         if contents is None or contents.commit != file.commit or not _check_marks(index, file.live, contents):
             return {}
         contents_of[file.file] = contents
@@ -163,10 +154,10 @@ def _check_marks(index: Path, live: str, contents: FileContents) -> bool:
     """Returns True for a file that marks deleted documents in a form that this version reads, or none."""
     if not live:
         return True
-    if not LIVE_NAME.fullmatch(live) or not (index / live).is_file():
+    if not index_folder.LIVE_NAME.fullmatch(live) or not (index / live).is_file():
         return False
     with (index / live).open("rb") as file:
-        return read_live(file, contents.documents) is not None
+        return index_folder.read_live(file, contents.documents) is not None
 
 
 def find_usable_files(index: Path) -> dict[str, FileContents]:
@@ -177,8 +168,10 @@ def find_usable_files(index: Path) -> dict[str, FileContents]:
     files = read_resident_files(index)
     if not files:
         if chosen == ALWAYS:
-            what = "an older" if list_resident_paths(index) else "no"
-            raise ArtefactError(f"{index}: {VARIABLE} is {ALWAYS}, and the index has {what} {RESIDENT}; {REMEDY}")
+            what = "an older" if index_folder.list_resident_paths(index) else "no"
+            raise ArtefactError(
+                f"{index}: {VARIABLE} is {ALWAYS}, and the index has {what} {index_folder.RESIDENT}; {REMEDY}"
+            )
         return {}
     needed = sum((index / name).stat().st_size for name in files)
     return files if chosen == ALWAYS or needed <= 2 * measure_quarter_memory() else {}
@@ -235,7 +228,7 @@ class Resident:
         """Reads which documents of a file are not deleted, uint8 [documents]; None for all."""
         if name not in self._marks:
             return None
-        live = read_live(self._marks[name], sections.contents.documents)
+        live = index_folder.read_live(self._marks[name], sections.contents.documents)
         if live is None:
             raise ArtefactError(f"{self._marks[name].name}: damaged; build the index again")
         return live
