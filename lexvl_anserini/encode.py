@@ -1,7 +1,4 @@
-"""Corpus -> shards of vectors, topics -> query vectors.
-
-python -m lexvl_anserini.encode --corpus beir/scifact --encoder vdr --checkpoint minilm --output impacts/scifact
-"""
+"""Corpus -> shards of vectors, topics -> query vectors."""
 
 from __future__ import annotations
 
@@ -39,8 +36,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.ground.quantise import Quantiser
     from lexvl_anserini.shards.layout import Layout, Part
 
-# Not __name__, which is "__main__" when the module runs as the command.
-log = logging.getLogger("lexvl_anserini.encode")
+log = logging.getLogger("lexvl_anserini.encode")  # __name__ is "__main__" when the module runs as the command
 
 # Documents that a dry run times, and those before them that warm the machine up.
 DRY_RUN_SAMPLE, WARMING = 128, 8
@@ -326,7 +322,7 @@ def encode_for_index(
     from lexvl_anserini.engines.engine import index_path
     from lexvl_anserini.engines.index_folder import index_manifest
     from lexvl_anserini.queries.query_source import find_topic_source
-    from lexvl_anserini.searching.query_encoder import EncoderChanges
+    from lexvl_anserini.searching.search import EncoderChanges
 
     path, output = index_path(inputs.index or ""), Path(inputs.output or "")
     manifest, options = index_manifest(path), cli.parse_settings(encoder.settings or ())
@@ -339,8 +335,7 @@ def encode_for_index(
 
 def encode_corpus(dataset: Dataset, model: Encoder, target: Path, **options: Any) -> dict[str, Any]:
     """Encodes a corpus or a part of it with the options of `write_impacts`, and returns the rows of the command."""
-    from lexvl_anserini.shards.manifests import SKIPPED
-    from lexvl_anserini.shards.writing import write_impacts
+    from lexvl_anserini.shards.writing import SKIPPED, write_impacts
 
     started = time.perf_counter()
     with cli.progress_bar(f"encode {dataset.name} with {model.name}", None) as progress:

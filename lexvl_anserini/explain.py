@@ -1,7 +1,4 @@
-"""Why a document has its score: the terms that it shares with the query.
-
-python -m lexvl_anserini.explain --index indexes/scifact --query "vitamin D and bone density" --doc-id 4983
-"""
+"""Why a document has its score: the terms that it shares with the query."""
 
 from __future__ import annotations
 
@@ -20,10 +17,9 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import RunManifest, read_run_manifest
 from lexvl_anserini.ground.records import ImpactQuery, Topic
 from lexvl_anserini.queries.query_source import TYPED, build_typed_topic, find_topic_source, find_vocabulary_file
-from lexvl_anserini.searching.query_encoder import EncoderChanges
-from lexvl_anserini.searching.searcher import Searcher
+from lexvl_anserini.searching.search import EncoderChanges
+from lexvl_anserini.searching.searcher import EXPLAINED_HITS, Searcher
 from lexvl_anserini.searching.shared_terms import (
-    EXPLAINED_HITS,
     Explanation,
     cut_like_run,
     encode_topic,
@@ -34,8 +30,7 @@ from lexvl_anserini.searching.shared_terms import (
     warn_about_scores,
 )
 
-# Not __name__, which is "__main__" when the module runs as the command.
-log = logging.getLogger("lexvl_anserini.explain")
+log = logging.getLogger("lexvl_anserini.explain")  # __name__ is "__main__" when the module runs as the command
 
 DEFAULT_TERMS = 20
 

@@ -1,7 +1,4 @@
-"""Runs -> one run scored by several encoders at once: score = sum over runs of weight x <query, document>, in floats.
-
-python -m lexvl_anserini.hybrid --run sparse.trec --run dense.trec --weight 0.5 --weight 0.2 --output hybrid.trec
-"""
+"""Runs -> one run scored by several encoders: score = sum over runs of weight x <query, document>, in floats."""
 
 from __future__ import annotations
 

@@ -33,8 +33,7 @@ from lexvl_anserini.searching.building import (
 )
 from lexvl_anserini.searching.searcher import Index
 
-# Not __name__, which is "__main__" when the module runs as the command.
-log = logging.getLogger("lexvl_anserini.index")
+log = logging.getLogger("lexvl_anserini.index")  # __name__ is "__main__" when the module runs as the command
 
 # For --dry-run: the Lucene writer on a shared machine, 120 terms a document.
 POSTINGS_PER_S = 1_500_000
@@ -101,10 +100,9 @@ class BuildOptions:
 
     def options(self) -> dict[str, Any]:
         """The options of the engine that are given, by name."""
-        switches = {"text": self.text, "store_text": self.store_text, "term_vectors": self.term_vectors}
-        options: dict[str, Any] = {name: True for name, on in switches.items() if on}
+        named = {name: getattr(self, name) for name in ("text", "store_text", "term_vectors", "faiss")}
+        options = {name: value for name, value in named.items() if value}
         options |= {} if self.metadata else {"metadata": False}
-        options |= {"faiss": self.faiss} if self.faiss else {}
         return options | cli.parse_settings(self.settings or ())
 
     def refuse_with(self, action: str) -> None:

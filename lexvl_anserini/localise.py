@@ -1,7 +1,4 @@
-"""Where in an image a query is: the values of its terms in each grid cell, as numbers and as an image.
-
-python -m lexvl_anserini.localise --image beach.jpg --query "dog" --query "a red boat" --output maps
-"""
+"""Where in an image a query is: the values of its terms in each grid cell, as numbers and as an image."""
 
 from __future__ import annotations
 
@@ -21,8 +18,7 @@ from lexvl_anserini.ground.files import atomic_write
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
 
-# Not __name__, which is "__main__" when the module runs as the command.
-log = logging.getLogger("lexvl_anserini.localise")
+log = logging.getLogger("lexvl_anserini.localise")  # __name__ is "__main__" when the module runs as the command
 
 Values = Literal["logit", "activation"]
 

@@ -1,7 +1,4 @@
-"""Shards -> smaller shards.
-
-python -m lexvl_anserini.prune impacts/scifact --output impacts/scifact-128 --document-terms 128
-"""
+"""Shards -> smaller shards."""
 
 from __future__ import annotations
 

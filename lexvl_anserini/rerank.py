@@ -1,7 +1,4 @@
-"""A run -> the same run with the first documents of each topic scored again by a model's own inner product, in floats.
-
-python -m lexvl_anserini.rerank --run runs/scifact.svdr.trec --output runs/scifact.svdr-reranked.trec
-"""
+"""A run -> the same run with each topic's first documents scored again by a model's own inner product, in floats."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ from lexvl_anserini.cli import BatchSize, DataDir, Device, Overwrite, Settings, 
 from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.runs.trec import ensure_run, read_lists, write_run
-from lexvl_anserini.searching.query_encoder import MovedCheckpoint, MovedTokenizer
 from lexvl_anserini.searching.rescoring import (
     DEPTH,
     expect_run_manifest,
@@ -27,6 +23,7 @@ from lexvl_anserini.searching.rescoring import (
     plan_rerank,
     rerank_lists,
 )
+from lexvl_anserini.searching.search import MovedCheckpoint, MovedTokenizer
 
 
 def command(

@@ -21,7 +21,6 @@ from lexvl_anserini.ground.errors import LexvlError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, RunManifest
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.queries.clauses import All, Clause, Not, Query, Term, TreeQuery
-from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.queries.query_source import (
     TYPED,
     TopicSource,
@@ -34,16 +33,13 @@ from lexvl_anserini.queries.query_source import (
 from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, is_finished
 from lexvl_anserini.searching.index_runs import plan_run, read_texts, write_index_run
-from lexvl_anserini.searching.query_encoder import EncoderChanges
-from lexvl_anserini.searching.search import Cut, Search
+from lexvl_anserini.searching.search import Cut, EncoderChanges, Search
 from lexvl_anserini.searching.searcher import Searcher, check_kind
 
-# Not __name__, which is "__main__" when the module runs as the command.
-log = logging.getLogger("lexvl_anserini.search")
+log = logging.getLogger("lexvl_anserini.search")  # __name__ is "__main__" when the module runs as the command
 
 DEFAULT_HITS_SHOWN = 10
-# Characters of a document's text beside its id; json has the whole text.
-SHOWN_CHARACTERS = 240
+SHOWN_CHARACTERS = 240  # characters of a document's text beside its id; json has the whole text
 
 
 class Shown(NamedTuple):
@@ -116,6 +112,8 @@ class Filters:
 
     def join(self, fields: Collection[str] = ()) -> Clause | None:
         """Joins the conditions to one tree, for an index of these fields; None without conditions."""
+        from lexvl_anserini.queries.parser import parse
+
         expressions = (parse(expression, fields) for expression in self.where or ())
         terms = (*map(Term, self.require or ()), *(Not(Term(term)) for term in self.forbid or ()))
         clauses: list[Clause] = [*expressions, *terms]
@@ -175,6 +173,8 @@ def command(
 
     Example: python -m lexvl_anserini.search --index indexes/demo --topics demo/test --output runs/demo.trec
     """
+    from lexvl_anserini.queries.parser import parse
+
     name, value = queries.choose(runs.output)
     if search.passages and texts:
         raise UsageError("--texts prints the texts of an index's documents, which --passages groups; leave out one")

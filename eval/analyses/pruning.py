@@ -24,8 +24,7 @@ from lexvl_anserini.cli import DataDir, Device, Verbose, run
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import ImpactQuery, Qrel
 from lexvl_anserini.runs.order import RankedList
-from lexvl_anserini.searching.refine import RefinedQuery, cut_queries, search_refined
-from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.search import RefinedQuery, Search, cut_queries, search_refined
 from lexvl_anserini.shards.pruning import Pruning
 
 from .. import options

@@ -37,9 +37,8 @@ from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, read_lists, write_run
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index_runs import plan_run, write_index_run
-from lexvl_anserini.searching.query_encoder import EncoderChanges
 from lexvl_anserini.searching.rescoring import expect_run_manifest, load_reranking_encoder, plan_rerank, rerank_lists
-from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.search import EncoderChanges, Search
 from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts

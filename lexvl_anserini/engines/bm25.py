@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +16,22 @@ import orjson
 
 from lexvl_anserini.data.checks import SeenIds
 from lexvl_anserini.encoders.families.bm25 import ENGLISH, BM25Settings
-from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines import index_folder, jvm
 from lexvl_anserini.engines.engine import EngineOptions, TextEngine, check_switches, read_switches
-from lexvl_anserini.engines.index_folder import BuiltIndex, measure_folder, read_report, write_index, write_report
 from lexvl_anserini.engines.jvm import call_java, capture_stdout, get_java_class, raise_java_errors, read_lucene_version
 from lexvl_anserini.engines.lucene.fields import close, get_reader, list_commit_files, make_analyzer, open_whole_index
-from lexvl_anserini.engines.lucene.versions import format_version, read_commit_id, refuse_newer
 from lexvl_anserini.engines.lucene.writing import find_manifest, read_written_report
 from lexvl_anserini.engines.verifying import Reading, Verification
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
-from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.progress import Progress, make_batches, silent
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.queries.query_vectors import RM3
 from lexvl_anserini.runs.order import RankedList, in_order
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_texts
 
-# The memory of Anserini's indexer; its default of 4 GB is more than the Java heap.
-MEMORY_BUFFER_MB = 256
+MEMORY_BUFFER_MB = 256  # the memory of Anserini's indexer; its default of 4 GB is more than the Java heap
 
 BATCH_SIZE = 256
 
@@ -65,7 +61,11 @@ class BM25Engine(TextEngine):
         with get_reader(index) as reader:
             counts = read_written_report(index, find_manifest(index)) or manifest.counts
             self.verification = Verification(index, list_commit_files(reader))
-        with raise_java_errors(f"{index}: cannot be opened as a Lucene index"), refuse_newer(index), call_java():
+        with (
+            raise_java_errors(f"{index}: cannot be opened as a Lucene index"),
+            index_folder.refuse_newer(index),
+            call_java(),
+        ):
             documents = self._open(index, self.settings)
         expected = counts.documents - counts.empty
         if documents != expected:
@@ -91,7 +91,7 @@ class BM25Engine(TextEngine):
         threads: int = 1,
         progress: Progress = silent,
         options: BM25Options | None = None,
-    ) -> BuiltIndex:
+    ) -> index_folder.BuiltIndex:
         """Runs Anserini's `IndexCollection` on `docs/`, one thread a shard at most.
 
         Anserini skips documents without text, and so do the published figures; they are counted as empty.
@@ -99,7 +99,7 @@ class BM25Engine(TextEngine):
         options = options or BM25Options()
         jvm.start()
         counts = _count_texts(shards, manifest, progress)
-        with write_index(index, shards, manifest) as part:
+        with index_folder.write_index(index, shards, manifest) as part:
             with capture_stdout() as printed, raise_java_errors(f"{index}: Anserini could not write it"):
                 get_java_class("io.anserini.index.IndexCollection").main(
                     _arguments(shards, part, manifest, threads, options)
@@ -112,12 +112,12 @@ class BM25Engine(TextEngine):
                     f"{index}: Anserini indexed {held['documents']} of {counts['documents']} documents, of which "
                     f"{counts['empty']} are empty ({complaint})"
                 )
-            report = {"engine": "bm25", "lucene": format_version(read_lucene_version()), **counts}
+            report = {"engine": "bm25", "lucene": index_folder.format_version(read_lucene_version()), **counts}
             report |= {"postings": held["postings"]}
             report |= {"options": options.to_json()} if options.to_json() else {}
-            report |= {"bytes": measure_folder(part), "commit": read_commit_id(part)}
-            write_report(part, report, manifest)
-        return BuiltIndex(index, manifest)
+            report |= {"bytes": index_folder.measure_folder(part), "commit": index_folder.read_commit_id(part)}
+            index_folder.write_report(part, report, manifest)
+        return index_folder.BuiltIndex(index, manifest)
 
     @staticmethod
     def options(values: Mapping[str, Any]) -> BM25Options:
@@ -132,13 +132,12 @@ class BM25Engine(TextEngine):
         """One list per topic, in batches on `threads` threads; a topic whose words are all stop words has none."""
         check_count("hits", hits)
         check_count("threads", threads, most=MOST_THREADS)
-        if rm3 is not None and not read_report(self.index).options.get("term_vectors"):
+        if rm3 is not None and not index_folder.read_report(self.index).options.get("term_vectors"):
             raise UsageError(
                 f"{self.index}: no term vectors, which RM3 reads; build it again: lexvl index SHARDS --index "
                 f"{self.index} --term-vectors --overwrite"
             )
-        stream = iter(queries)
-        while batch := list(islice(stream, BATCH_SIZE)):
+        for batch in make_batches(queries, BATCH_SIZE):
             yield from self._search_batch(batch, hits, threads, rm3)
 
     def verify(self) -> None:

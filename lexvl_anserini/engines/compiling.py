@@ -24,7 +24,7 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataC
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-from lexvl_anserini.engines.compiled import compute_source_digest, find_code_folder
+from lexvl_anserini.ground.machine import compute_source_digest, find_code_folder
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -123,8 +123,6 @@ class Engine(Protocol):
         documents, postings and bytes.
 
         Args:
-            manifest: of the shards.
-            threads: of the engine, where it can use more than one.
             progress: called with the number of documents just read.
             options: what `options` returned; None is the default options.
         """
@@ -315,8 +313,7 @@ def get_changing_engine(folder: Path, engine: str | None) -> type[ChangingEngine
     return cls
 
 
-# The beginning of the URL of an index: its engine, and a form of URL.
-_URL = re.compile(r"([a-z][a-z\d]*)(?:\+\w*)?:")
+_URL = re.compile(r"([a-z][a-z\d]*)(?:\+\w*)?:")  # the beginning of the URL of an index: its engine, and a form of URL
 
 
 class Target(NamedTuple):

@@ -18,7 +18,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from lexvl_anserini.engines.verifying import compare_digests
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import Manifest
-from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.progress import Progress, make_batches, silent
 from lexvl_anserini.ground.records import DenseQuery
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.runs.order import RankedList, rank_hits
@@ -257,16 +256,13 @@ def signs(vectors: np.ndarray) -> np.ndarray:
 INDEX_FILE = "index.faiss"
 IDS_FILE = "ids.txt"
 
-# The option that names the layout; the others are the layout's parameters.
-LAYOUT = "faiss"
+LAYOUT = "faiss"  # the option that names the layout; the others are the layout's parameters
 
 BATCH_SIZE = 64
 
-# How many more than `hits` are fetched at first, to see past ties at the cut.
-MARGIN = 16
+MARGIN = 16  # how many more than `hits` are fetched at first, to see past ties at the cut
 
-# Draws the sample that a layout learns from.
-TRAINING_SEED = 20240307
+TRAINING_SEED = 20240307  # draws the sample that a layout learns from
 
 
 @dataclass(frozen=True)
@@ -386,8 +382,7 @@ class FaissEngine(Engine):
         """One list per query, in batches on `threads` threads."""
         check_count("hits", hits)
         check_count("threads", threads, most=MOST_THREADS)
-        stream = iter(queries)
-        while batch := list(islice(stream, BATCH_SIZE)):
+        for batch in make_batches(queries, BATCH_SIZE):
             with set_faiss_threads(threads):
                 lists = list(self._search_batch(batch, hits))
             yield from lists

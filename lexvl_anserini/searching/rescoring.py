@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ from lexvl_anserini.data.dataset import load_reference
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.topics import read_topics
 from lexvl_anserini.encoders.cards import CARDS
-from lexvl_anserini.encoders.encoder import encode_inputs
+from lexvl_anserini.encoders.encoder import Encoder, encode_inputs
 from lexvl_anserini.encoders.loading import load_encoder_from
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import compute_sha256
@@ -39,6 +38,7 @@ from lexvl_anserini.ground.manifest import (
     read_manifest,
     read_run_manifest,
 )
+from lexvl_anserini.ground.progress import make_batches
 from lexvl_anserini.ground.records import Document, QuantiserEntry, ScoredDoc, Topic
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.query_source import TopicSource
@@ -52,16 +52,12 @@ from lexvl_anserini.shards.reading import read_stored_vectors
 if TYPE_CHECKING:
     import numpy as np
 
-    from lexvl_anserini.encoders.encoder import Encoder
 
 log = logging.getLogger(__name__)
 
-# Topics encoded at once.
-PIECE = 256
-# Documents of each run that `hybrid` scores by default.
-CANDIDATES = 100
-# Documents of a run that `rerank` scores by default: the published protocol (model cards of SVDR).
-DEPTH = 100
+PIECE = 256  # topics encoded at once
+CANDIDATES = 100  # documents of each run that `hybrid` scores by default
+DEPTH = 100  # documents of a run that `rerank` scores by default: the published protocol (model cards of SVDR)
 
 # Topic -> ids of the documents to score.
 Candidates = Mapping[str, Sequence[str]]
@@ -104,8 +100,7 @@ def compute_hybrid_lists(
         raise UsageError("nothing to score with: give at least one run")
     rows = {doc_id: row for row, doc_id in enumerate(dict.fromkeys(d for ids in candidates.values() for d in ids))}
     documents = [read_candidate_vectors(encoder, rows, batch_size) for encoder in encoders]
-    stream = iter(topics)
-    while piece := list(islice(stream, PIECE)):
+    for piece in make_batches(topics, PIECE):
         towers = [encoder.model.query for encoder in encoders]
         queries = [vectors(tower, map(tower.read_topic, piece), batch_size) for tower in towers]
         for position, topic in enumerate(piece):

@@ -1,23 +1,46 @@
-"""`Search`: how queries are searched, in one record, which the command line expands; and the least score of a hit."""
+"""How queries are searched: `Search` and `EncoderChanges`, which the command line expands, and what applies them.
+
+An index of several fields has several encoders; a search uses them as one.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from lexvl_anserini.data.lines import log_once
+from lexvl_anserini.encoders.cards import remark_on
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.families.bm25 import BM25Settings
+from lexvl_anserini.encoders.loading import load_encoder_from
 from lexvl_anserini.engines.approximation import check_recall
+from lexvl_anserini.engines.lucene.fields import load_word_analysis
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.manifest import NAMED
-from lexvl_anserini.ground.records import SCORE_LIMIT
+from lexvl_anserini.ground.manifest import FIELDS, NAMED, EncoderRef, FieldEntry, Manifest
+from lexvl_anserini.ground.progress import make_batches
+from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, heaviest
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
-from lexvl_anserini.queries.clauses import Clause, Text, bound, walk
-from lexvl_anserini.queries.query_vectors import MOST_RM3_DOCUMENTS, RM3, Feedback
-from lexvl_anserini.runs.order import read_best
+from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Text, TreeQuery, Unscored, bound, build_clause, walk
+from lexvl_anserini.queries.query_vectors import (
+    MOST_RM3_DOCUMENTS,
+    RM3,
+    Feedback,
+    FieldsTower,
+    QueryField,
+    VectorOf,
+    integers,
+    rocchio,
+)
+from lexvl_anserini.runs.order import RankedList, group_by_documents, read_best
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.engine import ImpactEngine
@@ -41,14 +64,10 @@ REFINING = (
 
 @dataclass(frozen=True)
 class Cut:
-    """The least score of a hit.
+    """The least score of a hit; if it is relative, a share of the query's bound in percent, which needs impacts.
 
     A score by itself says little: a query of more or heavier terms has higher ones. A share of the query's bound, the
     greatest score that a document could have, can be compared between queries.
-
-    Attributes:
-        value: a score; or a share of the query's bound, in percent.
-        relative: whether it is a share, which needs an impact index.
     """
 
     value: float
@@ -110,13 +129,8 @@ class Search:
         where: documents must match this tree, which does not change scores.
         remove_query: leave out a document whose id is the topic's (BEIR's rule), before the cut.
         batch_size: topics per forward pass.
-        only_terms: terms that a query keeps; None keeps all.
-        without_terms: terms that a query loses.
-        query_terms: keep that many heaviest terms.
         threshold: keep weights of at least this share (0 to 1) of the query's largest.
         first_terms: search in two phases: that many heaviest terms find documents, then the whole query ranks them.
-        candidates: the number of documents that the first phase finds.
-        text_weight: times BM25 of the topic's text on the field `text`, added to the score.
         feedback: expand the query by that many of its best documents, see `Feedback`.
         feedback_shards: the index's shards, for feedback where the index holds no term vectors.
         rm3: as feedback, for an index of texts, where it is the only refinement, see `RM3`.
@@ -124,7 +138,6 @@ class Search:
         min_score: the least score of a hit; the cut at a number of hits comes first.
         passages: of an index of passages `doc#n`: hits are documents, scored by the best passage (`max`), by the sum of
             the best N (`sum:N`) or of all (`sum`).
-        threads: of the engine, where it can use more than one.
     """
 
     where: Clause | None = None
@@ -261,3 +274,213 @@ def compute_greatest_score(clause: Clause, engine: ImpactEngine) -> float:
         raise UsageError("a share of the query's bound: BM25 of texts has no bound; give a score instead of a share")
     scaled = bound(clause, lambda vector: engine.bound({term: SCALE * weight for term, weight in vector.items()}))
     return scaled / SCALE
+
+
+PIECE = 256  # queries held at once
+
+Vector = Mapping[str, int]
+
+
+class RefinedQuery(NamedTuple):
+    """A query after lists of terms and cuts, or a tree as it was; and the topic's text, if the search needs it."""
+
+    query: ImpactQuery | TreeQuery
+    text: str | None = None
+
+    @property
+    def vector(self) -> Vector:
+        """The terms and weights of an encoded query."""
+        assert isinstance(self.query, ImpactQuery)
+        return self.query.vector
+
+    def with_vector(self, vector: Vector) -> RefinedQuery:
+        """Replaces the vector."""
+        return self._replace(query=ImpactQuery(self.query.query_id, vector))
+
+
+def filter_terms(vector: Vector, search: Search) -> dict[str, int]:
+    """Keeps the terms that the lists allow."""
+    only, without = search.only_terms, search.without_terms or ()
+    return {t: w for t, w in vector.items() if t not in without and (only is None or t in only)}
+
+
+def cut_vector(vector: Vector, search: Search) -> dict[str, int]:
+    """Applies the lists of terms, the threshold and the number of terms."""
+    vector = filter_terms(vector, search)
+    least = search.threshold * max(vector.values(), default=0)
+    return heaviest({t: w for t, w in vector.items() if w >= least}, search.query_terms)
+
+
+def cut_queries(queries: Iterable[Any], search: Search) -> Iterator[Any]:
+    """Applies lists and cuts to encoded queries; query trees are unchanged."""
+    for query in queries:
+        yield query._replace(vector=cut_vector(query.vector, search)) if isinstance(query, ImpactQuery) else query
+
+
+def build_tree(refined: RefinedQuery, search: Search) -> Clause:
+    """Joins a query with its text and the filter, as one tree."""
+    clause = build_clause(refined.query)
+    if search.text_weight:
+        if refined.text is None:
+            raise UsageError(
+                f"topic {refined.query.query_id!r}: no text for BM25 (an image, or encoded already); give topics with "
+                "texts"
+            )
+        clause = AnyOf((clause, Text(refined.text, search.text_weight)))
+    return clause if search.where is None else All((clause, Unscored(search.where)))
+
+
+def search_refined(
+    engine: ImpactEngine, queries: Iterable[RefinedQuery], search: Search, hits: int, vector_of: VectorOf | None = None
+) -> Iterator[RankedList]:
+    """Yields one ranked list per query, whose lists of terms and cuts are already applied.
+
+    Feedback reads documents by `vector_of`; with `remove_query` it ignores a document whose id is the query's.
+    """
+    passages, feedback = read_best(search.passages), search.rocchio
+
+    def trees(piece: Sequence[RefinedQuery], hits: int, required: Clause | None = None) -> Iterator[RankedList]:
+        for refined in piece:
+            tree = build_tree(refined, search)
+            yield engine.search_tree(refined.query.query_id, All((tree, required)) if required else tree, hits)
+
+    def lists(piece: Sequence[RefinedQuery], hits: int, best: int = 0) -> Iterator[RankedList]:
+        queries = [refined.query for refined in piece if isinstance(refined.query, ImpactQuery)]
+        if len(queries) < len(piece) or search.text_weight:
+            return group_by_documents(trees, piece, hits, best) if best else trees(piece, hits)
+        if best:
+            return engine.search_passages(queries, best, hits, search.threads, search.where)
+        if search.approximate is not None:
+            return engine.search_approximately(queries, hits, search.approximate, search.threads)
+        if search.where is None:
+            return engine.search(queries, hits, search.threads)
+        return engine.search_where(queries, search.where, hits, search.threads)
+
+    def in_phases(piece: Sequence[RefinedQuery], terms: int) -> Iterator[RankedList]:
+        reduced = [refined.with_vector(heaviest(refined.vector, terms)) for refined in piece]
+        for refined, first in zip(piece, lists(reduced, max(search.candidates, hits)), strict=True):
+            among = partial(trees, required=Ids(tuple(first.doc_ids)))
+            yield from group_by_documents(among, [refined], hits, passages) if passages else among([refined], hits)
+
+    def expand(refined: RefinedQuery, first: RankedList, feedback: Feedback) -> RefinedQuery:
+        assert vector_of is not None
+        taken = first.without(refined.query.query_id) if search.remove_query else first
+        documents = [vector_of(doc_id) for doc_id in taken.doc_ids[: feedback.documents]]
+        moved = integers(rocchio(refined.vector, documents, feedback), engine.bound)
+        return refined.with_vector(filter_terms(moved, search))
+
+    for piece in make_batches(queries, PIECE):
+        tree = next((refined.query for refined in piece if not isinstance(refined.query, ImpactQuery)), None)
+        if tree and (feedback or search.first_terms or search.approximate is not None):
+            lacking = "feedback, phases and approximate search need an encoded query"
+            raise UsageError(f"topic {tree.query_id!r} is a query tree; {lacking}")
+        if feedback:
+            firsts = lists(piece, feedback.documents + search.remove_query)
+            piece = [expand(refined, first, feedback) for refined, first in zip(piece, firsts, strict=True)]
+        ranked_lists = in_phases(piece, search.first_terms) if search.first_terms else lists(piece, hits, passages)
+        if search.min_score is None:
+            yield from ranked_lists
+            continue
+        for refined, listed in zip(piece, ranked_lists, strict=True):
+            yield listed.down_to(compute_least_score(search.min_score, build_tree(refined, search), engine))
+
+
+MovedCheckpoint = Annotated[
+    str | None, typer.Option("--checkpoint", help="Where the encoder's checkpoint is now, if it was moved.")
+]
+MovedTokenizer = Annotated[str | None, typer.Option("--tokenizer", help="Where its tokenizer is now, if it was moved.")]
+
+
+@dataclass(frozen=True)
+class EncoderChanges:
+    """How a search changes the encoder of an index; options are of the query side, for example `query_topk`."""
+
+    checkpoint: MovedCheckpoint = None
+    tokenizer: MovedTokenizer = None
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self, manifest: Manifest) -> Encoder:
+        """Loads the encoder of an index, with the changes."""
+        if manifest.fields:
+            if self.checkpoint or self.tokenizer:
+                example = f"--set {manifest.fields[-1]}.checkpoint=FOLDER"
+                raise UsageError(f"an index of several fields has several encoders; name the field: {example}")
+            return load_fields(manifest.encoder, self.options, self.device)
+        if remark := remark_on(manifest.encoder.checkpoint, manifest.corpus.name):
+            log_once(remark, logging.WARNING)
+        return load_encoder_from(
+            manifest.encoder, self.checkpoint, self.tokenizer, self.device, self.options, manifest.vocabulary_digest
+        )
+
+    def describe(self, manifest: Manifest, note: Mapping[str, Any]) -> EncoderRef:
+        """Returns the encoder's entry in a run's manifest: that of the index, with the changes and a search's note."""
+        moved = {key: value for key, value in (("checkpoint", self.checkpoint), ("tokenizer", self.tokenizer)) if value}
+        options = {**manifest.encoder.options, **self.options, **note}
+        return EncoderRef({**manifest.encoder, **moved, "options": options})
+
+
+def load_fields(ref: EncoderRef, changes: Mapping[str, Any], device: str = "auto") -> Encoder:
+    """Loads the encoders of an index of several fields as one that encodes its queries.
+
+    Changes are options by field: `text.weight`, `image.checkpoint` and `image.tokenizer` for places of the same files,
+    `image.<option>` of the query side of its encoder; and the runtime of all.
+    """
+    entries, options = ref.fields, {**ref.options, **changes}
+    by_field = split_field_options([entry.name for entry in entries], options)
+    fields = tuple(load_field(entry, by_field[entry.name], device) for entry in entries)
+    tower = FieldsTower(fields)
+    if not any(field.weight for field in fields):
+        raise UsageError(f"the fields {', '.join(by_field)} have weight 0 each; give one of them more")
+    return Encoder(FIELDS, "impact", tower, tower, options=options)
+
+
+def change_weights(model: Encoder, weights: Mapping[str, Any]) -> Encoder:
+    """Gives the fields of an index's encoder other weights, `{"text.weight": 2}`."""
+    assert isinstance(model.query, FieldsTower)
+    fields = tuple(
+        replace(field, weight=read_weight(field.name, weights.get(f"{field.name}.weight", field.weight)))
+        for field in model.query.fields
+    )
+    tower = FieldsTower(fields)
+    return replace(model, query=tower, document=tower, options={**model.options, **weights})
+
+
+def load_field(entry: FieldEntry, options: dict[str, Any], device: str) -> QueryField:
+    """Loads the query side of a field; a field of weight 0 loads no encoder."""
+    weight = read_weight(entry.name, options.pop("weight"))
+    if not weight:
+        return QueryField(entry.name, 0)
+    if entry.kind == "text":
+        options.pop("runtime", None)
+        if options:
+            raise UsageError(
+                f"option {next(iter(options))} of field {entry.name!r}: the impacts of BM25 have its options; encode "
+                "and join again with other ones"
+            )
+        analyse = load_word_analysis(BM25Settings.of(entry.encoder.options))
+        return QueryField(entry.name, weight, quantiser=Quantiser.from_json(entry["quantiser"]), analyse=analyse)
+    places = (options.pop("checkpoint", None), options.pop("tokenizer", None))
+    model = load_encoder_from(entry.encoder, *places, device, options, entry.vocabulary_digest)
+    quantiser = Quantiser.from_json(entry["quantiser"]) if entry.get("quantiser") else model.fit_quantiser(Quantiser())
+    return QueryField(entry.name, weight, model.query, quantiser)
+
+
+def read_weight(name: str, value: Any) -> int:
+    """The weight of a field, which the user may give as a text."""
+    if not str(value).isdecimal() or len(str(value)) > 7:
+        raise UsageError(f"weight {value!r:.40} of field {name!r}: expected a whole number from 0 to 9,999,999")
+    return int(value)
+
+
+def split_field_options(names: Iterable[str], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """`{"text.weight": 2, "image.topk": 64}` by field; an option without a field, such as the runtime, is of all."""
+    by_field: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for key, value in options.items():
+        name, dot, option = key.partition(".")
+        if dot and name not in by_field or not dot and key != "runtime":
+            examples = ", ".join(f"{name}.weight" for name in by_field)
+            raise UsageError(f"option {key!r}: an index of several fields has options of a field, such as {examples}")
+        for each in [name] if dot else by_field:
+            by_field[each][option or key] = value
+    return by_field

@@ -16,38 +16,36 @@ from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from lexvl_anserini.encoders.families.bm25 import BM25Settings
-from lexvl_anserini.engines.engine import index_path, open_index
-from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, is_index, read_index_state, read_report
+from lexvl_anserini.engines.engine import Engine, ImpactEngine, TextEngine, index_path, open_index
+from lexvl_anserini.engines.index_folder import (
+    BuiltIndex,
+    IndexState,
+    index_manifest,
+    is_index,
+    read_index_state,
+    read_report,
+)
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest, expect_lexical
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
 from lexvl_anserini.ground.typed import MOST, check_count, check_type
 from lexvl_anserini.queries.clauses import Query, TreeQuery
 from lexvl_anserini.queries.query_source import TYPED
-from lexvl_anserini.queries.query_vectors import FieldsTower, ShardVectors, encode_queries
+from lexvl_anserini.queries.query_vectors import FieldsTower, ShardVectors, VectorOf, encode_queries
 from lexvl_anserini.runs.order import RankedList, read_best
 from lexvl_anserini.runs.trec import DEFAULT_HITS
-from lexvl_anserini.searching.query_encoder import EncoderChanges
-from lexvl_anserini.searching.refine import RefinedQuery, cut_queries, search_refined
-from lexvl_anserini.searching.search import Search
-from lexvl_anserini.searching.shared_terms import (
-    EXPLAINED_HITS,
-    Explanation,
-    encode_topic,
-    explain_documents,
-    explain_passages,
-)
+from lexvl_anserini.searching.search import EncoderChanges, RefinedQuery, Search, cut_queries, search_refined
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.engines.engine import Engine, ImpactEngine, TextEngine
-    from lexvl_anserini.engines.index_folder import IndexState
-    from lexvl_anserini.queries.query_vectors import VectorOf
+    from lexvl_anserini.searching.shared_terms import Explanation
 
 QUERIES = (Topic, ImpactQuery, DenseQuery, TreeQuery)
 EXPECTED = "a text, a Topic, an encoded query, a query tree, or an iterable of one of these"
+
+EXPLAINED_HITS = 3  # documents that are explained by default
 
 
 @dataclass
@@ -55,9 +53,6 @@ class SearchCost:
     """What a search costs, counted while its streams run.
 
     Attributes:
-        queries: their number.
-        terms: of all queries.
-        encode_s: seconds of encoding.
         all_s: seconds of encoding and searching.
         removed: lists that lost the document whose id is the topic's.
         served: queries by the form of the index that answered them, at the end.
@@ -190,8 +185,7 @@ class Searcher:
     def search(self, query: Any, k: int = 10, **settings: Any) -> Any:
         """Returns the `k` best documents of a text, a topic, an encoded query or a tree; of several, a list of lists.
 
-        Args:
-            settings: the attributes of `Search`, for example `query_terms=8`.
+        The settings are attributes of `Search`, for example `query_terms=8`.
         """
         lists = list(self.lists(query, k, Search(**settings)))
         return lists[0] if isinstance(query, (str, *QUERIES)) else lists
@@ -272,6 +266,8 @@ class Searcher:
             hits: how many of the best.
             passages: `max`, `sum:N` or `sum`, for documents of an index of passages, see `Search`.
         """
+        from lexvl_anserini.searching.shared_terms import encode_topic, explain_documents, explain_passages
+
         check_count("hits", hits)
         best, manifest = read_best(passages), self.index.manifest
         expect_lexical(self.index.path, manifest.kind, "only the score of an impact index is a sum over terms")
@@ -348,11 +344,8 @@ def check_kind(manifest: Manifest, index: Path, search: Search, refines: bool = 
     if search.rm3 and manifest.kind != "text":
         raise UsageError(f"{index} is {manifest.kind}; RM3 is for BM25, an index of texts; of impacts: feedback")
     if refines or search.refines:
-        expect_lexical(
-            index,
-            manifest.kind,
-            "terms, filters, feedback and approximate search, and shares of a bound, are for impact indexes",
-        )
+        refining = "terms, filters, feedback and approximate search, and shares of a bound, are for impact indexes"
+        expect_lexical(index, manifest.kind, refining)
 
 
 def _refuse_other_vocabulary(model: Encoder, manifest: Manifest, index: Path) -> None:

@@ -26,17 +26,13 @@ from lexvl_anserini.queries.query_source import TopicSource, check_readable
 from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.runs.order import score_by_passages
 from lexvl_anserini.runs.trec import read_run, sort_by_rank
-from lexvl_anserini.searching.refine import cut_vector
-from lexvl_anserini.searching.search import NOTED, Search
+from lexvl_anserini.searching.search import NOTED, Search, cut_vector
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.engines.engine import ImpactEngine
 
 log = logging.getLogger(__name__)
-
-# Documents that are explained by default.
-EXPLAINED_HITS = 3
 
 
 class SharedTerm(NamedTuple):
@@ -58,8 +54,6 @@ class Explanation:
     """One document's score for one query.
 
     Attributes:
-        query_id: of the query.
-        doc_id: of the document.
         score: the engine's; 0 for a document that shares no term.
         terms: that both have, largest product first, equal ones by term; their products sum to the score.
         query_terms: the number of terms of the query.
@@ -191,13 +185,9 @@ def _matches(clause: Clause, impacts: Mapping[str, int]) -> bool:
 
 def _about_terms(clause: Clause) -> bool:
     """Returns whether terms alone decide if a document matches."""
-
-    def leaf(clause: Clause) -> bool:
-        return isinstance(clause, Term | Impacts)
-
     return fold(
         clause,
-        leaf,
+        lambda clause: isinstance(clause, Term | Impacts),
         all_of=lambda required, optional: bool(required or optional) and all([*required, *optional]),
         any_of=lambda parts: bool(parts) and all(parts),
         negated=lambda clause, part: part,

@@ -24,7 +24,7 @@ from lexvl_anserini.data.checks import CorpusSummary, check_corpus, pack_documen
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.pictures.images import FAIL, OnError
-from lexvl_anserini.encoders.encoder import Tower, encode_inputs
+from lexvl_anserini.encoders.encoder import Encoder, Tower, encode_inputs
 from lexvl_anserini.ground.errors import DataError, LexvlError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
@@ -34,8 +34,6 @@ from lexvl_anserini.shards.layout import Part, Shard, SkippedDocument
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Digest
-
-    from lexvl_anserini.encoders.encoder import Encoder
 
 
 CALIBRATION_SAMPLE = 256  # number of documents that calibrate the quantiser: few, because they are encoded twice

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lexvl_anserini.encoders.families.bm25 import BM25Settings
-from lexvl_anserini.ground.claims import Claim, claim, ensure
+from lexvl_anserini.ground.claims import ensure
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import clear_remains, new_folder
+from lexvl_anserini.ground.files import new_folder
 from lexvl_anserini.ground.manifest import (
     FIELDS,
     Counts,
@@ -44,8 +44,15 @@ from lexvl_anserini.ground.manifest import (
 from lexvl_anserini.ground.progress import Progress, make_batches, silent
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import NO_METADATA, ImpactDocument, QuantiserEntry, Vocabulary, mark_field
-from lexvl_anserini.shards.layout import Layout, Shard, write_shard, write_shards
-from lexvl_anserini.shards.manifests import merge_corpora, source_digest
+from lexvl_anserini.shards.layout import (
+    Layout,
+    Shard,
+    find_finished_shards,
+    merge_corpora,
+    source_digest,
+    write_shard,
+    write_shards,
+)
 from lexvl_anserini.shards.reading import (
     check_shards,
     read_contents,
@@ -146,10 +153,9 @@ def join_fields(
     ]
 
     def find() -> Manifest | None:
-        clear_remains(output)
-        there = read_manifest(output) if output.exists() else None
-        earlier = None if there is None else {FIELDS: there.layout.get(FIELDS)}
-        return there if claim(output, "shards", {FIELDS: noted}, earlier, overwrite) is Claim.DONE else None
+        return find_finished_shards(
+            output, {FIELDS: noted}, lambda there: {FIELDS: there.layout.get(FIELDS)}, overwrite
+        )
 
     def write() -> Manifest:
         cut = Counts(clipped=0, dropped=0)

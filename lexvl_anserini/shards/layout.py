@@ -1,10 +1,15 @@
-"""The formats of shard files: their names, their fields, and a writer per kind and format."""
+"""The formats of shard files, with a writer per kind and format; and several encoded corpora as one.
+
+Of several corpora: what must be equal, the manifest of the whole, and the folders of parts.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, NamedTuple
@@ -12,11 +17,24 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import orjson
 
-from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.files import compute_sha256, open_gzip, sync_to
-from lexvl_anserini.ground.manifest import Counts, LayoutEntry, Manifest, ShardRecord, write_manifest
+from lexvl_anserini.ground.claims import Claim, claim, compare_requests
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.files import clear_remains, compute_sha256, open_gzip, sync_to
+from lexvl_anserini.ground.manifest import (
+    MANIFEST,
+    Counts,
+    EncodedCorpus,
+    LayoutEntry,
+    Manifest,
+    ShardRecord,
+    read_manifest,
+    write_manifest,
+)
+from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import VOCABULARY, Vocabulary
 from lexvl_anserini.ground.typed import check_count
+
+log = logging.getLogger(__name__)
 
 SHARD_SIZE = 4096  # documents per shard: the most that a killed command encodes again, and the most in memory at once
 SUMMED = ("documents", "skipped", "empty", "postings", "clipped", "dropped")  # counts of a manifest that add up
@@ -215,6 +233,16 @@ def write_shards(
     return manifest
 
 
+def find_finished_shards(
+    output: Path, request: Mapping[str, Any], describe: Callable[[Manifest], Mapping[str, Any]], overwrite: bool
+) -> Manifest | None:
+    """The manifest of shards that are finished as requested, which `describe` finds in it; None if they are not."""
+    clear_remains(output)
+    there = read_manifest(output) if output.exists() else None
+    decision = claim(output, "shards", request, None if there is None else describe(there), overwrite)
+    return there if decision is Claim.DONE else None
+
+
 def sum_counts(shards: Sequence[Counts]) -> Counts:
     """The counts of shards together."""
     keys = [key for key in SUMMED if any(key in shard for shard in shards)]
@@ -231,3 +259,100 @@ def shard_stream(path: Path, compress: bool) -> Iterator[IO[bytes]]:
         with open_gzip(raw, ".gz" if compress else "") as out:
             yield out
         sync_to(raw)
+
+
+# Keys of a corpus that distinguish it from another.
+IDENTITY = ("name", "split", "direction", "documents", "digest", "contents", "part")
+
+
+def name_part_folder(part: Part) -> str:
+    """`part-00003-of-00100`."""
+    return f"part-{part.number:05}-of-{part.of:05}"
+
+
+def list_part_folders(folder: Path) -> list[Path]:
+    """The folders of shards in a folder: of all parts of a corpus, else the folder itself."""
+    parts = sorted(folder.glob("part-*-of-*"))
+    if not parts or (folder / MANIFEST).exists():
+        return [folder]
+    whole = [folder / name_part_folder(Part(number, len(parts))) for number in range(len(parts))]
+    if parts != whole or not all((part / MANIFEST).is_file() for part in parts):
+        raise ArtefactError(f"{folder}: parts that are not all encoded; run the same encode command again")
+    return whole
+
+
+def source_digest(manifest: Manifest) -> str:
+    """Equal for shards of equal bytes (16 hex digits)."""
+    return sha256("".join(str(shard.sha256) for shard in manifest.shards).encode()).hexdigest()[:16]
+
+
+def check_same_meaning(first: Manifest, other: Manifest, where: Path) -> None:
+    """Checks that the impacts of two corpora mean the same."""
+    same = compare_requests(first.meaning(), other.meaning())
+    if not same:
+        hint = _describe_scale(first) if list(same.differing) == ["quantiser"] else ""
+        raise ArtefactError(f"{where}: not as the other shards ({same}); their scores cannot be compared{hint}")
+
+
+def _describe_scale(manifest: Manifest) -> str:
+    sides = Quantiser.from_json(manifest.quantiser)
+    options = [f"--quantiser fixed --scale {sides.document.scale!r}"]
+    options += [f"--bits {sides.document.bits}"] if sides.document.bits else []
+    options += [f"--query-bits {sides.query.bits}"] if sides.query.bits else []
+    return f"; encode with {' '.join(options)}" if sides.document.scale else ""
+
+
+def combine_manifests(manifests: Sequence[Manifest], folders: Sequence[Path]) -> Manifest:
+    """The manifest of several corpora in one index, in their order."""
+    first = manifests[0]
+    digests: dict[str, Path] = {}
+    for manifest, folder in zip(manifests, folders, strict=True):
+        check_same_meaning(first, manifest, folder)
+        digest = source_digest(manifest)
+        if digest in digests:
+            raise ArtefactError(f"{folder}: the same shards as {digests[digest]}; name each once")
+        digests[digest] = folder
+    if len(manifests) == 1:
+        return first
+    every = [manifest.counts for manifest in manifests]
+    counts = Counts({name: sum(c[name] for c in every) for name in SUMMED if all(name in c for c in every)})
+    if all(c.max_impact is not None for c in every):
+        counts["max_impact"] = max(c["max_impact"] for c in every)
+    shards = tuple(shard for manifest in manifests for shard in manifest.shards)
+    corpus = merge_corpora([manifest.corpus for manifest in manifests], counts.documents)
+    return replace(first, corpus=corpus, counts=counts, shards=shards)
+
+
+def merge_corpora(corpora: Sequence[EncodedCorpus], documents: int) -> EncodedCorpus:
+    """The entry of the whole: all parts of one corpus are that corpus, others are listed one by one."""
+    base = {key: value for key, value in corpora[0].items() if key not in ("part", "parts", "contents")}
+    parts = [part for corpus in corpora for part in corpus.parts or (corpus,)]
+    missing = find_missing_parts(parts)
+    if missing == [] and len(parts) == parts[0]["part"]["num"]:
+        whole = {"documents": parts[0].documents, "digest": parts[0].digest}
+        return EncodedCorpus({**base, **whole, **merge_contents(parts)})
+    if missing:
+        log.warning(
+            "parts %s of %d of %s are not among these folders; the index lacks their documents",
+            ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else ""),
+            parts[0]["part"]["num"],
+            parts[0].name,
+        )
+    listed = [{key: part[key] for key in IDENTITY if part.get(key) is not None} for part in parts]
+    digest = sha256(orjson.dumps(listed, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return EncodedCorpus({**base, "documents": documents, "digest": digest, "parts": listed})
+
+
+def find_missing_parts(corpora: Sequence[EncodedCorpus]) -> list[int] | None:
+    """The numbers of the parts of one corpus that are not there; None where these are not parts of one corpus."""
+    parts = [corpus.part for corpus in corpora if corpus.part]
+    wholes = {(corpus.digest, part.num) for corpus, part in zip(corpora, parts, strict=False)}
+    if len(parts) < len(corpora) or len(wholes) > 1:
+        return None
+    return sorted(set(range(parts[0].num)) - {part.id for part in parts})
+
+
+def merge_contents(parts: Sequence[EncodedCorpus]) -> dict[str, str]:
+    """The entry `contents` of parts together; none if a part has none."""
+    contents = [part.contents for part in sorted(parts, key=lambda part: part.part.id if part.part else 0)]
+    return {} if None in contents else {"contents": sha256("".join(map(str, contents)).encode()).hexdigest()}

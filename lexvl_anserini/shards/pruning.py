@@ -17,13 +17,13 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.data.lines import parse_object, read_lines
-from lexvl_anserini.ground.claims import Claim, claim, ensure
+from lexvl_anserini.ground.claims import ensure
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.files import clear_remains, compute_sha256, new_folder
+from lexvl_anserini.ground.files import compute_sha256, new_folder
 from lexvl_anserini.ground.manifest import LayoutEntry, Manifest, ShardRecord, expect_lexical, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Vocabulary, heaviest
-from lexvl_anserini.shards.layout import shard_stream, write_shards
+from lexvl_anserini.shards.layout import find_finished_shards, shard_stream, write_shards
 from lexvl_anserini.shards.reading import check_shards, read_counted_impacts, read_impacts, read_vocabulary
 
 log = logging.getLogger(__name__)
@@ -122,18 +122,10 @@ def prune_shards(
     request = replace(manifest, layout=LayoutEntry({**manifest.layout, "pruning": done}))
     return ensure(
         output,
-        lambda: find_finished_shards(output, request, overwrite),
+        lambda: find_finished_shards(output, request.request(), Manifest.request, overwrite),
         lambda: write_pruned(shards, output, request, pruning, progress),
         folder=True,
     )
-
-
-def find_finished_shards(output: Path, request: Manifest, overwrite: bool) -> Manifest | None:
-    """The manifest of shards that are finished as wanted; None if they are to be written."""
-    clear_remains(output)
-    manifest = read_manifest(output) if output.exists() else None
-    decision = claim(output, "shards", request.request(), manifest.request() if manifest else None, overwrite)
-    return manifest if decision is Claim.DONE else None
 
 
 def write_pruned(shards: Path, output: Path, request: Manifest, pruning: Pruning, progress: Progress) -> Manifest:

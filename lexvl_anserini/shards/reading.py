@@ -156,9 +156,7 @@ def read_metadata(path: Path) -> Iterator[Mapping[str, Any]]:
 def read_contents(path: Path) -> Iterator[str]:
     """The text of each document of a shard; empty for one that is stored without."""
     for contents, where in _read_optional(path, "contents"):
-        if not isinstance(contents, str | None):
-            raise ArtefactError(f"{where}: contents is {_kind(contents)}, expected a text")
-        yield contents or ""
+        yield _expect("" if contents is None else contents, str, "contents is ", where)
 
 
 def _read_optional(path: Path, name: str) -> Iterator[tuple[Any, str]]:
@@ -179,9 +177,7 @@ def read_texts(shards: Path, manifest: Manifest) -> Iterator[TextDocument]:
         documents = 0
         for row, where in _read_json_rows(path):
             documents += 1
-            contents = row.get("contents")
-            if not isinstance(contents, str):
-                raise ArtefactError(f"{where}: contents is {_kind(contents)}, expected a text")
+            contents = _expect(row.get("contents"), str, "contents is ", where)
             yield TextDocument(_check_id(row.get("id"), where), contents)
         expect_counts(str(path), {"documents": documents}, entry)
 
@@ -220,8 +216,12 @@ def read_ids(shards: Path, manifest: Manifest) -> Iterator[str]:
                 yield _check_id(row.get("id"), where)
 
 
-def _kind(value: Any) -> str:
-    return "missing" if value is None else f"a {type(value).__name__}"
+def _expect(value: Any, kind: type, what: str, where: str) -> Any:
+    """The value, which is to be a text or an object."""
+    if not isinstance(value, kind):
+        wrong = "missing" if value is None else f"a {type(value).__name__}"
+        raise ArtefactError(f"{where}: {what}{wrong}, expected {'a text' if kind is str else 'an object'}")
+    return value
 
 
 def _check_id(doc_id: Any, where: str) -> str:
@@ -237,10 +237,7 @@ def _read_json_rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
     with _open_shard(path) as lines:
         for number, line in enumerate(lines, start=1):
             where = f"{path} line {number}"
-            row = _parse_rows(line, where)
-            if not isinstance(row, dict):
-                raise ArtefactError(f"{where}: {_kind(row)}, expected an object")
-            yield row, where
+            yield _expect(_parse_rows(line, where), dict, "", where), where
 
 
 def _parse_rows(data: bytes | str, where: str) -> Any:
@@ -277,9 +274,7 @@ def _read_parquet_batches(path: Path, columns: list[str], optional: Sequence[str
 def _read_json_impacts(path: Path, vocabulary: Vocabulary) -> Iterator[ImpactDocument]:
     known = vocabulary.dimension.keys()
     for row, where in _read_json_rows(path):
-        vector = row.get("vector")
-        if not isinstance(vector, dict):
-            raise ArtefactError(f"{where}: vector is {_kind(vector)}, expected an object of term and impact")
+        vector = _expect(row.get("vector"), dict, "vector is ", where)
         if not vector.keys() <= known:
             strange = next(term for term in vector if term not in known)
             raise ArtefactError(f"{where}: term {strange!r} is not in the vocabulary of {len(vocabulary)} terms")
@@ -349,9 +344,7 @@ def _parse_object(metadata: Any, where: str) -> Mapping[str, Any]:
         metadata = _parse_rows(metadata, where)
     if isinstance(metadata, list) and all(isinstance(pair, tuple) for pair in metadata):
         metadata = dict(metadata)  # a map of parquet arrives as pairs
-    if not isinstance(metadata, dict | None):
-        raise ArtefactError(f"{where}: metadata is {_kind(metadata)}, expected an object")
-    return metadata or {}
+    return _expect({} if metadata is None else metadata, dict, "metadata is ", where)
 
 
 def _columns(path: Path) -> Iterator[Columns]:

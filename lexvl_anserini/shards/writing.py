@@ -13,6 +13,7 @@ again writes the same bytes and encodes no finished shard twice.
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,23 +21,48 @@ from typing import Any
 
 import orjson
 
+from lexvl_anserini.data.checks import CorpusSummary
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.pictures.images import OnError
-from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.ground.claims import Claim, report_finished
+from lexvl_anserini.encoders.encoder import Encoder, as_lexical
+from lexvl_anserini.ground.claims import Claim, claim, report_finished
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, exclusive, make_folder, publish
-from lexvl_anserini.ground.manifest import UNFINISHED, Manifest, ShardRecord, write_manifest
+from lexvl_anserini.ground.files import (
+    atomic_write,
+    compute_sha256,
+    disk_errors,
+    exclusive,
+    make_folder,
+    name_part,
+    publish,
+    read_json,
+)
+from lexvl_anserini.ground.machine import list_versions
+from lexvl_anserini.ground.manifest import (
+    MANIFEST,
+    UNFINISHED,
+    Counts,
+    EncodedCorpus,
+    Manifest,
+    ShardRecord,
+    write_manifest,
+)
 from lexvl_anserini.ground.progress import Progress, make_batches, silent
 from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.ground.records import VOCABULARY
+from lexvl_anserini.ground.records import VOCABULARY, QuantiserEntry, VocabularyEntry
+from lexvl_anserini.ground.registry import RUNTIMES, TORCH
 from lexvl_anserini.ground.typed import check_count, check_type
 from lexvl_anserini.shards.encoding import CorpusReading, Covered, CoveredDigest, PartOfPlan, WholeCorpus, encode_shard
 from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream, sum_counts
-from lexvl_anserini.shards.manifests import SKIPPED, claim_on_shards, clear, is_recorded, request_shards, select_valid
 
 log = logging.getLogger(__name__)
+
+# Packages whose versions decide the bytes of a shard.
+VERSIONED = ("lexvl-anserini", "numpy", "sentence-transformers", "tokenizers", "torch", "transformers")
+
+SKIPPED = "skipped.jsonl"
+CONTENTS = "pictures, vectors or metadata"  # what the second digest of a corpus covers, in words
 
 
 def check_arguments(dataset: Any, model: Any, output: Any, batch_size: Any) -> None:
@@ -73,12 +99,6 @@ def write_impacts(
         on_error: for images that cannot be read: "fail", or "skip" (counted, listed in skipped.jsonl).
         part: encode only this part of the corpus. All parts use the scale from the sample of the whole corpus, so that
             they can be merged. A part of a plan reads its own documents alone; its shards and manifest are the same.
-
-
-    Raises:
-        UsageError: another `on_error`, or no such part.
-        DataError: the corpus is malformed or empty, or an id occurs twice.
-        ArtefactError: the output holds something else, the disk is full, or the corpus changed meanwhile.
     """
     check_arguments(dataset, model, output, batch_size)
     output, policy = Path(output), OnError(on_error)
@@ -92,8 +112,8 @@ def write_impacts(
         with disk_errors(output):
             make_folder(output)
         with exclusive(output):
-            claim, plan = claim_on_shards(output, request, overwrite, on_error)
-            if claim is Claim.DONE and plan is not None:
+            decision, plan = claim_on_shards(output, request, overwrite, on_error)
+            if decision is Claim.DONE and plan is not None:
                 report_finished(output)
                 progress(request.documents)
                 return plan
@@ -106,6 +126,147 @@ def write_impacts(
             shards = UnfinishedShards(output, plan, model, layout, covered)
             shards.fill(reading, batch_size, progress, policy)
             return shards.finish()
+
+
+def request_shards(
+    dataset: Dataset,
+    summary: CorpusSummary,
+    model: Encoder,
+    quantiser: Quantiser,
+    layout: Layout,
+    batch_size: int,
+    part: Part | None = None,
+) -> Manifest:
+    """The manifest before anything is encoded: without shards and counts, and perhaps without the scale of impacts."""
+    vocabulary = model.vocabulary if model.kind == "impact" else None
+    if vocabulary is not None and as_lexical(model.query).vocabulary.digest != vocabulary.digest:
+        raise ArtefactError(f"encoder {model.name!r}: query and document towers have different vocabularies")
+    return Manifest(
+        kind=model.kind,
+        encoder=model.identity(),
+        quantiser=QuantiserEntry() if vocabulary is None else model.fit_quantiser(quantiser).to_json(),
+        vocabulary=VocabularyEntry() if vocabulary is None else vocabulary.to_json(),
+        corpus=EncodedCorpus(
+            name=dataset.name,
+            split=dataset.split,
+            data_dir=dataset.data_dir,
+            escape_ids=dataset.escape_ids,
+            direction=dataset.direction,
+            **({} if dataset.passages is None else {"passages": dataset.passages}),
+            documents=summary.documents,
+            digest=summary.digest,
+            **({} if part is None else {"part": part.describe(summary.documents)}),
+            **({} if summary.contents is None else {"contents": summary.contents}),
+        ),
+        counts=Counts(),
+        layout=layout.to_json(),
+        versions={**list_versions(VERSIONED), **describe_circumstances(model, batch_size)},
+    )
+
+
+def describe_circumstances(model: Encoder, batch_size: int) -> dict[str, str]:
+    """Device, batch size and another runtime's version: besides versions, they decide the last bits of weights."""
+    device, runtime = getattr(model, "device", None), getattr(model, "options", {}).get("runtime", TORCH)
+    last_bits = {"device": device, "batch_size": str(batch_size)} if device and model.kind != "text" else {}
+    row = RUNTIMES.get(runtime)
+    return {**last_bits, **list_versions([row.package] if row and row.package else [])}
+
+
+def claim_on_shards(
+    output: Path, request: Manifest, overwrite: bool, on_error: str = "fail"
+) -> tuple[Claim, Manifest | None]:
+    """What to do with a folder, and the manifest or plan there; removes the shards of another request if it may."""
+    names = {path.name for path in output.iterdir()}
+    state = next((name for name in (MANIFEST, UNFINISHED) if name in names), None)
+    if state is None:
+        if names - {name_part(output / UNFINISHED).name}:
+            raise ArtefactError(f"{output}: not empty and not written by encode; name another --output")
+        return Claim.FRESH, None
+    manifest = Manifest.from_json(read_json(output / state, "manifest"), str(output / state))
+    if state == MANIFEST and not all(has_size(output, shard) for shard in manifest.shards):
+        publish(output / MANIFEST, output / UNFINISHED)
+        state = UNFINISHED
+    finished = state == MANIFEST
+    # A plan without a finished shard has cost no time: another request replaces it.
+    replaceable = overwrite or not finished and not manifest.shards
+    requests = comparable(request, manifest, finished, on_error)
+    if request.corpus.contents and not manifest.corpus.contents:
+        log.info("%s: an older version wrote it, whose digest does not cover pixels, vectors and metadata", output)
+    decision = claim(output, "shards" if finished else "unfinished shards", *requests, replaceable, finished)
+    if decision is Claim.FRESH:
+        clear(output)
+        return decision, None
+    if finished and (output / UNFINISHED).exists():
+        # Only what is there: on a read-only disk a removal fails even of nothing.
+        (output / UNFINISHED).unlink()
+    return decision, manifest
+
+
+def comparable(
+    request: Manifest, manifest: Manifest, finished: bool, on_error: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The request of this call and of the earlier one, with entries whose names a user understands."""
+    requested, earlier = request.request(), manifest.request()
+    if request.corpus.contents and not manifest.corpus.contents:
+        del requested["corpus"]["contents"]
+    for entries in (requested, earlier):
+        entries["texts"], entries[CONTENTS] = (entries["corpus"].pop(key, None) for key in ("digest", "contents"))
+    if not finished:
+        requested["versions"], earlier["versions"] = request.versions, manifest.versions
+        if all(shard.get("contents") for shard in manifest.shards):
+            earlier[CONTENTS] = requested[CONTENTS]  # compared shard by shard, when the shards are filled
+    if on_error == "fail" and (without := sum(shard.get("skipped", 0) for shard in manifest.shards)):
+        requested["skipped"] = "no document"
+        accepting = f"see {SKIPPED}; --on-error skip accepts it"
+        earlier["skipped"] = f"{without} documents whose images cannot be read, {accepting}"
+    return requested, earlier
+
+
+def select_valid(
+    output: Path, unfinished: Manifest | None, quantiser: QuantiserEntry, overwrite: bool
+) -> tuple[ShardRecord, ...]:
+    """The shards of an unfinished folder that still count: all, or none if the scale of the impacts changed."""
+    if unfinished is None or not unfinished.shards:
+        return ()
+    if unfinished.quantiser == quantiser:
+        return unfinished.shards
+    if not overwrite:
+        raise ArtefactError(
+            f"{output}: {CONTENTS} of the sample that calibrates impacts changed, and with them the scale of the "
+            "unfinished shards; --overwrite replaces these"
+        )
+    clear(output)
+    return ()
+
+
+def clear(output: Path) -> None:
+    """Removes what encode writes; if it is interrupted, the folder counts as unfinished, not as finished or foreign."""
+    if (output / MANIFEST).is_file():
+        publish(output / MANIFEST, output / UNFINISHED)
+    if (output / "docs").is_dir():
+        shutil.rmtree(output / "docs")
+    for part in output.glob("shard-*.part"):
+        part.unlink()
+    for name in (VOCABULARY, SKIPPED, UNFINISHED):
+        (output / name).unlink(missing_ok=True)
+
+
+def has_size(output: Path, shard: ShardRecord) -> bool:
+    """True if a recorded shard is on disk with its number of bytes."""
+    path = output / shard.name
+    return path.is_file() and path.stat().st_size == shard.bytes
+
+
+def is_recorded(output: Path, shard: ShardRecord) -> bool:
+    """True if a recorded shard is on disk as recorded; a complete `.part` file of the shard gets its name first."""
+    path = output / shard.name
+    part = output / (path.name + ".part")
+    if not path.is_file() and part.is_file() and compute_sha256(part) == shard.sha256:
+        publish(part, path)
+    if has_size(output, shard) and compute_sha256(path) == shard.sha256:
+        return True
+    log.warning("%s: not as recorded; encoding it again", path)
+    return False
 
 
 @dataclass

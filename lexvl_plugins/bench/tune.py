@@ -41,8 +41,7 @@ from lexvl_anserini.queries.query_source import find_topic_source, find_vocabula
 from lexvl_anserini.queries.query_vectors import RM3, Feedback, encode_queries
 from lexvl_anserini.runs.fusion import RRF_K, Fusion, fuse_rankings, read_rankings
 from lexvl_anserini.runs.trec import DEFAULT_HITS
-from lexvl_anserini.searching.query_encoder import EncoderChanges, change_weights
-from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.search import EncoderChanges, Search, change_weights
 from lexvl_anserini.searching.searcher import Searcher, close_after
 from lexvl_plugins.bench.command import offer
 

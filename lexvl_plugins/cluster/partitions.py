@@ -46,7 +46,7 @@ from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import Clause, Text, walk
 from lexvl_anserini.runs.order import RankedList, merge_lists
-from lexvl_anserini.shards.manifests import combine_manifests, source_digest
+from lexvl_anserini.shards.layout import combine_manifests, source_digest
 from lexvl_anserini.shards.reading import check_distinct, read_ids
 from lexvl_plugins.cluster.runners import Pending, get_runner, run_all
 from lexvl_plugins.cluster.storage import discard, fetch, find_url, make_place, place, publish, publish_after

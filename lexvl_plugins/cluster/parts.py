@@ -26,8 +26,7 @@ from lexvl_anserini.ground.manifest import MANIFEST, Counts, EncodedCorpus, Mani
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import CorpusRef
-from lexvl_anserini.shards.layout import SUMMED, Layout, Part
-from lexvl_anserini.shards.manifests import name_part_folder, source_digest
+from lexvl_anserini.shards.layout import SUMMED, Layout, Part, name_part_folder, source_digest
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.cluster import storage
 from lexvl_plugins.cluster.plans import CorpusPlan, describe_whole

@@ -33,7 +33,7 @@ from lexvl_anserini.ground.records import NO_METADATA, Document
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.shards.encoding import Covered, CoveredDigest, calibrate, exhaust
 from lexvl_anserini.shards.layout import Layout, Part
-from lexvl_anserini.shards.manifests import request_shards
+from lexvl_anserini.shards.writing import request_shards
 from lexvl_plugins.cluster.storage import fetch_file, publish_file
 
 FORMAT = "lexvl-plan/1"

@@ -8,11 +8,10 @@ from typing import Any
 
 from lexvl_anserini.data.checks import check_id
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.index_folder import RESIDENT, is_index
+from lexvl_anserini.engines.index_folder import RESIDENT, is_index, read_commit_id
 from lexvl_anserini.engines.jvm import raise_java_errors
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import get_reader, open_whole_index
-from lexvl_anserini.engines.lucene.versions import read_commit_id
 from lexvl_anserini.engines.resident.choosing import read_resident_files
 from lexvl_anserini.engines.resident.packing import write_resident
 from lexvl_anserini.engines.verifying import change_index

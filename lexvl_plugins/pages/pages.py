@@ -24,8 +24,8 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.ground.progress import progress_bar
-from lexvl_anserini.searching.query_encoder import EncoderChanges
-from lexvl_anserini.shards.manifests import SKIPPED
+from lexvl_anserini.searching.search import EncoderChanges
+from lexvl_anserini.shards.writing import SKIPPED
 from lexvl_plugins.pages.answers import WORDS, build_strips, update_album
 from lexvl_plugins.pages.corpus import find_reference
 from lexvl_plugins.photos.answers import DIRECTION, SHEET, AskOptions, format_unreadable

@@ -40,8 +40,7 @@ from lexvl_anserini.queries.query_source import find_topic_source
 from lexvl_anserini.runs.trec import ensure_run
 from lexvl_anserini.searching.building import build_index, check_index
 from lexvl_anserini.searching.index_runs import plan_run, write_index_run
-from lexvl_anserini.searching.query_encoder import EncoderChanges
-from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.search import EncoderChanges, Search
 from lexvl_anserini.searching.searcher import Index, Searcher
 from lexvl_anserini.shards.writing import write_impacts
 

@@ -31,8 +31,7 @@ from lexvl_anserini.ground.records import Document
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents, read_keywords
 from lexvl_anserini.shards.encoding import UNREADABLE
 from lexvl_anserini.shards.layout import Layout
-from lexvl_anserini.shards.manifests import SKIPPED, clear
-from lexvl_anserini.shards.writing import write_impacts
+from lexvl_anserini.shards.writing import SKIPPED, clear, write_impacts
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder

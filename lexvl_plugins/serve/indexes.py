@@ -23,7 +23,7 @@ from lexvl_anserini.ground.manifest import FieldEntry, Manifest, expect_lexical
 from lexvl_anserini.ground.records import Document, mark_field
 from lexvl_anserini.ground.registry import TORCH
 from lexvl_anserini.queries.query_source import find_vocabulary_file, read_known_terms
-from lexvl_anserini.searching.query_encoder import EncoderChanges, split_field_options
+from lexvl_anserini.searching.search import EncoderChanges, split_field_options
 from lexvl_anserini.searching.searcher import Index, Searcher
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.documents import (

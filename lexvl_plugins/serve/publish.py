@@ -35,7 +35,7 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import new_folder, write_json
 from lexvl_anserini.ground.manifest import expect_lexical
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.searching.query_encoder import MovedCheckpoint
+from lexvl_anserini.searching.search import MovedCheckpoint
 from lexvl_plugins.serve import site_data
 from lexvl_plugins.serve.answering import describe_index
 from lexvl_plugins.serve.documents import LOSSLESS, UNKNOWN, ShownDocument, scale

@@ -22,7 +22,6 @@ from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc, Topic
 from lexvl_anserini.runs.order import in_order
 from lexvl_anserini.runs.trec import write_run
-from lexvl_anserini.searching import query_encoder
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm, explain_documents
@@ -50,7 +49,7 @@ def toy_of_digest(*arguments: Any) -> Toy:
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_encoder, "load_encoder_from", toy_of_digest)
+    monkeypatch.setattr("lexvl_anserini.searching.search.load_encoder_from", toy_of_digest)
     monkeypatch.setattr(lexvl_anserini.searching.shared_terms, "encode_queries", encode)
 
 

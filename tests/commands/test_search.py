@@ -27,7 +27,7 @@ from lexvl_anserini.queries.clauses import Term, TreeQuery
 from lexvl_anserini.queries.query_source import find_topic_source
 from lexvl_anserini.runs.trec import is_finished, read_run, write_run
 from lexvl_anserini.search import command
-from lexvl_anserini.searching import query_encoder, searcher
+from lexvl_anserini.searching import searcher
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents
 from lexvl_anserini.searching.index_runs import name_content
 from lexvl_anserini.searching.search import NOTED, Cut, Search
@@ -59,7 +59,7 @@ def encode(model: Toy, topics: Iterable[Topic], manifest: Manifest, batch_size: 
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(query_encoder, "load_encoder_from", lambda *args, **options: Toy())
+    monkeypatch.setattr("lexvl_anserini.searching.search.load_encoder_from", lambda *args, **options: Toy())
     monkeypatch.setattr(searcher, "encode_queries", encode)
     write_shards(tmp_path / "shards", DOCUMENTS, terms=TERMS)
     build_index(tmp_path / "shards", tmp_path / "index")
@@ -290,7 +290,7 @@ def test_a_split_of_a_folder(index: Path, beir: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
 def test_a_file_of_encoded_queries(index: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(query_encoder, "load_encoder_from")
+    monkeypatch.delattr("lexvl_anserini.searching.search.load_encoder_from")
     queries = tmp_path / f"q.{suffix}"
     data = jsonl([{"id": "a", "contents": "", "vector": {"dog": 2}}, {"id": "b", "contents": "", "vector": {}}])
     with open(queries, "wb") as raw, open_gzip(raw, queries.suffix) as out:
@@ -348,7 +348,7 @@ def test_filters_of_one_query(index: Path) -> None:
 
 
 def test_an_expression_needs_no_encoder(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(query_encoder, "load_encoder_from")
+    monkeypatch.delattr("lexvl_anserini.searching.search.load_encoder_from")
     assert shown("--index", index, "--match", "+dog cat^5") == [("q1", 9), ("d1", 8), ("d2", 3)]
     assert shown("--index", index, "--match", "dog -cat", "--hits", 1) == [("q1", 9)]
     assert shown("--index", index, "--match", "NOT dog") == [("d3", 0)]
@@ -501,7 +501,7 @@ def test_a_picture_as_query(index: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
     model = Toy()
     model.query.read_topic = read_topic_image
-    monkeypatch.setattr(query_encoder, "load_encoder_from", lambda *args, **options: model)
+    monkeypatch.setattr("lexvl_anserini.searching.search.load_encoder_from", lambda *args, **options: model)
     monkeypatch.setattr(searcher, "encode_queries", seen)
     (tmp_path / "cat.png").write_bytes(b"")
     assert shown("--index", index, "--query-image", tmp_path / "cat.png") == [("d1", 2)]
@@ -545,7 +545,9 @@ def test_what_indexes_of_texts_and_of_dense_vectors_refuse(tmp_path: Path) -> No
 def test_lines_of_standard_input_are_answered_with_one_encoder(index, monkeypatch):
     """An empty line ends each answer on the terminal."""
     loaded: list[int] = []
-    monkeypatch.setattr(query_encoder, "load_encoder_from", lambda *args, **options: loaded.append(1) or Toy())
+    monkeypatch.setattr(
+        "lexvl_anserini.searching.search.load_encoder_from", lambda *args, **options: loaded.append(1) or Toy()
+    )
 
     def answer(lines: str, *options: str) -> list[str]:
         arguments = ["--index", str(index), "--interactive", "--hits", "2", *options]

@@ -1,6 +1,8 @@
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import log
 
+import numpy as np
 import pytest
 from shard_folders import write_text_shards
 
@@ -12,8 +14,7 @@ from lexvl_anserini.ground.manifest import EncoderRef
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.queries.query_vectors import RM3
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.query_encoder import EncoderChanges
-from lexvl_anserini.searching.search import Search, parse_cut
+from lexvl_anserini.searching.search import EncoderChanges, Search, parse_cut
 from lexvl_anserini.searching.searcher import Searcher
 
 DOCUMENTS = [
@@ -108,21 +109,6 @@ def test_documents_without_text_are_counted_not_lost(tmp_path):
     assert (report["documents"], report["empty"]) == (5, 2)
 
 
-@pytest.mark.parametrize(
-    ("documents", "message"),
-    [
-        ([("a", "x y"), ("a", "z")], "'a' occurs twice"),
-        ([("a", ""), ("b", " ")], "no document with text"),
-        ([("a" * 40_000, "x"), ("b", "y")], "line 1: document id 'a+.* of at most 32,766 bytes"),
-    ],
-)
-def test_bad_shards_leave_nothing(tmp_path, documents, message):
-    manifest = write_text_shards(tmp_path / "shards", documents)
-    with pytest.raises(ArtefactError, match=message):
-        BM25Engine.build(tmp_path / "shards", tmp_path / "index", manifest)
-    assert [path.name for path in tmp_path.iterdir()] == ["shards"]
-
-
 def test_rm3_by_hand(tmp_path):
     engine = built(tmp_path, [*DOGS, *OTHERS], term_vectors=True)
     [plain], [expanded] = (list(engine.search([Topic("q", "dog")], 10, rm3=rm3)) for rm3 in (None, RM3(2, 2, 0.25)))
@@ -203,3 +189,15 @@ def test_term_vectors_are_an_option_of_the_index(tmp_path):
     before = (again.path / "index.json").stat().st_mtime_ns
     build_index(tmp_path / "shards", tmp_path / "index", term_vectors=True)
     assert (again.path / "index.json").stat().st_mtime_ns == before
+
+
+def test_threads_that_share_texts(tmp_path):
+    draws = np.random.default_rng(2)
+    words = np.array(["dog", "cat", "sea", "boat", "beach", "child", "red", "sand"])
+    rows = [(f"d{number}", " ".join(draws.choice(words, 6))) for number in range(60)]
+    engine = built(tmp_path, rows)
+    topics = [Topic(f"q{number}", " ".join(draws.choice(words, 2))) for number in range(24)]
+    expected = [next(engine.search([topic], 10)) for topic in topics]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda topic: next(engine.search([topic], 10)), topics * 3)) == expected * 3
+    engine.close()

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from shard_folders import write_described_shards, write_shards
 
 from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.engines.lucene.compile import Compiler
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
+from lexvl_anserini.engines.lucene.searching import Compiler
 from lexvl_anserini.engines.resident import choosing
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import read_manifest

@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -75,17 +76,6 @@ def test_queries_of_another_encoder(tmp_path, vector):
     engine = built(tmp_path, [("a", [1.0, 2.0])])
     with pytest.raises(UsageError, match=r"topic 'q': vector \(\d,\), expected \(2,\) finite numbers"):
         list(engine.search([query(*vector)], 5))
-
-
-def test_bad_shards_leave_nothing(tmp_path):
-    for name, documents, message in (
-        ("twice", [("a", [1]), ("a", [2])], "'a' occurs twice"),
-        ("none", [], "no document"),
-    ):
-        manifest = write_dense_shards(tmp_path / name, documents)
-        with pytest.raises(ArtefactError, match=message):
-            FaissEngine.build(tmp_path / name, tmp_path / "index", manifest)
-    assert not (tmp_path / "index").exists() and not (tmp_path / "index.lexvl.part").exists()
 
 
 def test_damaged_index(tmp_path):
@@ -279,3 +269,16 @@ def test_the_threads_of_the_caller_return_after_an_error():
         assert core.omp_get_max_threads() == before + 1
         raise ValueError
     assert core.omp_get_max_threads() == before
+
+
+@pytest.mark.parametrize("options", [{}, {"faiss": "hnsw"}, {"faiss": "ivfpq", "nlist": 8, "m": 4, "nbits": 4}])
+def test_threads_that_share_vectors(tmp_path, options):
+    """The first searches too: opened twice, one index answers one thread and the other answers eight."""
+    vectors = clustered(400, 16)
+    engine = built(tmp_path / "alone", documents(vectors), **options)
+    queries = [DenseQuery(f"q{number}", vector) for number, vector in enumerate(clustered(64, 16, seed=1))]
+    expected = list(engine.search(queries, 20))
+    shared = built(tmp_path / "shared", documents(vectors), **options)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda query: next(shared.search([query], 20, threads=2)), queries * 3))
+    assert found == expected * 3

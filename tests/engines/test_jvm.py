@@ -243,13 +243,6 @@ def test_new_objects_fill_little_before_they_are_collected():
     assert [jvm.choose_young(heap) for heap in heaps] == [f"-Xmn{k}k" for k in (65536, 65536, 32768, 16384, 65536)]
 
 
-def test_strings_that_need_more_than_16_bits_reach_java():
-    jvm.start()
-    values = jvm.get_java_class("java.util.HashMap")()
-    values.put("key", "a😀é")
-    assert values.get("key") == "a😀é"
-
-
 def test_only_java_is_captured(capfd):
     """Other threads print meanwhile; the second capture waits for the first."""
     jvm.start()

@@ -1,28 +1,32 @@
+"""The engine Lucene: what it writes, scores and refuses; impacts and sums are exact up to 2^24 - 1, as float32 is."""
+
 import re
+import shutil
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lucene_indexes import DOCUMENTS, ranked, stock_index, stock_lists
+from lucene_indexes import DOCUMENTS, answers, ranked, stock_index, stock_lists
 from memory_engine import exact_lists
-from shard_folders import write_shards
+from shard_folders import publish_shards, write_shards
 
-from lexvl_anserini.engines.index_folder import RESIDENT, read_report
+from lexvl_anserini.engines.index_folder import RESIDENT, format_version, read_commit_id, read_report
 from lexvl_anserini.engines.jvm import get_java_class, read_lucene_version
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, as_reader
-from lexvl_anserini.engines.lucene.versions import format_version, read_commit_id
 from lexvl_anserini.engines.lucene.writing import find_value_type
 from lexvl_anserini.engines.resident.packing import write_resident
-from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
-from lexvl_anserini.searching.building import append_index, build_index, delete_documents
-from lexvl_anserini.shards.manifests import source_digest
+from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc, Vocabulary
+from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
+from lexvl_anserini.shards.layout import source_digest
 
 
 def built(folder, *shards, **options):
@@ -55,22 +59,6 @@ def test_scores_are_dot_products(engine, vector, hits, expected):
 def test_empty_and_unmatched_queries_have_empty_lists(engine):
     queries = [ImpactQuery("q1", {}), ImpactQuery("q2", {"nowhere": 3}), ImpactQuery("q3", {"b": 1})]
     assert list(engine.search(queries, 5)) == [[], [], [ScoredDoc("q3", "d2", 1, 5.0)]]
-
-
-def test_numpy_weights_are_integers_too(engine):
-    assert ranked(engine, {"b": np.int64(3)}) == [("d2", 15)]
-    assert ranked(engine, {"b": np.float32(3)}) == [("d2", 15)]
-
-
-@pytest.mark.parametrize("weight", [0, -1, 1.5, float("nan"), float("inf"), 2**24, 10**400, "1"])
-def test_weights_that_lucene_would_bend(engine, weight):
-    with pytest.raises(UsageError, match="topic 'q': weight .* of term 'b': expected an integer from 1 to 16,777,215"):
-        ranked(engine, {"b": weight})
-
-
-def test_hits_below_one(engine):
-    with pytest.raises(UsageError, match="hits is 0"):
-        ranked(engine, {"b": 1}, hits=0)
 
 
 def test_the_index_knows_what_it_holds(tmp_path):
@@ -109,28 +97,6 @@ def test_scores_are_exact_up_to_the_limit_and_refused_above(tmp_path):
         ranked(engine, {"a": 2**13})
     with pytest.raises(ArtefactError, match=r"could reach 33,554,432, .* with 2 bits less"):
         ranked(engine, {"a": 2**13, "b": 2**12})
-
-
-def test_greatest_impacts_are_read_from_the_index(tmp_path):
-    documents = [(f"d{i}", {"a": 1 + (i == 200) * 40, "b": 2}) for i in range(300)]
-    engine, _ = built(tmp_path, documents, terms=["a", "b", "c"])
-    assert [engine.bound({term: 2**24}) for term in ("a", "b", "c")] == [41 * 2**24, 2 * 2**24, 0]
-
-
-@pytest.mark.parametrize(
-    ("shards", "message"),
-    [
-        ([[("d1", {"a": 1})], [("d2", {}), ("d1", {"a": 2})]], "document id 'd1' occurs twice"),
-        ([[("d" * 40_000, {"a": 1})]], "line 1: document id .*, of at most 32,766 bytes"),
-        ([[]], "no document; nothing to index"),
-    ],
-    ids=["twice", "long", "none"],
-)
-def test_bad_shards_leave_nothing(tmp_path, shards, message):
-    manifest = write_shards(tmp_path / "shards", *shards, terms=["a"])
-    with pytest.raises(ArtefactError, match=message):
-        LuceneEngine.build(tmp_path / "shards", tmp_path / "index", manifest)
-    assert [path.name for path in tmp_path.iterdir()] == ["shards"]
 
 
 def without_ids(index):
@@ -278,12 +244,9 @@ def test_our_searcher_reads_a_stock_index_and_ranks_the_same(tmp_path):
     assert stock.bound({"😀": 2**24}) == 3 * 2**24
 
 
-@pytest.mark.parametrize(
-    ("value", "found"),
-    [("x" * 32_766, "keyword"), ("2024-02-29", "date"), (True, "keyword"), (2**63 - 1, "long"), (-0.5, "double")],
-)
-def test_types_of_metadata(value, found):
-    assert find_value_type("key", value) == found
+def test_types_of_metadata():
+    values = ["x" * 32_766, "2024-02-29", True, 2**63 - 1, -0.5]
+    assert [find_value_type("key", value) for value in values] == ["keyword", "date", "keyword", "long", "double"]
 
 
 @pytest.mark.parametrize(
@@ -324,3 +287,96 @@ def test_the_facts_of_anserinis_own_end_to_end_test(tmp_path):
         # The order of its reference run, by BM25, is that of impacts.
         for term, expected in (("f35", [("doc2", 8)]), ("f3", [("doc1", 1)]), ("f4", [("doc1", 4), ("doc2", 3)])):
             assert ranked(engine, {term: 1}) == expected
+
+
+# Written when impacts of 2^24 and more were accepted: d1 has one of 20,000,000, d2 none.
+BEYOND = Path(__file__).parents[1] / "fixtures" / "beyond-exact"
+
+LARGEST = 2**24 - 1
+
+
+@pytest.fixture
+def beyond(tmp_path):
+    shutil.copytree(BEYOND, tmp_path / "beyond")
+    return tmp_path / "beyond"
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "parquet"])
+def test_index_refuses_an_impact_beyond(tmp_path, suffix):
+    shards = tmp_path / "shards"
+    write_shards(shards, [("d0", {"b": 9})], [("d1", {"b": LARGEST}), ("d2", {"b": 1, "a": 20_000_000})], suffix=suffix)
+    place = "row 1" if suffix == "parquet" else "line 2"
+    message = (
+        f"docs/shard-00001.{suffix} {place}: document 'd2', impact 20000000 of term 'a', expected an integer from 1 to "
+        "16,777,215, up to which Lucene's scores are exact; encode with fewer bits"
+    )
+    with pytest.raises(ArtefactError) as caught:
+        build_index(shards, tmp_path / "index")
+    assert str(caught.value) == f"{shards}/{message}"
+    assert not (tmp_path / "index").exists()
+
+
+@pytest.mark.parametrize("impact", [2**24, 2**31, 2**32 + 5, -(2**32) + 5, 2**63 - 1])
+def test_integers_of_any_width_are_not_wrapped(tmp_path, impact):
+    """Columns of another writer may have 64 bits."""
+    (tmp_path / "shards/docs").mkdir(parents=True)
+    name = "docs/shard-00000.parquet"
+    table = {
+        "id": ["d1"],
+        "term": pa.array([[0]], pa.list_(pa.int64())),
+        "impact": pa.array([[impact]], pa.list_(pa.int64())),
+    }
+    pq.write_table(pa.table(table), tmp_path / "shards" / name)
+    entry = {"name": name, "documents": 1, "empty": 0, "postings": 1}
+    publish_shards(tmp_path / "shards", "impact", [entry], Vocabulary(["a", "b"]))
+    with pytest.raises(ArtefactError, match=f"row 0: document 'd1', impact {impact} of term 'a'"):
+        build_index(tmp_path / "shards", tmp_path / "index")
+
+
+def test_an_index_with_such_an_impact_is_checked_in_one_line(beyond):
+    with pytest.raises(ArtefactError) as caught:
+        check_index(beyond / "index", beyond / "shards")
+    assert str(caught.value) == (
+        f"{beyond}/index: an impact of 20,000,000, above 16,777,215 up to which Lucene's scores are exact: not "
+        "searchable exactly; quantise again (encode the corpus with fewer bits, and index it)"
+    )
+
+
+def test_no_change_takes_such_an_impact_over(beyond, tmp_path):
+    write_shards(tmp_path / "others", [("d3", {"a": 1})], terms=["a", "b"])
+    index = build_index(tmp_path / "others", tmp_path / "index").path
+    for act in (
+        lambda: build_index([tmp_path / "others", beyond / "index"], tmp_path / "merged"),
+        lambda: build_index([tmp_path / "others", beyond / "shards"], tmp_path / "merged"),
+        lambda: build_index(beyond / "shards", tmp_path / "merged"),
+        lambda: append_index(index, beyond / "index"),
+        lambda: append_index(index, beyond / "shards", replace=True),
+        lambda: append_index(beyond / "index", tmp_path / "others"),
+    ):
+        with pytest.raises(ArtefactError, match=r"beyond/.*20,?000,?000.* exact"):
+            act()
+    assert not (tmp_path / "merged").exists() and read_report(index)["documents"] == 1
+
+
+def test_what_such_an_index_can_do(beyond):
+    """Queries whose scores are exact are answered, others refused; without the document it is an index like others."""
+    index = beyond / "index"
+    assert answers(index, {"b": 7}) == [("d1", 21)]
+    with pytest.raises(ArtefactError, match="topic 'q': its score could reach 20,000,000, above 16,777,215"):
+        answers(index, {"a": 1})
+    delete_documents(index, ["d1"])
+    assert answers(index, {"a": LARGEST}) == [("d2", LARGEST)]
+
+
+def test_sums_of_impacts_beyond_32_bits(tmp_path):
+    """Lucene's statistics, and the counts of documents and terms, are exact whatever they sum to."""
+    terms = [f"t{number}" for number in range(140)]  # of a document beyond 2^31, of all beyond 2^32
+    manifest = write_shards(tmp_path / "shards", [(f"d{n}", dict.fromkeys(terms, LARGEST - n)) for n in range(2)])
+    build_index(tmp_path / "shards", tmp_path / "index", term_vectors=True)
+    assert read_report(tmp_path / "index")["impacts"] == 140 * (2 * LARGEST - 1)
+    assert check_index(tmp_path / "index", tmp_path / "shards")["problems"] == 0
+    engine = LuceneEngine(tmp_path / "index", manifest)
+    assert engine.vector("d1") == dict.fromkeys(terms, LARGEST - 1)
+    assert engine.bound({"t0": 2, "t1": 1}) == 3 * LARGEST
+    engine.close()
+    assert answers(tmp_path / "index", {"t5": 1}) == [("d0", LARGEST), ("d1", LARGEST - 1)]

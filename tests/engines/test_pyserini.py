@@ -14,7 +14,7 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
 from lexvl_anserini.queries.clauses import AnyOf, Term
-from lexvl_anserini.searching.building import append_index, build_index
+from lexvl_anserini.searching.building import build_index
 
 QUERIES = [
     ImpactQuery("q1", {"a": 2, "b": 3}),
@@ -87,11 +87,6 @@ def test_parquet_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(UsageError, match="stock Pyserini reads JSON lines; encode with --shard-format jsonl"):
         build_index(tmp_path / "shards", tmp_path / "index", engine="pyserini")
     assert not (tmp_path / "index").exists()
-
-
-def test_an_index_of_stock_is_built_again_and_not_changed(built):
-    with pytest.raises(UsageError, match="pyserini"):
-        append_index(built / "stock", built / "shards")
 
 
 def test_a_document_that_stock_loses_is_an_error(tmp_path, monkeypatch):

@@ -5,20 +5,21 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from attack.faults import Ended, faults
 from lucene_indexes import TERMS, expect, held, ranked, shards
-from shard_folders import write_shards
+from shard_folders import write_dense_shards, write_shards, write_text_shards
 from small_disks import mounted, resize
 
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_anserini.ground.files import new_folder
 from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.ground.records import ImpactQuery, Vocabulary
+from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import Impacts
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.searching.shared_terms import explain_documents
@@ -136,6 +137,29 @@ def test_killed_while_java_writes(tmp_path, seconds):
     assert build_index(tmp_path / "shards", tmp_path / "index").documents == 20_000
     assert check_index(tmp_path / "index", tmp_path / "shards")["problems"] == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["index", "shards"]
+
+
+# ---- shards that no engine indexes
+
+
+@pytest.mark.parametrize(
+    ("write", "shards", "message"),
+    [
+        (write_shards, [[("d1", {"a": 1})], [("d2", {}), ("d1", {"a": 2})]], "document id 'd1' occurs twice"),
+        (write_shards, [[("d" * 40_000, {"a": 1})]], "line 1: document id .*, of at most 32,766 bytes"),
+        (partial(write_shards, terms=["a"]), [[]], "no document; nothing to index"),
+        (write_text_shards, [[("a", "x y"), ("a", "z")]], "'a' occurs twice"),
+        (write_text_shards, [[("a", ""), ("b", " ")]], "no document with text"),
+        (write_text_shards, [[("a" * 40_000, "x"), ("b", "y")]], "line 1: document id 'a+.* of at most 32,766 bytes"),
+        (write_dense_shards, [[("a", [1]), ("a", [2])]], "'a' occurs twice"),
+        (write_dense_shards, [[]], "no document"),
+    ],
+)
+def test_bad_shards_leave_nothing(tmp_path, write, shards, message):
+    write(tmp_path / "shards", *shards)
+    with pytest.raises(ArtefactError, match=message):
+        build_index(tmp_path / "shards", tmp_path / "index")
+    assert [path.name for path in tmp_path.iterdir()] == ["shards"]
 
 
 # ---- a full disk
@@ -297,15 +321,6 @@ def test_weights_and_impacts_of_every_size(tmp_path, weight):
     with pytest.raises(LexvlError, match=f"topic 'q': .*{refusal}"):
         ranked(engine, {"a": most + 1})
     engine.close()
-
-
-@pytest.mark.parametrize(
-    "term", ["a b", "a\tb", "a\u3000b", "a\u00a0b", "a\nb", " ", "", "a\x01", "a\x1fb", "x" * 32_767]
-)
-def test_terms_that_an_index_would_split_are_refused_before_encoding(term):
-    with pytest.raises(ArtefactError) as caught:
-        Vocabulary(["dog", term])
-    assert f"term {term[:80]!r} " in str(caught.value) and "rename the term" in str(caught.value)
 
 
 IDS = ["a/b/c.jpg", "http://x.y/z?q=1&r=2#s", '"q"', "'", "\\", "{}", "😀", "é", "e\u0301"]

@@ -157,21 +157,6 @@ def test_gaps_beyond_a_byte_have_entries_without_impact(tmp_path):
     assert searched(resident, [{"a": 2}], 10_000)[0] == expected(rows, ids, {"a": 2}, 10_000)
 
 
-@pytest.mark.parametrize(("width", "largest"), [(1, 255), (2, 65_535), (4, 2**24 - 1)])
-def test_impacts_of_every_width(tmp_path, width, largest):
-    rng = np.random.default_rng(width)
-    rows = {
-        f"t{number}": {int(d): int(rng.integers(1, largest, endpoint=True)) for d in rng.permutation(3000)[:count]}
-        for number, count in enumerate((3000, 1001, 301, 99, 17, 1))
-    }
-    rows["t0"][5] = largest
-    ids = {number: f"d{number}" for number in range(3000)}
-    resident = resident_of(tmp_path, rows, ids, 3000, width)
-    assert resident.find_max_impacts(["t0"]) == [largest]
-    for vector in ({term: 1} for term in rows):
-        assert searched(resident, [vector], 4000)[0] == expected(rows, ids, vector, 4000)
-
-
 TERMS = Vocabulary(["z", "é", "c", "b", "a", "日本"])
 COLLECTIONS = st.dictionaries(
     st.sampled_from(["a", "b", "c", "é", "日本"]),

@@ -11,7 +11,6 @@ from lucene_indexes import MANY_DOCUMENTS, MANY_QUERIES, MANY_TERMS, flip
 from shard_folders import write_shards
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.compiled import is_compiled, mark_compiled
 from lexvl_anserini.engines.index_folder import (
     RESIDENT,
     list_resident_paths,
@@ -26,6 +25,7 @@ from lexvl_anserini.engines.resident.layout import PlainPostings
 from lexvl_anserini.engines.resident.packing import read_vectors, write_resident
 from lexvl_anserini.engines.resident.searching import ResidentPostings
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.machine import is_compiled, mark_compiled
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.queries.clauses import All, Not, Term
 from lexvl_anserini.searching.building import (

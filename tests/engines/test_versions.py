@@ -8,15 +8,13 @@ import pytest
 from lucene_indexes import answers
 
 from lexvl_anserini.cli import COMMANDS
-from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines import index_folder, jvm
 from lexvl_anserini.engines.bm25 import BM25Engine
-from lexvl_anserini.engines.index_folder import index_manifest, read_report
-from lexvl_anserini.engines.lucene import versions
-from lexvl_anserini.engines.lucene.versions import IndexVersion, read_creator, read_version
+from lexvl_anserini.engines.index_folder import IndexVersion, index_manifest, read_creator, read_report, read_version
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
-from lexvl_anserini.searching.query_encoder import EncoderChanges
+from lexvl_anserini.searching.search import EncoderChanges
 from tests.invoking import invoked
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -143,20 +141,15 @@ def test_the_older_line_names_both_versions(place, name, act):
     )
     assert contents(index) == before
     assert not (place / "merged").exists()
-
-
-def test_the_older_line_names_both_versions_of_texts(place):
-    needs(9)
-    index = place / "new/bm25"
     with pytest.raises(ArtefactError, match=r"new/bm25: written by Lucene 10\.5\.0, which Lucene 9\.9\.1 of this"):
-        BM25Engine(index, read_manifest(index))
+        BM25Engine(place / "new/bm25", read_manifest(place / "new/bm25"))
 
 
 def test_a_newer_line_is_refused_before_the_encoder_is_loaded(place, monkeypatch):
     """Also where Lucene 10 is installed; neither Java nor the encoder starts."""
     index = place / "new/bag"
-    monkeypatch.setattr(versions, "find_version", lambda package: "1.6.0")
-    monkeypatch.setattr(versions, "find_lucene", lambda jar: "9.9.1")
+    monkeypatch.setattr(index_folder, "find_version", lambda package: "1.6.0")
+    monkeypatch.setattr(index_folder, "find_lucene", lambda jar: "9.9.1")
     monkeypatch.setattr(EncoderChanges, "load", lambda self, manifest: pytest.fail("the encoder is loaded"))
     for command in (
         ["search", "--index", index, "--topics", "demo"],
@@ -168,7 +161,7 @@ def test_a_newer_line_is_refused_before_the_encoder_is_loaded(place, monkeypatch
         with pytest.raises(ArtefactError, match=r"new/bag: written by Lucene 10\.5\.0, which Lucene 9\.9\.1 of this"):
             invoked(home.command, *command[1:])
     assert index_manifest(place / "indexes/bag").kind == "impact"
-    monkeypatch.setattr(versions, "find_lucene", lambda jar: "10.0.0")
+    monkeypatch.setattr(index_folder, "find_lucene", lambda jar: "10.0.0")
     assert index_manifest(index).kind == "impact"
 
 

@@ -246,7 +246,7 @@ def test_the_evaluation_has_its_installed_name():
 OF_COMMANDS = {
     "lexvl_anserini.cli", "lexvl_eval.options", "lexvl_eval.image_text",
     # Records that the command line expands: one declaration of an option and of the attribute.
-    "lexvl_anserini.searching.search", "lexvl_anserini.searching.query_encoder",
+    "lexvl_anserini.searching.search",
 }  # fmt: skip
 
 

@@ -1,3 +1,5 @@
+"""Expressions as query trees; a fold visits a tree from its leaves upwards, and knows which clauses must match."""
+
 from __future__ import annotations
 
 from contextlib import suppress
@@ -7,7 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Clause, Equals, Ids, Not, Range, Term, Text
+from lexvl_anserini.queries.clauses import (
+    MAX_DEPTH,
+    All,
+    AnyOf,
+    Boost,
+    Clause,
+    Equals,
+    Ids,
+    Not,
+    Range,
+    Term,
+    Text,
+    Unscored,
+    fold,
+)
 from lexvl_anserini.queries.parser import parse
 
 A, B, C, D = map(Term, "abcd")
@@ -116,3 +132,28 @@ def test_any_term_can_be_quoted(words: list[str]) -> None:
 def test_any_text_is_a_tree_or_a_usage_error(expression: str) -> None:
     with suppress(UsageError):
         assert isinstance(parse(expression), Clause)
+
+
+def shown(clause: Clause) -> str:
+    return fold(
+        clause,
+        leaf=lambda node: node.term if isinstance(node, Term) else type(node).__name__,
+        all_of=lambda required, optional: f"all({' '.join(required)}; {' '.join(optional)})",
+        any_of=lambda clauses: f"any({' '.join(clauses)})",
+        negated=lambda node, below: f"not {below}",
+        scaled=lambda node, below: f"{node.weight if isinstance(node, Boost) else 0:g} {below}",
+    )
+
+
+def test_each_kind_of_clause() -> None:
+    a, b = Term("a"), Term("b")
+    tree = All((a, Not(b), Unscored(Ids(("1",)))), (AnyOf((a, Boost(b, 2.5))), AnyOf(())))
+    assert shown(tree) == "all(a not b 0 Ids; any(a 2.5 b) any())"
+    assert shown(All(())) == "all(; )"
+
+
+def test_a_fold_of_the_deepest_tree() -> None:
+    tree: Clause = Term("a")
+    for _ in range(MAX_DEPTH - 1):
+        tree = Not(tree)
+    assert shown(tree) == "not " * (MAX_DEPTH - 1) + "a"

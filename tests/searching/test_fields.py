@@ -26,7 +26,7 @@ from lexvl_anserini.ground.records import Document, ImpactQuery, Topic
 from lexvl_anserini.index import command as index_command
 from lexvl_anserini.queries.query_vectors import FieldsTower, QueryField, encode_fields, halve_weights, write_queries
 from lexvl_anserini.search import command as search_command
-from lexvl_anserini.searching.query_encoder import EncoderChanges, change_weights, load_fields
+from lexvl_anserini.searching.search import EncoderChanges, change_weights, load_fields
 from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.fields import join_fields
 from lexvl_anserini.shards.writing import write_impacts

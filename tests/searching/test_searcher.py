@@ -1,9 +1,12 @@
-"""A searcher: one opening, many queries."""
+"""A searcher: one opening, many queries; an index, which threads share, and which answers while it is replaced."""
 
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -104,7 +107,8 @@ def test_an_encoder_of_other_terms_is_refused_before_the_index_is_opened(built, 
 
 def test_an_index_keeps_its_searcher_until_it_is_replaced(built, openings, tmp_path):
     query = ImpactQuery("q", {"dog": 1})
-    index = Index(built, Searcher(built).index.manifest)
+    index, other = (Index(built, Searcher(built).index.manifest) for _ in range(2))
+    assert index == other
     for _ in range(3):
         assert ids(index.search(query)) == [("d2", 3), ("d1", 1)]
     assert openings == ["open"]
@@ -143,3 +147,80 @@ def test_what_is_no_index(built):
     for place, message in ((built.parent / "shards", "encoded documents, not an index"), ("x" * 300, "no such index")):
         with pytest.raises(ArtefactError, match=message):
             Searcher(place)
+
+
+CALLS, THREADS = 2_000, 8
+QUERY = ImpactQuery("q", {"cat": 2, "dog": 1})
+
+
+@pytest.fixture
+def versions(tmp_path: Path) -> dict[str, list[Path]]:
+    """Two shards for each of two indexes; no two of the four have a common document or score."""
+    made: dict[str, list[Path]] = {"a": [], "b": []}
+    for number, (name, weight) in enumerate((("a", 1), ("a", 10), ("b", 100), ("b", 200))):
+        folder = tmp_path / f"shards-{number}"
+        write_shards(folder, [(f"{name}{weight}", {"cat": weight}), (f"{name}{weight}-dog", {"dog": weight})])
+        made[name].append(folder)
+    return made
+
+
+def answer(folder: Path) -> list[tuple[str, float]]:
+    """The list of QUERY over the shards in a folder, by hand."""
+    name, weight = {"0": ("a", 1), "1": ("a", 10), "2": ("b", 100), "3": ("b", 200)}[folder.name[-1]]
+    return [(f"{name}{weight}", 2.0 * weight), (f"{name}{weight}-dog", 1.0 * weight)]
+
+
+def test_eight_threads_over_two_indexes_that_are_replaced(versions, tmp_path):
+    """Every answer is that of one version of the index that was searched."""
+    indexes = {name: build_index(folders[0], tmp_path / name) for name, folders in versions.items()}
+    right = {name: [answer(folder) for folder in folders] for name, folders in versions.items()}
+    replaced, done = Event(), Event()
+
+    def replace() -> None:
+        for number in cycle((1, 0)):
+            for name, folders in versions.items():
+                build_index(folders[number], tmp_path / name, overwrite=True)
+            if number == 0:
+                replaced.set()
+            if done.is_set():
+                return
+
+    def search(number: int) -> bool:
+        name = "ab"[number % 2]
+        return ids(indexes[name].search(QUERY)) in right[name]
+
+    with ThreadPoolExecutor(THREADS + 1) as pool:
+        replacing = pool.submit(replace)
+        try:
+            answers = list(pool.map(search, range(CALLS)))
+            while not (replaced.is_set() or replacing.done()):
+                answers += pool.map(search, range(THREADS))
+        finally:
+            done.set()
+        replacing.result()
+    assert replaced.is_set() and len(answers) >= CALLS
+    assert all(answers)
+
+
+def test_threads_open_a_searcher_once(built, openings):
+    with Searcher(built) as searcher, ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(lambda _: searcher.search(QUERY), range(50)))
+    assert openings == ["open", "close"]
+
+
+def test_a_replaced_searcher_closes_after_its_last_call(versions, tmp_path, monkeypatch):
+    closed = []
+    close = Searcher.close
+    monkeypatch.setattr(Searcher, "close", lambda self: (closed.append(id(self)), close(self))[1])
+    index = build_index(versions["a"][0], tmp_path / "a")
+    older, newer = (index._open_searcher((number,) * 3, None, "cpu") for number in (1, 2))
+    assert ids(older.search(QUERY)) == ids(newer.search(QUERY))
+    assert index._open_searcher((2, 2, 2), None, "cpu") is newer is not older
+    both = [id(older), id(newer)]
+    assert closed == []
+    del older
+    assert closed == both[:1]
+    del index
+    assert closed == both[:1]
+    del newer
+    assert closed == both

@@ -18,34 +18,28 @@ from lexvl_anserini.ground import files
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.shards import layout
-from lexvl_anserini.shards import manifests as request
+from lexvl_anserini.shards import writing as request
 
 
-@pytest.mark.parametrize("finished", [False, True])
-@pytest.mark.parametrize("damage", ["cut", "gone"])
+@pytest.mark.parametrize(
+    ("damage", "finished"),
+    # Where all is finished, a shard of the right size is taken for whole.
+    [("cut", False), ("cut", True), ("gone", False), ("gone", True), ("changed", False)],
+)
 def test_a_damaged_shard_is_encoded_again(tmp_path, encoded, damage, finished):
     if finished:
         encode(tmp_path / "out")
     else:
         stopped(tmp_path / "out", after=3)
     path = tmp_path / "out/docs/shard-00001.jsonl"
-    if damage == "cut":
-        path.write_bytes(path.read_bytes()[:-5])
-    else:
-        path.unlink()
+    whole = path.read_bytes()
+    path.unlink()
+    if damage != "gone":
+        path.write_bytes(whole[:-5] if damage == "cut" else whole.replace(b"255", b"254"))
     encoded.clear()
     encode(tmp_path / "out")
     assert encoded == (["d08"] if finished else ["d08", "d24"])
     assert same_as_fresh(tmp_path / "out")
-
-
-def test_changed_bytes_of_an_unfinished_folder_are_seen(tmp_path, encoded):
-    stopped(tmp_path / "out", after=3)
-    path = tmp_path / "out/docs/shard-00001.jsonl"
-    path.write_bytes(path.read_bytes().replace(b"255", b"254"))
-    encoded.clear()
-    encode(tmp_path / "out")
-    assert encoded == ["d08", "d24"] and same_as_fresh(tmp_path / "out")
 
 
 def test_an_unfinished_folder_of_another_making(tmp_path):

@@ -60,15 +60,6 @@ def test_malformed_documents_are_named(tmp_path: Path, row: Any, message: str) -
         impacts_of(tmp_path, [{"id": "d0", "vector": {"a": 1}}, row])
 
 
-def test_json_that_is_none(tmp_path: Path) -> None:
-    manifest = write_shards(tmp_path, DOCUMENTS)
-    path = tmp_path / "docs/shard-00000.jsonl"
-    path.write_bytes(path.read_bytes()[:-10])
-    manifest = publish_shards(tmp_path, "impact", [dict(manifest.shards[0])], read_vocabulary(tmp_path, manifest))
-    with pytest.raises(ArtefactError, match="shard-00000.jsonl line 3: not valid JSON"):
-        list(read_impacts(tmp_path, manifest, read_vocabulary(tmp_path, manifest)))
-
-
 def test_counts_that_differ_from_the_manifest(tmp_path: Path) -> None:
     with pytest.raises(ArtefactError, match="shard-00000.jsonl: 1 documents, expected 2; 1 postings, expected 5"):
         impacts_of(tmp_path, [{"id": "d0", "vector": {"a": 1}}], documents=2, postings=5)

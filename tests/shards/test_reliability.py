@@ -23,8 +23,7 @@ from lexvl_anserini.ground.manifest import EncodedCorpus, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.shards.encoding import UNREADABLE, Covered
-from lexvl_anserini.shards.layout import Part
-from lexvl_anserini.shards.manifests import merge_corpora
+from lexvl_anserini.shards.layout import Part, merge_corpora
 
 
 @pytest.fixture(autouse=True)

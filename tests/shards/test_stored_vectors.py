@@ -20,9 +20,8 @@ from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index_runs import plan_run, write_index_run
-from lexvl_anserini.searching.query_encoder import EncoderChanges
 from lexvl_anserini.searching.rescoring import compute_hybrid_lists, list_candidates, load_own_encoder, load_run_encoder
-from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.search import EncoderChanges, Search
 from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.reading import match_shards, read_stored_vectors

@@ -14,10 +14,16 @@ import numpy as np
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.approximation import PREPARE
 from lexvl_anserini.engines.engine import ImpactEngine
-from lexvl_anserini.engines.index_folder import APPROXIMATE, RESIDENT, list_resident_paths, read_report, report_digest
+from lexvl_anserini.engines.index_folder import (
+    APPROXIMATE,
+    RESIDENT,
+    list_resident_paths,
+    read_commit_id,
+    read_report,
+    report_digest,
+)
 from lexvl_anserini.engines.jvm import raise_java_errors, set_environment
 from lexvl_anserini.engines.lucene.fields import WholeIndex, open_whole_index
-from lexvl_anserini.engines.lucene.versions import read_commit_id
 from lexvl_anserini.engines.lucene.writing import NOT_EXACT, list_sources, read_impact_manifest
 from lexvl_anserini.engines.resident.choosing import ALWAYS, NEVER, VARIABLE, read_resident_files
 from lexvl_anserini.engines.resident.layout import REMEDY
@@ -25,9 +31,9 @@ from lexvl_anserini.engines.verifying import is_sound
 from lexvl_anserini.ground.claims import compare_requests
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
-from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.progress import Progress, make_batches, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactDocument, ImpactQuery
-from lexvl_anserini.shards.manifests import source_digest
+from lexvl_anserini.shards.layout import source_digest
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
 log = logging.getLogger(__name__)
@@ -146,7 +152,7 @@ def _check_documents(
     with open_whole_index(index) as whole:
         for folder, source in reversed(sources):
             documents = read_impacts(folder, source, read_vocabulary(folder, source))
-            while batch := list(islice(documents, ID_BATCH)):
+            for batch in make_batches(documents, ID_BATCH):
                 new = [document for document in batch if document.doc_id not in superseded]
                 if changed:
                     superseded.update(document.doc_id for document in new)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import cached_property
 from math import ceil
 from pathlib import Path
@@ -22,14 +22,19 @@ import orjson
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.approximation import choose_setting
 from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine, check_switches, open_verified, read_switches
-from lexvl_anserini.engines.index_folder import APPROXIMATE, RESIDENT, BuiltIndex, read_report, write_index
+from lexvl_anserini.engines.index_folder import (
+    APPROXIMATE,
+    RESIDENT,
+    BuiltIndex,
+    read_commit_id,
+    read_report,
+    write_index,
+)
 from lexvl_anserini.engines.jvm import Exclusive, call_cast, call_java, get_java_class, get_our_class, raise_java_errors
 from lexvl_anserini.engines.lucene import fields, writing
 from lexvl_anserini.engines.lucene.checking import check_index
-from lexvl_anserini.engines.lucene.compile import Compiler
-from lexvl_anserini.engines.lucene.searching import BatchSearcher, LucenePostings
+from lexvl_anserini.engines.lucene.searching import BatchSearcher, Compiler, LucenePostings
 from lexvl_anserini.engines.lucene.updating import append, delete, merge, repair
-from lexvl_anserini.engines.lucene.versions import read_commit_id
 from lexvl_anserini.engines.resident.choosing import Resident, find_usable_files, lacks_kernels
 from lexvl_anserini.engines.resident.layout import REMEDY, read_contents
 from lexvl_anserini.engines.verifying import Reading, Verification
@@ -46,8 +51,7 @@ from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 if TYPE_CHECKING:
     from lexvl_anserini.engines.resident.approximate import ApproximatePostings
 
-# Conditions whose documents stay in memory take at most so many bytes, a byte a document.
-FILTER_BYTES = 1 << 28
+FILTER_BYTES = 1 << 28  # conditions whose documents stay in memory take at most so many bytes, a byte a document
 
 
 class JavaSearch(NamedTuple):
@@ -319,16 +323,13 @@ def open_approximate(index: Path, commit: str) -> ApproximatePostings:
     from lexvl_anserini.engines.resident.approximate import REMEDY, ApproximatePostings
 
     path = index / APPROXIMATE
-    verification = Verification(index, [APPROXIMATE], {APPROXIMATE: REMEDY})
-    try:
+    with closing(Verification(index, [APPROXIMATE], {APPROXIMATE: REMEDY})) as verification:
         verification.wait()
         contents = read_contents(index, APPROXIMATE)
         if contents is None or contents.commit != commit:
             raise ArtefactError(f"{path}: of an older version, or not of the index as it was opened; {REMEDY}")
         with path.open("rb") as file:
             return ApproximatePostings(file, path)
-    finally:
-        verification.close()
 
 
 # Attempts to open an index that other processes change, and the pause between two of them.

@@ -22,8 +22,8 @@ import orjson
 
 from lexvl_anserini.encoders.families.bm25 import ENGLISH, BM25Settings
 from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.index_folder import refuse_newer
 from lexvl_anserini.engines.jvm import Exclusive, call_cast, call_java, get_java_class, get_our_class, raise_java_errors
-from lexvl_anserini.engines.lucene.versions import refuse_newer
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 
 ID = "id"
@@ -92,8 +92,7 @@ def as_reader(reader: Any) -> Any:
     return call_cast("org.apache.lucene.index.IndexReader", reader)
 
 
-# Posting lists that index.json names.
-LONGEST = 10
+LONGEST = 10  # posting lists that index.json names
 
 LARGEST_INT = 2**31 - 1
 

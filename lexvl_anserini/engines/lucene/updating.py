@@ -25,12 +25,13 @@ from lexvl_anserini.engines.index_folder import (
     IndexReport,
     is_index,
     list_resident_paths,
+    read_creator,
     read_report,
+    refuse_newer,
     write_index,
 )
 from lexvl_anserini.engines.jvm import Exclusive, get_our_class, raise_java_errors
 from lexvl_anserini.engines.lucene.fields import get_reader, make_similarity, open_whole_index
-from lexvl_anserini.engines.lucene.versions import read_creator, refuse_newer
 from lexvl_anserini.engines.lucene.writing import (
     CHANGES,
     IndexOptions,
@@ -47,13 +48,12 @@ from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import sole_writer
 from lexvl_anserini.ground.manifest import Counts, EncodedCorpus, Manifest, write_manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.shards.manifests import combine_manifests
+from lexvl_anserini.shards.layout import combine_manifests
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
 log = logging.getLogger(__name__)
 
-# Inside the new folder, for shards until they are merged.
-INCOMING = "incoming"
+INCOMING = "incoming"  # inside the new folder, for shards until they are merged
 
 
 def merge(
@@ -136,7 +136,9 @@ def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: in
                 changed = report.changed or bool(replacing) and gone > 0
                 # Only a replacement can have taken the greatest impact away.
                 most = after.counts.max_impact
-                most = whole.max_impact(_bound([before, *manifests])) if replacing or most is None else most
+                if replacing or most is None:
+                    known = [manifest.counts.max_impact for manifest in (before, *manifests)]
+                    most = whole.max_impact(max(n for n in known if n is not None) if None not in known else None)
                 after = _count_again(after, held, gone, most) if changed else after
                 counts = {**held, "max_impact": after.counts.max_impact, "fields": fields}
                 # In the order of appending: of two documents with one id, the last one is in the index.
@@ -344,12 +346,6 @@ def _digest(names: Iterable[str]) -> str:
 def _replacement(sources: Sequence[Path]) -> str:
     """A request to replace documents by those of these sources, as index.json records it."""
     return f"replace {_digest(digest for source in sources for digest in sorted(_digests([source])))}"
-
-
-def _bound(manifests: Sequence[Manifest]) -> int | None:
-    """No impact of these is greater; None where one does not know its own."""
-    known = [manifest.counts.max_impact for manifest in manifests]
-    return None if None in known else max(most for most in known if most is not None)
 
 
 def _count_again(manifest: Manifest, held: Mapping[str, int], gone: int, most: int) -> Manifest:

@@ -30,9 +30,11 @@ from lexvl_anserini.engines.index_folder import (
     APPROXIMATE,
     RESIDENT,
     IndexReport,
+    format_version,
     is_index,
     measure_folder,
     measure_resident,
+    read_commit_id,
     read_report,
     report_digest,
     write_report,
@@ -46,17 +48,15 @@ from lexvl_anserini.engines.lucene.fields import (
     make_similarity,
     make_text_analyzer,
 )
-from lexvl_anserini.engines.lucene.versions import format_version, read_commit_id
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress
 from lexvl_anserini.ground.records import SCORE_LIMIT, Vocabulary
-from lexvl_anserini.shards.manifests import source_digest
+from lexvl_anserini.shards.layout import source_digest
 from lexvl_anserini.shards.reading import Columns, check_shards, expect_counts, read_metadata, read_shard, shard_pieces
 
-# The counts of every shard that Java returns, in its order.
-COUNTED = ("documents", "empty", "postings")
+COUNTED = ("documents", "empty", "postings")  # the counts of every shard that Java returns, in its order
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,7 @@ def _explain_by_python(entries: list[tuple[Path, Any]], vocabulary: Vocabulary, 
         raise
 
 
-# Keys of dates end so.
-DATE_SUFFIX = "_date"
+DATE_SUFFIX = "_date"  # keys of dates end so
 
 LONG = range(-(2**63), 2**63)
 

@@ -28,10 +28,9 @@ from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.approximation import MEASURED_HITS, PREPARE, REACHES, compute_mean_recall
 from lexvl_anserini.engines.compiling import kernel
 from lexvl_anserini.engines.engine import ImpactEngine, open_verified
-from lexvl_anserini.engines.index_folder import APPROXIMATE, BuiltIndex, read_report, write_report
+from lexvl_anserini.engines.index_folder import APPROXIMATE, BuiltIndex, read_commit_id, read_report, write_report
 from lexvl_anserini.engines.jvm import Exclusive, get_our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, get_reader
-from lexvl_anserini.engines.lucene.versions import read_commit_id
 from lexvl_anserini.engines.lucene.writing import read_source_manifest
 from lexvl_anserini.engines.resident import packing
 from lexvl_anserini.engines.resident.grouping import DocumentVectors, Summaries, group, spans, summaries
@@ -315,8 +314,7 @@ SAMPLED = 200
 QUERY_TERMS = 16
 SEED = 20261125
 
-# The queries of a measurement, at most: their exact lists are in memory.
-MOST_QUERIES = 10_000
+MOST_QUERIES = 10_000  # the queries of a measurement, at most: their exact lists are in memory
 
 
 def approximate(

@@ -27,10 +27,8 @@ from threading import RLock
 
 import numpy as np
 
-from lexvl_anserini.engines.compiled import is_compiled, mark_compiled
-from lexvl_anserini.engines.index_folder import RESIDENT, RESIDENT_NAME, ResidentEntry, list_resident_paths, read_report
+from lexvl_anserini.engines import index_folder
 from lexvl_anserini.engines.jvm import measure_quarter_memory
-from lexvl_anserini.engines.lucene.versions import LIVE_NAME, read_commit_id, read_live
 from lexvl_anserini.engines.resident.layout import (
     BLOCK,
     REMEDY,
@@ -44,6 +42,7 @@ from lexvl_anserini.engines.resident.layout import (
 )
 from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.machine import is_compiled, mark_compiled
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.query_vectors import QueryBatch
 from lexvl_anserini.runs.order import RankedList, merge_lists, rank_hits
@@ -53,18 +52,15 @@ log = logging.getLogger(__name__)
 VARIABLE = "LEXVL_POSTINGS"
 AUTO, ALWAYS, NEVER = CHOICES = ("auto", "resident", "lucene")
 
-# Postings that numpy reads in a millisecond.
-SMALL = 10_000
+SMALL = 10_000  # postings that numpy reads in a millisecond
 
 # Loading the kernels takes half a second: longer than numpy takes for so few queries on an index of `MEDIUM` postings.
 FEW = 8
 MEDIUM = 1_000_000
 
-# Postings up to which numpy answers a query in some ten milliseconds, as Lucene does.
-LARGE = 20_000_000
+LARGE = 20_000_000  # postings up to which numpy answers a query in some ten milliseconds, as Lucene does
 
-# Compiling the kernels takes longer.
-SLOW_S = 2.0
+SLOW_S = 2.0  # compiling the kernels takes longer
 
 PACKAGE = Path(__file__).parent
 
@@ -141,13 +137,13 @@ def read_choice() -> str:
 
 def read_resident_files(index: Path) -> dict[str, FileContents]:
     """What the files of an index's resident postings hold, in the order of documents; empty without all of them."""
-    report, commit = read_report(index), read_commit_id(index)
-    files = report.resident_files or [ResidentEntry(file=RESIDENT, commit=commit or "")]
+    report, commit = index_folder.read_report(index), index_folder.read_commit_id(index)
+    files = report.resident_files or [index_folder.ResidentEntry(file=index_folder.RESIDENT, commit=commit or "")]
     if report.resident_files and report.commit != commit:
         return {}
     contents_of = {}
     for file in files:
-        contents = read_contents(index, file.file) if RESIDENT_NAME.fullmatch(file.file) else None
+        contents = read_contents(index, file.file) if index_folder.RESIDENT_NAME.fullmatch(file.file) else None
         if contents is None or contents.commit != file.commit or not _check_marks(index, file.live, contents):
             return {}
         contents_of[file.file] = contents
@@ -158,10 +154,10 @@ def _check_marks(index: Path, live: str, contents: FileContents) -> bool:
     """Returns True for a file that marks deleted documents in a form that this version reads, or none."""
     if not live:
         return True
-    if not LIVE_NAME.fullmatch(live) or not (index / live).is_file():
+    if not index_folder.LIVE_NAME.fullmatch(live) or not (index / live).is_file():
         return False
     with (index / live).open("rb") as file:
-        return read_live(file, contents.documents) is not None
+        return index_folder.read_live(file, contents.documents) is not None
 
 
 def find_usable_files(index: Path) -> dict[str, FileContents]:
@@ -172,8 +168,10 @@ def find_usable_files(index: Path) -> dict[str, FileContents]:
     files = read_resident_files(index)
     if not files:
         if chosen == ALWAYS:
-            what = "an older" if list_resident_paths(index) else "no"
-            raise ArtefactError(f"{index}: {VARIABLE} is {ALWAYS}, and the index has {what} {RESIDENT}; {REMEDY}")
+            what = "an older" if index_folder.list_resident_paths(index) else "no"
+            raise ArtefactError(
+                f"{index}: {VARIABLE} is {ALWAYS}, and the index has {what} {index_folder.RESIDENT}; {REMEDY}"
+            )
         return {}
     needed = sum((index / name).stat().st_size for name in files)
     return files if chosen == ALWAYS or needed <= 2 * measure_quarter_memory() else {}
@@ -230,7 +228,7 @@ class Resident:
         """Reads which documents of a file are not deleted, uint8 [documents]; None for all."""
         if name not in self._marks:
             return None
-        live = read_live(self._marks[name], sections.contents.documents)
+        live = index_folder.read_live(self._marks[name], sections.contents.documents)
         if live is None:
             raise ArtefactError(f"{self._marks[name].name}: damaged; build the index again")
         return live
@@ -244,35 +242,20 @@ class Resident:
         raise DataError(f"no document {doc_id!r} in the index")
 
     def serve(self, queries: int = 0) -> PostingLists | None:
-        """Returns what answers the next queries; None for Lucene's postings.
-
-        Args:
-            queries: how many the engine has answered.
-        """
+        """Returns what answers the next queries, after so many; None for Lucene's postings."""
         self._refuse_closed()
         with self._reading:
-            if self._kernels is None and self._want_kernels(queries):
-                self._load()
-            if self._kernels is not None:
-                return self._kernels
-            return self._numpy if self._count_postings() <= LARGE else None
-
-    def _want_kernels(self, queries: int) -> bool:
-        """Returns whether the kernels answer from now on."""
-        postings = self._count_postings()
-        many = queries >= FEW or postings > MEDIUM
-        return self._always or postings > SMALL and many and self._are_compiled()
+            if self._kernels is None:
+                postings = self._count_postings()
+                many = postings > SMALL and (queries >= FEW or postings > MEDIUM)
+                if self._always or many and are_compiled(part.contents for part in self._sections()):
+                    self._load()
+                else:
+                    return join_parts(self.parts, self._live) if postings <= LARGE else None
+            return self._kernels
 
     def _count_postings(self) -> int:
         return sum(part.contents.postings for part in self._sections())
-
-    def _are_compiled(self) -> bool:
-        return are_compiled(part.contents for part in self._sections())
-
-    @cached_property
-    def _numpy(self) -> PostingLists:
-        """The postings as numpy reads them."""
-        return join_parts(self.parts, self._live)
 
     def compile(self) -> None:
         """Loads the kernels of an index that is not small; compiles them where this machine has none yet."""
@@ -285,7 +268,7 @@ class Resident:
         from lexvl_anserini.engines.resident.searching import ResidentPostings
 
         started, sections = time.perf_counter(), self._sections()
-        if not self._are_compiled():
+        if not are_compiled(part.contents for part in sections):
             log.info("%s: compiling the kernels, once on this machine", self._index)
         parts = [ResidentPostings(part) for part in sections]
         for part, of_file in zip(parts, sections, strict=True):
@@ -303,8 +286,7 @@ class Resident:
             self._closing.close()
             # The mapped files stay open as long as something refers to these.
             self._kernels = self._opened = None
-            for name in ("parts", "_numpy"):
-                self.__dict__.pop(name, None)
+            self.__dict__.pop("parts", None)
 
     def _refuse_closed(self) -> None:
         if self._closed:

@@ -17,20 +17,16 @@ import numpy as np
 
 from lexvl_anserini.engines.compiling import kernel
 
-# Documents of a group: about so many, and at most twice as many.
-GROUP_SIZE = 16
+GROUP_SIZE = 16  # documents of a group: about so many, and at most twice as many
 
-# Parts that a set of documents is divided into at once.
-MOST_SEEDS = 256
+MOST_SEEDS = 256  # parts that a set of documents is divided into at once
 
 # Multiples of the golden ratio, without their whole parts, are spread evenly over all documents and have no period.
 GOLDEN = (5**0.5 - 1) / 2
 
-# The share of a summary's sum of impacts that its largest ones make up, which are kept.
-KEPT_SHARE = 0.6
+KEPT_SHARE = 0.6  # the share of a summary's sum of impacts that its largest ones make up, which are kept
 
-# Postings of the groups that are summed up at a time.
-CHUNK = 1 << 22
+CHUNK = 1 << 22  # postings of the groups that are summed up at a time
 
 
 class DocumentVectors(NamedTuple):
@@ -177,8 +173,7 @@ def sum_up(
 ) -> Any:
     """Writes the summaries of the groups span[0]..span[1]; returns their number of postings.
 
-    Args:
-        most: int32 [terms], 0 between calls; `touched` int32 [terms].
+    `most` is int32 [terms], 0 between calls; `touched` int32 [terms].
     """
     size = 0
     for number in range(span[0], span[1]):

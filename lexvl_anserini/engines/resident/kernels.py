@@ -24,8 +24,7 @@ from lexvl_anserini.engines.resident.layout import BLOCK, GAPS, GROUP
 # Documents of a block whose sums are made at once: 16 KiB, the part of a core's nearest cache that columns leave.
 STRIP = 4096
 
-# Sums of which the greatest is compared with the bar before each is.
-CHUNK = 256
+CHUNK = 256  # sums of which the greatest is compared with the bar before each is
 
 # Slots are read into the cache so many slots before they are added: of their addresses and of their impacts so many
 # bytes.
@@ -34,8 +33,7 @@ AHEAD, AHEAD_BYTES = 4, 256
 # Bytes of a line of the cache, and lines of a column that are read before it is added: then the processor goes on.
 LINE, LINES = 64, 8
 
-# A score that a hit of the first block has to reach is found among so many documents for each hit.
-SAMPLED = 16
+SAMPLED = 16  # a score that a hit of the first block has to reach is found among so many documents for each hit
 
 # Looking up the remaining columns of one document costs about as much as adding one column to that many documents.
 LOOKUP = 64
@@ -43,11 +41,9 @@ LOOKUP = 64
 # Where the sums of excluded documents begin: those of documents that are not deleted stay negative.
 EXCLUDED = -(1 << 30)
 
-# Queries with more columns than this are not sorted by bound: their weights are too flat for skipping.
-SORTED = 64
+SORTED = 64  # queries with more columns than this are not sorted by bound: their weights are too flat for skipping
 
-# An argument that is a literal number makes numba compile the called function once more.
-NONE: Any = np.int64(0)
+NONE: Any = np.int64(0)  # an argument that is a literal number makes numba compile the called function once more
 
 # What the kernels know of a slot, side by side in memory: the first byte in `octets`; of a column the first impact in
 # `impacts`, of others the kind, negative; the greatest impact; entries - 1.

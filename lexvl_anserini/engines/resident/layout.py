@@ -31,8 +31,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import orjson
 
-from lexvl_anserini.engines.index_folder import RESIDENT
-from lexvl_anserini.engines.lucene.versions import CHECKSUM_BYTES, FOOTER, FOOTER_BYTES
+from lexvl_anserini.engines.index_folder import CHECKSUM_BYTES, FOOTER, FOOTER_BYTES, RESIDENT
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.typed import Entry, check
@@ -44,16 +43,14 @@ FORMAT = "lexvl-resident/2"
 BLOCK = 1 << 16
 COLUMN, GAPS, NUMBERS = range(3)
 
-# Ids that are coded together; of each group the first is whole.
-GROUP = 16
+GROUP = 16  # ids that are coded together; of each group the first is whole
 
 # Slots of impacts of one byte begin at multiples of this, others at multiples of their width; columns and sections at
 # multiples of a line of the processor's cache.
 LEAST_ALIGNMENT = 2
 ALIGNMENT = 64
 
-# The rank of a deleted document.
-NO_RANK = 2**32 - 1
+NO_RANK = 2**32 - 1  # the rank of a deleted document
 
 # The part of a hit's key that holds 2^32 - 1 - rank, see `kernels.search`.
 RANKS = 2**32 - 1

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import numpy as np
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.index_folder import RESIDENT, list_resident_paths
+from lexvl_anserini.engines.index_folder import RESIDENT, list_resident_paths, read_commit_id
 from lexvl_anserini.engines.jvm import Exclusive, attend, get_our_class, raise_java_errors
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, Segment, get_reader, open_whole_index
-from lexvl_anserini.engines.lucene.versions import read_commit_id
 from lexvl_anserini.engines.resident.layout import TYPES, WIDTHS, Writer, open_sections, read_contents
 from lexvl_anserini.ground.errors import ArtefactError
 
@@ -28,17 +27,13 @@ if TYPE_CHECKING:
     from scipy import sparse
 
 
-# Postings that one call of Java returns, 8 bytes each.
-CHUNK = 1 << 22
+CHUNK = 1 << 22  # postings that one call of Java returns, 8 bytes each
 
-# Searches of so many postings use kernels from the first query on.
-MANY_POSTINGS = 3 << 20
+MANY_POSTINGS = 3 << 20  # searches of so many postings use kernels from the first query on
 
-# The sections about slots, in their order.
-OF_SLOTS = ("slots", "block", "kind", "counts", "most", "terms")
+OF_SLOTS = ("slots", "block", "kind", "counts", "most", "terms")  # the sections about slots, in their order
 
-# In place of the number of one segment.
-ALL_SEGMENTS = -1
+ALL_SEGMENTS = -1  # in place of the number of one segment
 
 
 class Lists(NamedTuple):

@@ -30,11 +30,9 @@ from lexvl_anserini.ground.records import DELIMITER, ImpactQuery, TermWeights, V
 from lexvl_anserini.queries.query_vectors import QueryBatch, together
 from lexvl_anserini.runs.order import RankedList, select_top_positions
 
-# Bytes for the ids that are read at once.
-READ_BYTES = 1 << 24
+READ_BYTES = 1 << 24  # bytes for the ids that are read at once
 
-# The byte that ends the id of a document in that of a passage.
-STOP = ord(DELIMITER)
+STOP = ord(DELIMITER)  # the byte that ends the id of a document in that of a passage
 
 
 class Grouped(NamedTuple):
@@ -84,13 +82,10 @@ def _documents(front: np.ndarray, id_ends: np.ndarray, longest_id: int, ids: int
 # Queries that a thread takes at a time at most: enough that a call costs little, few enough for little memory.
 STEP = 32
 
-# Room for keys of hits that are not the best in the end: it is sorted out each time it is full.
-LEAST_KEYS = 1024
+LEAST_KEYS = 1024  # room for keys of hits that are not the best in the end: it is sorted out each time it is full
 
-# Where no filter excludes documents.
-ALL_DOCUMENTS = np.zeros(0, np.uint8)
-# What the numbers of no terms are.
-NO_TERM = np.zeros(0, np.int64)
+ALL_DOCUMENTS = np.zeros(0, np.uint8)  # where no filter excludes documents
+NO_TERM = np.zeros(0, np.int64)  # what the numbers of no terms are
 
 
 class ResidentPostings(layout.PostingLists):

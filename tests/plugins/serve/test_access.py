@@ -11,7 +11,6 @@ import time
 import pytest
 
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.searching import query_encoder
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.serve import command
 from lexvl_plugins.serve.server import KEY_NAME, ApiKeys, check_address
@@ -26,7 +25,7 @@ QUESTION = json.dumps({"index": "colours", "text": "red"})
 def client(tmp_path_factory):
     folder = tmp_path_factory.mktemp("keys")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(query_encoder, "load_encoder_from", load)
+        patched.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
         index = index_pictures(folder / "pictures", folder / "colours")
         with running(index, keys=ApiKeys([FIRST, SECOND]), log_requests=True) as client:
             yield client

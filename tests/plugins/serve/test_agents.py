@@ -22,7 +22,6 @@ from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult
 
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.searching import query_encoder
 from lexvl_plugins.serve import agents, limits
 from lexvl_plugins.serve.mcp import command
 from lexvl_plugins.serve.server import ApiKeys
@@ -36,7 +35,7 @@ def colours(tmp_path_factory) -> Iterator[Any]:
     """A lexical index and its dense twin, served over HTTP."""
     folder = tmp_path_factory.mktemp("agents")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(query_encoder, "load_encoder_from", load)
+        patched.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
         lexical = index_pictures(folder / "pictures", folder / "colours")
         dense = index_pictures(folder / "pictures", folder / "twin", DENSE)
         with running(lexical, dense, examples=("red",), make=agents.build_tools_app) as client:

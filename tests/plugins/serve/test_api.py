@@ -16,7 +16,6 @@ from colour_towers import painted
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.searching import query_encoder
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.serve import indexes, limits
@@ -38,7 +37,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def client(folder):
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(query_encoder, "load_encoder_from", load)
+        patched.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
         lexical = index_pictures(folder / "pictures", folder / "colours")
         dense = index_pictures(folder / "pictures", folder / "twin", DENSE)
         with running(lexical, dense, examples=("red", "blue")) as found:
@@ -145,7 +144,7 @@ def test_an_index_has_the_name_of_its_folder_or_of_its_album(tmp_path) -> None:
 
 
 def test_examples_of_a_corpus_without_topics_are_heavy_terms(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(query_encoder, "load_encoder_from", load)
+    monkeypatch.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
     with running(index_pictures(tmp_path / "pictures", tmp_path / "colours")) as client:
         found = client.get("/api/indexes")
         # Of half.png, red.png, sub/green.png and the one with blue alone; a picture has no term of the other colours.
@@ -257,7 +256,7 @@ def test_only_the_files_of_the_page_are_served(client, path) -> None:
 
 
 def test_a_picture_that_became_a_link_is_not_served(folder, monkeypatch) -> None:
-    monkeypatch.setattr(query_encoder, "load_encoder_from", load)
+    monkeypatch.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
     index = index_pictures(folder / "linked", folder / "linked-index", pictures={"a.png": painted(8, 8)})
     outside = folder / "secret.png"
     painted(8, 8, red=(0, 0, 8, 8)).save(outside)
@@ -314,7 +313,7 @@ def test_many_clients_get_the_answers_of_one(client) -> None:
 
 
 def test_an_index_may_be_replaced_while_it_is_served(folder, monkeypatch) -> None:
-    monkeypatch.setattr(query_encoder, "load_encoder_from", load)
+    monkeypatch.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
     monkeypatch.setattr(indexes, "LOOK_EVERY_S", 0.0)
     pictures, index = folder / "changing", folder / "changing-index"
     index_pictures(pictures, index, pictures={"a.png": PICTURES["red.png"]})
@@ -337,7 +336,7 @@ def test_an_index_may_be_replaced_while_it_is_served(folder, monkeypatch) -> Non
 
 def test_an_index_that_is_replaced_while_it_is_opened_is_of_one_state(folder, monkeypatch) -> None:
     """Its manifest, its corpus and its postings are of the newer index."""
-    monkeypatch.setattr(query_encoder, "load_encoder_from", load)
+    monkeypatch.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
     index = index_pictures(folder / "first", folder / "twice", pictures={"a.png": PICTURES["red.png"]})
     other = index_pictures(folder / "second", folder / "twice-other", pictures={"b.png": PICTURES["red.png"]})
     read = indexes.read_corpus
@@ -426,7 +425,7 @@ def test_an_index_of_texts_for_bm25(folder) -> None:
 
 
 def test_a_corpus_that_is_gone_leaves_ids(folder, monkeypatch) -> None:
-    monkeypatch.setattr(query_encoder, "load_encoder_from", load)
+    monkeypatch.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
     index = index_pictures(folder / "gone", folder / "gone-index", pictures={"a.png": PICTURES["red.png"]})
     (folder / "gone").rename(folder / "moved")
     with running(index) as client:

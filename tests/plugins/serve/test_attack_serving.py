@@ -22,7 +22,6 @@ from damage import changed_json, damaged
 from rounds import Rounds
 
 from lexvl_anserini.ground import files
-from lexvl_anserini.searching import query_encoder
 from lexvl_plugins.serve import indexes
 from tests.plugins.serve.served_colours import DENSE, HOSTILE, PICTURES, Client, index_pictures, load, running
 
@@ -213,7 +212,7 @@ def settled(before: tuple[int, int]) -> None:
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     folder = tmp_path_factory.mktemp("attacked")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(query_encoder, "load_encoder_from", load)
+        patched.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
         lexical = index_pictures(folder / "pictures", folder / "colours")
         dense = index_pictures(folder / "pictures", folder / "twin", DENSE)
         with running(lexical, dense) as client:
@@ -252,7 +251,7 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]
     """Indexes of other pictures."""
     folder = tmp_path_factory.mktemp("states")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(query_encoder, "load_encoder_from", load)
+        patched.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
         patched.setattr(indexes, "LOOK_EVERY_S", 0.0)
         yield {name: index_pictures(folder / name, folder / f"{name}-i", pictures=p) for name, p in STATES.items()}
 

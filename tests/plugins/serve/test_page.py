@@ -19,7 +19,6 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from lexvl_anserini.searching import query_encoder
 from lexvl_plugins.serve.server import ApiKeys
 from tests.plugins.serve.served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, load, running
 
@@ -38,7 +37,7 @@ EXAMPLE = "a red picture"
 def client(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(query_encoder, "load_encoder_from", load)
+        patched.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
         lexical = index_pictures(folder / "pictures", folder / "colours")
         twin = index_pictures(folder / "pictures", folder / "twin", DENSE)
         with running(lexical, twin, examples=(EXAMPLE,)) as found:

@@ -20,8 +20,7 @@ from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.query_encoder import EncoderChanges
-from lexvl_anserini.searching.search import parse_cut
+from lexvl_anserini.searching.search import EncoderChanges, parse_cut
 from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts

@@ -14,7 +14,6 @@ import pytest
 
 from lexvl_anserini.engines.engine import resolve_target
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.searching import query_encoder
 from lexvl_anserini.searching.building import build_index
 from lexvl_plugins.serve.indexes import name_indexes
 from lexvl_plugins.serve.serve import command
@@ -26,7 +25,7 @@ invoke = partial(invoked, command)
 
 @pytest.fixture
 def toy(monkeypatch) -> None:
-    monkeypatch.setattr(query_encoder, "load_encoder_from", load)
+    monkeypatch.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
 
 
 def test_check_answers_one_query_and_ends(toy, tmp_path) -> None:

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.searching import query_encoder
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.server import Guard, format_url, open_socket
 from tests.plugins.serve.served_colours import PICTURES, index_pictures, load, running
@@ -23,7 +22,7 @@ QUESTION = json.dumps({"index": "colours", "text": "red"})
 def client(tmp_path_factory):
     folder = tmp_path_factory.mktemp("guarded")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(query_encoder, "load_encoder_from", load)
+        patched.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
         with running(index_pictures(folder / "pictures", folder / "colours", pictures=PICTURES)) as client:
             yield client
 
