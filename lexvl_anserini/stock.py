@@ -11,7 +11,7 @@ import sys
 from importlib.util import find_spec
 from typing import NoReturn
 
-from lexvl_anserini.engines.pyserini import prepare
+from lexvl_anserini.engines.stock import prepare
 from lexvl_anserini.ground.errors import LexvlError
 
 USAGE = "usage: python -m lexvl_anserini.stock pyserini.MODULE [ARGUMENTS of that module]"

@@ -89,7 +89,7 @@ def expect(index: Path, documents: Mapping[str, Mapping[str, int]]) -> None:
 # Stock Pyserini in a process of its own: its import loads everything.
 STOCK_SEARCH = """
 import json, sys
-from lexvl_anserini.engines.pyserini import prepare
+from lexvl_anserini.engines.stock import prepare
 prepare()
 from pyserini.search.lucene import LuceneImpactSearcher
 class Cached:

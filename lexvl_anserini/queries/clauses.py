@@ -23,15 +23,19 @@ Scores are exact as those of encoded queries are: the sum over terms of weight x
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from itertools import accumulate
 from math import isfinite
 from numbers import Real
+from operator import mul
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.records import SCORE_LIMIT, DenseQuery, ImpactQuery, Topic
+from lexvl_anserini.ground.records import SCORE_LIMIT, DenseQuery, ImpactQuery, TermWeights, Topic
 
 MAX_DEPTH = 100  # clauses within each other: engines compile and search a tree recursively
 Value = str | int | float | date  # a value of a metadata field; text is converted to the field's type
@@ -378,3 +382,67 @@ def _convert_weight(term: str, weight: int) -> int:
 def _check_factor(weight: float, what: str) -> None:
     if not (isfinite(weight) and 0 <= weight < SCORE_LIMIT):
         raise UsageError(f"weight {weight!r} of {what}: expected a number from 0 to {SCORE_LIMIT - 1:,}")
+
+
+NO_WEIGHTS = np.zeros(0, np.int64)
+
+
+class QueryBatch:
+    """Queries that an engine answers together; the terms of query q are numbers ends[q] to ends[q + 1].
+
+    Weights are int64 [ends[Q]], and Python's own integers in the vectors.
+    """
+
+    def __init__(self, queries: Sequence[ImpactQuery]):
+        self.query_ids, self.vectors = list[str](), list[Mapping[str, int]]()
+        for query_id, vector in queries:
+            plain = isinstance(vector, TermWeights) or set(map(type, vector.values())) <= {int}
+            self.query_ids.append(query_id)
+            self.vectors.append(vector if plain else _convert_weights(query_id, vector))
+        self.ends = np.fromiter(accumulate(map(len, self.vectors), initial=0), np.int64, len(self.vectors) + 1)
+        try:
+            self.weights = together([*map(_read_weights, self.vectors)], NO_WEIGHTS)
+            inside = not len(self.weights) or 1 <= self.weights.min() <= self.weights.max() < SCORE_LIMIT
+        except OverflowError:
+            inside = False
+        if not inside:
+            for query_id, vector in zip(self.query_ids, self.vectors, strict=True):
+                _convert_weights(query_id, vector)
+
+    @classmethod
+    def build(cls, queries: QueryBatch | Sequence[ImpactQuery]) -> QueryBatch:
+        """The queries as a batch, which they may be already."""
+        return queries if isinstance(queries, QueryBatch) else cls(queries)
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def bounds(self, max_impacts: Callable[[Sequence[str]], Sequence[int]]) -> np.ndarray:
+        """An upper bound of each query's scores, float64 [Q], exact below 2^53, by the greatest impact of each term."""
+        pairs = ((vector.values(), max_impacts(list(vector))) for vector in self.vectors)
+        return np.array([sum(map(mul, *pair)) for pair in pairs], np.float64)
+
+    def largest_sum(self) -> int:
+        """The largest sum of a query's weights."""
+        if len(self) == 1:
+            return int(self.weights.sum())
+        starts = self.ends[:-1]
+        # An empty query counts with the first weight of the next, and not at all behind the last.
+        starts = starts[starts < len(self.weights)]
+        return int(np.add.reduceat(self.weights, starts).max()) if len(starts) else 0
+
+
+def together(arrays: Sequence[np.ndarray], none: np.ndarray) -> np.ndarray:
+    """Arrays after each other, of the type of `none`, which is that of no arrays; a single one is not copied."""
+    return np.asarray(arrays[0], none.dtype) if len(arrays) == 1 else np.concatenate([none, *arrays])
+
+
+def _read_weights(vector: Mapping[str, int]) -> np.ndarray:
+    return vector.weights if isinstance(vector, TermWeights) else np.fromiter(vector.values(), np.int64, len(vector))
+
+
+def _convert_weights(query_id: str, vector: Mapping[str, int]) -> Mapping[str, int]:
+    try:
+        return Impacts(vector).vector
+    except UsageError as error:
+        raise UsageError(f"topic {query_id!r}: {error}") from error

@@ -15,13 +15,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, repeat, tee
+from itertools import repeat, tee
 from math import inf, sqrt
-from operator import mul
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
-import numpy as np
 import orjson
 
 from lexvl_anserini.encoders.encoder import Encoder, Kind, OtherModality, Tower, as_dense, as_lexical, read_topic
@@ -39,9 +37,9 @@ from lexvl_anserini.ground.manifest import (
 )
 from lexvl_anserini.ground.progress import make_batches
 from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.ground.records import SCORE_LIMIT, DenseQuery, Document, ImpactQuery, TermWeights, Topic, mark_field
+from lexvl_anserini.ground.records import SCORE_LIMIT, DenseQuery, Document, ImpactQuery, Topic, mark_field
 from lexvl_anserini.ground.typed import check_count, check_text
-from lexvl_anserini.queries.clauses import Impacts, Query
+from lexvl_anserini.queries.clauses import Query
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder, Tower
@@ -285,70 +283,6 @@ def format_queries(queries: Iterable[ImpactQuery], texts: Iterable[str], out: Bi
             lines.write(orjson.dumps({"id": query.query_id, "contents": text, "vector": {**query.vector}}) + b"\n")
             count += 1
     return count
-
-
-NO_WEIGHTS = np.zeros(0, np.int64)
-
-
-class QueryBatch:
-    """Queries that an engine answers together; the terms of query q are numbers ends[q] to ends[q + 1].
-
-    Weights are int64 [ends[Q]], and Python's own integers in the vectors.
-    """
-
-    def __init__(self, queries: Sequence[ImpactQuery]):
-        self.query_ids, self.vectors = list[str](), list[Mapping[str, int]]()
-        for query_id, vector in queries:
-            plain = isinstance(vector, TermWeights) or set(map(type, vector.values())) <= {int}
-            self.query_ids.append(query_id)
-            self.vectors.append(vector if plain else _convert_weights(query_id, vector))
-        self.ends = np.fromiter(accumulate(map(len, self.vectors), initial=0), np.int64, len(self.vectors) + 1)
-        try:
-            self.weights = together([*map(_read_weights, self.vectors)], NO_WEIGHTS)
-            inside = not len(self.weights) or 1 <= self.weights.min() <= self.weights.max() < SCORE_LIMIT
-        except OverflowError:
-            inside = False
-        if not inside:
-            for query_id, vector in zip(self.query_ids, self.vectors, strict=True):
-                _convert_weights(query_id, vector)
-
-    @classmethod
-    def build(cls, queries: QueryBatch | Sequence[ImpactQuery]) -> QueryBatch:
-        """The queries as a batch, which they may be already."""
-        return queries if isinstance(queries, QueryBatch) else cls(queries)
-
-    def __len__(self) -> int:
-        return len(self.vectors)
-
-    def bounds(self, max_impacts: Callable[[Sequence[str]], Sequence[int]]) -> np.ndarray:
-        """An upper bound of each query's scores, float64 [Q], exact below 2^53, by the greatest impact of each term."""
-        pairs = ((vector.values(), max_impacts(list(vector))) for vector in self.vectors)
-        return np.array([sum(map(mul, *pair)) for pair in pairs], np.float64)
-
-    def largest_sum(self) -> int:
-        """The largest sum of a query's weights."""
-        if len(self) == 1:
-            return int(self.weights.sum())
-        starts = self.ends[:-1]
-        # An empty query counts with the first weight of the next, and not at all behind the last.
-        starts = starts[starts < len(self.weights)]
-        return int(np.add.reduceat(self.weights, starts).max()) if len(starts) else 0
-
-
-def together(arrays: Sequence[np.ndarray], none: np.ndarray) -> np.ndarray:
-    """Arrays after each other, of the type of `none`, which is that of no arrays; a single one is not copied."""
-    return np.asarray(arrays[0], none.dtype) if len(arrays) == 1 else np.concatenate([none, *arrays])
-
-
-def _read_weights(vector: Mapping[str, int]) -> np.ndarray:
-    return vector.weights if isinstance(vector, TermWeights) else np.fromiter(vector.values(), np.int64, len(vector))
-
-
-def _convert_weights(query_id: str, vector: Mapping[str, int]) -> Mapping[str, int]:
-    try:
-        return Impacts(vector).vector
-    except UsageError as error:
-        raise UsageError(f"topic {query_id!r}: {error}") from error
 
 
 # The largest weight of an expanded query: 8 bits, whatever the query bits of the index are; 8 is their default.

@@ -29,7 +29,7 @@ import orjson
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.jvm import INDEXING_OPTIONS, call_cast, get_java_class
-from lexvl_anserini.engines.pyserini import prepare
+from lexvl_anserini.engines.stock import prepare
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import All, Clause, Not, Term

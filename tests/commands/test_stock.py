@@ -19,7 +19,7 @@ from lucene_indexes import DOCUMENTS
 from shard_folders import write_shards
 
 from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.engines.pyserini import Catalogues
+from lexvl_anserini.engines.stock import Catalogues
 from lexvl_anserini.searching.building import build_index
 
 # A port that refuses at once: whatever downloads fails, on every machine.

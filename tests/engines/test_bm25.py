@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from shard_folders import write_text_shards
 
-from lexvl_anserini.engines import pyserini
+from lexvl_anserini.engines import stock
 from lexvl_anserini.engines.bm25 import BM25Engine, BM25Options
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
@@ -137,7 +137,7 @@ def test_rm3_is_pyserinis(tmp_path, rm3):
     queries = ["a dog", "dogs and other3", "the", "leash bone", ""]
     ours = list(engine.search([Topic(str(i), text) for i, text in enumerate(queries)], 10, threads=2, rm3=rm3))
     engine.close()
-    pyserini.prepare()
+    stock.prepare()
     from pyserini.search.lucene import LuceneSearcher
 
     stock = LuceneSearcher(str(tmp_path / "index"))

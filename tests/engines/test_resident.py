@@ -15,7 +15,7 @@ from lexvl_anserini.engines.resident.packing import Lists, finish_resident, make
 from lexvl_anserini.engines.resident.searching import STEP, ResidentPostings, split_steps
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery, TermWeights, Vocabulary
-from lexvl_anserini.queries.query_vectors import QueryBatch
+from lexvl_anserini.queries.clauses import QueryBatch
 
 
 def lists_of(rows, some=3):

@@ -16,7 +16,8 @@ from lexvl_anserini.engines.lucene.fields import read_impacts, read_vector
 from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.records import ImpactQuery, TermWeights, Vocabulary
-from lexvl_anserini.queries.query_vectors import Feedback, QueryBatch, ShardVectors, integers, rocchio
+from lexvl_anserini.queries.clauses import QueryBatch
+from lexvl_anserini.queries.query_vectors import Feedback, ShardVectors, integers, rocchio
 
 VOCABULARY = Vocabulary(["a", "b", "c", "d"])
 

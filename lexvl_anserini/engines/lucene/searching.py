@@ -28,7 +28,7 @@ from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, count_bits_over
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.queries import clauses as trees
-from lexvl_anserini.queries.query_vectors import QueryBatch
+from lexvl_anserini.queries.clauses import QueryBatch
 from lexvl_anserini.runs.order import RankedList, group_by_documents
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.machine import is_compiled, mark_compiled
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.queries.query_vectors import QueryBatch
+from lexvl_anserini.queries.clauses import QueryBatch
 from lexvl_anserini.runs.order import RankedList, merge_lists, rank_hits
 
 log = logging.getLogger(__name__)

@@ -35,7 +35,7 @@ from lexvl_anserini.engines.index_folder import CHECKSUM_BYTES, FOOTER, FOOTER_B
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.typed import Entry, check
-from lexvl_anserini.queries.query_vectors import QueryBatch
+from lexvl_anserini.queries.clauses import QueryBatch
 from lexvl_anserini.runs.order import RankedList, group_by_documents
 
 FORMAT = "lexvl-resident/2"

@@ -27,7 +27,7 @@ from lexvl_anserini.engines.resident.kernels import (
 )
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import DELIMITER, ImpactQuery, TermWeights, Vocabulary
-from lexvl_anserini.queries.query_vectors import QueryBatch, together
+from lexvl_anserini.queries.clauses import QueryBatch, together
 from lexvl_anserini.runs.order import RankedList, select_top_positions
 
 READ_BYTES = 1 << 24  # bytes for the ids that are read at once
