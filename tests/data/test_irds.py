@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import namedtuple
 from collections.abc import Callable, Iterator
 from hashlib import md5
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from local_servers import serving_files
 
 from lexvl_anserini.data.corpora.irds import _read_documents
-from lexvl_anserini.data.dataset import Dataset, load_dataset
+from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document, Qrel, Topic
 
@@ -108,49 +110,22 @@ def test_ids_are_checked_and_files_that_go_away_named(local: Path) -> None:
         list(load_dataset("irds:mine").topics())
 
 
-class Titled(NamedTuple):
-    doc_id: str
-    text: str
-    title: str
-    url: str
-    year: int
-    authors: list[str]
-
-    def default_text(self) -> str:
-        return f"{self.title} {self.text}"
-
-
-class Page(NamedTuple):
-    doc_id: str
-    title: str
-    body: str
-
-    def default_text(self) -> str:
-        return f"{self.title} {self.body}"
-
-
-class Pixels(NamedTuple):
-    doc_id: str
-    data: bytes
-
-
 def test_titles_and_default_texts() -> None:
-    def documents(*records: NamedTuple) -> list[Document]:
-        class Source:
-            def has(self, part: str) -> bool:
-                return part == "docs"
+    def read(default: str | None, **fields: Any) -> Document:
+        kind: Any = namedtuple("kind", fields)  # type: ignore[misc]
+        if default is not None:
+            kind.default_text = lambda self: default
+        source: Any = SimpleNamespace(has=lambda part: part == "docs", docs_iter=lambda: iter([kind(**fields)]))
+        [document] = _read_documents(source, "toy", False)
+        return document
 
-            def docs_iter(self) -> Iterator[NamedTuple]:
-                return iter(records)
-
-        return list(_read_documents(Source(), "toy", False))  # type: ignore[arg-type]
-
-    [titled, page] = documents(Titled("1", "b", "a", "http://x", 1999, ["n"]), Page("2", "a", "b"))
+    titled = read("a b", doc_id="1", text="b", title="a", url="http://x", year=1999, authors=["n"])
+    page = read("a b", doc_id="2", title="a", body="b")
     assert titled == Document("1", "a", "b", metadata={"url": "http://x", "year": 1999})
     assert page == Document("2", None, "a b")
     assert titled.contents == page.contents
     with pytest.raises(DataError, match="irds:toy document 1: no text; its fields are doc_id, data"):
-        documents(Pixels("1", b""))
+        read(None, doc_id="1", data=b"")
 
 
 @pytest.fixture
@@ -181,15 +156,12 @@ def served(registry: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         yield register
 
 
-def read(data: Dataset) -> tuple[int, int, int]:
-    return len(list(data.documents())), len(list(data.topics())), len(list(data.qrels()))
-
-
 def test_files_are_fetched_once(served: Callable[..., list[str]]) -> None:
     requests = served("far")
     data = load_dataset("irds:far")
     assert requests == []
-    assert read(data) == read(load_dataset("irds:far")) == (3, 2, 3)
+    for again in (data, load_dataset("irds:far")):
+        assert [len(list(part())) for part in (again.documents, again.topics, again.qrels)] == [3, 2, 3]
     assert sorted(requests) == ["/docs.tsv", "/qrels", "/queries.tsv"]
 
 
