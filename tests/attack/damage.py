@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -43,6 +43,14 @@ def changed_json(random: Random, data: Any) -> Any:
             data[key] = changed_json(random, data[key])
         return data
     return random.choice(["x", "", 0, -1, 1.5, 10**18, None, True, [], {}, ["x"], {"name": 3}, "x" * 5000, [[[]]]])
+
+
+def places(value: Any, most: int | None = None) -> Iterator[tuple[Any, Any]]:
+    """Every (container, key) within a JSON value, at most so many of one container."""
+    keys = list(value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ())
+    for key in keys[:most]:
+        yield value, key
+        yield from places(value[key], most)
 
 
 def one_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Faults of the file system: the n-th call that changes something kills the process, or fails.
+"""Faults of the file system: the n-th call that changes something kills the process, or fails; and small disks.
 
     with faults(folder, number=5, effect="end") as counted: ...   in this process; an exception instead of SIGKILL
     outcome = Commands(notes).run(["search", "--index", ...], folder, number=5, effect="kill")
@@ -15,6 +15,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,8 +25,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 from unittest.mock import patch
+
+import pytest
 
 from lexvl_anserini.ground import files
 
@@ -133,6 +137,32 @@ def faults(folder: Path, number: int = 0, effect: str = "end", after: bool = Fal
         for (module, name), function in replaced.items():
             stack.enter_context(patch.object(module, name, function))
         yield counted
+
+
+kills = pytest.mark.parametrize("share", [5, pytest.param(1, marks=pytest.mark.extended)], ids=["fifth", "all"])
+
+
+def draw_calls(calls: int, share: int, seed: int = 57) -> list[int]:
+    """The numbers of the calls at which a test kills, from 1, in order; the last one is always among them."""
+    return sorted({*Random(seed).sample(range(1, calls + 1), -(-calls // share)), calls})
+
+
+@contextmanager
+def mounted(folder: Path, size: str) -> Iterator[Path]:
+    """Mounts a file system of that size (256k, 2m) as a new folder; skips the test where that is not possible."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if not shutil.which("mount") or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def resize(folder: Path, size: str) -> None:
+    """Gives the file system another size."""
+    subprocess.run(["mount", "-o", f"remount,size={size}", str(folder)], check=True)
 
 
 class Outcome(NamedTuple):

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faults import ERRORS, Outcome
+from faults import ERRORS, Outcome, mounted, resize
 from rounds import Rounds
-from small_disks import mounted, resize
 from worlds import World, contents
 
 # Room that a command has, in KiB: pages of files and folders. Most of the tasks need between 10 and 100.

@@ -23,7 +23,13 @@ def without(**changes: Any) -> Callable[[bytes], bytes]:
     return lambda data: json.dumps({**json.loads(data), **changes}).encode()
 
 
-RUNS: Timeless = {"trec.manifest.json": without(efficiency={})}
+def without_times(data: bytes) -> bytes:
+    """A run's manifest with the names of what was measured."""
+    manifest = json.loads(data)
+    return json.dumps({**manifest, "efficiency": sorted(manifest["efficiency"])}).encode()
+
+
+RUNS: Timeless = {"trec.manifest.json": without_times}
 
 
 class Task(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -63,10 +64,7 @@ def test_everything_runs_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_what_is_missing_has_its_command_and_the_exit_code(
     declared: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_java() -> str:
-        raise JavaError("no Java >= 21 found")
-
-    checks = {"Java": no_java, "lexvl-anserini": doctor.check_packages}
+    checks = {"Java": Mock(side_effect=JavaError("no Java >= 21 found")), "lexvl-anserini": doctor.check_packages}
     monkeypatch.setattr(doctor, "CHECKS", checks)
     status, shown = invoke()
     assert status == 1

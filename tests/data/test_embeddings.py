@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
-from embedding_tables import write_embeddings, write_table
+from corpus_folders import write_embeddings, write_table
 from pyarrow import parquet
 
 from lexvl_anserini.data.checks import check_corpus

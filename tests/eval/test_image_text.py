@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
-from embedding_tables import write_embeddings
+from corpus_folders import write_embeddings
 from typer.testing import CliRunner
 
 import eval.coco

@@ -13,6 +13,7 @@ from zipfile import ZipFile
 import packaging
 import pytest
 from declared import ROOT, SETUP
+from invoking import run_process
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -32,18 +33,15 @@ def python(*arguments: str, path: Path | None = None) -> subprocess.CompletedPro
     """Runs Python in the checkout; packages in the folder `path` come before the installed ones."""
     known = [str(path) if path else "", os.environ.get("PYTHONPATH", ""), str(ROOT)]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, known))}
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, env=environ, capture_output=True, text=True, check=False
-    )
+    return run_process([sys.executable, *arguments], cwd=ROOT, env=environ)
 
 
 def distribution(folder: Path, name: str, version: str, *lines: str) -> None:
     """Metadata of a package without its modules."""
     about = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text(
-        "\n".join(["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *lines])
-    )
+    head = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    (about / "METADATA").write_text("\n".join([*head, *lines]))
 
 
 def test_the_package_is_imported_by_the_pythons_of_setup_cfg_only() -> None:
@@ -99,8 +97,7 @@ def test_missing_libraries_and_a_checkout_that_is_not_installed(tmp_path: Path) 
 
     def checked() -> subprocess.CompletedProcess[str]:
         environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        command = [sys.executable, "-S", "-c", CHECK]
-        return subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+        return run_process([sys.executable, "-S", "-c", CHECK], cwd=tmp_path, env=environ)
 
     done = checked()
     assert done.stderr.splitlines()[-1].endswith("InstallationError: torch is not installed; pip install 'torch'")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import json
 import shutil
-from collections.abc import Iterator, Mapping
-from copy import deepcopy
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from damage import places
 
 import lexvl_anserini
 from lexvl_anserini.data.dataset import load_dataset
@@ -73,22 +73,14 @@ def test_values_of_another_type(data: Any, problem: str | None) -> None:
     assert str(caught.value) == f"p.json: {problem}; write it again"
 
 
-def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to every value within a JSON value."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        yield (*way, key)
-        yield from places(item, (*way, key))
-
-
-def replaced(data: Any, way: tuple[Any, ...], value: Any) -> Any:
-    changed = deepcopy(data)
-    *parents, last = way
-    inner = changed
-    for key in parents:
-        inner = inner[key]
-    inner[last] = value
-    return changed
+def replaced(data: Any, values: Sequence[Any]) -> Iterator[Any]:
+    """A JSON value with each value within it replaced by each of some; it is the same one after the last."""
+    for container, key in places(data):
+        original = container[key]
+        for value in values:
+            container[key] = value
+            yield data
+        container[key] = original
 
 
 VALUES = ("x", 7, 2.5, True, None, [], {}, ["x"], {"x": []}, -1, 1e30)
@@ -110,13 +102,9 @@ def outcome(read: Any, *arguments: Any) -> str:
 def test_every_value_of_a_manifest(name: str) -> None:
     """A manifest is read, or refused in one line, whatever stands in it; what reads it later finds what it expects."""
     whole = json.loads((FIXTURES / name / "manifest.json").read_text())
-    refused = 0
-    for way in list(places(whole)):
-        for value in VALUES:
-            line = outcome(lambda data: used(Manifest.from_json(data, "m.json")), replaced(whole, way, value))
-            assert not line or line.startswith(("m.json: ", "manifest: "))
-            refused += bool(line)
-    assert refused > 300
+    lines = [outcome(lambda data: used(Manifest.from_json(data, "m.json")), data) for data in replaced(whole, VALUES)]
+    refused = [line for line in lines if line]
+    assert len(refused) > 300 and all(line.startswith(("m.json: ", "manifest: ")) for line in refused)
 
 
 def used(manifest: Manifest) -> None:
@@ -128,19 +116,16 @@ def used(manifest: Manifest) -> None:
 
 def test_every_value_of_a_runs_manifest_and_of_index_json(tmp_path: Path) -> None:
     [run, *_] = sorted((FIXTURES / "runs").glob("*.manifest.json"))
-    whole = json.loads(run.read_text())
-    for way in list(places(whole)):
-        for value in VALUES:
-            outcome(lambda data: RunManifest.from_json(data, "r.json").request(), replaced(whole, way, value))
+    for data in replaced(json.loads(run.read_text()), VALUES):
+        outcome(lambda data: RunManifest.from_json(data, "r.json").request(), data)
     for name in ("splade", "dense-texts", "bm25"):
         report = json.loads((FIXTURES / "indexes" / name / "index.json").read_text())
-        ways = [way for way in places(report) if way[0] != "longest_lists"]
+        report["longest_lists"] = report.get("longest_lists", [])[:1]
         lines = []
-        for way in ways:
-            for value in ("x", 7, [], {}):
-                (tmp_path / "index.json").write_text(json.dumps(replaced(report, way, value)))
-                lines.append(outcome(read_report, tmp_path))
-        assert sum(map(bool, lines)) > len(ways)
+        for data in replaced(report, ("x", 7, [], {})):
+            (tmp_path / "index.json").write_text(json.dumps(data))
+            lines.append(outcome(read_report, tmp_path))
+        assert sum(map(bool, lines)) > len(lines) / 4
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
@@ -165,12 +150,10 @@ def test_the_manifest_beside_encoded_topics(tmp_path: Path) -> None:
     for found in (FIXTURES / "queries").iterdir():
         shutil.copy(found, tmp_path / found.name)
     manifest, beside = read_manifest(FIXTURES / "indexes/splade"), tmp_path / (queries.name + ".manifest.json")
-    whole = json.loads(beside.read_text())
-    for way in list(places(whole)):
-        for value in VALUES:
-            beside.write_text(json.dumps(replaced(whole, way, value)))
-            arguments = (str(tmp_path / queries.name), FIXTURES / "indexes/splade", manifest, None, None)
-            outcome(lambda given: sum(1 for _ in find_topic_source(*given).stream()), arguments)
+    arguments = (str(tmp_path / queries.name), FIXTURES / "indexes/splade", manifest, None, None)
+    for data in replaced(json.loads(beside.read_text()), VALUES):
+        beside.write_text(json.dumps(data))
+        outcome(lambda: sum(1 for _ in find_topic_source(*arguments).stream()))
 
 
 NO_COUNTS = (0, -1, True, 1.5, float("nan"), "3", None, 2**31, 10**400)

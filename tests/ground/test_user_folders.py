@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import Mock
 
 import pytest
+from corpus_folders import write_beir
+from invoking import run_process
 
 from lexvl_anserini.ground import machine as user_folders
 from lexvl_anserini.ground.machine import (
@@ -43,13 +45,9 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 @pytest.fixture
 def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither $HOME nor the system knows a home folder."""
-
-    def unknown(uid: object) -> None:
-        raise KeyError(uid)
-
     for name in ("HOME", "LEXVL_DATA"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("pwd.getpwuid", unknown)
+    monkeypatch.setattr("pwd.getpwuid", Mock(side_effect=KeyError))
 
 
 def test_a_home_folder_that_can_be_written(
@@ -129,13 +127,10 @@ def open_folder() -> Iterator[Path]:
 @pytest.mark.extended
 def test_the_line_of_an_unknown_user_without_home_in_an_environment_of_root(open_folder: Path) -> None:
     world, here, output, temporary = (open_folder / name for name in ("world", "here", "output", "temporary"))
-    for folder in (world / "qrels", here, output, temporary):
-        folder.mkdir(parents=True)
-    for folder in (output, temporary):
-        folder.chmod(0o777)
-    (world / "corpus.jsonl").write_text('{"_id": "d1", "text": "a red boat"}\n{"_id": "d2", "text": "two dogs"}\n')
-    (world / "queries.jsonl").write_text('{"_id": "q1", "text": "the boat"}\n')
-    (world / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    write_beir(world, {"d1": "a red boat", "d2": "two dogs"}, {"q1": "the boat"}, [("q1", "d1")])
+    for folder, mode in ((here, 0o755), (output, 0o777), (temporary, 0o777)):
+        folder.mkdir()
+        folder.chmod(mode)
     environ = {"PATH": os.environ["PATH"], "LANG": "C", "TMPDIR": str(temporary), "HF_HUB_OFFLINE": "1"}
     user = [f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
     user += [f"--inh-caps={CAPABILITY}", f"--ambient-caps={CAPABILITY}"]
@@ -148,7 +143,7 @@ def test_the_line_of_an_unknown_user_without_home_in_an_environment_of_root(open
         ("score", "--run", str(output / "run.trec"), "--measure", "RR"),
     ):
         command = ["setpriv", *user, sys.executable, "-m", "lexvl_anserini", *arguments]
-        done = subprocess.run(command, cwd=here, env=environ, capture_output=True, text=True, check=False)
+        done = run_process(command, cwd=here, env=environ)
         assert done.returncode == 0, done.stderr
         assert done.stderr.count("set HOME to a folder that can be written") == 1, done.stderr
     assert "1.0000" in done.stdout

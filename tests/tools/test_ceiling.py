@@ -126,9 +126,8 @@ def derivable(text, scene):
     said = set(wanted.replace(",", "").split())
 
     def word(pen, options):
-        fitting = [
-            o for o in options if any(set(f.replace("{a}", "{}").split()) - {"{}"} <= said for f in o.split("/"))
-        ]
+        forms = {option: option.replace("{a}", "{}").split("/") for option in options}
+        fitting = [option for option in options if any({*form.split()} - {"{}"} <= said for form in forms[option])]
         # The time of day is chosen for every phrase about a window, also for those that do not name it.
         if not fitting and options in [time.on_nouns for time in world().skies.times.values()]:
             return options[0]

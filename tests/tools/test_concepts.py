@@ -140,9 +140,7 @@ class Namer:
     def __init__(self, knows: bool):
         self.knows = knows
         self.listed = {scene.scene_id: scene for scene in scenes("val")}
-        self.document = SimpleNamespace(
-            kind="impact", read=lambda document: document.doc_id, weights=lambda ids, batch_size: ids
-        )
+        self.document = SimpleNamespace(kind="impact", read=lambda one: one.doc_id, weights=lambda ids, batch_size: ids)
 
     def decode(self, ids):
         kinds = [[c.value for c in concepts_in(self.listed[i]) if c.sort == "object"] for i in ids]
