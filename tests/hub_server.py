@@ -30,23 +30,11 @@ def digest_of(data: bytes, large: bool) -> str:
 
 
 class HubServer(ThreadingHTTPServer):
-    """Serves repositories, which are folders by name; its attributes make it fail or lie.
-
-    Attributes:
-        broken, cut, damaged: the file that is lost, breaks off in the middle, or has one bit changed.
-        listed: changes the entries of a listing.
-        sha: the commit that it names.
-        headers: of every answer to a request for a file, besides the true ones.
-        body: changes the bytes of a file; the digests in listing and headers stay.
-        redirects: where requests for a file are sent.
-        requests, tokens, ranges: what came.
-    """
+    """Serves repositories, which are folders by name; its attributes make it fail or lie."""
 
     daemon_threads = True
-    broken: str | None = None
-    cut: str | None = None
-    damaged: str | None = None
-    sha: Any = SHA
+    broken = cut = damaged = None  # the file that is lost, breaks off in the middle, or has one bit changed
+    sha: Any = SHA  # the commit that it names
     gone = False
 
     def __init__(self, handler: type[Hub] | None = None) -> None:
@@ -55,10 +43,10 @@ class HubServer(ThreadingHTTPServer):
         self.requests: list[str] = []
         self.tokens: set[str | None] = set()
         self.ranges: list[int] = []
-        self.listed: Any = lambda siblings: siblings
-        self.headers: dict[str, str] = {}
-        self.body: Any = lambda name, data: data
-        self.redirects: dict[str, str] = {}
+        self.listed: Any = lambda siblings: siblings  # changes the entries of a listing
+        self.headers: dict[str, str] = {}  # of every answer to a request for a file, besides the true ones
+        self.body: Any = lambda name, data: data  # changes the bytes of a file; the digests in listing and headers stay
+        self.redirects: dict[str, str] = {}  # where requests for a file are sent
 
     @property
     def address(self) -> str:

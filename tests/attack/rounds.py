@@ -40,9 +40,7 @@ class Round(NamedTuple):
 class Rounds:
     """The rounds of one test: the first has the given seed, the seeds of the others follow from it.
 
-    Attributes:
-        seed: of the current round: with it as the first seed, `--minutes 0` repeats this round alone.
-        counted: what the test counts for the summary.
+    `seed` is that of the current round: with it as the first seed, `--minutes 0` repeats this round alone.
     """
 
     def __init__(self, seed: int, seconds: float, folder: Path):

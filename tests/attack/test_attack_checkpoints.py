@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hostile import changed
@@ -28,16 +29,6 @@ TEXTS = ["a dog on a beach", "", "two men ride horses"]
 Request = tuple[str, str, dict[str, Any]]
 
 
-class Yes:
-    """Stands for the standard input: says yes to every question, and notes that there was one."""
-
-    asked = 0
-
-    def readline(self, *_: Any) -> str:
-        Yes.asked += 1
-        return "y\n"
-
-
 def serve(connection: Connection) -> None:
     """Loads what it is sent, in a process whose memory is limited; answers with a line, or with None if all is well."""
     import numpy as np
@@ -45,7 +36,8 @@ def serve(connection: Connection) -> None:
     from lexvl_anserini.encoders.loading import load_encoder
     from lexvl_anserini.ground.errors import LexvlError
 
-    sys.stdin = Yes()  # type: ignore[assignment]
+    sys.stdin = Mock()  # says yes to every question
+    sys.stdin.readline.return_value = "y\n"
     limited = False
     while True:
         name, folder, options = connection.recv()
@@ -68,7 +60,8 @@ def serve(connection: Connection) -> None:
             line = f"{grown} MB; {line}"
         if limited and (seconds := time.process_time() - started) > MOST_SECONDS:
             line = f"{seconds:.0f} CPU s; {line}"
-        connection.send((line or (f"asked {Yes.asked} questions" if Yes.asked else None), what))
+        asked = sys.stdin.readline.call_count
+        connection.send((line or (f"asked {asked} questions" if asked else None), what))
         if not limited:  # all libraries are imported
             pages = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (pages + (6 << 30), pages + (6 << 30)))
@@ -100,23 +93,21 @@ class Loader:
 
 
 @pytest.fixture(scope="module")
-def models(
-    request: pytest.FixtureRequest, golden: Path, shared: Path, tmp_path_factory: pytest.TempPathFactory
-) -> list[Request]:
+def models(request, golden: Path, shared: Path, tmp_path_factory) -> list[Request]:
     """True checkpoints of the module's table: encoder, folder or file, options; beside the checkout if it is there."""
     made = tmp_path_factory.mktemp("made")
 
     def place(value: Any) -> str:
         return str(shared.parent / value if str(value).startswith("shared/") else golden / value)
 
-    def true(value: Any) -> Any:
-        return place(value.removeprefix("path:")) if str(value).startswith("path:") else value
-
     found = []
     for tiny in request.module.TINY_ENCODERS.values():
         if tiny.checkpoint is not None and not tiny.vectors and (shared.is_dir() or not tiny.marks):
             checkpoint = tiny.checkpoint if isinstance(tiny.checkpoint, str) else tiny.checkpoint(golden, made)
-            options = {key: true(value) for key, value in tiny.options.items()}
+            options = dict(tiny.options)
+            for key, value in options.items():
+                if str(value).startswith("path:"):
+                    options[key] = place(value.removeprefix("path:"))
             found.append((tiny.encoder, place(checkpoint), options))
     return found
 

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 from damage import changed_json, damaged, one_line, outcome
-from rounds import Rounds
 from shard_folders import write_dense_shards, write_shards, write_text_shards
 
 from lexvl_anserini.engines import verifying
@@ -162,9 +161,7 @@ def change_value(random: Random, path: Path, sound: Sound) -> None:
 DAMAGES = (*[change_bytes] * 6, replace, replace, swap, of_another, change_value)
 
 
-def test_answers_of_a_damaged_index_are_right_or_refused(
-    rounds: Rounds, sounds: list[Sound], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_answers_of_a_damaged_index_are_right_or_refused(rounds, sounds, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "data"))
     for _seed, random, folder in rounds:
         sound = random.choice([sounds[0], *sounds])

@@ -151,9 +151,7 @@ def captioned(documents: list[Document]) -> list[str]:
     return [document.image for document in documents if document.image is not None and document.text is not None]
 
 
-def test_every_member_of_an_odd_tar_is_a_document_or_is_counted(
-    rounds: Rounds, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_every_member_of_an_odd_tar_is_a_document_or_is_counted(rounds, caplog) -> None:
     for one in rounds:
         path = one.folder / "a.tar"
         members = packed(path, one.random, odd=True)
@@ -173,9 +171,7 @@ def captions_of_two(documents: list[Document], path: Path) -> int:
     return len(used) - len(set(used))
 
 
-def test_every_entry_of_an_odd_folder_is_a_document_or_is_counted(
-    rounds: Rounds, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_every_entry_of_an_odd_folder_is_a_document_or_is_counted(rounds, caplog) -> None:
     for one in rounds:
         entries = grown(one.folder / "in", one.random)
         found, skipped, messages = documents_and_skipped(one.folder / "in", caplog)

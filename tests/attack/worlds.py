@@ -33,37 +33,21 @@ RUNS: Timeless = {"trec.manifest.json": without_times}
 
 
 class Task(NamedTuple):
-    """A command that writes below a folder, and how its result is looked at.
+    """A command that writes below a folder, and how its result is looked at."""
 
-    Attributes:
-        arguments: of `lexvl`; words that start with IN/ are below the folder.
-        output: below the folder.
-        first: commands that prepare the folder.
-        copied: an index of the world that is copied to `output` first.
-        sources: shards of the world that the index holds afterwards; empty for what is no index of shards.
-        index: the index below the output, if it is not the output itself.
-        takes_long: long enough that it can be killed at a moment, mostly in Java.
-        again: what the same command says when all is done; "" where it says nothing of that.
-        timeless: how its files are compared.
-    """
-
-    arguments: Sequence[object]
-    output: str
-    first: Sequence[Sequence[object]] = ()
-    copied: str = ""
-    sources: Sequence[str] = ()
-    index: str = ""
-    takes_long: bool = False
-    again: str = "already"
-    timeless: Timeless = RUNS
+    arguments: Sequence[object]  # of `lexvl`; words that start with IN/ are below the folder
+    output: str  # below the folder
+    first: Sequence[Sequence[object]] = ()  # commands that prepare the folder
+    copied: str = ""  # an index of the world that is copied to `output` first
+    sources: Sequence[str] = ()  # shards that the index holds afterwards; empty for what is no index of shards
+    index: str = ""  # the index below the output, if it is not the output itself
+    takes_long: bool = False  # long enough that it can be killed at a moment, mostly in Java
+    again: str = "already"  # what the same command says when all is done; "" where it says nothing of that
+    timeless: Timeless = RUNS  # how its files are compared
 
 
 class World:
-    """What the commands read, and the commands.
-
-    Args:
-        tasks: what makes the commands that are attacked; those of the core by default.
-    """
+    """What the commands read, and the commands; `tasks` makes those that are attacked, of the core by default."""
 
     def __init__(self, folder: Path, checkpoint: Path, tasks: Callable[[World], Mapping[str, Task]] | None = None):
         self.folder = folder

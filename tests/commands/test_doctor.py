@@ -61,9 +61,7 @@ def test_everything_runs_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert rows["caches"].startswith(f"{tmp_path}")
 
 
-def test_what_is_missing_has_its_command_and_the_exit_code(
-    declared: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_missing_has_its_command_and_the_exit_code(declared, monkeypatch) -> None:
     checks = {"Java": Mock(side_effect=JavaError("no Java >= 21 found")), "lexvl-anserini": doctor.check_packages}
     monkeypatch.setattr(doctor, "CHECKS", checks)
     status, shown = invoke()

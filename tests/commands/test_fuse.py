@@ -105,7 +105,6 @@ def test_the_command_writes_a_run_and_its_manifest(tmp_path: Path) -> None:
         ("r", "x", 1, 1 / 61),
     ]
     about = read_run_manifest(out)
-    assert about is not None
     assert (about.dataset, about.split, about.encoder["name"]) == ("demo", "test", "fusion")
     assert [part.partition("@")[0] for part in about.encoder["options"]["runs"]] == ["one.trec", "two.trec"]
     invoke(*arguments)

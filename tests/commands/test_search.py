@@ -112,7 +112,6 @@ def test_a_run_of_a_data_set(index: Path, beir: Path, tmp_path: Path) -> None:
     assert told == {"run": str(run), "topics": 4, "topics_without_hits": 2, "lines": 3}
     assert run.read_text() == "q1 Q0 d1 1 6 toy\nq1 Q0 d2 2 6 toy\nq4 Q0 d1 1 1 toy\n"
     manifest = read_run_manifest(run)
-    assert manifest is not None
     assert (manifest.dataset, manifest.split, manifest.remove_query) == (f"beir:{beir}", "test", True)
     assert (manifest.index_name, manifest.hits, manifest.encoder["name"]) == ("index", 1000, "toy")
     assert manifest.left_out == 1
@@ -216,9 +215,7 @@ def test_what_names_the_content_of_an_index(tmp_path: Path, engine: str, other: 
     assert len({first, named("c", shards[1]), named("d", shards[0], **other)}) == 3
 
 
-def test_topics_of_the_indexed_dataset_that_changed_are_another_request(
-    index: Path, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_topics_of_the_indexed_dataset_that_changed_are_another_request(index, beir, tmp_path, monkeypatch):
     """The topics, and the name of the run, are by default those of the dataset that the index was made of."""
     manifest, report = (read_json(index / name, "manifest") for name in ("manifest.json", "index.json"))
     write_json(index / "manifest.json", {**manifest, "corpus": {"name": f"beir:{beir}", "split": "test"}})
@@ -240,7 +237,7 @@ def test_a_file_of_topics(index: Path, tmp_path: Path) -> None:
     invoke("--index", index, "--topics", topics, "--output", run)
     assert [(d.query_id, d.doc_id, d.score) for d in read_run(run)] == [("7", "q1", 9), ("7", "d1", 4), ("7", "d2", 3)]
     manifest = read_run_manifest(run)
-    assert manifest is not None and (manifest.topics, manifest.dataset) == ("mine.tsv", "")
+    assert (manifest.topics, manifest.dataset) == ("mine.tsv", "")
     topics.write_text("7\tcat\n")
     with pytest.raises(ArtefactError, match="another request .topics_sha256: "):
         invoke("--index", index, "--topics", topics, "--output", run)
@@ -282,7 +279,7 @@ def test_a_split_of_a_folder(index: Path, beir: Path, tmp_path: Path) -> None:
         run = tmp_path / f"{number}.trec.zst"
         invoke("--index", index, "--topics", *options, "--output", run)
         manifest = read_run_manifest(run)
-        assert manifest is not None and (manifest.dataset, manifest.split) == (f"beir:{beir}", "dev")
+        assert (manifest.dataset, manifest.split) == (f"beir:{beir}", "dev")
         assert [(d.query_id, d.doc_id) for d in read_run(run)] == [("q4", "d1")]
 
 
@@ -373,7 +370,6 @@ def test_a_refined_run_is_another_making(index: Path, beir: Path, tmp_path: Path
     invoke(*arguments, "--without-terms", tmp_path / "terms.txt")
     assert [(d.query_id, d.doc_id) for d in read_run(run)] == [("q1", "d2")]
     manifest = read_run_manifest(run)
-    assert manifest is not None
     options = manifest.encoder["options"]
     assert options["forbid"] == ["cat"] and options["without_terms"].startswith("terms.txt@")
     with pytest.raises(ArtefactError, match=r"a run of another request \(encoder.options.without_terms: .*\)"):
@@ -404,7 +400,7 @@ def test_documents_by_their_passages(passages: Path, beir: Path, tmp_path: Path)
         arguments = ("--index", passages, "--topics", f"beir:{beir}", "--output", run, "--passages", words)
         invoke(*arguments, *options)
         manifest = read_run_manifest(run)
-        assert manifest is not None and manifest.encoder.options == {"passages": words}
+        assert manifest.encoder.options == {"passages": words}
         with pytest.raises(ArtefactError, match="another request .encoder.options.passages: "):
             invoke(*arguments[:-1], "sum", *options)
         return run.read_text()
@@ -467,9 +463,7 @@ def test_a_dry_run_searches_nothing(index: Path, beir: Path, tmp_path: Path, mon
         ("--query-image|cat.png", "no such image"),
     ],
 )
-def test_queries_that_exclude_each_other_or_are_none(
-    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, message: str
-) -> None:
+def test_queries_that_exclude_each_other_or_are_none(index, tmp_path, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
     Path("dog.png").write_bytes(b"")
     Path("mine.tsv").write_text("7\tcat\n")
@@ -498,7 +492,7 @@ def test_a_least_score(index: Path, beir: Path, tmp_path: Path, caplog: pytest.L
     invoke("--index", index, *topics, "--output", run, "--min-score", "50%")
     assert [(d.query_id, d.doc_id) for d in read_run(run)] == [("q1", "q1"), ("q4", "d1")]
     manifest = read_run_manifest(run)
-    assert manifest is not None and manifest.encoder.options == {"min_score": "50%"}
+    assert manifest.encoder.options == {"min_score": "50%"}
     assert set(manifest.encoder.options) <= NOTED
     written = run.stat().st_ino
     invoke("--index", index, *topics, "--output", run, "--min-score", "50.0%")

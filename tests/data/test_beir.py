@@ -10,7 +10,7 @@ import pytest
 from corpus_folders import CORPUS, HEADER, beir_folder, gallery_of
 from hypothesis import given
 from hypothesis import strategies as st
-from local_servers import Quiet, answering, serving_files
+from invoking import Quiet, answering, serving_files
 
 from lexvl_anserini.data.checks import check_corpus, pack_document
 from lexvl_anserini.data.corpora import beir as fetch

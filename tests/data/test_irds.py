@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from local_servers import serving_files
+from invoking import serving_files
 
 from lexvl_anserini.data.corpora.irds import _read_documents
 from lexvl_anserini.data.dataset import load_dataset

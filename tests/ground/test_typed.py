@@ -1,4 +1,4 @@
-"""Types of JSON records: one line for every value of another type, in any record that a command reads."""
+"""Records of JSON: one line for every value of another type, for what older versions wrote, and for two that differ."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import lexvl_anserini
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.index_folder import read_report
+from lexvl_anserini.ground.claims import compare_requests
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, RunManifest, read_manifest, read_run_manifest
 from lexvl_anserini.ground.records import ImpactQuery
@@ -259,3 +260,52 @@ def test_paths_are_taken_where_texts_name_paths(golden: Path, tmp_path: Path) ->
 @pytest.mark.parametrize("value", [1 << 64, [{3: 4}], "\ud800"])
 def test_a_value_that_json_has_not_is_shown(value: Any) -> None:
     assert show_value(value) == ascii(value)
+
+
+def test_the_keys_that_differ_are_named_at_any_depth_with_both_values() -> None:
+    digest, corpus = "d" * 200, {"name": "beir:x", "split": None}
+    found = {"encoder": {"name": "vdr", "digest": digest, "options": {}}, "corpus": corpus, "hits": 10}
+    request = {**found, "encoder": {**found["encoder"], "options": {"m": 64}}, "corpus": {**corpus, "split": "dev"}}
+    same = compare_requests(request, found)
+    assert str(same) == 'encoder.options.m: null found, 64 requested; corpus.split: null found, "dev" requested'
+    assert list(same.differing) == ["encoder", "corpus"]
+    assert str(compare_requests({"hits": 5, "encoder": None}, {"hits": 10, "encoder": {"name": "vdr"}})) == (
+        'hits: 10 found, 5 requested; encoder: {"name":"vdr"} found, null requested'
+    )
+
+
+def test_long_values_are_cut_where_they_begin_to_differ() -> None:
+    same = compare_requests({"query": "a" * 500 + "b" + "c" * 500}, {"query": "a" * 500})
+    found, requested = str(same).removeprefix("query: ").split(" found, ")
+    assert found == "..." + "a" * 20 + '"' and requested.startswith("..." + "a" * 20 + "bccc")
+    assert requested.endswith("c... requested") and len(requested) < 200
+
+
+def test_no_more_than_four_have_values() -> None:
+    same = compare_requests({"a": dict.fromkeys("vwxyz", 1), "b": 1}, {"a": dict.fromkeys("vwxyz", 2), "b": 2})
+    assert str(same).endswith("a.y: 2 found, 1 requested; also a.z, b")
+
+
+TAUGHT = {"name": "vdr", "options": {"taught": {"words": {}}}}
+FIELD = {"name": "image", "kind": "impact", "encoder": TAUGHT}
+
+
+@pytest.mark.parametrize(
+    ("entries", "what"),
+    [
+        ({"corpus": {"exif": "basic"}}, "EXIF metadata ('exif')"),
+        ({"corpus": {"parts": [{}, {"exif": "gps"}]}}, "EXIF metadata ('exif')"),
+        ({"encoder": TAUGHT}, "taught words ('taught')"),
+        ({"encoder": {"name": "fields", "fields": [FIELD]}}, "taught words ('taught')"),
+        ({"encoder": {"name": "vdr", "options": {"languages": True}}}, "queries in other languages ('languages')"),
+    ],
+)
+def test_what_0_3_0_is_the_last_version_to_read(entries: dict[str, Any], what: str) -> None:
+    manifest = {"kind": "impact", "encoder": {"name": "vdr"}, "corpus": {}, "counts": {}, "format": "lexvl/1"}
+    assert Manifest.from_json(manifest).kind == "impact"
+    with pytest.raises(ArtefactError) as refused:
+        Manifest.from_json({**manifest, **entries}, "shards/manifest.json")
+    assert str(refused.value) == (
+        f"shards/manifest.json: has {what}, which 0.3.0 is the last version to read; use 0.3.0, or encode and index "
+        "again into another folder"
+    )

@@ -50,9 +50,7 @@ def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pwd.getpwuid", Mock(side_effect=KeyError))
 
 
-def test_a_home_folder_that_can_be_written(
-    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_home_folder_that_can_be_written(tmp_path, temporary, monkeypatch, caplog) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert (find_home_folder(), cache_folder()) == (tmp_path, tmp_path / ".cache/lexvl")
     assert expand_path("~/pictures") == tmp_path / "pictures"
