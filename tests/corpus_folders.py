@@ -32,11 +32,8 @@ def coloured_coco(folder: Path) -> Path:
     images = []
     for number, colour in enumerate(COLOURS):
         Image.new("RGB", (48, 48), colour).save(folder / f"coco/images/{colour}.png")
-        sentences = [
-            {"raw": f"{word} {colour} picture", "sentid": 2 * number + n, "imgid": number, "tokens": []}
-            for n, word in enumerate(("a", "the"))
-        ]
-        images.append({"filename": f"{colour}.png", "imgid": number, "split": "test", "sentences": sentences})
+        captions = (f"a {colour} picture", f"the {colour} picture")
+        images.append(captioned_image(number, texts=captions, first=2 * number, filename=f"{colour}.png"))
     (folder / "coco/dataset_coco.json").write_text(json.dumps({"images": images, "dataset": "coco"}))
     return folder
 

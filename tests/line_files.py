@@ -1,8 +1,4 @@
-"""Lists the files of ours that one caption passes: it encodes, indexes, searches and measures the demo.
-
-A file counts if one of its functions runs; imports alone do not count. Each command runs in a process of its own, under
-a profile of its calls.
-"""
+"""Lists the files of which a function runs when the demo is encoded, indexed, searched and measured."""
 
 from __future__ import annotations
 

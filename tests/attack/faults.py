@@ -194,10 +194,7 @@ class Commands:
     def start(
         self, arguments: Sequence[object], folder: Path, number: int = 0, effect: str = "kill", after: bool = False
     ) -> int:
-        """Starts `lexvl ARGUMENTS`, with one fault below `folder`; returns its process id.
-
-        The word ";" ends a command; the next one follows in the same process if it succeeds.
-        """
+        """Starts `lexvl ARGUMENTS ; MORE` in one process, with one fault below `folder`; returns its process id."""
         return int(self._ask("start", [*map(str, arguments)], str(folder), number, effect, after))
 
     def wait(self, child: int) -> Outcome:

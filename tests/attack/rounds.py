@@ -38,10 +38,7 @@ class Round(NamedTuple):
 
 
 class Rounds:
-    """The rounds of one test: the first has the given seed, the seeds of the others follow from it.
-
-    `seed` is that of the current round: with it as the first seed, `--minutes 0` repeats this round alone.
-    """
+    """The rounds of one test; `--minutes 0` with the seed of the current round repeats this round alone."""
 
     def __init__(self, seed: int, seconds: float, folder: Path):
         self.seed, self.counted = seed, Counter[str]()

@@ -1,7 +1,4 @@
-"""Commands that are killed, whose calls fail, that have no room, or that are not alone.
-
-The same command again ends as if nothing had happened.
-"""
+"""Commands that are killed, fail, have no room or are not alone: the same again ends as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -158,12 +155,9 @@ def test_searchers_beside_writers(rounds: Rounds, world: World) -> None:
         return ["search", "--index", index, "--topics", topics, "--output", run, "--overwrite"]
 
     def changes(index: Path) -> list[list[object]]:
-        change = ["index", "--index", index]
-        return [
-            [*change, world.folder / "alone-impacts", "--append"],
-            [*change, "--delete-ids", world.folder / "ids.txt"],
-            [*change, world.folder / "more-impacts", "--replace"],
-        ]
+        more = (["alone-impacts", "--append"], ["--delete-ids", "ids.txt"], ["more-impacts", "--replace"])
+        named = ([word if word.startswith("--") else world.folder / word for word in words] for words in more)
+        return [["index", "--index", index, *words] for words in named]
 
     for _seed, random, home in rounds:
         if not states:
@@ -176,10 +170,8 @@ def test_searchers_beside_writers(rounds: Rounds, world: World) -> None:
         world.prepare("append", folder)
         writer = world.commands.start(joined(*changes(folder / "index")), folder)
         runs = [[folder / f"{number}.{again}.trec" for again in range(6)] for number in range(random.randint(1, 2))]
-        readers = [
-            world.commands.start(joined(*(searched(folder / "index", run) for run in several)), folder)
-            for several in runs
-        ]
+        searches = [joined(*(searched(folder / "index", run) for run in several)) for several in runs]
+        readers = [world.commands.start(words, folder) for words in searches]
         for child in (writer, *readers):
             outcome = world.commands.wait(child)
             assert outcome.code == 0, outcome

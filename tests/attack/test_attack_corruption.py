@@ -1,7 +1,4 @@
-"""Damaged indexes: bytes flipped, files cut, swapped, removed or taken from another index.
-
-The answers are those of the undamaged index, or one clear line says what is damaged; never others, never a hang.
-"""
+"""Damaged indexes: the answers are those of the undamaged one, or one line says what is damaged; never a hang."""
 
 from __future__ import annotations
 

@@ -40,6 +40,7 @@ QRELS = (
     b"query-id\tcorpus-id\tscore\n" + "".join(f"q{q}\td{q}{d}\t{d % 2}\n" for q in range(4) for d in range(5)).encode()
 )
 TOPICS = "".join(f"q{q}\ta red boat {q} 日本 😀\n" for q in range(5)).encode()
+PICTURES = b'{"_id": "q1", "text": "a boat"}\n{"_id": "q2", "text": "", "image": "x.png"}\n'
 QUERIES = "".join(
     json.dumps({"id": f"q{q}", "contents": "", "vector": {"a": q + 1, "b": 3}}) + "\n" for q in range(5)
 ).encode()
@@ -80,15 +81,10 @@ def kind_of(read: Callable[[], Any]) -> str:
 
 
 READERS: dict[str, tuple[bytes, Callable[[Path], Any]]] = {
-    "r.trec": (RUN, lambda path: list(read_run(path))),
-    "r.trec.gz": (RUN, lambda path: list(read_run(path))),
-    "q.tsv": (QRELS, lambda path: list(read_qrels(path))),
-    "q.tsv.gz": (QRELS, lambda path: list(read_qrels(path))),
+    **dict.fromkeys(("r.trec", "r.trec.gz"), (RUN, lambda path: list(read_run(path)))),
+    **dict.fromkeys(("q.tsv", "q.tsv.gz"), (QRELS, lambda path: list(read_qrels(path)))),
     "t.tsv": (TOPICS, lambda path: list(read_topics(path))),
-    "t.jsonl": (
-        b'{"_id": "q1", "text": "a boat"}\n{"_id": "q2", "text": "", "image": "x.png"}\n',
-        lambda path: list(read_topics(path)),
-    ),
+    "t.jsonl": (PICTURES, lambda path: list(read_topics(path))),
     "terms.txt": (b"a\nb\n", read_terms),
 }
 

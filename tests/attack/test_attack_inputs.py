@@ -1,7 +1,4 @@
-"""Hostile inputs: damaged archives, tables, lines and pictures; odd folders; inputs that change between two commands.
-
-Whatever the input, the outcome is the same documents, one clear line, or log lines that name what is left out.
-"""
+"""Hostile inputs: the same documents, one clear line, or log lines that name what is left out."""
 
 from __future__ import annotations
 

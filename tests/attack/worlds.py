@@ -118,10 +118,7 @@ class World:
         return placed(task, folder)
 
     def state(self, task: Task, folder: Path, *before: object) -> Any:
-        """What the command made, without what differs between two calls: times, and the ids in Lucene's files.
-
-        `before` is a command that runs first, in the same process; it must succeed.
-        """
+        """What the command made but times and Lucene's ids; `before` is a command that runs first and must succeed."""
         if not task.sources and not task.index:
             if before:
                 self.made(*before)

@@ -118,13 +118,10 @@ def toy(
 
 
 def test_dataclasses_are_expanded_in_place() -> None:
-    assert option_lines(toy) == [
-        "first: str, required",
-        "--path: str, required",
-        "--max: int | None min=1, default None",
-        "--bits: list[int], default [4, 8]",
-        "--last: int, default 3",
-    ]
+    first, *others = option_lines(toy)
+    assert (first, others[0]) == ("first: str, required", "--path: str, required")
+    assert others[1:3] == ["--max: int | None min=1, default None", "--bits: list[int], default [4, 8]"]
+    assert others[3:] == ["--last: int, default 3"]
     done = CliRunner().invoke(make_app(toy), ["a", "--path", "b", "--max", "2", "--bits", "1", "--last", "4"])
     assert done.exit_code == 0 and seen == ["a", Seen("b", 2, [1]), 4]
     assert CliRunner().invoke(make_app(toy), ["a", "--path", "b", "--max", "0"]).exit_code == 2

@@ -76,10 +76,7 @@ def test_what_cannot_be_scored(bag):
 
 
 def test_svdr_beta_and_rerank_are_the_references(golden, load):
-    """Bag-of-token index (128 tokens), the best three, re-scored by both towers.
-
-    The reference pads to the longest text of a batch, 24 tokens for these queries and 48 for the passages.
-    """
+    """Bag-of-token index, the best three, re-scored; the longest text of a batch has 24 tokens, 48 for the passages."""
     about, arrays = json.loads((golden / "vdr/text-tiny.json").read_text()), np.load(golden / "vdr/text-tiny.npz")
     queries = [Topic(str(n), text) for n, text in enumerate(about["queries"])]
     passages = [Document(str(n), text=text) for n, text in enumerate(about["passages"])]

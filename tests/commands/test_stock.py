@@ -1,7 +1,4 @@
-"""Stock Pyserini beside us: its modules start in a process that `prepare` made ready, on both lines, without network.
-
-Rankings are compared in tests/engines/test_lucene.py.
-"""
+"""Stock Pyserini beside us: its modules start in a process that `prepare` made ready, without network."""
 
 from __future__ import annotations
 
@@ -80,11 +77,8 @@ def test_stock_trec_eval_measures_a_run(tmp_path: Path) -> None:
 
 
 def test_prepare_makes_the_import_work_and_can_be_called_twice(tmp_path: Path) -> None:
-    code = (
-        "import os; from lexvl_anserini.stock import prepare; prepare(); path = os.environ['PATH']; prepare()\n"
-        "from pyserini.index.lucene import LuceneIndexReader\n"
-        "print(os.environ['PATH'] == path)"
-    )
+    twice = "import os; from lexvl_anserini.stock import prepare; prepare(); path = os.environ['PATH']; prepare()"
+    code = f"{twice}; from pyserini.index.lucene import LuceneIndexReader; print(os.environ['PATH'] == path)"
     child = python("-c", code, folder=tmp_path)
     assert child.stdout == "True\n", child.stderr[-2000:]
 

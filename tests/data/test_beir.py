@@ -154,12 +154,8 @@ def test_texts_are_kept_as_they_are(tmp_path):
 
 
 def test_escaped_ids_agree(tmp_path):
-    folder = beir_folder(
-        tmp_path / "tiny",
-        corpus='{"_id": "Ann Lee", "text": "a"}',
-        queries='{"_id": "q 1", "text": "a"}',
-        test="q 1\tAnn Lee\t1\n",
-    )
+    texts = (f'{{"_id": "{raw}", "text": "a"}}' for raw in ("Ann Lee", "q 1"))
+    folder = beir_folder(tmp_path / "tiny", *texts, test="q 1\tAnn Lee\t1\n")
     data = load_dataset(f"beir:{folder}", escape_ids=True)
     assert data.escape_ids
     assert [doc.doc_id for doc in data.documents()] == ["Ann%20Lee"]
@@ -325,10 +321,8 @@ def test_equal_hashes_are_not_equal_ids():
 
 # No slash: of an image's path only the last part counts. A problem does not count: its document is never encoded.
 texts = st.none() | st.text(st.characters(exclude_categories=("Cs",), exclude_characters="/"), max_size=4)
-few = st.lists(
-    st.builds(Document, st.text("ab+-", min_size=1, max_size=3), texts, texts, texts, st.just({}), st.none()),
-    max_size=3,
-)
+documents = st.builds(Document, st.text("ab+-", min_size=1, max_size=3), texts, texts, texts, st.just({}), st.none())
+few = st.lists(documents, max_size=3)
 
 
 @given(few, few)

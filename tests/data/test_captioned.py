@@ -13,7 +13,7 @@ from lexvl_anserini.ground.records import Document, Qrel, Topic
 
 TINY = [
     image(1),
-    image(2, texts=("p", "q", "r", "s", "t", "u")),
+    image(2, texts="pqrstu"),
     image(3, "train"),
     image(4, "restval"),
     image(5, "val", texts=("only", "two")),
@@ -39,10 +39,7 @@ def test_image_to_text(tmp_path):
     data = load_dataset("coco", data_dir=karpathy_folder(tmp_path, "coco", TINY), direction="image-to-text")
     documents, topics, qrels = everything(data)
     assert documents[5:7] == [Document("20", text="p"), Document("21", text="q")]
-    assert topics == [
-        Topic("1", image=f"{tmp_path}/coco/images/1.jpg"),
-        Topic("2", image=f"{tmp_path}/coco/images/2.jpg"),
-    ]
+    assert topics == [Topic(name, image=f"{tmp_path}/coco/images/{name}.jpg") for name in "12"]
     assert [qrel.doc_id for qrel in qrels if qrel.query_id == "2"] == ["20", "21", "22", "23", "24", "25"]
 
 

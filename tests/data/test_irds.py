@@ -67,11 +67,8 @@ def test_no_empty_folder_is_left(tmp_path: Path) -> None:
 def test_a_registered_set_of_local_files(local: Path) -> None:
     data = load_dataset("irds:mine/judged")
     assert (data.name, data.split, data.direction, data.remove_query) == ("irds:mine/judged", "", "text-to-text", False)
-    assert list(data.documents()) == [
-        Document("d1", text="A dog runs."),
-        Document("d2", text="Ein Hündchen läuft 😀."),
-        Document("d3", text=""),
-    ]
+    texts = {"d1": "A dog runs.", "d2": "Ein Hündchen läuft 😀.", "d3": ""}
+    assert list(data.documents()) == [Document(doc_id, text=text) for doc_id, text in texts.items()]
     assert list(data.topics()) == [Topic("q1", "dog"), Topic("q2", "Hündchen")]
     assert list(data.qrels()) == [Qrel("q1", "d1", 2), Qrel("q1", "d2", 0), Qrel("q2", "d2", 1)]
 

@@ -143,10 +143,7 @@ def examples(page: Path) -> str:
 
 
 # Other projects that the examples of a page import.
-NEEDED = {
-    "adapters.md": ("ir_measures", "langchain_core", "pyterrier"),
-    "pages.md": ("pebble", "pypdfium2", "rapidocr"),
-}
+NEEDED = {"adapters": ["ir_measures", "langchain_core", "pyterrier"], "pages": ["pebble", "pypdfium2", "rapidocr"]}
 
 PYTHON = f'python() {{ "{sys.executable}" "$@"; }}\n'
 
@@ -157,7 +154,7 @@ WITH_EXAMPLES = [page for page in (ROOT / "README.md", *DOCS) if page.name not i
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: page.name)
 def test_the_examples_run(page: Path, tmp_path: Path) -> None:
     """In their order, in one folder; a block without a language is a listing."""
-    for package in NEEDED.get(page.name, ()):
+    for package in NEEDED.get(page.stem, ()):
         pytest.importorskip(package)
     for folder in ("runs", "tools"):
         shutil.copytree(ROOT / folder, tmp_path / folder)

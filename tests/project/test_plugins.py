@@ -36,10 +36,7 @@ for line in sys.stdin.read().splitlines():
 
 
 def run_all(folder: Path, *commands: str, isolated: bool = True) -> str:
-    """What commands print, run one after another in one process of a folder whose packages go before all others.
-
-    `isolated` leaves out the finder of an editable installation, which finds in the checkout what the folder lacks.
-    """
+    """What commands print, one after another in one process; the folder goes first, `isolated` hides the checkout."""
     (folder / "run_all.py").write_text(RUN_ALL)
     checkout = {str(ROOT), str(ROOT / "tests"), str(ROOT / "tests/attack"), ""}
     paths = [str(folder), *(path for path in sys.path if path not in checkout and isolated)]
@@ -172,10 +169,7 @@ def copy(tmp_path_factory) -> Path:
 @pytest.mark.extended
 @pytest.mark.parametrize("name", ["", *PLUGINS])
 def test_the_core_needs_no_plugin(copy, tmp_path, name) -> None:
-    """Without one, and without all: every module of the core is imported; the help has the rows of the others.
-
-    The demo line runs without all, and so without each.
-    """
+    """Without one, and without all: every module is imported, the help has the rows of the others, the line runs."""
     plugin = copy / "lexvl_plugins" / name
     plugin.rename(tmp_path / "away")
     try:

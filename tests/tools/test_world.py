@@ -122,10 +122,8 @@ def test_repetitions():
     assert shapes("9,9\nfor x in 1..8 step 3\n  oval main x,2*x-1 1,1") == [
         Primitive("oval", "main", (x, 2 * x - 1, 1, 1)) for x in (1, 4, 7)
     ]
-    assert shapes("9,9\nfor x,tint in 1,red 4,white\n  box tint x,0 x+1,9") == [
-        Primitive("box", "red", (1, 0, 2, 9)),
-        Primitive("box", "white", (4, 0, 5, 9)),
-    ]
+    boxes = [Primitive("box", "red", (1, 0, 2, 9)), Primitive("box", "white", (4, 0, 5, 9))]
+    assert shapes("9,9\nfor x,tint in 1,red 4,white\n  box tint x,0 x+1,9") == boxes
     assert len(shapes("9,9\nfor x in 1..3\n  for y in x..3\n    if (x+y)%2\n      oval main x,y 1,1")) == 2
 
 
@@ -297,11 +295,8 @@ def test_things_stand_as_the_relation_says(composed):
 
 def test_times_and_weathers_show():
     dog = Thing("dog", "brown", 1, "medium")
-    light = {
-        (time, weather): draw(scene_of(dog, "field", weather, time)).astype(int)
-        for time in TIMES
-        for weather in WEATHERS
-    }
+    pairs = [(time, weather) for time in TIMES for weather in WEATHERS]
+    light = {(time, weather): draw(scene_of(dog, "field", weather, time)).astype(int) for time, weather in pairs}
     sky = {key: image[:12].mean((0, 1)) for key, image in light.items()}
     assert sky["night", "clear"].sum() < sky["day", "clear"].sum() / 2
     assert sky["day", "clear"][2] - sky["day", "clear"][0] > 60
@@ -355,9 +350,7 @@ def test_processes_draw_the_same_files_as_one(tmp_path, monkeypatch):
 
 
 def test_the_package_holds_the_test_split(tmp_path):
-    """The files in the package are what the tool draws, byte for byte, on every machine; if one changes, so must the
-    version in the name of the pictures.
-    """
+    """Byte for byte what the tool draws, on every machine; if a file changes, so must the version in its name."""
     draw_split("test", tmp_path)
     assert PICTURES.format(split="test") == "images-v3-64px-test.tar"
     for file, name in zip(list_demo_files(), ("test.json", "images-v3-64px-test.tar"), strict=True):
