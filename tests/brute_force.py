@@ -1,7 +1,5 @@
 """What a query tree means, computed document by document: the oracle of the tests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any, NamedTuple

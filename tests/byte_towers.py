@@ -1,7 +1,5 @@
 """A model without a network: the weights of a document are the bytes of its picture, its vector or its text."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

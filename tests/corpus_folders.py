@@ -1,7 +1,5 @@
 """Corpora on disk for tests of what reads them: BEIR's layout, Karpathy's JSON with pictures, vectors, tar archives."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

@@ -1,7 +1,5 @@
 """The checkout: its commands and test data, what setup.cfg declares, and the packages that modules are of."""
 
-from __future__ import annotations
-
 import configparser
 from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location

@@ -1,10 +1,8 @@
 """Commands in the test's own process, processes, and servers of this machine."""
 
-from __future__ import annotations
-
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -66,3 +64,11 @@ def serving_files(folder: Path, requests: list[str]) -> Iterator[str]:
 
     with answering(partial(Files, directory=str(folder))) as address:
         yield address
+
+
+def write_texts(folder: Path, texts: Mapping[str, str]) -> Path:
+    """Writes files by their paths in a folder, and makes what folders they need."""
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text.lstrip(), encoding="utf-8")
+    return folder

@@ -1,7 +1,5 @@
 """Lists the files of which a function runs when the demo is encoded, indexed, searched and measured."""
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

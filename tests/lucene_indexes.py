@@ -1,7 +1,5 @@
 """Lucene indexes of tests: what they answer, what they hold, what stock Pyserini makes of them, and damage to them."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping, Sequence

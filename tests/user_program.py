@@ -1,7 +1,5 @@
 """A program as users write it, for `mypy --strict`; each `assert_type` fails where a public function gives Any."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What attacks share: damaged bytes, and outcomes that a user may see."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import Any

@@ -8,8 +8,6 @@ Calls are counted that make, rename, link or remove a name, write or truncate a 
 more), or the name of an error (ENOSPC). `after` lets the call happen first. A write is cut in the middle.
 """
 
-from __future__ import annotations
-
 import builtins
 import errno
 import io

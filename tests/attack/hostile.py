@@ -1,7 +1,5 @@
 """Hostile changes of a checkpoint's folder: each takes the randomness and the folder, and changes one of its files."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -7,8 +7,6 @@ A test of the mark `attack` has the fixture `rounds`: each round has a seed that
 test's share of the time is used. The module is a plug-in of pytest.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Commands that are killed, fail, have no room or are not alone: the same again ends as if nothing had happened."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

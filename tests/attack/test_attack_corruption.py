@@ -1,7 +1,5 @@
 """Damaged indexes: the answers are those of the undamaged one, or one line says what is damaged; never a hang."""
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import shutil

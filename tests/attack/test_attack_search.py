@@ -1,7 +1,5 @@
 """Differential searches: random corpora, queries, trees and expressions; expected are dot products in Python."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random

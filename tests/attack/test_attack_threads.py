@@ -1,7 +1,5 @@
 """Threads over everything that a server shares, compared with one thread; web servers; long texts."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor

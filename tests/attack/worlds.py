@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from corpus_folders import write_beir
 from faults import Commands
+from invoking import write_texts
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "lexvl-1"
 WORDS = ["a", "dog", "man", "horse", "beach", "ocean", "pizza", "table", "people", "two", "on", "the", "near"]
@@ -62,9 +63,7 @@ class World:
         self.encoder = ["--encoder", "bag-of-tokens", "--checkpoint", checkpoint, "--device", "cpu"]
         self.made("encode", *self.corpus("texts"), "--output", folder / "impacts")
         self.made("encode", *self.corpus("more"), "--output", folder / "more-impacts")
-        (folder / "alone").mkdir()
-        for name in ("x1", "x2"):
-            (folder / f"alone/{name}.txt").write_text("two people on a table")
+        write_texts(folder / "alone", dict.fromkeys(("x1.txt", "x2.txt"), "two people on a table"))
         self.made("encode", "--corpus", f"folder:{folder}/alone", *self.encoder, "--output", folder / "alone-impacts")
         self.made("index", folder / "impacts", "--index", folder / "index")
         for run, hits in (("a", 3), ("b", 9)):

@@ -1,7 +1,5 @@
 """The console script: every module that is a command is one of its commands, and its options are the recorded ones."""
 
-from __future__ import annotations
-
 import errno
 import inspect
 import json

@@ -1,7 +1,5 @@
 """What the doctor shows: the machine, extras with their commands, and the exit code."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from unittest.mock import Mock

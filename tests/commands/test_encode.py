@@ -1,7 +1,5 @@
 """The encode command: what it prints, writes, refuses, and how it ends."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import logging

@@ -1,7 +1,5 @@
 """Runs scored anew by several encoders: by hand, as the reference mixes Joint's scores, and as a command."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Runs whose first documents are scored anew: the order of lists by hand, the reference's SVDR, the command."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from types import SimpleNamespace

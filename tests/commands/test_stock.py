@@ -1,7 +1,5 @@
 """Stock Pyserini beside us: its modules start in a process that `prepare` made ready, without network."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -12,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from declared import ROOT
-from invoking import run_process
+from invoking import run_process, write_texts
 from lucene_indexes import DOCUMENTS
 from shard_folders import write_shards
 
@@ -144,11 +142,8 @@ finally:
 @pytest.mark.heavy
 def test_our_commands_import_nothing_of_pyserini(tmp_path: Path) -> None:
     """Its import downloads on one line and wants a key on the other; ours only takes Lucene from its jar."""
-    (tmp_path / "texts").mkdir()
-    for name, text in (("cat", "a cat on a mat"), ("dog", "two dogs")):
-        (tmp_path / f"texts/{name}.txt").write_text(text)
-    (tmp_path / "topics.tsv").write_text("q1\tdogs\n")
-    (tmp_path / "qrels.txt").write_text("q1 0 dog 1\n")
+    texts = {"texts/cat.txt": "a cat on a mat", "texts/dog.txt": "two dogs"}
+    write_texts(tmp_path, {**texts, "topics.tsv": "q1\tdogs\n", "qrels.txt": "q1 0 dog 1\n"})
     for line in LINE:
         child = python("-c", WITHOUT_PYSERINI, *line.split(), folder=tmp_path)
         assert child.returncode == 0, (line, child.stderr[-2000:])

@@ -1,7 +1,5 @@
 """Corpora of precomputed vectors: the hub's layout in both directions, and every way a table can be wrong."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

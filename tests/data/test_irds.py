@@ -1,7 +1,5 @@
 """Datasets of ir_datasets: local files that are registered there, and files from a server on this machine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -13,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from invoking import serving_files
+from invoking import serving_files, write_texts
 
 from lexvl_anserini.data.corpora.irds import _read_documents
 from lexvl_anserini.data.dataset import load_dataset
@@ -42,11 +40,9 @@ def local(registry: Any, tmp_path: Path) -> Path:
     """`irds:mine` of three files, and its subset `irds:mine/judged` with judgements."""
     import ir_datasets
 
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    for name, text in (("docs.tsv", DOCS), ("queries.tsv", QUERIES), ("qrels", QRELS)):
-        (folder / name).write_text(text, encoding="utf-8")
-    paths = [str(folder / name) for name in ("docs.tsv", "queries.tsv", "qrels")]
+    texts = {"docs.tsv": DOCS, "queries.tsv": QUERIES, "qrels": QRELS}
+    folder = write_texts(tmp_path / "mine", texts)
+    paths = [str(folder / name) for name in texts]
     registry.register("mine", ir_datasets.create_dataset(*paths[:2]))
     registry.register("mine/judged", ir_datasets.create_dataset(*paths))
     return folder

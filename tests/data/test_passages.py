@@ -1,7 +1,5 @@
 """Texts split into passages: no word is lost, ids lead back to their documents."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Files appear whole or not at all, also with two writers of one output, and where processes die."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess
@@ -15,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 from corpus_folders import write_beir
 from faults import Ended, draw_calls, faults, kills
-from invoking import invoked
+from invoking import invoked, write_texts
 from worlds import Task, contents, placed
 
 from lexvl_anserini import encode, fuse, search
@@ -177,8 +175,7 @@ def test_what_is_being_written_is_no_remains(tmp_path):
 
 def test_a_folder_that_was_being_replaced_gets_its_name_back(tmp_path):
     """Where names cannot be swapped, a process may die between two renames."""
-    (tmp_path / "index.lexvl.old").mkdir()
-    (tmp_path / "index.lexvl.old/file").write_text("whole")
+    write_texts(tmp_path, {"index.lexvl.old/file": "whole"})
     (tmp_path / "index.lexvl.part").mkdir()
     clear_remains(tmp_path / "index")
     assert names(tmp_path) == ["index"] and (tmp_path / "index/file").read_text() == "whole"
@@ -198,9 +195,7 @@ def test_what_users_put_beside_an_output_stays(tmp_path, monkeypatch, write, lib
     if library is not None:
         monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: library)
     path, mine = tmp_path / "out", ["out.bak", "out.old", "out.part", "out.partitions", "out.tmp"]
-    for name in mine:
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").write_text(name)
+    write_texts(tmp_path, {f"{name}/file": name for name in mine})
     clear_remains(path)  # of nothing, and below of what is there
     for text in (b"older", b"newer"):
         with write(path) as out:

@@ -1,7 +1,5 @@
 """This machine: what does not fit is refused in one sentence; users without a home folder that can be written."""
 
-from __future__ import annotations
-
 import ast
 import logging
 import os

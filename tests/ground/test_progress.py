@@ -1,7 +1,5 @@
 """Progress: a bar on terminals and in notebooks, lines of the log elsewhere; and no library module prints."""
 
-from __future__ import annotations
-
 import logging
 import re
 import sys

@@ -1,7 +1,5 @@
 """Weights to impacts: by hand, by property, and what is refused; and the vocabularies that they are weights of."""
 
-from __future__ import annotations
-
 import json
 import pickle
 

@@ -1,7 +1,5 @@
 """Records of JSON: one line for every value of another type, for what older versions wrote, and for two that differ."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The core stays small: what it has of each kind is at most what budget.toml says, and that number follows it down."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -1,7 +1,5 @@
 """The documentation: commands and options exist, links resolve, examples run, and comparisons link to their figures."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The documentation site: its contents, what its tutorials and API pages name, its check of links; and the build."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Artefacts of `lexvl/1` that 0.1.0 and 0.2.0 wrote: they load, search, resume, merge and go on."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import logging

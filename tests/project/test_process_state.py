@@ -1,7 +1,5 @@
 """The calls of the library leave a user's process as it was: threads, arithmetic, random numbers, signals, settings."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The set-up: the Python that runs/setup.sh takes, how it installs, `tests/run.sh --python`."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -9,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from declared import REQUIREMENTS, ROOT, SETUP
-from invoking import run_process
+from invoking import run_process, write_texts
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pins import constraints
@@ -207,8 +205,7 @@ def test_constraints_pin_what_setup_cfg_admits(file):
 @pytest.mark.parametrize(("unpinned", "options"), [("", "--constraint constraints/py313.txt "), ("1", "")])
 def test_the_versions_that_were_tested_together(machine, unpinned, options):
     """Each Python has a file of its own; one without a file, and a request, take the newest that setup.cfg admits."""
-    (machine.folder / "constraints").mkdir()
-    (machine.folder / "constraints/py313.txt").write_text("torch==2.13.0\n")
+    write_texts(machine.folder, {"constraints/py313.txt": "torch==2.13.0\n"})
     machine.python("3.13")
     machine.install(installed("3.13", options), LEXVL_UNPINNED=unpinned)
 

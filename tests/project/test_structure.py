@@ -1,7 +1,5 @@
 """The shape of the packages: exports, imports and what they load, tables of rows, and the requirements of setup.cfg."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import pkgutil

@@ -1,7 +1,5 @@
 """Installation without a checkout: source archive -> wheel -> environment, used from a folder with its own `eval`."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -14,20 +12,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from corpus_folders import write_beir
 from declared import ROOT
-from invoking import read_output
+from invoking import read_output, write_texts
 
 pytestmark = pytest.mark.extended
 
 # Folders of `runs` whose YAML files are in the archive and the wheel.
 SHIPPED = ("runs/expected/", "runs/recipes/")
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-# What a user without a checkout searches: two documents, one topic, one judgement.
-TINY = {
-    "corpus.jsonl": '{"_id": "d1", "text": "a red boat"}\n{"_id": "d2", "text": "two dogs"}\n',
-    "queries.jsonl": '{"_id": "q1", "text": "the boat"}\n',
-    "qrels/test.tsv": "query-id\tcorpus-id\tscore\nq1\td1\t1\n",
-}
 
 
 class Place(NamedTuple):
@@ -85,11 +78,8 @@ def place(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
     python = environment / "bin" / "python"
     checked(*PIP, "--python", python, "install", "--no-index", "--no-deps", wheel, cwd=folder)
     packages = Path(checked(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
-    (folder / "eval").mkdir()
-    (folder / "eval" / "__init__.py").write_text("raise RuntimeError('the package of the user')\n")
-    for name, text in TINY.items():
-        (folder / "tiny" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "tiny" / name).write_text(text)
+    write_texts(folder, {"eval/__init__.py": "raise RuntimeError('the package of the user')\n"})
+    write_beir(folder / "tiny", {"d1": "a red boat", "d2": "two dogs"}, {"q1": "the boat"}, [("q1", "d1")])
     return Place(environment, packages, folder)
 
 

@@ -1,12 +1,8 @@
 """Continuous integration: workflows call scripts of this repository and may do little; at most so many tests skip."""
 
-from __future__ import annotations
-
-import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from declared import EXTRAS, ROOT, SETUP
-from invoking import read_output, run_process
+from invoking import read_output, run_process, write_texts
 
 from lexvl_anserini.doctor import OF_DEVELOPERS
 
@@ -119,9 +115,7 @@ def test_notebooks_replace_those_of_their_branch(tmp_path):
     done = run(".ci/notebooks", str(tmp_path / "clone"), str(tmp_path / "remote"), cwd=tmp_path / "clone")
     assert done.returncode == 1 and "has no notebooks" in done.stderr
     for name in ("one", "two"):
-        folder = tmp_path / f"of {name}"
-        folder.mkdir()
-        (folder / f"{name}.ipynb").write_text(json.dumps({"cells": []}))
+        folder = write_texts(tmp_path / f"of {name}", {f"{name}.ipynb": '{"cells": []}'})
         done = run(".ci/notebooks", str(folder), str(tmp_path / "remote"), cwd=tmp_path / "clone")
         assert done.returncode == 0, done.stderr
         git("fetch", "--quiet", "--force", str(tmp_path / "remote"), "notebooks:notebooks")
@@ -144,14 +138,10 @@ chmod +x .venv/bin/python
 
 def run_ci(folder: Path, environment: dict[str, str]) -> tuple[int, list[tuple[str, list[str]]]]:
     """Runs .ci/run in a scratch checkout with the README.md of this one; returns its exit code and the notes."""
-    for name in (".ci", ".venv/bin", "runs", "tests"):
-        (folder / name).mkdir(parents=True)
-    (folder / ".venv/bin/left").touch()
-    shutil.copy(ROOT / ".ci/run", folder / ".ci/run")
-    shutil.copy(ROOT / "README.md", folder)
-    (folder / "runs/quickstart.sh").write_text(f"set -e\ntest ! -e .venv\n{PYTHON}{NOTES}")
-    for script in ("tests/run.sh", "tests/browser.sh"):
-        (folder / script).write_text(NOTES)
+    copies = {name: (ROOT / name).read_text(encoding="utf-8") for name in (".ci/run", "README.md")}
+    scripts = {"tests/run.sh": NOTES, "tests/browser.sh": NOTES, ".venv/bin/left": ""}
+    quickstart = f"set -e\ntest ! -e .venv\n{PYTHON}{NOTES}"
+    write_texts(folder, {**copies, **scripts, "runs/quickstart.sh": quickstart})
     done = run_process(["bash", ".ci/run"], cwd=folder, env=environment)
     notes = (folder / "notes").read_text().strip().split("\n\n")
     return done.returncode, [(note.split("\n")[0], note.split("\n")[1:]) for note in notes]
@@ -212,10 +202,8 @@ def test_a_file_that_is_skipped_as_a_whole_is_a_failure(tmp_path: Path) -> None:
 
 def test_the_rest_is_what_earlier_runs_did_not_pass(tmp_path: Path) -> None:
     """Tests of plug-ins run again; without an earlier run there is no rest."""
-    (tmp_path / "pytest.ini").touch()
-    (tmp_path / "test_some.py").write_text(TESTS + "def test_other():\n    pass\n")
-    (tmp_path / "tests/plugins").mkdir(parents=True)
-    (tmp_path / "tests/plugins/test_plugin.py").write_text("def test_open():\n    pass\n")
+    others = {"pytest.ini": "", "tests/plugins/test_plugin.py": "def test_open():\n    pass\n"}
+    write_texts(tmp_path, {**others, "test_some.py": TESTS + "def test_other():\n    pass\n"})
     refused = run_tests(tmp_path, "--rest", most=None)
     assert refused.returncode == 4 and "--rest: no earlier run" in refused.stderr, refused.stdout + refused.stderr
     runs = [run_tests(tmp_path, *arguments, most=None) for arguments in (["-k", "not other"], ["--rest"], ["--rest"])]

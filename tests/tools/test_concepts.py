@@ -3,8 +3,6 @@
 The facts of captions are those of the grammar: a caption agrees with a scene if it could be written of it.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from types import SimpleNamespace
