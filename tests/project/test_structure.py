@@ -331,9 +331,9 @@ FINDERS = {"find_spec", "import_module", "find_package"}
 MENTION = re.compile(r"(?:^\s*(?:import|from) |[\"'])(\w+)", re.MULTILINE)
 
 
-def list_imported(text: str) -> Iterator[str]:
+def list_imported(tree: ast.Module) -> Iterator[str]:
     """The modules of others that a source imports, at any depth, or finds by a constant name."""
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -351,7 +351,7 @@ def read_sources(*folders: str) -> dict[Path, str]:
 
 
 CODE = read_sources("lexvl_anserini", "eval", "lexvl_plugins")
-IMPORTED = {path: set(list_imported(text)) for path, text in CODE.items()}
+IMPORTED = {name: set(list_imported(tree)) for name, tree in SOURCES.items()}
 
 
 # Extras beside the one of its name whose packages a plug-in imports.
@@ -363,28 +363,22 @@ EXTRAS_OF = {
 }
 
 
-def plugin_of_file(path: Path) -> str:
-    """The plug-in of a module; "" for the core."""
-    return path.parts[1] if path.parts[0] == "lexvl_plugins" and len(path.parts) > 2 else ""
-
-
 def test_every_import_is_declared() -> None:
     """By the requirements, by the extras of the plug-in, or by an extra that a line names where it is missing."""
     everywhere = packages() | set(map(package_of, EXTRA_PACKAGES))
     others = defaultdict(set)
-    for path, modules in IMPORTED.items():
-        plugin = plugin_of_file(path)
-        extras = {*EXTRAS_OF.get(plugin, ()), plugin} & set(EXTRAS)
-        declared = everywhere.union(*(packages(extra) for extra in extras))
+    for name, modules in IMPORTED.items():
+        extras = {*EXTRAS_OF.get(plugin_of(name), ()), plugin_of(name)} & set(EXTRAS)
+        known = everywhere.union(*(packages(extra) for extra in extras))
         for module in modules:
-            if package_of(module) not in declared:
-                others[module].add(str(path))
+            if package_of(module) not in known:
+                others[module].add(name)
     assert others.keys() == OF_OTHERS.keys(), dict(others)
 
 
 def test_every_declared_package_is_imported() -> None:
     """Requirements by the core, the extras of users by the packages, those of developers by anything here."""
-    core = {package_of(module) for path, modules in IMPORTED.items() if not plugin_of_file(path) for module in modules}
+    core = {package_of(module) for name in CORE_SOURCES for module in IMPORTED[name]}
     users, developers = (
         {package_of(module) for text in texts.values() for module in MENTION.findall(text)}
         for texts in (CODE, CODE | read_sources("tests", "tools", "docs"))
