@@ -95,16 +95,19 @@ def test_alpha_and_a_transparent_colour_are_dropped(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("mode", "colour", "expected"),
+    ("image", "greys"),
     [
-        ("L", 77, (77, 77, 77)),
-        ("LA", (77, 9), (77, 77, 77)),
-        ("1", 1, (255, 255, 255)),
-        ("CMYK", (0, 255, 255, 0), RED),
+        (Image.new("L", (1, 1), 77), [77]),
+        (Image.new("LA", (1, 1), (77, 9)), [77]),
+        (Image.new("1", (1, 1), 1), [255]),
+        (Image.fromarray(np.array([[0, 200]], np.int32)), [0, 200]),
+        (Image.fromarray(np.array([[0, 0xFF00]], np.int32)), [0, 255]),
+        (Image.fromarray(np.array([[-3, 7.9, 300, np.nan, np.inf]], np.float32)), [0, 7, 255, 0, 255]),
     ],
 )
-def test_other_modes(mode, colour, expected):
-    assert pixels(Image.new(mode, (1, 1), colour)).tolist() == [[list(expected)]]
+def test_other_modes(image, greys):
+    assert pixels(image).tolist() == [[[grey] * 3 for grey in greys]]
+    assert pixels(Image.new("CMYK", (1, 1), (0, 255, 255, 0))).tolist() == [[list(RED)]]
 
 
 def test_sixteen_bits_keep_the_upper_eight(tmp_path):
@@ -112,18 +115,6 @@ def test_sixteen_bits_keep_the_upper_eight(tmp_path):
     for name in ("a.png", "a.tiff"):
         path = saved(tmp_path, Image.fromarray(values), name)
         assert pixels(path)[0, :, 0].tolist() == [0, 0, 1, 0x80, 0xFF]
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (np.array([[0, 200]], np.int32), [0, 200]),
-        (np.array([[0, 0xFF00]], np.int32), [0, 255]),
-        (np.array([[-3, 7.9, 300, np.nan, np.inf]], np.float32), [0, 7, 255, 0, 255]),
-    ],
-)
-def test_integers_and_floats(values, expected):
-    assert pixels(Image.fromarray(values))[0, :, 0].tolist() == expected
 
 
 def test_an_animation_shows_its_first_frame(tmp_path):
