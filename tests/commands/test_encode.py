@@ -100,14 +100,6 @@ def test_texts_in_passages(encode, beir):
     assert code == 1 and "another request (corpus.passages: " in one_line(err)
 
 
-def test_options_reach_the_encoder(encode):
-    code, _, _ = encode("--set", "topk=5", "--set", "query-topk=3", "--max-length", "9", output="out")
-    assert code == 0
-    manifest = read_manifest(Path("out"))
-    assert manifest.encoder["options"] == {"topk": 5, "query_topk": 3, "max_length": 9}
-    assert manifest.counts["postings"] <= 40 * 5
-
-
 @pytest.mark.parametrize(
     "encoder,direction,lengths,expected",
     [
@@ -133,10 +125,13 @@ def test_lengths_go_by_the_name_that_the_encoder_has_for_them(encoder, direction
         make_length_options(encoder, direction, *lengths)
 
 
-def test_options_reach_the_quantiser_and_the_layout(encode):
-    arguments = ["--shard-size", "16", "--compress", "--store-contents", "--store-metadata"]
-    assert encode(*arguments, quantiser="fixed", scale=10, bits=4, query_bits=3, output="out")[0] == 0
+def test_options_reach_the_encoder_the_quantiser_and_the_layout(encode):
+    arguments = ["--set", "topk=5", "--set", "query-topk=3", "--max-length", "9", "--shard-size", "16", "--compress"]
+    settings = {"quantiser": "fixed", "scale": 10, "bits": 4, "query_bits": 3}
+    assert encode(*arguments, "--store-contents", "--store-metadata", **settings, output="out")[0] == 0
     manifest = read_manifest(Path("out"))
+    assert manifest.encoder["options"] == {"topk": 5, "query_topk": 3, "max_length": 9}
+    assert manifest.counts["postings"] <= 40 * 5
     assert manifest.quantiser["document"] == {"scheme": "fixed", "bits": 4, "scale": 10.0, "percentile": 100.0}
     assert manifest.quantiser["query"]["bits"] == 3 and manifest.counts["max_impact"] <= 15
     assert [shard["documents"] for shard in manifest.shards] == [16, 16, 8]

@@ -55,14 +55,11 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
 invoke = partial(invoked, command)
 
 
-def test_products_sum_to_the_score(index: Path) -> None:
+def test_products_sum_to_the_score_of_the_best_and_of_documents_without_shared_terms(index: Path) -> None:
     [found] = Searcher(index).explain(QUERY, ["d1"])
     # dog, cat and 😀 have 18 each: by term.
     terms = (SharedTerm("cat", 18, 1, 18), SharedTerm("dog", 2, 9, 18), SharedTerm("😀", 6, 3, 18))
     assert found == Explanation("q", "d1", 54, terms, 4)
-
-
-def test_the_best_documents_and_documents_without_shared_terms(index: Path) -> None:
     assert [(e.doc_id, e.score) for e in Searcher(index).explain(QUERY, hits=2)] == [("é/1", 126), ("d1", 54)]
     explanations = Searcher(index).explain(QUERY, ["d3", "d2", "d3"])
     assert [(e.doc_id, e.score, len(e.terms)) for e in explanations] == [("d3", 0, 0), ("d2", 6, 1), ("d3", 0, 0)]

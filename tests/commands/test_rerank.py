@@ -54,9 +54,6 @@ def test_the_first_are_scored_anew_and_the_rest_stays_below(bag, monkeypatch):
         ("b", 1, 2.0), ("a", 2, 1.0), ("d", 3, 0.0), ("c", 4, -1.0), ("e", 5, -3.0),
     ]  # fmt: skip
     assert sorted(seen) == ["a", "b", "d"]
-
-
-def test_ties_are_ordered_by_id_and_topics_without_hits_have_an_empty_list(bag):
     topics = [Topic("none", "dog"), Topic("q", "dog man"), Topic("empty", "")]
     lists = reranked(bag, topics, {"q": listed(("c", 2), ("a", 1))})
     assert [[(d.doc_id, d.score) for d in hits] for hits in lists] == [[], [("a", 1.0), ("c", 1.0)], []]

@@ -80,14 +80,11 @@ def pairs(documents: list[ScoredDoc]) -> list[tuple[str, int, float]]:
 
 
 def test_topics_are_encoded_and_searched(index: Path) -> None:
+    """The topic itself is removed before the cut."""
     lists = list(search_index(index, [Topic("q1", "dog dog"), Topic("q2", "nothing"), Topic("q3", "cat")], hits=2))
     assert [pairs(documents) for documents in lists] == [[("q1", 1, 18), ("d1", 2, 6)], [], [("d1", 1, 1)]]
     assert list(search_index(index, [])) == []
-
-
-def test_the_topic_itself_is_removed_before_the_cut(index: Path) -> None:
-    topics = [Topic("q1", "dog"), Topic("q9", "dog")]
-    lists = list(search_index(index, topics, hits=2, remove_query=True))
+    lists = list(search_index(index, [Topic("q1", "dog"), Topic("q9", "dog")], hits=2, remove_query=True))
     assert [pairs(documents) for documents in lists] == [[("d1", 1, 3), ("d2", 2, 3)], [("q1", 1, 9), ("d1", 2, 3)]]
 
 
@@ -329,13 +326,6 @@ def test_texts_come_from_an_index_that_stores_them(tmp_path: Path) -> None:
     assert [(hit["doc_id"], hit["text"]) for hit in found] == [("d2", ""), ("d1", "a dog 😀\nat sea")]
 
 
-def test_filters_of_one_query(index: Path) -> None:
-    asked = ("--index", index, "--query", "dog")
-    assert shown(*asked, "--require", "cat") == [("d1", 3)]
-    assert shown(*asked, "--forbid", "cat", "--where", "NOT id:d2") == [("q1", 9)]
-    assert shown(*asked, "--where", "cat OR id:q1") == [("q1", 9), ("d1", 3)]
-
-
 def test_an_expression_needs_no_encoder(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(query_encoder, "load_encoder_from")
     asked = ("--index", index, "--match")
@@ -348,8 +338,12 @@ def test_an_expression_needs_no_encoder(index: Path, monkeypatch: pytest.MonkeyP
         invoke(*asked, "dog^2222223")
 
 
-def test_lists_of_terms_and_cuts(index: Path, tmp_path: Path) -> None:
+def test_filters_lists_of_terms_and_cuts(index: Path, tmp_path: Path) -> None:
     (tmp_path / "terms.txt").write_text("cat\n")
+    asked = ("--index", index, "--query", "dog")
+    assert shown(*asked, "--require", "cat") == [("d1", 3)]
+    assert shown(*asked, "--forbid", "cat", "--where", "NOT id:d2") == [("q1", 9)]
+    assert shown(*asked, "--where", "cat OR id:q1") == [("q1", 9), ("d1", 3)]
     asked = ("--index", index, "--query", "dog dog cat")
     assert shown(*asked, "--only-terms", tmp_path / "terms.txt") == [("d1", 1)]
     assert shown(*asked, "--without-terms", tmp_path / "terms.txt", "--hits", 1) == [("q1", 18)]

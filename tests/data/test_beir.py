@@ -42,7 +42,7 @@ def served(tmp_path, monkeypatch):
         yield put
 
 
-def test_a_folder_of_the_data_root_by_name(tmp_path):
+def test_folders_of_the_data_root_by_name(tmp_path, monkeypatch):
     beir_folder(tmp_path / "beir" / "tiny")
     data = load_dataset("beir/tiny", data_dir=str(tmp_path))
     assert (data.name, data.split, data.remove_query) == ("beir/tiny", "test", True)
@@ -53,9 +53,6 @@ def test_a_folder_of_the_data_root_by_name(tmp_path):
     assert list(data.topics()) == [Topic("q2", "second"), Topic("q1", "first")]
     assert list(data.qrels()) == [Qrel("q1", "d1", 1), Qrel("q2", "d2", 0)]
     assert list(data.documents()) == [first, second], "each call starts afresh"
-
-
-def test_a_folder_right_below_the_data_root_and_the_environment(tmp_path, monkeypatch):
     folder = beir_folder(tmp_path / "msmarco")
     (folder / "qrels/dev.tsv").write_text(HEADER + "q2\td1\t1\n")
     monkeypatch.setenv("LEXVL_DATA", str(tmp_path))

@@ -31,34 +31,26 @@ def everything(data):
     return list(data.documents()), list(data.topics()), list(data.qrels())
 
 
-def test_text_to_image_is_the_default(tmp_path):
-    data = load_dataset("coco", data_dir=karpathy_folder(tmp_path, "coco", TINY))
-    assert (data.name, data.split, data.direction, data.remove_query) == ("coco", "test", "text-to-image", False)
-    documents, topics, qrels = everything(data)
-    folder = tmp_path / "coco" / "images"
-    assert documents == [Document("1", image=f"{folder}/1.jpg"), Document("2", image=f"{folder}/2.jpg")]
-    assert topics[:2] == [Topic("10", "a"), Topic("11", "b")]
-    assert len(topics) == 5 + 6
-    assert qrels[4:6] == [Qrel("14", "1", 1), Qrel("20", "2", 1)]
-
-
-def test_image_to_text(tmp_path):
-    data = load_dataset("coco", data_dir=karpathy_folder(tmp_path, "coco", TINY), direction="image-to-text")
-    documents, topics, qrels = everything(data)
-    assert documents[5:7] == [Document("20", text="p"), Document("21", text="q")]
-    assert topics == [Topic(name, image=f"{tmp_path}/coco/images/{name}.jpg") for name in "12"]
-    assert [qrel.doc_id for qrel in qrels if qrel.query_id == "2"] == ["20", "21", "22", "23", "24", "25"]
-
-
-def test_text_to_text_needs_no_images(tmp_path):
-    root = karpathy_folder(tmp_path, "coco", TINY, pictures=False)
+def test_directions(tmp_path):
+    """Text-to-image is the default; text-to-text needs no pictures."""
+    root, folder = karpathy_folder(tmp_path, "coco", TINY, pictures=False), tmp_path / "coco/images"
     data = load_dataset("coco", data_dir=root, direction="text-to-text")
     documents, topics, qrels = everything(data)
     assert documents == [Document("1", text="a b c d"), Document("2", text="p q r s")]
     assert topics == [Topic("14", "e"), Topic("24", "t")]
     assert qrels == [Qrel("14", "1", 1), Qrel("24", "2", 1)]
-    few = load_dataset("coco/val", data_dir=str(tmp_path), direction="text-to-text")  # an image of two captions
+    few = load_dataset("coco/val", data_dir=root, direction="text-to-text")  # an image of two captions
     assert everything(few) == ([Document("5", text="only two")], [], [])
+    data = load_dataset("coco", data_dir=karpathy_folder(tmp_path, "coco", TINY))
+    assert (data.name, data.split, data.direction, data.remove_query) == ("coco", "test", "text-to-image", False)
+    documents, topics, qrels = everything(data)
+    assert documents == [Document(name, image=f"{folder}/{name}.jpg") for name in "12"]
+    assert topics[:2] == [Topic("10", "a"), Topic("11", "b")] and len(topics) == 5 + 6
+    assert qrels[4:6] == [Qrel("14", "1", 1), Qrel("20", "2", 1)]
+    documents, topics, qrels = everything(load_dataset("coco", data_dir=root, direction="image-to-text"))
+    assert documents[5:7] == [Document("20", text="p"), Document("21", text="q")]
+    assert topics == [Topic(name, image=f"{folder}/{name}.jpg") for name in "12"]
+    assert [qrel.doc_id for qrel in qrels if qrel.query_id == "2"] == ["20", "21", "22", "23", "24", "25"]
 
 
 def test_unknown_directions(tmp_path):

@@ -24,7 +24,7 @@ def folder(tmp_path):
     return write_embeddings(tmp_path / "embs", IMAGES, TEXTS, CAPTIONS)
 
 
-def test_text_to_image(folder):
+def test_both_directions(folder):
     """The order is that of the JSON; a caption keeps its text beside its vector."""
     dataset = load_dataset(f"embeddings:{folder}")
     assert (dataset.split, dataset.direction, dataset.remove_query) == ("test", "text-to-image", False)
@@ -35,9 +35,6 @@ def test_text_to_image(folder):
     assert read_embeddings([t.image for t in topics]).tolist() == [[-1, 2], [0.5, 0.5], [0.25, 0.75]]
     assert list(dataset.qrels()) == [Qrel("70", "7", 1), Qrel("20", "2", 1), Qrel("21", "2", 1)]
     assert check_corpus(dataset.documents, "x").documents == 2
-
-
-def test_image_to_text(folder):
     dataset = load_dataset(f"embeddings:{folder}", direction="image-to-text")
     documents, topics = list(dataset.documents()), list(dataset.topics())
     assert [(d.doc_id, d.text) for d in documents] == [("70", "a dog"), ("20", "a cat"), ("21", "")]
@@ -140,7 +137,7 @@ def test_references_that_are_wrong(folder, tmp_path):
         read_embeddings([f"{folder}/img_embs.parquet::7", f"{tmp_path}/wide.parquet::7"])
 
 
-def test_captions_that_are_wrong(folder):
+def test_captions_and_directions_that_are_wrong(folder):
     with pytest.raises(DataError, match="no image of split 'val'; splits there: test"):
         load_dataset(f"embeddings:{folder}", "val")
     meta = json.loads((folder / "dataset_meta.json").read_text())
@@ -149,8 +146,5 @@ def test_captions_that_are_wrong(folder):
     documents = list(load_dataset(f"embeddings:{folder}").documents())
     with pytest.raises(DataError, match="no embedding of id 99"):
         read_embeddings([d.image for d in documents])
-
-
-def test_a_direction_that_vectors_have_not(folder):
     with pytest.raises(UsageError, match="has no direction 'text-to-text'"):
         load_dataset(f"embeddings:{folder}", direction="text-to-text")

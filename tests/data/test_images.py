@@ -214,16 +214,13 @@ def test_what_pillow_does_not_implement_is_told_or_skipped(tmp_path, kind, mode,
     assert list(read_images([tmp_path / "odd"], on_error=policy)) == [] and len(policy.skipped) == 1
 
 
-def test_members_are_read_from_their_offsets_by_many_threads(tmp_path):
+def test_members_are_read_by_many_threads_and_again_when_they_change(tmp_path):
     members = {f"m{number}": bytes([number]) * (1 + 700 * number) for number in range(60)}
     archive = open_archive(tar_of(tmp_path / "a.tar", members))
     assert open_archive(tmp_path / "a.tar") is archive
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: {name: archive.read(name) for name in members}, range(4)))
     assert found == [members] * 4
-
-
-def test_an_archive_that_changed_is_indexed_again(tmp_path):
     path = tar_of(tmp_path / "a.tar", {"x": b"1"})
     assert open_archive(path).read("x") == b"1"
     tar_of(path, {"y": b"22" * 9000})

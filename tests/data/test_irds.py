@@ -60,16 +60,13 @@ def test_no_empty_folder_is_left(tmp_path: Path) -> None:
     assert (tmp_path / ".ir_datasets/mine").is_dir()
 
 
-def test_a_registered_set_of_local_files(local: Path) -> None:
+def test_a_registered_set_of_local_files_and_its_subset(local: Path) -> None:
     data = load_dataset("irds:mine/judged")
     assert (data.name, data.split, data.direction, data.remove_query) == ("irds:mine/judged", "", "text-to-text", False)
     texts = {"d1": "A dog runs.", "d2": "Ein Hündchen läuft 😀.", "d3": ""}
     assert list(data.documents()) == [Document(doc_id, text=text) for doc_id, text in texts.items()]
     assert list(data.topics()) == [Topic("q1", "dog"), Topic("q2", "Hündchen")]
     assert list(data.qrels()) == [Qrel("q1", "d1", 2), Qrel("q1", "d2", 0), Qrel("q2", "d2", 1)]
-
-
-def test_a_subset_is_a_split(local: Path) -> None:
     data = load_dataset("irds:mine", "judged")
     assert (data.name, data.split, len(list(data.qrels()))) == ("irds:mine", "judged", 3)
     whole = load_dataset("irds:mine")
@@ -78,7 +75,7 @@ def test_a_subset_is_a_split(local: Path) -> None:
         list(whole.qrels())
 
 
-def test_unknown_ids_and_directions(registry: Any, local: Path) -> None:
+def test_what_is_refused(registry: Any, local: Path) -> None:
     with pytest.raises(DataError, match=r"irds:mine/tset: .* no such dataset; it has irds:mine, irds:mine/judged$"):
         load_dataset("irds:mine", "tset")
     with pytest.raises(DataError, match=r"no such dataset; it has irds:.* and \d+ more \(https://ir-datasets.com"):
@@ -88,9 +85,6 @@ def test_unknown_ids_and_directions(registry: Any, local: Path) -> None:
     with pytest.raises(UsageError, match="irds:mine has no direction 'text-to-image'"):
         load_dataset("irds:mine", direction="text-to-image")
     assert load_dataset("irds:beir/nfcorpus/test").remove_query
-
-
-def test_ids_are_checked_and_files_that_go_away_named(local: Path) -> None:
     (local / "docs.tsv").write_text("d 1\tx\n")
     with pytest.raises(DataError, match="irds:mine document 1: white space in id 'd 1'"):
         list(load_dataset("irds:mine").documents())

@@ -148,16 +148,13 @@ def test_the_tested_versions_are_the_newest_of_the_constraints() -> None:
         assert Version(tested).release == max(Version(pin[1]) for pin in pins if pin).release[:2]
 
 
-def test_lucene_of_a_jar(tmp_path: Path) -> None:
+def test_versions_of_packages_and_of_lucene(tmp_path: Path) -> None:
     jvm.start()
     assert find_lucene(jvm.find_jar()) == ".".join(map(str, jvm.read_lucene_version()))
     (tmp_path / "text.jar").write_text("no archive")
     with ZipFile(tmp_path / "other.jar", "w") as archive:
         archive.writestr("a.txt", "")
     assert [find_lucene(tmp_path / name) for name in ("text.jar", "other.jar", "absent.jar")] == [None, None, None]
-
-
-def test_versions_of_packages() -> None:
     assert find_version("packaging") == packaging.__version__
     assert list_versions(["numpy", "no-such-package"]) == {"numpy": find_version("numpy")}
     assert find_version("no-such-package") is None

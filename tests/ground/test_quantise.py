@@ -73,9 +73,6 @@ def test_calibrated_by_percentile_clips_what_lies_above():
     assert quantiser.document.scale == 85
     found = quantiser.documents(sample)
     assert found.clipped == 2 and found.impacts.max() == 255
-
-
-def test_calibrated_with_nothing_to_see():
     for sample in (csr([], []), sparse.csr_matrix((0, 5), dtype=np.float32)):
         assert Quantiser().calibrate(sample).document.scale == 1
 
@@ -227,15 +224,12 @@ def test_vectors_in_a_vocabulary_are_those_by_term():
     assert quantised.in_vocabulary(vocabulary) == quantised.by_term(vocabulary.terms) == expected
 
 
-def test_round_trip_of_a_vocabulary(tmp_path):
+def test_round_trip_and_digest_of_a_vocabulary(tmp_path):
     vocabulary = Vocabulary(["a", "##b", "é", "犬", '"', "\\", "\U0001f436"])
     vocabulary.write(tmp_path / "vocab.txt")
     assert (tmp_path / "vocab.txt").read_bytes().startswith(b"a\n##b\n")
     again = Vocabulary.read(tmp_path / "vocab.txt")
     assert again.terms == vocabulary.terms and again.digest == vocabulary.digest
-
-
-def test_digest_is_of_order_and_terms():
     assert Vocabulary(["a", "b"]).digest == Vocabulary(["a", "b"]).digest
     assert len({Vocabulary(terms).digest for terms in (["a", "b"], ["b", "a"], ["ab"], ["a"])}) == 4
 

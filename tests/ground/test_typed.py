@@ -260,7 +260,8 @@ def test_a_value_that_json_has_not_is_shown(value: Any) -> None:
     assert show_value(value) == ascii(value)
 
 
-def test_the_keys_that_differ_are_named_at_any_depth_with_both_values() -> None:
+def test_requests_that_differ() -> None:
+    """The keys at any depth with both values, which are cut where they begin to differ; of four keys at most."""
     digest, corpus = "d" * 200, {"name": "beir:x", "split": None}
     found = {"encoder": {"name": "vdr", "digest": digest, "options": {}}, "corpus": corpus, "hits": 10}
     request = {**found, "encoder": {**found["encoder"], "options": {"m": 64}}, "corpus": {**corpus, "split": "dev"}}
@@ -270,16 +271,10 @@ def test_the_keys_that_differ_are_named_at_any_depth_with_both_values() -> None:
     assert str(compare_requests({"hits": 5, "encoder": None}, {"hits": 10, "encoder": {"name": "vdr"}})) == (
         'hits: 10 found, 5 requested; encoder: {"name":"vdr"} found, null requested'
     )
-
-
-def test_long_values_are_cut_where_they_begin_to_differ() -> None:
     same = compare_requests({"query": "a" * 500 + "b" + "c" * 500}, {"query": "a" * 500})
     found, requested = str(same).removeprefix("query: ").split(" found, ")
     assert found == "..." + "a" * 20 + '"' and requested.startswith("..." + "a" * 20 + "bccc")
     assert requested.endswith("c... requested") and len(requested) < 200
-
-
-def test_no_more_than_four_have_values() -> None:
     same = compare_requests({"a": dict.fromkeys("vwxyz", 1), "b": 1}, {"a": dict.fromkeys("vwxyz", 2), "b": 2})
     assert str(same).endswith("a.y: 2 found, 1 requested; also a.z, b")
 

@@ -292,7 +292,9 @@ def test_an_index_without_our_files_is_searched_with_the_manifest_of_its_shards(
     assert_same_run(place / "new.trec", place / "runs/bag.trec", exact=True)
 
 
-def test_an_index_explains_and_shows(place: Path) -> None:
+def test_indexes_explain_and_show_and_runs_are_measured(place: Path) -> None:
+    """By commands, and by the public functions; the run's manifest names the dataset with the judgements."""
+
     def ask(command: str, index: str, query: str, *others: str) -> Any:
         arguments = ("--index", f"indexes/{index}", "--query", query, "--format", "json", "--device", "cpu", *others)
         return json.loads(invoke(f"lexvl_anserini.{command}", *arguments))
@@ -300,17 +302,9 @@ def test_an_index_explains_and_shows(place: Path) -> None:
     assert [row["score"] for row in ask("explain", "bag", "a dog on the beach", "--doc-id", "d11")] == [5]
     assert ask("search", "splade", "a dog on the beach", "--hits", "1", "--texts")[0]["text"]
     assert ask("search", "images", "a red boat on the sea")[0]["doc_id"] == "100"
-
-
-def test_the_public_functions_read_them(place: Path) -> None:
     topics = list(load_dataset("beir:texts").topics())
     found = search_index("indexes/bag", topics, hits=3, remove_query=True, device="cpu")
     lines = [f"{d.query_id}\t{d.doc_id}\t{d.rank}\n" for documents in found for d in documents]
     assert "".join(lines) == (place / "runs/msmarco.tsv").read_text()
-
-
-def test_runs_are_measured(place: Path) -> None:
-    """The run's manifest names the dataset with the judgements."""
-    arguments = ("--run", "runs/bag.trec", "--measure", "Recall@1", "--format", "json")
-    (row,) = json.loads(invoke("eval.score", *arguments))
+    (row,) = json.loads(invoke("eval.score", "--run", "runs/bag.trec", "--measure", "Recall@1", "--format", "json"))
     assert (row["dataset"], row["value"]) == ("beir:texts/test", pytest.approx(0.8))

@@ -34,7 +34,7 @@ TABLES = (CARDS, COMMAND_ROWS, CORPORA, ENGINES, PICTURES, RUNTIMES, WAYS, WRAPP
 TEXT_SUFFIXES = {".py", ".md", ".sh", ".cfg", ".toml", ".yaml", ".yml", ".txt", ".cff", ".ini"}
 
 
-def test_exports_resolve():
+def test_exports_resolve_and_are_what_type_checkers_see():
     assert set(lexvl_anserini.__all__) == set(lexvl_anserini._HOMES)
     assert sorted(lexvl_anserini.__all__) == lexvl_anserini.__all__
     assert all(getattr(lexvl_anserini, name) is not None for name in lexvl_anserini.__all__)
@@ -42,10 +42,7 @@ def test_exports_resolve():
     completed = completer.attr_matches("lexvl_anserini.load_")
     assert completed == ["lexvl_anserini.load_dataset(", "lexvl_anserini.load_encoder("]
     assert set(lexvl_anserini.__all__) < set(dir(lexvl_anserini))
-
-
-def test_exports_are_what_type_checkers_see():
-    """Names imported under TYPE_CHECKING are those that are imported on demand, from the same homes."""
+    # Names imported under TYPE_CHECKING are those that are imported on demand, from the same homes.
     text = (ROOT / "lexvl_anserini/__init__.py").read_text()
     block = text[text.index("if TYPE_CHECKING") : text.index("_HOMES")]
     homes = {

@@ -108,15 +108,12 @@ def test_the_wheel_has_the_files_of_the_packages_and_nothing_else(wheel: Path, s
     assert "Requires-Python: <3.15,>=3.11\n" in metadata
 
 
-def test_commands_run_from_a_folder_with_an_eval_of_its_own(place: Place) -> None:
+def test_commands_and_published_numbers_beside_an_eval_of_the_users_own(place: Place) -> None:
     where = place.run("python", "-c", "import lexvl_anserini, lexvl_eval; print(lexvl_eval.__file__)")
     assert Path(where.strip()).is_relative_to(place.packages)
     assert place.run("lexvl", "--version").startswith("lexvl-anserini ")
     assert "Example: lexvl score --run " in place.run("lexvl", "score", "--help")
     assert "Example: python -m lexvl_eval.beir --run " in place.run("python", "-m", "lexvl_eval.beir", "--help")
-
-
-def test_published_numbers_are_installed(place: Place) -> None:
     program = "from lexvl_eval.reproduction.published import find_expected_folder, load_published_tables as t; "
     folder, count = place.run("python", "-c", program + "print(find_expected_folder()); print(len(t()))").split()
     assert Path(folder) == place.packages / "lexvl_eval" / "expected"

@@ -94,12 +94,9 @@ def run(script, *arguments, cwd=ROOT):
     return run_process(["bash", ROOT / script, *arguments], cwd=cwd)
 
 
-def test_a_release_installs_every_extra_that_users_have():
+def test_a_release_has_every_extra_of_users_and_the_version_of_its_tag():
     tried = re.findall(r"^  \[(\w+)\]='", (ROOT / ".ci/extras").read_text(encoding="utf-8"), re.MULTILINE)
     assert {*tried} == {"none", *EXTRAS} - OF_DEVELOPERS
-
-
-def test_a_tag_has_the_version_of_the_package():
     done = run(".ci/dist", "v9.9.9")
     assert done.returncode == 1 and re.search(r"the tag is v9\.9\.9, but setup\.cfg has version \d", done.stderr)
 

@@ -98,16 +98,13 @@ def test_places_are_few_and_disjoint_where_they_are_sure(terms, places):
     assert len(certain) == len(set(certain))
 
 
-def test_a_tally_by_hand():
+def test_a_tally_and_a_row_by_hand():
     # boats and a house, right; a dog, wrong; seat names nothing; finned neither; zebra and photo are never right
     told = found("vessel", "sailboat", "seat", "home", "scarlet", "puppy", "finned", "zebra", "photo", "green", "ocean")
     assert count_correct(told, HARBOUR) == (2, 1, 1, 1, 0, 0)
     # a vague word takes a place too
     assert count_correct(found("boat", "seat", places=1), HARBOUR) == (1, 0, 0, 0, 0, 0)
     assert count_correct([], HARBOUR) == (0, 0, 0, 0, 0, 0)
-
-
-def test_a_row_by_hand():
     pictures = [found("boat", "house", "rain"), found("dog", "horse", "green"), found("red")]
     one = concept_means("hand", pictures, [HARBOUR, OTHER, OTHER])
     assert (one.ranking, one.images) == ("hand", 3)
@@ -322,13 +319,10 @@ def test_captions_agree_with_those_scenes_of_which_they_could_be_written(listed,
                 assert derivable(description.text, listed[number]) == (number in others), (description, listed[number])
 
 
-def test_best_recall_by_hand():
+def test_best_recall_by_hand_and_of_the_test_split():
     assert best_recall([1, 1, 1], 1) == 1
     assert best_recall([1, 2, 4], 1) == pytest.approx((1 + 1 / 2 + 1 / 4) / 3)
     assert best_recall([1, 2, 4, 20], 5) == pytest.approx((1 + 1 + 1 + 5 / 20) / 4)
-
-
-def test_ceiling_of_the_test_split():
     found = ceiling("test")
     assert found.captions == 5000
     assert 0.90 < found.alone < 0.92

@@ -118,16 +118,13 @@ def shapes(text, pose=None):
     return list(plan(Sketch(text, pose=pose)).shapes)
 
 
-def test_repetitions():
+def test_repetitions_and_scattered_places():
     assert shapes("9,9\nfor x in 1..8 step 3\n  oval main x,2*x-1 1,1") == [
         Primitive("oval", "main", (x, 2 * x - 1, 1, 1)) for x in (1, 4, 7)
     ]
     boxes = [Primitive("box", "red", (1, 0, 2, 9)), Primitive("box", "white", (4, 0, 5, 9))]
     assert shapes("9,9\nfor x,tint in 1,red 4,white\n  box tint x,0 x+1,9") == boxes
     assert len(shapes("9,9\nfor x in 1..3\n  for y in x..3\n    if (x+y)%2\n      oval main x,y 1,1")) == 2
-
-
-def test_scattered_places_are_in_the_drawing_and_always_the_same():
     text = "50,20\nfor x,y,n in scatter 30 seed\n  line main 2 x,y x+n,y"
     places = shapes(text)
     assert places == shapes(text) != shapes(text.replace("seed", "other"))
@@ -236,7 +233,7 @@ def block(material):
     return Drawing(2, 2, np.full((2, 2), MATERIALS.index(material), np.uint8), ((material, MATERIALS.index(material)),))
 
 
-def test_pasting_light_and_fog():
+def test_painting_light_fog_and_outside_the_image():
     canvas, grey = Canvas(4), {"main": (100, 100, 100)}
     canvas.bands(0, 1000, [canvas.colour((200, 100, 0))])
     canvas.paste(block("main"), (0, 500, 500, 500), grey)
@@ -245,9 +242,6 @@ def test_pasting_light_and_fog():
     image = canvas.finish(Light((128, 256, 256), (20, 20, 20), False))
     corners = [image[place].tolist() for place in ((3, 0), (0, 0), (0, 3), (3, 3))]
     assert corners == [[100, 100, 0], [50, 100, 100], [35, 60, 60], [100, 100, 100]]
-
-
-def test_painting_outside_the_image_and_the_clip_does_nothing():
     canvas = Canvas(4)
     canvas.bands(0, 1000, [canvas.colour((10, 10, 10))])
     for box in ((-900, 500, 500, 500), (1200, 500, 500, 500), (0, -10, 500, 500), (0, 3000, 500, 500)):
