@@ -92,8 +92,8 @@ class Machine:
         return self.notes.read_text().splitlines() if self.notes.exists() else []
 
 
-def installed(version: str, options: str = "") -> str:
-    return f"{version} -m pip install --disable-pip-version-check --progress-bar off {options}--editable .[test]"
+def installed(version: str, extras: str = "test", options: str = "") -> str:
+    return f"{version} -m pip install --disable-pip-version-check --progress-bar off {options}--editable .[{extras}]"
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def test_the_versions_that_were_tested_together(machine, unpinned, options):
     """Each Python has a file of its own; one without a file, and a request, take the newest that setup.cfg admits."""
     write_texts(machine.folder, {"constraints/py313.txt": "torch==2.13.0\n"})
     machine.python("3.13")
-    machine.install(installed("3.13", options), LEXVL_UNPINNED=unpinned)
+    machine.install(installed("3.13", options=options), LEXVL_UNPINNED=unpinned)
 
 
 @pytest.mark.parametrize(
