@@ -82,7 +82,6 @@ def encode(
 
 
 def documents_of(folder: Path, **changes: Any) -> list[Document]:
-    """A document of each picture in a folder."""
     return [Document(path.name, text="abc", image=str(path), **changes) for path in sorted(folder.glob("*.png"))]
 
 

@@ -37,7 +37,6 @@ def coloured_coco(folder: Path) -> Path:
 
 
 def json_lines(texts: Mapping[str, str]) -> str:
-    """Documents or queries of BEIR, of texts by id."""
     return "".join(json.dumps({"_id": key, "text": text}) + "\n" for key, text in texts.items())
 
 

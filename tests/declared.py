@@ -57,7 +57,6 @@ PACKAGES = {
 
 
 def package_of(module: str) -> str:
-    """The package that brings a module."""
     top = module.partition(".")[0]
     return PACKAGES.get(top, canonicalize_name(top))
 

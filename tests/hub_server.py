@@ -25,7 +25,6 @@ def git_sha1(data):
 
 
 def digest_of(data: bytes, large: bool) -> str:
-    """The digest by which the hub names the content of a file."""
     return hashlib.sha256(data).hexdigest() if large else git_sha1(data)
 
 
@@ -54,8 +53,6 @@ class HubServer(ThreadingHTTPServer):
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Answers the requests for listings and files of a `HubServer`."""
-
     server: HubServer
 
     protocol_version = "HTTP/1.1"
@@ -120,7 +117,6 @@ class Hub(BaseHTTPRequestHandler):
     absent = 401  # the status of a repository that is not there
 
     def hides(self, name: str) -> bool:
-        """Whether a repository is there for others only."""
         return False
 
     def parts(self) -> list[str]:

@@ -49,7 +49,6 @@ def trace(out: Path, arguments: list[str]) -> None:
 
 
 def list_files() -> list[str]:
-    """The files, relative to the root."""
     files: set[str] = set()
     with TemporaryDirectory() as work:
         out = Path(work, "files.json")

@@ -65,7 +65,6 @@ def held(index: Path) -> dict[str, dict[str, int]]:
 
 
 def expect(index: Path, documents: Mapping[str, Mapping[str, int]]) -> None:
-    """Everything that the index holds."""
     manifest, report = read_manifest(index), read_report(index)
     postings = [(doc_id, term, impact) for doc_id, v in documents.items() for term, impact in v.items()]
     counts = counts_of([*documents.values()])

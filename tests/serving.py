@@ -23,8 +23,6 @@ WORDS = ["a", "dog", "runs", "on", "the", "sandy", "beach", "and", "two", "child
 
 
 class Question(NamedTuple):
-    """One call of the public surface: its name and its argument."""
-
     kind: str
     text: str
 
@@ -67,7 +65,6 @@ class Service:
         return explain_documents(self.engine, query, ["d0", f"d{len(text)}"])
 
     def explain(self, text: str) -> Any:
-        """Opens the index and explains its best documents."""
         with Searcher(self.index, self.model) as searcher:
             return searcher.explain(text, hits=2)
 

@@ -84,7 +84,6 @@ def counts_of(vectors: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 def write_shards(
     folder: Path, *shards: Documents, terms: Sequence[str] | None = None, suffix: str = "jsonl"
 ) -> Manifest:
-    """Impact shards of (id, {term: impact}) pairs."""
     if terms is None:
         terms = sorted({term for shard in shards for _, vector in shard for term in vector})
     vocabulary = Vocabulary(terms)
@@ -105,7 +104,6 @@ def write_shards(
 
 
 def write_described_shards(folder: Path, documents: Sequence[Doc], terms: Sequence[str]) -> Path:
-    """An impact shard with texts and metadata."""
     rows = [{"id": d.doc_id, "contents": d.text, "vector": d.vector, "metadata": d.metadata} for d in documents]
     [name] = write_files(folder, [rows], "jsonl", lambda rows: rows)
     publish_shards(folder, "impact", [{"name": name, **counts_of([d.vector for d in documents])}], Vocabulary(terms))

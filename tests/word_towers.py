@@ -59,7 +59,6 @@ class PictureTower(WordTower):
 
 
 def model_of(tower: Any = None, kind: str = "", **changes: Any) -> Any:
-    """A model with this tower on both sides."""
     tower = tower or WordTower()
     tower.kind = kind or tower.kind
     return Model(tower, tower, tower.kind, **changes)
@@ -89,7 +88,6 @@ def lines(path):
 
 
 def rows_of(folder):
-    """All rows of all shards of either format."""
     paths = sorted((folder / "docs").iterdir())
     return [row for p in paths for row in (parquet.read_table(p).to_pylist() if p.suffix == ".parquet" else lines(p))]
 

@@ -31,7 +31,6 @@ def damaged(random: Random, data: bytes, pieces: Sequence[bytes] = ()) -> bytes:
 
 
 def changed_json(random: Random, data: Any) -> Any:
-    """A JSON value with one value within it replaced."""
     if isinstance(data, dict | list) and data and random.random() < 0.9:
         key = random.choice(list(data) if isinstance(data, dict) else range(len(data)))
         data = data.copy()
@@ -61,7 +60,6 @@ def one_line(error: BaseException) -> str:
 
 
 def outcome(read: Callable[[], Iterable[Any]]) -> list[Any] | str:
-    """What is read, or the line of the error."""
     try:
         return list(read())
     except LexvlError as error:

@@ -159,7 +159,6 @@ def mounted(folder: Path, size: str) -> Iterator[Path]:
 
 
 def resize(folder: Path, size: str) -> None:
-    """Gives the file system another size."""
     subprocess.run(["mount", "-o", f"remount,size={size}", str(folder)], check=True)
 
 
@@ -183,7 +182,6 @@ class Commands:
     """Runs `lexvl` commands as forks of one process that has imported what takes long, and started no Java."""
 
     def __init__(self, notes: Path):
-        """Notes what the commands print in a folder."""
         self.notes = notes
         notes.mkdir(exist_ok=True)
         command = [sys.executable, __file__, str(notes)]
@@ -196,7 +194,6 @@ class Commands:
         return int(self._ask("start", [*map(str, arguments)], str(folder), number, effect, after))
 
     def wait(self, child: int) -> Outcome:
-        """Waits for the end of a command that was started."""
         code = int(self._ask("wait", child))
         out, err, calls = (self.notes / f"{child}.{name}" for name in NOTES)
         outcome = Outcome(code, out.read_text(), err.read_text(), int(calls.read_text() if calls.exists() else 0))
@@ -205,7 +202,6 @@ class Commands:
         return outcome
 
     def run(self, arguments: Sequence[object], folder: Path, *fault: Any) -> Outcome:
-        """Starts a command and waits for its end."""
         return self.wait(self.start(arguments, folder, *fault))
 
     def close(self) -> None:

@@ -74,8 +74,6 @@ def serve(connection: Connection) -> None:
 
 
 class Loader:
-    """A process that loads checkpoints, one after the other."""
-
     def __init__(self, warm: list[Request]):
         context = multiprocessing.get_context("spawn")
         self.connection, other = context.Pipe()
@@ -203,7 +201,6 @@ def lie(random: Random, server: HubServer) -> str:
 
 
 def honest(server: HubServer) -> None:
-    """Makes a server tell the truth."""
     server.listed, server.body = (lambda listed: listed), (lambda name, data: data)
     server.sha, server.headers, server.redirects, server.cut, server.broken = SHA, {}, {}, None, None
 

@@ -124,7 +124,6 @@ def change_bytes(random: Random, path: Path, sound: Sound) -> None:
 
 
 def replace(random: Random, path: Path, sound: Sound) -> None:
-    """The file is gone, or a folder."""
     path.unlink()
     if random.random() < 0.5:
         path.mkdir()
@@ -148,7 +147,6 @@ def of_another(random: Random, path: Path, sound: Sound) -> None:
 
 
 def change_value(random: Random, path: Path, sound: Sound) -> None:
-    """A value of index.json or manifest.json becomes another, or vanishes."""
     path = path.parent / random.choice(["index.json", "manifest.json"])
     path.write_text(json.dumps(changed_json(random, json.loads(path.read_text()))))
 

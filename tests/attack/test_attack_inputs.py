@@ -157,7 +157,6 @@ def documents_and_skipped(corpus: Path, caplog: pytest.LogCaptureFixture) -> tup
 
 
 def captioned(documents: list[Document]) -> list[str]:
-    """The pictures of the documents that have a caption too."""
     return [document.image for document in documents if document.image is not None and document.text is not None]
 
 
@@ -221,7 +220,6 @@ def grown(folder: Path, random: Random) -> int:
 
 
 def rows_of(number: int) -> bytes:
-    """The lines of a corpus of so many texts."""
     rows = [{"_id": f"d{n}", "text": f"text {n}", "metadata": {"year": n}} for n in range(number)]
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
@@ -502,7 +500,6 @@ def put(random: Random, path: Path, content: bytes) -> Path:
 
 
 def kind_of(read: Callable[[], Any]) -> str:
-    """What the summary counts: a file that is read, or refused in one line."""
     return "refused files" if isinstance(outcome(lambda: [read()]), str) else "files read"
 
 

@@ -178,7 +178,6 @@ print([(hit.doc_id, hit.score) for hits in resident.lists(queries, 10, int(sys.a
 
 
 def asked(file: Path, stored: Path | None = None, threads: int = 1) -> subprocess.Popen[str]:
-    """A process that answers by these kernels."""
     command = [sys.executable, "-c", ASKED, str(file), str(threads)]
     cache = {"NUMBA_CACHE_DIR": str(stored)} if stored else {}
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **cache}

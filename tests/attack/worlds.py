@@ -90,7 +90,6 @@ class World:
         return self.undisturbed[name]
 
     def ends_as_undisturbed(self, name: str, folder: Path, note: object) -> None:
-        """Runs a task again, and compares what it made."""
         self.is_as_undisturbed(name, folder, note, again=True)
 
     def is_as_undisturbed(self, name: str, folder: Path, note: object, again: bool) -> None:
@@ -131,7 +130,6 @@ class World:
 
 
 def core_tasks(world: World) -> Mapping[str, Task]:
-    """The commands of the core that are attacked."""
     at, corpus = world.folder, world.corpus("texts")
     again = ["prune", at / "impacts", "--output", "IN/p", "--document-terms"]
     searching = ["search", "--index", at / "index", "--output", "IN/r.trec"]

@@ -188,7 +188,6 @@ def test_the_example_names_the_command_as_it_was_called(called: str) -> None:
 
 
 def test_every_example_starts_with_the_name_in_lexvl() -> None:
-    """Those of all commands have the shape that is rewritten."""
     for name, module in COMMANDS.items():
         example = (inspect.getdoc(import_module(module).command) or "").partition("\n\nExample: ")[2]
         assert example.startswith((f"python -m {module} ", f"lexvl {name} ")), name
@@ -228,7 +227,6 @@ def test_values_are_completed(shell: str, line: str, expected: list[str]) -> Non
 
 
 def test_completed_names_are_names() -> None:
-    """Every encoder and corpus of the tables is offered."""
     assert cli.encoder_names() == list(CARDS)
     offered = {name for name in cli.corpus_names() if "/" not in name}
     assert offered == {f"{family}:" if row.has_path else family for family, row in CORPORA.items()}

@@ -24,7 +24,6 @@ REQUIRES = [
 
 @pytest.fixture
 def declared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What ours declares to need, to be changed."""
     lines = list(REQUIRES)
     monkeypatch.setattr("importlib.metadata.requires", lambda name: lines)
     versions = {"numpy": "2.1", "fastapi": "0.120", "lexvl-anserini": "0.3"}

@@ -38,7 +38,6 @@ WORDS = ["a", "dog", "man", "horse", "beach", "ocean", "pizza", "table", "people
 
 @pytest.fixture(scope="module")
 def beir(tmp_path_factory):
-    """A BEIR folder of forty documents and three topics."""
     draw = random.Random(7)
     documents = {f"d{number}": " ".join(draw.choices(WORDS, k=draw.randrange(12))) for number in range(40)}
     topics = {"q0": "a dog", "q1": "two people near the ocean", "q2": "pizza"}
@@ -67,7 +66,6 @@ def encode(monkeypatch, capsys, beir, golden, tmp_path):
 
 
 def one_line(err):
-    """The error line: the only thing on stderr that is no log line."""
     assert "Traceback" not in err
     (line,) = [line for line in err.splitlines() if line.startswith(("error: ", "Error: "))]
     return line

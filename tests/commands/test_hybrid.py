@@ -90,7 +90,6 @@ def test_what_cannot_be_scored(parts, doc_ids, message):
 
 
 def test_candidates_of_several_runs(tmp_path):
-    """The best of each run by its own ranks, each document once."""
     first, second = tmp_path / "a.trec", tmp_path / "b.trec"
     first.write_text("q Q0 b 2 4 x\nq Q0 a 1 5 x\nq Q0 c 3 1 x\n")
     second.write_text("q Q0 c 1 0.5 x\nq Q0 a 2 0.4 x\nr Q0 b 1 1 x\n")
@@ -103,7 +102,6 @@ def test_candidates_of_several_runs(tmp_path):
 
 @pytest.fixture(scope="module")
 def joint(shared, tmp_path_factory):
-    """The corpus and the last checkpoint of the golden training of Joint."""
     golden, folder = shared / "golden/joint", tmp_path_factory.mktemp("joint")
     about, arrays = json.loads((golden / "train_data.json").read_text()), np.load(golden / "train_data.npz")
     final = {key: torch.from_numpy(value) for key, value in np.load(golden / "train_final.npz").items()}

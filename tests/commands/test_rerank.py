@@ -112,7 +112,6 @@ def first(golden, corpus, tmp_path):
 
 @pytest.fixture
 def invoke(first):
-    """Runs the command over that run, on the CPU."""
     return partial(invoked, command, "--run", first, "--device", "cpu", "--output")
 
 
@@ -139,7 +138,6 @@ def test_the_command(invoke, first, tmp_path):
 
 
 def test_a_run_and_topics_of_the_same_names_that_changed(invoke, first, corpus, tmp_path):
-    """They counted as what was scored before."""
     arguments = (tmp_path / "second.trec", "--depth", 2)
     manifest, queries = read_run_manifest(first), (corpus / "queries.jsonl").read_text()
     digest = load_run_topics(manifest, None, None).noted()
@@ -157,7 +155,6 @@ def test_a_run_and_topics_of_the_same_names_that_changed(invoke, first, corpus, 
 
 
 def test_documents_that_changed_since_they_were_encoded(invoke, first, corpus, tmp_path):
-    """They were scored again in silence."""
     manifest, texts = json.loads(name_manifest(first).read_text()), (corpus / "corpus.jsonl").read_text()
     digest = check_corpus(load_dataset(manifest["corpus"]["name"]).documents, "x").digest
     name_manifest(first).write_text(json.dumps({**manifest, "corpus": {**manifest["corpus"], "digest": digest}}))

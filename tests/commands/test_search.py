@@ -243,7 +243,6 @@ def test_a_file_of_topics(index: Path, tmp_path: Path) -> None:
 
 
 def test_a_file_of_topics_covers_the_pixels_of_its_pictures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A finished run of a picture that was replaced counted as up to date."""
     topics, run = tmp_path / "q.jsonl", tmp_path / "x.trec"
     (tmp_path / "a.png").write_bytes(b"1")
     topics.write_bytes(jsonl([{"_id": "q", "image": "a.png"}, {"_id": "r", "text": "dog"}]))

@@ -34,7 +34,6 @@ def stock(*arguments: str | Path, folder: Path, **environ: str) -> str:
 
 
 def old_java(folder: Path) -> dict[str, str]:
-    """An environment whose `java` is too old for Pyserini."""
     (folder / "old/bin").mkdir(parents=True)
     (folder / "old/bin/java").write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\nexit 1\n")
     (folder / "old/bin/java").chmod(0o755)

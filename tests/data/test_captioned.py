@@ -90,7 +90,6 @@ def test_where_the_json_may_be(tmp_path, folder):
 
 
 def two(first, second):
-    """Records of two images, by folder and name."""
     paths = [path.rpartition("/") for path in (first, second)]
     return [image(n, filepath=path[0], filename=path[2]) for n, path in enumerate(paths, start=1)]
 

@@ -254,7 +254,6 @@ TOPICS = {"q1": "a dog", "q2": "people on a table"}
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, golden) -> Path:
-    """Three documents, two topics, and their index."""
     folder = write_beir(tmp_path_factory.mktemp("world"), TEXTS, TOPICS, [("q1", "d1")])
     run("encode", *corpus_options(folder, golden), "--output", folder / "impacts")
     build_index(folder / "impacts", folder / "index")

@@ -179,7 +179,6 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 @pytest.fixture
 def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither $HOME nor the system knows a home folder."""
     for name in ("HOME", "LEXVL_DATA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", Mock(side_effect=KeyError))
@@ -250,7 +249,6 @@ def test_no_temporary_folder(homeless: None, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that every user can reach."""
     with TemporaryDirectory(prefix="lexvl-test-", dir="/tmp") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)

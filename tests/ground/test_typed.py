@@ -86,7 +86,6 @@ VALUES = ("x", 7, 2.5, True, None, [], {}, ["x"], {"x": []}, -1, 1e30)
 
 
 def outcome(read: Any, *arguments: Any) -> str:
-    """The error's line; empty if all is well."""
     try:
         read(*arguments)
     except ArtefactError as error:
@@ -107,7 +106,6 @@ def test_every_value_of_a_manifest(name: str) -> None:
 
 
 def used(manifest: Manifest) -> None:
-    """What commands do with a manifest."""
     manifest.request(), manifest.meaning(), manifest.corpus.ref, manifest.documents, manifest.vocabulary_digest
     assert manifest.counts.documents + manifest.counts.empty is not None
     assert sum(shard["bytes"] + len(shard["sha256"]) for shard in manifest.shards) is not None

@@ -61,7 +61,6 @@ def function_names() -> list[str]:
 
 
 def share(names: list[str], pattern: re.Pattern[str]) -> float:
-    """Per cent of the names that a pattern fits."""
     return 100 * sum(pattern.search(name) is not None for name in names) / len(names)
 
 

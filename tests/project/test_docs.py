@@ -34,7 +34,6 @@ def blocks(page: Path) -> list[str]:
 
 
 def list_options(module: str) -> set[str]:
-    """The options of the command of a module."""
     command = typer.main.get_command(make_app(import_module(module).command))
     return {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
 
@@ -227,7 +226,6 @@ def sections(text: str) -> dict[str, str]:
 
 
 def comparisons(text: str) -> list[str]:
-    """The sentences of a page that compare, or have a figure."""
     return [one for one in sentences(text) if COMPARES.search(bare := LINK.sub("", one)) or FIGURE.search(bare)]
 
 

@@ -35,7 +35,6 @@ notebooks, drawings = map(load_from_site, ("notebooks", "drawings"))
 
 
 def cells(page):
-    """The code of a tutorial's cells."""
     return re.findall(r"^```\{code-cell\}[^\n]*\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 

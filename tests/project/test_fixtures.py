@@ -66,7 +66,6 @@ def place(checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def invoke(module: str, *arguments: str) -> str:
-    """What a command prints that runs in this process."""
     return invoked(import_module(module).command, *arguments)
 
 

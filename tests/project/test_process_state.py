@@ -119,7 +119,6 @@ def line(
 
 
 def texts(folder: Path) -> tuple[Any, list[Any]]:
-    """A corpus of texts, and topics."""
     from corpus_folders import beir_folder, json_lines
 
     from lexvl_anserini.data.dataset import load_dataset
@@ -176,7 +175,6 @@ def calls(folder: Path, golden: Path) -> Iterator[tuple[str, Callable[[], Any]]]
 
 
 def report(calls: Iterable[tuple[str, Callable[[], Any]]]) -> dict[str, Any]:
-    """What each call changes."""
     for library in LOADED:
         with suppress(ImportError):
             import_module(library)

@@ -147,7 +147,6 @@ FLOORS = {
 
 
 def floor_of(module, package):
-    """The floor of a module inside a package."""
     name, floors = f"{module.removeprefix(f'{package}.')}.", FLOORS[package]
     starts = [(start, floor) for floor, names in enumerate(floors) for start in names]
     fitting = [(len(start), floor) for start, floor in starts if name.startswith(f"{start}.")]
@@ -164,7 +163,6 @@ def test_modules_import_only_floors_below_them_or_their_own(package):
 
 
 def plugin_of(module):
-    """The plug-in that a module belongs to, if any."""
     parts = module.split(".")
     return parts[1] if parts[0] == "lexvl_plugins" and len(parts) > 1 else None
 

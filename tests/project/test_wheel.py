@@ -45,7 +45,6 @@ def checked(*command: str | Path, cwd: Path = ROOT) -> str:
 
 @pytest.fixture(scope="module")
 def sources() -> list[str]:
-    """The files of the checkout that are no build products."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("git tells the sources of a checkout from its build products")
     listed = checked("git", "ls-files", "--cached", "--others", "--exclude-standard").splitlines()
@@ -64,7 +63,6 @@ def archive(sources: list[str], tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def wheel(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that the source archive builds."""
     target = tmp_path_factory.mktemp("wheel")
     offline = ("--no-index", "--no-deps", "--no-build-isolation")
     checked(*PIP, "wheel", *offline, "--wheel-dir", target, archive, cwd=target)

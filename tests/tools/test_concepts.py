@@ -226,7 +226,6 @@ HOLDING = SEAT._replace(subject=MAN, pose=None, relation="holding", landmark=UMB
     ],
 )
 def test_slots_offer_what_the_tables_have_for_a_scene(scene, slot, about, expected):
-    """Actions are links."""
     found = {fact.wording for fact in possible_facts(scene) if fact.slot is slot and fact.about == (about,)}
     assert found == expected
 
