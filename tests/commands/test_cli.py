@@ -128,9 +128,6 @@ def test_dataclasses_are_expanded_in_place() -> None:
     assert "Shows its options." in shown and "A path." in shown and "Example: toy a --path b" in shown
 
 
-# ---- as processes
-
-
 def python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return run_process([sys.executable, *arguments], cwd=ROOT, env={**os.environ, "COLUMNS": "80", **variables})
 

@@ -97,9 +97,6 @@ def test_candidates_of_several_runs(tmp_path):
     assert list_candidates([first, second], 1) == {"q": ["a", "c"], "r": ["b"]}
 
 
-# ---- golden
-
-
 @pytest.fixture(scope="module")
 def joint(shared, tmp_path_factory):
     golden, folder = shared / "golden/joint", tmp_path_factory.mktemp("joint")

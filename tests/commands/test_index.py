@@ -56,7 +56,8 @@ def test_other_shards_need_overwrite_and_a_failed_one_keeps_the_index(tmp_path: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c", "index"]
 
 
-def test_a_place_that_is_no_index_is_never_replaced(tmp_path: Path) -> None:
+def test_places_of_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is no index is never replaced; the default one; an index in the place of shards."""
     write_shards(tmp_path / "shards", DOCUMENTS)
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/a.jpg").touch()
@@ -65,9 +66,6 @@ def test_a_place_that_is_no_index_is_never_replaced(tmp_path: Path) -> None:
             build_index(tmp_path / "shards", place, overwrite=True)
     (tmp_path / "empty").mkdir()
     assert build_index(tmp_path / "shards", tmp_path / "empty").documents == 3
-
-
-def test_the_default_place_and_an_index_in_the_place_of_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_shards(tmp_path / "impacts/demo.vdr", DOCUMENTS)
     monkeypatch.chdir(tmp_path)
     index = build_index("impacts/demo.vdr/").path

@@ -67,9 +67,6 @@ def test_what_cannot_be_scored(bag):
         reranked(load_encoder("bm25"), [Topic("q", "dog")], {"q": listed(("a", 1))})
 
 
-# ---- the reference
-
-
 def test_svdr_beta_and_rerank_are_the_references(golden, load):
     """Bag-of-token index, the best three, re-scored; the longest text of a batch has 24 tokens, 48 for the passages."""
     about, arrays = json.loads((golden / "vdr/text-tiny.json").read_text()), np.load(golden / "vdr/text-tiny.npz")
@@ -89,9 +86,6 @@ def test_svdr_beta_and_rerank_are_the_references(golden, load):
     for hits, ids, expected in zip(found, *second, strict=True):
         assert [int(d.doc_id) for d in hits] == ids.tolist()
         np.testing.assert_allclose([d.score for d in hits], expected, atol=2e-3, rtol=1e-5)
-
-
-# ---- the command
 
 
 @pytest.fixture

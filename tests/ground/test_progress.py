@@ -66,16 +66,13 @@ def test_a_bar_in_a_notebook(monkeypatch):
     assert not progress.is_notebook()
 
 
-def test_no_library_module_prints_or_logs_without_its_name():
+def test_no_library_module_prints_and_all_log_lines_have_one_name():
     commands = {*(row.module for row in COMMANDS.values()), *OF_COMMANDS}
     others = {f"{module.replace('.', '/')}.py" for module in commands}
     paths = [path for path in (ROOT / "lexvl_anserini").rglob("*.py") if str(path.relative_to(ROOT)) not in others]
     assert len(paths) > 100
     read_output([sys.executable, "-m", "ruff", "check", "--isolated", "--select", "T20,LOG", *paths])
-
-
-def test_all_log_lines_have_one_name():
-    """A logger of ours is `lexvl_anserini` or has the name of its module, so that one name sets the level of all."""
+    # A logger of ours is `lexvl_anserini` or has the name of its module, so that one name sets the level of all.
     found = {
         name
         for path in (ROOT / "lexvl_anserini").rglob("*.py")

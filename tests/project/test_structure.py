@@ -167,12 +167,9 @@ def plugin_of(module):
     return parts[1] if parts[0] == "lexvl_plugins" and len(parts) > 1 else None
 
 
-def test_the_core_imports_no_plugin():
+def test_the_core_imports_no_plugin_and_plugins_those_that_they_name():
     assert [(module, other) for module in GRAPH for other in GRAPH[module] if plugin_of(other)] == []
-
-
-def test_plugins_import_those_that_they_name():
-    """`NEEDS` of a plug-in's `__init__.py`; plug-ins need each other in no circle."""
+    # `NEEDS` of a plug-in's `__init__.py`; plug-ins need each other in no circle.
     needs = defaultdict(set)
     for module, imported in PLUGIN_GRAPH.items():
         needs[plugin_of(module)] |= {plugin_of(other) for other in imported} - {plugin_of(module), None}
