@@ -138,7 +138,7 @@ def test_two_writers_of_one_output(rounds: Rounds, world: World) -> None:
             refused = outcome.one_line and "another process is writing it" in outcome.err
             assert outcome.code == 0 or refused, (name, outcome)
         assert killed or any(outcome.code == 0 for outcome in outcomes), (name, outcomes)
-        world.is_as_undisturbed(name, folder, "several writers", again=killed)
+        world.ends_as_undisturbed(name, folder, "several writers", again=killed)
         rounds.count("outputs with several writers")
         rounds.count("writers refused", sum(outcome.code == 1 for outcome in outcomes))
 

@@ -89,10 +89,7 @@ class World:
             self.undisturbed[name] = (self.state(task, folder), outcome.calls)
         return self.undisturbed[name]
 
-    def ends_as_undisturbed(self, name: str, folder: Path, note: object) -> None:
-        self.is_as_undisturbed(name, folder, note, again=True)
-
-    def is_as_undisturbed(self, name: str, folder: Path, note: object, again: bool) -> None:
+    def ends_as_undisturbed(self, name: str, folder: Path, note: object, again: bool = True) -> None:
         """Compares what a task made, with or without running it again."""
         task = self.tasks[name]
         state = self.state(task, folder, *(placed(task, folder) if again else ()))

@@ -35,11 +35,8 @@ def option(command: list[str], *names: str) -> str:
     return next((command[command.index(name) + 1] for name in names if name in command), "")
 
 
-def output_of(command: list[str]) -> str:
-    return option(command, "--output", "--index")
-
-
-MADE = {output_of(command): command for command in COMMANDS if not {"--append", "--delete-ids"} & set(command)}
+MAKING = [command for command in COMMANDS if not {"--append", "--delete-ids"} & set(command)]
+MADE = {option(command, "--output", "--index"): command for command in MAKING}
 RUNS = [name for name in MADE if name.startswith("runs/")]
 INDEXES = [name for name in MADE if name.startswith("indexes/")]
 SHARDS = [name for name in MADE if name.startswith(("impacts/", "dense/", "text/"))]
