@@ -1,7 +1,5 @@
 """A hub on this machine: the part of the Hugging Face hub's protocol that downloads need, honest or not."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import socket
@@ -36,7 +34,7 @@ class HubServer(ThreadingHTTPServer):
     sha: Any = SHA  # the commit that it names
     gone = False
 
-    def __init__(self, handler: type[Hub] | None = None) -> None:
+    def __init__(self, handler: Any = None) -> None:
         super().__init__(("127.0.0.1", 0), handler or Hub)
         self.repositories: dict[str, Path] = {}
         self.requests: list[str] = []

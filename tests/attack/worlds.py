@@ -1,7 +1,5 @@
 """A small world for attacks on commands: topics, shards, indexes and runs; and the commands that write others."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +48,7 @@ class Task(NamedTuple):
 class World:
     """What the commands read, and the commands; `tasks` makes those that are attacked, of the core by default."""
 
-    def __init__(self, folder: Path, checkpoint: Path, tasks: Callable[[World], Mapping[str, Task]] | None = None):
+    def __init__(self, folder: Path, checkpoint: Path, tasks: Callable[..., Mapping[str, Task]] | None = None):
         self.folder = folder
         self.commands = Commands(folder / "notes")
         draw = Random(14)
