@@ -251,8 +251,6 @@ def test_real_images(shared):
 
 
 WORLD = world()
-KINDS, PLACES, HUES = WORLD.kinds, WORLD.places, WORLD.colours.hues
-TIMES, WEATHERS = WORLD.skies.times, WORLD.skies.weathers
 
 
 @pytest.fixture(scope="module")
@@ -314,7 +312,7 @@ def test_captions_and_pictures_of_the_package_are_those_of_the_scenes(written):
 def test_scenes_are_plausible():
     for split in ("val", "test"):
         for scene in scenes(split):
-            ground = PLACES[scene.place].ground
+            ground = WORLD.places[scene.place].ground
             kinds = {thing.kind for thing in things(scene)}
             assert len(kinds) == len(things(scene)), "each kind once, so that captions are never ambiguous"
             assert not (scene.weather == "rainbow" and scene.time == "night")
@@ -335,8 +333,8 @@ def test_captions_name_no_colour_their_scene_lacks(written):
     ambiguous = {"dark", "pale"}
     for scene, five in written:
         seen = {thing.colour for thing in things(scene)}
-        for colour in HUES:
-            names = set(HUES[colour].words) - ambiguous
+        for colour, hue in WORLD.colours.hues.items():
+            names = set(hue.words) - ambiguous
             if colour not in seen:
                 assert not any(names & said(caption) for caption in five), (scene, colour)
 

@@ -171,8 +171,7 @@ def test_mistakes_in_drawings(text, message):
 
 
 WORLD = world()
-KINDS, PLACES, HUES = WORLD.kinds, WORLD.places, WORLD.colours.hues
-TIMES, WEATHERS = WORLD.skies.times, WORLD.skies.weathers
+KINDS = WORLD.kinds
 MATERIALS = materials()
 
 
@@ -289,7 +288,7 @@ def test_things_stand_as_the_relation_says(composed):
 
 def test_times_and_weathers_show():
     dog = Thing("dog", "brown", 1, "medium")
-    pairs = [(time, weather) for time in TIMES for weather in WEATHERS]
+    pairs = [(time, weather) for time in WORLD.skies.times for weather in WORLD.skies.weathers]
     light = {(time, weather): draw(scene_of(dog, "field", weather, time)).astype(int) for time, weather in pairs}
     sky = {key: image[:12].mean((0, 1)) for key, image in light.items()}
     assert sky["night", "clear"].sum() < sky["day", "clear"].sum() / 2
