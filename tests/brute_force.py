@@ -1,27 +1,13 @@
 """What a query tree means, computed document by document: the oracle of the tests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.queries.clauses import (
-    All,
-    AnyOf,
-    Boost,
-    Clause,
-    Equals,
-    Ids,
-    Impacts,
-    Not,
-    Range,
-    Term,
-    Text,
-    Unscored,
-)
+from lexvl_anserini.queries import clauses
+from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Equals, Ids, Impacts, Range, Term
 
 
 class Doc(NamedTuple):
@@ -50,7 +36,7 @@ class Oracle:
             vector = clause.vector if isinstance(clause, Impacts) else {clause.term: clause.weight}
             shared = [w * document.vector[t] for t, w in vector.items() if t in document.vector]
             return sum(shared) if shared else None
-        if isinstance(clause, Text):
+        if isinstance(clause, clauses.Text):
             return self.bm25(clause, document)
         if isinstance(clause, Equals | Range | Ids):
             return 0 if holds(clause, document) else None
@@ -61,13 +47,13 @@ class Oracle:
         if isinstance(clause, AnyOf):
             return None if all(s is None for s in scores) else sum(s for s in scores if s is not None)
         [below] = scores
-        if isinstance(clause, Not):
+        if isinstance(clause, clauses.Not):
             return 0 if below is None else None
-        assert isinstance(clause, Boost | Unscored)
-        factor = clause.weight if isinstance(clause, Boost) else 0
+        assert isinstance(clause, clauses.Boost | clauses.Unscored)
+        factor = clause.weight if isinstance(clause, clauses.Boost) else 0
         return None if below is None else factor * below
 
-    def bm25(self, clause: Text, document: Doc, k1: float = 0.9, b: float = 0.4) -> float | None:
+    def bm25(self, clause: clauses.Text, document: Doc, k1: float = 0.9, b: float = 0.4) -> float | None:
         words = document.text.split()
         average = sum(self.lengths) / max(1, self.with_text)
         total = None

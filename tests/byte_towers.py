@@ -1,7 +1,5 @@
 """A model without a network: the weights of a document are the bytes of its picture, its vector or its text."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,7 +82,6 @@ def encode(
 
 
 def documents_of(folder: Path, **changes: Any) -> list[Document]:
-    """A document of each picture in a folder."""
     return [Document(path.name, text="abc", image=str(path), **changes) for path in sorted(folder.glob("*.png"))]
 
 

@@ -1,7 +1,5 @@
 """Reads class files of Java as far as linking needs them (Java Virtual Machine Specification, chapter 4)."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Image towers that a test can compute by hand: a cell's states are the mean red, green and blue of its pixels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

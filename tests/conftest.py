@@ -1,7 +1,5 @@
 """What all tests share: an environment without network or keys, the shared data's folder, the tiny checkpoints."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

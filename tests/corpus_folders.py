@@ -1,13 +1,15 @@
-"""Corpora on disk, for tests of whatever reads them: BEIR's layout, Karpathy's JSON with pictures, tar archives."""
-
-from __future__ import annotations
+"""Corpora on disk for tests of what reads them: BEIR's layout, Karpathy's JSON with pictures, vectors, tar archives."""
 
 import io
 import json
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
 
 CORPUS = (
     '{"_id": "d1", "title": "A", "text": "one"}\n{"_id": "d2", "text": "two", "metadata": {"url": "u"}, "year": 3}\n'
@@ -28,17 +30,13 @@ def coloured_coco(folder: Path) -> Path:
     images = []
     for number, colour in enumerate(COLOURS):
         Image.new("RGB", (48, 48), colour).save(folder / f"coco/images/{colour}.png")
-        sentences = [
-            {"raw": f"{word} {colour} picture", "sentid": 2 * number + n, "imgid": number, "tokens": []}
-            for n, word in enumerate(("a", "the"))
-        ]
-        images.append({"filename": f"{colour}.png", "imgid": number, "split": "test", "sentences": sentences})
+        captions = (f"a {colour} picture", f"the {colour} picture")
+        images.append(captioned_image(number, texts=captions, first=2 * number, filename=f"{colour}.png"))
     (folder / "coco/dataset_coco.json").write_text(json.dumps({"images": images, "dataset": "coco"}))
     return folder
 
 
 def json_lines(texts: Mapping[str, str]) -> str:
-    """Documents or queries of BEIR, of texts by id."""
     return "".join(json.dumps({"_id": key, "text": text}) + "\n" for key, text in texts.items())
 
 
@@ -90,9 +88,8 @@ def karpathy_folder(
     home.mkdir(parents=True, exist_ok=True)
     (home / f"dataset_{name}.json").write_text(json.dumps({"images": images, "dataset": name}))
     if pictures:
-        gallery_of(
-            root / name / "images", *(f"{record.get('filepath', '.')}/{record['filename']}" for record in images)
-        )
+        names = (f"{record.get('filepath', '.')}/{record['filename']}" for record in images)
+        gallery_of(root / name / "images", *names)
     return str(root)
 
 
@@ -109,3 +106,41 @@ def tar_of(path: Path, members: Mapping[str, bytes], mode: Any = "w") -> Path:
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
     return path
+
+
+def write_table(path: Path, ids: Sequence[str], vectors: np.ndarray) -> None:
+    """One table of vectors; numbers as doubles, as pandas writes lists of Python floats."""
+    parquet.write_table(pa.table({"id": pa.array(ids), "emb": pa.array(vectors.astype(float).tolist())}), path)
+
+
+def write_embeddings(
+    folder: Path,
+    images: Mapping[str, np.ndarray],
+    texts: Mapping[str, np.ndarray],
+    captions: Mapping[str, Mapping[str, str]] | None = None,
+    features: str = "",
+    split: str = "test",
+) -> Path:
+    """A folder of vectors by id, in the layout of the hub; `captions` has the texts by image id and caption id."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, vectors in (("img_embs", images), ("text_embs", texts)):
+        write_table(folder / f"{name}{features}.parquet", list(vectors), np.stack(list(vectors.values())))
+    if captions is not None:
+        records = []
+        for image, raw in captions.items():
+            sentences = [{"raw": text, "sentid": caption} for caption, text in raw.items()]
+            records.append({"imgid": image, "filename": f"{image}.jpg", "split": split, "sentences": sentences})
+        (folder / "dataset_meta.json").write_text(json.dumps({"images": records}))
+    return folder
+
+
+def write_golden(folder: Path, about: Mapping, images: np.ndarray, texts: np.ndarray, features: str = "") -> Path:
+    """The corpus of a golden training set: `about` has text_ids, image_ids, texts and pairs (text, image)."""
+    raw = dict(zip(about["text_ids"], about["texts"], strict=True))
+    captions: dict[str, dict[str, str]] = {image: {} for image in about["image_ids"]}
+    for text, image in about["pairs"]:
+        captions[image][text] = raw[text]
+    vectors = (
+        dict(zip(about[f"{side}_ids"], rows, strict=True)) for side, rows in (("image", images), ("text", texts))
+    )
+    return write_embeddings(folder, *vectors, captions, features)

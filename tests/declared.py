@@ -1,7 +1,5 @@
 """The checkout: its commands and test data, what setup.cfg declares, and the packages that modules are of."""
 
-from __future__ import annotations
-
 import configparser
 from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
@@ -59,7 +57,6 @@ PACKAGES = {
 
 
 def package_of(module: str) -> str:
-    """The package that brings a module."""
     top = module.partition(".")[0]
     return PACKAGES.get(top, canonicalize_name(top))
 

@@ -1,7 +1,5 @@
 """A hub on this machine: the part of the Hugging Face hub's protocol that downloads need, honest or not."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import socket
@@ -25,40 +23,27 @@ def git_sha1(data):
 
 
 def digest_of(data: bytes, large: bool) -> str:
-    """The digest by which the hub names the content of a file."""
     return hashlib.sha256(data).hexdigest() if large else git_sha1(data)
 
 
 class HubServer(ThreadingHTTPServer):
-    """Serves repositories, which are folders by name; its attributes make it fail or lie.
-
-    Attributes:
-        broken, cut, damaged: the file that is lost, breaks off in the middle, or has one bit changed.
-        listed: changes the entries of a listing.
-        sha: the commit that it names.
-        headers: of every answer to a request for a file, besides the true ones.
-        body: changes the bytes of a file; the digests in listing and headers stay.
-        redirects: where requests for a file are sent.
-        requests, tokens, ranges: what came.
-    """
+    """Serves repositories, which are folders by name; its attributes make it fail or lie."""
 
     daemon_threads = True
-    broken: str | None = None
-    cut: str | None = None
-    damaged: str | None = None
-    sha: Any = SHA
+    broken = cut = damaged = None  # the file that is lost, breaks off in the middle, or has one bit changed
+    sha: Any = SHA  # the commit that it names
     gone = False
 
-    def __init__(self, handler: type[Hub] | None = None) -> None:
+    def __init__(self, handler: Any = None) -> None:
         super().__init__(("127.0.0.1", 0), handler or Hub)
         self.repositories: dict[str, Path] = {}
         self.requests: list[str] = []
         self.tokens: set[str | None] = set()
         self.ranges: list[int] = []
-        self.listed: Any = lambda siblings: siblings
-        self.headers: dict[str, str] = {}
-        self.body: Any = lambda name, data: data
-        self.redirects: dict[str, str] = {}
+        self.listed: Any = lambda siblings: siblings  # changes the entries of a listing
+        self.headers: dict[str, str] = {}  # of every answer to a request for a file, besides the true ones
+        self.body: Any = lambda name, data: data  # changes the bytes of a file; the digests in listing and headers stay
+        self.redirects: dict[str, str] = {}  # where requests for a file are sent
 
     @property
     def address(self) -> str:
@@ -66,8 +51,6 @@ class HubServer(ThreadingHTTPServer):
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Answers the requests for listings and files of a `HubServer`."""
-
     server: HubServer
 
     protocol_version = "HTTP/1.1"
@@ -132,7 +115,6 @@ class Hub(BaseHTTPRequestHandler):
     absent = 401  # the status of a repository that is not there
 
     def hides(self, name: str) -> bool:
-        """Whether a repository is there for others only."""
         return False
 
     def parts(self) -> list[str]:

@@ -1,7 +1,5 @@
 """Which module imports which: syntax trees, and the graph of imports, those within functions counted."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Mapping
 from graphlib import TopologicalSorter

@@ -1,9 +1,11 @@
-"""Commands in the test's own process, and processes."""
-
-from __future__ import annotations
+"""Commands in the test's own process, processes, and servers of this machine."""
 
 import subprocess
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -31,3 +33,42 @@ def read_output(command: Sequence[str | Path], **options: Any) -> str:
     done = run_process(command, **options)
     assert done.returncode == 0, f"{command[-1]}\n{done.stdout[-5000:]}\n{done.stderr[-4000:]}"
     return done.stdout
+
+
+@contextmanager
+def answering(handler: Any) -> Iterator[str]:
+    """The address of a server with a thread per connection; it says nothing of its requests."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class Quiet(BaseHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Says nothing."""
+
+
+@contextmanager
+def serving_files(folder: Path, requests: list[str]) -> Iterator[str]:
+    """The address of a server of the files in a folder; `requests` gets the paths that are requested."""
+
+    class Files(SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            requests.append(self.path)
+
+    with answering(partial(Files, directory=str(folder))) as address:
+        yield address
+
+
+def write_texts(folder: Path, texts: Mapping[str, str]) -> Path:
+    """Writes files by their paths in a folder, and makes what folders they need."""
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text.lstrip(), encoding="utf-8")
+    return folder

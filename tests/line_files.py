@@ -1,10 +1,4 @@
-"""Lists the files of ours that one caption passes: it encodes, indexes, searches and measures the demo.
-
-A file counts if one of its functions runs; imports alone do not count. Each command runs in a process of its own, under
-a profile of its calls.
-"""
-
-from __future__ import annotations
+"""Lists the files of which a function runs when the demo is encoded, indexed, searched and measured."""
 
 import json
 import os
@@ -55,7 +49,6 @@ def trace(out: Path, arguments: list[str]) -> None:
 
 
 def list_files() -> list[str]:
-    """The files, relative to the root."""
     files: set[str] = set()
     with TemporaryDirectory() as work:
         out = Path(work, "files.json")

@@ -1,7 +1,5 @@
 """Lucene indexes of tests: what they answer, what they hold, what stock Pyserini makes of them, and damage to them."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from invoking import read_output
-from shard_folders import Documents, write_shards
+from shard_folders import Documents, counts_of, write_shards
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import read_report
@@ -67,15 +65,9 @@ def held(index: Path) -> dict[str, dict[str, int]]:
 
 
 def expect(index: Path, documents: Mapping[str, Mapping[str, int]]) -> None:
-    """Everything that the index holds."""
     manifest, report = read_manifest(index), read_report(index)
     postings = [(doc_id, term, impact) for doc_id, v in documents.items() for term, impact in v.items()]
-    counts = {
-        "documents": len(documents),
-        "empty": sum(not vector for vector in documents.values()),
-        "postings": len(postings),
-        "max_impact": max((impact for *_, impact in postings), default=0),
-    }
+    counts = counts_of([*documents.values()])
     assert held(index) == {doc_id: vector for doc_id, vector in documents.items() if vector}
     assert {name: manifest.counts[name] for name in counts} == counts
     assert {name: report[name] for name in counts} == counts

@@ -3,8 +3,6 @@
 `--rest` runs the tests that the last run of this checkout did not pass: those that it skipped or did not choose.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Generator

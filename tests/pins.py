@@ -1,7 +1,5 @@
 """Prints the file of constraints/ of the environment that runs it: `python tests/pins.py`."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -17,14 +15,8 @@ LEFT_OUT = {"pip", "setuptools", "wheel", "lexvl-anserini"}
 
 
 def constraints(installed: Iterable[tuple[str, str, str]], python: str, lucene: str) -> Iterator[str]:
-    """The lines of a file of constraints.
-
-    Args:
-        installed: names and versions of packages, and the Pythons that each is for (">=3.11.5"; "" for all). A local
-            version (2.13.0+cpu) is a build, and any build will do. One that the first release of this Python (3.11.0)
-            cannot install has no line, so that pip finds an older one there.
-        python, lucene: versions, for the first line.
-    """
+    """The lines of a file of constraints, of the names, versions and Pythons (">=3.11.5"; "" for all) of packages."""
+    # What the first release of this Python (3.11.0) cannot install has no line: pip finds an older one there.
     fitting = ((name, version) for name, version, needs in installed if SpecifierSet(needs).contains(f"{python}.0"))
     pins = {re.sub("[-_.]+", "-", name).lower(): version.partition("+")[0] for name, version in fitting}
     pyserini, line = (".".join(version.split(".")[:2]) for version in (pins["pyserini"], lucene))

@@ -1,7 +1,5 @@
 """One model and one index as a server shares them among threads, and the questions that its threads ask."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,8 +23,6 @@ WORDS = ["a", "dog", "runs", "on", "the", "sandy", "beach", "and", "two", "child
 
 
 class Question(NamedTuple):
-    """One call of the public surface: its name and its argument."""
-
     kind: str
     text: str
 
@@ -48,12 +44,10 @@ class Service:
         return self.model.decode(self.model.encode_document([text]))
 
     def search(self, text: str) -> Any:
-        """Encodes and searches with the open index."""
         [query] = encode_queries(self.model, [Topic("q", text)], self.index.manifest)
         return next(self.engine.search([query], 10))
 
     def search_index(self, text: str) -> Any:
-        """Opens, searches and closes the index."""
         return list(search_index(self.index, [Topic("q", text)], hits=10, model=self.model))
 
     def feedback(self, text: str) -> Any:
@@ -67,17 +61,14 @@ class Service:
         return self.engine.search_tree("q", clause, 10)
 
     def explained(self, text: str) -> Any:
-        """Explains two documents with the open index."""
         [query] = encode_queries(self.model, [Topic("q", text)], self.index.manifest)
         return explain_documents(self.engine, query, ["d0", f"d{len(text)}"])
 
     def explain(self, text: str) -> Any:
-        """Opens the index and explains its best documents."""
         with Searcher(self.index, self.model) as searcher:
             return searcher.explain(text, hits=2)
 
     def vector(self, text: str) -> Any:
-        """A document's vector, from the index."""
         return self.engine.vector(f"d{len(text)}")
 
 

@@ -1,7 +1,5 @@
 """Folders of shards as `encode` writes them, for tests of whatever reads shards."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,13 +38,14 @@ def publish_shards(
         path = folder / entry["name"]
         entry |= {"bytes": path.stat().st_size, "sha256": compute_sha256(path)}
     names = [name for name in ("documents", "empty", "postings") if all(name in entry for entry in entries)]
-    greatest = [entry["max_impact"] for entry in entries if "max_impact" in entry]
+    counts = {name: sum(entry[name] for entry in entries) for name in names}
+    if greatest := [entry["max_impact"] for entry in entries if "max_impact" in entry]:
+        counts["max_impact"] = max(greatest)
     manifest = Manifest(
         kind=kind,
         encoder={"name": "toy", "options": {}, "checkpoint": None, "checkpoint_digest": None},
         corpus={"name": "toy", "split": "test", "data_dir": None},
-        counts={name: sum(entry[name] for entry in entries) for name in names}
-        | ({"max_impact": max(greatest)} if greatest else {}),
+        counts=counts,
         vocabulary={"size": len(vocabulary), "digest": vocabulary.digest} if vocabulary else {},
         shards=tuple(entries),
     )
@@ -85,10 +84,9 @@ def counts_of(vectors: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 def write_shards(
     folder: Path, *shards: Documents, terms: Sequence[str] | None = None, suffix: str = "jsonl"
 ) -> Manifest:
-    """Impact shards of (id, {term: impact}) pairs."""
-    vocabulary = Vocabulary(
-        terms if terms is not None else sorted({term for shard in shards for _, vector in shard for term in vector})
-    )
+    if terms is None:
+        terms = sorted({term for shard in shards for _, vector in shard for term in vector})
+    vocabulary = Vocabulary(terms)
 
     def content(documents: Documents) -> Any:
         if suffix != "parquet":
@@ -106,7 +104,6 @@ def write_shards(
 
 
 def write_described_shards(folder: Path, documents: Sequence[Doc], terms: Sequence[str]) -> Path:
-    """An impact shard with texts and metadata."""
     rows = [{"id": d.doc_id, "contents": d.text, "vector": d.vector, "metadata": d.metadata} for d in documents]
     [name] = write_files(folder, [rows], "jsonl", lambda rows: rows)
     publish_shards(folder, "impact", [{"name": name, **counts_of([d.vector for d in documents])}], Vocabulary(terms))
@@ -126,8 +123,7 @@ def write_dense_shards(folder: Path, *shards: Documents) -> Manifest:
 
 
 def write_text_shards(folder: Path, *shards: Documents) -> Manifest:
-    names = write_files(
-        folder, shards, "jsonl", lambda documents: [{"id": doc_id, "contents": text} for doc_id, text in documents]
-    )
+    rows = [[{"id": doc_id, "contents": text} for doc_id, text in shard] for shard in shards]
+    names = write_files(folder, rows, "jsonl", lambda rows: rows)
     counts = [{"documents": len(shard), "empty": sum(not text.strip() for _, text in shard)} for shard in shards]
     return publish_shards(folder, "text", [{"name": n, **count} for n, count in zip(names, counts, strict=True)])

@@ -1,9 +1,4 @@
-"""A program as users write it, for `mypy --strict` (`tests/project/test_user_types.py`): texts, searched and measured.
-
-Each `assert_type` fails where a public function gives Any.
-"""
-
-from __future__ import annotations
+"""A program as users write it, for `mypy --strict`; each `assert_type` fails where a public function gives Any."""
 
 import sys
 from collections.abc import Iterator

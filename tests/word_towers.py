@@ -1,7 +1,5 @@
 """A model of eight terms without a network, a corpus of thirty documents, and what tests of shards ask of them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path
@@ -29,9 +27,7 @@ ENCODE_SHARD = writing.encode_shard
 class WordTower:
     """Weight of a term: the number of times it occurs, halved."""
 
-    kind = "impact"
-    binary = False
-    vocabulary = Vocabulary(TERMS)
+    kind, binary, vocabulary = "impact", False, Vocabulary(TERMS)
 
     def read(self, document):
         if document.text is None and document.title is None:
@@ -45,14 +41,6 @@ class WordTower:
 
     def vectors(self, inputs, batch_size=32, progress=lambda n: None, on_error=FAIL):
         return self.weights(inputs, batch_size, progress, on_error).toarray()
-
-
-class DenseTower(WordTower):
-    kind = "dense"
-
-
-class TextTower(WordTower):
-    kind = "text"
 
 
 class PictureTower(WordTower):
@@ -70,13 +58,13 @@ class PictureTower(WordTower):
         return sparse.csr_matrix(matrix)
 
 
-def model_of(tower: Any = None, **changes: Any) -> Any:
-    """A model with this tower on both sides."""
+def model_of(tower: Any = None, kind: str = "", **changes: Any) -> Any:
     tower = tower or WordTower()
+    tower.kind = kind or tower.kind
     return Model(tower, tower, tower.kind, **changes)
 
 
-DENSE, TEXT = model_of(DenseTower()), model_of(TextTower())
+DENSE, TEXT = model_of(kind="dense"), model_of(kind="text")
 
 
 def text_of(number):
@@ -100,15 +88,13 @@ def lines(path):
 
 
 def rows_of(folder):
-    """All rows of all shards of either format."""
     paths = sorted((folder / "docs").iterdir())
     return [row for p in paths for row in (parquet.read_table(p).to_pylist() if p.suffix == ".parquet" else lines(p))]
 
 
 def same_as_fresh(output, *arguments, **options):
     """True if the folder has the bytes of an encoding that nothing disturbed."""
-    fresh = output.with_name(f"{output.name}-fresh")
-    encode(fresh, *arguments, **options)
+    encode(fresh := output.with_name(f"{output.name}-fresh"), *arguments, **options)
     return tree(output) == tree(fresh)
 
 

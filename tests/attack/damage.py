@@ -1,8 +1,6 @@
 """What attacks share: damaged bytes, and outcomes that a user may see."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -33,7 +31,6 @@ def damaged(random: Random, data: bytes, pieces: Sequence[bytes] = ()) -> bytes:
 
 
 def changed_json(random: Random, data: Any) -> Any:
-    """A JSON value with one value within it replaced."""
     if isinstance(data, dict | list) and data and random.random() < 0.9:
         key = random.choice(list(data) if isinstance(data, dict) else range(len(data)))
         data = data.copy()
@@ -43,6 +40,14 @@ def changed_json(random: Random, data: Any) -> Any:
             data[key] = changed_json(random, data[key])
         return data
     return random.choice(["x", "", 0, -1, 1.5, 10**18, None, True, [], {}, ["x"], {"name": 3}, "x" * 5000, [[[]]]])
+
+
+def places(value: Any, most: int | None = None) -> Iterator[tuple[Any, Any]]:
+    """Every (container, key) within a JSON value, at most so many of one container."""
+    keys = list(value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ())
+    for key in keys[:most]:
+        yield value, key
+        yield from places(value[key], most)
 
 
 def one_line(error: BaseException) -> str:
@@ -55,7 +60,6 @@ def one_line(error: BaseException) -> str:
 
 
 def outcome(read: Callable[[], Iterable[Any]]) -> list[Any] | str:
-    """What is read, or the line of the error."""
     try:
         return list(read())
     except LexvlError as error:

@@ -1,4 +1,4 @@
-"""Faults of the file system: the n-th call that changes something kills the process, or fails.
+"""Faults of the file system: the n-th call that changes something kills the process, or fails; and small disks.
 
     with faults(folder, number=5, effect="end") as counted: ...   in this process; an exception instead of SIGKILL
     outcome = Commands(notes).run(["search", "--index", ...], folder, number=5, effect="kill")
@@ -8,13 +8,12 @@ Calls are counted that make, rename, link or remove a name, write or truncate a 
 more), or the name of an error (ENOSPC). `after` lets the call happen first. A write is cut in the middle.
 """
 
-from __future__ import annotations
-
 import builtins
 import errno
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,8 +23,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 from unittest.mock import patch
+
+import pytest
 
 from lexvl_anserini.ground import files
 
@@ -135,6 +137,31 @@ def faults(folder: Path, number: int = 0, effect: str = "end", after: bool = Fal
         yield counted
 
 
+kills = pytest.mark.parametrize("share", [5, pytest.param(1, marks=pytest.mark.extended)], ids=["fifth", "all"])
+
+
+def draw_calls(calls: int, share: int, seed: int = 57) -> list[int]:
+    """The numbers of the calls at which a test kills, from 1, in order; the last one is always among them."""
+    return sorted({*Random(seed).sample(range(1, calls + 1), -(-calls // share)), calls})
+
+
+@contextmanager
+def mounted(folder: Path, size: str) -> Iterator[Path]:
+    """Mounts a file system of that size (256k, 2m) as a new folder; skips the test where that is not possible."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if not shutil.which("mount") or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def resize(folder: Path, size: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,size={size}", str(folder)], check=True)
+
+
 class Outcome(NamedTuple):
     """How a command ended: its exit code (negative: the signal), what it printed, and the calls that it made."""
 
@@ -155,7 +182,6 @@ class Commands:
     """Runs `lexvl` commands as forks of one process that has imported what takes long, and started no Java."""
 
     def __init__(self, notes: Path):
-        """Notes what the commands print in a folder."""
         self.notes = notes
         notes.mkdir(exist_ok=True)
         command = [sys.executable, __file__, str(notes)]
@@ -164,14 +190,10 @@ class Commands:
     def start(
         self, arguments: Sequence[object], folder: Path, number: int = 0, effect: str = "kill", after: bool = False
     ) -> int:
-        """Starts `lexvl ARGUMENTS`, with one fault below `folder`; returns its process id.
-
-        The word ";" ends a command; the next one follows in the same process if it succeeds.
-        """
+        """Starts `lexvl ARGUMENTS ; MORE` in one process, with one fault below `folder`; returns its process id."""
         return int(self._ask("start", [*map(str, arguments)], str(folder), number, effect, after))
 
     def wait(self, child: int) -> Outcome:
-        """Waits for the end of a command that was started."""
         code = int(self._ask("wait", child))
         out, err, calls = (self.notes / f"{child}.{name}" for name in NOTES)
         outcome = Outcome(code, out.read_text(), err.read_text(), int(calls.read_text() if calls.exists() else 0))
@@ -180,7 +202,6 @@ class Commands:
         return outcome
 
     def run(self, arguments: Sequence[object], folder: Path, *fault: Any) -> Outcome:
-        """Starts a command and waits for its end."""
         return self.wait(self.start(arguments, folder, *fault))
 
     def close(self) -> None:

@@ -1,20 +1,18 @@
 """Hostile changes of a checkpoint's folder: each takes the randomness and the folder, and changes one of its files."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
 import shutil
 import struct
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
-from damage import damaged
+from damage import damaged, places
 from tiny_encoders import Runs
 
 CODE = "open({mark!r}, 'w').close()"
@@ -52,20 +50,12 @@ def replaced(random: Random, folder: Path, mark: Path) -> None:
     random.choice(kinds)()
 
 
-def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every (container, key) of a JSON value, at most a few of a long one."""
-    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []
-    for key in list(keys)[:60]:
-        yield value, key
-        yield from places(value[key])
-
-
 def retyped(random: Random, folder: Path, mark: Path) -> None:
     """Some values in a JSON file are of another type, or numbers are huge."""
     path = random.choice(files_of(folder, "*.json"))
     content = json.loads(path.read_text())
     for _ in range(random.choice([1, 1, 1, 2, 5])):
-        if not (every := list(places(content))):
+        if not (every := list(places(content, 60))):
             break
         container, key = random.choice(every)
         numbers = [place for place in every if isinstance(place[0][place[1]], (int, float))]
@@ -79,7 +69,7 @@ def renamed(random: Random, folder: Path, mark: Path) -> None:
     """Keys in a JSON file are gone, or have the names of others that loaders look for."""
     path = random.choice(files_of(folder, "*.json"))
     content = json.loads(path.read_text())
-    if entries := [place for place in places(content) if isinstance(place[0], dict)]:
+    if entries := [place for place in places(content, 60) if isinstance(place[0], dict)]:
         container, key = random.choice(entries)
         value = container.pop(key)
         names = ("auto_map", "quantization_config", "model_type", "types", "path", "type", "x", "__class__")

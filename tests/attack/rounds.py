@@ -7,8 +7,6 @@ A test of the mark `attack` has the fixture `rounds`: each round has a seed that
 test's share of the time is used. The module is a plug-in of pytest.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil
@@ -38,12 +36,7 @@ class Round(NamedTuple):
 
 
 class Rounds:
-    """The rounds of one test: the first has the given seed, the seeds of the others follow from it.
-
-    Attributes:
-        seed: of the current round: with it as the first seed, `--minutes 0` repeats this round alone.
-        counted: what the test counts for the summary.
-    """
+    """The rounds of one test; `--minutes 0` with the seed of the current round repeats this round alone."""
 
     def __init__(self, seed: int, seconds: float, folder: Path):
         self.seed, self.counted = seed, Counter[str]()

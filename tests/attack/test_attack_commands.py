@@ -1,9 +1,4 @@
-"""Commands that are killed, whose calls fail, that have no room, or that are not alone.
-
-The same command again ends as if nothing had happened.
-"""
-
-from __future__ import annotations
+"""Commands that are killed, fail, have no room or are not alone: the same again ends as if nothing had happened."""
 
 import os
 import signal
@@ -13,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faults import ERRORS, Outcome
+from faults import ERRORS, Outcome, mounted, resize
 from rounds import Rounds
-from small_disks import mounted, resize
 from worlds import World, contents
 
 # Room that a command has, in KiB: pages of files and folders. Most of the tasks need between 10 and 100.
@@ -144,7 +138,7 @@ def test_two_writers_of_one_output(rounds: Rounds, world: World) -> None:
             refused = outcome.one_line and "another process is writing it" in outcome.err
             assert outcome.code == 0 or refused, (name, outcome)
         assert killed or any(outcome.code == 0 for outcome in outcomes), (name, outcomes)
-        world.is_as_undisturbed(name, folder, "several writers", again=killed)
+        world.ends_as_undisturbed(name, folder, "several writers", again=killed)
         rounds.count("outputs with several writers")
         rounds.count("writers refused", sum(outcome.code == 1 for outcome in outcomes))
 
@@ -159,12 +153,9 @@ def test_searchers_beside_writers(rounds: Rounds, world: World) -> None:
         return ["search", "--index", index, "--topics", topics, "--output", run, "--overwrite"]
 
     def changes(index: Path) -> list[list[object]]:
-        change = ["index", "--index", index]
-        return [
-            [*change, world.folder / "alone-impacts", "--append"],
-            [*change, "--delete-ids", world.folder / "ids.txt"],
-            [*change, world.folder / "more-impacts", "--replace"],
-        ]
+        more = (["alone-impacts", "--append"], ["--delete-ids", "ids.txt"], ["more-impacts", "--replace"])
+        named = ([word if word.startswith("--") else world.folder / word for word in words] for words in more)
+        return [["index", "--index", index, *words] for words in named]
 
     for _seed, random, home in rounds:
         if not states:
@@ -177,10 +168,8 @@ def test_searchers_beside_writers(rounds: Rounds, world: World) -> None:
         world.prepare("append", folder)
         writer = world.commands.start(joined(*changes(folder / "index")), folder)
         runs = [[folder / f"{number}.{again}.trec" for again in range(6)] for number in range(random.randint(1, 2))]
-        readers = [
-            world.commands.start(joined(*(searched(folder / "index", run) for run in several)), folder)
-            for several in runs
-        ]
+        searches = [joined(*(searched(folder / "index", run) for run in several)) for several in runs]
+        readers = [world.commands.start(words, folder) for words in searches]
         for child in (writer, *readers):
             outcome = world.commands.wait(child)
             assert outcome.code == 0, outcome

@@ -1,7 +1,5 @@
 """Resident postings of small collections: answers equal dot products, or one line says what is damaged."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -100,8 +98,7 @@ def test_lists_of_every_layout_equal_dot_products(rounds: Rounds) -> None:
 
 def lists_of(index: Path, queries: Sequence[Mapping[str, int]], hits: int, threads: int = 1) -> list[Any]:
     stream = [ImpactQuery(str(number), query) for number, query in enumerate(queries)]
-    answers: list[Any] = pairs(search_index(index, stream, hits, threads=threads))
-    return answers
+    return pairs(search_index(index, stream, hits, threads=threads))
 
 
 def test_lists_of_changed_indexes_equal_dot_products(rounds: Rounds) -> None:
@@ -125,9 +122,8 @@ def test_lists_of_changed_indexes_equal_dot_products(rounds: Rounds) -> None:
             write_shards(folder / f"more{number}", list(more.items()), terms=terms)
             append_index(index, folder / f"more{number}", replace=change == "replace")
             vectors |= more
-        queries = [
-            query for query in (some_query(random, terms) for _ in range(20)) if bound_of(vectors, query) < 1 << 24
-        ]
+        some = [some_query(random, terms) for _ in range(20)]
+        queries = [query for query in some if bound_of(vectors, query) < 1 << 24]
         hits = random.choice([1, 7, len(vectors) + 1])
         products = [expected(vectors, query, hits) for query in queries]
         assert lists_of(index, queries, hits, random.randint(1, 3)) == products
@@ -182,7 +178,6 @@ print([(hit.doc_id, hit.score) for hits in resident.lists(queries, 10, int(sys.a
 
 
 def asked(file: Path, stored: Path | None = None, threads: int = 1) -> subprocess.Popen[str]:
-    """A process that answers by these kernels."""
     command = [sys.executable, "-c", ASKED, str(file), str(threads)]
     cache = {"NUMBA_CACHE_DIR": str(stored)} if stored else {}
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **cache}

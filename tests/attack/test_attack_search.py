@@ -1,7 +1,5 @@
 """Differential searches: random corpora, queries, trees and expressions; expected are dot products in Python."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
@@ -110,7 +108,6 @@ def some_tree(random: Random, terms: list[str], ids: list[str], depth: int = 4) 
 
 
 def most_of(clause: Clause, vectors: Vectors) -> float:
-    """The bound of a tree, clause by clause."""
     if isinstance(clause, Impacts):
         return bound_of(vectors, clause.vector)
     if isinstance(clause, Term):
@@ -126,7 +123,6 @@ def quoted(term: str) -> str:
 
 
 def some_expression(random: Random, terms: list[str], depth: int = 3) -> str:
-    """An expression with signs, operators, brackets, weights and quotes."""
     parts = []
     for _ in range(random.randint(1, 4)):
         if depth and random.random() < 0.4:

@@ -1,7 +1,5 @@
 """Threads over everything that a server shares, compared with one thread; web servers; long texts."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -94,6 +92,5 @@ def test_long_texts(rounds: Rounds) -> None:
 
 
 def long_text(draws: random.Random) -> str:
-    """Runs of units, of which some are very long."""
     runs = [(draws.choice(UNITS), draws.choice([1, 2, 3, 40, 1200, 5000])) for _ in range(draws.randint(1, 12))]
     return "".join(unit * times for unit, times in runs) + "".join(unit for unit, _ in runs) * draws.randint(1, 400)

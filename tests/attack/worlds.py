@@ -1,7 +1,5 @@
 """A small world for attacks on commands: topics, shards, indexes and runs; and the commands that write others."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +9,7 @@ from typing import Any, NamedTuple
 
 from corpus_folders import write_beir
 from faults import Commands
+from invoking import write_texts
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "lexvl-1"
 WORDS = ["a", "dog", "man", "horse", "beach", "ocean", "pizza", "table", "people", "two", "on", "the", "near"]
@@ -23,43 +22,33 @@ def without(**changes: Any) -> Callable[[bytes], bytes]:
     return lambda data: json.dumps({**json.loads(data), **changes}).encode()
 
 
-RUNS: Timeless = {"trec.manifest.json": without(efficiency={})}
+def without_times(data: bytes) -> bytes:
+    """A run's manifest with the names of what was measured."""
+    manifest = json.loads(data)
+    return json.dumps({**manifest, "efficiency": sorted(manifest["efficiency"])}).encode()
+
+
+RUNS: Timeless = {"trec.manifest.json": without_times}
 
 
 class Task(NamedTuple):
-    """A command that writes below a folder, and how its result is looked at.
+    """A command that writes below a folder, and how its result is looked at."""
 
-    Attributes:
-        arguments: of `lexvl`; words that start with IN/ are below the folder.
-        output: below the folder.
-        first: commands that prepare the folder.
-        copied: an index of the world that is copied to `output` first.
-        sources: shards of the world that the index holds afterwards; empty for what is no index of shards.
-        index: the index below the output, if it is not the output itself.
-        takes_long: long enough that it can be killed at a moment, mostly in Java.
-        again: what the same command says when all is done; "" where it says nothing of that.
-        timeless: how its files are compared.
-    """
-
-    arguments: Sequence[object]
-    output: str
-    first: Sequence[Sequence[object]] = ()
-    copied: str = ""
-    sources: Sequence[str] = ()
-    index: str = ""
-    takes_long: bool = False
-    again: str = "already"
-    timeless: Timeless = RUNS
+    arguments: Sequence[object]  # of `lexvl`; words that start with IN/ are below the folder
+    output: str  # below the folder
+    first: Sequence[Sequence[object]] = ()  # commands that prepare the folder
+    copied: str = ""  # an index of the world that is copied to `output` first
+    sources: Sequence[str] = ()  # shards that the index holds afterwards; empty for what is no index of shards
+    index: str = ""  # the index below the output, if it is not the output itself
+    takes_long: bool = False  # long enough that it can be killed at a moment, mostly in Java
+    again: str = "already"  # what the same command says when all is done; "" where it says nothing of that
+    timeless: Timeless = RUNS  # how its files are compared
 
 
 class World:
-    """What the commands read, and the commands.
+    """What the commands read, and the commands; `tasks` makes those that are attacked, of the core by default."""
 
-    Args:
-        tasks: what makes the commands that are attacked; those of the core by default.
-    """
-
-    def __init__(self, folder: Path, checkpoint: Path, tasks: Callable[[World], Mapping[str, Task]] | None = None):
+    def __init__(self, folder: Path, checkpoint: Path, tasks: Callable[..., Mapping[str, Task]] | None = None):
         self.folder = folder
         self.commands = Commands(folder / "notes")
         draw = Random(14)
@@ -72,9 +61,7 @@ class World:
         self.encoder = ["--encoder", "bag-of-tokens", "--checkpoint", checkpoint, "--device", "cpu"]
         self.made("encode", *self.corpus("texts"), "--output", folder / "impacts")
         self.made("encode", *self.corpus("more"), "--output", folder / "more-impacts")
-        (folder / "alone").mkdir()
-        for name in ("x1", "x2"):
-            (folder / f"alone/{name}.txt").write_text("two people on a table")
+        write_texts(folder / "alone", dict.fromkeys(("x1.txt", "x2.txt"), "two people on a table"))
         self.made("encode", "--corpus", f"folder:{folder}/alone", *self.encoder, "--output", folder / "alone-impacts")
         self.made("index", folder / "impacts", "--index", folder / "index")
         for run, hits in (("a", 3), ("b", 9)):
@@ -100,11 +87,7 @@ class World:
             self.undisturbed[name] = (self.state(task, folder), outcome.calls)
         return self.undisturbed[name]
 
-    def ends_as_undisturbed(self, name: str, folder: Path, note: object) -> None:
-        """Runs a task again, and compares what it made."""
-        self.is_as_undisturbed(name, folder, note, again=True)
-
-    def is_as_undisturbed(self, name: str, folder: Path, note: object, again: bool) -> None:
+    def ends_as_undisturbed(self, name: str, folder: Path, note: object, again: bool = True) -> None:
         """Compares what a task made, with or without running it again."""
         task = self.tasks[name]
         state = self.state(task, folder, *(placed(task, folder) if again else ()))
@@ -128,10 +111,7 @@ class World:
         return placed(task, folder)
 
     def state(self, task: Task, folder: Path, *before: object) -> Any:
-        """What the command made, without what differs between two calls: times, and the ids in Lucene's files.
-
-        `before` is a command that runs first, in the same process; it must succeed.
-        """
+        """What the command made but times and Lucene's ids; `before` is a command that runs first and must succeed."""
         if not task.sources and not task.index:
             if before:
                 self.made(*before)
@@ -145,7 +125,6 @@ class World:
 
 
 def core_tasks(world: World) -> Mapping[str, Task]:
-    """The commands of the core that are attacked."""
     at, corpus = world.folder, world.corpus("texts")
     again = ["prune", at / "impacts", "--output", "IN/p", "--document-terms"]
     searching = ["search", "--index", at / "index", "--output", "IN/r.trec"]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import logging
 from functools import partial
@@ -56,14 +54,11 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
 invoke = partial(invoked, command)
 
 
-def test_products_sum_to_the_score(index: Path) -> None:
+def test_products_sum_to_the_score_of_the_best_and_of_documents_without_shared_terms(index: Path) -> None:
     [found] = Searcher(index).explain(QUERY, ["d1"])
     # dog, cat and 😀 have 18 each: by term.
     terms = (SharedTerm("cat", 18, 1, 18), SharedTerm("dog", 2, 9, 18), SharedTerm("😀", 6, 3, 18))
     assert found == Explanation("q", "d1", 54, terms, 4)
-
-
-def test_the_best_documents_and_documents_without_shared_terms(index: Path) -> None:
     assert [(e.doc_id, e.score) for e in Searcher(index).explain(QUERY, hits=2)] == [("é/1", 126), ("d1", 54)]
     explanations = Searcher(index).explain(QUERY, ["d3", "d2", "d3"])
     assert [(e.doc_id, e.score, len(e.terms)) for e in explanations] == [("d3", 0, 0), ("d2", 6, 1), ("d3", 0, 0)]
@@ -100,9 +95,8 @@ def test_another_sum_than_the_indexs_raises(engine: Any, monkeypatch: pytest.Mon
 
 @given(vector=st.dictionaries(st.sampled_from(["boat", "cat", "dog", "zebra", "😀"]), st.integers(1, 255)))
 def test_every_document_is_its_dot_product(engine: Any, vector: dict[str, int]) -> None:
-    for found, (doc_id, impacts) in zip(
-        explain_documents(engine, ImpactQuery("q", vector), [d for d, _ in DOCUMENTS]), DOCUMENTS, strict=True
-    ):
+    explanations = explain_documents(engine, ImpactQuery("q", vector), [doc_id for doc_id, _ in DOCUMENTS])
+    for found, (doc_id, impacts) in zip(explanations, DOCUMENTS, strict=True):
         assert (found.doc_id, found.score) == (doc_id, sum(w * impacts.get(t, 0) for t, w in vector.items()))
         assert {t.term for t in found.terms} == vector.keys() & impacts.keys()
 
@@ -176,9 +170,8 @@ def test_topics_encoded_or_not(index: Path, tmp_path: Path, toy: None) -> None:
 def test_the_best_hits_of_a_run(index: Path, tmp_path: Path, toy: None, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "t.tsv").write_text("b\tdog dog cat\n")
     hits = [ScoredDoc("b", "d1", 1, 18.0), ScoredDoc("b", "d2", 2, 6.0)]
-    about = RunManifest(
-        "t.tsv", "", "", None, {"name": "toy"}, {"name": "toy", "options": {"query_terms": 1}}, {}, "index", 10, False
-    )
+    encoder: Any = {"name": "toy", "options": {"query_terms": 1}}
+    about = RunManifest("t.tsv", "", "", None, {}, encoder, {}, "index", 10, False)  # type: ignore[arg-type]
     write_run(tmp_path / "x.trec", [hits], about)
     arguments = ["--index", index, "--topics", tmp_path / "t.tsv", "--query-id", "b", "--format", "json"]
     with caplog.at_level(logging.WARNING, "lexvl_anserini"):

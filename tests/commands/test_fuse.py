@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path
@@ -99,13 +97,9 @@ def test_the_command_writes_a_run_and_its_manifest(tmp_path: Path) -> None:
     out = tmp_path / "fused.trec"
     arguments = ["--run", one, "--run", two, "--output", out, "--format", "json"]
     assert json.loads(invoke(*arguments)) == {"run": str(out), "topics": 2, "topics_without_hits": 0, "lines": 3}
-    assert [(d.query_id, d.doc_id, d.rank, d.score) for d in read_run(out)] == [
-        ("q", "b", 1, 1 / 61 + 1 / 62),
-        ("q", "a", 2, 1 / 61),
-        ("r", "x", 1, 1 / 61),
-    ]
+    expected = [("q", "b", 1, 1 / 61 + 1 / 62), ("q", "a", 2, 1 / 61), ("r", "x", 1, 1 / 61)]
+    assert [(d.query_id, d.doc_id, d.rank, d.score) for d in read_run(out)] == expected
     about = read_run_manifest(out)
-    assert about is not None
     assert (about.dataset, about.split, about.encoder["name"]) == ("demo", "test", "fusion")
     assert [part.partition("@")[0] for part in about.encoder["options"]["runs"]] == ["one.trec", "two.trec"]
     invoke(*arguments)

@@ -1,26 +1,27 @@
 """Runs scored anew by several encoders: by hand, as the reference mixes Joint's scores, and as a command."""
 
-from __future__ import annotations
-
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from embedding_tables import write_golden
+from corpus_folders import write_golden
 from scipy import sparse
-from typer import Typer
-from typer.testing import CliRunner
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.images import FAIL
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
+from lexvl_anserini.ground.manifest import name_manifest
 from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.hybrid import command
 from lexvl_anserini.queries.query_source import TopicSource
+from lexvl_anserini.runs.trec import read_run
+from lexvl_anserini.search import command as search
+from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.rescoring import (
     WeightedEncoder,
     compute_hybrid_lists,
@@ -29,7 +30,9 @@ from lexvl_anserini.searching.rescoring import (
     load_run_topics,
     plan_hybrid,
 )
+from lexvl_anserini.shards.writing import write_impacts
 from tests.encoders.test_d2s import measured
+from tests.invoking import invoked
 
 # The published weights of Joint over ALBEF on COCO.
 DENSE, LEXICAL = 0.2, 0.5
@@ -86,14 +89,7 @@ def test_what_cannot_be_scored(parts, doc_ids, message):
         list(compute_hybrid_lists([Topic("q", "1 2")], {"q": doc_ids}, parts))
 
 
-def test_a_run_without_a_manifest(tmp_path):
-    (tmp_path / "a.trec").write_text("q Q0 b 1 4 x\n")
-    with pytest.raises(ArtefactError, match="no manifest"):
-        plan_hybrid([tmp_path / "a.trec"], [1.0], 10, 10, TopicSource(lambda: iter(()), "x"))
-
-
 def test_candidates_of_several_runs(tmp_path):
-    """The best of each run by its own ranks, each document once."""
     first, second = tmp_path / "a.trec", tmp_path / "b.trec"
     first.write_text("q Q0 b 2 4 x\nq Q0 a 1 5 x\nq Q0 c 3 1 x\n")
     second.write_text("q Q0 c 1 0.5 x\nq Q0 a 2 0.4 x\nr Q0 b 1 1 x\n")
@@ -101,12 +97,8 @@ def test_candidates_of_several_runs(tmp_path):
     assert list_candidates([first, second], 1) == {"q": ["a", "c"], "r": ["b"]}
 
 
-# ---- golden
-
-
 @pytest.fixture(scope="module")
 def joint(shared, tmp_path_factory):
-    """The corpus and the last checkpoint of the golden training of Joint."""
     golden, folder = shared / "golden/joint", tmp_path_factory.mktemp("joint")
     about, arrays = json.loads((golden / "train_data.json").read_text()), np.load(golden / "train_data.npz")
     final = {key: torch.from_numpy(value) for key, value in np.load(golden / "train_final.npz").items()}
@@ -115,17 +107,22 @@ def joint(shared, tmp_path_factory):
     return folder
 
 
-def load_joint(shared, joint, vectors):
+@pytest.fixture
+def dataset(joint):
+    return load_dataset(f"embeddings:{joint / 'tiny'},before_proj_albef")
+
+
+@pytest.fixture
+def load_joint(shared, joint):
     tiny = str(shared / "golden/common/tokenizer_bert_tiny")
-    return load_encoder("joint", str(joint / "last.ckpt"), tokenizer=tiny, device="cpu", vectors=vectors)
+    return partial(load_encoder, "joint", str(joint / "last.ckpt"), tokenizer=tiny, device="cpu")
 
 
 @pytest.mark.shared
-def test_mixed_scores_measure_as_the_reference(shared, joint):
+def test_mixed_scores_measure_as_the_reference(shared, load_joint, dataset):
     """`dense_single` of the last validation: w1 x cosine + w2 x lexical, without the temperature."""
-    dataset = load_dataset(f"embeddings:{joint / 'tiny'},before_proj_albef")
     parts = [
-        WeightedEncoder(load_joint(shared, joint, vectors), weight, dataset.documents)
+        WeightedEncoder(load_joint(vectors=vectors), weight, dataset.documents)
         for vectors, weight in (("dense", DENSE), ("sparse", LEXICAL))
     ]
     topics, doc_ids = list(dataset.topics()), [d.doc_id for d in dataset.documents()]
@@ -137,39 +134,28 @@ def test_mixed_scores_measure_as_the_reference(shared, joint):
 
 
 @pytest.mark.shared
-def test_the_command_mixes_an_inverted_index_and_faiss(shared, joint, tmp_path):
+def test_the_command_mixes_an_inverted_index_and_faiss(load_joint, dataset, tmp_path):
     """Both runs of one checkpoint, then their mixture; the same command again has nothing to do."""
-    from lexvl_anserini.runs.trec import read_run
-    from lexvl_anserini.search import command as search
-    from lexvl_anserini.searching.building import build_index
-    from lexvl_anserini.shards.writing import write_impacts
-
-    dataset = load_dataset(f"embeddings:{joint / 'tiny'},before_proj_albef")
-    app, runs = Typer(), []
-    app.command("hybrid")(command)
-    app.command("search")(search)
+    runs, mixed, topics = [], tmp_path / "mixed.trec", list(dataset.topics())
     for vectors in ("sparse", "dense"):
-        write_impacts(dataset, load_joint(shared, joint, vectors), tmp_path / "out" / vectors)
+        write_impacts(dataset, load_joint(vectors=vectors), tmp_path / "out" / vectors)
         build_index(tmp_path / "out" / vectors, tmp_path / "index" / vectors)
         runs.append(tmp_path / f"{vectors}.trec")
-        options = ["--index", str(tmp_path / "index" / vectors), "--output", str(runs[-1]), "--device", "cpu"]
-        assert not (done := CliRunner().invoke(app, ["search", *options])).exit_code, done.output
-    mixed = tmp_path / "mixed.trec"
-    options = ["--run", str(runs[0]), "--run", str(runs[1]), "--weight", str(LEXICAL), "--weight", str(DENSE)]
-    asked = ["hybrid", *options, "--output", str(mixed), "--device", "cpu"]
-    assert not (done := CliRunner().invoke(app, asked)).exit_code, done.output
-    topics = list(dataset.topics())
+        invoked(search, "--index", tmp_path / "index" / vectors, "--output", runs[-1], "--device", "cpu")
+    asked = ["--run", runs[0], "--run", runs[1], "--weight", LEXICAL, "--weight", DENSE, "--output", mixed]
+    invoked(command, *asked, "--device", "cpu")
     parts = [load_run_encoder(run, weight, None, "cpu") for run, weight in zip(runs, (LEXICAL, DENSE), strict=True)]
-    expected = [hit for hits in compute_hybrid_lists(topics, list_candidates(runs, 100), parts) for hit in hits]
-    assert [(h.query_id, h.doc_id, h.rank) for h in read_run(mixed)] == [
-        (h.query_id, h.doc_id, h.rank) for h in expected
-    ]
+    lists = compute_hybrid_lists(topics, list_candidates(runs, 100), parts)
+    assert [hit[:3] for hit in read_run(mixed)] == [hit[:3] for hits in lists for hit in hits]
     before = mixed.stat().st_mtime_ns
-    assert not CliRunner().invoke(app, asked).exit_code and mixed.stat().st_mtime_ns == before
-    other = CliRunner().invoke(app, [*asked, "--candidates", "3"])
-    assert isinstance(other.exception, ArtefactError) and "another request (encoder.options." in str(other.exception)
-    about = plan_hybrid(runs, [1.0, 1.0], 100, 10, TopicSource.take_dataset(dataset))
-    assert about.encoder["name"] == "joint+joint" and about.dataset == dataset.name
-    assert [topic.query_id for topic in load_run_topics(about, None, None).stream()] == [
-        topic.query_id for topic in topics
-    ]
+    invoked(command, *asked, "--device", "cpu")
+    assert mixed.stat().st_mtime_ns == before
+    with pytest.raises(ArtefactError, match=r"another request \(encoder.options."):
+        invoked(command, *asked, "--candidates", 3)
+    plan = plan_hybrid(runs, [1.0, 1.0], 100, 10, TopicSource.take_dataset(dataset))
+    assert plan.encoder["name"] == "joint+joint" and plan.dataset == dataset.name
+    found = load_run_topics(plan, None, None).stream()
+    assert [topic.query_id for topic in found] == [topic.query_id for topic in topics]
+    name_manifest(runs[0]).unlink()
+    with pytest.raises(ArtefactError, match="no manifest"):
+        plan_hybrid(runs, [1.0, 1.0], 100, 10, TopicSource.take_dataset(dataset))

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import json
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -9,22 +6,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from byte_towers import tree
 from shard_folders import Documents, write_dense_shards, write_shards, write_text_shards
 
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UnknownName, UsageError
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.index import command, peak_memory_bytes
 from lexvl_anserini.searching.building import build_index
-from tests.invoking import invoked
+from tests.invoking import invoked, read_output, run_process
 
 invoke = partial(invoked, command)
 
 DOCUMENTS: Documents = [("d1", {"a": 3, "b": 1}), ("d2", {}), ("d3", {"b": 2, "日本": 7, "😀": 1})]
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(
@@ -49,21 +43,21 @@ def test_other_shards_need_overwrite_and_a_failed_one_keeps_the_index(tmp_path: 
     write_shards(tmp_path / "a", DOCUMENTS)
     write_shards(tmp_path / "b", [*DOCUMENTS, ("d4", {"c": 1})])
     build_index(tmp_path / "a", tmp_path / "index")
-    before = files(tmp_path / "index")
+    before = tree(tmp_path / "index")
     assert build_index(tmp_path / "a", tmp_path / "index").documents == 3
-    with pytest.raises(
-        ArtefactError, match=r"an index of another request \(counts.documents: 3 found, 4 requested; .*\); --overwrite"
-    ):
+    other = r"an index of another request \(counts.documents: 3 found, 4 requested; .*\); --overwrite"
+    with pytest.raises(ArtefactError, match=other):
         build_index(tmp_path / "b", tmp_path / "index")
     write_shards(tmp_path / "c", [("d1", {"a": 1}), ("d1", {"a": 2})])
     with pytest.raises(ArtefactError, match="'d1' occurs twice"):
         build_index(tmp_path / "c", tmp_path / "index", overwrite=True)
-    assert files(tmp_path / "index") == before
+    assert tree(tmp_path / "index") == before
     assert build_index(tmp_path / "b", tmp_path / "index", overwrite=True).documents == 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c", "index"]
 
 
-def test_a_place_that_is_no_index_is_never_replaced(tmp_path: Path) -> None:
+def test_places_of_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is no index is never replaced; the default one; an index in the place of shards."""
     write_shards(tmp_path / "shards", DOCUMENTS)
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/a.jpg").touch()
@@ -72,9 +66,6 @@ def test_a_place_that_is_no_index_is_never_replaced(tmp_path: Path) -> None:
             build_index(tmp_path / "shards", place, overwrite=True)
     (tmp_path / "empty").mkdir()
     assert build_index(tmp_path / "shards", tmp_path / "empty").documents == 3
-
-
-def test_the_default_place_and_an_index_in_the_place_of_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_shards(tmp_path / "impacts/demo.vdr", DOCUMENTS)
     monkeypatch.chdir(tmp_path)
     index = build_index("impacts/demo.vdr/").path
@@ -85,17 +76,18 @@ def test_the_default_place_and_an_index_in_the_place_of_shards(tmp_path: Path, m
 
 def test_unfinished_and_foreign_shards(tmp_path: Path) -> None:
     manifest = write_shards(tmp_path / "shards", DOCUMENTS)
+
+    def refuse(shards: str, message: str) -> None:
+        with pytest.raises(LexvlError, match=message):
+            build_index(tmp_path / shards, tmp_path / "index")
+
     (tmp_path / "shards/manifest.json").rename(tmp_path / "shards/unfinished.json")
-    with pytest.raises(ArtefactError, match="unfinished; run the same encode command again"):
-        build_index(tmp_path / "shards", tmp_path / "index")
-    with pytest.raises(ArtefactError, match="nothing: no such folder"):
-        build_index(tmp_path / "nothing", tmp_path / "index")
+    refuse("shards", "unfinished; run the same encode command again")
+    refuse("nothing", "nothing: no such folder")
     write_json(tmp_path / "shards/manifest.json", {**manifest.to_json(), "kind": "impacts"})
-    with pytest.raises(UnknownName, match="unknown engine 'impacts'; did you mean 'impact'?"):
-        build_index(tmp_path / "shards", tmp_path / "index")
+    refuse("shards", "unknown engine 'impacts'; did you mean 'impact'?")
     write_json(tmp_path / "shards/manifest.json", {"kind": "impact"})
-    with pytest.raises(ArtefactError, match="not a manifest of this version"):
-        build_index(tmp_path / "shards", tmp_path / "index")
+    refuse("shards", "not a manifest of this version")
 
 
 def test_command_prints_what_it_counted(tmp_path: Path) -> None:
@@ -159,14 +151,11 @@ def test_the_command_refuses_what_makes_no_sense(tmp_path: Path) -> None:
 
 def test_data_on_stdout_and_one_line_of_error(tmp_path: Path) -> None:
     write_text_shards(tmp_path / "shards", [("d1", "a dog"), ("d2", "a cat")])
-    arguments = map(str, ("lexvl_anserini.index", tmp_path / "shards", "--index", tmp_path / "index"))
-    module = [sys.executable, "-m", *arguments]
-    done = subprocess.run([*module, "--format", "json"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["documents"] == 2
+    module = [sys.executable, "-m", "lexvl_anserini.index", tmp_path / "shards", "--index", tmp_path / "index"]
+    assert json.loads(read_output([*module, "--format", "json"]))["documents"] == 2
     (tmp_path / "shards/docs/shard-00000.jsonl").write_text("")
     (tmp_path / "index/index.json").unlink()
-    failed = subprocess.run(module, capture_output=True, text=True, check=False)
+    failed = run_process(module)
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr.count("\n") == 1 and failed.stderr.startswith("error: ")
 

@@ -1,21 +1,18 @@
 """Runs whose first documents are scored anew: the order of lists by hand, the reference's SVDR, the command."""
 
-from __future__ import annotations
-
 import json
-import sys
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from corpus_folders import write_beir
 
-from lexvl_anserini import cli
 from lexvl_anserini.data.checks import check_corpus
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import RunManifest, name_manifest, read_run_manifest
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
@@ -26,15 +23,12 @@ from lexvl_anserini.runs.trec import read_lists, read_run, write_run
 from lexvl_anserini.searching.rescoring import load_run_documents, load_run_encoder, load_run_topics, rerank_lists
 from lexvl_anserini.searching.shared_terms import select_encoder_options
 from lexvl_anserini.shards.encoding import Covered, WholeCorpus
+from tests.invoking import invoked
 
 BERT, PUBLISHED = "splade/ckpt_bert", "vdr/text-tiny"
 
-DOCUMENTS = [
-    Document("a", text="dog"),
-    Document("b", text="dog man beach"),
-    Document("c", text="man"),
-    Document("d", text=""),
-]
+TEXTS = {"a": "dog", "b": "dog man beach", "c": "man", "d": ""}
+DOCUMENTS = [Document(doc_id, text=text) for doc_id, text in TEXTS.items()]
 
 
 def listed(*documents):
@@ -60,9 +54,6 @@ def test_the_first_are_scored_anew_and_the_rest_stays_below(bag, monkeypatch):
         ("b", 1, 2.0), ("a", 2, 1.0), ("d", 3, 0.0), ("c", 4, -1.0), ("e", 5, -3.0),
     ]  # fmt: skip
     assert sorted(seen) == ["a", "b", "d"]
-
-
-def test_ties_are_ordered_by_id_and_topics_without_hits_have_an_empty_list(bag):
     topics = [Topic("none", "dog"), Topic("q", "dog man"), Topic("empty", "")]
     lists = reranked(bag, topics, {"q": listed(("c", 2), ("a", 1))})
     assert [[(d.doc_id, d.score) for d in hits] for hits in lists] == [[], [("a", 1.0), ("c", 1.0)], []]
@@ -76,14 +67,8 @@ def test_what_cannot_be_scored(bag):
         reranked(load_encoder("bm25"), [Topic("q", "dog")], {"q": listed(("a", 1))})
 
 
-# ---- the reference
-
-
 def test_svdr_beta_and_rerank_are_the_references(golden, load):
-    """Bag-of-token index (128 tokens), the best three, re-scored by both towers.
-
-    The reference pads to the longest text of a batch, 24 tokens for these queries and 48 for the passages.
-    """
+    """Bag-of-token index, the best three, re-scored; the longest text of a batch has 24 tokens, 48 for the passages."""
     about, arrays = json.loads((golden / "vdr/text-tiny.json").read_text()), np.load(golden / "vdr/text-tiny.npz")
     queries = [Topic(str(n), text) for n, text in enumerate(about["queries"])]
     passages = [Document(str(n), text=text) for n, text in enumerate(about["passages"])]
@@ -103,13 +88,9 @@ def test_svdr_beta_and_rerank_are_the_references(golden, load):
         np.testing.assert_allclose([d.score for d in hits], expected, atol=2e-3, rtol=1e-5)
 
 
-# ---- the command
-
-
 @pytest.fixture
 def corpus(tmp_path):
-    documents = {document.doc_id: document.text for document in DOCUMENTS}
-    return write_beir(tmp_path / "corpus", documents, {"q": "dog man"}, [("q", "b")])
+    return write_beir(tmp_path / "corpus", TEXTS, {"q": "dog man"}, [("q", "b")])
 
 
 @pytest.fixture
@@ -123,68 +104,60 @@ def first(golden, corpus, tmp_path):
     return tmp_path / "first.trec"
 
 
-def run(monkeypatch, capsys, *arguments):
-    monkeypatch.setattr(sys, "argv", ["rerank", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        cli.run(command)
-    captured = capsys.readouterr()
-    return ended.value.code, captured.out, captured.err
+@pytest.fixture
+def invoke(first):
+    return partial(invoked, command, "--run", first, "--device", "cpu", "--output")
 
 
-def test_the_command(monkeypatch, capsys, first, tmp_path):
+def test_the_command(invoke, first, tmp_path):
     output = tmp_path / "second.trec"
-    arguments = ("--run", first, "--output", output, "--depth", 2, "--device", "cpu", "--format", "json")
-    code, out, err = run(monkeypatch, capsys, *arguments)
-    assert code == 0, err
-    assert json.loads(out) == {"run": str(output), "topics": 1, "topics_without_hits": 0, "lines": 3}
+    arguments = (output, "--depth", 2, "--format", "json")
+    assert json.loads(invoke(*arguments)) == {"run": str(output), "topics": 1, "topics_without_hits": 0, "lines": 3}
     assert [d.doc_id for d in read_run(output)][2] == "b"
-    about = read_run_manifest(output)
-    assert about.encoder["options"] == {"mode": "full", "lexical_union": True, "max_length": 40}
-    assert about.encoder["reranks"]["depth"] == 2 and about.encoder["reranks"]["encoder"]["name"] == "svdr"
-    assert about.dataset == read_run_manifest(first).dataset and about.remove_query
+    manifest = read_run_manifest(output)
+    assert manifest.encoder["options"] == {"mode": "full", "lexical_union": True, "max_length": 40}
+    assert manifest.encoder["reranks"]["depth"] == 2 and manifest.encoder["reranks"]["encoder"]["name"] == "svdr"
+    assert manifest.dataset == read_run_manifest(first).dataset and manifest.remove_query
     before = output.read_bytes()
-    assert run(monkeypatch, capsys, *arguments)[0] == 0 and output.read_bytes() == before
-    code, _, err = run(monkeypatch, capsys, *arguments, "--set", "lexical_union=false")
-    assert code == 1 and "a run of another request" in err
+    invoke(*arguments)
+    assert output.read_bytes() == before
+    with pytest.raises(ArtefactError, match="a run of another request"):
+        invoke(*arguments, "--set", "lexical_union=false")
     # One that an older version wrote, which does not say of which run it was.
     shown = json.loads(name_manifest(output).read_text())
     assert shown["index"] == f"index+{compute_sha256(first)[:12]}"
     name_manifest(output).write_text(json.dumps({**shown, "index": "index"}))
-    assert run(monkeypatch, capsys, *arguments)[0] == 0 and output.read_bytes() == before
-    assert json.loads(name_manifest(output).read_text())["index"] == shown["index"]
+    invoke(*arguments)
+    assert output.read_bytes() == before and json.loads(name_manifest(output).read_text())["index"] == shown["index"]
 
 
-def test_a_run_and_topics_of_the_same_names_that_changed(monkeypatch, capsys, first, corpus, tmp_path):
-    """They counted as what was scored before."""
-    arguments = ("--run", first, "--output", tmp_path / "second.trec", "--depth", 2, "--device", "cpu")
-    about = read_run_manifest(first)
-    digest = load_run_topics(about, None, None).noted()
-    name_manifest(first).write_text(json.dumps({**about.to_json(), "topics_sha256": digest}))
-    assert run(monkeypatch, capsys, *arguments)[0] == 0
+def test_a_run_and_topics_of_the_same_names_that_changed(invoke, first, corpus, tmp_path):
+    arguments = (tmp_path / "second.trec", "--depth", 2)
+    manifest, queries = read_run_manifest(first), (corpus / "queries.jsonl").read_text()
+    digest = load_run_topics(manifest, None, None).noted()
+    name_manifest(first).write_text(json.dumps({**manifest.to_json(), "topics_sha256": digest}))
+    invoke(*arguments)
     assert "topics" not in read_run_manifest(tmp_path / "second.trec").encoder["reranks"]
-    queries = (corpus / "queries.jsonl").read_text()
     (corpus / "queries.jsonl").write_text(queries.replace("dog", "cat"))
-    code, _, err = run(monkeypatch, capsys, *arguments)
-    assert code == 1 and "a run of another request (encoder.reranks.topics: " in err
+    with pytest.raises(ArtefactError, match=r"a run of another request \(encoder.reranks.topics: "):
+        invoke(*arguments)
     (corpus / "queries.jsonl").write_text(queries)
-    assert run(monkeypatch, capsys, *arguments)[0] == 0
+    invoke(*arguments)
     first.write_text("\n".join(first.read_text().splitlines()[:2]) + "\n")
-    code, _, err = run(monkeypatch, capsys, *arguments)
-    assert code == 1 and "a run of another request (index: " in err
+    with pytest.raises(ArtefactError, match=r"a run of another request \(index: "):
+        invoke(*arguments)
 
 
-def test_documents_that_changed_since_they_were_encoded(monkeypatch, capsys, first, corpus, tmp_path):
-    """They were scored again in silence."""
-    about = json.loads(name_manifest(first).read_text())
-    digest = check_corpus(load_dataset(about["corpus"]["name"]).documents, "x").digest
-    name_manifest(first).write_text(json.dumps({**about, "corpus": {**about["corpus"], "digest": digest}}))
-    arguments = ("--run", first, "--device", "cpu", "--output")
-    assert run(monkeypatch, capsys, *arguments, tmp_path / "x.trec")[0] == 0
-    texts = (corpus / "corpus.jsonl").read_text()
+def test_documents_that_changed_since_they_were_encoded(invoke, first, corpus, tmp_path):
+    manifest, texts = json.loads(name_manifest(first).read_text()), (corpus / "corpus.jsonl").read_text()
+    digest = check_corpus(load_dataset(manifest["corpus"]["name"]).documents, "x").digest
+    name_manifest(first).write_text(json.dumps({**manifest, "corpus": {**manifest["corpus"], "digest": digest}}))
+    invoke(tmp_path / "x.trec")
     (corpus / "corpus.jsonl").write_text(texts.replace("beach", "beech"))
-    code, _, err = run(monkeypatch, capsys, *arguments, tmp_path / "y.trec")
-    assert code == 1 and "its documents changed since they were encoded (digest " in err
-    assert digest[:12] in err and not (tmp_path / "y.trec").exists()
+    changed = rf"its documents changed since they were encoded \(digest .*{digest[:12]}"
+    with pytest.raises(ArtefactError, match=changed):
+        invoke(tmp_path / "y.trec")
+    assert not (tmp_path / "y.trec").exists()
 
 
 def test_pictures_that_changed_since_they_were_encoded(tmp_path, caplog):
@@ -204,11 +177,11 @@ def test_pictures_that_changed_since_they_were_encoded(tmp_path, caplog):
     assert "pictures or vectors changed since they were encoded, or were encoded in parts" in caplog.text
 
 
-def test_a_mixture_of_runs_has_no_encoder(monkeypatch, capsys, first, tmp_path):
+def test_a_mixture_of_runs_has_no_encoder(first, tmp_path):
     fused = tmp_path / "fused.trec"
     write_run(fused, read_lists(first).values(), build_fused_manifest([first, first], Fusion(), 10), tag="fusion")
-    code, _, err = run(monkeypatch, capsys, "--run", fused, "--output", tmp_path / "x.trec")
-    assert code == 2 and "fused.trec: a mixture of 2 runs, which has no encoder to score with" in err
+    with pytest.raises(UsageError, match="fused.trec: a mixture of 2 runs, which has no encoder to score with"):
+        invoked(command, "--run", fused, "--output", tmp_path / "x.trec")
     with pytest.raises(UsageError, match="fused.trec: a mixture of 2 runs"):
         load_run_encoder(fused, 1.0, None, "cpu")
     # `sheet` and `explain` show it by the options of the index.

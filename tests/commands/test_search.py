@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -13,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from brute_force import Doc
 from corpus_folders import write_beir
-from shard_folders import Documents, jsonl, publish_shards, write_dense_shards, write_shards, write_text_shards
+from shard_folders import Documents, jsonl, write_dense_shards, write_described_shards, write_shards, write_text_shards
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
@@ -81,29 +80,25 @@ def pairs(documents: list[ScoredDoc]) -> list[tuple[str, int, float]]:
 
 
 def test_topics_are_encoded_and_searched(index: Path) -> None:
+    """The topic itself is removed before the cut."""
     lists = list(search_index(index, [Topic("q1", "dog dog"), Topic("q2", "nothing"), Topic("q3", "cat")], hits=2))
     assert [pairs(documents) for documents in lists] == [[("q1", 1, 18), ("d1", 2, 6)], [], [("d1", 1, 1)]]
     assert list(search_index(index, [])) == []
-
-
-def test_the_topic_itself_is_removed_before_the_cut(index: Path) -> None:
-    topics = [Topic("q1", "dog"), Topic("q9", "dog")]
-    lists = list(search_index(index, topics, hits=2, remove_query=True))
+    lists = list(search_index(index, [Topic("q1", "dog"), Topic("q9", "dog")], hits=2, remove_query=True))
     assert [pairs(documents) for documents in lists] == [[("d1", 1, 3), ("d2", 2, 3)], [("q1", 1, 9), ("d1", 2, 3)]]
 
 
 def test_what_does_not_belong_to_the_index(index: Path, tmp_path: Path) -> None:
+    topics = [Topic("q", "dog")]
     with pytest.raises(ArtefactError, match=r"encoder 'toy' has vocabulary \w{16}, .* was built with \w{16}"):
-        list(search_index(index, [Topic("q", "dog")], model=Toy(["dog", "cat"])))  # type: ignore[arg-type]
+        list(search_index(index, topics, model=Toy(["dog", "cat"])))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="topic 'q': a DenseQuery; an index of kind impact answers ImpactQuery"):
         list(search_index(index, [DenseQuery("q", np.zeros(3))]))
     with pytest.raises(ArtefactError, match="absent: no such index; build it with"):
-        list(search_index(tmp_path / "absent", [Topic("q", "dog")]))
+        list(search_index(tmp_path / "absent", topics))
     (index / "manifest.json").unlink()
-    with pytest.raises(
-        ArtefactError, match=r"manifest.json: no manifest, so .* is no index of ours; .* with --manifest"
-    ):
-        list(search_index(index, [Topic("q", "dog")]))
+    with pytest.raises(ArtefactError, match=r"manifest.json: no manifest, so .* is no index of ours; .* --manifest"):
+        list(search_index(index, topics))
 
 
 def test_a_run_of_a_data_set(index: Path, beir: Path, tmp_path: Path) -> None:
@@ -112,7 +107,6 @@ def test_a_run_of_a_data_set(index: Path, beir: Path, tmp_path: Path) -> None:
     assert told == {"run": str(run), "topics": 4, "topics_without_hits": 2, "lines": 3}
     assert run.read_text() == "q1 Q0 d1 1 6 toy\nq1 Q0 d2 2 6 toy\nq4 Q0 d1 1 1 toy\n"
     manifest = read_run_manifest(run)
-    assert manifest is not None
     assert (manifest.dataset, manifest.split, manifest.remove_query) == (f"beir:{beir}", "test", True)
     assert (manifest.index_name, manifest.hits, manifest.encoder["name"]) == ("index", 1000, "toy")
     assert manifest.left_out == 1
@@ -216,9 +210,7 @@ def test_what_names_the_content_of_an_index(tmp_path: Path, engine: str, other: 
     assert len({first, named("c", shards[1]), named("d", shards[0], **other)}) == 3
 
 
-def test_topics_of_the_indexed_dataset_that_changed_are_another_request(
-    index: Path, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_topics_of_the_indexed_dataset_that_changed_are_another_request(index, beir, tmp_path, monkeypatch):
     """The topics, and the name of the run, are by default those of the dataset that the index was made of."""
     manifest, report = (read_json(index / name, "manifest") for name in ("manifest.json", "index.json"))
     write_json(index / "manifest.json", {**manifest, "corpus": {"name": f"beir:{beir}", "split": "test"}})
@@ -240,7 +232,7 @@ def test_a_file_of_topics(index: Path, tmp_path: Path) -> None:
     invoke("--index", index, "--topics", topics, "--output", run)
     assert [(d.query_id, d.doc_id, d.score) for d in read_run(run)] == [("7", "q1", 9), ("7", "d1", 4), ("7", "d2", 3)]
     manifest = read_run_manifest(run)
-    assert manifest is not None and (manifest.topics, manifest.dataset) == ("mine.tsv", "")
+    assert (manifest.topics, manifest.dataset) == ("mine.tsv", "")
     topics.write_text("7\tcat\n")
     with pytest.raises(ArtefactError, match="another request .topics_sha256: "):
         invoke("--index", index, "--topics", topics, "--output", run)
@@ -251,7 +243,6 @@ def test_a_file_of_topics(index: Path, tmp_path: Path) -> None:
 
 
 def test_a_file_of_topics_covers_the_pixels_of_its_pictures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A finished run of a picture that was replaced counted as up to date."""
     topics, run = tmp_path / "q.jsonl", tmp_path / "x.trec"
     (tmp_path / "a.png").write_bytes(b"1")
     topics.write_bytes(jsonl([{"_id": "q", "image": "a.png"}, {"_id": "r", "text": "dog"}]))
@@ -278,13 +269,11 @@ def test_a_file_of_topics_covers_the_pixels_of_its_pictures(tmp_path: Path, capl
 
 def test_a_split_of_a_folder(index: Path, beir: Path, tmp_path: Path) -> None:
     (beir / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\nq4\td1\t1\n")
-    for number, options in enumerate(
-        (["--topics", f"beir:{beir}/dev"], ["--topics", f"beir:{beir}", "--split", "dev"])
-    ):
+    for number, options in enumerate(([f"beir:{beir}/dev"], [f"beir:{beir}", "--split", "dev"])):
         run = tmp_path / f"{number}.trec.zst"
-        invoke("--index", index, *options, "--output", run)
+        invoke("--index", index, "--topics", *options, "--output", run)
         manifest = read_run_manifest(run)
-        assert manifest is not None and (manifest.dataset, manifest.split) == (f"beir:{beir}", "dev")
+        assert (manifest.dataset, manifest.split) == (f"beir:{beir}", "dev")
         assert [(d.query_id, d.doc_id) for d in read_run(run)] == [("q4", "d1")]
 
 
@@ -292,9 +281,8 @@ def test_a_split_of_a_folder(index: Path, beir: Path, tmp_path: Path) -> None:
 def test_a_file_of_encoded_queries(index: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("lexvl_anserini.searching.search.load_encoder_from")
     queries = tmp_path / f"q.{suffix}"
-    data = jsonl([{"id": "a", "contents": "", "vector": {"dog": 2}}, {"id": "b", "contents": "", "vector": {}}])
     with open(queries, "wb") as raw, open_gzip(raw, queries.suffix) as out:
-        out.write(data)
+        out.write(jsonl([{"id": "a", "contents": "", "vector": {"dog": 2}}, {"id": "b", "vector": {}}]))
     told = json.loads(invoke("--index", index, "--topics", queries, "--output", tmp_path / "x", "--format", "json"))
     assert (told["topics"], told["topics_without_hits"], told["lines"]) == (2, 1, 3)
 
@@ -328,38 +316,33 @@ def shown(*arguments: Any) -> list[tuple[str, float]]:
     return [(hit["doc_id"], hit["score"]) for hit in json.loads(invoke(*arguments, "--format", "json"))]
 
 
-def test_texts_come_from_an_index_that_stores_them(index: Path, tmp_path: Path) -> None:
+def test_texts_come_from_an_index_that_stores_them(tmp_path: Path) -> None:
     """No corpus of that name could be read."""
-    rows = [{"id": "d1", "contents": "a dog 😀\nat sea", "vector": {"dog": 1}}, {"id": "d2", "vector": {"dog": 2}}]
-    (tmp_path / "told/docs").mkdir(parents=True)
-    (tmp_path / "told/docs/shard-00000.jsonl").write_bytes(jsonl(rows))
-    entry = {"name": "docs/shard-00000.jsonl", "documents": 2, "empty": 0, "postings": 2, "max_impact": 2}
-    publish_shards(tmp_path / "told", "impact", [entry], Vocabulary(TERMS))
-    build_index(tmp_path / "told", tmp_path / "texts", store_text=True)
-    found = json.loads(invoke("--index", tmp_path / "texts", "--match", "dog", "--texts", "--format", "json"))
+    documents = [Doc("d1", {"dog": 1}, "a dog 😀\nat sea"), Doc("d2", {"dog": 2})]
+    write_described_shards(tmp_path / "shards", documents, TERMS)
+    index = build_index(tmp_path / "shards", tmp_path / "index", store_text=True).path
+    found = json.loads(invoke("--index", index, "--match", "dog", "--texts", "--format", "json"))
     assert [(hit["doc_id"], hit["text"]) for hit in found] == [("d2", ""), ("d1", "a dog 😀\nat sea")]
-
-
-def test_filters_of_one_query(index: Path) -> None:
-    asked = ("--index", index, "--query", "dog")
-    assert shown(*asked, "--require", "cat") == [("d1", 3)]
-    assert shown(*asked, "--forbid", "cat", "--where", "NOT id:d2") == [("q1", 9)]
-    assert shown(*asked, "--where", "cat OR id:q1") == [("q1", 9), ("d1", 3)]
 
 
 def test_an_expression_needs_no_encoder(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("lexvl_anserini.searching.search.load_encoder_from")
-    assert shown("--index", index, "--match", "+dog cat^5") == [("q1", 9), ("d1", 8), ("d2", 3)]
-    assert shown("--index", index, "--match", "dog -cat", "--hits", 1) == [("q1", 9)]
-    assert shown("--index", index, "--match", "NOT dog") == [("d3", 0)]
+    asked = ("--index", index, "--match")
+    assert shown(*asked, "+dog cat^5") == [("q1", 9), ("d1", 8), ("d2", 3)]
+    assert shown(*asked, "dog -cat", "--hits", 1) == [("q1", 9)]
+    assert shown(*asked, "NOT dog") == [("d3", 0)]
     [documents] = search_index(index, [TreeQuery("q", Term("dog") & Term("cat"))])
     assert pairs(documents) == [("d1", 1, 4)]
     with pytest.raises(ArtefactError, match="topic 'query': its score could reach 20,000,007, above 16,777,215"):
-        invoke("--index", index, "--match", "dog^2222223")
+        invoke(*asked, "dog^2222223")
 
 
-def test_lists_of_terms_and_cuts(index: Path, tmp_path: Path) -> None:
+def test_filters_lists_of_terms_and_cuts(index: Path, tmp_path: Path) -> None:
     (tmp_path / "terms.txt").write_text("cat\n")
+    asked = ("--index", index, "--query", "dog")
+    assert shown(*asked, "--require", "cat") == [("d1", 3)]
+    assert shown(*asked, "--forbid", "cat", "--where", "NOT id:d2") == [("q1", 9)]
+    assert shown(*asked, "--where", "cat OR id:q1") == [("q1", 9), ("d1", 3)]
     asked = ("--index", index, "--query", "dog dog cat")
     assert shown(*asked, "--only-terms", tmp_path / "terms.txt") == [("d1", 1)]
     assert shown(*asked, "--without-terms", tmp_path / "terms.txt", "--hits", 1) == [("q1", 18)]
@@ -378,7 +361,6 @@ def test_a_refined_run_is_another_making(index: Path, beir: Path, tmp_path: Path
     invoke(*arguments, "--without-terms", tmp_path / "terms.txt")
     assert [(d.query_id, d.doc_id) for d in read_run(run)] == [("q1", "d2")]
     manifest = read_run_manifest(run)
-    assert manifest is not None
     options = manifest.encoder["options"]
     assert options["forbid"] == ["cat"] and options["without_terms"].startswith("terms.txt@")
     with pytest.raises(ArtefactError, match=r"a run of another request \(encoder.options.without_terms: .*\)"):
@@ -409,7 +391,7 @@ def test_documents_by_their_passages(passages: Path, beir: Path, tmp_path: Path)
         arguments = ("--index", passages, "--topics", f"beir:{beir}", "--output", run, "--passages", words)
         invoke(*arguments, *options)
         manifest = read_run_manifest(run)
-        assert manifest is not None and manifest.encoder.options == {"passages": words}
+        assert manifest.encoder.options == {"passages": words}
         with pytest.raises(ArtefactError, match="another request .encoder.options.passages: "):
             invoke(*arguments[:-1], "sum", *options)
         return run.read_text()
@@ -419,24 +401,17 @@ def test_documents_by_their_passages(passages: Path, beir: Path, tmp_path: Path)
 
 
 def test_passages_of_one_query(passages: Path) -> None:
-    def shown(*options: Any) -> list[tuple[str, float]]:
-        told = invoke("--index", passages, "--passages", "sum", "--format", "json", *options)
-        return [(hit["doc_id"], hit["score"]) for hit in json.loads(told)]
-
-    assert shown("--query", "dog cat") == [("q1", 18), ("d1", 6), ("d2", 4), ("d1!", 3)]
-    assert shown("--query", "dog cat", "--hits", 1) == [("q1", 18)]
+    asked = ("--index", passages, "--passages", "sum")
+    assert shown(*asked, "--query", "dog cat") == [("q1", 18), ("d1", 6), ("d2", 4), ("d1!", 3)]
+    assert shown(*asked, "--query", "dog cat", "--hits", 1) == [("q1", 18)]
     # A filter is of passages, and so are the candidates of the first of two phases.
-    assert shown("--query", "dog cat", "--require", "cat") == [("d2", 4), ("d1", 3)]
+    assert shown(*asked, "--query", "dog cat", "--require", "cat") == [("d2", 4), ("d1", 3)]
     phases = ("--first-terms", 1, "--candidates", 3, "--hits", 3)
-    assert shown("--query", "dog dog cat", *phases) == [("q1", 36), ("d1!", 6)]
-    assert shown("--match", "dog -cat^2") == [("q1", 18), ("d1", 3), ("d1!", 3)]
-    for wrong, message in (
-        (("--passages", "mean"), "mean"),
-        (("--feedback", 1), "feedback"),
-        (("--texts",), "--texts"),
-    ):
+    assert shown(*asked, "--query", "dog dog cat", *phases) == [("q1", 36), ("d1!", 6)]
+    assert shown(*asked, "--match", "dog -cat^2") == [("q1", 18), ("d1", 3), ("d1!", 3)]
+    for *wrong, message in (("--passages", "mean", "mean"), ("--feedback", 1, "feedback"), ("--texts", "--texts")):
         with pytest.raises(UsageError, match=message):
-            shown("--query", "dog", *wrong)
+            shown(*asked, "--query", "dog", *wrong)
     queries = [ImpactQuery("d2", {"dog": 1}), ImpactQuery("x", {"cat": 1})]
     lists = search_index(passages, queries, hits=1, remove_query=True, passages="max")
     assert [pairs(documents) for documents in lists] == [[("q1", 1, 9)], [("d1", 1, 2)]]
@@ -445,14 +420,9 @@ def test_passages_of_one_query(passages: Path) -> None:
 def test_settings_are_noted_in_one_order() -> None:
     assert Search().note() == {} and not Search().refines
     options = Search(query_terms=3, first_terms=4, text_weight=0.5, feedback=2, rm3=3, min_score=Cut(20, True))
-    assert list(options.note().items()) == [
-        ("query_terms", 3),
-        ("two_phase", [4, 1000]),
-        ("text_weight", 0.5),
-        ("feedback", [2, 20, 1.0, 0.5]),
-        ("rm3", [3, 10, 0.5]),
-        ("min_score", "20%"),
-    ]
+    expected = {"query_terms": 3, "two_phase": [4, 1000], "text_weight": 0.5, "feedback": [2, 20, 1.0, 0.5]}
+    expected |= {"rm3": [3, 10, 0.5], "min_score": "20%"}
+    assert list(options.note().items()) == list(expected.items())
     assert set(options.note()) < NOTED and options.refines
 
 
@@ -484,9 +454,7 @@ def test_a_dry_run_searches_nothing(index: Path, beir: Path, tmp_path: Path, mon
         ("--query-image|cat.png", "no such image"),
     ],
 )
-def test_queries_that_exclude_each_other_or_are_none(
-    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, message: str
-) -> None:
+def test_queries_that_exclude_each_other_or_are_none(index, tmp_path, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
     Path("dog.png").write_bytes(b"")
     Path("mine.tsv").write_text("7\tcat\n")
@@ -515,7 +483,7 @@ def test_a_least_score(index: Path, beir: Path, tmp_path: Path, caplog: pytest.L
     invoke("--index", index, *topics, "--output", run, "--min-score", "50%")
     assert [(d.query_id, d.doc_id) for d in read_run(run)] == [("q1", "q1"), ("q4", "d1")]
     manifest = read_run_manifest(run)
-    assert manifest is not None and manifest.encoder.options == {"min_score": "50%"}
+    assert manifest.encoder.options == {"min_score": "50%"}
     assert set(manifest.encoder.options) <= NOTED
     written = run.stat().st_ino
     invoke("--index", index, *topics, "--output", run, "--min-score", "50.0%")

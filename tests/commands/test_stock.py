@@ -1,11 +1,5 @@
-"""Stock Pyserini beside us: its modules start in a process that `prepare` made ready, on both lines, without network.
+"""Stock Pyserini beside us: its modules start in a process that `prepare` made ready, without network."""
 
-Rankings are compared in tests/engines/test_lucene.py.
-"""
-
-from __future__ import annotations
-
-import ast
 import os
 import re
 import subprocess
@@ -15,6 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from declared import ROOT
+from invoking import run_process, write_texts
 from lucene_indexes import DOCUMENTS
 from shard_folders import write_shards
 
@@ -27,15 +23,8 @@ OFFLINE = {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:
 
 
 def python(*arguments: str | Path, folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        cwd=folder,
-        env={**os.environ, **OFFLINE, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
+    environ = {**os.environ, **OFFLINE, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environ}
+    return run_process([sys.executable, *arguments], cwd=folder, env=environ, timeout=900)
 
 
 def stock(*arguments: str | Path, folder: Path, **environ: str) -> str:
@@ -45,7 +34,6 @@ def stock(*arguments: str | Path, folder: Path, **environ: str) -> str:
 
 
 def old_java(folder: Path) -> dict[str, str]:
-    """An environment whose `java` is too old for Pyserini."""
     (folder / "old/bin").mkdir(parents=True)
     (folder / "old/bin/java").write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\nexit 1\n")
     (folder / "old/bin/java").chmod(0o755)
@@ -86,11 +74,8 @@ def test_stock_trec_eval_measures_a_run(tmp_path: Path) -> None:
 
 
 def test_prepare_makes_the_import_work_and_can_be_called_twice(tmp_path: Path) -> None:
-    code = (
-        "import os; from lexvl_anserini.stock import prepare; prepare(); path = os.environ['PATH']; prepare()\n"
-        "from pyserini.index.lucene import LuceneIndexReader\n"
-        "print(os.environ['PATH'] == path)"
-    )
+    twice = "import os; from lexvl_anserini.stock import prepare; prepare(); path = os.environ['PATH']; prepare()"
+    code = f"{twice}; from pyserini.index.lucene import LuceneIndexReader; print(os.environ['PATH'] == path)"
     child = python("-c", code, folder=tmp_path)
     assert child.stdout == "True\n", child.stderr[-2000:]
 
@@ -156,11 +141,8 @@ finally:
 @pytest.mark.heavy
 def test_our_commands_import_nothing_of_pyserini(tmp_path: Path) -> None:
     """Its import downloads on one line and wants a key on the other; ours only takes Lucene from its jar."""
-    (tmp_path / "texts").mkdir()
-    for name, text in (("cat", "a cat on a mat"), ("dog", "two dogs")):
-        (tmp_path / f"texts/{name}.txt").write_text(text)
-    (tmp_path / "topics.tsv").write_text("q1\tdogs\n")
-    (tmp_path / "qrels.txt").write_text("q1 0 dog 1\n")
+    texts = {"texts/cat.txt": "a cat on a mat", "texts/dog.txt": "two dogs"}
+    write_texts(tmp_path, {**texts, "topics.tsv": "q1\tdogs\n", "qrels.txt": "q1 0 dog 1\n"})
     for line in LINE:
         child = python("-c", WITHOUT_PYSERINI, *line.split(), folder=tmp_path)
         assert child.returncode == 0, (line, child.stderr[-2000:])
@@ -169,15 +151,10 @@ def test_our_commands_import_nothing_of_pyserini(tmp_path: Path) -> None:
 
 
 def test_only_the_engine_of_stock_imports_pyserini() -> None:
-    root = Path(__file__).parents[2]
-    found = {
-        str(path.relative_to(root))
-        for package in ("lexvl_anserini", "eval")
-        for path in (root / package).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Import | ast.ImportFrom) and re.search(r"(^|[ ,])pyserini\b", ast.unparse(node))
-    }
-    assert found == {"lexvl_anserini/engines/pyserini.py"}
+    imports = re.compile(r"^\s*(?:from|import) (?:\S+, )*pyserini\b", re.MULTILINE)
+    paths = [path for package in ("lexvl_anserini", "eval") for path in (ROOT / package).rglob("*.py")]
+    found = [str(path.relative_to(ROOT)) for path in paths if imports.search(path.read_text(encoding="utf-8"))]
+    assert found == ["lexvl_anserini/engines/pyserini.py"]
 
 
 LINE = (

@@ -71,36 +71,26 @@ def test_a_cut_archive_is_an_error_wherever_it_is_cut(five):
 
 
 def test_bytes_after_the_end_are_an_error(five):
-    whole = five.read_bytes()
-    five.write_bytes(whole * 2)
-    with pytest.raises(DataError, match=r"other bytes at byte 10,240, after the end of the archive at byte 5,120"):
-        contents(five)
-    five.write_bytes(whole[: 2 * BLOCK] + bytes(2 * BLOCK) + whole[2 * BLOCK :])
-    with pytest.raises(DataError, match=r"other bytes at byte 2,048, after the end of the archive at byte 1,024"):
-        contents(five)
-    five.write_bytes(whole[: 2 * BLOCK] + bytes(BLOCK) + whole[2 * BLOCK :])
-    with pytest.raises(DataError, match="no valid header at byte 1,024"):
-        contents(five)
+    whole, member, block = five.read_bytes(), 2 * BLOCK, bytes(BLOCK)
+    after = "other bytes at byte {}, after the end of the archive at byte {}"
+    for data, problem in (
+        (whole * 2, after.format("10,240", "5,120")),
+        (whole[:member] + 2 * block + whole[member:], after.format("2,048", "1,024")),
+        (whole[:member] + block + whole[member:], "no valid header at byte 1,024"),
+    ):
+        five.write_bytes(data)
+        with pytest.raises(DataError, match=problem):
+            contents(five)
     five.write_bytes(whole + bytes(1 << 21))
     assert len(contents(five)) == 5
 
 
 def test_links_are_followed_inside_the_archive(tmp_path, caplog):
-    path = tar(
-        tmp_path / "a.tar",
-        link("before", "a/x"),
-        file("a/x", b"1"),
-        hard_link("hard", "./a/x"),
-        file("a/x", b"2"),
-        link("a/b/up", "../x"),
-        link("chain", "a/b/up"),
-        hard_link("later", "z"),
-        file("z", b"3"),
-    )
-    one, two, three = "1", "2", "3"
-    assert contents(path) == {
-        "a/x": two, "before": two, "hard": one, "a/b/up": two, "chain": two, "later": three, "z": three
-    }  # fmt: skip
+    first = (link("before", "a/x"), file("a/x", b"1"), hard_link("hard", "./a/x"), file("a/x", b"2"))
+    links = (link("a/b/up", "../x"), link("chain", "a/b/up"), hard_link("later", "z"))
+    path = tar(tmp_path / "a.tar", *first, *links, file("z", b"3"))
+    of_the_second = dict.fromkeys(("a/x", "before", "a/b/up", "chain"), "2")
+    assert contents(path) == {**of_the_second, "hard": "1", "later": "3", "z": "3"}
     assert caplog.messages == [f"{path}: skipped, replaced by a later member of its name: 1 (a/x)"]
 
 
@@ -126,11 +116,12 @@ def test_what_is_no_file_is_named(tmp_path, caplog):
     sparse = file("holes", b"", pax_headers={"GNU.sparse.map": "0,1", "GNU.sparse.size": "9"})
     path = tar(tmp_path / "a.tar", *members, sparse, file("folder", b"", type=tarfile.DIRTYPE), file("x"))
     assert contents(path) == {"x": "-"}
-    assert caplog.messages == [
-        f"{path}: skipped, a pipe or a device: 3 (pipe, disk, tty)",
-        f"{path}: skipped, a member of an unknown kind: 1 (odd)",
-        f"{path}: skipped, a sparse file: 1 (holes)",
-    ]
+    skipped = (
+        "a pipe or a device: 3 (pipe, disk, tty)",
+        "a member of an unknown kind: 1 (odd)",
+        "a sparse file: 1 (holes)",
+    )
+    assert caplog.messages == [f"{path}: skipped, {what}" for what in skipped]
 
 
 @pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])

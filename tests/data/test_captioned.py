@@ -1,75 +1,61 @@
 import json
+import re
+from collections import Counter
 from itertools import islice
-from pathlib import Path
 
 import pytest
 from corpus_folders import captioned_image as image
 from corpus_folders import gallery_of, karpathy_folder, tar_of
+from world.catalogue import world
 from world.grammar import captions
 from world.pictures import draw_split
-from world.scenes import SPLITS, make_scene
+from world.scenes import SPLITS, scenes
 
+from lexvl_anserini.data.checks import check_corpus
 from lexvl_anserini.data.corpora.captioned import KNOWN, Caption, CaptionedImage, read_karpathy
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Document, Qrel, Topic
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
-
-
 TINY = [
     image(1),
-    image(2, texts=("p", "q", "r", "s", "t", "u")),
+    image(2, texts="pqrstu"),
     image(3, "train"),
     image(4, "restval"),
     image(5, "val", texts=("only", "two")),
 ]
 
 
-def corpus_of(root, name="coco", images=TINY, folder=None, pictures=True):
-    return karpathy_folder(root, name, images, folder, pictures)
-
-
 def everything(data):
     return list(data.documents()), list(data.topics()), list(data.qrels())
 
 
-def test_text_to_image_is_the_default(tmp_path):
-    data = load_dataset("coco", data_dir=corpus_of(tmp_path))
-    assert (data.name, data.split, data.direction, data.remove_query) == ("coco", "test", "text-to-image", False)
-    documents, topics, qrels = everything(data)
-    folder = tmp_path / "coco" / "images"
-    assert documents == [Document("1", image=f"{folder}/1.jpg"), Document("2", image=f"{folder}/2.jpg")]
-    assert topics[:2] == [Topic("10", "a"), Topic("11", "b")]
-    assert len(topics) == 5 + 6
-    assert qrels[4:6] == [Qrel("14", "1", 1), Qrel("20", "2", 1)]
-
-
-def test_image_to_text(tmp_path):
-    data = load_dataset("coco", data_dir=corpus_of(tmp_path), direction="image-to-text")
-    documents, topics, qrels = everything(data)
-    assert documents[5:7] == [Document("20", text="p"), Document("21", text="q")]
-    assert topics == [
-        Topic("1", image=f"{tmp_path}/coco/images/1.jpg"),
-        Topic("2", image=f"{tmp_path}/coco/images/2.jpg"),
-    ]
-    assert [qrel.doc_id for qrel in qrels if qrel.query_id == "2"] == ["20", "21", "22", "23", "24", "25"]
-
-
-def test_text_to_text_needs_no_images(tmp_path):
-    data = load_dataset("coco", data_dir=corpus_of(tmp_path, pictures=False), direction="text-to-text")
+def test_directions(tmp_path):
+    """Text-to-image is the default; text-to-text needs no pictures."""
+    root, folder = karpathy_folder(tmp_path, "coco", TINY, pictures=False), tmp_path / "coco/images"
+    data = load_dataset("coco", data_dir=root, direction="text-to-text")
     documents, topics, qrels = everything(data)
     assert documents == [Document("1", text="a b c d"), Document("2", text="p q r s")]
     assert topics == [Topic("14", "e"), Topic("24", "t")]
     assert qrels == [Qrel("14", "1", 1), Qrel("24", "2", 1)]
-    few = load_dataset("coco/val", data_dir=str(tmp_path), direction="text-to-text")  # an image of two captions
+    few = load_dataset("coco/val", data_dir=root, direction="text-to-text")  # an image of two captions
     assert everything(few) == ([Document("5", text="only two")], [], [])
+    data = load_dataset("coco", data_dir=karpathy_folder(tmp_path, "coco", TINY))
+    assert (data.name, data.split, data.direction, data.remove_query) == ("coco", "test", "text-to-image", False)
+    documents, topics, qrels = everything(data)
+    assert documents == [Document(name, image=f"{folder}/{name}.jpg") for name in "12"]
+    assert topics[:2] == [Topic("10", "a"), Topic("11", "b")] and len(topics) == 5 + 6
+    assert qrels[4:6] == [Qrel("14", "1", 1), Qrel("20", "2", 1)]
+    documents, topics, qrels = everything(load_dataset("coco", data_dir=root, direction="image-to-text"))
+    assert documents[5:7] == [Document("20", text="p"), Document("21", text="q")]
+    assert topics == [Topic(name, image=f"{folder}/{name}.jpg") for name in "12"]
+    assert [qrel.doc_id for qrel in qrels if qrel.query_id == "2"] == ["20", "21", "22", "23", "24", "25"]
 
 
 def test_unknown_directions(tmp_path):
     with pytest.raises(UnknownName, match="unknown direction 'text-to-imgae'; did you mean 'text-to-image'"):
-        load_dataset("coco", data_dir=corpus_of(tmp_path), direction="text-to-imgae")
+        load_dataset("coco", data_dir=karpathy_folder(tmp_path, "coco", TINY), direction="text-to-imgae")
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "text": "t"}')
     assert load_dataset(f"beir:{tmp_path}", direction="text-to-text").direction == "text-to-text"
     with pytest.raises(UsageError, match="has no direction 'text-to-image'; it has text-to-text"):
@@ -79,10 +65,7 @@ def test_unknown_directions(tmp_path):
 
 
 def test_directions_of_plain_folders(tmp_path):
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "a.txt").write_text("a")
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "photos" / "a.jpg").write_bytes(b"-")
+    gallery_of(tmp_path, "texts/a.txt", "photos/a.jpg")
     assert load_dataset(f"folder:{tmp_path}/texts").direction == "text-to-text"
     assert load_dataset(f"folder:{tmp_path}/photos").direction == "text-to-image"
     assert load_dataset(f"folder:{tmp_path}/photos", direction="text-to-text").direction == "text-to-text"
@@ -92,25 +75,21 @@ def test_directions_of_plain_folders(tmp_path):
     ("split", "expected"), [("train", ["3", "4"]), ("train-only", ["3"]), ("restval", ["4"]), ("val", ["5"])]
 )
 def test_splits(tmp_path, split, expected):
-    root = corpus_of(tmp_path)
+    root = karpathy_folder(tmp_path, "coco", TINY)
     for data in (load_dataset("coco", split, root), load_dataset(f"coco/{split}", data_dir=root)):
         assert (data.name, data.split) == ("coco", split)
         assert [document.doc_id for document in data.documents()] == expected
-
-
-def test_unknown_splits(tmp_path):
     with pytest.raises(DataError, match="no image of split 'tset'; splits there: restval, test, train, val"):
-        load_dataset("coco", "tset", corpus_of(tmp_path))
+        load_dataset("coco", "tset", root)
 
 
 @pytest.mark.parametrize("folder", ["flickr8k", "captions", "."])
 def test_where_the_json_may_be(tmp_path, folder):
-    root = corpus_of(tmp_path, "flickr8k", folder=folder)
+    root = karpathy_folder(tmp_path, "flickr8k", TINY, folder=folder)
     assert len(list(load_dataset("flickr8k", data_dir=root).documents())) == 2
 
 
 def two(first, second):
-    """Records of two images, by folder and name."""
     paths = [path.rpartition("/") for path in (first, second)]
     return [image(n, filepath=path[0], filename=path[2]) for n, path in enumerate(paths, start=1)]
 
@@ -124,21 +103,10 @@ COCO = two("val2014/COCO_val2014_1.jpg", "train2014/COCO_train2014_2.jpg")
         (two("val2014/1.jpg", "train2014/2.jpg"), ["val2014/1.jpg", "train2014/2.jpg"], [0, 1]),
         (two("b/x.jpg", "a/x.jpg"), ["images/b/x.jpg", "images/a/x.jpg"], [0, 1]),
         ([image(1)], ["images/1.jpg", "images/0/1.jpg"], [0]),
+        # Put into one folder, at its top and below.
         (COCO, ["images/COCO_val2014_1.jpg", "images/COCO_train2014_2.jpg"], [0, 1]),
         (COCO, ["images/all/COCO_val2014_1.jpg", "images/all/COCO_train2014_2.jpg"], [0, 1]),
-    ],
-    ids=["as unpacked", "folders within images", "at the top", "put into one", "put into one below"],
-)
-def test_where_pictures_are_found(tmp_path, images, files, found):
-    root = corpus_of(tmp_path, images=images, pictures=False)
-    gallery_of(tmp_path / "coco", *files)
-    documents = load_dataset("coco", data_dir=root).documents()
-    assert [document.image for document in documents] == [f"{tmp_path}/coco/{files[place]}" for place in found]
-
-
-@pytest.mark.parametrize(
-    ("images", "files", "missing"),
-    [
+        # Not there, or another picture.
         ([image(1, filepath="val2014")], ["train2014/1.jpg"], r"1 of 1 images are not in .*: val2014/1\.jpg$"),
         ([image(1, filepath="val2014")], ["train2014/1.jpg", "val2014/2.jpg"], "images are not in"),
         ([image(1, filepath="val2014")], ["images/train2014/1.jpg"], r"1 of 1 images are not in .*: val2014/1\.jpg$"),
@@ -147,37 +115,31 @@ def test_where_pictures_are_found(tmp_path, images, files, found):
         ([image(number) for number in range(1, 9)], ["images/1.jpg"], "images are not in"),
     ],
 )
-def test_pictures_that_are_not_there_or_another_one(tmp_path, images, files, missing):
-    root = corpus_of(tmp_path, images=images, pictures=False)
+def test_where_pictures_are_found(tmp_path, images, files, found):
+    root = karpathy_folder(tmp_path, "coco", images, pictures=False)
     gallery_of(tmp_path / "coco", *files)
-    with pytest.raises(DataError, match=missing):
-        next(load_dataset("coco", data_dir=root).documents())
+    documents = load_dataset("coco", data_dir=root).documents()
+    if isinstance(found, str):
+        with pytest.raises(DataError, match=found):
+            next(documents)
+    else:
+        assert [document.image for document in documents] == [f"{tmp_path}/coco/{files[place]}" for place in found]
 
 
 def test_images_in_several_tars(tmp_path):
-    root = corpus_of(tmp_path, pictures=False)
+    root = karpathy_folder(tmp_path, "coco", TINY, pictures=False)
     tar_of(tmp_path / "coco" / "one.tar", {"deep/down/1.jpg": b""})
     tar_of(tmp_path / "coco" / "two.tar", {"./2.jpg": b""})
     found = [document.image for document in load_dataset("coco", data_dir=root).documents()]
     assert found == [f"{tmp_path}/coco/one.tar::deep/down/1.jpg", f"{tmp_path}/coco/two.tar::2.jpg"]
 
 
-def test_nothing_on_disk(tmp_path):
-    with pytest.raises(DataError) as told:
-        load_dataset("coco", data_dir=str(tmp_path))
-    for part in (
-        f"{tmp_path}/coco/dataset_coco.json",
-        "caption_datasets.zip",
-        f"{tmp_path}/coco/images/",
-        "val2014.zip",
-    ):
-        assert part in str(told.value)
-    assert "\n" not in str(told.value)
-
-
 @pytest.mark.parametrize("name", ["coco", "flickr30k", "flickr8k"])
-def test_captions_without_images(tmp_path, name):
-    root = corpus_of(tmp_path, name, pictures=False)
+def test_what_is_not_on_the_disk(tmp_path, name):
+    with pytest.raises(DataError, match="^[^\n]*caption_datasets.zip[^\n]*$") as told:
+        load_dataset(name, data_dir=str(tmp_path))
+    assert f"{tmp_path}/{name}/dataset_{name}.json" in str(told.value)
+    root = karpathy_folder(tmp_path, name, TINY, pictures=False)
     with pytest.raises(DataError, match="has its captions but no") as told:
         next(load_dataset(name, data_dir=root).documents())
     for folder in ("images", *KNOWN[name].folders):
@@ -186,7 +148,7 @@ def test_captions_without_images(tmp_path, name):
 
 
 def test_a_file_of_ones_own(tmp_path):
-    corpus_of(tmp_path, "mine")
+    karpathy_folder(tmp_path, "mine", TINY)
     path = tmp_path / "mine" / "dataset_mine.json"
     tar_of(tmp_path / "pictures.tar", {"1.jpg": b"", "2.jpg": b""})
     beside = load_dataset(f"karpathy:{path}")
@@ -198,12 +160,8 @@ def test_a_file_of_ones_own(tmp_path):
     assert [document.doc_id for document in folder.documents()] == ["5"]
 
 
-def test_a_file_of_ones_own_that_is_not_there(tmp_path):
-    with pytest.raises(UsageError, match=r"names no file; expected karpathy:<json>"):
-        load_dataset("karpathy")
-    with pytest.raises(DataError, match=r"absent\.json: cannot be read"):
-        load_dataset(f"karpathy:{tmp_path}/absent.json")
-    corpus_of(tmp_path, "mine", pictures=False)
+def test_a_file_of_ones_own_without_images(tmp_path):
+    karpathy_folder(tmp_path, "mine", TINY, pictures=False)
     path = tmp_path / "mine" / "dataset_mine.json"
     with pytest.raises(DataError, match="no images beside .*or name them: karpathy:"):
         next(load_dataset(f"karpathy:{path}").documents())
@@ -252,38 +210,16 @@ def test_malformed_files(tmp_path, text, problem):
 def test_ids_that_come_twice(tmp_path):
     for second, told in ((image(1, first=50), "imgid 1 occurs"), (image(2, first=14), "sentid 14 occurs")):
         with pytest.raises(DataError, match=told):
-            load_dataset("coco", data_dir=corpus_of(tmp_path, images=[image(1), second]))
+            load_dataset("coco", data_dir=karpathy_folder(tmp_path, "coco", [image(1), second]))
 
 
 def test_a_changed_file_is_read_again(tmp_path):
-    root = corpus_of(tmp_path)
+    root = karpathy_folder(tmp_path, "coco", TINY)
     load_dataset("coco", data_dir=root)
-    corpus_of(tmp_path, images=[image(77, texts=("new",))])
+    karpathy_folder(tmp_path, "coco", [image(77, texts=("new",))])
     assert [topic.text for topic in load_dataset("coco", data_dir=root).topics()] == ["new"]
 
 
-@pytest.fixture
-def few(monkeypatch, tmp_path):
-    monkeypatch.setitem(SPLITS, "val", 5)
-    draw_split("val", tmp_path / "demo")
-
-
-def test_demo_text_to_image(tmp_path, few):
-    data = load_dataset("demo", "val", str(tmp_path), direction="text-to-image")
-    documents, topics, qrels = everything(data)
-    archive = tmp_path / "demo" / "images-v3-64px-val.tar"
-    assert documents[3] == Document("val-00003", image=f"{archive}::val-00003.png")
-    assert open_image(documents[3].image).size == (64, 64)
-    assert [topic.query_id for topic in topics[:6]] == [*(f"val-00000-{n}" for n in range(1, 6)), "val-00001-1"]
-    assert tuple(topic.text for topic in topics[5:10]) == captions(make_scene("val", 1))
-    assert qrels[5] == Qrel("val-00001-1", "val-00001", 1)
-    assert (len(documents), len(topics), len(qrels)) == (5, 25, 25)
-
-
-shared = pytest.mark.skipif(not SHARED.is_dir(), reason="no shared evaluation data beside the checkout")
-
-
-@shared
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("name", "split", "images", "sentences", "first"),
@@ -294,30 +230,128 @@ shared = pytest.mark.skipif(not SHARED.is_dir(), reason="no shared evaluation da
         ("flickr8k", "train", 6000, 30000, "A child in a pink dress is climbing up a set of stairs in an entry way ."),
     ],
 )
-def test_real_captions(name, split, images, sentences, first):
-    data = load_dataset(name, split, str(SHARED), direction="text-to-text")
+def test_real_captions(shared, name, split, images, sentences, first):
+    data = load_dataset(name, split, str(shared / "data"), direction="text-to-text")
     documents, topics, qrels = everything(data)
     assert len(documents) == len(topics) == len(qrels) == images
     assert documents[0].text.startswith(first)
-    path = next(SHARED.glob(f"*/dataset_{name}.json"))
+    path = next((shared / "data").glob(f"*/dataset_{name}.json"))
     assert sum(len(one.captions) for one in read_karpathy(path, frozenset({split}))) == sentences
 
 
-@shared
 @pytest.mark.shared
-def test_real_images():
-    data = load_dataset("flickr8k/val", data_dir=str(SHARED))
-    assert sum(1 for _ in data.documents()) == 1000
-    assert sum(1 for _ in data.topics()) == 5000
+def test_real_images(shared):
+    root = str(shared / "data")
+    data = load_dataset("flickr8k/val", data_dir=root)
+    assert (len(list(data.documents())), len(list(data.topics()))) == (1000, 5000)
     for document in islice(data.documents(), 3):
         assert open_image(document.image).size == (128, 128)
     with pytest.raises(DataError, match="no image of split 'test'; splits there: train, val"):
-        load_dataset("flickr8k", data_dir=str(SHARED))
-    with pytest.raises(DataError, match="coco has its captions but no images"):
-        next(load_dataset("coco", data_dir=str(SHARED)).documents())
+        load_dataset("flickr8k", data_dir=root)
 
 
-@pytest.mark.parametrize("name", ["coco:", "flickr8k:/nowhere", "flickr30k:x/y", "demo:x", "samples:/nowhere"])
-def test_a_place_in_the_name_is_one_line(name):
-    with pytest.raises(UsageError, match=f"^{name}: .* has no place in its name, its files are in the data"):
-        load_dataset(name)
+WORLD = world()
+
+
+@pytest.fixture(scope="module")
+def written():
+    return [(scene, captions(scene)) for scene in scenes("test")]
+
+
+def things(scene):
+    return [thing for thing in (scene.subject, scene.landmark, scene.backdrop) if thing]
+
+
+def test_documents_topics_and_qrels():
+    data = load_dataset("demo", direction="text-to-text")
+    assert (data.name, data.split, data.remove_query) == ("demo", "test", False)
+    assert check_corpus(data.documents, "demo").documents == 1000
+    document, topic, qrel = next(data.documents()), next(data.topics()), next(data.qrels())
+    assert (document.doc_id, topic.query_id) == ("test-00000", "test-00000-5")
+    assert qrel == ("test-00000-5", "test-00000", 1)
+    first = captions(next(scenes("test")))
+    assert (document.text, topic.text) == (" ".join(first[:4]), first[4])
+
+
+@pytest.mark.parametrize(("name", "split"), [("demo/val", None), ("demo", "val"), ("demo/val", "val")])
+def test_splits_of_the_demo(name, split, tmp_path, monkeypatch):
+    monkeypatch.setitem(SPLITS, "val", 3)
+    with pytest.raises(DataError, match="val.json: not there; python tools/world draw val, in a checkout, draws the"):
+        load_dataset(name, split, str(tmp_path), direction="text-to-text")
+    draw_split("val", tmp_path / "demo")
+    data = load_dataset(name, split, str(tmp_path), direction="text-to-text")
+    assert (data.name, data.split) == ("demo", "val")
+    assert next(data.documents()).doc_id == "val-00000"
+
+
+def test_contradicting_splits():
+    with pytest.raises(UnknownName, match="did you mean 'train'"):
+        scenes("trian")
+    with pytest.raises(UsageError, match="the name says split 'val', the split option 'test'"):
+        load_dataset("demo/val", "test")
+
+
+def test_no_scene_that_is_measured_looks_like_another():
+    assert dict(SPLITS) == {"train": 20_000, "val": 1_000, "test": 1_000}
+    train, val, test = ([scene.sight for scene in scenes(split)] for split in SPLITS)
+    assert len({*val, *test}) == 2_000
+    assert not {*val, *test} & {*train}
+    assert sorted(Counter(train).values())[-6:] == [1, 2, 2, 2, 2, 2], "five pairs"
+
+
+def test_captions_and_pictures_of_the_package_are_those_of_the_scenes(written):
+    data = load_dataset("demo", direction="text-to-image")
+    documents, topics, qrels = list(data.documents()), list(data.topics()), list(data.qrels())
+    assert [topic.text for topic in topics] == [caption for _, five in written for caption in five]
+    assert [qrel.doc_id for qrel in qrels] == [document.doc_id for document in documents for _ in range(5)]
+    assert [topic.query_id for topic in topics[4:6]] == ["test-00000-5", "test-00001-1"]
+    assert documents[3].image.endswith("/images-v3-64px-test.tar::test-00003.png")
+    assert open_image(documents[3].image).size == (64, 64)
+
+
+def test_scenes_are_plausible():
+    for split in ("val", "test"):
+        for scene in scenes(split):
+            ground = WORLD.places[scene.place].ground
+            kinds = {thing.kind for thing in things(scene)}
+            assert len(kinds) == len(things(scene)), "each kind once, so that captions are never ambiguous"
+            assert not (scene.weather == "rainbow" and scene.time == "night")
+            assert "boat" not in kinds or ground == "water"
+            assert not {"car", "bus", "train"} & kinds or ground == "ground"
+            if ground == "water" and scene.subject.kind in WORLD.people:
+                assert (scene.relation, scene.landmark.kind) == ("in", "boat")
+            if ground == "home" and scene.subject.kind == "fish":
+                assert (scene.relation, scene.landmark.kind) == ("in", "bowl")
+
+
+def said(caption):
+    return set(re.findall(r"[a-z-]+", caption.lower()))
+
+
+def test_captions_name_no_colour_their_scene_lacks(written):
+    # Words with another meaning as well say nothing about colour.
+    ambiguous = {"dark", "pale"}
+    for scene, five in written:
+        seen = {thing.colour for thing in things(scene)}
+        for colour, hue in WORLD.colours.hues.items():
+            names = set(hue.words) - ambiguous
+            if colour not in seen:
+                assert not any(names & said(caption) for caption in five), (scene, colour)
+
+
+def test_captions_name_time_and_weather_truly(written):
+    times = {
+        "night": {"midnight", "moonlight", "moonlit", "stars", "starry"},
+        "sunset": {"dusk", "sunset", "evening", "twilight", "nightfall"},
+        "dawn": {"dawn", "sunrise", "daybreak", "morning"},
+        "day": {"afternoon", "daylight", "sunny", "sunshine"},
+    }
+    weathers = {
+        "rain": {"rain", "rainy", "wet", "drizzly", "downpour", "shower"},
+        "fog": {"fog", "mist", "misty", "hazy"},
+    }
+    for scene, five in written:
+        for table, fact in ((times, scene.time), (weathers, scene.weather)):
+            for other, words in table.items():
+                if other != fact:
+                    assert not any(words & said(caption) for caption in five), (scene, five)

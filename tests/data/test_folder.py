@@ -10,7 +10,7 @@ from lexvl_anserini.data.checks import check_corpus
 from lexvl_anserini.data.corpora.folder import load_pictures
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.images import open_image
-from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
 from lexvl_anserini.ground.records import CorpusRef, Document
 
 
@@ -27,21 +27,11 @@ def documents(folder, **options):
 
 
 def test_texts_in_the_order_of_their_paths(tmp_path):
-    folder_of(
-        tmp_path,
-        b_DOT_txt=b"\xef\xbb\xbfsecond\n",
-        a__z_DOT_txt=b"first",
-        c_DOT_TXT=b"",
-        notes_DOT_md=b"not read",
-        _DOT_hidden_DOT_txt=b"not read",
-    )
+    others = {"notes_DOT_md": b"not read", "_DOT_hidden_DOT_txt": b"not read"}
+    folder_of(tmp_path, b_DOT_txt=b"\xef\xbb\xbfsecond\n", a__z_DOT_txt=b"first", c_DOT_TXT=b"", **others)
     (tmp_path / "a-b.txt").write_text("before a/z")
-    assert documents(tmp_path) == [
-        Document("a-b", text="before a/z"),
-        Document("a/z", text="first"),
-        Document("b", text="second"),
-        Document("c", text=""),
-    ]
+    expected = {"a-b": "before a/z", "a/z": "first", "b": "second", "c": ""}
+    assert documents(tmp_path) == [Document(doc_id, text=text) for doc_id, text in expected.items()]
     assert check_corpus(load_dataset(f"folder:{tmp_path}").documents, "here").documents == 4
 
 
@@ -49,10 +39,9 @@ def test_images_with_and_without_captions(tmp_path):
     folder_of(
         tmp_path, x_DOT_jpg=b"-", x_DOT_txt=b"a dog\n", y_DOT_PNG=b"-", z_DOT_webp=b"-", z_DOT_webp_DOT_txt=b"a cat"
     )
+    expected = {"x.jpg": "a dog", "y.PNG": None, "z.webp": "a cat"}
     assert documents(tmp_path) == [
-        Document("x.jpg", text="a dog", image=str(tmp_path / "x.jpg")),
-        Document("y.PNG", image=str(tmp_path / "y.PNG")),
-        Document("z.webp", text="a cat", image=str(tmp_path / "z.webp")),
+        Document(name, text=text, image=f"{tmp_path}/{name}") for name, text in expected.items()
     ]
 
 
@@ -113,11 +102,8 @@ def test_a_path_is_no_corpus_but_names_one(tmp_path):
 
 def test_captions_are_named_exactly_as_their_pictures(tmp_path):
     folder_of(tmp_path, a_DOT_Jpg=b"-", a_DOT_txt=b"a caption", b_DOT_jpg=b"-", b_DOT_TXT=b"a text")
-    assert [(doc.doc_id, doc.text) for doc in documents(tmp_path)] == [
-        ("a.Jpg", "a caption"),
-        ("b", "a text"),
-        ("b.jpg", None),
-    ]
+    found = [(doc.doc_id, doc.text) for doc in documents(tmp_path)]
+    assert found == [("a.Jpg", "a caption"), ("b", "a text"), ("b.jpg", None)]
 
 
 def test_a_tar_is_read_as_the_folder_it_was_made_of(tmp_path):
@@ -129,24 +115,44 @@ def test_a_tar_is_read_as_the_folder_it_was_made_of(tmp_path):
     packed = tmp_path / "{in}.tar"
     with tarfile.open(packed, "w") as archive:
         archive.add(folder, ".")
-    assert [(doc.doc_id, doc.text, doc.image) for doc in documents(packed)] == [
-        (doc.doc_id, doc.text, doc.image and doc.image.replace(f"{folder}/", f"{packed}::"))
-        for doc in documents(folder)
-    ]
-    assert len(documents(packed)) == 4
+    found = [(doc.doc_id, doc.text, doc.image and doc.image.replace(f"{packed}::", "")) for doc in documents(packed)]
+    expected = [(doc.doc_id, doc.text, doc.image and doc.image.replace(f"{folder}/", "")) for doc in documents(folder)]
+    assert found == expected and len(found) == 4
     with pytest.raises(DataError, match=r"in}\.tar: a plain folder has no topics"):
         load_dataset(f"folder:{packed}").topics()
 
 
-def test_files_that_are_neither_folder_nor_tar(tmp_path):
-    (tmp_path / "x.tar.gz").write_bytes(b"-")
-    with pytest.raises(DataError, match=r"x\.tar\.gz: neither a folder nor an uncompressed \.tar; unpack it"):
-        load_dataset(f"folder:{tmp_path}/x.tar.gz")
-    (tmp_path / "x.tar").write_bytes(b"-" * 600)
-    with pytest.raises(DataError, match=r"x\.tar: not an uncompressed tar archive"):
-        load_dataset(f"folder:{tmp_path}/x.tar")
-    with pytest.raises(DataError, match=r"y\.tar: no such folder or tar"):
-        load_dataset(f"folder:{tmp_path}/y.tar")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("dmo", "did you mean 'demo'"),
+        ("folder", "names no folder; expected folder:<path>"),
+        ("folder:{}/absent", "absent: no such folder"),
+        ("folder:{}/sub", "no corpus.jsonl and no file to read in it; expected .*jpg.*txt"),
+        ("folder:{}/x.tar.gz", r"x\.tar\.gz: neither a folder nor an uncompressed \.tar; unpack it"),
+        ("folder:{}/x.tar", r"x\.tar: not an uncompressed tar archive"),
+        ("folder:{}/y.tar", r"y\.tar: no such folder or tar"),
+        *((name, "names no dataset") for name in ("beir", "beir/", "beir/../etc")),
+        ("beir/scfact", r"unknown BEIR dataset 'scfact'; did you mean 'scifact'\? known: .*tiny"),
+        ("beir:{}/absent", "absent: no such folder; expected corpus.jsonl"),
+        ("beir:{}/sub", "sub: no corpus.jsonl in it"),
+        ("demo/tets", "unknown split of demo 'tets'; did you mean 'test'"),
+        *((name, "names no folder") for name in ("embeddings", "embeddings:", "embeddings:,x")),
+        *((f"embeddings:{place}", "no such folder of embeddings") for place in ("./x", "x", "{}/x.tar")),
+        ("embeddings:lsr42/nothing", "nothing: no such folder"),
+        *((name, "expected irds:<id>, such as irds:beir/scifact/test") for name in ("irds", "irds:", "irds/mine")),
+        ("karpathy", "names no file; expected karpathy:<json>"),
+        ("karpathy:{}/absent.json", r"absent\.json: cannot be read"),
+        *(
+            (name, f"^{name}: .* has no place in its name, its files are in the data")
+            for name in ("coco:", "flickr8k:/nowhere", "flickr30k:x/y", "demo:x", "samples:/nowhere")
+        ),
+    ],
+)
+def test_what_is_no_corpus(tmp_path, name, message):
+    folder_of(tmp_path, x_DOT_tar_DOT_gz=b"-", x_DOT_tar=b"-" * 600, sub__notes_DOT_md=b"x", tiny__corpus_DOT_jsonl=b"")
+    with pytest.raises(LexvlError, match=message):
+        load_dataset(name.format(tmp_path), data_dir=str(tmp_path))
 
 
 def test_a_bare_corpus_has_any_direction_and_no_judgements(tmp_path):
@@ -167,16 +173,6 @@ def test_a_plain_folder_has_documents_only(tmp_path):
         data.qrels()
     with pytest.raises(DataError, match="split 'test' of a plain folder"):
         load_dataset(f"folder:{tmp_path}", "test")
-
-
-def test_nothing_to_read(tmp_path):
-    with pytest.raises(UsageError, match="names no folder; expected folder:<path>"):
-        load_dataset("folder")
-    with pytest.raises(DataError, match="absent: no such folder"):
-        load_dataset(f"folder:{tmp_path / 'absent'}")
-    folder_of(tmp_path, sub__notes_DOT_md=b"x")
-    with pytest.raises(DataError, match="no corpus.jsonl and no file to read in it; expected .*jpg.*txt"):
-        load_dataset(f"folder:{tmp_path}")
 
 
 def test_names_with_white_space_and_texts_that_are_not_utf8(tmp_path):

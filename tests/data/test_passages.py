@@ -1,7 +1,5 @@
 """Texts split into passages: no word is lost, ids lead back to their documents."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 
@@ -15,19 +13,13 @@ from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document, get_document_id
 
 
-def test_the_document_of_a_passage() -> None:
+def test_rules_by_hand() -> None:
     named = {"d1#0": "d1", "d1": "d1", "d#2#3": "d", "#4": "#4", "#4#5": "#4", "é#": "é", "#": "#"}
     assert {passage_id: get_document_id(passage_id) for passage_id in named} == named
-
-
-def test_rules() -> None:
     assert PassageRule.parse("150") == (150, 150) and PassageRule.parse("150:75") == (150, 75)
     for wrong in ("", "0", "a", "150:", ":75", "75:150", "150:0", "-1", "1.5", "150:75:1", "²", "99999999999"):
         with pytest.raises(UsageError, match=f"passages '{wrong}': expected WORDS or WORDS:STRIDE"):
             PassageRule.parse(wrong)
-
-
-def test_texts_by_hand() -> None:
     text = " a b\n c  d e "
     assert list(PassageRule(2, 2).texts(text)) == ["a b", "c  d", "e"]
     assert list(PassageRule(3, 2).texts(text)) == ["a b\n c", "c  d e"]

@@ -19,16 +19,14 @@ def written(tmp_path, name, content):
     return path
 
 
-@pytest.mark.parametrize("name", ["t.tsv", "t.tsv.gz", "t.txt"])
-def test_topics_from_tsv(tmp_path, name):
-    path = written(tmp_path, name, "\ufeffq1\tfirst query\r\n\nq2\tübung\tmit Tab\n")
+TABBED = "\ufeffq1\tfirst query\r\n\nq2\tübung\tmit Tab\n"
+JSON_LINES = '{"_id": "q1", "text": "first query", "metadata": {}}\n{"_id": "q2", "text": "übung\\tmit Tab"}'
+
+
+@pytest.mark.parametrize("name", ["t.tsv", "t.tsv.gz", "t.txt", "q.jsonl", "q.jsonl.gz"])
+def test_topics_in_each_layout(tmp_path, name):
+    path = written(tmp_path, name, JSON_LINES if "jsonl" in name else TABBED)
     assert list(read_topics(path)) == [Topic("q1", "first query"), Topic("q2", "übung\tmit Tab")]
-
-
-@pytest.mark.parametrize("name", ["q.jsonl", "q.jsonl.gz"])
-def test_topics_from_json_lines(tmp_path, name):
-    path = written(tmp_path, name, '{"_id": "q1", "text": "", "metadata": {}}\n{"_id": 7, "text": "seven"}')
-    assert list(read_topics(path)) == [Topic("q1", ""), Topic("7", "seven")]
 
 
 @pytest.mark.parametrize(

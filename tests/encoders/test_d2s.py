@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from embedding_tables import write_embeddings, write_golden
+from corpus_folders import write_embeddings, write_golden
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.images import OnError

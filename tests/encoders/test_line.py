@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from embedding_tables import write_embeddings
+from corpus_folders import write_embeddings
 from PIL import Image
 from tiny_encoders import TINY_ENCODERS, Tiny, pytest_generate_tests  # noqa: F401
 from typer.testing import CliRunner

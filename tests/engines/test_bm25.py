@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from shard_folders import write_text_shards
 
-from lexvl_anserini.engines import stock
 from lexvl_anserini.engines.bm25 import BM25Engine, BM25Options
 from lexvl_anserini.engines.index_folder import read_report
+from lexvl_anserini.engines.stock import prepare
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import EncoderRef
 from lexvl_anserini.ground.records import Topic
@@ -137,7 +137,7 @@ def test_rm3_is_pyserinis(tmp_path, rm3):
     queries = ["a dog", "dogs and other3", "the", "leash bone", ""]
     ours = list(engine.search([Topic(str(i), text) for i, text in enumerate(queries)], 10, threads=2, rm3=rm3))
     engine.close()
-    stock.prepare()
+    prepare()
     from pyserini.search.lucene import LuceneSearcher
 
     stock = LuceneSearcher(str(tmp_path / "index"))

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from attack.faults import Ended, faults
+from attack.faults import Ended, faults, mounted, resize
 from lucene_indexes import TERMS, expect, held, ranked, shards
 from shard_folders import write_dense_shards, write_shards, write_text_shards
-from small_disks import mounted, resize
 
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError

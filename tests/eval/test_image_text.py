@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpus_folders import captioned_image, karpathy_folder
-from embedding_tables import write_embeddings
+from corpus_folders import captioned_image, karpathy_folder, write_embeddings
 from typer.testing import CliRunner
 
 import eval.coco

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpus_folders import captioned_image, coloured_coco, karpathy_folder, write_beir
-from embedding_tables import write_embeddings
+from corpus_folders import captioned_image, coloured_coco, karpathy_folder, write_beir, write_embeddings
 from tiny_encoders import WORDPIECES, made_stair
 from typer.testing import CliRunner
 

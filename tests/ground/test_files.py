@@ -1,26 +1,22 @@
 """Files appear whole or not at all, also with two writers of one output, and where processes die."""
 
-from __future__ import annotations
-
 import errno
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from unittest.mock import Mock
 
 import pytest
-from attack.faults import Ended, faults
 from corpus_folders import write_beir
-from kill_points import draw_calls, kills
+from faults import Ended, draw_calls, faults, kills
+from invoking import invoked, write_texts
+from worlds import Task, contents, placed
 
 from lexvl_anserini import encode, fuse, search
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import (
     atomic_write,
@@ -170,20 +166,16 @@ with {write.__name__}(Path(sys.argv[1])) as out:
     assert path.is_file() or names(path) == ["file"]
 
 
-def test_what_is_being_written_is_no_remains(tmp_path):
+def test_what_remains(tmp_path):
     with ThreadPoolExecutor(1) as other, atomic_write(tmp_path / "out") as out:
         out.write(b"mine")
         other.submit(clear_remains, tmp_path / "out").result()
     assert (tmp_path / "out").read_bytes() == b"mine"
-
-
-def test_a_folder_that_was_being_replaced_gets_its_name_back(tmp_path):
-    """Where names cannot be swapped, a process may die between two renames."""
-    (tmp_path / "index.lexvl.old").mkdir()
-    (tmp_path / "index.lexvl.old/file").write_text("whole")
+    # Where names cannot be swapped, a process may die between two renames.
+    write_texts(tmp_path, {"index.lexvl.old/file": "whole"})
     (tmp_path / "index.lexvl.part").mkdir()
     clear_remains(tmp_path / "index")
-    assert names(tmp_path) == ["index"] and (tmp_path / "index/file").read_text() == "whole"
+    assert names(tmp_path) == ["index", "out"] and (tmp_path / "index/file").read_text() == "whole"
 
 
 @pytest.mark.parametrize("write", [atomic_write, folder_of_one])
@@ -200,9 +192,7 @@ def test_what_users_put_beside_an_output_stays(tmp_path, monkeypatch, write, lib
     if library is not None:
         monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: library)
     path, mine = tmp_path / "out", ["out.bak", "out.old", "out.part", "out.partitions", "out.tmp"]
-    for name in mine:
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").write_text(name)
+    write_texts(tmp_path, {f"{name}/file": name for name in mine})
     clear_remains(path)  # of nothing, and below of what is there
     for text in (b"older", b"newer"):
         with write(path) as out:
@@ -253,10 +243,7 @@ def test_the_error_of_another_file_is_not_blamed_on_the_output(tmp_path):
 
 
 def test_a_disk_without_locks(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr("fcntl.flock", refuse)
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))))
     with pytest.raises(ArtefactError, match="out: cannot be locked"), atomic_write(tmp_path / "out"):
         pytest.fail("the work began")
 
@@ -267,7 +254,6 @@ TOPICS = {"q1": "a dog", "q2": "people on a table"}
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, golden) -> Path:
-    """Three documents, two topics, and their index."""
     folder = write_beir(tmp_path_factory.mktemp("world"), TEXTS, TOPICS, [("q1", "d1")])
     run("encode", *corpus_options(folder, golden), "--output", folder / "impacts")
     build_index(folder / "impacts", folder / "index")
@@ -283,70 +269,53 @@ def corpus_options(world: Path, golden: Path) -> list[object]:
 
 
 def run(name: str, *arguments: object) -> None:
-    command = {"encode": encode, "search": search, "fuse": fuse}[name].command
-    make_app(command)([str(argument) for argument in arguments], standalone_mode=False)
+    invoked({"encode": encode, "search": search, "fuse": fuse}[name].command, *arguments)
 
 
-def found_in(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder; of a run's manifest without the milliseconds."""
-    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    for name, data in files.items():
-        if name.endswith("manifest.json") and "efficiency" in (about := json.loads(data)):
-            files[name] = json.dumps({**about, "efficiency": sorted(about["efficiency"])}).encode()
-    return files
+def prepare(task: Task, folder: Path) -> None:
+    folder.mkdir()
+    for first in task.first:
+        run(*placed(first, folder))
 
 
-class Writing(NamedTuple):
-    """A command that writes into a folder, after another one if it replaces what that one wrote."""
-
-    name: str
-    arguments: Sequence[object]
-    first: Sequence[object] = ()
-
-    def prepare(self, folder: Path) -> None:
-        folder.mkdir()
-        if self.first:
-            self(folder, self.first)
-
-    def __call__(self, folder: Path, arguments: Sequence[object] = ()) -> None:
-        run(
-            self.name,
-            *(folder / word[3:] if str(word).startswith("IN/") else word for word in arguments or self.arguments),
-        )
+def without_overwrite(task: Task) -> Task:
+    return task._replace(arguments=[word for word in task.arguments if word != "--overwrite"])
 
 
 @pytest.fixture(params=["encode", "encode topics", "search", "search again", "fuse"])
-def writing(request, world, golden) -> Writing:
-    encoding = corpus_options(world, golden)
-    searching = ["--index", world / "index", "--output", "IN/r.trec"]
+def writing(request, world, golden) -> Task:
+    encoding = ["encode", *corpus_options(world, golden), "--output"]
+    searching = ["search", "--index", world / "index", "--output", "IN/r.trec"]
+    fusing = ["fuse", "--run", world / "a.trec", "--run", world / "b.trec", "--output", "IN/new/r.trec"]
     return {
-        "encode": Writing("encode", [*encoding, "--output", "IN/impacts"]),
-        "encode topics": Writing("encode", [*encoding, "--topics", f"beir:{world}", "--output", "IN/q.jsonl.gz"]),
-        "search": Writing("search", searching),
-        "search again": Writing("search", [*searching, "--overwrite", "--hits", 2], searching),
-        "fuse": Writing("fuse", ["--run", world / "a.trec", "--run", world / "b.trec", "--output", "IN/new/r.trec"]),
+        "encode": Task([*encoding, "IN/impacts"], "impacts"),
+        "encode topics": Task([*encoding, "IN/q.jsonl.gz", "--topics", f"beir:{world}"], "q.jsonl.gz"),
+        "search": Task(searching, "r.trec"),
+        "search again": Task([*searching, "--overwrite", "--hits", 2], "r.trec", [searching]),
+        "fuse": Task(fusing, "new/r.trec"),
     }[request.param]
 
 
 @kills
 def test_killed_at_every_call_the_same_command_ends_as_undisturbed(tmp_path, writing, share):
-    writing.prepare(tmp_path / "whole")
-    before = found_in(tmp_path / "whole")
+    prepare(writing, tmp_path / "whole")
+    before = contents(tmp_path / "whole")
     with faults(tmp_path / "whole") as whole:
-        writing(tmp_path / "whole")
-    expected = found_in(tmp_path / "whole")
+        run(*placed(writing, tmp_path / "whole"))
+    expected = contents(tmp_path / "whole")
     assert len(whole.calls) >= 8 and any("replace" in call for call in whole.calls)
+    names = (writing.output, f"{writing.output}.manifest.json")
     for number in draw_calls(len(whole.calls), share):
         folder = tmp_path / str(number)
-        writing.prepare(folder)
+        prepare(writing, folder)
         with pytest.raises(Ended), faults(folder, number, after=number % 2 == 0):
-            writing(folder)
-        left = found_in(folder)
-        for name in left.keys() & {"r.trec", "new/r.trec", "q.jsonl.gz"}:
-            pair = (left[name], left[f"{name}.manifest.json"])
-            assert pair in [(state.get(name), state.get(f"{name}.manifest.json")) for state in (before, expected)]
-        writing(folder)
-        assert found_in(folder) == expected, whole.calls[number - 1]
+            run(*placed(writing, folder))
+        left = contents(folder)
+        if names[0] in left:
+            pairs = [[state.get(name) for name in names] for state in (left, before, expected)]
+            assert None not in pairs[0] and pairs[0] in pairs[1:]
+        run(*placed(writing, folder))
+        assert contents(folder) == expected, whole.calls[number - 1]
 
 
 def flushed(calls: list[str], folder: Path) -> int:
@@ -367,44 +336,36 @@ def flushed(calls: list[str], folder: Path) -> int:
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not name open files")
 def test_what_has_its_name_is_on_the_disk(tmp_path, writing, world):
     folder = tmp_path / "synced"
-    writing.prepare(folder)
+    prepare(writing, folder)
     with faults(folder) as found:
-        writing(folder)
+        run(*placed(writing, folder))
     assert flushed(found.calls, folder) >= 2
     with faults(folder) as found:
         build_index(world / "impacts", folder / "index")
         build_index(world / "impacts", folder / "index", overwrite=True, term_vectors=True)
     assert flushed(found.calls, folder) >= 4
-    assert {f"fsync {path.name}" for path in (folder / "index").iterdir() if path.name != "write.lock"} <= {
-        *found.calls
-    }
+    files = {path.name for path in (folder / "index").iterdir()} - {"write.lock"}
+    assert {f"fsync {name}" for name in files} <= {*found.calls}
 
 
 def test_repeated_after_success_a_command_says_finished(tmp_path, writing, caplog):
     for _ in range(2):
         caplog.clear()
         with caplog.at_level("INFO", "lexvl_anserini"):
-            writing._replace(arguments=[word for word in writing.arguments if word != "--overwrite"])(tmp_path)
+            run(*placed(without_overwrite(writing), tmp_path))
     assert "finished already" in caplog.text
-
-
-def _never(*args, **options):
-    raise AssertionError("work began beside another writer")
 
 
 def test_no_two_processes_do_the_same_work(tmp_path, writing, monkeypatch):
     """Whoever comes second gets one line before it encodes or searches anything."""
-    name = next(str(word)[3:] for word in writing.arguments if str(word).startswith("IN/"))
-    path = tmp_path / name
-    path.parent.mkdir(exist_ok=True)
-    if name == "impacts":
-        path.mkdir()
-    with exclusive(path) if name == "impacts" else sole_writer(path), ThreadPoolExecutor(1) as other:
-        monkeypatch.setattr("lexvl_anserini.search.write_index_run", _never)
-        monkeypatch.setattr("lexvl_anserini.queries.query_vectors.quantise_queries", _never)
-        monkeypatch.setattr("lexvl_anserini.shards.writing.encode_shard", _never)
+    path = tmp_path / writing.output
+    (path if writing.output == "impacts" else path.parent).mkdir(exist_ok=True)
+    never = Mock(side_effect=AssertionError("work began beside another writer"))
+    with exclusive(path) if path.is_dir() else sole_writer(path), ThreadPoolExecutor(1) as other:
+        for name in ("search.write_index_run", "queries.query_vectors.quantise_queries", "shards.writing.encode_shard"):
+            monkeypatch.setattr(f"lexvl_anserini.{name}", never)
         with pytest.raises(ArtefactError, match=WRITING):
-            other.submit(writing, tmp_path).result()
+            other.submit(run, *placed(writing, tmp_path)).result()
 
 
 def test_topics_that_changed_are_another_request(tmp_path, world, golden):
@@ -421,21 +382,16 @@ def test_topics_that_changed_are_another_request(tmp_path, world, golden):
 
 def test_an_output_in_a_folder_that_is_read_only(tmp_path, writing, monkeypatch):
     """What is finished stays finished there; anything else is one line, with the place."""
-    writing.prepare(tmp_path / "made")
-    writing(tmp_path / "made")
-    plain = writing._replace(arguments=[word for word in writing.arguments if word != "--overwrite"])
-
-    def refuse(*_, **__):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
+    prepare(writing, tmp_path / "made")
+    run(*placed(writing, tmp_path / "made"))
+    refuse, real = Mock(side_effect=OSError(errno.EROFS, os.strerror(errno.EROFS))), os.open
     for name in ("mkdir", "replace", "rename", "unlink", "rmdir"):
         monkeypatch.setattr(os, name, refuse)
-    real = os.open
-    monkeypatch.setattr(
-        os,
-        "open",
-        lambda path, flags, *more, **dirs: refuse() if flags & os.O_CREAT else real(path, flags, *more, **dirs),
-    )
-    plain(tmp_path / "made")
+
+    def open_only(path, flags, *others, **options):
+        return (refuse if flags & os.O_CREAT else real)(path, flags, *others, **options)
+
+    monkeypatch.setattr(os, "open", open_only)
+    run(*placed(without_overwrite(writing), tmp_path / "made"))
     with pytest.raises(ArtefactError, match=r"empty.*: cannot be written \(Read-only file system\); choose another"):
-        plain(tmp_path / "empty")
+        run(*placed(without_overwrite(writing), tmp_path / "empty"))

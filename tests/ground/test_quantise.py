@@ -1,10 +1,10 @@
-"""Weights to impacts: by hand, by property, and what is refused."""
-
-from __future__ import annotations
+"""Weights to impacts: by hand, by property, and what is refused; and the vocabularies that they are weights of."""
 
 import json
+import pickle
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ from scipy import sparse
 
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser, TooLargeImpact
-from lexvl_anserini.ground.records import SCORE_LIMIT, QuantiserEntry, Vocabulary
+from lexvl_anserini.ground.records import SCORE_LIMIT, QuantiserEntry, TermWeights, Vocabulary
 
 quickly = settings(derandomize=True)
 
@@ -72,9 +72,6 @@ def test_calibrated_by_percentile_clips_what_lies_above():
     assert quantiser.document.scale == 85
     found = quantiser.documents(sample)
     assert found.clipped == 2 and found.impacts.max() == 255
-
-
-def test_calibrated_with_nothing_to_see():
     for sample in (csr([], []), sparse.csr_matrix((0, 5), dtype=np.float32)):
         assert Quantiser().calibrate(sample).document.scale == 1
 
@@ -222,8 +219,43 @@ def test_a_request_does_not_hold_what_calibration_found():
 def test_vectors_in_a_vocabulary_are_those_by_term():
     quantised = Quantiser().queries(sparse.csr_matrix([[0, 1.0, 3.0], [0, 0, 0], [2.0, 0, 0]]))
     vocabulary = Vocabulary(["a", "b", "c"])
-    assert (
-        quantised.in_vocabulary(vocabulary)
-        == quantised.by_term(vocabulary.terms)
-        == [{"b": 85, "c": 255}, {}, {"a": 255}]
-    )
+    expected = [{"b": 85, "c": 255}, {}, {"a": 255}]
+    assert quantised.in_vocabulary(vocabulary) == quantised.by_term(vocabulary.terms) == expected
+
+
+def test_round_trip_and_digest_of_a_vocabulary(tmp_path):
+    vocabulary = Vocabulary(["a", "##b", "é", "犬", '"', "\\", "\U0001f436"])
+    vocabulary.write(tmp_path / "vocab.txt")
+    assert (tmp_path / "vocab.txt").read_bytes().startswith(b"a\n##b\n")
+    again = Vocabulary.read(tmp_path / "vocab.txt")
+    assert again.terms == vocabulary.terms and again.digest == vocabulary.digest
+    assert Vocabulary(["a", "b"]).digest == Vocabulary(["a", "b"]).digest
+    assert len({Vocabulary(terms).digest for terms in (["a", "b"], ["b", "a"], ["ab"], ["a"])}) == 4
+
+
+ODD_TERMS = ("", " ", "a b", "a\tb", "a\nb", "a\x00", "\x7f", "a\u00a0b", "\u3000", "x" * 32_767)
+
+
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        *((["fine", term], "model: term .* rename the term") for term in ODD_TERMS),
+        (["é" * 16_384], "32766 UTF-8 bytes"),
+        ("aba", "two dimensions .* 'a'"),
+    ],
+)
+def test_terms_an_index_cannot_hold(terms, message):
+    assert len(Vocabulary(["x" * 32_766])) == 1
+    with pytest.raises(ArtefactError, match=message):
+        Vocabulary(terms, "model")
+
+
+def test_weights_of_dimensions_read_like_a_dictionary():
+    weights = TermWeights(Vocabulary(["a", "b", "犬"]), np.array([2, 0], np.int32), np.array([7, 3]))
+    assert len(weights) == 2 and weights == {"犬": 7, "a": 3} == dict(weights) and weights != {"犬": 7}
+    assert list(weights) == list(weights.keys()) == ["犬", "a"] and list(weights.items()) == [("犬", 7), ("a", 3)]
+    assert "a" in weights and "b" not in weights and weights["a"] == 3 and weights.get("b") is None
+    assert {type(weight) for weight in weights.values()} == {int} and repr(weights) == "{'犬': 7, 'a': 3}"
+    assert pickle.loads(pickle.dumps(weights)) == weights and orjson.loads(orjson.dumps({**weights})) == weights
+    with pytest.raises(KeyError):
+        weights["b"]

@@ -1,7 +1,5 @@
 """The core stays small: what it has of each kind is at most what budget.toml says, and that number follows it down."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re
@@ -63,7 +61,6 @@ def function_names() -> list[str]:
 
 
 def share(names: list[str], pattern: re.Pattern[str]) -> float:
-    """Per cent of the names that a pattern fits."""
     return 100 * sum(pattern.search(name) is not None for name in names) / len(names)
 
 

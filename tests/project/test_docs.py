@@ -1,7 +1,5 @@
 """The documentation: commands and options exist, links resolve, examples run, and comparisons link to their figures."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -36,7 +34,6 @@ def blocks(page: Path) -> list[str]:
 
 
 def list_options(module: str) -> set[str]:
-    """The options of the command of a module."""
     command = typer.main.get_command(make_app(import_module(module).command))
     return {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
 
@@ -96,16 +93,13 @@ def test_the_encoder_of_the_guide_loads(golden: Path, monkeypatch: pytest.Monkey
     assert model.name == name and len(model.decode(model.encode_query("a red dog"))[0]) == 3
 
 
-def test_tables_and_constants_in_the_guide_exist() -> None:
+def test_the_guide_names_every_room_and_constants_that_exist() -> None:
     folders = ("lexvl_anserini", "lexvl_plugins", "eval", "tools", "tests")
     texts = (path.read_text(encoding="utf-8") for folder in folders for path in (ROOT / folder).rglob("*.py"))
     defined = {name for text in texts for name in re.findall(r"^([A-Z][A-Z_]+)\b[^\n]* = ", text, re.MULTILINE)}
     named = set(re.findall(r"`([A-Z][A-Z_]{3,})`", GUIDE))
     assert len(named) > 10
     assert named <= defined, sorted(named - defined)
-
-
-def test_the_guide_names_every_room() -> None:
     for (package,) in PACKAGES:
         for file in (ROOT / package).rglob("*/__init__.py"):
             room = file.parent.relative_to(ROOT / package)
@@ -143,10 +137,7 @@ def examples(page: Path) -> str:
 
 
 # Other projects that the examples of a page import.
-NEEDED = {
-    "exchange.md": ("ir_measures", "langchain_core", "pyterrier"),
-    "pages.md": ("pebble", "pypdfium2", "rapidocr"),
-}
+NEEDED = {"exchange": ["ir_measures", "langchain_core", "pyterrier"], "pages": ["pebble", "pypdfium2", "rapidocr"]}
 
 PYTHON = f'python() {{ "{sys.executable}" "$@"; }}\n'
 
@@ -157,7 +148,7 @@ WITH_EXAMPLES = [page for page in (ROOT / "README.md", *DOCS) if page.name not i
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: page.name)
 def test_the_examples_run(page: Path, tmp_path: Path) -> None:
     """In their order, in one folder; a block without a language is a listing."""
-    for package in NEEDED.get(page.name, ()):
+    for package in NEEDED.get(page.stem, ()):
         pytest.importorskip(package)
     for folder in ("runs", "tools"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
@@ -235,7 +226,6 @@ def sections(text: str) -> dict[str, str]:
 
 
 def comparisons(text: str) -> list[str]:
-    """The sentences of a page that compare, or have a figure."""
     return [one for one in sentences(text) if COMPARES.search(bare := LINK.sub("", one)) or FIGURE.search(bare)]
 
 

@@ -1,7 +1,5 @@
 """The documentation site: its contents, what its tutorials and API pages name, its check of links; and the build."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json
@@ -37,7 +35,6 @@ notebooks, drawings = map(load_from_site, ("notebooks", "drawings"))
 
 
 def cells(page):
-    """The code of a tutorial's cells."""
     return re.findall(r"^```\{code-cell\}[^\n]*\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 

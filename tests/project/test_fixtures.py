@@ -1,18 +1,18 @@
 """Artefacts of `lexvl/1` that 0.1.0 and 0.2.0 wrote: they load, search, resume, merge and go on."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import logging
 import shlex
 import shutil
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from byte_towers import tree
 from invoking import invoked
 from word_towers import rows_of
 
@@ -35,11 +35,8 @@ def option(command: list[str], *names: str) -> str:
     return next((command[command.index(name) + 1] for name in names if name in command), "")
 
 
-def output_of(command: list[str]) -> str:
-    return option(command, "--output", "--index")
-
-
-MADE = {output_of(command): command for command in COMMANDS if not {"--append", "--delete-ids"} & set(command)}
+MAKING = [command for command in COMMANDS if not {"--append", "--delete-ids"} & set(command)]
+MADE = {option(command, "--output", "--index"): command for command in MAKING}
 RUNS = [name for name in MADE if name.startswith("runs/")]
 INDEXES = [name for name in MADE if name.startswith("indexes/")]
 SHARDS = [name for name in MADE if name.startswith(("impacts/", "dense/", "text/"))]
@@ -66,15 +63,13 @@ def place(checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def invoke(module: str, *arguments: str) -> str:
-    """What a command prints that runs in this process."""
     return invoked(import_module(module).command, *arguments)
 
 
-def again(name: str, output: str) -> None:
-    """The command that made a fixture, with another output."""
+def again(name: str, moved: Mapping[str, str] = {}, *more: str) -> None:
+    """The command that made a fixture, with other places for some of its words."""
     module, *arguments = MADE[name]
-    assert arguments.count(name) == 1
-    invoke(module, *[output if argument == name else argument for argument in arguments], *older_rule(name))
+    invoke(module, *[moved.get(argument, argument) for argument in arguments], *older_rule(name), *more)
 
 
 def older_rule(name: str) -> list[str]:
@@ -176,27 +171,23 @@ MADE_AGAIN = {name for name in RUNS if {"lexvl_anserini.search", "lexvl_anserini
     "name", sorted(name for name in {*MADE} - {"indexes/changed"} - MADE_AGAIN if not name.startswith("training/"))
 )
 def test_the_same_command_finds_it_finished(name: str, place: Path, caplog: pytest.LogCaptureFixture) -> None:
-    module, *arguments = MADE[name]
     before = states(place / name)
     with caplog.at_level(logging.INFO, "lexvl_anserini"):
-        invoke(module, *arguments)
-    after = states(place / name)
-    assert after == before
-    assert "prune" in module or "already" in caplog.text
+        again(name)
+    assert states(place / name) == before
+    assert "prune" in MADE[name][0] or "already" in caplog.text
 
 
 @pytest.mark.parametrize("name", SHARDS)
 def test_encoding_again_gives_the_same_shards(name: str, place: Path) -> None:
-    again(name, "new")
+    again(name, {name: "new"})
     exact = encoder_of(name) in EXACT or "prune" in MADE[name][0]
     assert_same_rows(rows_of(place / "new"), rows_of(place / name), exact)
     # Compressed bytes are a matter of the libraries' versions.
     plain = exact and not {"--compress", "parquet"} & set(MADE[name]) and name != "text/bm25"
     same_manifest(place / "new/manifest.json", place / name / "manifest.json", plain or "prune" in MADE[name][0])
     if plain:
-        assert {p.name: p.read_bytes() for p in (place / "new/docs").iterdir()} == {
-            p.name: p.read_bytes() for p in (place / name / "docs").iterdir()
-        }
+        assert tree(place / "new/docs") == tree(place / name / "docs")
     for extra in ("vocab.txt", "skipped.jsonl"):
         if (place / name / extra).is_file():
             assert (place / "new" / extra).read_bytes() == (place / name / extra).read_bytes()
@@ -206,9 +197,8 @@ def test_unfinished_shards_are_completed_to_the_same_bytes(place: Path) -> None:
     folder, whole = place / "impacts/unfinished", place / "impacts/bag"
     at_versions_of_this_machine(folder)
     first = (folder / "docs/shard-00000.jsonl").stat().st_mtime_ns
-    again("impacts/bag", "impacts/unfinished")
-    names = {path.name: path.read_bytes() for path in (whole / "docs").iterdir()}
-    assert {path.name: path.read_bytes() for path in (folder / "docs").iterdir()} == names and len(names) == 3
+    again("impacts/bag", {"impacts/bag": "impacts/unfinished"})
+    assert tree(folder / "docs") == tree(whole / "docs") and len(tree(whole / "docs")) == 3
     assert (folder / "docs/shard-00000.jsonl").stat().st_mtime_ns == first
     assert {path.name for path in folder.iterdir()} == {"docs", "manifest.json", "vocab.txt"}
     same_manifest(folder / "manifest.json", whole / "manifest.json")
@@ -218,7 +208,7 @@ def test_unfinished_shards_of_other_versions_are_refused(place: Path) -> None:
     path = place / "impacts/unfinished/unfinished.json"
     path.write_text(json.dumps({**read(path), "versions": {"torch": "0"}}))
     with pytest.raises(LexvlError, match="versions"):
-        again("impacts/bag", "impacts/unfinished")
+        again("impacts/bag", {"impacts/bag": "impacts/unfinished"})
     with pytest.raises(LexvlError, match="unfinished"):
         invoke("lexvl_anserini.index", "impacts/unfinished", "--index", "new")
 
@@ -237,7 +227,7 @@ def test_an_index_agrees_with_its_shards(name: str, place: Path) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_the_same_command_writes_the_same_run(name: str, place: Path) -> None:
     output = f"new/{Path(name).name}"
-    again(name, output)
+    again(name, {name: output})
     assert_same_run(place / output, place / name, encoder_of(name) in EXACT or "lexvl_anserini.fuse" in MADE[name])
     same_manifest(place / f"{output}.manifest.json", place / f"{name}.manifest.json")
     expected = read(place / f"{name}.manifest.json")["efficiency"]
@@ -248,12 +238,11 @@ def test_the_same_command_writes_the_same_run(name: str, place: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(MADE_AGAIN))
 def test_the_same_command_makes_a_run_again(name: str, place: Path, caplog: pytest.LogCaptureFixture) -> None:
-    module, *arguments = MADE[name]
     with caplog.at_level(logging.INFO, "lexvl_anserini"):
-        invoke(module, *arguments, *older_rule(name))
+        again(name)
         assert "an older version wrote it, without a digest of what the index held" in caplog.text
         assert_same_run(place / name, FIXTURES / name, encoder_of(name) in EXACT)
-        invoke(module, *arguments, *older_rule(name))
+        again(name)
     assert "finished already" in caplog.text
 
 
@@ -265,10 +254,8 @@ SEARCHED = "bag|refined|parts|images|dense-images|dense-texts|bm25|bag-0.2|encod
 @pytest.mark.parametrize("run", [f"runs/{name}.trec" for name in SEARCHED.split("|")])
 def test_an_index_built_from_the_shards_gives_the_same_run(run: str, place: Path) -> None:
     index = OTHER_NAMES.get(run, f"indexes/{Path(run).stem}")
-    again(index, "new/index")
-    module, *arguments = MADE[run]
-    moved = {index: "new/index", run: "new/run.trec"}
-    invoke(module, *[moved.get(argument, argument) for argument in arguments], *older_rule(run))
+    again(index, {index: "new/index"})
+    again(run, {index: "new/index", run: "new/run.trec"})
     assert_same_run(place / "new/run.trec", place / run, encoder_of(run) in EXACT)
     ours, theirs = read(place / "new/index/index.json"), read(place / index / "index.json")
     # Each Lucene writes files of its own sizes and its version, which 0.1.0 did not note; the digest covers it.
@@ -290,20 +277,20 @@ def test_an_index_takes_documents_and_loses_some(place: Path) -> None:
     with pytest.raises(LexvlError, match="d02"):
         invoke("lexvl_anserini.index", "impacts/part-0", "--index", "indexes/changed", "--append")
     invoke("lexvl_anserini.index", "impacts/more", "--index", "indexes/changed", "--replace")
-    invoke(*[{"runs/changed.trec": "new/2.trec"}.get(word, word) for word in MADE["runs/changed.trec"]])
+    again("runs/changed.trec", {"runs/changed.trec": "new/2.trec"})
     assert_same_run(place / "new/2.trec", place / "runs/changed.trec", exact=True)
 
 
 def test_an_index_without_our_files_is_searched_with_the_manifest_of_its_shards(place: Path) -> None:
     for name in ("index.json", "manifest.json", "vocab.txt"):
         (place / "indexes/bag" / name).unlink()
-    module, *arguments = MADE["runs/bag.trec"]
-    moved = [{"runs/bag.trec": "new.trec"}.get(argument, argument) for argument in arguments]
-    invoke(module, *moved, "--manifest", "impacts/bag/manifest.json", *older_rule("runs/bag.trec"))
+    again("runs/bag.trec", {"runs/bag.trec": "new.trec"}, "--manifest", "impacts/bag/manifest.json")
     assert_same_run(place / "new.trec", place / "runs/bag.trec", exact=True)
 
 
-def test_an_index_explains_and_shows(place: Path) -> None:
+def test_indexes_explain_and_show_and_runs_are_measured(place: Path) -> None:
+    """By commands, and by the public functions; the run's manifest names the dataset with the judgements."""
+
     def ask(command: str, index: str, query: str, *others: str) -> Any:
         arguments = ("--index", f"indexes/{index}", "--query", query, "--format", "json", "--device", "cpu", *others)
         return json.loads(invoke(f"lexvl_anserini.{command}", *arguments))
@@ -311,17 +298,9 @@ def test_an_index_explains_and_shows(place: Path) -> None:
     assert [row["score"] for row in ask("explain", "bag", "a dog on the beach", "--doc-id", "d11")] == [5]
     assert ask("search", "splade", "a dog on the beach", "--hits", "1", "--texts")[0]["text"]
     assert ask("search", "images", "a red boat on the sea")[0]["doc_id"] == "100"
-
-
-def test_the_public_functions_read_them(place: Path) -> None:
     topics = list(load_dataset("beir:texts").topics())
     found = search_index("indexes/bag", topics, hits=3, remove_query=True, device="cpu")
     lines = [f"{d.query_id}\t{d.doc_id}\t{d.rank}\n" for documents in found for d in documents]
     assert "".join(lines) == (place / "runs/msmarco.tsv").read_text()
-
-
-def test_runs_are_measured(place: Path) -> None:
-    """The run's manifest names the dataset with the judgements."""
-    arguments = ("--run", "runs/bag.trec", "--measure", "Recall@1", "--format", "json")
-    (row,) = json.loads(invoke("eval.score", *arguments))
+    (row,) = json.loads(invoke("eval.score", "--run", "runs/bag.trec", "--measure", "Recall@1", "--format", "json"))
     assert (row["dataset"], row["value"]) == ("beir:texts/test", pytest.approx(0.8))

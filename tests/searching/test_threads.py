@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote, urlsplit
 from urllib.request import urlopen
 
 import pytest
-from local_servers import Quiet, answering
+from invoking import Quiet, answering
 from serving import Question, Service, make_service, questions, wrong_answers
 from tiny_encoders import BERT
 

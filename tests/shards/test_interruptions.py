@@ -8,10 +8,8 @@ import resource
 from dataclasses import replace
 
 import pytest
-from attack.faults import Ended, faults
+from attack.faults import Ended, draw_calls, faults, kills, mounted
 from byte_towers import tree
-from kill_points import draw_calls, kills
-from small_disks import mounted
 from word_towers import DOCUMENTS, SMALL, encode, same_as_fresh, stopped
 
 from lexvl_anserini.ground import files

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from byte_towers import SMALL, Bytes, Stored, Texts, documents_of, encode, tree
-from embedding_tables import write_table
+from corpus_folders import write_table
 
 from lexvl_anserini.data.digests import MEMORY, RACY_NS, FileDigests
 from lexvl_anserini.ground.errors import ArtefactError, DataError

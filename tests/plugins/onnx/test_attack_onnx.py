@@ -9,9 +9,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from damage import damaged, one_line
+from damage import damaged, one_line, places
 from faults import ERRORS, Ended, faults
-from hostile import CHANGES, UNCHANGEABLE, VALUES, places
+from hostile import CHANGES, UNCHANGEABLE, VALUES
 from rounds import Rounds
 from tiny_encoders import BERT
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from damage import damaged, one_line
-from local_servers import Quiet, answering
+from invoking import Quiet, answering
 from memory_engine import exact_lists
 from rounds import Rounds
 from shard_folders import write_shards

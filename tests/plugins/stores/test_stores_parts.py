@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from local_servers import Quiet, answering
+from invoking import Quiet, answering
 
 from lexvl_anserini.engines.engine import find_urls, index_path
 from lexvl_anserini.ground.errors import ArtefactError, MissingExtra, StoreError, UsageError

@@ -8,8 +8,7 @@ import resource
 from pathlib import Path
 
 import pytest
-from faults import Ended, faults
-from small_disks import mounted, resize
+from faults import Ended, faults, mounted, resize
 
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_plugins.train.loop import train

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from embedding_tables import write_embeddings
+from corpus_folders import write_embeddings
 from safetensors.torch import save_file
 
 from lexvl_anserini.data.dataset import load_dataset
