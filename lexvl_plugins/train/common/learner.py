@@ -21,7 +21,7 @@ from lexvl_plugins.train.common.processes import Pieces, make_accelerator
 from lexvl_plugins.train.common.tower_pair import AnyBatches, ImageBatch, TextBatch, TowerPair, drop_registers, sparsify
 from lexvl_plugins.train.model_settings import AnyModel, ImagePairSettings, TextPairSettings
 from lexvl_plugins.train.objectives import AUXILIARIES, OBJECTIVES, RAMPS, REGULARISERS, LossRow, flops, sum_penalties
-from lexvl_plugins.train.objectives.encoded import Dense, Encoded, keep_heaviest, require_bag
+from lexvl_plugins.train.objectives.contrastive import Dense, Encoded, keep_heaviest, require_bag
 from lexvl_plugins.train.recipe import Optimisation, Recipe, Regulariser, StageSettings
 
 

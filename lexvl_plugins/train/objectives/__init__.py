@@ -1,6 +1,6 @@
 """What training minimises: objectives, auxiliary objectives and regularisers, in the tables that recipes name.
 
-`encoded` has the batch that they all read.
+`contrastive` has the batch that they all read, `Encoded`.
 """
 
 from __future__ import annotations

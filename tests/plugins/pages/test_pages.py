@@ -21,7 +21,7 @@ from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts
-from lexvl_plugins.pages import corpus, reading, worker
+from lexvl_plugins.pages import corpus, reading
 from lexvl_plugins.pages.page import join_words
 from tests.plugins.pages import page_faults
 from tests.plugins.pages.pdf_files import large_jpeg, locked_pdf, many_pages, pdf_of, words_at
@@ -148,7 +148,7 @@ def test_pages_are_read_when_they_are_needed(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "start", lambda *call: (calls.append(call), start(*call))[1])
     stream = loaded(tmp_path).documents()
     assert [document.doc_id for document in islice(stream, 2)] == ["a.pdf#1", "a.pdf#2"]
-    assert len(calls) <= 1 + 2 + reading.AHEAD * worker.count_workers()
+    assert len(calls) <= 1 + 2 + reading.AHEAD * reading.count_workers()
 
 
 def test_what_is_no_corpus_of_pages(tmp_path, folder, monkeypatch):
@@ -192,12 +192,12 @@ def test_a_damaged_memory_is_written_anew(folder, memory, content):
 def test_a_page_that_took_too_long_is_remembered_for_its_limits(folder, monkeypatch):
     path = f"{folder}/a.pdf#1"
     with monkeypatch.context() as patch:
-        patch.setattr(reading, "wait_for", lambda call, where: (_ for _ in ()).throw(worker.Overdue(f"{where}: slow")))
+        patch.setattr(reading, "wait_for", lambda call, where: (_ for _ in ()).throw(reading.Overdue(f"{where}: slow")))
         with pytest.raises(DataError, match=r"a\.pdf#1: slow"):
             reading.read_words(path)
     with pytest.raises(DataError, match=r"a\.pdf#1: more than 60 s of CPU time \(LEXVL_PAGE_SECONDS\), remembered"):
         reading.read_words(path)
-    monkeypatch.setattr(worker.Limits, "from_environment", lambda: worker.Limits(61.0))
+    monkeypatch.setattr(reading.Limits, "from_environment", lambda: reading.Limits(61.0))
     assert join_words(reading.read_words(path).words) == "cat dog 0"
 
 
@@ -205,7 +205,7 @@ def test_a_page_that_took_too_long_is_remembered_for_its_limits(folder, monkeypa
 
 
 def called(function):
-    return worker.wait_for(worker.start(function), "a.pdf#1")
+    return reading.wait_for(reading.start(function), "a.pdf#1")
 
 
 def test_a_crash_is_one_line_and_the_next_call_works():
@@ -227,8 +227,8 @@ def test_errors_of_other_libraries_are_one_line():
 
 
 def test_what_computes_without_end_is_stopped_by_its_cpu_time(monkeypatch):
-    monkeypatch.setenv(worker.SECONDS, "0.5")
-    with pytest.raises(worker.Overdue, match=r"^a\.pdf#1: more than 0\.5 s of CPU time \(LEXVL_PAGE_SECONDS\)"):
+    monkeypatch.setenv(reading.SECONDS, "0.5")
+    with pytest.raises(reading.Overdue, match=r"^a\.pdf#1: more than 0\.5 s of CPU time \(LEXVL_PAGE_SECONDS\)"):
         called(page_faults.compute)
     assert called(os.getpid) != os.getpid()
 
@@ -236,28 +236,28 @@ def test_what_computes_without_end_is_stopped_by_its_cpu_time(monkeypatch):
 def test_what_waits_without_end_is_stopped_by_the_clock_and_not_remembered(folder, monkeypatch):
     path = f"{folder}/a.pdf#1"
     with monkeypatch.context() as patch:
-        patch.setenv(worker.SECONDS, "0.5")
-        patch.setattr(worker, "PATIENCE", 1)
+        patch.setenv(reading.SECONDS, "0.5")
+        patch.setattr(reading, "PATIENCE", 1)
         with pytest.raises(DataError, match=r"^a\.pdf#1: not read after 0\.5 s of the clock") as caught:
             called(page_faults.wait)
         patch.setattr(reading, "wait_for", lambda call, where: (_ for _ in ()).throw(caught.value))
         with pytest.raises(DataError, match="of the clock"):
             reading.read_words(path)
-    assert not isinstance(caught.value, worker.Overdue)
+    assert not isinstance(caught.value, reading.Overdue)
     assert join_words(reading.read_words(path).words) == "cat dog 0"
 
 
 def test_cpu_time_of_earlier_calls_does_not_count(monkeypatch):
-    monkeypatch.setenv(worker.SECONDS, "1.5")
-    for _ in range(2 * worker.count_workers() + 1):
+    monkeypatch.setenv(reading.SECONDS, "1.5")
+    for _ in range(2 * reading.count_workers() + 1):
         assert called(page_faults.compute_a_second) > 0
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf"])
 def test_limits_are_numbers(text, monkeypatch):
-    monkeypatch.setenv(worker.GIGABYTES, text)
+    monkeypatch.setenv(reading.GIGABYTES, text)
     with pytest.raises(UsageError, match="LEXVL_PAGE_GB='.*': expected a number above 0"):
-        worker.start(os.getpid)
+        reading.start(os.getpid)
 
 
 # --- encoding -------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from lexvl_anserini.ground.errors import CheckpointError, InstallationError, Usa
 from lexvl_plugins.exchange.sharing.saving import save_pretrained
 from lexvl_plugins.pages import v_splade
 from lexvl_plugins.pages.page_network import Tiles
-from lexvl_plugins.pages.v_splade_layout import PageShape, list_shapes
+from lexvl_plugins.pages.v_splade import PageShape, list_shapes
 from tests.plugins.pages.v_splade_folders import PUBLISHED, TEMPLATE, Draws, add_modules, write_export
 
 

@@ -23,8 +23,8 @@ from lexvl_anserini.ground.manifest import CorpusRef, EncoderRef, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.searching.building import build_index, read_keywords
 from lexvl_anserini.shards.writing import write_impacts
-from lexvl_plugins.photos import following
-from lexvl_plugins.photos.following import DIGEST, Album, Followed, compare, follow
+from lexvl_plugins.photos import command as following
+from lexvl_plugins.photos.command import DIGEST, Album, Followed, compare, follow
 
 Colour = tuple[int, int, int]
 Pair = tuple[Path, Path]

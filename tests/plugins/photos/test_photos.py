@@ -18,8 +18,15 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm
 from lexvl_plugins.photos.answers import NOTHING_FITS, choose_album, format_answer
-from lexvl_plugins.photos.command import command, describe_changes, describe_differences
-from lexvl_plugins.photos.following import Album, Differences, Followed, UnreadablePicture
+from lexvl_plugins.photos.command import (
+    Album,
+    Differences,
+    Followed,
+    UnreadablePicture,
+    command,
+    describe_changes,
+    describe_differences,
+)
 
 RED = (200, 30, 30)
 # What is no good picture: its name, and what is wrong with it.

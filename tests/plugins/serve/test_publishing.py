@@ -26,8 +26,18 @@ from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.serve.indexes import ServedIndex
-from lexvl_plugins.serve.publish import Publication, command, find_bag_mode, join_scripts, publish
-from lexvl_plugins.serve.site_data import describe_words, pack_postings, relate_terms, split_numbers, step
+from lexvl_plugins.serve.publish import (
+    Publication,
+    command,
+    describe_words,
+    find_bag_mode,
+    join_scripts,
+    pack_postings,
+    publish,
+    relate_terms,
+    split_numbers,
+    step,
+)
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "<img src=x onerror=alert(1)>"

@@ -17,11 +17,14 @@ from lexvl_plugins.train.images.sides import Codebook
 from lexvl_plugins.train.model_settings import CodebookSettings
 from lexvl_plugins.train.objectives import flops
 from lexvl_plugins.train.objectives.contrastive import (
+    Encoded,
     caption_gated,
     compute_features,
+    contrast,
     distil,
     fdt,
     info_nce,
+    keep_heaviest,
     make_contrastive_mask,
     naming,
     stair,
@@ -29,7 +32,6 @@ from lexvl_plugins.train.objectives.contrastive import (
     v_splade,
     vdr,
 )
-from lexvl_plugins.train.objectives.encoded import Encoded, contrast, keep_heaviest
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "vdr"
 

@@ -15,7 +15,7 @@ from lexvl_anserini.encoders.families.dense_heads import D2SHead, JointHead
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 from lexvl_plugins.train.images.captioned import Expansion
 from lexvl_plugins.train.objectives import REGULARISERS, l1, ramp
-from lexvl_plugins.train.objectives.encoded import Dense, Encoded
+from lexvl_plugins.train.objectives.contrastive import Dense, Encoded
 from lexvl_plugins.train.objectives.family_losses import (
     MIXES,
     Mix,

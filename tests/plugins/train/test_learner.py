@@ -15,8 +15,16 @@ from lexvl_plugins.train.common import tower_pair as projection
 from lexvl_plugins.train.common.learner import compute_objective, compute_penalty, group_parameters, make_learning_rate
 from lexvl_plugins.train.common.tower_pair import Temperatures, project_max
 from lexvl_plugins.train.objectives import OBJECTIVES, RAMPS, REGULARISERS, anti_zero, flops, l1, ramp
-from lexvl_plugins.train.objectives.contrastive import caption_gated, distil, fdt, naming, stair, svdr, v_splade
-from lexvl_plugins.train.objectives.encoded import Encoded
+from lexvl_plugins.train.objectives.contrastive import (
+    Encoded,
+    caption_gated,
+    distil,
+    fdt,
+    naming,
+    stair,
+    svdr,
+    v_splade,
+)
 from lexvl_plugins.train.objectives.family_losses import d2s, lexlip_momentum, masked_words
 from lexvl_plugins.train.recipe import Optimisation, Recipe, read_recipe
 

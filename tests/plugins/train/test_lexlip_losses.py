@@ -14,9 +14,9 @@ from declared import GOLDEN
 from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer, make_all_columns
-from lexvl_plugins.train.images.lexlip_parts import MaskedWords
+from lexvl_plugins.train.images.material import MaskedWords
 from lexvl_plugins.train.objectives import flops
-from lexvl_plugins.train.objectives.encoded import Encoded, Keys, Predicted
+from lexvl_plugins.train.objectives.contrastive import Encoded, Keys, Predicted
 from lexvl_plugins.train.objectives.family_losses import (
     DECODER_SHARE,
     ENCODER_SHARE,

@@ -13,8 +13,7 @@ from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_plugins.train.mine import command
-from lexvl_plugins.train.negatives import Mining, draw_negatives, mine
+from lexvl_plugins.train.mine import Mining, command, draw_negatives, mine
 from lexvl_plugins.train.texts.query_passages import read_query_passages
 
 

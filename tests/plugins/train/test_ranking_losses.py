@@ -11,6 +11,7 @@ import torch
 
 from lexvl_plugins.train.objectives import OBJECTIVES, RANKING_LOSSES, anti_zero, flops, l1, sum_penalties
 from lexvl_plugins.train.objectives.contrastive import (
+    Encoded,
     distil,
     dpr,
     splade_in_batch,
@@ -19,7 +20,6 @@ from lexvl_plugins.train.objectives.contrastive import (
     splade_pairwise,
     splade_shared_negatives,
 )
-from lexvl_plugins.train.objectives.encoded import Encoded
 
 
 def batch_of(pos, neg, teacher_pos=None, teacher_neg=None, in_batch=None):

@@ -31,7 +31,7 @@ from lexvl_plugins.train.images.material import compute_backward_rates, compute_
 from lexvl_plugins.train.images.sides import SIDES
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.model_settings import ModelSettings
-from lexvl_plugins.train.objectives.encoded import Encoded
+from lexvl_plugins.train.objectives.contrastive import Encoded
 from lexvl_plugins.train.recipe import Augmentation, Recipe, check_recipe, parse_changes, read_recipe
 from lexvl_plugins.train.words import FIRST_TOKEN_ID, FIRST_WORD_ID, LEFT_OUT, learn_words, save_tokenizer
 from tests.plugins.train.tiny_training import COLOURS, tiny_recipe, weights_of, write_squares

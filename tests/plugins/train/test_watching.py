@@ -18,13 +18,12 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.train.common import learner as loss
 from lexvl_plugins.train.common.learner import find_collapses, measure_batch, measure_likeness
 from lexvl_plugins.train.common.tower_pair import TextStore
-from lexvl_plugins.train.loop import train
-from lexvl_plugins.train.objectives.encoded import Encoded
+from lexvl_plugins.train.loop import draw_curve, make_panels, train
+from lexvl_plugins.train.objectives.contrastive import Encoded
 from lexvl_plugins.train.recipe import check_recipe
 from lexvl_plugins.train.run_folder import read_best
 from lexvl_plugins.train.splits import Sources
 from lexvl_plugins.train.texts.material import TextMaterial, TextValidation
-from lexvl_plugins.train.watching import draw_curve, make_panels
 from tests.plugins.train.test_run_folder import recipe_of as recipe_of_images
 from tests.plugins.train.test_texts import loaded, recipe_of
 from tests.plugins.train.tiny_training import rows_of
@@ -186,7 +185,7 @@ def test_collapses_by_hand() -> None:
 
 
 def test_a_collapse_is_one_warning(images, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("lexvl_plugins.train.watching.measure_batch", lambda encoded, model: {"query_terms": 0.0})
+    monkeypatch.setattr("lexvl_plugins.train.loop.measure_batch", lambda encoded, model: {"query_terms": 0.0})
     with caplog.at_level(logging.WARNING):
         train(recipe_of_images(images, log_every=1), tmp_path, device="cpu")
     found = [record.message for record in caplog.records if "vectors of" in record.message]
