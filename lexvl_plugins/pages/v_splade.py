@@ -83,13 +83,7 @@ OUTER_SHAPE: Mapping[str, Any] = {"pixel_shuffle_factor": 4, "image_token_id": 5
 
 @dataclass(frozen=True)
 class PageShape:
-    """The entries of a `config.json` that the network is made of, with the published ones where it has none.
-
-    Attributes:
-        text: of ModernBERT: the keys of `TEXT_SHAPE`.
-        image: of SigLIP: the keys of `IMAGE_SHAPE`.
-        outer: the keys of `OUTER_SHAPE`.
-    """
+    """The entries of a `config.json` that the network is made of, with the published ones where it has none."""
 
     text: Mapping[str, Any]
     image: Mapping[str, Any]

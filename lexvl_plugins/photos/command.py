@@ -104,10 +104,7 @@ class Followed(NamedTuple):
 
 
 def compare(dataset: Dataset, model: Encoder, album: Album) -> Differences:
-    """Finds what the index of a folder lacks, and encodes nothing; pictures in the album are left out.
-
-    An index of another encoder, or one that holds no digests, counts as none.
-    """
+    """Finds what the index of a folder lacks; one of another encoder, or without digests, counts as none."""
     clear_remains(album.index)
     manifest = read_manifest(album.index) if is_index(album.index) else None
     if manifest is not None and manifest.corpus.name != dataset.name:

@@ -59,8 +59,7 @@ EVEN = HeatMap(grid=[[1.0]], region=[0.0, 0.0, 1.0, 1.0], boxes=[])
 class Service:
     """Answers questions about open indexes; safe for threads. Encoded queries, maps and scaled pictures are kept.
 
-    Attributes:
-        examples: queries that the user of the command gave; none takes those of the corpora.
+    The examples are those that the user of the command gave; none takes those of the corpora.
     """
 
     shelf: Shelf
@@ -261,12 +260,7 @@ def show_hit(index: LiveIndex, hit: ScoredDoc) -> ShownHit:
 
 
 def draw_map(index: LiveIndex, doc_id: str, picture: str, weights: Mapping[str, float]) -> HeatMap:
-    """Where weighted terms are in a document's picture: an encoder's grid over it, and boxes of the words read in it.
-
-    Args:
-        picture: its reference.
-        weights: of terms that the document has; in an index of several fields, terms of its fields.
-    """
+    """Where weighted terms are in a document's picture: an encoder's grid, and boxes of the words read in it."""
     if not index.manifest.fields:
         assert index.map_tower is not None
         return draw_grid(index.map_tower, picture, weights)

@@ -54,12 +54,7 @@ OPENINGS = 5
 
 @dataclass(frozen=True)
 class ServedIndex:
-    """Where an index is, and how its encoder is loaded.
-
-    Attributes:
-        name: on the page, unique.
-        data_dir: folder of the datasets; None as in the index's manifest.
-    """
+    """Where an index is, its unique name, and how its encoder is loaded; its data folder is its manifest's if None."""
 
     name: str
     path: Path
@@ -69,14 +64,10 @@ class ServedIndex:
 
 @dataclass
 class LiveIndex:
-    """An index that is open.
+    """An index that is open: the terms of its vocabulary, types of metadata fields, queries of its corpus.
 
-    Attributes:
-        terms: of its vocabulary, in its order; empty for an index without terms.
-        fields: metadata fields of an impact index and their types.
-        examples: queries of its corpus.
-        serial: no other open index of this process has it.
-        problem: an error of its files, which a check found after it was opened: it answers no more.
+    No other open index of this process has its serial. A `problem`, an error of its files that a check found after it
+    was opened, makes it answer no more.
     """
 
     served: ServedIndex
@@ -315,9 +306,7 @@ def name_indexes(
 ) -> list[ServedIndex]:
     """Names the indexes by their folders, or in their stores; a number follows a name that is there already.
 
-    Args:
-        checkpoints: those of the encoders where they were moved, none or one for each index.
-        options: replace those of the encoders, such as `runtime`.
+    Checkpoints are those of encoders that were moved, none or one for each index; options replace those of encoders.
     """
     if checkpoints and len(checkpoints) != len(places):
         raise UsageError(f"{len(checkpoints)} --checkpoint for {len(places)} --index; give one for each, or none")

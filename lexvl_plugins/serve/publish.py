@@ -211,14 +211,7 @@ def relate_terms(impacts: Any) -> list[list[int]]:
 
 
 class Grids(NamedTuple):
-    """The activations of some terms in each cell of a picture.
-
-    Attributes:
-        grid: rows and columns.
-        region: left, top, right, bottom of the grid as shares of width and height.
-        columns: the dimensions of the terms.
-        cells: uint8 [terms, 2 + rows x columns], see `step`.
-    """
+    """The activations of terms (columns) in each cell of a picture, uint8 [terms, 2 + rows x columns], see `step`."""
 
     grid: list[int]
     region: list[float]
@@ -304,14 +297,7 @@ def publish(
     overwrite: bool = False,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Writes the site of an index, whole or not at all; returns its counts and bytes.
-
-    Args:
-        served: the index; its name is the site's title.
-        site: a folder; one that holds anything but a site is refused.
-        overwrite: replace a site.
-        progress: called with the number of documents just written.
-    """
+    """Writes the site of an index, whole or not at all; returns its counts and bytes."""
     manifest = index_manifest(served.path)
     expect_lexical(served.path, manifest.kind, "a site has postings of terms")
     if manifest.fields:

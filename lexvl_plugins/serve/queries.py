@@ -38,13 +38,7 @@ OPERATORS = frozenset({"sign", "boost", "operator", "field"})
 
 
 class ReadQuery(NamedTuple):
-    """A query as its index takes it.
-
-    Attributes:
-        query: None for an empty question.
-        read_as: as in `ShownAnswer`.
-        weights: term -> weight before the user's changes.
-    """
+    """A query as its index takes it, None for an empty question; weights of terms are those before changes."""
 
     query: ImpactQuery | TreeQuery | DenseQuery | Topic | None
     read_as: str
@@ -52,10 +46,7 @@ class ReadQuery(NamedTuple):
 
 
 def is_expression(text: str) -> bool:
-    """Whether a text has an operator of expressions, as `+boat`, `-night`, `red^3` or `meta.year:2020`.
-
-    A text that is no expression, for example with a quote that is not closed, is words.
-    """
+    """Whether a text has an operator of expressions; one with a quote that is not closed, for example, is words."""
     try:
         return any(token.kind in OPERATORS for token in read_tokens(text))
     except UsageError:

@@ -136,13 +136,8 @@ class Guard:
 
     A page of another site whose name leads to this machine (DNS rebinding) sends its own name as the host, so that
     unknown names are refused; addresses cannot be rebound. (Starlette's TrustedHostMiddleware would need the list of
-    all addresses of this machine.)
-
-    Args:
-        names: those of this server besides localhost and addresses.
-        keys: a request without one of them is refused; None for no keys.
-        log_requests: logs one JSON line for each request. Nothing that a user wrote is in it: no query, id, header or
-            address, and of a path only what the server knows.
+    all addresses of this machine.) A logged line has nothing that a user wrote: no query, id, header or address, and of
+    a path only what the server knows.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ import math
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -75,19 +75,9 @@ def train(
 ) -> Path:
     """Trains a recipe and returns the folder of the checkpoint, or of the state where it stopped; a run resumes.
 
-    On a CPU with the same number of threads, a resumed run ends with the same weights as an uninterrupted run.
-
-    Args:
-        recipe: the settings of the run.
-        output: folder of the run.
-        data_dir: folder of the datasets.
-        device: auto, cpu, cuda, cuda:1.
-        overwrite: delete the run that the folder contains, and start again.
-        stop_after: stop at this step, or at once if the run is beyond it.
-        hours: stop with the first step that ends so many hours after the data were read.
-        cache: folder of decoded images and of what frozen networks make of images and texts, which runs over the same
-            data and networks share; the folder of the run if None, which deletes them at its end.
-        keep_every: epoch or stage: the folder of the run keeps a checkpoint of each, `kept/epoch-1` or `kept/stage-1`.
+    On a CPU with the same number of threads, a resumed run ends with the same weights as an uninterrupted run. It stops
+    at the step `stop_after`, or with the first step that ends so many `hours` after the data were read. The cache is a
+    folder of what frozen networks make of the data, which runs share; None for that of the run, which deletes it.
     """
     if keep_every not in (None, *PERIODS):
         raise UnknownName("--keep-every", str(keep_every), PERIODS)
@@ -141,19 +131,17 @@ class Training:
         resumed: list[Learner] = []
 
         def start_at(step: int) -> Any:
-            resumed[:] = [self.start_learner(self.find_stage(step))]
+            resumed[:] = [self.start_learner(self.recipe.find_stage(step))]
             return resumed[0].accelerator
 
         with self.processes.state.main_process_first():
             progress = run_folder.resume(start_at, self.output)
         run_folder.rewind(self.own, progress.step)
         before = progress.step
-        for number, first in self.list_starts():
-            if number < self.find_stage(progress.step):
-                continue
+        for number in range(self.recipe.find_stage(progress.step), len(self.recipe.stages)):
             learner = resumed.pop() if resumed else self.start_learner(number)
-            self.run_stage(number, first, learner, progress, last, deadline)
-            if progress.step < first + self.recipe.stages[number].optimisation.steps:
+            self.run_stage(number, learner, progress, last, deadline)
+            if progress.step < self.recipe.starts[number + 1]:
                 break
             learner.finish()
             # Each call does a step at least.
@@ -165,23 +153,12 @@ class Training:
         """A learner at the start of a stage."""
         return Learner.start(self.recipe.stages[number], self.pair, self.device, self.recipe.precision)
 
-    def list_starts(self) -> Iterator[tuple[int, int]]:
-        """The number of each stage, and the steps before it."""
-        first = 0
-        for number, stage in enumerate(self.recipe.stages):
-            yield number, first
-            first += stage.optimisation.steps
-
-    def find_stage(self, step: int) -> int:
-        """The stage whose state has so many steps: at the end of a stage, this stage and not the next."""
-        return next(number for number, first in reversed(list(self.list_starts())) if first < step or not number)
-
     def run_stage(
-        self, number: int, first: int, learner: Learner, progress: run_folder.TrainingState, last: int, deadline: float
+        self, number: int, learner: Learner, progress: run_folder.TrainingState, last: int, deadline: float
     ) -> None:
         """Runs the steps of a stage from `progress` on, with log, validation, states and kept checkpoints."""
         recipe, stage = self.recipe, self.recipe.stages[number]
-        end = first + stage.optimisation.steps
+        first, end = recipe.starts[number : number + 2]
         last = min(last, end)
         if progress.step >= last:
             return

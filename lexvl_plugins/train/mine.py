@@ -42,11 +42,7 @@ class Mined(NamedTuple):
 
 
 def mine(dataset: Dataset, run: Path, mining: Mining) -> list[Mined]:
-    """The topics of a dataset that have a relevant document and a list in a run, in the order of the dataset.
-
-    Documents that are judged relevant are no negatives, nor is one whose id is the topic's where the dataset does not
-    count it.
-    """
+    """The topics of a dataset that have a relevant document and a list in a run, in the order of the dataset."""
     relevant: dict[str, set[str]] = {}
     for qrel in dataset.qrels():
         if qrel.relevance > 0:

@@ -369,6 +369,11 @@ class ModelSettings(ImagePairSettings):
         return isinstance(self.text, TextSettings) and self.text.tokenizer is not None
 
     @property
+    def class_names(self) -> str | None:
+        """The file of the names of classes whose words are terms too."""
+        return self.image.class_names if self.lexical and isinstance(self.image, PretrainedImage) else None
+
+    @property
     def whole(self) -> bool:
         """Whether new towers are the family's own, whose checkpoint has all weights in the family's own layout."""
         if isinstance(self.image, PretrainedImage):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from bisect import bisect_left
 from collections.abc import Mapping
 from difflib import get_close_matches
 from itertools import accumulate
@@ -257,13 +258,20 @@ class Recipe(model_settings.Settings):
     @property
     def steps(self) -> int:
         """The steps of all stages."""
-        return sum(stage.optimisation.steps for stage in self.stages)
+        return self.starts[-1]
+
+    @property
+    def starts(self) -> list[int]:
+        """The steps before each stage, and those of all."""
+        return list(accumulate((stage.optimisation.steps for stage in self.stages), initial=0))
+
+    def find_stage(self, step: int) -> int:
+        """The stage whose state has so many steps: at the end of a stage, this stage and not the next."""
+        return max(bisect_left(self.starts, step) - 1, 0)
 
     def cut_at(self, step: int) -> Recipe:
         """The recipe of the stages that began before a step, as they decide how a checkpoint of this step is saved."""
-        ends = accumulate(stage.optimisation.steps for stage in self.stages)
-        begun = 1 + sum(end < step for end in ends)
-        return self.model_copy(update={"stages": self.stages[:begun]})
+        return self.model_copy(update={"stages": self.stages[: self.find_stage(step) + 1]})
 
 
 def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> Recipe:

@@ -32,7 +32,6 @@ POSITIVES, HARD_NEGATIVES, NEGATIVES = "positive_ctxs", "hard_negative_ctxs", "n
 PASSAGE_IDS = ("passage_id", "psg_id", "docid")
 # A passage's score by the system that retrieved it.
 SCORE = "score"
-OTHER_TEXT = "{}: {} has another text than before; ids name one {}"
 
 # A passage with its score, and streams of passages and of queries, each of which begins anew.
 Scored = tuple[Document, float | None]
@@ -95,26 +94,26 @@ def load_triples(ref: CorpusRef) -> Dataset:
 def make_dataset(ref: CorpusRef, examples: Callable[[], Iterator[Example]]) -> Dataset:
     """The dataset of a file that has the texts themselves: every query and passage once, in the order of the file."""
 
+    def is_new(known: dict[str, str], what: str, item_id: str, text: str, where: str) -> bool:
+        new = item_id not in known
+        if known.setdefault(item_id, text) != text:
+            raise DataError(f"{where}: {what} {item_id!r} has another text than before; ids name one {what}")
+        return new
+
     def list_documents() -> Iterator[Document]:
         digests: dict[str, str] = {}
         for example in examples():
             for document in (*example.positives, *example.negatives):
                 digest = compute_digest(document.title or "", document.text or "")
-                if document.doc_id not in digests:
-                    digests[document.doc_id] = digest
+                if is_new(digests, "passage", document.doc_id, digest, example.where):
                     yield document
-                elif digests[document.doc_id] != digest:
-                    raise DataError(OTHER_TEXT.format(example.where, f"passage {document.doc_id!r}", "passage"))
 
     def list_topics() -> Iterator[Topic]:
         texts: dict[str, str] = {}
         for example in examples():
-            query_id, text = example.query.query_id, example.query.text or ""
-            if query_id not in texts:
-                yield example.query
-            elif texts[query_id] != text:
-                raise DataError(OTHER_TEXT.format(example.where, f"query {query_id!r}", "query"))
-            texts[query_id] = text
+            topic = example.query
+            if is_new(texts, "query", topic.query_id, topic.text or "", example.where):
+                yield topic
 
     def list_qrels() -> Iterator[Qrel]:
         for example in examples():

@@ -1,7 +1,4 @@
-"""Checkpoints of a pair of texts and images: written in the layout that its encoder loads, and begun with again.
-
-A checkpoint has `text/` with the tokenizer and configuration of texts; over networks, it is that of `network_pair`.
-"""
+"""Checkpoints of a pair of texts and images: written in the layout that its encoder loads, and begun with again."""
 
 from __future__ import annotations
 

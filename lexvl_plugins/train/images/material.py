@@ -1,6 +1,7 @@
 """What a run over texts and images reads and writes: vocabulary, networks, inputs of stages, checkpoint; validation.
 
-Validation: hit rates over a split, with the vectors that search would use.
+What LexLIP's training computes beside vectors, masked words (phase 1) and momentum keys (phase 2), are parts of a pair
+while it trains, so that a state has them, and no part of a checkpoint.
 """
 
 from __future__ import annotations
@@ -42,9 +43,6 @@ log = logging.getLogger(__name__)
 
 # The largest number of images whose states are standardised, and what their standard deviation is at least.
 STANDARD_IMAGES, LEAST_STD = 500, 1e-3
-
-# The dense pair that teaches.
-TEACHER = "dense-crossmodal"
 
 
 @dataclass(frozen=True)
@@ -139,20 +137,11 @@ def make_batches(
     taught: captioned.Taught | None = None,
 ) -> captioned.Batches:
     """The batches of a stage from the stores of the training images."""
-    stage, plan = recipe.stages[number], recipe.stages[number].optimisation
-    first = data.first
-    names = any(auxiliary.name == "naming" for auxiliary in stage.auxiliaries)
-    return captioned.Batches(
-        images[TRAINING],
-        captions[TRAINING],
-        first,
-        plan.batch_size,
-        plan.captions_per_image,
-        recipe.seed,
-        captioned.Expansion.plan(recipe, number, len(images[TRAINING])),
-        captioned.CaptionTerms.count(captions[TRAINING], first) if names else None,
-        taught,
-    )
+    stage, plan, first = recipe.stages[number], recipe.stages[number].optimisation, data.first
+    expansion = captioned.Expansion.plan(recipe, number, len(images[TRAINING]))
+    terms = captioned.CaptionTerms.count(captions[TRAINING], first) if "naming" in stage.names else None
+    stores, sizes = (images[TRAINING], captions[TRAINING], first), (plan.batch_size, plan.captions_per_image)
+    return captioned.Batches(*stores, *sizes, recipe.seed, expansion, terms, taught)
 
 
 def make_inputs(
@@ -234,13 +223,8 @@ def standardise(pair: tower_pair.TowerPair, material: Material) -> None:
         states = torch.cat(cells).flatten(0, 1)
         yield torch.stack([states.mean(dim=0), states.std(dim=0) + LEAST_STD]).cpu().numpy()
 
-    made_of = [
-        material.sources.digests[TRAINING],
-        STANDARD_IMAGES,
-        repr(material.prepare),
-        captioned.digest_weights(network),
-    ]
-    shape = (2, len(side.standard.mean))
+    read, shape = (repr(material.prepare), captioned.digest_weights(network)), (2, len(side.standard.mean))
+    made_of = [material.sources.digests[TRAINING], STANDARD_IMAGES, *read]
     standard = material.sources.cache.store_array("standard", made_of, shape, np.dtype(np.float32), computed())
     mean, std = torch.from_numpy(np.array(standard)).to(device)
     side.standard.mean.copy_(mean)
@@ -249,17 +233,17 @@ def standardise(pair: tower_pair.TowerPair, material: Material) -> None:
 
 def compute_teacher_vectors(checkpoint: str, material: Material, device: torch.device) -> tuple[Tensor, Tensor]:
     """The vectors of a dense pair for the training split: images [n, D], captions [m, D]."""
-    teacher = load_encoder(TEACHER, checkpoint=checkpoint, device=str(device))
+    teacher = load_encoder("dense-crossmodal", checkpoint=checkpoint, device=str(device))
     data = material.sources.images[TRAINING]
     made_of = [material.sources.digests[TRAINING], find_checkpoint(checkpoint).digest()]
 
     def vectors(what: str, tower: DenseSide, inputs: Sequence[str]) -> Tensor:
-        shape, kind = (len(inputs), tower.vectors(inputs[:1]).shape[1]), np.dtype(np.float32)
-        array = material.sources.cache.store_array(f"teacher-{what}", made_of, shape, kind, computed(tower, inputs))
-        return torch.from_numpy(np.array(array)).to(device)
+        def computed() -> Iterator[np.ndarray]:
+            yield tower.vectors(inputs)
 
-    def computed(tower: DenseSide, inputs: Sequence[str]) -> Iterator[np.ndarray]:
-        yield tower.vectors(inputs)
+        shape, kind = (len(inputs), tower.vectors(inputs[:1]).shape[1]), np.dtype(np.float32)
+        array = material.sources.cache.store_array(f"teacher-{what}", made_of, shape, kind, computed())
+        return torch.from_numpy(np.array(array)).to(device)
 
     images, captions = as_dense(teacher.document), as_dense(teacher.query)
     return vectors("images", images, data.images), vectors("captions", captions, data.texts)

@@ -268,7 +268,7 @@ class StreamedBatches:
     ):
         self.stream, self.reader, self.columns, self.prepare, self.device = stream, reader, columns, prepare, device
         self.stage, self.seed = recipe.stages[number], recipe.seed
-        self.end = sum(stage.optimisation.steps for stage in recipe.stages[: number + 1])
+        self.end = recipe.starts[number + 1]
         size, buffer = self.stage.optimisation.batch_size, recipe.data.buffer
         assert buffer is not None, "a stream has a buffer"
         self.order = ShardOrder(stream.used, size, buffer, recipe.seed)

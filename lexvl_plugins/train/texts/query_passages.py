@@ -24,11 +24,8 @@ from lexvl_plugins.train.common.tower_pair import TextStore, TrainingBatch
 class QueriesWithPassages:
     """Queries that have a positive, with their passages, ascending by id; others name these by their positions.
 
-    Attributes:
-        positives: relevance, at least 1, of the relevant passages of each query.
-        negatives: its passages that are judged and not relevant: hard negatives.
-        scores: a teacher's scores of passages of each query; empty where the data have none.
-        corpora: the number of each query's corpus; empty where there is one.
+    Positives have their relevance, at least 1; negatives are judged and not relevant. Scores of passages are a
+    teacher's, and `corpora` the number of each query's corpus; both are empty where the data have one or none.
     """
 
     ids: Sequence[str]
@@ -114,10 +111,7 @@ def read_query_passages(dataset: Dataset, others: int = 0, titles: bool = True) 
 
 
 def join(parts: Sequence[QueriesWithPassages]) -> QueriesWithPassages:
-    """The queries and passages of several corpora as one; `1/` before an id tells those of the second apart.
-
-    A teacher's scores stay where all parts have some.
-    """
+    """The queries and passages of several corpora as one; `1/` before an id tells those of the second apart."""
     if len(parts) == 1:
         return parts[0]
     starts = np.cumsum([0, *(len(part.passages) for part in parts)]).tolist()
