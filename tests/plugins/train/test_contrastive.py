@@ -15,33 +15,18 @@ from torch.nn.functional import normalize
 from lexvl_anserini.encoders.families.fdt import sparsemax
 from lexvl_plugins.train.images.sides import Codebook
 from lexvl_plugins.train.model_settings import CodebookSettings
+from lexvl_plugins.train.objectives import contrastive as losses
 from lexvl_plugins.train.objectives import flops
-from lexvl_plugins.train.objectives.contrastive import (
-    Encoded,
-    caption_gated,
-    compute_features,
-    contrast,
-    distil,
-    fdt,
-    info_nce,
-    keep_heaviest,
-    make_contrastive_mask,
-    naming,
-    stair,
-    svdr,
-    v_splade,
-    vdr,
-)
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "vdr"
 
 VARIANTS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "vdr": (vdr, {}),
-    "svdr": (svdr, {}),
-    "svdr_cts": (svdr, {"mask_weight": 1.0}),
-    "svdr_cts_norm": (svdr, {"mask_weight": 0.5, "mask_norm": True}),
-    "svdr_asym": (svdr, {"symmetric": False}),
-    "svdr_scaled": (svdr, {"scaled": True}),
+    "vdr": (losses.vdr, {}),
+    "svdr": (losses.svdr, {}),
+    "svdr_cts": (losses.svdr, {"mask_weight": 1.0}),
+    "svdr_cts_norm": (losses.svdr, {"mask_weight": 0.5, "mask_norm": True}),
+    "svdr_asym": (losses.svdr, {"symmetric": False}),
+    "svdr_scaled": (losses.svdr, {"scaled": True}),
 }
 
 
@@ -52,11 +37,11 @@ def arrays() -> dict[str, np.ndarray]:
         return dict(archive)
 
 
-def encoded_of(arrays: dict[str, np.ndarray]) -> Encoded:
+def encoded_of(arrays: dict[str, np.ndarray]) -> losses.Encoded:
     """The reference's gradients are with respect to the embeddings after scaling."""
     query, document = ((torch.from_numpy(arrays[name]) * 0.05).requires_grad_() for name in ("q_emb", "p_emb"))
     bags = (torch.from_numpy(arrays[name]) > 0 for name in ("q_bin", "p_bin"))
-    return Encoded(query, document, *bags)
+    return losses.Encoded(query, document, *bags)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -76,7 +61,7 @@ def test_losses_and_gradients_equal_the_reference(variant: str, arrays: dict[str
 
 def test_the_contrastive_mask_equals_the_reference(arrays: dict[str, np.ndarray]) -> None:
     for side in ("q", "p"):
-        mask = make_contrastive_mask(torch.from_numpy(arrays[f"{side}_bin"]) > 0)
+        mask = losses.make_contrastive_mask(torch.from_numpy(arrays[f"{side}_bin"]) > 0)
         assert (mask.numpy() == arrays[f"cts_mask_{side}"]).all()
 
 
@@ -85,38 +70,40 @@ def test_the_contrastive_mask_equals_the_reference(arrays: dict[str, np.ndarray]
 )
 def test_contrastive_by_hand(options: dict[str, Any], factor: int, scale: int) -> None:
     expected = math.log(1 + math.exp(-scale))
-    assert contrast(torch.eye(2), torch.eye(2), **options).item() == pytest.approx(factor * expected)
-    assert info_nce(Encoded(torch.eye(2), torch.eye(2)), temperature=1 / scale).item() == pytest.approx(expected)
+    assert losses.contrast(torch.eye(2), torch.eye(2), **options).item() == pytest.approx(factor * expected)
+    assert losses.info_nce(losses.Encoded(torch.eye(2), torch.eye(2)), temperature=1 / scale).item() == pytest.approx(
+        expected
+    )
 
 
 def test_hard_negatives_act_in_the_first_direction_only() -> None:
     query, positive = torch.eye(2), torch.eye(2)
     document = torch.cat([positive, torch.ones(1, 2)])
-    difference = contrast(query, document) - contrast(query, positive)
-    first = contrast(query, document, symmetric=False) - contrast(query, positive, symmetric=False)
+    difference = losses.contrast(query, document) - losses.contrast(query, positive)
+    first = losses.contrast(query, document, symmetric=False) - losses.contrast(query, positive, symmetric=False)
     assert difference.item() == pytest.approx(first.item()) and first > 0
 
 
 def test_a_masked_vector_keeps_its_largest_weights_and_its_own_tokens() -> None:
     weights, bag = torch.tensor([[0.4, 0.1, 0.3, 0.2]]), torch.tensor([[False, True, False, False]])
-    assert keep_heaviest(weights, None, 2).tolist() == [pytest.approx([0.4, 0, 0.3, 0])]
-    assert keep_heaviest(weights, bag, 1).tolist() == [pytest.approx([0.4, 0.1, 0, 0])]
+    assert losses.keep_heaviest(weights, None, 2).tolist() == [pytest.approx([0.4, 0, 0.3, 0])]
+    assert losses.keep_heaviest(weights, bag, 1).tolist() == [pytest.approx([0.4, 0.1, 0, 0])]
 
 
 def test_the_nonparametric_entry_pulls_an_image_to_the_words_of_its_captions() -> None:
     image, text = torch.full((2, 4), 0.5, requires_grad=True), torch.full((2, 4), 0.5)
-    batch = Encoded(text, image, torch.eye(4)[:2].bool())
-    vdr(batch, topk=4, normalised=True).backward()
+    batch = losses.Encoded(text, image, torch.eye(4)[:2].bool())
+    losses.vdr(batch, topk=4, normalised=True).backward()
     assert image.grad is not None
     assert image.grad[0, 0] < 0 < image.grad[0, 1] and image.grad[1, 1] < 0 < image.grad[1, 0]
-    assert vdr(batch, topk=4, nonparametric=0.0).item() == pytest.approx(2 * math.log(2))
+    assert losses.vdr(batch, topk=4, nonparametric=0.0).item() == pytest.approx(2 * math.log(2))
 
 
-@pytest.mark.parametrize("function", [info_nce, naming, distil, stair])
+@pytest.mark.parametrize("function", [losses.info_nce, losses.naming, losses.distil, losses.stair])
 def test_gradients(function: Any) -> None:
     generator = torch.Generator().manual_seed(8)
     query, document, share, taught = (torch.rand(3, n, generator=generator, dtype=torch.float64) for n in (5, 5, 5, 3))
-    batch = Encoded(query, document, named=share, frequency=share.mean(dim=0), taught=taught)
+    batch = losses.Encoded(query, document, named=share, frequency=share.mean(dim=0), taught=taught)
     sides = (query.requires_grad_(), document.requires_grad_())
     assert torch.autograd.gradcheck(lambda q, d: function(batch._replace(query=q, document=d)), sides)
 
@@ -133,33 +120,35 @@ def test_stair_of_the_oracle(shared):
     kinds = {"incl": "incl_special", "no": "no_special"}
     masks = {name: torch.from_numpy(arrays[f"enc_txt_masked_{kind}"]) for name, kind in kinds.items()}
     for name, temperature in (("T=1.0", 1.0), ("T=0.07", 0.07)):
-        there, back = Encoded(text, image, bag), Encoded(image, text)
+        there, back = losses.Encoded(text, image, bag), losses.Encoded(image, text)
         expected = golden["contrastive"][name]
-        assert stair(there, temperature).item() == pytest.approx(expected["mean"], rel=1e-9)
-        assert stair(there, temperature, symmetric=False).item() == pytest.approx(expected["t2i"], rel=1e-9)
-        assert stair(back, temperature, symmetric=False).item() == pytest.approx(expected["i2t"], rel=1e-9)
+        assert losses.stair(there, temperature).item() == pytest.approx(expected["mean"], rel=1e-9)
+        assert losses.stair(there, temperature, symmetric=False).item() == pytest.approx(expected["t2i"], rel=1e-9)
+        assert losses.stair(back, temperature, symmetric=False).item() == pytest.approx(expected["i2t"], rel=1e-9)
         # The oracle's first stage has one of the two masks.
         stage = golden["contrastive_stage1_masked"][name]
-        found = {kind: stair(Encoded(vectors, image), temperature).item() for kind, vectors in masks.items()}
+        found = {
+            kind: losses.stair(losses.Encoded(vectors, image), temperature).item() for kind, vectors in masks.items()
+        }
         assert stage["mean"] in [pytest.approx(value, rel=1e-9) for value in found.values()]
-        assert stair(there, temperature, masked=True).item() == pytest.approx(found["incl"], rel=1e-9)
-    total = stair(Encoded(text, image), 0.07) + 1e-3 * (flops(text) + flops(image))
+        assert losses.stair(there, temperature, masked=True).item() == pytest.approx(found["incl"], rel=1e-9)
+    total = losses.stair(losses.Encoded(text, image), 0.07) + 1e-3 * (flops(text) + flops(image))
     assert [flops(image).item(), flops(text).item()] == pytest.approx([golden["flops_img"], golden["flops_txt"]])
     assert total.item() == pytest.approx(golden["total_T0.07_mean"], rel=1e-9)
 
 
 def test_cosines_by_hand():
     text, image = torch.tensor([[3.0, 0.0], [0.0, 7.0]]), torch.tensor([[5.0, 0.0], [0.0, 0.1]])
-    assert stair(Encoded(text, image), 1.0).item() == pytest.approx(math.log(1 + 1 / math.e))
+    assert losses.stair(losses.Encoded(text, image), 1.0).item() == pytest.approx(math.log(1 + 1 / math.e))
 
 
 def test_masked_and_empty_texts():
     """A masked text keeps its own tokens only; a text without any has no gradient that is not a number."""
     text, bag = torch.tensor([[1.0, 5.0], [5.0, 1.0]]), torch.eye(2, dtype=torch.bool)
-    masked = stair(Encoded(text, torch.eye(2), bag), 1.0, masked=True)
-    assert masked.item() == stair(Encoded(bag.float(), torch.eye(2)), 1.0).item()
+    masked = losses.stair(losses.Encoded(text, torch.eye(2), bag), 1.0, masked=True)
+    assert masked.item() == losses.stair(losses.Encoded(bag.float(), torch.eye(2)), 1.0).item()
     empty = torch.zeros(2, 3, requires_grad=True)
-    stair(Encoded(empty, torch.rand(2, 3))).backward()
+    losses.stair(losses.Encoded(empty, torch.rand(2, 3))).backward()
     assert empty.grad is not None and torch.isfinite(empty.grad).all()
 
 
@@ -180,15 +169,15 @@ def test_features_logits_and_loss(fdt_golden):
     text, image = arrays["txt_att_Tckpt"], arrays["img_att_Tckpt"]
     for weights, side in ((text, "txt"), (image, "img")):
         expected = normalize(arrays[f"{side}_sd_Tckpt"], dim=1)
-        torch.testing.assert_close(compute_features(weights, codebook), expected, atol=1e-5, rtol=1e-5)
-    encoded = Encoded(text, image, codebook=codebook)
+        torch.testing.assert_close(losses.compute_features(weights, codebook), expected, atol=1e-5, rtol=1e-5)
+    encoded = losses.Encoded(text, image, codebook=codebook)
     temperature = math.exp(-about["logit_scale_log"])
-    scores = compute_features(image, codebook) @ compute_features(text, codebook).T
+    scores = losses.compute_features(image, codebook) @ losses.compute_features(text, codebook).T
     torch.testing.assert_close(scores / temperature, arrays["logits_per_image"], atol=1e-4, rtol=1e-5)
-    assert fdt(encoded, temperature).item() == pytest.approx(about["loss"], rel=1e-5)
+    assert losses.fdt(encoded, temperature).item() == pytest.approx(about["loss"], rel=1e-5)
     # A scale of e^6 is cut to 100.
     torch.testing.assert_close(scores * 100, arrays["logits_per_image_scale6"], atol=1e-3, rtol=1e-5)
-    assert fdt(encoded, math.exp(-6)).item() == fdt(encoded, 0.01).item()
+    assert losses.fdt(encoded, math.exp(-6)).item() == losses.fdt(encoded, 0.01).item()
 
 
 @pytest.mark.shared
@@ -203,7 +192,7 @@ def test_gradients_reach_the_scale_and_the_codebook(fdt_golden):
             lengths = torch.tensor([len(ids) for ids in about["token_ids"]])
             relevance = relevance * (torch.arange(relevance.shape[1]) < lengths[:, None])[:, :, None]
         sides.append(sparsemax(relevance.amax(dim=1) / degree))
-    loss = fdt(Encoded(*sides, codebook=codebook), (-log_scale).exp())
+    loss = losses.fdt(losses.Encoded(*sides, codebook=codebook), (-log_scale).exp())
     loss.backward()
     assert loss.item() == pytest.approx(about["loss"], rel=1e-5)
     assert log_scale.grad.item() == pytest.approx(about["grad_logit_scale"], rel=1e-4)
@@ -214,14 +203,16 @@ def test_gradients_reach_the_scale_and_the_codebook(fdt_golden):
 def test_fdt_by_hand():
     codebook = torch.tensor([[2.0, 0.0], [0.0, 3.0], [1.0, 1.0]])
     weights = torch.eye(3)[:2]
-    encoded = Encoded(weights, weights, codebook=codebook)  # features are the two axes
-    assert fdt(encoded, 1.0).item() == pytest.approx(math.log(1 + 1 / math.e))
-    assert compute_features(torch.tensor([[0.0, 0.0, 5.0]]), codebook).tolist() == [pytest.approx([0.5**0.5] * 2)]
+    encoded = losses.Encoded(weights, weights, codebook=codebook)  # features are the two axes
+    assert losses.fdt(encoded, 1.0).item() == pytest.approx(math.log(1 + 1 / math.e))
+    assert losses.compute_features(torch.tensor([[0.0, 0.0, 5.0]]), codebook).tolist() == [
+        pytest.approx([0.5**0.5] * 2)
+    ]
 
 
 def test_a_temperature_below_the_least_one_gets_no_gradient():
     beyond, weights = torch.tensor(0.005, requires_grad=True), torch.eye(2)
-    fdt(Encoded(weights, weights, codebook=weights), beyond).backward()
+    losses.fdt(losses.Encoded(weights, weights, codebook=weights), beyond).backward()
     assert beyond.grad.item() == 0
 
 
@@ -245,10 +236,10 @@ def test_temperature_of_the_evaluation(fdt_golden):
 
 def test_contrast_by_hand():
     query, document = torch.eye(2), torch.cat([torch.eye(2), torch.zeros(1, 2)])
-    assert v_splade(Encoded(query, document)).item() == pytest.approx(math.log(1 + 2 / math.e))
+    assert losses.v_splade(losses.Encoded(query, document)).item() == pytest.approx(math.log(1 + 2 / math.e))
     # Scores of 1000 and -1000 count as 100 and -100, without a gradient.
     large = (1000 * torch.tensor([[-1.0, 1.0], [1.0, -1.0]])).requires_grad_()
-    loss = v_splade(Encoded(query, large))
+    loss = losses.v_splade(losses.Encoded(query, large))
     loss.backward()
     assert loss.item() == 200 and large.grad is not None and large.grad.abs().max().item() == 0
 
@@ -256,33 +247,33 @@ def test_contrast_by_hand():
 def test_queries_of_own_words_and_bags_by_hand():
     """Own words leave weight 2 of term 0; a bag makes it 1: scores 2 and 0, or 1 and 0."""
     query, bag = torch.tensor([[2.0, 5.0], [5.0, 2.0]]), torch.eye(2, dtype=torch.bool)
-    encoded = Encoded(query, torch.eye(2), query_bag=bag)
-    assert v_splade(encoded, queries="own").item() == pytest.approx(math.log(1 + math.exp(-2)))
-    assert v_splade(encoded, queries="bag").item() == pytest.approx(math.log(1 + math.exp(-1)))
+    encoded = losses.Encoded(query, torch.eye(2), query_bag=bag)
+    assert losses.v_splade(encoded, queries="own").item() == pytest.approx(math.log(1 + math.exp(-2)))
+    assert losses.v_splade(encoded, queries="bag").item() == pytest.approx(math.log(1 + math.exp(-1)))
 
 
 def test_the_gate_by_hand():
     """Weights 3, 1, 0, 0 with mean 1; the caption has terms 0 and 2, so that the gate is (4, 0, 1, 0) / 5."""
     weights, caption = torch.tensor([[3.0, 1.0, 0.0, 0.0]]), torch.tensor([[1.0, 0.0, 1.0, 0.0]])
     logits = torch.tensor([[2.0, 0.0, -1.0, 5.0]])
-    encoded = Encoded(torch.ones(1, 4), weights, caption=caption, logits=logits)
+    encoded = losses.Encoded(torch.ones(1, 4), weights, caption=caption, logits=logits)
 
     def log_sigmoid(x: float) -> float:
         return -math.log(1 + math.exp(-x))
 
-    assert caption_gated(encoded).item() == pytest.approx(-(4 * log_sigmoid(2) + log_sigmoid(-1)) / 5)
-    assert caption_gated(encoded, alpha=0.0).item() == pytest.approx(-log_sigmoid(2))
-    assert caption_gated(encoded, target="logits").item() == pytest.approx(-(4 * 2 - 1) / 5)
-    assert caption_gated(encoded, target="weights").item() == pytest.approx(-4 * 3 / 5)
-    assert caption_gated(encoded, target="logits", focus=0.5).item() == pytest.approx(-(16 * 2 - 1) / 17)
-    assert caption_gated(encoded, target="logits", focus=1e-3).item() == pytest.approx(-2)
+    assert losses.caption_gated(encoded).item() == pytest.approx(-(4 * log_sigmoid(2) + log_sigmoid(-1)) / 5)
+    assert losses.caption_gated(encoded, alpha=0.0).item() == pytest.approx(-log_sigmoid(2))
+    assert losses.caption_gated(encoded, target="logits").item() == pytest.approx(-(4 * 2 - 1) / 5)
+    assert losses.caption_gated(encoded, target="weights").item() == pytest.approx(-4 * 3 / 5)
+    assert losses.caption_gated(encoded, target="logits", focus=0.5).item() == pytest.approx(-(16 * 2 - 1) / 17)
+    assert losses.caption_gated(encoded, target="logits", focus=1e-3).item() == pytest.approx(-2)
 
 
 def test_only_terms_of_the_caption_are_raised():
     logits = torch.zeros(2, 3, requires_grad=True)
     weights, caption = torch.rand(2, 3, requires_grad=True), torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 0.0]])
     caption.requires_grad_()
-    caption_gated(Encoded(torch.ones(2, 3), weights, caption=caption, logits=logits)).backward()
+    losses.caption_gated(losses.Encoded(torch.ones(2, 3), weights, caption=caption, logits=logits)).backward()
     assert logits.grad is not None and (logits.grad != 0).tolist() == [[False, True, False], [False] * 3]
     assert logits.grad[0, 1] < 0
     assert weights.grad is None and caption.grad is None
@@ -294,11 +285,13 @@ def test_gradients_of_gates_and_bags():
     logits.requires_grad_()
 
     def loss(value: torch.Tensor, target: str = "log_sigmoid") -> torch.Tensor:
-        return caption_gated(Encoded(weights, weights, caption=caption, logits=value), target=target)  # type: ignore
+        return losses.caption_gated(losses.Encoded(weights, weights, caption=caption, logits=value), target=target)  # type: ignore
 
     assert torch.autograd.gradcheck(loss, (logits,))
     query = torch.rand(2, 4, dtype=torch.float64, generator=generator).requires_grad_()
-    assert torch.autograd.gradcheck(lambda q, d: v_splade(Encoded(q, d)), (query, weights.requires_grad_()))
+    assert torch.autograd.gradcheck(
+        lambda q, d: losses.v_splade(losses.Encoded(q, d)), (query, weights.requires_grad_())
+    )
 
 
 # ---- naming
@@ -306,11 +299,11 @@ def test_gradients_of_gates_and_bags():
 
 def test_naming_by_hand() -> None:
     images, named = torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([[1.0, 0.5, 0.0]])
-    encoded = Encoded(images, images, named=named, frequency=torch.tensor([0.5, 0.25, 0.25]))
+    encoded = losses.Encoded(images, images, named=named, frequency=torch.tensor([0.5, 0.25, 0.25]))
     # Shares 2/3 and 1/3; softmax of (1 + ln 1/2, ln 1/4, ln 1/4).
     whole = math.e / 2 + 0.5
     expected = -(2 * math.log(math.e / 2 / whole) + math.log(0.25 / whole)) / 3
-    assert naming(encoded, temperature=2.0).item() == pytest.approx(expected)
+    assert losses.naming(encoded, temperature=2.0).item() == pytest.approx(expected)
 
 
 def test_a_smaller_prior_asks_more_of_common_terms() -> None:
@@ -319,6 +312,6 @@ def test_a_smaller_prior_asks_more_of_common_terms() -> None:
     # softmax of (log .5, log .05) is 10/11 and 1/11, the target 1/2 each
     for prior, expected in ((0.0, [0.0, 0.0]), (1.0, [10 / 11 - 1 / 2, 1 / 11 - 1 / 2])):
         weights = torch.zeros(1, 2, requires_grad=True)
-        encoded = Encoded(torch.zeros(1, 2), weights, named=named, frequency=frequency)
-        naming(encoded, temperature=1.0, prior=prior).backward()
+        encoded = losses.Encoded(torch.zeros(1, 2), weights, named=named, frequency=frequency)
+        losses.naming(encoded, temperature=1.0, prior=prior).backward()
         np.testing.assert_allclose(weights.grad[0], expected, rtol=1e-5)
