@@ -1,4 +1,4 @@
-"""The command `serve`: what it checks, prints and refuses."""
+"""The command `serve`: what it checks, prints and refuses; an index of two fields."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from shard_folders import write_text_shards
 
 from lexvl_anserini.engines.engine import resolve_target
+from lexvl_anserini.engines.lucene.fields import load_word_analysis
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.searching import query_encoder
 from lexvl_anserini.searching.building import build_index
-from lexvl_plugins.serve.indexes import name_indexes
+from lexvl_anserini.shards.fields import join_fields
+from lexvl_plugins.serve.answering import Service
+from lexvl_plugins.serve.indexes import Shelf, name_indexes
+from lexvl_plugins.serve.messages import ProductsQuestion, Question
 from lexvl_plugins.serve.serve import command
 from tests.invoking import invoked
 from tests.plugins.serve.served_colours import DENSE, index_pictures, index_texts, load, running
@@ -91,3 +97,27 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path) -> None:
         running.send_signal(signal.SIGINT)
         code = running.wait(900)
     assert code == 0
+
+
+def test_each_product_names_its_field(tmp_path: Path) -> None:
+    write_text_shards(tmp_path / "text", [("d1", "red boat"), ("d2", "sea")])
+    write_text_shards(tmp_path / "title", [("d1", "boat"), ("d2", "boats and seas")])
+    join_fields({name: tmp_path / name for name in ("text", "title")}, tmp_path / "both", load_word_analysis)
+    build_index(tmp_path / "both", tmp_path / "served")
+    shelf = Shelf(name_indexes([tmp_path / "served"], [], "cpu", None))
+    try:
+        service = Service(shelf)
+        for text, expected in (
+            ("a boat", {"text:boat": "text", "title:boat": "title"}),
+            ("+text:boat title:boat^2", {"text:boat": "text", "title:boat": "title"}),
+        ):
+            question = Question(index="served", text=text)
+            answer = service.answer(question)
+            assert answer.hits[0].doc_id == "d1" and {chip.term for chip in answer.chips} == set(expected)
+            [found] = service.explain(ProductsQuestion(question=question, doc_ids=["d1"]))
+            assert {product.term: product.field for product in found.products} == expected
+            assert sum(product.product for product in found.products) == found.score == answer.hits[0].score
+        assert service.suggest("served", "bo") == ["text:boat", "title:boat"]
+        assert service.suggest("served", "title:s") == ["title:sea"]
+    finally:
+        shelf.close()
