@@ -110,8 +110,7 @@ def read_tiles(folder: Path, side: int) -> Tiles:
     longest, tile = (size.get("longest_edge") if isinstance(size, Mapping) else usual for size, usual in sizes)
     if tile != side or not isinstance(longest, int) or not side <= longest <= LONGEST:
         raise CheckpointError(
-            f"{path}: tiles of {tile} pixels in images of {longest}; the model reads tiles of {side}, and images have "
-            f"at most {LONGEST}"
+            f"{path}: tiles of {tile} pixels in {longest}; it reads tiles of {side}, at most in {LONGEST}"
         )
     mean, std = (described.get(key, HALF) for key in ("image_mean", "image_std"))
     resample = described.get("resample", LANCZOS)

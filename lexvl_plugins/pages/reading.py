@@ -108,9 +108,7 @@ def wait_for(call: Future[Any], where: str) -> Any:
         raise _report_broken(problem) from problem
     except TimeoutError as problem:
         waited = PATIENCE * limits.seconds
-        raise DataError(
-            f"{where}: not read after {waited:g} s of the clock ({PATIENCE} times {SECONDS}); it waits, or others run"
-        ) from problem
+        raise DataError(f"{where}: not read after {waited:g} s of the clock ({PATIENCE} times {SECONDS})") from problem
     except MemoryError as problem:
         raise DataError(f"{where}: more than {limits.gigabytes:g} GB of memory ({GIGABYTES})") from problem
     except Exception as problem:

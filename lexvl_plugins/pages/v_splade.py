@@ -313,10 +313,8 @@ def read_export(source: Source, with_table: bool, activation: TableActivation | 
     """A folder in either layout; all but the network, whose weights are checked alone."""
     checkpoint, transformers = source.required("v-splade"), find_package("transformers")
     if transformers and not (transformers / "models" / MODEL_TYPE).is_dir():
-        raise InstallationError(
-            f"transformers {find_version('transformers')} has no ModernVBERT, which v-splade needs; "
-            "pip install 'transformers>=5.3'"
-        )
+        found = f"transformers {find_version('transformers')}"
+        raise InstallationError(f"{found} has no ModernVBERT, which v-splade needs; pip install 'transformers>=5.3'")
     folder, config = checkpoint.folder, checkpoint.config()
     if config.get("model_type") != MODEL_TYPE:
         kind = config.get("model_type")
@@ -430,8 +428,5 @@ def read_prompt(folder: Path) -> str:
     if template is None:
         return PROMPT
     if not isinstance(template, str) or not all(part in template for part in TEMPLATE_PARTS):
-        raise CheckpointError(
-            f"{folder}: its chat template has not the form of Idefics3's ({', '.join(TEMPLATE_PARTS)}); give the "
-            "prompt that it makes of one image, with <image> for the image, as the option prompt"
-        )
+        raise CheckpointError(f"{folder}: its chat template has not the form of Idefics3's; give the option prompt")
     return template.partition("{")[0] + PROMPT

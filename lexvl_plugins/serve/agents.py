@@ -145,9 +145,7 @@ class Reply(NamedTuple):
 def search(service: Service, call: SearchCall) -> Reply:
     """Hits, the heaviest terms of the query, and small pictures."""
     if sum((bool(call.query.strip()), call.like is not None, call.image is not None)) > 1:
-        raise UsageError(
-            "give a query, a document that others are to resemble (like), or an image, and no other of them"
-        )
+        raise UsageError("give a query, a document that others are to resemble (like), or an image, no other of them")
     question = messages.Question(
         index=call.index or service.shelf.names[0],
         text=call.query,

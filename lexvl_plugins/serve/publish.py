@@ -108,10 +108,7 @@ def describe_words(model: Encoder, manifest: Manifest) -> dict[str, Any]:
     """
     tower = model.query
     if not isinstance(tower, BagTower) or not tower.binary or tower.topk is not None:
-        raise UsageError(
-            f"queries of the encoder {model.name!r} need more than their words, which a page without a server cannot "
-            "compute; expected one whose queries are bags of words (--set mode=alpha, where it has this mode)"
-        )
+        raise UsageError(f"encoder {model.name!r}: expected one whose queries are bags of words (--set mode=alpha)")
     reader = tower.reader
     rule = json.loads(reader.tokenizer.backend_tokenizer.to_str())
     normalizer, pieces = rule["normalizer"] or {}, rule["model"]

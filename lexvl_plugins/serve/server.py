@@ -86,10 +86,8 @@ class ApiKeys:
             raise DataError(f"{path}: no key; expected one a line, as `openssl rand -hex 32` prints")
         for number, key in keys.items():
             if len(key) < LEAST_KEY or not key.isascii() or not key.isprintable() or " " in key:
-                raise DataError(
-                    f"{path} line {number}: {len(key)} characters, expected at least {LEAST_KEY} of ASCII without "
-                    "spaces, as `openssl rand -hex 32` prints"
-                )
+                expected = f"at least {LEAST_KEY} of ASCII without spaces, as `openssl rand -hex 32` prints"
+                raise DataError(f"{path} line {number}: {len(key)} characters, expected {expected}")
         return cls(keys.values())
 
     def find_name(self, authorization: bytes) -> str | None:
@@ -117,10 +115,7 @@ def check_address(host: str, keys: ApiKeys | None, insecure: bool) -> None:
             "--host %s: whoever reaches this machine can search and see the pictures; there is no password", host
         )
     elif not insecure:
-        raise UsageError(
-            f"--keys with --host {host}: the server speaks plain HTTP, so that keys could be read on the network; "
-            "listen at 127.0.0.1 behind a proxy with TLS, or give --insecure"
-        )
+        raise UsageError(f"--keys with --host {host}: plain HTTP shows keys to the network; use a proxy, or --insecure")
 
 
 def is_address(host: str) -> bool:
@@ -241,9 +236,7 @@ def open_socket(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
-        raise UsageError(
-            f"{host}:{port} cannot be used ({error.strerror or error}); choose another --port, 0 takes a free one"
-        ) from error
+        raise UsageError(f"{host}:{port}: {error.strerror or error}; choose another --port (0: a free one)") from error
 
 
 def format_url(listener: socket.socket) -> str:

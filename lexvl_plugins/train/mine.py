@@ -80,10 +80,7 @@ def write_dpr(path: Path, mined: Sequence[Mined], dataset: Dataset) -> None:
     needed = {doc_id for query in mined for doc_id in (*query.positives, *query.negatives)}
     texts = {document.doc_id: document for document in dataset.documents() if document.doc_id in needed}
     if missing := sorted(needed - texts.keys()):
-        raise DataError(
-            f"{dataset.name}: {len(missing)} documents of the run or of the judgements are not in the corpus, such as "
-            f"{missing[0]!r}"
-        )
+        raise DataError(f"{dataset.name}: {len(missing)} judged or ranked documents are not in it: {missing[0]!r}")
     with atomic_write(path) as out, open_gzip(out, path.suffix) as lines:
         for query in mined:
             lists = {POSITIVES: query.positives, HARD_NEGATIVES: query.negatives}

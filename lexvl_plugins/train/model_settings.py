@@ -67,9 +67,7 @@ class TextSettings(Settings):
     @model_validator(mode="after")
     def _check(self) -> TextSettings:
         if self.tokenizer is not None and self.words != TextSettings.model_fields["words"].default:
-            raise ValueError(
-                f"words {self.words}: the tokenizer of {self.tokenizer} has its own tokens; leave words out"
-            )
+            raise ValueError(f"words {self.words}: the tokenizer of {self.tokenizer} has its own; leave words out")
         _check_heads(self)
         return self
 
@@ -499,15 +497,11 @@ class TextPairSettings(Settings):
         if self.kind == "sentence" and self.document is not None:
             raise ValueError("kind sentence has one network for queries and documents; leave document out")
         if self.projection == "own" and (self.kind != "vdr" or self.document is None):
-            raise ValueError(
-                "projection own: the documents of kind vdr alone have such a matrix; name model.document too"
-            )
+            raise ValueError("projection own: the documents of kind vdr alone have it; name model.document too")
         if self.padding == "max_length" and self.kind not in ("vdr", "svdr"):
             raise ValueError(f"padding max_length: vdr and svdr train with it, not {self.kind}")
         if isinstance(self.query, TableSettings) and (self.kind != "splade" or self.document is None):
-            raise ValueError(
-                "query.table: queries of kind splade alone are a table, beside a network in model.document"
-            )
+            raise ValueError("query.table: queries of kind splade alone have it, beside a network in model.document")
         if self.kind == "splade" and self.query_topk is not None:
             raise ValueError("kind splade keeps one topk; leave query_topk out")
         return self

@@ -346,10 +346,7 @@ def _check_data(recipe: Recipe) -> None:
         raise UsageError("optimisation.patience: nothing validates; set data.held_out or data.validation")
     stored = any(corpus.startswith("embeddings:") for corpus in data.corpora)
     if stored != (isinstance(model, model_settings.HeadSettings) and model.words is not None):
-        raise UsageError(
-            f"data.corpus {corpora}: stored vectors (embeddings:<folder>) train d2s and joint with model.words, and "
-            "nothing else does"
-        )
+        raise UsageError(f"data.corpus {corpora}: stored vectors alone train d2s and joint with model.words")
     of_images = {
         "data.images": data.images,
         "captions_per_image": any(plan.captions_per_image > 1 for plan in plans),
@@ -377,10 +374,7 @@ def _check_data(recipe: Recipe) -> None:
             and model.image.class_names,
         }
         if wrong := [key for key, value in computed.items() if value]:
-            raise UsageError(
-                f"{', '.join(wrong)}: computed once of all pairs, of which a stream stores nothing; leave them out, or "
-                "leave data.buffer out"
-            )
+            raise UsageError(f"{', '.join(wrong)}: computed once of all pairs; leave data.buffer out")
     if wrong := [key for key, value in keys.items() if value]:
         raise UsageError(f"{', '.join(wrong)}: for {other} only; kind {model.kind} trains on {reads}")
 

@@ -255,10 +255,8 @@ def choose_optimiser(groups: list[dict[str, Any]], plan: Optimisation) -> torch.
     try:
         from timm.optim import Lamb
     except Exception as error:  # a torchvision of another torch raises what it likes
-        raise InstallationError(
-            f"optimiser lamb needs timm ({describe_error(error)}); pip install timm torchvision, in the versions that "
-            "fit this torch"
-        ) from error
+        found = describe_error(error)
+        raise InstallationError(f"optimiser lamb needs timm ({found}); pip install timm torchvision") from error
     optimiser: torch.optim.Optimizer = Lamb(groups, lr=plan.learning_rate, betas=plan.betas, max_grad_norm=None)
     return optimiser
 

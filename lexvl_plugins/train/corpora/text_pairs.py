@@ -252,9 +252,7 @@ def read_table(path: Path, expected: str) -> Iterator[tuple[str, list[str]]]:
         width = width or len(columns)
         if len(columns) < 2 or len(columns) != width:
             expected_width = "2 or more" if width < 2 else f"{width} as in the first line"
-            raise DataError(
-                f"{line.where}: {len(columns)} columns, expected {expected_width} ({expected}, between tabs)"
-            )
+            raise DataError(f"{line.where}: {len(columns)} columns, expected {expected_width} ({expected})")
         if not all(columns):
             raise DataError(f"{line.where}: column {columns.index('') + 1} is empty ({expected})")
         yield line.where, columns
@@ -268,10 +266,7 @@ def find_texts(folder: Path, escape_ids: bool) -> tuple[Documents, Topics]:
         return partial(read_corpus, corpus, escape_ids), partial(read_topics, folder / "queries.jsonl", escape_ids)
     collection, queries = folder / "collection.tsv", folder / "queries.train.tsv"
     if not (collection.is_file() and queries.is_file()):
-        raise DataError(
-            f"{folder}: expected corpus.jsonl and queries.jsonl (BEIR) or collection.tsv and queries.train.tsv "
-            "(MS MARCO)"
-        )
+        raise DataError(f"{folder}: expected corpus.jsonl and queries.jsonl, or collection.tsv and queries.train.tsv")
     return partial(read_collection, collection, escape_ids), partial(read_topics, queries, escape_ids)
 
 

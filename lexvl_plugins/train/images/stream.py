@@ -170,10 +170,8 @@ class StreamedImages:
         name, path = list(self.shards.items())[number]
         shard = OpenShard.read(name, path, LeftOut())
         if shard.digest() != self.survey.digests[number]:
-            raise DataError(
-                f"{path}: has other pairs than when the training began ({len(shard.pairs):,}, expected "
-                f"{self.survey.counts[number]:,}, or other names, texts or sizes); put the first file back"
-            )
+            found, expected = len(shard.pairs), self.survey.counts[number]
+            raise DataError(f"{path}: has other pairs than when training began ({found:,}, expected {expected:,})")
         skipped = int(self.skipped[number])
         return shard._replace(pairs=shard.pairs[skipped : skipped + int(self.used[number])])
 

@@ -187,9 +187,7 @@ class QueryBatches:
             raise UsageError(f"batch_size {size} is more than the {least} training queries{where}")
         most = max(map(len, data.positives))
         if negatives and len(passages) < most + negatives:
-            raise UsageError(
-                f"negatives {negatives}: of {len(passages)} passages, a query has {most} positives; lower it"
-            )
+            raise UsageError(f"negatives {negatives}: of {len(passages)} passages, a query has {most} positives")
         self.data, self.queries, self.passages = data, queries, passages
         self.size, self.negatives, self.seed, self.bucket = size, negatives, seed, bucket
         self.per_epoch = sum(len(part) // size for part in self.parts)
