@@ -25,8 +25,8 @@ from lexvl_anserini import __version__
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_plugins.serve import limits, messages
 from lexvl_plugins.serve.answering import Service
-from lexvl_plugins.serve.app import TOOLS_PATH, Threads, add_errors, describe_failure, describe_first, escape
 from lexvl_plugins.serve.documents import EncodedPicture, scale
+from lexvl_plugins.serve.server import TOOLS_PATH, Threads, add_errors, describe_failure, describe_first, escape
 
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
@@ -146,16 +146,10 @@ def search(service: Service, call: SearchCall) -> Reply:
     """Hits, the heaviest terms of the query, and small pictures."""
     if sum((bool(call.query.strip()), call.like is not None, call.image is not None)) > 1:
         raise UsageError("give a query, a document that others are to resemble (like), or an image, no other of them")
-    question = messages.Question(
-        index=call.index or service.shelf.names[0],
-        text=call.query,
-        read_as=call.read_as,
-        like=call.like,
-        picture=None if call.image is None else keep_picture(service, call.image),
-        where=call.where,
-        min_score=call.min_score,
-        hits=call.hits,
-    )
+    same = call.model_dump(include={"read_as", "like", "where", "min_score", "hits"})
+    picture = None if call.image is None else keep_picture(service, call.image)
+    index = call.index or service.shelf.names[0]
+    question = messages.Question(index=index, text=call.query, picture=picture, **same)
     answer = service.answer(question)
     shown = [hit.doc_id for hit in answer.hits if hit.picture][: call.pictures]
     pictures = tuple(service.show_picture(question.index, doc_id, "small") for doc_id in shown)

@@ -80,9 +80,8 @@ class Service:
             times.append(time.perf_counter())
             warn = read.read_as == "text" and not has_known_word(index.model, question.text)
             shown = [show_hit(index, hit) for hit in hits]
-            encode_ms, search_ms, all_ms = (
-                round((end - begin) * 1000, 2) for begin, end in (times[:2], times[1:], (times[0], time.perf_counter()))
-            )
+            spans = (times[:2], times[1:], (times[0], time.perf_counter()))
+            encode_ms, search_ms, all_ms = (round((end - begin) * 1000, 2) for begin, end in spans)
             return messages.ShownAnswer(
                 index=question.index,
                 read_as=read.read_as,  # type: ignore[arg-type]
@@ -126,9 +125,13 @@ class Service:
                 products = [messages.Product(**term._asdict()) for term in hit.terms]
                 rest = hit.score - sum(term.product for term in hit.terms)
                 rest = rest if has_text or abs(rest) > ROUNDING else 0.0
-                rows.append(
-                    messages.DocumentProducts(doc_id=hit.doc_id, score=float(hit.score), products=products, rest=rest)
-                )
+                found: dict[str, Any] = {
+                    "doc_id": hit.doc_id,
+                    "score": float(hit.score),
+                    "products": products,
+                    "rest": rest,
+                }
+                rows.append(messages.DocumentProducts(**found))
             return rows
 
     def _find_impacts(self, index: LiveIndex, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
@@ -234,15 +237,13 @@ def describe_index(index: LiveIndex, problem: str) -> messages.IndexDescription:
 def show_hit(index: LiveIndex, hit: ScoredDoc) -> messages.ShownHit:
     """A hit with what is known of its document."""
     shown = index.corpus.documents.get(hit.doc_id, UNKNOWN)
-    return messages.ShownHit(
-        rank=hit.rank,
-        doc_id=hit.doc_id,
-        score=float(hit.score),
-        title=shown.title,
-        text=shown.text,
-        picture=bool(shown.picture),
-        metadata=dict(shown.metadata),
-    )
+    known: dict[str, Any] = {
+        "title": shown.title,
+        "text": shown.text,
+        "picture": bool(shown.picture),
+        "metadata": dict(shown.metadata),
+    }
+    return messages.ShownHit(rank=hit.rank, doc_id=hit.doc_id, score=float(hit.score), **known)
 
 
 def draw_map(index: LiveIndex, doc_id: str, picture: str, weights: Mapping[str, float]) -> messages.HeatMap:
@@ -274,9 +275,8 @@ def draw_grid(tower: ImageTower, picture: str, weights: Mapping[str, float]) -> 
     grid = compute_contributions(tower, image, weights) if weights else np.zeros((1, 1), np.float32)
     span = float(grid.max() - grid.min())
     shares = (grid - grid.min()) / span if span else np.zeros_like(grid)
-    return messages.HeatMap(
-        grid=np.round(shares.astype(float), 3).tolist(), region=measure_region(tower, image), boxes=[]
-    )
+    grid = np.round(shares.astype(float), 3).tolist()
+    return messages.HeatMap(grid=grid, region=measure_region(tower, image), boxes=[])
 
 
 def measure_region(tower: ImageTower, image: Any) -> list[float]:

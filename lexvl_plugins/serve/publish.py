@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import orjson
@@ -207,24 +207,24 @@ def relate_terms(impacts: Any) -> list[list[int]]:
 # ---- maps
 
 
-class Grids(NamedTuple):
-    """The activations of terms (columns) in each cell of a picture, uint8 [terms, 2 + rows x columns], see `step`."""
-
-    grid: list[int]
-    region: list[float]
-    columns: list[int]
-    cells: np.ndarray
+# What cells are of: rows and columns, the region as shares of width and height, the terms' dimensions; and the cells,
+# uint8 [terms, 2 + rows x columns], see `step`.
+Grids = tuple[dict[str, list[Any]], np.ndarray]
 
 
-def compute_grids(tower: ImageTower, picture: str, dimensions: Sequence[int]) -> Grids:
-    """The grids of some terms in a picture."""
+def compute_grids(tower: ImageTower, picture: str, dimensions: list[int]) -> Grids:
+    """The activations of some terms in each cell of a picture."""
     from lexvl_anserini.encoders.parts.images.grounding import compute_patch_activations
 
     image = open_image(picture)
-    values = np.maximum(compute_patch_activations(tower, [image], list(dimensions))[0], 0)  # [rows, columns, terms]
+    values = np.maximum(compute_patch_activations(tower, [image], dimensions)[0], 0)  # [rows, columns, terms]
     rows, columns, terms = values.shape
-    cells = step(values.reshape(rows * columns, terms).T)
-    return Grids([rows, columns], measure_region(tower, image), list(dimensions), cells)
+    described: dict[str, list[Any]] = {
+        "grid": [rows, columns],
+        "region": measure_region(tower, image),
+        "columns": dimensions,
+    }
+    return described, step(values.reshape(rows * columns, terms).T)
 
 
 def step(values: np.ndarray) -> np.ndarray:
@@ -243,14 +243,8 @@ def step(values: np.ndarray) -> np.ndarray:
 
 def pack_grids(grids: Sequence[Grids | None]) -> dict[str, Any]:
     """The grids of some documents as a data file: what the cells are of, and all cells in their order."""
-    cells = [picture.cells.ravel() for picture in grids if picture is not None]
-    return {
-        "of": [
-            picture and {"grid": picture.grid, "region": picture.region, "columns": picture.columns}
-            for picture in grids
-        ],
-        "cells": pack(np.concatenate(cells)),
-    }
+    cells = [picture[1].ravel() for picture in grids if picture is not None]
+    return {"of": [picture and picture[0] for picture in grids], "cells": pack(np.concatenate(cells))}
 
 
 FORMAT = "lexvl-site/1"

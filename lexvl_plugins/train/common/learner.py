@@ -210,20 +210,18 @@ def compute_objective(
     return Loss(total, parts)
 
 
-def choose_vectors(stage: StageSettings, encoded: Encoded, side: str) -> Tensor:
-    """The vectors of a side as the objective scores them: own tokens of texts unexpanded (D2S) or masked (STAIR)."""
-    weights: Tensor = getattr(encoded, side)
-    own = not encoded.expanded or bool(stage.objective.options.get("masked"))
-    return weights * require_bag(encoded.query_bag) if own and side == "query" else weights
-
-
 def compute_penalty(stage: StageSettings, rounds: Sequence[Encoded], step: int) -> Loss:
     """The weighted regularisers of a step, counted from 0 in its stage."""
 
     def compute_term(term: Regulariser) -> Tensor:
         function, share = REGULARISERS[term.name].function, RAMPS[term.ramp](step, term.ramp_steps)
+        masked, values = stage.objective.options.get("masked"), []
         try:
-            values = [function(choose_vectors(stage, encoded, term.side), **term.options) for encoded in rounds]
+            for encoded in rounds:
+                weights = getattr(encoded, term.side)
+                if term.side == "query" and (masked or not encoded.expanded):  # as the objective scores it
+                    weights = weights * require_bag(encoded.query_bag)
+                values.append(function(weights, **term.options))
         except ValueError as error:
             raise UsageError(f"regulariser {term.name} of {term.side}: {error}") from error
         return term.weight * share * torch.stack(values).mean()

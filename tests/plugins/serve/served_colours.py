@@ -33,9 +33,8 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.serve.answering import Service
-from lexvl_plugins.serve.app import build_app
 from lexvl_plugins.serve.indexes import Shelf, name_indexes
-from lexvl_plugins.serve.server import ApiKeys, build_server, open_socket
+from lexvl_plugins.serve.server import ApiKeys, build_app, build_server, open_socket
 
 ROOT = Path(__file__).parents[3]
 
