@@ -66,13 +66,8 @@ def test_pages_queries_and_judgements(folder):
     documents = list(data.documents())
     assert [document.doc_id for document in documents] == ["0", "1", "2", "3", "4"]
     assert [open_image(document.image).getpixel((0, 0))[0] for document in documents] == [10, 20, 30, 40, 50]
-    assert [read.value.getpixel((0, 0))[0] for read in read_images(d.image for d in documents[::-1])] == [
-        50,
-        40,
-        30,
-        20,
-        10,
-    ]
+    backwards = [read.value.getpixel((0, 0))[0] for read in read_images(d.image for d in documents[::-1])]
+    assert backwards == [50, 40, 30, 20, 10]
     assert [(topic.query_id, topic.text) for topic in data.topics()] == [
         ("0", "how many?"),
         ("1", "combien?"),

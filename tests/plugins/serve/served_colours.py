@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 from colour_towers import COLOURS, colour_tower, painted
 from fastapi import FastAPI
 from scipy import sparse
@@ -29,6 +30,7 @@ from lexvl_anserini.encoders.encoder import Encoder, read_document, read_topic, 
 from lexvl_anserini.encoders.loading import load_encoder_from
 from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.records import Vocabulary
+from lexvl_anserini.searching import query_encoder
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
@@ -165,6 +167,18 @@ def running(
         thread.join()
         shelf.close()
         listener.close()
+
+
+@contextmanager
+def serving(folder: Path, dense: bool = False, **options: Any) -> Iterator[Client]:
+    """A server of an index made in a folder, `colours`, and of its dense twin, by encoders of this module."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(query_encoder, "load_encoder_from", load)
+        indexes = [index_pictures(folder / "pictures", folder / "colours")]
+        if dense:
+            indexes.append(index_pictures(folder / "pictures", folder / "twin", DENSE))
+        with running(*indexes, **options) as client:
+            yield client
 
 
 class Client(SimpleNamespace):

@@ -21,7 +21,7 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.serve import indexes, limits
 from lexvl_plugins.serve.indexes import name_indexes
-from tests.plugins.serve.served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, load, running
+from tests.plugins.serve.served_colours import CAPTION, HOSTILE, PICTURES, index_pictures, load, running, serving
 
 
 def png(picture) -> bytes:
@@ -37,12 +37,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(folder):
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(query_encoder, "load_encoder_from", load)
-        lexical = index_pictures(folder / "pictures", folder / "colours")
-        dense = index_pictures(folder / "pictures", folder / "twin", DENSE)
-        with running(lexical, dense, examples=("red", "blue")) as found:
-            yield found
+    with serving(folder, dense=True, examples=("red", "blue")) as found:
+        yield found
 
 
 HOSTILE_ID = quote(HOSTILE, safe="<>=()")

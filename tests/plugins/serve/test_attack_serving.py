@@ -24,7 +24,7 @@ from rounds import Rounds
 from lexvl_anserini.ground import files
 from lexvl_anserini.searching import query_encoder
 from lexvl_plugins.serve import indexes
-from tests.plugins.serve.served_colours import DENSE, HOSTILE, PICTURES, Client, index_pictures, load, running
+from tests.plugins.serve.served_colours import HOSTILE, PICTURES, Client, index_pictures, load, running, serving
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
 
@@ -211,13 +211,8 @@ def settled(before: tuple[int, int]) -> None:
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    folder = tmp_path_factory.mktemp("attacked")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(query_encoder, "load_encoder_from", load)
-        lexical = index_pictures(folder / "pictures", folder / "colours")
-        dense = index_pictures(folder / "pictures", folder / "twin", DENSE)
-        with running(lexical, dense) as client:
-            yield client
+    with serving(tmp_path_factory.mktemp("attacked"), dense=True) as client:
+        yield client
 
 
 def test_hostile_clients(rounds: Rounds, client: Client) -> None:

@@ -35,24 +35,7 @@ ALPHA = EncoderChanges(options={"mode": "alpha"}, device="cpu")
 
 # Words of the drawn world, words that are split, and characters that a tokenizer drops, changes or takes apart.
 WORDS = ["red", "blue", "Square", "circle", "a", "two", "snowboarders", "CAFÉ", "Zürich", "don't", "x-ray", "dog's"]
-SIGNS = [
-    "\u200b",
-    "\t",
-    "\u00a0",
-    "…",
-    "’",
-    "狗",
-    "\ufffd",
-    "\u0301",
-    "ΣΑΣ",
-    "[SEP]",
-    "[MASK]",
-    "İ",
-    "ﬁ",
-    "\U0001f415",
-    "\x07",
-    "ß",
-]
+SIGNS = [*"\u200b\t\u00a0…’狗\ufffd\u0301", "ΣΑΣ", "[SEP]", "[MASK]", *"İﬁ\U0001f415\x07ß"]
 
 
 @pytest.fixture(scope="module")

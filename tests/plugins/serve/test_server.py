@@ -14,23 +14,19 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.searching import query_encoder
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.serve import command
 from lexvl_plugins.serve.server import KEY_NAME, ApiKeys, Guard, check_address, format_url, open_socket
 from tests.invoking import invoked
-from tests.plugins.serve.served_colours import PICTURES, index_pictures, load, running
+from tests.plugins.serve.served_colours import PICTURES, serving
 
 QUESTION = json.dumps({"index": "colours", "text": "red"})
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("guarded")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(query_encoder, "load_encoder_from", load)
-        with running(index_pictures(folder / "pictures", folder / "colours", pictures=PICTURES)) as client:
-            yield client
+    with serving(tmp_path_factory.mktemp("guarded")) as client:
+        yield client
 
 
 OWN = ["127.0.0.1", "127.0.0.1:80", "LocalHost:1", "[::1]:80"]
@@ -124,12 +120,8 @@ FIRST, SECOND = "first-0123456789", "second-0123456789"
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("keys")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(query_encoder, "load_encoder_from", load)
-        index = index_pictures(folder / "pictures", folder / "colours")
-        with running(index, keys=ApiKeys([FIRST, SECOND]), log_requests=True) as client:
-            yield client
+    with serving(tmp_path_factory.mktemp("keys"), keys=ApiKeys([FIRST, SECOND]), log_requests=True) as client:
+        yield client
 
 
 def basic(name: str, password: str) -> str:
@@ -137,16 +129,8 @@ def basic(name: str, password: str) -> str:
 
 
 RIGHT = [f"Bearer {FIRST}", f"bearer  {SECOND}", basic("anyone", SECOND), basic("", FIRST)]
-WRONG = [
-    "",
-    FIRST,
-    f"Bearer {FIRST}x",
-    f"Bearer {FIRST[:-1]}",
-    "Bearer ",
-    f"Digest {FIRST}",
-    basic(FIRST, "x"),
-    "Basic é",
-]
+WRONG = ["", FIRST, "Bearer ", "Basic é", f"Digest {FIRST}", basic(FIRST, "x")]
+WRONG += [f"Bearer {FIRST}x", f"Bearer {FIRST[:-1]}"]
 
 
 @pytest.mark.parametrize("header,status", [*((right, 200) for right in RIGHT), *((wrong, 401) for wrong in WRONG)])

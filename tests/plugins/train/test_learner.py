@@ -133,6 +133,9 @@ def test_what_decays_and_how_the_rate_grows() -> None:
     for warmup, shares in (("n", [0.25, 0.5, 0.75, 1, 1, 0.75]), ("n-1", [0, 0.25, 0.5, 0.75, 1, 0.75])):
         shape = make_learning_rate(Optimisation(steps=8, warmup_steps=4, decay="linear", warmup=warmup))
         assert [shape(step) for step in range(6)] == shares
+    for last, decay, shares in ((0.0, "cosine", [0.5, 1, 1, 0.5, 0]), (0.5, "linear", [0.5, 1, 1, 0.75, 0.5])):
+        plan = Optimisation(steps=12, warmup_steps=2, decay=decay, last_learning_rate=last)
+        assert [round(make_learning_rate(plan)(step), 3) for step in (0, 1, 2, 7, 12)] == shares
 
 
 @pytest.mark.parametrize("slice_floats", [1, 40, 1 << 20])

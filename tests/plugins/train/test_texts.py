@@ -77,15 +77,9 @@ LI_LSR = {"query": {"table": "li_lsr", "rank": 2, "adds": True}, "document": BER
 IDF = {"query": {"table": "idf"}, "document": TWO["document"]}
 CASES = [
     *((kind, model) for kind in ("vdr", "splade", "dpr") for model in (FRESH, TWO, BERT, TWO_BERTS)),
-    ("splade", LI_LSR),
-    ("splade", IDF),
-    ("vdr", PROJECTED),
-    ("vdr", PADDED),
-    ("vdr", TOKENS),
-    ("vdr", PUBLISHED),
-    ("svdr", SHARED),
-    ("sentence", FRESH),
-    ("sentence", BERT),
+    *(("splade", model) for model in (LI_LSR, IDF)),
+    *(("vdr", model) for model in (PROJECTED, PADDED, TOKENS, PUBLISHED)),
+    *(("svdr", SHARED), ("sentence", FRESH), ("sentence", BERT)),
 ]
 
 

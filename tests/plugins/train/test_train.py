@@ -21,7 +21,7 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.tokens import make_ascii_columns
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_plugins.train.command import describe_plan
-from lexvl_plugins.train.common.learner import compute_objective, make_learning_rate
+from lexvl_plugins.train.common.learner import compute_objective
 from lexvl_plugins.train.common.tower_pair import ImageBatch, Temperatures, TextStore, add_types
 from lexvl_plugins.train.images.captioned import (
     Batches,
@@ -321,15 +321,6 @@ def test_augmentation_moves_without_turning() -> None:
     torch.testing.assert_close(mirrored.sum(), pixels.sum())
     moved = augment(pixels, Augmentation(shift=1), draws)
     assert (moved.diff(dim=3) >= -1e-5).all() and not torch.equal(moved, pixels)
-
-
-def test_the_learning_rate_warms_up_and_falls() -> None:
-    def factors(*steps: int, **options: Any) -> list[float]:
-        recipe = recipe_of("demo", optimisation={"steps": 12, "warmup_steps": 2, **options})
-        return [round(make_learning_rate(recipe.stages[0].optimisation)(step), 3) for step in steps]
-
-    assert factors(0, 1, 2, 7, 12) == [0.5, 1.0, 1.0, 0.5, 0.0]
-    assert factors(0, 2, 4, 12, decay="linear", last_learning_rate=0.5) == [0.5, 1.0, 0.9, 0.5]
 
 
 def test_hit_rates_by_hand_and_equal_scores_by_position() -> None:
