@@ -27,7 +27,7 @@ from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.files import compute_sha256, exclusive
 from lexvl_plugins.photos import command as following
 from lexvl_plugins.photos.command import Album, read_folder, update_album
-from tests.plugins.photos.test_following import TERMS, Pixels, held
+from tests.plugins.photos.test_photos import TERMS, Pixels, held
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
 NAMES = (

@@ -30,14 +30,8 @@ STAIR_MODEL = {"kind": "stair", "text": BERT_TOKENS, "image": VIT_B}
 
 
 def plan(steps: int, batch: int, rate: float, warmup_steps: int, decay: str = "linear", **more: Any) -> dict[str, Any]:
-    return {
-        "steps": steps,
-        "batch_size": batch,
-        "learning_rate": rate,
-        "warmup_steps": warmup_steps,
-        "decay": decay,
-        **more,
-    }
+    rates = {"learning_rate": rate, "warmup_steps": warmup_steps, "decay": decay}
+    return {"steps": steps, "batch_size": batch, **rates, **more}
 
 
 def flops(query: float, document: float) -> list[tuple[str, str, float]]:

@@ -336,12 +336,9 @@ def test_hit_rates_by_hand_and_equal_scores_by_position() -> None:
         compute_hit_rates(torch.full((2, 2), torch.nan), torch.arange(2))
 
 
-def test_words_that_connect_are_in_the_list():
+def test_words_that_connect_are_in_the_list_and_what_an_image_shows_is_in_none():
     assert {"a", "the", "of", "with", "and", "is", "are", "his", "their", "not", "some", "s"} <= load_function_words()
     assert len(load_function_words()) > 200
-
-
-def test_what_an_image_shows_is_in_no_list():
     shown = {"dog", "red", "two", "outside", "man", "running", "front", "water", "black"}
     assert not shown & (load_function_words() | read_words(LEFT_OUT))
     assert {"african", "gorilla"} <= read_words(LEFT_OUT)
