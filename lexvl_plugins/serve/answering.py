@@ -125,13 +125,10 @@ class Service:
                 products = [messages.Product(**term._asdict()) for term in hit.terms]
                 rest = hit.score - sum(term.product for term in hit.terms)
                 rest = rest if has_text or abs(rest) > ROUNDING else 0.0
-                found: dict[str, Any] = {
-                    "doc_id": hit.doc_id,
-                    "score": float(hit.score),
-                    "products": products,
-                    "rest": rest,
-                }
-                rows.append(messages.DocumentProducts(**found))
+                found = messages.DocumentProducts(
+                    doc_id=hit.doc_id, score=float(hit.score), products=products, rest=rest
+                )
+                rows.append(found)
             return rows
 
     def _find_impacts(self, index: LiveIndex, doc_id: str, terms: Iterable[str]) -> dict[str, int]:

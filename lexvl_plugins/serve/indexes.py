@@ -26,15 +26,7 @@ from lexvl_anserini.ground.registry import TORCH
 from lexvl_anserini.queries.query_source import find_vocabulary_file, read_known_terms
 from lexvl_anserini.searching.query_encoder import EncoderChanges
 from lexvl_anserini.searching.searcher import Index, Searcher
-from lexvl_plugins.serve import limits
-from lexvl_plugins.serve.documents import (
-    READ,
-    WITHOUT_PICTURES,
-    ShownCorpus,
-    build_examples,
-    list_examples,
-    read_corpus,
-)
+from lexvl_plugins.serve import documents, limits
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -73,7 +65,7 @@ class LiveIndex:
     served: ServedIndex
     state: IndexState
     searcher: Searcher
-    corpus: ShownCorpus
+    corpus: documents.ShownCorpus
     terms: Sequence[str]
     fields: Mapping[str, str]
     examples: Sequence[str]
@@ -106,7 +98,7 @@ class LiveIndex:
     @cached_property
     def picture_tower(self) -> Tower | None:
         """The side of the encoder that reads pictures, that of queries first; None if none does."""
-        if self.manifest.corpus.name.startswith(WITHOUT_PICTURES):
+        if self.manifest.corpus.name.startswith(documents.WITHOUT_PICTURES):
             return None
         for tower in (self.model.query, self.model.document):
             try:
@@ -126,7 +118,7 @@ class LiveIndex:
     def has_maps(self) -> bool:
         """Whether torch computes a grid of cells over pictures; or words are read in them, of an index of fields."""
         if self.manifest.fields:
-            read = any(READ in document.metadata for document in self.corpus.documents.values())
+            read = any(documents.READ in document.metadata for document in self.corpus.documents.values())
             return self.drawn_field is not None or read
         return self.map_tower is not None
 
@@ -166,7 +158,7 @@ def open_live(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex
         # Manifest, corpus and engine belong to one index only if no process replaced it in between.
         if read_index_state(served.path) == state:
             if live.terms and not live.examples:
-                live.examples = build_examples(live.corpus, live.impacts, live.terms)
+                live.examples = documents.build_examples(live.corpus, live.impacts, live.terms)
             Thread(target=_verify, args=(live,), name="lexvl-verify", daemon=True).start()
             return live
         live.close()
@@ -183,9 +175,10 @@ def _open(served: ServedIndex, before: LiveIndex | None, state: IndexState) -> L
     terms = read_known_terms(file, manifest) if file is not None and manifest.kind == "impact" else ()
     try:
         dataset = load_reference(manifest.corpus.ref.at(served.data_dir))
-        corpus, examples = read_corpus(dataset), list_examples(dataset)
+        corpus, examples = documents.read_corpus(dataset), documents.list_examples(dataset)
     except (LexvlError, OSError) as error:
-        corpus, examples = ShownCorpus({}, f"the corpus cannot be read, so that hits have their ids alone: {error}"), []
+        problem = f"the corpus cannot be read, so that hits have their ids alone: {error}"
+        corpus, examples = documents.ShownCorpus({}, problem), []
     fields = read_report(served.path).fields if manifest.kind == "impact" else {}
     metadata = {name: kind for name, kind in fields.items() if name.startswith("meta.")}
     return LiveIndex(served, state, searcher.opened(), corpus, terms, metadata, examples)

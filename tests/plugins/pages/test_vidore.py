@@ -68,11 +68,7 @@ def test_pages_queries_and_judgements(folder):
     assert [open_image(document.image).getpixel((0, 0))[0] for document in documents] == [10, 20, 30, 40, 50]
     backwards = [read.value.getpixel((0, 0))[0] for read in read_images(d.image for d in documents[::-1])]
     assert backwards == [50, 40, 30, 20, 10]
-    assert [(topic.query_id, topic.text) for topic in data.topics()] == [
-        ("0", "how many?"),
-        ("1", "combien?"),
-        ("2", "why?"),
-    ]
+    assert [(t.query_id, t.text) for t in data.topics()] == [("0", "how many?"), ("1", "combien?"), ("2", "why?")]
     assert list(data.qrels())[2:] == [Qrel("2", "1", 2), Qrel("2", "4", 1)]
     assert (data.direction, data.split, data.remove_query) == ("text-to-image", "test", False)
     assert check_corpus(data.documents, "esg").images == 5

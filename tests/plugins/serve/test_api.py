@@ -344,7 +344,7 @@ def test_an_index_that_is_replaced_while_it_is_opened_is_of_one_state(folder, mo
     monkeypatch.setattr(query_encoder, "load_encoder_from", load)
     index = index_pictures(folder / "first", folder / "twice", pictures={"a.png": PICTURES["red.png"]})
     other = index_pictures(folder / "second", folder / "twice-other", pictures={"b.png": PICTURES["red.png"]})
-    read = indexes.read_corpus
+    read = indexes.documents.read_corpus
 
     def replaced(dataset):
         if other.exists():
@@ -352,7 +352,7 @@ def test_an_index_that_is_replaced_while_it_is_opened_is_of_one_state(folder, mo
             other.rename(index)
         return read(dataset)
 
-    monkeypatch.setattr(indexes, "read_corpus", replaced)
+    monkeypatch.setattr(indexes.documents, "read_corpus", replaced)
     with running(index) as client:
         [hit] = client.ask(index="twice", text="red")["hits"]
         assert (hit["doc_id"], hit["picture"]) == ("b.png", True)

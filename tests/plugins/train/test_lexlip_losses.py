@@ -195,10 +195,8 @@ def test_whole_words_are_masked():
         assert not chosen[2].any()  # a text without words
         for word in range(3):
             assert len(set(chosen[0][words[0] == word].tolist())) == 1
-    again = [
-        losses.mask_words(ids, words, losses.ENCODER_SHARE, 103, 200, torch.Generator().manual_seed(1))
-        for _ in range(2)
-    ]
+    seeded = [torch.Generator().manual_seed(1) for _ in range(2)]
+    again = [losses.mask_words(ids, words, losses.ENCODER_SHARE, 103, 200, generator) for generator in seeded]
     assert torch.equal(again[0][0], again[1][0])
 
 

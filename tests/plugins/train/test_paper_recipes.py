@@ -43,15 +43,11 @@ LAMB = {"optimiser": "lamb", "weight_decay": 0.01}
 STAIR_FLOPS = flops(1e-3, 1e-3)
 # VDR, appendix A, and its repository: AdamW without decay, gradients of norm 2.
 VDR_SIDES = {"query": {**BERT, "max_length": 256}, "document": {**BERT, "max_length": 256}, "padding": "max_length"}
-VDR_TEXT: dict[str, Any] = {
-    "negatives": 1,
-    "last_learning_rate": 1e-7,
-    "betas": (0.9, 0.999),
-    "weight_decay": 0.0,
-    "clip": 2.0,
-}
+ADAMW: dict[str, Any] = {"betas": (0.9, 0.999), "weight_decay": 0.0, "clip": 2.0}
+VDR_TEXT: dict[str, Any] = {"negatives": 1, "last_learning_rate": 1e-7, **ADAMW}
 # Joint's code: one rate for all, every parameter decays.
 JOINT: dict[str, Any] = {"warmup": "n-1", "weight_decay": 0.05, "decayed": "all", "clip": 1.0, "betas": (0.9, 0.999)}
+JOINT_COCO = plan(442_600, 256, 5e-5, 88_520, **JOINT)
 # LexLIP's code: AdamW and the linear schedule of transformers, 10 % warm-up.
 LEXLIP = {"warmup": "n-1", "weight_decay": 0.01, "decayed": "matrices", "betas": (0.9, 0.999), "clip": 1.0}
 LEXLIP_FLOPS = flops(0.002, 0.002)
@@ -126,14 +122,7 @@ PAPERS: dict[str, tuple[dict[str, Any], list[tuple[str, float, list[tuple[str, s
     # Its configuration albef-coco: L1 of 1e-5 and 3e-5, halved; 200 epochs of 2,213 batches.
     "joint-albef": (
         {"kind": "joint", "words": "albef_coco_retrieval_lavis.pt", "head": "words"},
-        [
-            (
-                "joint",
-                0.07,
-                [("l1", "query", 5e-6), ("l1", "document", 1.5e-5)],
-                plan(442_600, 256, 5e-5, 88_520, **JOINT),
-            )
-        ],
+        [("joint", 0.07, [("l1", "query", 5e-6), ("l1", "document", 1.5e-5)], JOINT_COCO)],
     ),
     "lexlip": (
         {"kind": "lexlip", "text": {**BERT, "max_length": 40, "terms": "tokens"}},
