@@ -263,11 +263,7 @@ class ReadPage(NamedTuple):
 
 
 def open_page(reference: str) -> Image:
-    """The picture of a page, RGB, whose longer side has at most `LONGEST` pixels.
-
-    Args:
-        reference: `a.pdf#3`, `archive.tar::scan.tif#2`; a file without a number is its first page.
-    """
+    """A page (`a.pdf#3`, `b.tar::c.tif#2`, the first without a number) as RGB picture of at most `LONGEST` pixels a side."""
     import PIL.Image
 
     size, octets = wait_for(start(render_page, find_page(reference) or PageReference(reference, 1)), reference)

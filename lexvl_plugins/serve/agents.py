@@ -255,18 +255,12 @@ def build_tools(service: Service) -> Server[Any]:
 
     async def list_tools(_: ServerRequestContext[Any], __: PaginatedRequestParams | None) -> ListToolsResult:
         hints = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
-        return ListToolsResult(
-            tools=[
-                Tool(
-                    name=name,
-                    description=row.call.__doc__,
-                    input_schema=row.call.model_json_schema(),
-                    output_schema=row.answer.model_json_schema(mode="serialization"),
-                    annotations=hints,
-                )
-                for name, row in TOOLS.items()
-            ]
-        )
+        tools = []
+        for name, row in TOOLS.items():
+            read, written = row.call.model_json_schema(), row.answer.model_json_schema(mode="serialization")
+            about: dict[str, Any] = {"description": row.call.__doc__, "annotations": hints}
+            tools.append(Tool(name=name, input_schema=read, output_schema=written, **about))
+        return ListToolsResult(tools=tools)
 
     async def call_tool(_: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
         row = TOOLS.get(params.name)

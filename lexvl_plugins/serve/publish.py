@@ -220,7 +220,7 @@ def compute_grids(tower: ImageTower, picture: str, dimensions: list[int]) -> Gri
     values = np.maximum(compute_patch_activations(tower, [image], dimensions)[0], 0)  # [rows, columns, terms]
     rows, columns, terms = values.shape
     region = measure_region(tower, image)
-    described = {"grid": [rows, columns], "region": region, "columns": dimensions}
+    described: dict[str, list[Any]] = {"grid": [rows, columns], "region": region, "columns": dimensions}
     return described, step(values.reshape(rows * columns, terms).T)
 
 

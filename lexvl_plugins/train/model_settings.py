@@ -55,14 +55,9 @@ class TextSettings(Settings):
 
     def shape(self, tokens: int) -> dict[str, Any]:
         """The arguments of a BertConfig for so many tokens, but for dropout."""
-        return {
-            "vocab_size": tokens,
-            "hidden_size": self.width,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "intermediate_size": 4 * self.width,
-            "max_position_embeddings": self.max_length,
-        }
+        widths = {"hidden_size": self.width, "intermediate_size": 4 * self.width}
+        blocks = {"num_hidden_layers": self.layers, "num_attention_heads": self.heads}
+        return {"vocab_size": tokens, **widths, **blocks, "max_position_embeddings": self.max_length}
 
     @model_validator(mode="after")
     def _check(self) -> TextSettings:

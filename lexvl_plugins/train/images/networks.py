@@ -244,11 +244,5 @@ def make_clip_texts(settings: model_settings.BpeTextSettings, tokens: int, joint
 
 def describe_clip(settings: model_settings.BpeTextSettings | model_settings.ImageSettings, joint: int) -> Any:
     """What the configurations of both CLIP networks name alike."""
-    return {
-        "hidden_size": settings.width,
-        "intermediate_size": 4 * settings.width,
-        "num_hidden_layers": settings.layers,
-        "num_attention_heads": settings.heads,
-        "hidden_act": "quick_gelu",
-        "projection_dim": joint,
-    }
+    blocks = {"num_hidden_layers": settings.layers, "num_attention_heads": settings.heads, "hidden_act": "quick_gelu"}
+    return {"hidden_size": settings.width, "intermediate_size": 4 * settings.width, "projection_dim": joint, **blocks}

@@ -245,16 +245,9 @@ def save_vdr(query: Vdr, document: Vdr, model: TextPairSettings, folder: Path, k
         name = TEXT_FOLDER if shared else f"{TEXT_FOLDER}_{prefix}"
         side.reader.tokenizer.save_pretrained(str(folder / name))
         side.bert_model.config.save_pretrained(str(folder / name))
-        config[prefix] = {
-            "type": "vdr",
-            "model_id": name,
-            "max_len": side.reader.max_length,
-            "padding": side.reader.padding,
-            "pooling": "max",
-            "norm": side.normalise,
-            "shift_vocab_num": int(side.columns.tokens[0]),
-            "topk": topk,
-        }
+        reading = {"max_len": side.reader.max_length, "padding": side.reader.padding, "pooling": "max"}
+        terms = {"norm": side.normalise, "shift_vocab_num": int(side.columns.tokens[0]), "topk": topk}
+        config[prefix] = {"type": "vdr", "model_id": name, **reading, **terms}
         if not (shared and state):
             weights, entry = find_changes(side, model, prefix) if model.saved == "changed" else (side.state_dict(), {})
             config[prefix] |= entry

@@ -88,14 +88,8 @@ def test_a_language(folder):
 
 def test_the_third_version(tmp_path, caplog):
     """Names with underscores, texts of pages, and tables of other kinds."""
-    write(
-        tmp_path / "corpus/test-00000-of-00001.parquet",
-        corpus_id=[7],
-        image=[picture(9)],
-        doc_id=["report"],
-        markdown=["Some words"],
-        page_number_in_doc=[4],
-    )
+    page = {"image": [picture(9)], "doc_id": ["report"], "markdown": ["Some words"], "page_number_in_doc": [4]}
+    write(tmp_path / "corpus/test-00000-of-00001.parquet", corpus_id=[7], **page)
     write(tmp_path / "queries/test-00000-of-00001.parquet", query_id=[1], query=["q"], language=["english"])
     write(tmp_path / "qrels/test-00000-of-00001.parquet", query_id=[1], corpus_id=[7], score=[1])
     write(tmp_path / "documents_metadata/test-00000-of-00001.parquet", doc_id=["report"], licence=["?"])

@@ -287,15 +287,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "text": {"max_length": 20, "width": 16, "layers": 1, "heads": 2},
     "codebook": {"terms": 32, "width": 8},
 }
-SWIN: dict[str, Any] = {
-    "resolution": 16,
-    "patch_size": 2,
-    "width": 8,
-    "depths": [2, 2],
-    "heads": [1, 2],
-    "window": 4,
-    "drop_path": 0.2,
-}
+BLOCKS: dict[str, Any] = {"depths": [2, 2], "heads": [1, 2], "window": 4, "drop_path": 0.2}
+SWIN: dict[str, Any] = {"resolution": 16, "patch_size": 2, "width": 8, **BLOCKS}
 
 
 @pytest.fixture(scope="module")

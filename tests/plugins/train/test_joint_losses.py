@@ -123,16 +123,9 @@ def written_again(encoded, temperature, mix, inter=1.0, distillation="both", tra
 
 
 ROWS = [
-    {},
-    {"transposed": True},
-    {"distillation": "none"},
-    {"distillation": "one-way"},
-    {"distillation": "one-way", "transposed": True},
-    {"distillation": "none", "inter": 0.0},
-    {"inter": 0.4},
-    {"paper": True},
-    {"paper": True, "distillation": "one-way"},
-    {"paper": True, "distillation": "none"},
+    *({}, {"transposed": True}, {"inter": 0.4}, {"paper": True}),
+    *({"distillation": "one-way", **more} for more in ({}, {"transposed": True}, {"paper": True})),
+    *({"distillation": "none", **more} for more in ({}, {"inter": 0.0}, {"paper": True})),
 ]
 
 

@@ -190,12 +190,8 @@ def test_thresholded_flops_equals_sentence_transformers():
 def test_ramps_by_hand():
     assert [ramp(step, 4) for step in (0, 2, 4, 9)] == [0, 0.25, 1, 1]
     first = {name: [grow(done, 2) for done in range(4)] for name, grow in RAMPS.items()}
-    assert first == {
-        "n-1": [0, 0.25, 1, 1],
-        "n": [0.25, 1, 1, 1],
-        "n/(T+1)": pytest.approx([1 / 9, 4 / 9, 1, 1]),
-        "callback": [0, 0.25, 1, 1],
-    }
+    assert first.pop("n/(T+1)") == pytest.approx([1 / 9, 4 / 9, 1, 1])
+    assert first == {"n-1": [0, 0.25, 1, 1], "n": [0.25, 1, 1, 1], "callback": [0, 0.25, 1, 1]}
     assert RAMPS["n/(T+1)"](0, 0) == 1
 
 

@@ -181,13 +181,8 @@ def in_two_processes(calls: list[tuple[Recipe, Path, int | str]]) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     paths = os.pathsep.join([*map(str, Path(__file__).parents[2:4]), os.environ.get("PYTHONPATH", "")])
-    shared = {
-        "PYTHONPATH": paths,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(COUNT),
-        "OMP_NUM_THREADS": "1",
-    }
+    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(COUNT)}
+    shared = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **master}
     running = []
     for rank in range(COUNT):
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(COUNT)}
