@@ -263,7 +263,7 @@ class ReadPage(NamedTuple):
 
 
 def open_page(reference: str) -> Image:
-    """A page (`a.pdf#3`, `b.tar::c.tif#2`, the first without a number) as RGB picture of at most `LONGEST` pixels a side."""
+    """A page (`a.pdf#3`, `b.tar::c.tif#2`, the first without a number), RGB, of at most `LONGEST` pixels a side."""
     import PIL.Image
 
     size, octets = wait_for(start(render_page, find_page(reference) or PageReference(reference, 1)), reference)

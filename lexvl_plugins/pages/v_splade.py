@@ -339,9 +339,7 @@ def load_network(shape: PageShape, weights: Mapping[str, Tensor], where: str) ->
     """The ModernVBertModel of an export, on the CPU in float32."""
     import transformers
 
-    own = {
-        key: value for key, value in take_below(weights, NETWORK).items() if not f"{NETWORK}{key}".startswith(UNUSED)
-    }
+    own = {key: w for key, w in take_below(weights, NETWORK).items() if not f"{NETWORK}{key}".startswith(UNUSED)}
     own[EMBEDDINGS] = torch.cat([own[EMBEDDINGS], own.pop(FURTHER)])
     own[f"{CONNECTOR}.weight"] = own.pop(f"{CONNECTOR}.proj.weight")
     tokens, kind = len(own[EMBEDDINGS]), cast(Any, transformers.ModernVBertModel)

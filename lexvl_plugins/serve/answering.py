@@ -122,12 +122,10 @@ class Service:
             has_text, rows = any(isinstance(node, Text) for node in walk(build_clause(query))), []
             find_impacts = partial(self._find_impacts, index)
             for hit in explain_documents(engine, query, request.doc_ids, find_impacts, index.manifest.fields):
-                products = [messages.Product(**term._asdict()) for term in hit.terms]
+                terms = [messages.Product(**term._asdict()) for term in hit.terms]
                 rest = hit.score - sum(term.product for term in hit.terms)
                 rest = rest if has_text or abs(rest) > ROUNDING else 0.0
-                found = messages.DocumentProducts(
-                    doc_id=hit.doc_id, score=float(hit.score), products=products, rest=rest
-                )
+                found = messages.DocumentProducts(doc_id=hit.doc_id, score=float(hit.score), products=terms, rest=rest)
                 rows.append(found)
             return rows
 

@@ -145,9 +145,7 @@ class TextValidation:
         figures_by_name: dict[str, float] = {}
         for mode in sorted(modes):
             figures = self.compute_figures(torch.cat(modes[mode], dim=1)).items()
-            figures_by_name |= {
-                f"{mode}{name}": value for name, value in figures if name.startswith("nDCG") or not mode
-            }
+            figures_by_name |= {f"{mode}{name}": one for name, one in figures if name.startswith("nDCG") or not mode}
         if model.lexical:
             figures_by_name["mean_query_terms"] = round(float((queries > 0).sum(dim=1).float().mean()), 1)
             figures_by_name["mean_passage_terms"] = round(terms / len(self.passages), 1)

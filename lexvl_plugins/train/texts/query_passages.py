@@ -125,9 +125,7 @@ def join(parts: Sequence[QueriesWithPassages]) -> QueriesWithPassages:
             for judged in part.positives
         ],
         negatives=[[start + place for place in listed] for start, part in placed for listed in part.negatives],
-        passages=[
-            p._replace(doc_id=f"{number}/{p.doc_id}") for number, part in enumerate(parts) for p in part.passages
-        ],
+        passages=[p._replace(doc_id=f"{n}/{p.doc_id}") for n, part in enumerate(parts) for p in part.passages],
         scores=[
             {start + place: score for place, score in scored.items()}
             for start, part in placed

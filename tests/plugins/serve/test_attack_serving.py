@@ -123,9 +123,7 @@ def odd_headers(random: Random) -> Sent:
     header = random.choice(
         ["Host", "Origin", "Content-Type", "Cookie", "Expect", "Upgrade", "X", "Range", "Connection"]
     )
-    value = random.choice(
-        ["", "x" * 80_000, "[::1", "[", "100-continue", "websocket", "\xff", "null", "a, b", "http://["]
-    )
+    value = random.choice(["", "x" * 80_000, "[::1", "[", "100-continue", "websocket", "ÿ", "null", "a, b", "http://["])
     content = request("GET", "/api/indexes", None, [f"{header}: {value}"] * random.choice([1, 1, 2, 300]))
     return Sent(content, whole=header != "Connection")
 

@@ -237,9 +237,7 @@ def test_documents_like_another_are_kept_in_the_link(page) -> None:
 
 def hostile_texts(count: int) -> list[str]:
     chance = random.Random(3)
-    return [
-        "".join(chance.choice([" ", "", "-"]) + chance.choice(WORDS + SIGNS) for _ in range(8)) for _ in range(count)
-    ]
+    return ["".join(chance.choice(["", *" -"]) + chance.choice(WORDS + SIGNS) for _ in range(8)) for _ in range(count)]
 
 
 def test_hits_and_scores_are_those_of_the_engine(drawn, page) -> None:

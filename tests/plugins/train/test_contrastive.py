@@ -127,9 +127,7 @@ def test_stair_of_the_oracle(shared):
         assert losses.stair(back, temperature, symmetric=False).item() == pytest.approx(expected["i2t"], rel=1e-9)
         # The oracle's first stage has one of the two masks.
         stage = golden["contrastive_stage1_masked"][name]
-        found = {
-            kind: losses.stair(losses.Encoded(vectors, image), temperature).item() for kind, vectors in masks.items()
-        }
+        found = {kind: losses.stair(losses.Encoded(own, image), temperature).item() for kind, own in masks.items()}
         assert stage["mean"] in [pytest.approx(value, rel=1e-9) for value in found.values()]
         assert losses.stair(there, temperature, masked=True).item() == pytest.approx(found["incl"], rel=1e-9)
     total = losses.stair(losses.Encoded(text, image), 0.07) + 1e-3 * (flops(text) + flops(image))
@@ -205,9 +203,8 @@ def test_fdt_by_hand():
     weights = torch.eye(3)[:2]
     encoded = losses.Encoded(weights, weights, codebook=codebook)  # features are the two axes
     assert losses.fdt(encoded, 1.0).item() == pytest.approx(math.log(1 + 1 / math.e))
-    assert losses.compute_features(torch.tensor([[0.0, 0.0, 5.0]]), codebook).tolist() == [
-        pytest.approx([0.5**0.5] * 2)
-    ]
+    features = losses.compute_features(torch.tensor([[0.0, 0.0, 5.0]]), codebook)
+    assert features.tolist() == [pytest.approx([0.5**0.5] * 2)]
 
 
 def test_a_temperature_below_the_least_one_gets_no_gradient():

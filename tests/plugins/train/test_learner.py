@@ -75,9 +75,7 @@ def test_a_running_penalty_counts_the_first_twice() -> None:
     assert penalty_of(recipe_of(*sides, running_penalty=True), BATCH) == 2 * (9 + 5) + 3
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, row in OBJECTIVES.items() if not row.needs and row.documents != "texts"]
-)
+@pytest.mark.parametrize("name", [name for name, o in OBJECTIVES.items() if not o.needs and o.documents != "texts"])
 def test_recipes_may_name_every_objective_whose_batch_exists(name: str) -> None:
     changes: dict[str, Any] = {"objective": {"name": name, "temperature": 0.5}, "auxiliaries": []}
     recipe = recipe_of(**changes)
@@ -109,9 +107,7 @@ PAIRS = losses.Encoded(torch.eye(2), torch.eye(2))
         (losses.distil, PAIRS, {}, "needs the scores of a teacher"),
     ],
 )
-def test_what_a_batch_lacks_is_named(
-    function: Any, batch: losses.Encoded, options: dict[str, Any], message: str
-) -> None:
+def test_what_a_batch_lacks_is_named(function: Any, batch: losses.Encoded, options: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         function(batch, **options)
 
