@@ -258,8 +258,8 @@ def build_tools(service: Service) -> Server[Any]:
         tools = []
         for name, row in TOOLS.items():
             read, written = row.call.model_json_schema(), row.answer.model_json_schema(mode="serialization")
-            about: dict[str, Any] = {"description": row.call.__doc__, "annotations": hints}
-            tools.append(Tool(name=name, input_schema=read, output_schema=written, **about))
+            shown: dict[str, Any] = {"description": row.call.__doc__, "annotations": hints}
+            tools.append(Tool(name=name, input_schema=read, output_schema=written, **shown))
         return ListToolsResult(tools=tools)
 
     async def call_tool(_: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:

@@ -125,8 +125,8 @@ class Service:
                 terms = [messages.Product(**term._asdict()) for term in hit.terms]
                 rest = hit.score - sum(term.product for term in hit.terms)
                 rest = rest if has_text or abs(rest) > ROUNDING else 0.0
-                found = messages.DocumentProducts(doc_id=hit.doc_id, score=float(hit.score), products=terms, rest=rest)
-                rows.append(found)
+                row = messages.DocumentProducts(doc_id=hit.doc_id, score=float(hit.score), products=terms, rest=rest)
+                rows.append(row)
             return rows
 
     def _find_impacts(self, index: LiveIndex, doc_id: str, terms: Iterable[str]) -> dict[str, int]:

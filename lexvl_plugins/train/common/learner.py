@@ -253,8 +253,8 @@ def choose_optimiser(groups: list[dict[str, Any]], plan: Optimisation) -> torch.
     try:
         from timm.optim import Lamb
     except Exception as error:  # a torchvision of another torch raises what it likes
-        found = describe_error(error)
-        raise InstallationError(f"optimiser lamb needs timm ({found}); pip install timm torchvision") from error
+        problem = describe_error(error)
+        raise InstallationError(f"optimiser lamb needs timm ({problem}); pip install timm torchvision") from error
     optimiser: torch.optim.Optimizer = Lamb(groups, lr=plan.learning_rate, betas=plan.betas, max_grad_norm=None)
     return optimiser
 

@@ -170,8 +170,8 @@ class StreamedImages:
         name, path = list(self.shards.items())[number]
         shard = OpenShard.read(name, path, LeftOut())
         if shard.digest() != self.survey.digests[number]:
-            found, expected = len(shard.pairs), self.survey.counts[number]
-            raise DataError(f"{path}: has other pairs than when training began ({found:,}, expected {expected:,})")
+            pairs, expected = len(shard.pairs), self.survey.counts[number]
+            raise DataError(f"{path}: has other pairs than when training began ({pairs:,}, expected {expected:,})")
         skipped = int(self.skipped[number])
         return shard._replace(pairs=shard.pairs[skipped : skipped + int(self.used[number])])
 
