@@ -313,7 +313,7 @@ def read_export(source: Source, with_table: bool, activation: TableActivation | 
     """A folder in either layout; all but the network, whose weights are checked alone."""
     checkpoint, transformers = source.required("v-splade"), find_package("transformers")
     if transformers and not (transformers / "models" / MODEL_TYPE).is_dir():
-        installed = f"transformers {find_version('transformers')}"
+        release = f"transformers {find_version('transformers')}"
         raise InstallationError(
             f"{installed} has no ModernVBERT, which v-splade needs; pip install 'transformers>=5.3'"
         )
