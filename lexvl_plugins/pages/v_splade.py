@@ -314,9 +314,7 @@ def read_export(source: Source, with_table: bool, activation: TableActivation | 
     checkpoint, transformers = source.required("v-splade"), find_package("transformers")
     if transformers and not (transformers / "models" / MODEL_TYPE).is_dir():
         release = f"transformers {find_version('transformers')}"
-        raise InstallationError(
-            f"{installed} has no ModernVBERT, which v-splade needs; pip install 'transformers>=5.3'"
-        )
+        raise InstallationError(f"{release} has no ModernVBERT, which v-splade needs; pip install 'transformers>=5.3'")
     folder, config = checkpoint.folder, checkpoint.config()
     if config.get("model_type") != MODEL_TYPE:
         kind = config.get("model_type")
