@@ -100,10 +100,7 @@ def match_words(
 def find_words(
     reference: str, terms: Collection[str], settings: BM25Settings = BM25Settings()
 ) -> tuple[str, list[Box]]:
-    """The words around the first one on a page or picture that has a term of BM25, and the boxes of all that have one.
-
-    Its reference is as of `read_words`.
-    """
+    """The words around the first with a term of BM25 on a page (as of `read_words`), and the boxes of all with one."""
     words = read_words(reference).words
     numbers = match_words(words, frozenset(terms), load_word_analysis(settings)) if terms else []
     return cut_snippet(words, numbers), [words[number].box for group in numbers for number in group]

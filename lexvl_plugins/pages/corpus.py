@@ -116,9 +116,7 @@ def _build_id(name: str, number: int, where: str, escape_ids: bool) -> str:
     if "#" not in name:
         return checked
     if not escape_ids:
-        raise DataError(
-            f"{where}: '#' in the file's name, which ends the id of a file in that of a page; --escape-ids encodes it"
-        )
+        raise DataError(f"{where}: '#' in the file's name, but it ends a file's id; --escape-ids encodes it")
     file_id, _, page = checked.rpartition("#")
     return f"{file_id.replace('#', '%23')}#{page}"
 

@@ -43,13 +43,7 @@ Size = tuple[int, int]
 
 
 class TiledPage(NamedTuple):
-    """An image in squares.
-
-    Attributes:
-        tiles: uint8 [T, R, R, 3]: rows * columns tiles, row by row, then the whole image; if rows is 0 the image alone.
-        rows: of tiles.
-        columns: of tiles.
-    """
+    """An image in squares, uint8 [T, R, R, 3]: the tiles, row by row, then the whole; if rows is 0 the whole alone."""
 
     tiles: np.ndarray
     rows: int
@@ -60,11 +54,8 @@ class TiledPage(NamedTuple):
 class Tiles(Pixels):
     """How an image becomes tiles of `resolution` R.
 
-    Its longer side is resized to `longest`, whatever it was; then both sides to the next multiples of `resolution`.
-
-    Attributes:
-        longest: the longer side.
-        resample: Pillow's number of the filter.
+    Its longer side is resized to `longest`, whatever it was, by the filter of Pillow's number `resample`; then both
+    sides to the next multiples of `resolution`.
     """
 
     mean: tuple[float, float, float] = HALF
@@ -119,8 +110,7 @@ def read_tiles(folder: Path, side: int) -> Tiles:
     longest, tile = (size.get("longest_edge") if isinstance(size, Mapping) else usual for size, usual in sizes)
     if tile != side or not isinstance(longest, int) or not side <= longest <= LONGEST:
         raise CheckpointError(
-            f"{path}: tiles of {tile} pixels in images of {longest}; the model reads tiles of {side}, and images have "
-            f"at most {LONGEST}"
+            f"{path}: tiles of {tile} pixels in {longest}; it reads tiles of {side}, at most in {LONGEST}"
         )
     mean, std = (described.get(key, HALF) for key in ("image_mean", "image_std"))
     resample = described.get("resample", LANCZOS)
@@ -135,13 +125,7 @@ def is_colour(values: Any) -> bool:
 
 
 class PageNetwork(nn.Module):
-    """Tiles and their layout to the states of all positions.
-
-    Args:
-        model: ModernVBertModel.
-        reader: of the prompt, with special tokens.
-        prompt: has `IMAGE` where the tiles are.
-    """
+    """Tiles and their layout to the states of all positions of a ModernVBertModel; the prompt has `IMAGE`."""
 
     def __init__(self, model: Any, reader: TextReader, prompt: str):
         super().__init__()

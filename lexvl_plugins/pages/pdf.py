@@ -1,6 +1,6 @@
 """Pages of PDFs by PDFium: how many there are, their pictures, and the words of their text layer.
 
-PDFium may crash or hang on a hostile file, and takes the memory that such a file demands: call it in `worker`.
+PDFium may crash or hang on a hostile file, and takes the memory that such a file demands: call it by `reading.start`.
 """
 
 from __future__ import annotations

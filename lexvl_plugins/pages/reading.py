@@ -3,17 +3,29 @@
 The memory is `$LEXVL_DATA/pages.sqlite3`. Words are found again by the digest of the file, the number of the page and
 the versions of PDFium and OCR. A page that took too much CPU time is remembered too, for the limits that it broke.
 
-A TIFF has as many pages as pictures; any other file of a picture is one page.
+A TIFF has as many pages as pictures; any other file of a picture is one page. A process may crash, hang or ask for too
+much memory: the command goes on without it.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
+import resource
+import signal
+import sys
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from multiprocessing import get_context
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import orjson
 
@@ -21,15 +33,152 @@ from lexvl_anserini.data.corpora.folder import get_suffix
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.data.digests import FileDigests, Memory
 from lexvl_anserini.data.pictures.archives import PageReference, find_page
-from lexvl_anserini.data.pictures.images import decode_picture, open_picture, open_source, raise_decoder_errors
-from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.data.pictures.images import (
+    count_usable_cores,
+    decode_picture,
+    open_picture,
+    open_source,
+    raise_decoder_errors,
+)
+from lexvl_anserini.ground.errors import DataError, InstallationError, LexvlError, UsageError, describe_error
 from lexvl_anserini.ground.machine import list_versions
 from lexvl_plugins.pages import ocr, pdf
 from lexvl_plugins.pages.page import OCR, TEXT_LAYER, PageWords
-from lexvl_plugins.pages.worker import SECONDS, Limits, Overdue, count_workers, start, wait_for
 
 if TYPE_CHECKING:
+    from pebble import ProcessPool
     from PIL.Image import Image
+
+# The variables of the environment that bound what one page may cost.
+SECONDS, GIGABYTES = "LEXVL_PAGE_SECONDS", "LEXVL_PAGE_GB"
+
+# Seconds of the clock for each second of CPU time that a page may take: a busy machine gives a process at least this
+# share of a core, and what waits without end is given up.
+PATIENCE = 20
+
+# Held by the thread that starts processes.
+_STARTING = Lock()
+
+# Processes at most: each that does OCR holds up to 1 GB.
+MOST_WORKERS = 8
+
+
+class Limits(NamedTuple):
+    """What one page may cost: seconds of CPU time, and gigabytes of memory (on Linux)."""
+
+    seconds: float = 60.0
+    gigabytes: float = 3.0
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """The limits that the variables set, else the defaults."""
+        names = {"seconds": SECONDS, "gigabytes": GIGABYTES}
+        return cls(**{field: _read_number(name) for field, name in names.items() if os.environ.get(name)})
+
+
+class Overdue(DataError):
+    """A page took more CPU time than its limit, as it would again."""
+
+
+def count_workers() -> int:
+    """How many processes there are."""
+    return min(count_usable_cores(), MOST_WORKERS)
+
+
+def start(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """Starts a call in the next free process, for `wait_for`; function and arguments are pickled."""
+    limits = Limits.from_environment()
+    try:
+        with _STARTING:
+            pool = _start_pool(limits, os.getpid())
+        call = (limits.seconds, Path.cwd(), function, *arguments)
+        return pool.schedule(_call, call, timeout=PATIENCE * limits.seconds)
+    except RuntimeError as problem:
+        raise _report_broken(problem) from problem
+
+
+def wait_for(call: Future[Any], where: str) -> Any:
+    """What a call returns; its errors are DataErrors of one line that begins with `where`."""
+    limits = Limits.from_environment()
+    try:
+        return call.result()
+    except LexvlError:
+        raise
+    except BrokenProcessPool as problem:
+        raise _report_broken(problem) from problem
+    except TimeoutError as problem:
+        waited = PATIENCE * limits.seconds
+        raise DataError(f"{where}: not read after {waited:g} s of the clock ({PATIENCE} times {SECONDS})") from problem
+    except MemoryError as problem:
+        raise DataError(f"{where}: more than {limits.gigabytes:g} GB of memory ({GIGABYTES})") from problem
+    except Exception as problem:
+        code = getattr(problem, "exitcode", None)
+        if code is None:
+            raise DataError(f"{where}: cannot be read ({describe_error(problem)})") from problem
+        if code == -signal.SIGPROF:
+            raise Overdue(f"{where}: more than {limits.seconds:g} s of CPU time ({SECONDS})") from problem
+        ending = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
+        raise DataError(
+            f"{where}: its reading crashed ({ending}), perhaps beyond {limits.gigabytes:g} GB of memory ({GIGABYTES})"
+        ) from problem
+
+
+@cache
+def _start_pool(limits: Limits, process: int) -> ProcessPool:
+    """The processes of this one, `process`: a forked child has none of its parent."""
+    from pebble import ProcessPool
+
+    pool = ProcessPool(count_workers(), initializer=_limit_memory, initargs=limits[1:], context=get_context("spawn"))
+    atexit.register(pool.join)
+    atexit.register(pool.stop)  # the last is called first
+    return pool
+
+
+def _report_broken(problem: Exception) -> InstallationError:
+    """The error of processes that do not start; the next call tries anew."""
+    _start_pool.cache_clear()
+    return InstallationError(
+        f"the processes that read pages do not start ({describe_error(problem)}); a script needs "
+        f"'if __name__ == \"__main__\":' around its calls, and {GIGABYTES} may be too low"
+    )
+
+
+def _read_number(name: str) -> float:
+    text = os.environ[name]
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise UsageError(f"{name}={text!r}: expected a number above 0")
+    return number
+
+
+def _limit_memory(gigabytes: float) -> None:
+    """Bounds the memory of this process, and lets it decode pictures of any size within that."""
+    import PIL.Image
+
+    PIL.Image.MAX_IMAGE_PIXELS = None
+    if sys.platform == "linux":
+        resource.setrlimit(resource.RLIMIT_DATA, (int(gigabytes * 1e9),) * 2)
+
+
+def _call(seconds: float, folder: Path, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns in the working folder of the caller; SIGPROF ends the process after so much CPU time.
+
+    Errors of other libraries, whose classes the caller may not know, become lines.
+    """
+    os.chdir(folder)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        return function(*arguments)
+    except (LexvlError, MemoryError):
+        raise
+    except Exception as problem:
+        raise RuntimeError(describe_error(problem)) from None
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +192,7 @@ VERSION = 2
 # The key of the limits that a page broke; memories of 0.2.0 have `overdue`, of limits of the clock.
 OVERDUE = "overdue_cpu"
 
-# Pages that wait for the consumer, per worker.
+# Pages that wait for the consumer, per process.
 AHEAD = 3
 # New pages that wait to be written together.
 WAITING = 16
@@ -114,11 +263,7 @@ class ReadPage(NamedTuple):
 
 
 def open_page(reference: str) -> Image:
-    """The picture of a page, RGB, whose longer side has at most `LONGEST` pixels.
-
-    Args:
-        reference: `a.pdf#3`, `archive.tar::scan.tif#2`; a file without a number is its first page.
-    """
+    """A page (`a.pdf#3`, `b.tar::c.tif#2`, the first without a number), RGB, of at most `LONGEST` pixels a side."""
     import PIL.Image
 
     size, octets = wait_for(start(render_page, find_page(reference) or PageReference(reference, 1)), reference)

@@ -180,12 +180,8 @@ def search(system: System, options: DemoOptions, progress: Progress) -> None:
     searcher = Searcher(opened, encoder=EncoderChanges(options=system.settings, device=options.device))
     source = find_topic_source(None, opened.path, opened.manifest, options.data_dir, None)
     request = plan_run(searcher, source, HITS, source.remove_query)
-    ensure_run(
-        run_file,
-        request,
-        options.overwrite,
-        lambda: write_index_run(searcher, source, Search(), request, run_file, progress),
-    )
+    write = partial(write_index_run, searcher, source, Search(), request, run_file, progress)
+    ensure_run(run_file, request, options.overwrite, write)
 
 
 def measure(options: DemoOptions, progress: Progress) -> str:

@@ -22,27 +22,9 @@ from lexvl_anserini.runs.order import RankedList, rank_hits
 from lexvl_anserini.searching.search import parse_cut
 from lexvl_anserini.searching.shared_terms import explain_documents
 from lexvl_plugins.photos.answers import find, has_known_word
-from lexvl_plugins.serve import limits, queries
+from lexvl_plugins.serve import limits, messages, queries
 from lexvl_plugins.serve.documents import EXAMPLES, READ, SIDES, UNKNOWN, EncodedPicture, Recent, SentPictures, scale
 from lexvl_plugins.serve.indexes import LiveIndex, Shelf
-from lexvl_plugins.serve.messages import (
-    DocumentProducts,
-    Embedding,
-    Embeddings,
-    EmbedQuestion,
-    HeatMap,
-    IndexDescription,
-    IndexName,
-    MapQuestion,
-    MetadataField,
-    PageDescription,
-    Product,
-    ProductsQuestion,
-    Question,
-    ShownAnswer,
-    ShownHit,
-    Timing,
-)
 from lexvl_plugins.serve.queries import ReadQuery
 
 if TYPE_CHECKING:
@@ -52,15 +34,14 @@ if TYPE_CHECKING:
 ROUNDING = 1e-3
 
 # The map of a picture in which no place is more than another.
-EVEN = HeatMap(grid=[[1.0]], region=[0.0, 0.0, 1.0, 1.0], boxes=[])
+EVEN = messages.HeatMap(grid=[[1.0]], region=[0.0, 0.0, 1.0, 1.0], boxes=[])
 
 
 @dataclass(frozen=True)
 class Service:
     """Answers questions about open indexes; safe for threads. Encoded queries, maps and scaled pictures are kept.
 
-    Attributes:
-        examples: queries that the user of the command gave; none takes those of the corpora.
+    The examples are those that the user of the command gave; none takes those of the corpora.
     """
 
     shelf: Shelf
@@ -71,7 +52,7 @@ class Service:
     impacts: Recent = field(default_factory=lambda: Recent(limits.KEPT_DOCUMENTS))
     pictures: Recent = field(default_factory=lambda: Recent(limits.KEPT_BYTES, lambda picture: len(picture.content)))
 
-    def describe(self) -> PageDescription:
+    def describe(self) -> messages.PageDescription:
         """What the page has to know."""
         indexes, pictures, examples = [], {}, list(self.examples)
         for name in self.shelf.names:
@@ -80,14 +61,16 @@ class Service:
                 pictures[name] = index.corpus.sample()
                 examples = examples or list(index.examples)
         examples = examples[: max(EXAMPLES, len(self.examples))]
-        return PageDescription(indexes=indexes, pictures=pictures, examples=examples, version=__version__)
+        return messages.PageDescription(indexes=indexes, pictures=pictures, examples=examples, version=__version__)
 
-    def suggest(self, index: IndexName, prefix: Annotated[str, Field(min_length=1, max_length=100)]) -> list[str]:
+    def suggest(
+        self, index: messages.IndexName, prefix: Annotated[str, Field(min_length=1, max_length=100)]
+    ) -> list[str]:
         """Terms of the vocabulary that begin with the prefix."""
         with self.shelf.borrow(index) as live:
             return live.suggest(prefix)
 
-    def answer(self, question: Question) -> ShownAnswer:
+    def answer(self, question: messages.Question) -> messages.ShownAnswer:
         """The best documents for a question."""
         with self.shelf.borrow(question.index) as index:
             times = [time.perf_counter()]
@@ -97,10 +80,9 @@ class Service:
             times.append(time.perf_counter())
             warn = read.read_as == "text" and not has_known_word(index.model, question.text)
             shown = [show_hit(index, hit) for hit in hits]
-            encode_ms, search_ms, all_ms = (
-                round((end - begin) * 1000, 2) for begin, end in (times[:2], times[1:], (times[0], time.perf_counter()))
-            )
-            return ShownAnswer(
+            spans = (times[:2], times[1:], (times[0], time.perf_counter()))
+            encode_ms, search_ms, all_ms = (round((end - begin) * 1000, 2) for begin, end in spans)
+            return messages.ShownAnswer(
                 index=question.index,
                 read_as=read.read_as,  # type: ignore[arg-type]
                 chips=queries.build_chips(read),
@@ -109,10 +91,10 @@ class Service:
                 documents=index.manifest.counts.documents,
                 ignored=ignored,
                 warning="no word of this query is a term of the model: expect little" if warn else "",
-                timing=Timing(encode_ms=encode_ms, search_ms=search_ms, all_ms=all_ms),
+                timing=messages.Timing(encode_ms=encode_ms, search_ms=search_ms, all_ms=all_ms),
             )
 
-    def _read(self, index: LiveIndex, question: Question) -> ReadQuery:
+    def _read(self, index: LiveIndex, question: messages.Question) -> ReadQuery:
         """The query of a question; encoded ones are kept."""
         lexical, text = index.manifest.kind == "impact", question.text.strip()
         encode: Callable[[], Any]
@@ -130,7 +112,7 @@ class Service:
         query = self.queries.ensure((index.serial, read_as, key), encode)
         return queries.read_vector(index, query, read_as, question.weights)
 
-    def explain(self, request: ProductsQuestion) -> list[DocumentProducts]:
+    def explain(self, request: messages.ProductsQuestion) -> list[messages.DocumentProducts]:
         """The products of a question's terms for documents; they sum to their scores."""
         with self.shelf.borrow(request.question.index) as index:
             engine, query = index.impacts, self._read(index, request.question).query
@@ -140,10 +122,11 @@ class Service:
             has_text, rows = any(isinstance(node, Text) for node in walk(build_clause(query))), []
             find_impacts = partial(self._find_impacts, index)
             for hit in explain_documents(engine, query, request.doc_ids, find_impacts, index.manifest.fields):
-                products = [Product(**term._asdict()) for term in hit.terms]
+                terms = [messages.Product(**term._asdict()) for term in hit.terms]
                 rest = hit.score - sum(term.product for term in hit.terms)
                 rest = rest if has_text or abs(rest) > ROUNDING else 0.0
-                rows.append(DocumentProducts(doc_id=hit.doc_id, score=float(hit.score), products=products, rest=rest))
+                row = messages.DocumentProducts(doc_id=hit.doc_id, score=float(hit.score), products=terms, rest=rest)
+                rows.append(row)
             return rows
 
     def _find_impacts(self, index: LiveIndex, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
@@ -162,7 +145,7 @@ class Service:
             picture: EncodedPicture = self.pictures.ensure(key, lambda: scale(open_image(reference), SIDES[side]))
             return picture
 
-    def map_terms(self, request: MapQuestion) -> HeatMap:
+    def map_terms(self, request: messages.MapQuestion) -> messages.HeatMap:
         """Where in a document's picture the terms are that it shares with a question; or one of them."""
         with self.shelf.borrow(request.question.index) as index:
             query = self._read(index, request.question).query
@@ -173,17 +156,17 @@ class Service:
             impacts = self._find_impacts(index, request.doc_id, weights)
             weights = {t: w for t, w in weights.items() if t in impacts and request.term in (None, t)}
             key = (index.serial, request.doc_id, tuple(weights.items()))
-            heat: HeatMap = self.maps.ensure(key, lambda: draw_map(index, request.doc_id, picture, weights))
+            heat: messages.HeatMap = self.maps.ensure(key, lambda: draw_map(index, request.doc_id, picture, weights))
             return heat
 
-    def embed(self, request: EmbedQuestion) -> Embeddings:
+    def embed(self, request: messages.EmbedQuestion) -> messages.Embeddings:
         """The vectors with which an index is searched, of texts and of pictures that were sent, in their order."""
         with self.shelf.borrow(request.index) as index:
             kind = index.manifest.kind
             if kind == "text":
                 raise UsageError(f"index {index.served.name!r} is for BM25: its queries are words, without vectors")
             pictures = [self.sent.get(picture_id) for picture_id in request.pictures]
-            return Embeddings(
+            return messages.Embeddings(
                 index=request.index,
                 kind=kind,
                 texts=[list_weights(query) for query in queries.encode_texts(index, request.texts)],
@@ -191,7 +174,7 @@ class Service:
             )
 
 
-def search(index: LiveIndex, question: Question, read: ReadQuery) -> tuple[RankedList, bool, list[str]]:
+def search(index: LiveIndex, question: messages.Question, read: ReadQuery) -> tuple[RankedList, bool, list[str]]:
     """The hits of a query, whether they are the nearest ones alone, and what of the question the index cannot do."""
     lexical, query, cut, ignored = index.manifest.kind == "impact", read.query, None, list[str]()
     where = queries.read_conditions(index, question)
@@ -215,7 +198,7 @@ def search(index: LiveIndex, question: Question, read: ReadQuery) -> tuple[Ranke
     return *find(index.searcher, query, question.hits, where, cut), ignored
 
 
-def list_weights(query: Any) -> Embedding:
+def list_weights(query: Any) -> messages.Embedding:
     """Term -> weight, the heaviest first, or the numbers of a dense vector."""
     if isinstance(query, ImpactQuery):
         return dict(sorted(query.vector.items(), key=lambda pair: (-pair[1], pair[0])))
@@ -223,14 +206,14 @@ def list_weights(query: Any) -> Embedding:
     return numbers
 
 
-def describe_index(index: LiveIndex, problem: str) -> IndexDescription:
+def describe_index(index: LiveIndex, problem: str) -> messages.IndexDescription:
     """What the page has to know about an index."""
     fields = [
-        MetadataField(name=field, type=kind, values=index.corpus.list_values(field.removeprefix("meta.")))
+        messages.MetadataField(name=field, type=kind, values=index.corpus.list_values(field.removeprefix("meta.")))
         for field, kind in index.fields.items()
     ]
     with_pictures = any(document.picture is not None for document in index.corpus.documents.values())
-    return IndexDescription(
+    return messages.IndexDescription(
         name=index.served.name,
         kind=index.manifest.kind,
         encoder=", ".join(f"{field.name} {field.encoder.name}" for field in index.manifest.encoder.fields)
@@ -246,27 +229,20 @@ def describe_index(index: LiveIndex, problem: str) -> IndexDescription:
     )
 
 
-def show_hit(index: LiveIndex, hit: ScoredDoc) -> ShownHit:
+def show_hit(index: LiveIndex, hit: ScoredDoc) -> messages.ShownHit:
     """A hit with what is known of its document."""
     shown = index.corpus.documents.get(hit.doc_id, UNKNOWN)
-    return ShownHit(
-        rank=hit.rank,
-        doc_id=hit.doc_id,
-        score=float(hit.score),
-        title=shown.title,
-        text=shown.text,
-        picture=bool(shown.picture),
-        metadata=dict(shown.metadata),
-    )
+    known: dict[str, Any] = {
+        "title": shown.title,
+        "text": shown.text,
+        "picture": bool(shown.picture),
+        "metadata": dict(shown.metadata),
+    }
+    return messages.ShownHit(rank=hit.rank, doc_id=hit.doc_id, score=float(hit.score), **known)
 
 
-def draw_map(index: LiveIndex, doc_id: str, picture: str, weights: Mapping[str, float]) -> HeatMap:
-    """Where weighted terms are in a document's picture: an encoder's grid over it, and boxes of the words read in it.
-
-    Args:
-        picture: its reference.
-        weights: of terms that the document has; in an index of several fields, terms of its fields.
-    """
+def draw_map(index: LiveIndex, doc_id: str, picture: str, weights: Mapping[str, float]) -> messages.HeatMap:
+    """Where weighted terms are in a document's picture: an encoder's grid, and boxes of the words read in it."""
     if not index.manifest.fields:
         assert index.map_tower is not None
         return draw_grid(index.map_tower, picture, weights)
@@ -286,7 +262,7 @@ def draw_map(index: LiveIndex, doc_id: str, picture: str, weights: Mapping[str, 
     return heat.model_copy(update={"boxes": boxes})
 
 
-def draw_grid(tower: ImageTower, picture: str, weights: Mapping[str, float]) -> HeatMap:
+def draw_grid(tower: ImageTower, picture: str, weights: Mapping[str, float]) -> messages.HeatMap:
     """Where weighted terms are in a picture."""
     from lexvl_anserini.encoders.parts.images.grounding import compute_contributions
 
@@ -294,7 +270,8 @@ def draw_grid(tower: ImageTower, picture: str, weights: Mapping[str, float]) -> 
     grid = compute_contributions(tower, image, weights) if weights else np.zeros((1, 1), np.float32)
     span = float(grid.max() - grid.min())
     shares = (grid - grid.min()) / span if span else np.zeros_like(grid)
-    return HeatMap(grid=np.round(shares.astype(float), 3).tolist(), region=measure_region(tower, image), boxes=[])
+    grid = np.round(shares.astype(float), 3).tolist()
+    return messages.HeatMap(grid=grid, region=measure_region(tower, image), boxes=[])
 
 
 def measure_region(tower: ImageTower, image: Any) -> list[float]:

@@ -97,9 +97,7 @@ def read_corpus(dataset: Dataset) -> ShownCorpus:
     pictures = not dataset.name.startswith(WITHOUT_PICTURES)
     # The folders of many files are followed once.
     follow = cache(os.path.realpath)
-    return ShownCorpus(
-        {document.doc_id: _read_document(document, pictures, follow) for document in dataset.documents()}
-    )
+    return ShownCorpus({one.doc_id: _read_document(one, pictures, follow) for one in dataset.documents()})
 
 
 def _read_document(document: Document, pictures: bool, follow: Callable[[Path], str]) -> ShownDocument:

@@ -25,15 +25,7 @@ from lexvl_anserini.ground.registry import TORCH
 from lexvl_anserini.queries.query_source import find_vocabulary_file, read_known_terms
 from lexvl_anserini.searching.search import EncoderChanges, split_field_options
 from lexvl_anserini.searching.searcher import Index, Searcher
-from lexvl_plugins.serve import limits
-from lexvl_plugins.serve.documents import (
-    READ,
-    WITHOUT_PICTURES,
-    ShownCorpus,
-    build_examples,
-    list_examples,
-    read_corpus,
-)
+from lexvl_plugins.serve import documents, limits
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -53,12 +45,7 @@ OPENINGS = 5
 
 @dataclass(frozen=True)
 class ServedIndex:
-    """Where an index is, and how its encoder is loaded.
-
-    Attributes:
-        name: on the page, unique.
-        data_dir: folder of the datasets; None as in the index's manifest.
-    """
+    """Where an index is, its unique name, and how its encoder is loaded; its data folder is its manifest's if None."""
 
     name: str
     path: Path
@@ -68,20 +55,16 @@ class ServedIndex:
 
 @dataclass
 class LiveIndex:
-    """An index that is open.
+    """An index that is open: the terms of its vocabulary, types of metadata fields, queries of its corpus.
 
-    Attributes:
-        terms: of its vocabulary, in its order; empty for an index without terms.
-        fields: metadata fields of an impact index and their types.
-        examples: queries of its corpus.
-        serial: no other open index of this process has it.
-        problem: an error of its files, which a check found after it was opened: it answers no more.
+    No other open index of this process has its serial. A `problem`, an error of its files that a check found after it
+    was opened, makes it answer no more.
     """
 
     served: ServedIndex
     state: IndexState
     searcher: Searcher
-    corpus: ShownCorpus
+    corpus: documents.ShownCorpus
     terms: Sequence[str]
     fields: Mapping[str, str]
     examples: Sequence[str]
@@ -114,7 +97,7 @@ class LiveIndex:
     @cached_property
     def picture_tower(self) -> Tower | None:
         """The side of the encoder that reads pictures, that of queries first; None if none does."""
-        if self.manifest.corpus.name.startswith(WITHOUT_PICTURES):
+        if self.manifest.corpus.name.startswith(documents.WITHOUT_PICTURES):
             return None
         for tower in (self.model.query, self.model.document):
             try:
@@ -134,7 +117,7 @@ class LiveIndex:
     def has_maps(self) -> bool:
         """Whether torch computes a grid of cells over pictures; or words are read in them, of an index of fields."""
         if self.manifest.fields:
-            read = any(READ in document.metadata for document in self.corpus.documents.values())
+            read = any(documents.READ in document.metadata for document in self.corpus.documents.values())
             return self.drawn_field is not None or read
         return self.map_tower is not None
 
@@ -174,7 +157,7 @@ def open_live(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex
         # Manifest, corpus and engine belong to one index only if no process replaced it in between.
         if read_index_state(served.path) == state:
             if live.terms and not live.examples:
-                live.examples = build_examples(live.corpus, live.impacts, live.terms)
+                live.examples = documents.build_examples(live.corpus, live.impacts, live.terms)
             Thread(target=_verify, args=(live,), name="lexvl-verify", daemon=True).start()
             return live
         live.close()
@@ -191,9 +174,10 @@ def _open(served: ServedIndex, before: LiveIndex | None, state: IndexState) -> L
     terms = read_known_terms(file, manifest) if file is not None and manifest.kind == "impact" else ()
     try:
         dataset = load_reference(manifest.corpus.ref.at(served.data_dir))
-        corpus, examples = read_corpus(dataset), list_examples(dataset)
+        corpus, examples = documents.read_corpus(dataset), documents.list_examples(dataset)
     except (LexvlError, OSError) as error:
-        corpus, examples = ShownCorpus({}, f"the corpus cannot be read, so that hits have their ids alone: {error}"), []
+        problem = f"the corpus cannot be read, so that hits have their ids alone: {error}"
+        corpus, examples = documents.ShownCorpus({}, problem), []
     fields = read_report(served.path).fields if manifest.kind == "impact" else {}
     metadata = {name: kind for name, kind in fields.items() if name.startswith("meta.")}
     return LiveIndex(served, state, searcher.opened(), corpus, terms, metadata, examples)
@@ -314,9 +298,7 @@ def name_indexes(
 ) -> list[ServedIndex]:
     """Names the indexes by their folders, or in their stores; a number follows a name that is there already.
 
-    Args:
-        checkpoints: those of the encoders where they were moved, none or one for each index.
-        options: replace those of the encoders, such as `runtime`.
+    Checkpoints are those of encoders that were moved, none or one for each index; options replace those of encoders.
     """
     if checkpoints and len(checkpoints) != len(places):
         raise UsageError(f"{len(checkpoints)} --checkpoint for {len(places)} --index; give one for each, or none")

@@ -52,7 +52,7 @@ def command(
     require("mcp")
     if http:
         from lexvl_plugins.serve import agents, server
-        from lexvl_plugins.serve.app import TOOLS_PATH
+        from lexvl_plugins.serve.server import TOOLS_PATH
 
         keys = listen.read_keys()
         with server.open_socket(listen.host, listen.port) as listener, opening.open(index) as service:

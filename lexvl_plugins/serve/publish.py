@@ -10,36 +10,239 @@
     SITE/pictures/N.jpg        thumbnails, by a document's number in the order of ids
     SITE/site.json             marks the folder, so that another site may replace it
 
-Data are scripts, which a page loads from a disk too, where it may not read files (`site_data.py`). Nothing of it names
-a place on this machine, and the pictures have pixels alone.
+Data are scripts, which a page loads from a disk too, where it may not read files. Nothing of it names a
+place on this machine, and the pictures have pixels alone.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import time
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import orjson
 import typer
 
 from lexvl_anserini import __version__, cli
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.encoders.describing import list_options
+from lexvl_anserini.encoders.parts.batches import BagTower
+from lexvl_anserini.encoders.parts.tokens import list_token_strings
 from lexvl_anserini.engines.index_folder import index_manifest
+from lexvl_anserini.engines.resident.packing import read_vectors
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import new_folder, write_json
 from lexvl_anserini.ground.manifest import expect_lexical
 from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.quantise import CsrRows, Quantiser
 from lexvl_anserini.searching.search import MovedCheckpoint
-from lexvl_plugins.serve import site_data
-from lexvl_plugins.serve.answering import describe_index
+from lexvl_plugins.serve.answering import describe_index, measure_region
 from lexvl_plugins.serve.documents import LOSSLESS, UNKNOWN, ShownDocument, scale
 from lexvl_plugins.serve.indexes import LiveIndex, ServedIndex, name_indexes, open_live
+
+if TYPE_CHECKING:
+    from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.encoders.parts.images.vision import ImageTower
+    from lexvl_anserini.ground.manifest import Manifest
+    from lexvl_anserini.ground.records import Vocabulary
+
+# The rule that `static.js` implements; a tokenizer with other parts is refused.
+NORMALIZER = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "lowercase": True}
+SPLITTER = {"type": "BertPreTokenizer"}
+PREFIX = "##"
+
+# Bytes of a file of postings, before they are written as text.
+RANGE = 1 << 16
+
+# Terms that are offered for a term, and the least cosine. A term of fewer documents is near others by chance.
+OFFERED = 5
+LEAST = 0.25
+LEAST_DOCUMENTS = 3
+
+# Terms that are compared with all others at once: float32 [BATCH, V] is dense.
+BATCH = 256
+
+# Steps of a cell between the least and the greatest value of its grid, and of these values themselves.
+STEPS = 7
+ENDS = 255
+
+
+def pack(octets: np.ndarray) -> str:
+    """Bytes, uint8 [n], in zlib's format (`deflate` in a browser) as base64."""
+    return base64.b64encode(zlib.compress(octets.tobytes(), 9)).decode()
+
+
+def split_numbers(numbers: np.ndarray) -> np.ndarray:
+    """Numbers below 2^63 as bytes of 7 bits, the lowest first, of which each but a number's last has the bit 128."""
+    numbers = numbers.astype(np.int64)
+    places = max(1, -(-int(numbers.max(initial=0)).bit_length() // 7))
+    groups = np.stack([numbers >> 7 * place for place in range(places)], axis=1)
+    needed = np.ones_like(groups, bool)
+    needed[:, 1:] = groups[:, 1:] > 0
+    continued = np.zeros_like(needed)
+    continued[:, :-1] = needed[:, 1:]
+    octets: np.ndarray = ((groups & 127) | (continued << 7)).astype(np.uint8)[needed]
+    return octets
+
+
+# ---- words
+
+
+def describe_words(model: Encoder, manifest: Manifest) -> dict[str, Any]:
+    """The tokenizer of an encoder's query side as the page reads it, and the weights of an index's queries.
+
+    * tokens: all tokens, in the order of their ids, with line feeds between them;
+    * columns: the dimension + 1 of each token, 0 if it has none, as `split_numbers`;
+    * specials: tokens that a text may name as they are;
+    * most: tokens of a text that are read;
+    * longest: characters of the longest word that is split;
+    * weights: the weight of each term in a query of 0, 1, ... terms.
+    """
+    tower = model.query
+    if not isinstance(tower, BagTower) or not tower.binary or tower.topk is not None:
+        raise UsageError(f"encoder {model.name!r}: expected one whose queries are bags of words (--set mode=alpha)")
+    reader = tower.reader
+    rule = json.loads(reader.tokenizer.backend_tokenizer.to_str())
+    normalizer, pieces = rule["normalizer"] or {}, rule["model"]
+    as_expected = (
+        {key: normalizer.get(key) for key in NORMALIZER} == NORMALIZER
+        and normalizer.get("strip_accents") in (None, True)
+        and rule["pre_tokenizer"] == SPLITTER
+        and pieces["type"] == "WordPiece"
+        and pieces["continuing_subword_prefix"] == PREFIX
+        and reader.tokenizer.truncation_side == "right"
+        and not reader.prompt
+    )
+    if not as_expected:
+        raise UsageError(
+            f"the tokenizer of this index is {pieces['type']} with the normaliser {normalizer.get('type')}; a page "
+            "without a server reads words by the WordPiece of BERT with lower case alone"
+        )
+    most = reader.max_length - reader.special_tokens
+    return {
+        "tokens": pack(np.frombuffer("\n".join(list_token_strings(reader.tokenizer)).encode(), np.uint8)),
+        "columns": pack(split_numbers(tower.columns.of_token + 1)),
+        "specials": [token["content"] for token in rule["added_tokens"]],
+        "most": most,
+        "longest": pieces["max_input_chars_per_word"],
+        "weights": [0, *weigh_sizes(manifest, min(most, len(tower.vocabulary)))],
+    }
+
+
+def weigh_sizes(manifest: Manifest, most: int) -> list[int]:
+    """The weight that the quantiser of an index gives each term of a query of 1 to `most` equal terms."""
+    rows, columns = np.tril_indices(most)
+    pointers = np.searchsorted(rows, np.arange(most + 1))
+    queries = CsrRows(np.ones(len(columns), np.float32), columns, pointers, (most, most))
+    integers = Quantiser.from_json(manifest.quantiser).queries(queries, manifest.counts.max_impact)
+    weights: list[int] = integers.impacts.data[integers.impacts.indptr[:-1]].tolist()
+    return weights
+
+
+# ---- postings
+
+
+def read_postings(index: Path, vocabulary: Vocabulary) -> tuple[list[str], Any]:
+    """The ids of the documents in their order, which is that of equal scores, and impacts as CSR [V, documents]."""
+    from scipy import sparse
+
+    vectors = read_vectors(index)
+    if unknown := [term for term in vectors.terms if term not in vocabulary.dimension]:
+        raise ArtefactError(f"{index}: the term {unknown[0]!r:.80} is not in its vocabulary; index again")
+    dimensions = np.array([vocabulary.dimension[term] for term in vectors.terms], np.int64)
+    entries = vectors.impacts.tocoo()
+    places = dimensions[entries.col], entries.row
+    return vectors.ids, sparse.csr_matrix((entries.data, places), shape=(len(vocabulary), len(vectors.ids)))
+
+
+def pack_postings(impacts: Any) -> Iterator[tuple[int, str]]:
+    """Files of postings of a similar size: the first dimension of each, and its lists as text.
+
+    A list is the number of postings, the distances of the documents (the first to -1), and the impacts, as
+    `split_numbers`.
+    """
+    first, size = 0, 0
+    pieces: list[np.ndarray] = []
+    for dimension in range(impacts.shape[0]):
+        postings = slice(*impacts.indptr[dimension : dimension + 2])
+        documents = impacts.indices[postings]
+        octets = split_numbers(
+            np.concatenate([[len(documents)], np.diff(documents, prepend=-1), impacts.data[postings]])
+        )
+        if pieces and size + len(octets) > RANGE:
+            yield first, pack(np.concatenate(pieces))
+            first, pieces, size = dimension, [], 0
+        pieces.append(octets)
+        size += len(octets)
+    yield first, pack(np.concatenate(pieces))
+
+
+def relate_terms(impacts: Any) -> list[list[int]]:
+    """For each dimension, those whose impacts over all documents have the greatest cosine with its own, best first."""
+    from scipy import sparse
+
+    matrix = impacts.astype(np.float32)
+    lengths = np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel())
+    few = np.diff(matrix.indptr) < LEAST_DOCUMENTS
+    unit = sparse.diags_array(np.where(few, 0, 1 / np.maximum(lengths, 1)).astype(np.float32)) @ matrix
+    transposed, offered = unit.T.tocsc(), []
+    for begin in range(0, len(few), BATCH):
+        cosines = (unit[begin : begin + BATCH] @ transposed).toarray()
+        rows = np.arange(len(cosines))
+        cosines[rows, begin + rows] = 0
+        for row in cosines:
+            best = np.argsort(-row, kind="stable")[:OFFERED]
+            offered.append(best[row[best] >= LEAST].tolist())
+    return offered
+
+
+# ---- maps
+
+
+# What cells are of: rows and columns, the region as shares of width and height, the terms' dimensions; and the cells,
+# uint8 [terms, 2 + rows x columns], see `step`.
+Grids = tuple[dict[str, list[Any]], np.ndarray]
+
+
+def compute_grids(tower: ImageTower, picture: str, dimensions: list[int]) -> Grids:
+    """The activations of some terms in each cell of a picture."""
+    from lexvl_anserini.encoders.parts.images.grounding import compute_patch_activations
+
+    image = open_image(picture)
+    values = np.maximum(compute_patch_activations(tower, [image], dimensions)[0], 0)  # [rows, columns, terms]
+    rows, columns, terms = values.shape
+    region = measure_region(tower, image)
+    described: dict[str, list[Any]] = {"grid": [rows, columns], "region": region, "columns": dimensions}
+    return described, step(values.reshape(rows * columns, terms).T)
+
+
+def step(values: np.ndarray) -> np.ndarray:
+    """Grids [terms, cells] of values >= 0 as uint8 [terms, 2 + cells].
+
+    The least and the greatest value of a term, as shares of the greatest of all terms in 255 steps; then the cells, in
+    7 steps from one to the other.
+    """
+    greatest = float(values.max(initial=0)) or 1.0
+    low = np.floor(values.min(axis=1) / greatest * ENDS)
+    high = np.ceil(values.max(axis=1) / greatest * ENDS)
+    span = np.maximum(high - low, 1)
+    steps = np.rint((values / greatest * ENDS - low[:, None]) / span[:, None] * STEPS)
+    return np.column_stack([low, high, steps]).astype(np.uint8)
+
+
+def pack_grids(grids: Sequence[Grids | None]) -> dict[str, Any]:
+    """The grids of some documents as a data file: what the cells are of, and all cells in their order."""
+    cells = [picture[1].ravel() for picture in grids if picture is not None]
+    return {"of": [picture and picture[0] for picture in grids], "cells": pack(np.concatenate(cells))}
+
 
 FORMAT = "lexvl-site/1"
 MARK = "site.json"
@@ -82,14 +285,7 @@ def publish(
     overwrite: bool = False,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Writes the site of an index, whole or not at all; returns its counts and bytes.
-
-    Args:
-        served: the index; its name is the site's title.
-        site: a folder; one that holds anything but a site is refused.
-        overwrite: replace a site.
-        progress: called with the number of documents just written.
-    """
+    """Writes the site of an index, whole or not at all; returns its counts and bytes."""
     manifest = index_manifest(served.path)
     expect_lexical(served.path, manifest.kind, "a site has postings of terms")
     if manifest.fields:
@@ -97,7 +293,7 @@ def publish(
     _check_place(site, served.path, overwrite)
     live = open_live(served)
     try:
-        words = site_data.describe_words(live.model, manifest)
+        words = describe_words(live.model, manifest)
         if live.corpus.problem:
             raise DataError(f"{served.path}: {live.corpus.problem}")
         if live.terms and tuple(live.terms) != live.model.vocabulary.terms:
@@ -130,7 +326,7 @@ class _Site:
 
     def __init__(self, folder: Path, live: LiveIndex, publication: Publication):
         self.folder, self.live, self.publication = folder, live, publication
-        self.ids, self.impacts = site_data.read_postings(live.served.path, live.model.vocabulary)
+        self.ids, self.impacts = read_postings(live.served.path, live.model.vocabulary)
         self.map_tower = live.map_tower if publication.map_terms > 0 else None
         # Documents whose pictures a page without a query shows: their ids, then ids, numbers and suffixes.
         self.sampled = frozenset(live.corpus.sample())
@@ -142,11 +338,11 @@ class _Site:
         (self.folder / DATA).mkdir()
         (self.folder / PICTURES).mkdir()
         starts = []
-        for number, (first, text) in enumerate(site_data.pack_postings(self.impacts)):
+        for number, (first, text) in enumerate(pack_postings(self.impacts)):
             starts.append(first)
             self._write_part("postings", f"postings-{number}", text)
         self._write_part("words", "words", {**words, "terms": self.live.model.vocabulary.terms})
-        self._write_part("words", "related", site_data.relate_terms(self.impacts))
+        self._write_part("words", "related", relate_terms(self.impacts))
         for begin in range(0, len(self.ids), PART):
             numbers = range(begin, min(begin + PART, len(self.ids)))
             self._write_documents(numbers)
@@ -176,7 +372,7 @@ class _Site:
     def _write_documents(self, numbers: range) -> None:
         """Writes some documents, their pictures and maps."""
         rows: list[list[str]] = []
-        maps: list[site_data.Grids | None] = []
+        maps: list[Grids | None] = []
         part = self.impacts[:, numbers.start : numbers.stop].tocsc()
         for at, number in enumerate(numbers):
             doc_id = self.ids[number]
@@ -190,7 +386,7 @@ class _Site:
         number = numbers.start // PART
         self._write_part("documents", f"documents-{number}", rows)
         if any(maps):
-            self._write_part("maps", f"grids-{number}", site_data.pack_grids(maps))
+            self._write_part("maps", f"grids-{number}", pack_grids(maps))
 
     def _write_picture(self, number: int, doc_id: str, document: ShownDocument) -> str:
         """Writes the thumbnail of a document; returns the suffix of its file, empty without a picture."""
@@ -206,13 +402,13 @@ class _Site:
         self.sizes["pictures"] += len(picture.content)
         return suffix
 
-    def _draw_grids(self, document: ShownDocument, impacts: Any) -> site_data.Grids | None:
+    def _draw_grids(self, document: ShownDocument, impacts: Any) -> Grids | None:
         """The maps of a document's picture, of its heaviest terms."""
         order = sorted(zip((-impacts.data).tolist(), impacts.indices.tolist(), strict=True))
         dimensions = [dimension for _, dimension in order[: self.publication.map_terms]]
         if self.map_tower is None or document.picture is None or not dimensions:
             return None
-        return site_data.compute_grids(self.map_tower, document.picture, dimensions)
+        return compute_grids(self.map_tower, document.picture, dimensions)
 
 
 def write_page(site: Path) -> int:

@@ -11,21 +11,7 @@ from lexvl_anserini.encoders.encoder import OtherModality
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import expect_lexical
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic, heaviest
-from lexvl_anserini.queries.clauses import (
-    All,
-    AnyOf,
-    Clause,
-    Equals,
-    Impacts,
-    Range,
-    Term,
-    TreeQuery,
-    Unscored,
-    build_clause,
-    list_scored_terms,
-    list_terms,
-    replace_leaves,
-)
+from lexvl_anserini.queries import clauses
 from lexvl_anserini.queries.parser import parse, read_tokens
 from lexvl_anserini.queries.query_source import TYPED, check_known, check_readable
 from lexvl_anserini.queries.query_vectors import encode_queries, make_queries
@@ -38,24 +24,15 @@ OPERATORS = frozenset({"sign", "boost", "operator", "field"})
 
 
 class ReadQuery(NamedTuple):
-    """A query as its index takes it.
+    """A query as its index takes it, None for an empty question; weights of terms are those before changes."""
 
-    Attributes:
-        query: None for an empty question.
-        read_as: as in `ShownAnswer`.
-        weights: term -> weight before the user's changes.
-    """
-
-    query: ImpactQuery | TreeQuery | DenseQuery | Topic | None
+    query: ImpactQuery | clauses.TreeQuery | DenseQuery | Topic | None
     read_as: str
     weights: Mapping[str, float]
 
 
 def is_expression(text: str) -> bool:
-    """Whether a text has an operator of expressions, such as `+boat`, `-night`, `red^3` or `meta.year:2020`.
-
-    Any other text, such as one with an unclosed quote, is read as words.
-    """
+    """Whether a text has an operator of expressions; one with a quote that is not closed, for example, is words."""
     try:
         return any(token.kind in OPERATORS for token in read_tokens(text))
     except UsageError:
@@ -66,7 +43,7 @@ def take_words(text: str) -> str:
     """The scoring terms of an expression as words, for an index without terms; any other text unchanged."""
     if not is_expression(text):
         return text
-    return " ".join(dict.fromkeys(term for term, _ in list_scored_terms(parse(text)))) or text
+    return " ".join(dict.fromkeys(term for term, _ in clauses.list_scored_terms(parse(text)))) or text
 
 
 def read_expression(index: LiveIndex, text: str, weights: Mapping[str, int]) -> ReadQuery:
@@ -76,36 +53,38 @@ def read_expression(index: LiveIndex, text: str, weights: Mapping[str, int]) -> 
     refuse_unknown(index, clause)
     before = sum_weights(clause)
     changes = {term: weight for term, weight in weights.items() if term in before}
-    return ReadQuery(TreeQuery(TYPED, reweigh(clause, changes)), "terms", before)
+    return ReadQuery(clauses.TreeQuery(TYPED, reweigh(clause, changes)), "terms", before)
 
 
 def read_vector(index: LiveIndex, query: Any, read_as: str, weights: Mapping[str, int]) -> ReadQuery:
     """An encoded query, with the user's weights where it has terms."""
     if index.manifest.kind != "impact":
         return ReadQuery(query, read_as, {})
-    refuse_unknown(index, AnyOf(tuple(Term(term) for term in weights)))
+    refuse_unknown(index, clauses.AnyOf(tuple(clauses.Term(term) for term in weights)))
     before = {**dict.fromkeys(weights, 0), **query.vector}
     return ReadQuery(ImpactQuery(TYPED, change_weights(query.vector, weights)), read_as, before)
 
 
-def sum_weights(clause: Clause) -> dict[str, float]:
+def sum_weights(clause: clauses.Clause) -> dict[str, float]:
     """The weight of each term that scores, of all its places in the tree."""
     weights: dict[str, float] = {}
-    for term, weight in list_scored_terms(clause):
+    for term, weight in clauses.list_scored_terms(clause):
         weights[term] = weights.get(term, 0) + weight
     return weights
 
 
-def reweigh(clause: Clause, weights: Mapping[str, int]) -> Clause:
+def reweigh(clause: clauses.Clause, weights: Mapping[str, int]) -> clauses.Clause:
     """The tree with some weights replaced; a term of weight 0 adds nothing, but must still match where it had to."""
 
-    def replace_leaf(clause: Clause) -> Clause:
-        if isinstance(clause, Term) and clause.term in weights:
+    def replace_leaf(clause: clauses.Clause) -> clauses.Clause:
+        if isinstance(clause, clauses.Term) and clause.term in weights:
             weight = weights[clause.term]
-            return replace(clause, weight=weight) if weight else Unscored(Term(clause.term))
-        return Impacts(change_weights(clause.vector, weights)) if isinstance(clause, Impacts) else clause
+            return replace(clause, weight=weight) if weight else clauses.Unscored(clauses.Term(clause.term))
+        return (
+            clauses.Impacts(change_weights(clause.vector, weights)) if isinstance(clause, clauses.Impacts) else clause
+        )
 
-    return replace_leaves(clause, replace_leaf)
+    return clauses.replace_leaves(clause, replace_leaf)
 
 
 def change_weights(vector: Mapping[str, int], weights: Mapping[str, int]) -> dict[str, int]:
@@ -117,38 +96,38 @@ def change_weights(vector: Mapping[str, int], weights: Mapping[str, int]) -> dic
 
 def build_chips(read: ReadQuery) -> list[Chip]:
     """The terms of a query with their weights, the heaviest first, as the encoder gave them."""
-    if not isinstance(read.query, ImpactQuery | TreeQuery):
+    if not isinstance(read.query, ImpactQuery | clauses.TreeQuery):
         return []
-    now, before = sum_weights(build_clause(read.query)), read.weights
+    now, before = sum_weights(clauses.build_clause(read.query)), read.weights
     order = sorted(before, key=lambda term: (-before[term], term))
     return [Chip(term=term, weight=round(now.get(term, 0)), given=round(before[term])) for term in order]
 
 
-def refuse_unknown(index: LiveIndex, clause: Clause) -> None:
+def refuse_unknown(index: LiveIndex, clause: clauses.Clause) -> None:
     """Refuses terms that no document can have; an index without its own vocabulary accepts any."""
-    if index.terms and any(term not in index.known for term in list_terms(clause)):
+    if index.terms and any(term not in index.known for term in clauses.list_terms(clause)):
         check_known(clause, index.terms)
 
 
-def read_conditions(index: LiveIndex, question: Question) -> Clause | None:
+def read_conditions(index: LiveIndex, question: Question) -> clauses.Clause | None:
     """What documents must match besides the query; None if nothing."""
-    clauses = [_read_filter(metadata) for metadata in question.filters]
+    conditions = [_read_filter(metadata) for metadata in question.filters]
     if question.where.strip():
-        clauses.append(parse(question.where, index.manifest.fields))
-    if not clauses:
+        conditions.append(parse(question.where, index.manifest.fields))
+    if not conditions:
         return None
-    clause = clauses[0] if len(clauses) == 1 else All(tuple(clauses))
+    clause = conditions[0] if len(conditions) == 1 else clauses.All(tuple(conditions))
     if index.manifest.kind == "impact":
         refuse_unknown(index, clause)
     return clause
 
 
-def _read_filter(metadata: MetadataFilter) -> Clause:
+def _read_filter(metadata: MetadataFilter) -> clauses.Clause:
     if metadata.value is not None:
-        return Equals(metadata.field, metadata.value)
+        return clauses.Equals(metadata.field, metadata.value)
     if metadata.low is None and metadata.high is None:
         raise UsageError(f"filter on {metadata.field[:80]!r}: give a value, or a lower or upper bound")
-    return Range(metadata.field, metadata.low, metadata.high)
+    return clauses.Range(metadata.field, metadata.low, metadata.high)
 
 
 def encode_texts(index: LiveIndex, texts: Sequence[str]) -> list[Any]:

@@ -134,7 +134,7 @@ def command(
 
     Example: python -m lexvl_plugins.serve.serve --index indexes/demo
     """
-    from lexvl_plugins.serve import app, server
+    from lexvl_plugins.serve import server
 
     started = time.perf_counter()
     keys = listen.read_keys()
@@ -147,7 +147,7 @@ def command(
         log.info("%s after %.1f s, Ctrl-C ends", ", ".join(service.shelf.names), time.perf_counter() - started)
         url = server.format_url(listener)
         cli.print_rows({"page": url, "api": f"{url}openapi.json"}, style)
-        listen.run(app.build_app(service), listener, keys)
+        listen.run(server.build_app(service), listener, keys)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The web server: its socket, who may ask it, what a request may cost, and the line that is left of each.
+"""The web server: the page, the JSON API under `/api/` with its description; who may ask, and what a request may cost.
 
 uvicorn bounds the headers of a request, `Guard` its body and its time. A connection that sends no whole request costs
 an open file and nothing else; to end it is the work of a proxy, where strangers reach the server.
@@ -13,28 +13,191 @@ import hmac
 import logging
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial, wraps
 from hashlib import sha256
+from importlib.resources import files
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import orjson
 import uvicorn
+from anyio import CapacityLimiter, to_thread
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini import __version__
+from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
+from lexvl_anserini.ground.typed import plain
 from lexvl_plugins.serve import limits
-from lexvl_plugins.serve.app import EMBED_PATH, TOOLS_PATH, UPLOAD_PATH
+from lexvl_plugins.serve.answering import Service
+from lexvl_plugins.serve.documents import SIDES, EncodedPicture, scale
+from lexvl_plugins.serve.messages import ApiFailure, DocumentId, IndexName, Sent
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+# Paths of large bodies: pictures are sent, many texts are embedded, agents call tools with pictures in base64.
+UPLOAD_PATH, EMBED_PATH, TOOLS_PATH = "/api/pictures", "/api/embed", "/mcp"
+
+# The files of the page by their paths; no other file is served.
+PAGE = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/view.js": ("view.js", "text/javascript; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/favicon.ico": ("icon.svg", "image/svg+xml"),
+}
+
+FAILURES: dict[int | str, dict[str, Any]] = {status: {"model": ApiFailure} for status in (400, 401, 404, 422, 503)}
+
+
+def build_app(service: Service) -> FastAPI:
+    """The application over a service."""
+    app = FastAPI(
+        title="LexVL search",
+        version=__version__,
+        description="Searches lexical and dense indexes of pictures and texts. Errors are one line in `error`.",
+        docs_url=None,
+        redoc_url=None,
+    )
+    add_errors(app)
+    add_page(app)
+    add_searches(app, service)
+    add_pictures(app, service)
+    return app
+
+
+def add_errors(app: FastAPI) -> None:
+    """Errors as one line of JSON: 400 for what a user can mend, 404 for what is not there, 503 for what is damaged."""
+
+    async def report(request: Request, error: Exception) -> JSONResponse:
+        content_type = request.headers.get("content-type", "").partition(";")[0]
+        if not isinstance(error, RequestValidationError):
+            status, reason = describe_failure(error, f"{request.method} {request.url.path}")
+        elif request.method == "POST" and content_type != "application/json":
+            status, reason = 422, "expected JSON, with the header content-type: application/json"
+        else:
+            status, reason = 422, describe_first(error.errors())
+        headers = getattr(error, "headers", None) or (limits.LATER if isinstance(error, TimeoutError) else None)
+        return JSONResponse({"error": escape(reason)}, status, headers)
+
+    for kind in (LexvlError, RequestValidationError, TimeoutError, HTTPException, Exception):
+        app.add_exception_handler(kind, report)
+
+
+def describe_failure(error: Exception, call: str) -> tuple[int, str]:
+    """Status and reason of a call that failed; an error of the server itself is logged."""
+    if isinstance(error, LexvlError):
+        return 400 if isinstance(error, UsageError) else 404 if isinstance(error, DataError) else 503, str(error)
+    if isinstance(error, TimeoutError):
+        return 503, f"no answer within {limits.ANSWER_S:.0f} s"
+    if isinstance(error, HTTPException):
+        return error.status_code, str(error.detail)
+    log.error("%s: %s", call, error)
+    return 500, "an error of the server; its log says more"
+
+
+def describe_first(problems: Sequence[Any], known: Iterable[str] = ()) -> str:
+    """The first thing that is wrong with a record, and where: entries of `errors()` of pydantic."""
+    first = problems[0]
+    return f"{'.'.join(str(part) for part in first['loc'])[:120]}: {plain(first, known)}"
+
+
+def escape(text: str) -> str:
+    """A text that JSON can hold."""
+    return text.encode(errors="replace").decode()
+
+
+def add_page(app: FastAPI) -> None:
+    """The files of the page."""
+
+    async def send_file(request: Request) -> Response:
+        name, media_type = PAGE[request.url.path]
+        return Response(contents[name], media_type=media_type, headers={"cache-control": "no-cache"})
+
+    contents = {name: files("lexvl_plugins.serve").joinpath("page", name).read_bytes() for name, _ in PAGE.values()}
+    for path in PAGE:
+        app.add_api_route(path, send_file, include_in_schema=False, response_class=Response)
+
+
+class Threads:
+    """Calls in threads, a bounded number at a time, each with a deadline; of those that wait, only so many."""
+
+    def __init__(self, most: int):
+        self.most = most
+        self._limiter: CapacityLimiter | None = None
+
+    async def run(self, call: Callable[..., Result], *arguments: Any) -> Result:
+        """The result of a call; refused at once where too many wait already."""
+        self._limiter = self._limiter or CapacityLimiter(self.most)
+        if self._limiter.statistics().tasks_waiting >= limits.WAITING:
+            raise HTTPException(503, f"too many requests at once; try again in {limits.LATER_S} s", limits.LATER)
+        async with asyncio.timeout(limits.ANSWER_S):
+            return await to_thread.run_sync(call, *arguments, limiter=self._limiter, abandon_on_cancel=True)
+
+
+def add_searches(app: FastAPI, service: Service) -> None:
+    """Searches, products, maps, suggestions, vectors: each path has a name in the description, threads, and a call."""
+    searches, maps, embeds = Threads(limits.SEARCHES), Threads(limits.MAPS), Threads(limits.EMBEDS)
+
+    def build_endpoint(threads: Threads, call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)  # with the signature that FastAPI reads
+        async def answer(**arguments: Any) -> Any:
+            return await threads.run(partial(call, **arguments))
+
+        return answer
+
+    for method, path, name, threads, call in (
+        ("GET", "/api/indexes", "indexes", searches, service.describe),
+        ("POST", "/api/search", "search", searches, service.answer),
+        ("POST", "/api/products", "products", searches, service.explain),
+        ("POST", "/api/map", "heat_map", maps, service.map_terms),
+        ("GET", "/api/suggest", "suggest", searches, service.suggest),
+        ("POST", EMBED_PATH, "embed", embeds, service.embed),
+    ):
+        app.add_api_route(path, build_endpoint(threads, call), methods=[method], name=name, responses=FAILURES)
+
+
+def add_pictures(app: FastAPI, service: Service) -> None:
+    """Pictures of the corpus, and those that users send."""
+    drawings, uploads = Threads(limits.DRAWINGS), Threads(limits.DRAWINGS)
+    body = {"content": {"image/*": {"schema": {"type": "string", "format": "binary"}}}, "required": True}
+
+    def respond(picture: EncodedPicture) -> Response:
+        headers = {"cache-control": "private, max-age=60"}
+        return Response(picture.content, media_type=picture.media_type, headers=headers)
+
+    @app.get("/api/picture", name="picture", responses=FAILURES, response_class=Response)
+    async def show_picture(index: IndexName, doc_id: DocumentId, side: Literal["small", "large"] = "small") -> Response:
+        """The picture of a document of the corpus, scaled down."""
+        return respond(await drawings.run(service.show_picture, index, doc_id, side))
+
+    @app.post(UPLOAD_PATH, responses=FAILURES, openapi_extra={"requestBody": body})
+    async def send(request: Request) -> Sent:
+        """Keeps a picture as a query for a while; the body is the file."""
+        content = await request.body()
+        try:
+            return Sent(picture=await uploads.run(service.sent.add, content))
+        except DataError as error:
+            raise UsageError(str(error)) from error
+
+    @app.get("/api/pictures/{picture_id}", name="sent", responses=FAILURES, response_class=Response)
+    async def show_sent(picture_id: str) -> Response:
+        """A picture that was sent, scaled down."""
+        return respond(await drawings.run(scale, service.sent.get(picture_id), SIDES["small"]))
+
 
 # Characters of a key: fewer could be guessed. Hexadecimal digits of its digest, which name it in log lines.
 LEAST_KEY = 16
@@ -86,10 +249,8 @@ class ApiKeys:
             raise DataError(f"{path}: no key; expected one a line, as `openssl rand -hex 32` prints")
         for number, key in keys.items():
             if len(key) < LEAST_KEY or not key.isascii() or not key.isprintable() or " " in key:
-                raise DataError(
-                    f"{path} line {number}: {len(key)} characters, expected at least {LEAST_KEY} of ASCII without "
-                    "spaces, as `openssl rand -hex 32` prints"
-                )
+                expected = f"at least {LEAST_KEY} of ASCII without spaces, as `openssl rand -hex 32` prints"
+                raise DataError(f"{path} line {number}: {len(key)} characters, expected {expected}")
         return cls(keys.values())
 
     def find_name(self, authorization: bytes) -> str | None:
@@ -117,10 +278,7 @@ def check_address(host: str, keys: ApiKeys | None, insecure: bool) -> None:
             "--host %s: whoever reaches this machine can search and see the pictures; there is no password", host
         )
     elif not insecure:
-        raise UsageError(
-            f"--keys with --host {host}: the server speaks plain HTTP, so that keys could be read on the network; "
-            "listen at 127.0.0.1 behind a proxy with TLS, or give --insecure"
-        )
+        raise UsageError(f"--keys with --host {host}: plain HTTP shows keys to the network; use a proxy, or --insecure")
 
 
 def is_address(host: str) -> bool:
@@ -136,13 +294,8 @@ class Guard:
 
     A page of another site whose name leads to this machine (DNS rebinding) sends its own name as the host, so that
     unknown names are refused; addresses cannot be rebound. (Starlette's TrustedHostMiddleware would need the list of
-    all addresses of this machine.)
-
-    Args:
-        names: those of this server besides localhost and addresses.
-        keys: a request without one of them is refused; None for no keys.
-        log_requests: logs one JSON line for each request. Nothing that a user wrote is in it: no query, id, header or
-            address, and of a path only what the server knows.
+    all addresses of this machine.) A logged line has nothing that a user wrote: no query, id, header or address, and of
+    a path only what the server knows.
     """
 
     def __init__(
@@ -246,9 +399,7 @@ def open_socket(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
-        raise UsageError(
-            f"{host}:{port} cannot be used ({error.strerror or error}); choose another --port, 0 takes a free one"
-        ) from error
+        raise UsageError(f"{host}:{port}: {error.strerror or error}; choose another --port (0: a free one)") from error
 
 
 def format_url(listener: socket.socket) -> str:

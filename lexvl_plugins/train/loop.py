@@ -1,27 +1,41 @@
-"""Training, read top to bottom: read the data, make the pair, resume, and for each stage step and watch; save.
+"""Training, read top to bottom: read the data, make the pair, resume, and for each stage step, watch and keep; save.
 
-`learner` has a step, `watching` what is reported; `run_folder` describes the files of a run.
+`learner` has a step; `run_folder` describes the files of a run.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import platform
+import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from shutil import copytree
-from typing import Any
+from typing import Any, BinaryIO
 
+import orjson
 import torch
+from safetensors.torch import load_model, save_model
 
 from lexvl_anserini.encoders.loading import choose_device
-from lexvl_anserini.ground.errors import DataError, UnknownName
+from lexvl_anserini.ground import files
+from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.files import disk_errors, make_folder
+from lexvl_anserini.ground.machine import list_versions
 from lexvl_anserini.ground.registry import require
 from lexvl_plugins.train import run_folder
-from lexvl_plugins.train.common.learner import Learner, NotFinite
+from lexvl_plugins.train.common.learner import (
+    Learner,
+    NotFinite,
+    StageInputs,
+    StepRecord,
+    find_collapses,
+    measure_batch,
+)
 from lexvl_plugins.train.common.processes import (
     Processes,
     explain_memory,
@@ -29,14 +43,13 @@ from lexvl_plugins.train.common.processes import (
     keep_random_numbers,
     lacks_memory,
 )
-from lexvl_plugins.train.common.tower_pair import TowerPair
+from lexvl_plugins.train.common.tower_pair import TowerPair, TrainingBatch
 from lexvl_plugins.train.images.dense_heads import HeadMaterial
 from lexvl_plugins.train.images.material import Material
 from lexvl_plugins.train.model_settings import HeadSettings, ModelSettings, TextPairSettings
-from lexvl_plugins.train.recipe import Recipe
+from lexvl_plugins.train.recipe import Recipe, StageSettings
 from lexvl_plugins.train.splits import TRAINING, Sources
 from lexvl_plugins.train.texts.material import TextMaterial
-from lexvl_plugins.train.watching import PERIODS, Saving, Watch
 
 log = logging.getLogger(__name__)
 
@@ -62,19 +75,9 @@ def train(
 ) -> Path:
     """Trains a recipe and returns the folder of the checkpoint, or of the state where it stopped; a run resumes.
 
-    On a CPU with the same number of threads, a resumed run ends with the same weights as an uninterrupted run.
-
-    Args:
-        recipe: the settings of the run.
-        output: folder of the run.
-        data_dir: folder of the datasets.
-        device: auto, cpu, cuda, cuda:1.
-        overwrite: delete the run that the folder contains, and start again.
-        stop_after: stop at this step, or at once if the run is beyond it.
-        hours: stop with the first step that ends so many hours after the data were read.
-        cache: folder of decoded images and of what frozen networks make of images and texts, which runs over the same
-            data and networks share; the folder of the run if None, which deletes them at its end.
-        keep_every: epoch or stage: the folder of the run keeps a checkpoint of each, `kept/epoch-1` or `kept/stage-1`.
+    On a CPU with the same number of threads, a resumed run ends with the same weights as an uninterrupted run. It stops
+    at the step `stop_after`, or with the first step that ends so many `hours` after the data were read. The cache is a
+    folder of what frozen networks make of the data, which runs share; None for that of the run, which deletes it.
     """
     if keep_every not in (None, *PERIODS):
         raise UnknownName("--keep-every", str(keep_every), PERIODS)
@@ -128,19 +131,17 @@ class Training:
         resumed: list[Learner] = []
 
         def start_at(step: int) -> Any:
-            resumed[:] = [self.start_learner(self.find_stage(step))]
+            resumed[:] = [self.start_learner(self.recipe.find_stage(step))]
             return resumed[0].accelerator
 
         with self.processes.state.main_process_first():
             progress = run_folder.resume(start_at, self.output)
         run_folder.rewind(self.own, progress.step)
         before = progress.step
-        for number, first in self.list_starts():
-            if number < self.find_stage(progress.step):
-                continue
+        for number in range(self.recipe.find_stage(progress.step), len(self.recipe.stages)):
             learner = resumed.pop() if resumed else self.start_learner(number)
-            self.run_stage(number, first, learner, progress, last, deadline)
-            if progress.step < first + self.recipe.stages[number].optimisation.steps:
+            self.run_stage(number, learner, progress, last, deadline)
+            if progress.step < self.recipe.starts[number + 1]:
                 break
             learner.finish()
             # Each call does a step at least.
@@ -152,23 +153,12 @@ class Training:
         """A learner at the start of a stage."""
         return Learner.start(self.recipe.stages[number], self.pair, self.device, self.recipe.precision)
 
-    def list_starts(self) -> Iterator[tuple[int, int]]:
-        """The number of each stage, and the steps before it."""
-        first = 0
-        for number, stage in enumerate(self.recipe.stages):
-            yield number, first
-            first += stage.optimisation.steps
-
-    def find_stage(self, step: int) -> int:
-        """The stage whose state has so many steps: at the end of a stage, this stage and not the next."""
-        return next(number for number, first in reversed(list(self.list_starts())) if first < step or not number)
-
     def run_stage(
-        self, number: int, first: int, learner: Learner, progress: run_folder.TrainingState, last: int, deadline: float
+        self, number: int, learner: Learner, progress: run_folder.TrainingState, last: int, deadline: float
     ) -> None:
         """Runs the steps of a stage from `progress` on, with log, validation, states and kept checkpoints."""
         recipe, stage = self.recipe, self.recipe.stages[number]
-        end = first + stage.optimisation.steps
+        first, end = recipe.starts[number : number + 2]
         last = min(last, end)
         if progress.step >= last:
             return
@@ -221,3 +211,225 @@ class Training:
             f"{sum(size for size, changes in sizes if changes) / 1e6:.2f} M parameters of "
             f"{sum(size for size, _ in sizes) / 1e6:.2f} M change, step {step} of {self.recipe.steps}"
         )
+
+
+# Terms of an example that are printed; the file has ten with their weights.
+PRINTED = 6
+
+
+@dataclass
+class Watch:
+    """The reports of one stage, before which `first` steps were done; `collapsed` was wrong with the last vectors."""
+
+    recipe: Recipe
+    stage: StageSettings
+    first: int
+    output: Path
+    terms: Sequence[str]
+    inputs: StageInputs
+    lines: BinaryIO
+    examples: BinaryIO
+    collapsed: set[str] = field(default_factory=set)
+
+    def report_step(self, step: StepRecord, learner: Learner, progress: run_folder.TrainingState) -> None:
+        """Reports what is due after a step."""
+        done, end = progress.step, self.first + self.stage.optimisation.steps
+        if done % self.recipe.log_every == 0 or done == end:
+            self.log(step, learner, progress)
+        if done % self.recipe.validate_every == 0 or done == end:
+            self.validate(learner, progress)
+
+    def log(self, step: StepRecord, learner: Learner, progress: run_folder.TrainingState) -> None:
+        """A line with the mean losses since the last one, and what the vectors of this step's batch are like."""
+        model, plan = self.recipe.model, self.stage.optimisation
+        loss, parts = progress.take_means()
+        rate, seconds = learner.scheduler.get_last_lr()[0], round(progress.seconds, 1)
+        row = {"step": progress.step, "loss": loss, "learning_rate": rate, "seconds": seconds, "losses": parts}
+        figures = measure_batch(step.rounds[0], model)
+        report(self.lines, {**row, **figures})
+        ramps = [regulariser.ramp_steps for regulariser in self.stage.regularisers]
+        settled = progress.step - self.first >= max(plan.warmup_steps, *ramps, 0)
+        wrong = find_collapses(figures, len(self.terms), model, settled)
+        for kind in sorted(wrong.keys() - self.collapsed):
+            log.warning("step %d: %s", progress.step, wrong[kind])
+        self.collapsed = set(wrong)
+
+    def validate(self, learner: Learner, progress: run_folder.TrainingState) -> None:
+        """Lines of the validation figures and of the examples; keeps the weights if they are the best so far."""
+        pair, model, validation = learner.tested, self.recipe.model, self.inputs.validation
+        pair.eval()
+        if model.lexical:
+            for row in self.inputs.examples.describe(pair, model, self.terms):
+                self.examples.write(orjson.dumps({"step": progress.step, **row}) + b"\n")
+                terms = " ".join(term for term, _ in row["terms"][:PRINTED])
+                log.info("  %s %s: %s", row["side"], row["name"], terms)
+            files.sync_to(self.examples)
+        if validation:
+            figures = validation.measure(pair, model)
+            score = validation.score(figures)
+            row = {"step": progress.step, "temperature": round(pair.log_temperature.exp().item(), 4)}
+            report(self.lines, {**row, **figures, "score": score})
+            progress.scores.append((progress.step, score))
+            keep_best(pair, self.output, progress.step, score)
+        pair.train()
+        learner.pair.train()
+
+    def end_early(self, progress: run_folder.TrainingState) -> None:
+        """Ends the stage early: the progress becomes that of its end."""
+        plan = self.stage.optimisation
+        report(self.lines, {"step": progress.step, "stopped": f"{plan.patience} validations without a better score"})
+        progress.step = self.first + plan.steps
+        progress.clear_losses()  # those of the next stage have their own mean
+
+    def write_failure(
+        self, error: NotFinite, learner: Learner, step: int, listed: Callable[[TrainingBatch], Any]
+    ) -> UsageError:
+        """Writes the batch at which loss or gradients were not finite, and returns the error that names the file."""
+        taken, path = error.step, self.output / run_folder.FAILED
+        sides: dict[str, list[int]] = {}
+        for side in ("query", "document"):
+            wrong = [~torch.isfinite(getattr(encoded, side)).all(dim=1) for encoded in taken.rounds]
+            sides[side] = torch.stack(wrong).any(dim=0).nonzero().flatten().tolist()
+        content = {
+            "step": step,
+            "found": str(error),
+            "losses": {name: str(value) for name, value in taken.parts.items()},
+            "vectors that are not finite": sides,
+            "weights that are not finite": [
+                name for name, weight in learner.pair.named_parameters() if not torch.isfinite(weight).all()
+            ],
+            "items": listed(taken.batch),
+        }
+        with files.atomic_write(path) as out:
+            out.write(files.format_json(content))
+        return UsageError(f"step {step}: {error}; {path} has the batch; lower the learning rate or the clip")
+
+
+def report(lines: BinaryIO, row: Mapping[str, Any]) -> None:
+    """Writes a line of the log, and prints it."""
+    lines.write(orjson.dumps(row) + b"\n")
+    files.sync_to(lines)
+    flat = {**{key: value for key, value in row.items() if key != "losses"}, **row.get("losses", {})}
+    log.info("%s", "  ".join(f"{key} {value}" for key, value in flat.items()))
+
+
+def keep_best(pair: TowerPair, output: Path, step: int, score: float) -> None:
+    """Writes the weights of a pair unless those that are there validated as well."""
+    path = output / run_folder.BEST_WEIGHTS
+    if run_folder.read_best(output)[1] >= score:
+        return
+    part = files.name_part(path)
+    with files.disk_errors(path):
+        save_model(pair, str(part), metadata={"step": str(step), "score": repr(score)})
+        files.sync_path(part)
+        files.publish(part, path)
+
+
+# What may end with a checkpoint of its own: an epoch is as many steps of a stage as pass all training items once.
+PERIODS = EPOCH, STAGE = "epoch", "stage"
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Writes checkpoints of what a run reads, the `material`, into its folder, also one for each `keep_every`."""
+
+    recipe: Recipe
+    output: Path
+    material: Any
+    digests: Mapping[str, str]
+    keep_every: str | None = None
+
+    def save_last(self, pair: TowerPair) -> Path:
+        """Writes the last and the best checkpoint, deletes what was stored, and returns the folder of the last one."""
+        measured = self.read_figures()
+        draw_curve(self.output / run_folder.LOG, self.output / run_folder.CURVE)
+        best, _ = run_folder.read_best(self.output)
+        # The folder of the last checkpoint appears at the end: it says that the run is finished.
+        with files.new_folder(self.output / run_folder.MODEL) as part:
+            self.write(pair, part, self.recipe.steps, measured.get(max(measured, default=0)))
+            if best and best != max(measured):
+                log.info("%s: step %d validated best", self.output / run_folder.BEST, best)
+                load_model(pair, self.output / run_folder.BEST_WEIGHTS)
+                with files.new_folder(self.output / run_folder.BEST) as other:
+                    self.write(pair, other, best, measured.get(best))
+        run_folder.tidy(self.output)
+        return self.output / run_folder.MODEL
+
+    def name_due(self, number: int, done: int, per_epoch: int, ended: bool) -> str | None:
+        """The name of the checkpoint that is due after `done` steps of a stage; None for no checkpoint."""
+        stage, epoch = f"{STAGE}-{number + 1}", f"{EPOCH}-{done // per_epoch}"
+        if self.keep_every == EPOCH and done % per_epoch == 0:
+            return f"{stage}-{epoch}" if len(self.recipe.stages) > 1 else epoch
+        return stage if self.keep_every == STAGE and ended else None
+
+    def keep(self, pair: TowerPair, name: str, step: int) -> None:
+        """Writes the checkpoint of an epoch or of a stage in the place of an older one; the pair stays as it was."""
+        device, training = pair.log_temperature.device, pair.training
+        files.make_folder(self.output / run_folder.KEPT)
+        with files.new_folder(self.output / run_folder.KEPT / name) as part:
+            self.write(pair, part, step, self.read_figures().get(step))
+        pair.to(device).train(training)
+        log.info("%s: step %d", self.output / run_folder.KEPT / name, step)
+
+    def write(self, pair: TowerPair, folder: Path, step: int, validation: Mapping[str, Any] | None) -> None:
+        """Writes the checkpoint of a step into an empty folder, with the log so far and what it was trained on."""
+        self.material.save(self.recipe.cut_at(step), pair, folder)
+        shutil.copyfile(self.output / run_folder.LOG, folder / run_folder.LOG)
+        content = {
+            "recipe": self.recipe.model_dump(mode="json"),
+            "data": dict(self.digests),
+            "queries" if self.recipe.model.of_texts else "images": len(self.material.data[TRAINING]),
+            "threads": torch.get_num_threads(),
+            "machine": platform.machine(),
+            "versions": list_versions(("torch", "transformers", "accelerate", "lexvl-anserini")),
+            "validation": validation,
+        }
+        files.write_json(folder / "training.json", content)
+
+    def read_figures(self) -> dict[int, Mapping[str, Any]]:
+        """The validation figures of the log, by step."""
+        rows = [orjson.loads(line) for line in (self.output / run_folder.LOG).read_bytes().splitlines()]
+        return {row["step"]: row for row in rows if "temperature" in row}
+
+
+DPI, WIDTH, HEIGHT = 90, 5.5, 4.0
+# Keys of the log that no panel draws.
+OTHERS = frozenset({"step", "learning_rate", "seconds", "temperature", "score", "stopped", "losses"})
+# The panels of keys, by the ends of their names.
+PANELS = {"loss": "losses", "_terms": "active terms", "_flops": "FLOPS"}
+
+
+def draw_curve(log: Path, path: Path) -> None:
+    """Draws a PNG with one panel for each kind of figure that the log has; equal logs give equal pixels."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    panels = make_panels([orjson.loads(line) for line in log.read_bytes().splitlines()])
+    drawn = BytesIO()
+    with matplotlib.rc_context(matplotlib.rcParamsDefault):
+        figure = Figure(figsize=(WIDTH * max(1, len(panels)), HEIGHT), layout="constrained")
+        FigureCanvasAgg(figure)
+        for number, (title, lines) in enumerate(panels.items(), 1):
+            axes = figure.add_subplot(1, len(panels), number)
+            for name, points in lines.items():
+                axes.plot(*zip(*points, strict=True), label=name, marker="." if len(points) < 30 else None)
+            axes.set(title=title, xlabel="step")
+            axes.grid(True, alpha=0.3)
+            axes.legend(fontsize="small")
+        figure.savefig(drawn, format="png", dpi=DPI)
+    with files.atomic_write(path) as out:
+        out.write(drawn.getvalue())
+
+
+def make_panels(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """By panel and line, the points (step, value) of a log."""
+    panels: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for row in rows:
+        other = "validation" if "temperature" in row else "likeness of neighbours"
+        points = [("losses", name, value) for name, value in row.get("losses", {}).items()]
+        for key in (key for key in row if key not in OTHERS):
+            points.append((next((panel for end, panel in PANELS.items() if key.endswith(end)), other), key, row[key]))
+        for panel, name, value in points:
+            panels.setdefault(panel, {}).setdefault(name, []).append((row["step"], value))
+    return panels

@@ -55,21 +55,14 @@ class TextSettings(Settings):
 
     def shape(self, tokens: int) -> dict[str, Any]:
         """The arguments of a BertConfig for so many tokens, but for dropout."""
-        return {
-            "vocab_size": tokens,
-            "hidden_size": self.width,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "intermediate_size": 4 * self.width,
-            "max_position_embeddings": self.max_length,
-        }
+        widths = {"hidden_size": self.width, "intermediate_size": 4 * self.width}
+        blocks = {"num_hidden_layers": self.layers, "num_attention_heads": self.heads}
+        return {"vocab_size": tokens, **widths, **blocks, "max_position_embeddings": self.max_length}
 
     @model_validator(mode="after")
     def _check(self) -> TextSettings:
         if self.tokenizer is not None and self.words != TextSettings.model_fields["words"].default:
-            raise ValueError(
-                f"words {self.words}: the tokenizer of {self.tokenizer} has its own tokens; leave words out"
-            )
+            raise ValueError(f"words {self.words}: the tokenizer of {self.tokenizer} has its own; leave words out")
         _check_heads(self)
         return self
 
@@ -369,6 +362,11 @@ class ModelSettings(ImagePairSettings):
         return isinstance(self.text, TextSettings) and self.text.tokenizer is not None
 
     @property
+    def class_names(self) -> str | None:
+        """The file of the names of classes whose words are terms too."""
+        return self.image.class_names if self.lexical and isinstance(self.image, PretrainedImage) else None
+
+    @property
     def whole(self) -> bool:
         """Whether new towers are the family's own, whose checkpoint has all weights in the family's own layout."""
         if isinstance(self.image, PretrainedImage):
@@ -494,15 +492,11 @@ class TextPairSettings(Settings):
         if self.kind == "sentence" and self.document is not None:
             raise ValueError("kind sentence has one network for queries and documents; leave document out")
         if self.projection == "own" and (self.kind != "vdr" or self.document is None):
-            raise ValueError(
-                "projection own: the documents of kind vdr alone have such a matrix; name model.document too"
-            )
+            raise ValueError("projection own: the documents of kind vdr alone have it; name model.document too")
         if self.padding == "max_length" and self.kind not in ("vdr", "svdr"):
             raise ValueError(f"padding max_length: vdr and svdr train with it, not {self.kind}")
         if isinstance(self.query, TableSettings) and (self.kind != "splade" or self.document is None):
-            raise ValueError(
-                "query.table: queries of kind splade alone are a table, beside a network in model.document"
-            )
+            raise ValueError("query.table: queries of kind splade alone have it, beside a network in model.document")
         if self.kind == "splade" and self.query_topk is not None:
             raise ValueError("kind splade keeps one topk; leave query_topk out")
         return self

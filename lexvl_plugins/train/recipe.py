@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from bisect import bisect_left
 from collections.abc import Mapping
 from difflib import get_close_matches
 from itertools import accumulate
@@ -257,13 +258,20 @@ class Recipe(model_settings.Settings):
     @property
     def steps(self) -> int:
         """The steps of all stages."""
-        return sum(stage.optimisation.steps for stage in self.stages)
+        return self.starts[-1]
+
+    @property
+    def starts(self) -> list[int]:
+        """The steps before each stage, and those of all."""
+        return list(accumulate((stage.optimisation.steps for stage in self.stages), initial=0))
+
+    def find_stage(self, step: int) -> int:
+        """The stage whose state has so many steps: at the end of a stage, this stage and not the next."""
+        return max(bisect_left(self.starts, step) - 1, 0)
 
     def cut_at(self, step: int) -> Recipe:
         """The recipe of the stages that began before a step, as they decide how a checkpoint of this step is saved."""
-        ends = accumulate(stage.optimisation.steps for stage in self.stages)
-        begun = 1 + sum(end < step for end in ends)
-        return self.model_copy(update={"stages": self.stages[:begun]})
+        return self.model_copy(update={"stages": self.stages[: self.find_stage(step) + 1]})
 
 
 def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> Recipe:
@@ -338,10 +346,7 @@ def _check_data(recipe: Recipe) -> None:
         raise UsageError("optimisation.patience: nothing validates; set data.held_out or data.validation")
     stored = any(corpus.startswith("embeddings:") for corpus in data.corpora)
     if stored != (isinstance(model, model_settings.HeadSettings) and model.words is not None):
-        raise UsageError(
-            f"data.corpus {corpora}: stored vectors (embeddings:<folder>) train d2s and joint with model.words, and "
-            "nothing else does"
-        )
+        raise UsageError(f"data.corpus {corpora}: stored vectors alone train d2s and joint with model.words")
     of_images = {
         "data.images": data.images,
         "captions_per_image": any(plan.captions_per_image > 1 for plan in plans),
@@ -369,10 +374,7 @@ def _check_data(recipe: Recipe) -> None:
             and model.image.class_names,
         }
         if wrong := [key for key, value in computed.items() if value]:
-            raise UsageError(
-                f"{', '.join(wrong)}: computed once of all pairs, of which a stream stores nothing; leave them out, or "
-                "leave data.buffer out"
-            )
+            raise UsageError(f"{', '.join(wrong)}: computed once of all pairs; leave data.buffer out")
     if wrong := [key for key, value in keys.items() if value]:
         raise UsageError(f"{', '.join(wrong)}: for {other} only; kind {model.kind} trains on {reads}")
 

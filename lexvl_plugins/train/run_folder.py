@@ -200,10 +200,7 @@ def resume(accelerator_at: Callable[[int], Any], output: Path) -> TrainingState:
             continue
         try:
             if (state / DIGESTS).exists():  # states of older versions have none
-                stored, there = (
-                    files.read_json(state / DIGESTS, "digests of the training state"),
-                    compute_digests(state),
-                )
+                stored, there = files.read_json(state / DIGESTS, "digests of the state"), compute_digests(state)
                 if other := sorted(name for name in stored.keys() | there if stored.get(name) != there.get(name)):
                     raise ArtefactError(f"{', '.join(other)}: missing, or not as written")
             progress = TrainingState(**files.read_json(state / STATE_FILE, "training state"))

@@ -63,10 +63,7 @@ def learn_words(texts: Texts, size: int, least: int = 2) -> list[str]:
     known = set(base)
     words = [word for word in sort_by_frequency(count_words(texts), least) if word not in known]
     if size <= len(base) or not words:
-        raise UsageError(
-            f"a vocabulary of {size} tokens from {len(words)} words seen at least {least} times: expected more than "
-            f"{len(base)} tokens and at least one word"
-        )
+        raise UsageError(f"{size} tokens, {len(words)} words: expected more than {len(base)} tokens, and a word")
     return [*base, *words[: size - len(base)]]
 
 
@@ -106,9 +103,7 @@ def read_class_names(path: Path) -> list[str]:
     try:
         names = orjson.loads(path.read_bytes())
     except (OSError, orjson.JSONDecodeError) as error:
-        raise UsageError(
-            f"{path}: cannot be read as a JSON list of names of classes ({describe_error(error)})"
-        ) from error
+        raise UsageError(f"{path}: cannot be read as a JSON list of names ({describe_error(error)})") from error
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UsageError(f"{path}: expected a JSON list of the names of the classes")
     return names

@@ -21,7 +21,7 @@ from lexvl_plugins.train.common.processes import Pieces, make_accelerator
 from lexvl_plugins.train.common.tower_pair import AnyBatches, ImageBatch, TextBatch, TowerPair, drop_registers, sparsify
 from lexvl_plugins.train.model_settings import AnyModel, ImagePairSettings, TextPairSettings
 from lexvl_plugins.train.objectives import AUXILIARIES, OBJECTIVES, RAMPS, REGULARISERS, LossRow, flops, sum_penalties
-from lexvl_plugins.train.objectives.encoded import Dense, Encoded, keep_heaviest, require_bag
+from lexvl_plugins.train.objectives.contrastive import Dense, Encoded, keep_heaviest, require_bag
 from lexvl_plugins.train.recipe import Optimisation, Recipe, Regulariser, StageSettings
 
 
@@ -210,20 +210,18 @@ def compute_objective(
     return Loss(total, parts)
 
 
-def choose_vectors(stage: StageSettings, encoded: Encoded, side: str) -> Tensor:
-    """The vectors of a side as the objective scores them: own tokens of texts unexpanded (D2S) or masked (STAIR)."""
-    weights: Tensor = getattr(encoded, side)
-    own = not encoded.expanded or bool(stage.objective.options.get("masked"))
-    return weights * require_bag(encoded.query_bag) if own and side == "query" else weights
-
-
 def compute_penalty(stage: StageSettings, rounds: Sequence[Encoded], step: int) -> Loss:
     """The weighted regularisers of a step, counted from 0 in its stage."""
 
     def compute_term(term: Regulariser) -> Tensor:
         function, share = REGULARISERS[term.name].function, RAMPS[term.ramp](step, term.ramp_steps)
+        masked, values = stage.objective.options.get("masked"), []
         try:
-            values = [function(choose_vectors(stage, encoded, term.side), **term.options) for encoded in rounds]
+            for encoded in rounds:
+                weights = getattr(encoded, term.side)
+                if term.side == "query" and (masked or not encoded.expanded):  # as the objective scores it
+                    weights = weights * require_bag(encoded.query_bag)
+                values.append(function(weights, **term.options))
         except ValueError as error:
             raise UsageError(f"regulariser {term.name} of {term.side}: {error}") from error
         return term.weight * share * torch.stack(values).mean()
@@ -255,10 +253,8 @@ def choose_optimiser(groups: list[dict[str, Any]], plan: Optimisation) -> torch.
     try:
         from timm.optim import Lamb
     except Exception as error:  # a torchvision of another torch raises what it likes
-        raise InstallationError(
-            f"optimiser lamb needs timm ({describe_error(error)}); pip install timm torchvision, in the versions that "
-            "fit this torch"
-        ) from error
+        problem = describe_error(error)
+        raise InstallationError(f"optimiser lamb needs timm ({problem}); pip install timm torchvision") from error
     optimiser: torch.optim.Optimizer = Lamb(groups, lr=plan.learning_rate, betas=plan.betas, max_grad_norm=None)
     return optimiser
 

@@ -1,7 +1,4 @@
-"""A pair of towers in training: what it reads at a step, its two sides, its temperatures, what a stage lets change.
-
-The vocabulary projection with gradients is computed without a tensor [B, L, V]; the stores of texts fit any pair.
-"""
+"""A pair of towers in training: what it reads at a step, its two sides, its temperatures, what a stage lets change."""
 
 from __future__ import annotations
 
@@ -207,12 +204,10 @@ class OwnImages(ImageBatch):
 
 
 class TextBatch(NamedTuple):
-    """Texts as a side reads them.
+    """Texts as a side reads them: token ids, attention and types, int64 [B, L]; types are 1 in the second of two texts.
 
-    Attributes:
-        ids, attention, types: int64 [B, L]; types are 1 in the second part of a pair of texts.
-        bag: bool [B, V], the dimensions of the texts' own tokens.
-        states: float32 [B, L, D], the states of a frozen network, where they are stored.
+    The bag, bool [B, V], has the dimensions of the texts' own tokens; states, float32 [B, L, D], are those of a frozen
+    network, where they are stored.
     """
 
     ids: Tensor
@@ -237,15 +232,9 @@ class Details(NamedTuple):
 class TrainingBatch:
     """Items of the training split: images and, in each round, one caption per image; or queries with passages.
 
-    `Encoded` says what `taught` (one for each round), `named`, `frequency` and `expanded` are.
-
-    Attributes:
-        items: int64 [B], positions of the images or queries in the training split.
-        documents: the images, of a stream the own rows alone; or the passages, one positive per query, then the hard
-            negatives of each query in turn.
-        texts: int64 [rounds, B], positions of the captions among all captions, or of the queries.
-        rounds: one for each caption that is drawn per image, or the queries; each [B, L], in the order of the items.
-        passages: int64 [M], positions of the documents among all passages; None of images.
+    Documents are the images, of a stream the own rows alone; or the passages, one positive per query, then the hard
+    negatives of each query in turn. `items` [B], `texts` [rounds, B] and `passages` [M] are positions in the training
+    split, int64. `Encoded` says what `taught` (one for each round), `named`, `frequency` and `expanded` are.
     """
 
     items: np.ndarray

@@ -31,7 +31,6 @@ POSITIVES, HARD_NEGATIVES, NEGATIVES = "positive_ctxs", "hard_negative_ctxs", "n
 PASSAGE_IDS = ("passage_id", "psg_id", "docid")
 # A passage's score by the system that retrieved it.
 SCORE = "score"
-OTHER_TEXT = "{}: {} has another text than before; ids name one {}"
 
 # A passage with its score, and streams of passages and of queries, each of which begins anew.
 Scored = tuple[Document, float | None]
@@ -94,26 +93,26 @@ def load_triples(ref: CorpusRef) -> Dataset:
 def make_dataset(ref: CorpusRef, examples: Callable[[], Iterator[Example]]) -> Dataset:
     """The dataset of a file that has the texts themselves: every query and passage once, in the order of the file."""
 
+    def is_new(known: dict[str, str], what: str, item_id: str, text: str, where: str) -> bool:
+        new = item_id not in known
+        if known.setdefault(item_id, text) != text:
+            raise DataError(f"{where}: {what} {item_id!r} has another text than before; ids name one {what}")
+        return new
+
     def list_documents() -> Iterator[Document]:
         digests: dict[str, str] = {}
         for example in examples():
             for document in (*example.positives, *example.negatives):
                 digest = compute_digest(document.title or "", document.text or "")
-                if document.doc_id not in digests:
-                    digests[document.doc_id] = digest
+                if is_new(digests, "passage", document.doc_id, digest, example.where):
                     yield document
-                elif digests[document.doc_id] != digest:
-                    raise DataError(OTHER_TEXT.format(example.where, f"passage {document.doc_id!r}", "passage"))
 
     def list_topics() -> Iterator[Topic]:
         texts: dict[str, str] = {}
         for example in examples():
-            query_id, text = example.query.query_id, example.query.text or ""
-            if query_id not in texts:
-                yield example.query
-            elif texts[query_id] != text:
-                raise DataError(OTHER_TEXT.format(example.where, f"query {query_id!r}", "query"))
-            texts[query_id] = text
+            topic = example.query
+            if is_new(texts, "query", topic.query_id, topic.text or "", example.where):
+                yield topic
 
     def list_qrels() -> Iterator[Qrel]:
         for example in examples():
@@ -252,9 +251,7 @@ def read_table(path: Path, expected: str) -> Iterator[tuple[str, list[str]]]:
         width = width or len(columns)
         if len(columns) < 2 or len(columns) != width:
             expected_width = "2 or more" if width < 2 else f"{width} as in the first line"
-            raise DataError(
-                f"{line.where}: {len(columns)} columns, expected {expected_width} ({expected}, between tabs)"
-            )
+            raise DataError(f"{line.where}: {len(columns)} columns, expected {expected_width} ({expected})")
         if not all(columns):
             raise DataError(f"{line.where}: column {columns.index('') + 1} is empty ({expected})")
         yield line.where, columns
@@ -268,10 +265,7 @@ def find_texts(folder: Path, escape_ids: bool) -> tuple[Documents, Topics]:
         return partial(read_corpus, corpus, escape_ids), partial(read_topics, folder / "queries.jsonl", escape_ids)
     collection, queries = folder / "collection.tsv", folder / "queries.train.tsv"
     if not (collection.is_file() and queries.is_file()):
-        raise DataError(
-            f"{folder}: expected corpus.jsonl and queries.jsonl (BEIR) or collection.tsv and queries.train.tsv "
-            "(MS MARCO)"
-        )
+        raise DataError(f"{folder}: expected corpus.jsonl and queries.jsonl, or collection.tsv and queries.train.tsv")
     return partial(read_collection, collection, escape_ids), partial(read_topics, queries, escape_ids)
 
 

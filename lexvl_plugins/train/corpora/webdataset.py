@@ -60,10 +60,7 @@ def load_webdataset(ref: CorpusRef) -> Dataset:
     The direction is text-to-image (default) or image-to-text; there are no splits.
     """
     if ref.split not in (None, SPLIT):
-        raise UsageError(
-            f"{ref.name}: split {ref.split!r} of shards, whose pairs are all {SPLIT!r}; name other shards, and in a "
-            "recipe set data.held_out, or data.validation to null"
-        )
+        raise UsageError(f"{ref.name}: split {ref.split!r} of shards, whose pairs are all {SPLIT!r}; set data.held_out")
     shards, direction = find_shards(ref.name), choose_direction(ref, OFFERED, OFFERED[0])
     return view_dataset(replace(ref, direction=direction), partial(_list_images, ref, shards), lambda: str)
 
@@ -72,9 +69,7 @@ def find_shards(name: str) -> dict[str, Path]:
     """The shards of a corpus by their names: paths below their common folder, without `.tar`."""
     where = name.partition(":")[2]
     if not where:
-        raise UsageError(
-            f"{name!r} names no shards; expected {FAMILY}:<folder, tar or pattern such as a/{{00..99}}.tar>"
-        )
+        raise UsageError(f"{name!r} names no shards; expected {FAMILY}:<folder, tar or pattern such as {{00..99}}.tar>")
     path = expand_path(where)
     if path.is_dir():
         paths = sorted(path.rglob("*.tar"))
@@ -86,9 +81,7 @@ def find_shards(name: str) -> dict[str, Path]:
     if missing:
         raise DataError(f"{missing[0]}: no such shard ({len(missing)} of the {len(paths)} of {name} are not there)")
     if others := [path for path in paths if path.suffix.lower() != ".tar"]:
-        raise DataError(
-            f"{others[0]}: expected a shard, an uncompressed .tar; unpack a compressed one and pack it again"
-        )
+        raise DataError(f"{others[0]}: expected a shard, an uncompressed .tar; unpack it and pack it again")
     folder = Path(commonpath([path.parent for path in paths]))
     return {str(path.relative_to(folder).with_suffix("")): path for path in paths}
 

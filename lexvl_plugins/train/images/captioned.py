@@ -108,10 +108,7 @@ def read_captioned(dataset: Dataset, limit: int | None = None) -> CaptionedImage
 
 @dataclass(frozen=True)
 class Expansion:
-    """D2S' probabilistic expansion control: whether the texts of a batch are expanded, drawn once per batch.
-
-    Controlled: rarely in the first epochs of a stage, always in its last; `first` steps were done before it.
-    """
+    """D2S' probabilistic expansion control: whether the texts of a batch are expanded, drawn once per batch."""
 
     rule: Literal["always", "never", "controlled"] = "always"
     seed: int = 0
@@ -122,10 +119,10 @@ class Expansion:
     @classmethod
     def plan(cls, recipe: Recipe, number: int, items: int) -> Expansion:
         """That of a stage with so many training items."""
-        plan = recipe.stages[number].optimisation
-        first, per_epoch = sum(stage.optimisation.steps for stage in recipe.stages[:number]), items // plan.batch_size
-        epochs = -(-plan.steps // per_epoch)
-        return cls(recipe.stages[number].expansion, recipe.seed, first, per_epoch, epochs)
+        stage = recipe.stages[number]
+        per_epoch = items // stage.optimisation.batch_size
+        epochs = -(-stage.optimisation.steps // per_epoch)
+        return cls(stage.expansion, recipe.seed, recipe.starts[number], per_epoch, epochs)
 
     def __call__(self, step: int) -> bool:
         """Whether the batch of a step, counted from 0 over all stages, is expanded."""

@@ -1,7 +1,4 @@
-"""Checkpoints of a pair of texts and images: written in the layout that its encoder loads, and begun with again.
-
-A checkpoint has `text/` with the tokenizer and configuration of texts; over networks, it is that of `network_pair`.
-"""
+"""Checkpoints of a pair of texts and images: written in the layout that its encoder loads, and begun with again."""
 
 from __future__ import annotations
 
@@ -333,14 +330,8 @@ def describe_run(model: model_settings.ModelSettings, temperature: float) -> dic
         "image_encode": settings
         | {"embed_dim": codebook.width, "input_resolution": image.resolution}
         | ({"window_size": image.window} if isinstance(image, model_settings.SwinSettings) else {}),
-        "text_encode": {
-            "bpe_path": MERGES_FILE,
-            "embed_dim": codebook.width,
-            "context_length": text.max_length,
-            "transformer_width": text.width,
-            "transformer_layers": text.layers,
-            "transformer_heads": text.heads,
-        },
+        "text_encode": {"bpe_path": MERGES_FILE, "embed_dim": codebook.width, "context_length": text.max_length}
+        | {f"transformer_{size}": getattr(text, size) for size in ("width", "layers", "heads")},
         "fdt": {
             "sd_num": codebook.terms,
             "sd_dim": codebook.width,

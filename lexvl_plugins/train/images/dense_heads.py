@@ -133,25 +133,24 @@ class VectorBase:
         embeddings = weights[named]
         tokenizer = features.load_own_tokenizer(Source(words, torch.device("cpu")), words, len(embeddings))
         width = read_embeddings(images.images[:1]).shape[1]
+
+        def pick(layer: str) -> Layer:
+            if not weights.keys() >= {f"{layer}.weight", f"{layer}.bias"}:
+                raise CheckpointError(f"{words.path}: no {layer}; Joint begins with the projections of a BLIP or ALBEF")
+            return weights[f"{layer}.weight"].float(), weights[f"{layer}.bias"].float()
+
         if kind == "joint":
-            layers = []
-            for layer in ("text_proj", "vision_proj"):
-                if not weights.keys() >= {f"{layer}.weight", f"{layer}.bias"}:
-                    raise CheckpointError(
-                        f"{words.path}: no {layer}; Joint begins with the projections of a BLIP or ALBEF"
-                    )
-                layers.append((weights[f"{layer}.weight"].float(), weights[f"{layer}.bias"].float()))
+            layers = pick("text_proj"), pick("vision_proj")
             if width != layers[0][0].shape[1]:
                 raise UsageError(
                     f"words {name}: text_proj reads {layers[0][0].shape[1]} numbers, the stored vectors have {width}; "
                     "name those before the projection: embeddings:<folder>,before_proj_blip (or _albef)"
                 )
-            start = Start(width, embeddings.float(), layers=(layers[0], layers[1]))
+            start = Start(width, embeddings.float(), layers=layers)
         else:
             bias = next((weights[key].float() for key in BIASES if key in weights), None)
             norm = next((key for key in NORMS if f"{key}.weight" in weights), None)
-            values = (weights[f"{norm}.weight"].float(), weights[f"{norm}.bias"].float()) if norm else None
-            start = Start(width, embeddings.float(), bias, values)
+            start = Start(width, embeddings.float(), bias, pick(norm) if norm else None)
         return cls(words, tokenizer, features.make_head_columns(tokenizer, len(embeddings), specials=True), start)
 
     def make_features(self, device: torch.device) -> features.TextAndImage:

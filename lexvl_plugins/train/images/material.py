@@ -1,37 +1,41 @@
 """What a run over texts and images reads and writes: vocabulary, networks, inputs of stages, checkpoint; validation.
 
-Validation: hit rates over a split, with the vectors that search would use.
+What LexLIP's training computes beside vectors, masked words (phase 1) and momentum keys (phase 2), are parts of a pair
+while it trains, so that a state has them, and no part of a checkpoint.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.encoder import DenseSide, as_dense
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
-from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, list_token_strings
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.train.common import tower_pair
 from lexvl_plugins.train.common.learner import Examples, StageInputs, choose_examples, shorten
+from lexvl_plugins.train.common.tower_pair import Details, TextBatch, TrainingBatch, TrainingPart
 from lexvl_plugins.train.images import captioned
 from lexvl_plugins.train.images.checkpoints import ClassWordWeights, begin_with, save_new_stair, save_pair, weigh
-from lexvl_plugins.train.images.lexlip_parts import make_parts
-from lexvl_plugins.train.images.networks import Networks, load_networks, prepare_tokens
-from lexvl_plugins.train.images.sides import SIDES, ImageOver, TextOver, VdrImageOver, VdrTextOver
+from lexvl_plugins.train.images.networks import Networks, TextNetwork, load_networks, prepare_tokens
+from lexvl_plugins.train.images.sides import SIDES, ImageOver, LexicalText, TextOver, VdrImageOver, VdrTextOver
 from lexvl_plugins.train.images.stream import StreamedBatches, StreamedImages
 from lexvl_plugins.train.model_settings import ImagePairSettings, ImageSettings, ModelSettings, PretrainedImage
-from lexvl_plugins.train.objectives.encoded import keep_heaviest
-from lexvl_plugins.train.recipe import Augmentation, Recipe
+from lexvl_plugins.train.objectives import family_losses
+from lexvl_plugins.train.objectives.contrastive import Keys, Predicted, keep_heaviest
+from lexvl_plugins.train.recipe import Augmentation, Recipe, StageSettings
 from lexvl_plugins.train.run_folder import WORDS
 from lexvl_plugins.train.splits import EXAMPLES, TRAINING, VALIDATION, Images, Sources
 
@@ -39,9 +43,6 @@ log = logging.getLogger(__name__)
 
 # The largest number of images whose states are standardised, and what their standard deviation is at least.
 STANDARD_IMAGES, LEAST_STD = 500, 1e-3
-
-# The dense pair that teaches.
-TEACHER = "dense-crossmodal"
 
 
 @dataclass(frozen=True)
@@ -136,20 +137,11 @@ def make_batches(
     taught: captioned.Taught | None = None,
 ) -> captioned.Batches:
     """The batches of a stage from the stores of the training images."""
-    stage, plan = recipe.stages[number], recipe.stages[number].optimisation
-    first = data.first
-    names = any(auxiliary.name == "naming" for auxiliary in stage.auxiliaries)
-    return captioned.Batches(
-        images[TRAINING],
-        captions[TRAINING],
-        first,
-        plan.batch_size,
-        plan.captions_per_image,
-        recipe.seed,
-        captioned.Expansion.plan(recipe, number, len(images[TRAINING])),
-        captioned.CaptionTerms.count(captions[TRAINING], first) if names else None,
-        taught,
-    )
+    stage, plan, first = recipe.stages[number], recipe.stages[number].optimisation, data.first
+    expansion = captioned.Expansion.plan(recipe, number, len(images[TRAINING]))
+    terms = captioned.CaptionTerms.count(captions[TRAINING], first) if "naming" in stage.names else None
+    stores, sizes = (images[TRAINING], captions[TRAINING], first), (plan.batch_size, plan.captions_per_image)
+    return captioned.Batches(*stores, *sizes, recipe.seed, expansion, terms, taught)
 
 
 def make_inputs(
@@ -231,13 +223,8 @@ def standardise(pair: tower_pair.TowerPair, material: Material) -> None:
         states = torch.cat(cells).flatten(0, 1)
         yield torch.stack([states.mean(dim=0), states.std(dim=0) + LEAST_STD]).cpu().numpy()
 
-    made_of = [
-        material.sources.digests[TRAINING],
-        STANDARD_IMAGES,
-        repr(material.prepare),
-        captioned.digest_weights(network),
-    ]
-    shape = (2, len(side.standard.mean))
+    read, shape = (repr(material.prepare), captioned.digest_weights(network)), (2, len(side.standard.mean))
+    made_of = [material.sources.digests[TRAINING], STANDARD_IMAGES, *read]
     standard = material.sources.cache.store_array("standard", made_of, shape, np.dtype(np.float32), computed())
     mean, std = torch.from_numpy(np.array(standard)).to(device)
     side.standard.mean.copy_(mean)
@@ -246,17 +233,17 @@ def standardise(pair: tower_pair.TowerPair, material: Material) -> None:
 
 def compute_teacher_vectors(checkpoint: str, material: Material, device: torch.device) -> tuple[Tensor, Tensor]:
     """The vectors of a dense pair for the training split: images [n, D], captions [m, D]."""
-    teacher = load_encoder(TEACHER, checkpoint=checkpoint, device=str(device))
+    teacher = load_encoder("dense-crossmodal", checkpoint=checkpoint, device=str(device))
     data = material.sources.images[TRAINING]
     made_of = [material.sources.digests[TRAINING], find_checkpoint(checkpoint).digest()]
 
     def vectors(what: str, tower: DenseSide, inputs: Sequence[str]) -> Tensor:
-        shape, kind = (len(inputs), tower.vectors(inputs[:1]).shape[1]), np.dtype(np.float32)
-        array = material.sources.cache.store_array(f"teacher-{what}", made_of, shape, kind, computed(tower, inputs))
-        return torch.from_numpy(np.array(array)).to(device)
+        def computed() -> Iterator[np.ndarray]:
+            yield tower.vectors(inputs)
 
-    def computed(tower: DenseSide, inputs: Sequence[str]) -> Iterator[np.ndarray]:
-        yield tower.vectors(inputs)
+        shape, kind = (len(inputs), tower.vectors(inputs[:1]).shape[1]), np.dtype(np.float32)
+        array = material.sources.cache.store_array(f"teacher-{what}", made_of, shape, kind, computed())
+        return torch.from_numpy(np.array(array)).to(device)
 
     images, captions = as_dense(teacher.document), as_dense(teacher.query)
     return vectors("images", images, data.images), vectors("captions", captions, data.texts)
@@ -321,3 +308,150 @@ def compute_backward_rates(scores: Tensor, owner: Tensor) -> dict[int, float]:
     best = scores.masked_fill(~owned, -torch.inf).amax(dim=1, keepdim=True)
     places = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
     return compute_hit_rates(scores, places.masked_fill(~owned | (scores != best), scores.shape[1] - 1).amin(dim=1))
+
+
+# Layers of the weak decoder.
+DECODER_LAYERS = 2
+
+
+class MaskedWords(TrainingPart):
+    """Predictions of masked words that are terms, of the encoder, and of a weak decoder after text and after image."""
+
+    dimension: Tensor
+    continues: Tensor
+    special: Tensor
+
+    def __init__(self, text: TextNetwork):
+        super().__init__()
+        config, tokenizer = text.bert.config, text.tokenizer
+        layer = nn.TransformerEncoderLayer(
+            config.hidden_size,
+            config.num_attention_heads,
+            config.intermediate_size,
+            dropout=0.0,
+            activation="gelu",
+            layer_norm_eps=config.layer_norm_eps,
+            batch_first=True,
+        )
+        self.decoder = nn.TransformerEncoder(layer, DECODER_LAYERS, enable_nested_tensor=False)
+        self.mask_id, self.size = int(tokenizer.mask_token_id), len(tokenizer)
+        self.terms = [int(token) for token in text.columns.tokens]
+        continues = torch.tensor([token.startswith("##") for token in list_token_strings(tokenizer)])
+        special = torch.zeros(self.size, dtype=torch.bool)
+        special[list(tokenizer.all_special_ids)] = True
+        self.register_buffer("dimension", torch.from_numpy(text.columns.of_token).clone(), persistent=False)
+        self.register_buffer("continues", continues, persistent=False)
+        self.register_buffer("special", special, persistent=False)
+
+    def start(self, pair: Any, stage: StageSettings) -> None:
+        """Lets the decoder train."""
+        self.requires_grad_(True)
+
+    def compute_fields(self, pair: Any, batch: TrainingBatch, documents: Details) -> list[dict[str, Any]]:
+        """Three predictions for each round."""
+        assert documents.logits is not None, "lexical images keep their logits"
+        return [{"predicted": self.predict(pair.encoder_q, texts, documents.logits)} for texts in batch.rounds]
+
+    def predict(self, side: LexicalText, texts: TextBatch, images: Tensor) -> tuple[Predicted, ...]:
+        """Predictions of the encoder, of the decoder after the text, and of the decoder after the image."""
+        padding: Tensor = texts.attention == 0
+        network: Any = side.network
+        generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
+        ids, labels = self.mask(texts, family_losses.ENCODER_SHARE, generator)
+        states = network(input_ids=ids, attention_mask=texts.attention).last_hidden_state
+        logits = side.logits(states)  # [B, L, V]
+        weak_ids, weak_labels = self.mask(texts, family_losses.DECODER_SHARE, generator)
+        embedded = network.embeddings(input_ids=weak_ids)  # [B, L, D]
+        words = network.get_input_embeddings().weight[self.terms]
+        predicted = [Predicted(logits, labels)]
+        for first in (
+            family_losses.compute_bottleneck(logits, words, padding),
+            family_losses.compute_bottleneck(images[:, None], words),
+        ):
+            states = torch.cat([first[:, None], embedded[:, 1:]], dim=1)
+            decoded = self.decoder(states, src_key_padding_mask=padding)
+            predicted.append(Predicted(side.logits(decoded), weak_labels))
+        return tuple(predicted)
+
+    def mask(self, texts: TextBatch, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Token ids with masked words, and the term of each masked position, both int64 [B, L]."""
+        special = self.special[texts.ids] | (texts.attention == 0)
+        begins = ~self.continues[texts.ids] & ~special
+        words = (begins.cumsum(dim=1) - 1).masked_fill(special, -1)
+        ids, labels = family_losses.mask_words(texts.ids.cpu(), words.cpu(), share, self.mask_id, self.size, generator)
+        labels = labels.to(texts.ids.device)
+        terms = torch.where(labels == family_losses.IGNORED, -1, self.dimension[labels.clamp(min=0)])
+        return ids.to(texts.ids.device), terms.masked_fill(terms < 0, family_losses.IGNORED)
+
+
+class MomentumKeys(TrainingPart):
+    """Encoders whose weights follow those of the pair, and queues of their vectors of earlier batches.
+
+    A stage begins with copies and empty queues; the reference, with untrained networks and noise.
+    """
+
+    queries: Tensor
+    documents: Tensor
+    place: Tensor
+    held: Tensor
+
+    def __init__(self, pair: Any, terms: int, queue: int):
+        super().__init__()
+        self.encoder_q, self.encoder_p = deepcopy(pair.encoder_q), deepcopy(pair.encoder_p)
+        self.decay = 0.0
+        for name in ("queries", "documents"):
+            self.register_buffer(name, torch.zeros(queue, terms))
+        for name in ("place", "held"):
+            self.register_buffer(name, torch.zeros((), dtype=torch.long))
+        self.latest: tuple[Tensor, Tensor] | None = None
+
+    def start(self, pair: Any, stage: StageSettings) -> None:
+        """Copies the pair and empties the queues."""
+        self.decay = stage.momentum.decay
+        self.follow(pair, 0.0)
+        self.place.zero_()
+        self.held.zero_()
+
+    @torch.no_grad()
+    def follow(self, pair: Any, decay: float) -> None:
+        """Weights become decay times themselves plus the rest of the pair's."""
+        for ours, theirs in ((self.encoder_q, pair.encoder_q), (self.encoder_p, pair.encoder_p)):
+            for own, value in zip(ours.parameters(), theirs.parameters(), strict=True):
+                own.lerp_(value, 1 - decay)
+            for own, value in zip(ours.buffers(), theirs.buffers(), strict=True):
+                own.copy_(value)
+
+    @torch.no_grad()
+    def compute_fields(self, pair: Any, batch: TrainingBatch, documents: Details) -> list[dict[str, Any]]:
+        """Keys for each round; those of the last round join the queues after the step."""
+        images = normalize(self.encoder_p(batch.documents).float(), dim=1)
+        texts = [normalize(self.encoder_q(captions).float(), dim=1) for captions in batch.rounds]
+        self.latest = texts[-1], images
+        held = int(self.held)
+        return [{"keys": Keys(keys, images, self.queries[:held], self.documents[:held])} for keys in texts]
+
+    @torch.no_grad()
+    def settle(self, pair: Any) -> None:
+        """The weights follow the pair, and the queues get the keys of the batch."""
+        self.follow(pair, self.decay)
+        if self.latest is None:
+            return
+        size, count = len(self.queries), len(self.latest[0])
+        place = int(self.place)
+        self.queries, following = family_losses.enqueue(self.queries, place, self.latest[0])
+        self.documents, _ = family_losses.enqueue(self.documents, place, self.latest[1])
+        self.place.fill_(following)
+        self.held.copy_((self.held + count).clamp(max=size))
+        self.latest = None
+
+
+def make_parts(pair: Any, stages: Sequence[StageSettings], text: TextNetwork) -> dict[str, TrainingPart]:
+    """The parts that the stages need, by the name of their objective."""
+    makers: Mapping[str, Callable[[], TrainingPart]] = {
+        "masked_words": lambda: MaskedWords(text),
+        "lexlip_momentum": lambda: MomentumKeys(
+            pair, len(text.columns.vocabulary), max(stage.momentum.queue for stage in stages)
+        ),
+    }
+    named = {name for stage in stages for name in stage.names}
+    return {name: make() for name, make in makers.items() if name in named}

@@ -81,19 +81,18 @@ def prepare_tokens(
 
 def load_text_network(model: model_settings.ModelSettings, captions: words.Texts, folder: Path) -> TextNetwork:
     """The network of the texts, and its dimensions; writes the tokenizer into a folder."""
-    settings, image = model.text, model.image
+    settings = model.text
     assert not isinstance(settings, model_settings.BpeTextSettings)
-    if isinstance(settings, model_settings.TextSettings) or model.of_tokens:
+    if isinstance(settings, model_settings.TextSettings):
         tokenizer, columns = prepare_tokens(model, captions, folder)
-        if isinstance(settings, model_settings.TextSettings):
-            return TextNetwork(None, "", make_bert(settings, len(tokenizer)).eval(), tokenizer, columns, {})
-        checkpoint = find_checkpoint(settings.checkpoint)
-        return TextNetwork(checkpoint, checkpoint.digest(), load_bert(settings), tokenizer, columns, {})
+        return TextNetwork(None, "", make_bert(settings, len(tokenizer)).eval(), tokenizer, columns, {})
     checkpoint = find_checkpoint(settings.checkpoint)
+    if model.of_tokens:
+        bert, tokens = load_bert(settings), prepare_tokens(model, captions, folder)
+        return TextNetwork(checkpoint, checkpoint.digest(), bert, *tokens, {})
     config = read_config(checkpoint.folder)
-    terms = words.learn_terms(captions, settings.least)
-    class_names = image.class_names if model.lexical and isinstance(image, model_settings.PretrainedImage) else None
-    classes = words.match_class_words(words.read_class_names(Path(class_names)), terms) if class_names else {}
+    terms, names = words.learn_terms(captions, settings.least), model.class_names
+    classes = words.match_class_words(words.read_class_names(Path(names)), terms) if names else {}
     plain = token_columns.load_tokenizer(checkpoint.folder, config.vocab_size)
     core, pieces = words.add_words(plain, words.join_terms(terms, classes))
     tokenizer = words.save_core(core, folder, settings.max_length)
@@ -131,9 +130,8 @@ def load_networks(model: model_settings.ModelSettings, captions: words.Texts, fo
         patches = PatchTransformer(**image.shape)
         nn.init.normal_(patches.positional_embedding, std=INITIAL_STD)
         images = make_image_backbone(patches, image.resolution)
-    names = image.class_names if model.lexical and isinstance(image, model_settings.PretrainedImage) else None
-    if names and images.classifier is None:
-        raise UsageError(f"class_names {names}: {images.reference} has no classifier of its states")
+    if model.class_names and images.classifier is None:
+        raise UsageError(f"class_names {model.class_names}: {images.reference} has no classifier of its states")
     return Networks(load_text_network(model, captions, folder), images)
 
 
@@ -160,8 +158,28 @@ def make_no_columns(tokens: int) -> token_columns.TokenColumns:
 
 def make_patches(settings: model_settings.ImageSettings | model_settings.SwinSettings, joint: int) -> ImageBackbone:
     """CLIP's images or a Swin transformer with random weights, up to the states that FDT reads."""
-    network = PatchStates(make_patch_network(settings, joint))
-    return ImageBackbone("", network, make_crop(settings.resolution), network.width, "")
+    import transformers
+
+    network: Any
+    if isinstance(settings, model_settings.SwinSettings):
+        config = transformers.Swinv2Config(
+            image_size=settings.resolution,
+            patch_size=settings.patch_size,
+            embed_dim=settings.width,
+            depths=list(settings.depths),
+            num_heads=list(settings.heads),
+            window_size=settings.window,
+            drop_path_rate=settings.drop_path,
+        )
+        config.num_labels = joint
+        network = transformers.Swinv2ForImageClassification(config)
+    else:
+        vision = transformers.CLIPVisionConfig(
+            **describe_clip(settings, joint), image_size=settings.resolution, patch_size=settings.patch_size
+        )
+        network = transformers.CLIPVisionModelWithProjection(vision)
+    states = PatchStates(network)
+    return ImageBackbone("", states, make_crop(settings.resolution), states.width, "")
 
 
 def make_stair_config(model: model_settings.ModelSettings, tokens: int, stage: Stage = "single") -> StairConfig:
@@ -206,10 +224,6 @@ def compute_network_digests(model: model_settings.ModelSettings) -> dict[str, st
     return digests
 
 
-# The activation of CLIP's MLPs.
-ACTIVATION = "quick_gelu"
-
-
 def find_merges_file(settings: model_settings.BpeTextSettings) -> Path:
     """The file of the merges."""
     path = find_merges(settings.merges, Path(), {})
@@ -221,48 +235,14 @@ def make_clip_texts(settings: model_settings.BpeTextSettings, tokens: int, joint
     """A CLIPTextModelWithProjection with DeCLIP's biased projection, which checkpoints of FDT have and FDT ignores."""
     import transformers
 
-    config = transformers.CLIPTextConfig(
-        vocab_size=tokens,
-        hidden_size=settings.width,
-        intermediate_size=4 * settings.width,
-        num_hidden_layers=settings.layers,
-        num_attention_heads=settings.heads,
-        max_position_embeddings=settings.max_length,
-        hidden_act=ACTIVATION,
-        projection_dim=joint,
-        bos_token_id=None,
-        eos_token_id=HIGHEST_ID,
-    )
-    texts = transformers.CLIPTextModelWithProjection(config)
+    positions, ends = {"max_position_embeddings": settings.max_length}, {"eos_token_id": HIGHEST_ID}
+    sizes: Any = {**describe_clip(settings, joint), "vocab_size": tokens, **positions, **ends, "bos_token_id": None}
+    texts = transformers.CLIPTextModelWithProjection(transformers.CLIPTextConfig(**sizes))
     texts.text_projection = nn.Linear(settings.width, joint)
     return texts
 
 
-def make_patch_network(settings: model_settings.ImageSettings | model_settings.SwinSettings, joint: int) -> Any:
-    """A CLIPVisionModelWithProjection, or a Swinv2ForImageClassification of `joint` classes."""
-    import transformers
-
-    if isinstance(settings, model_settings.SwinSettings):
-        config = transformers.Swinv2Config(
-            image_size=settings.resolution,
-            patch_size=settings.patch_size,
-            embed_dim=settings.width,
-            depths=list(settings.depths),
-            num_heads=list(settings.heads),
-            window_size=settings.window,
-            drop_path_rate=settings.drop_path,
-        )
-        config.num_labels = joint
-        return transformers.Swinv2ForImageClassification(config)
-    return transformers.CLIPVisionModelWithProjection(
-        transformers.CLIPVisionConfig(
-            image_size=settings.resolution,
-            patch_size=settings.patch_size,
-            hidden_size=settings.width,
-            intermediate_size=4 * settings.width,
-            num_hidden_layers=settings.layers,
-            num_attention_heads=settings.heads,
-            hidden_act=ACTIVATION,
-            projection_dim=joint,
-        )
-    )
+def describe_clip(settings: model_settings.BpeTextSettings | model_settings.ImageSettings, joint: int) -> Any:
+    """What the configurations of both CLIP networks name alike."""
+    blocks = {"num_hidden_layers": settings.layers, "num_attention_heads": settings.heads, "hidden_act": "quick_gelu"}
+    return {"hidden_size": settings.width, "intermediate_size": 4 * settings.width, "projection_dim": joint, **blocks}

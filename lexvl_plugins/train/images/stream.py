@@ -170,10 +170,8 @@ class StreamedImages:
         name, path = list(self.shards.items())[number]
         shard = OpenShard.read(name, path, LeftOut())
         if shard.digest() != self.survey.digests[number]:
-            raise DataError(
-                f"{path}: has other pairs than when the training began ({len(shard.pairs):,}, expected "
-                f"{self.survey.counts[number]:,}, or other names, texts or sizes); put the first file back"
-            )
+            pairs, expected = len(shard.pairs), self.survey.counts[number]
+            raise DataError(f"{path}: has other pairs than when training began ({pairs:,}, expected {expected:,})")
         skipped = int(self.skipped[number])
         return shard._replace(pairs=shard.pairs[skipped : skipped + int(self.used[number])])
 
@@ -268,7 +266,7 @@ class StreamedBatches:
     ):
         self.stream, self.reader, self.columns, self.prepare, self.device = stream, reader, columns, prepare, device
         self.stage, self.seed = recipe.stages[number], recipe.seed
-        self.end = sum(stage.optimisation.steps for stage in recipe.stages[: number + 1])
+        self.end = recipe.starts[number + 1]
         size, buffer = self.stage.optimisation.batch_size, recipe.data.buffer
         assert buffer is not None, "a stream has a buffer"
         self.order = ShardOrder(stream.used, size, buffer, recipe.seed)

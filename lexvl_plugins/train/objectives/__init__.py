@@ -1,6 +1,6 @@
 """What training minimises: objectives, auxiliary objectives and regularisers, in the tables that recipes name.
 
-`encoded` has the batch that they all read.
+`contrastive` has the batch that they all read, `Encoded`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from lexvl_plugins.train.objectives.family_losses import d2s, joint, lexlip, lex
 
 
 class LossRow(NamedTuple):
-    """A function that recipes name, and the models and batches that it fits.
+    """A function that recipes name, of an `Encoded` or of weights [N, V] (regularisers); other parameters are options.
 
-    Attributes:
-        function: of an `Encoded`, or of weights [N, V] (regularisers); its other parameters are options of the recipe.
-        documents: what documents must be: texts, or images with captions; None for either.
-        whole: it reads a queue of keys or masked texts that belong to the whole batch: no pieces, no other processes.
-        needs: what it reads beyond the vectors of both sides; the settings of a model say what its pair `computes`.
+    Documents must be texts, or images with captions; None for either. `whole`: it reads a queue of keys or masked texts
+    that belong to the whole batch: no pieces, no other processes. It `needs` more than the vectors of both sides, which
+    the settings of a model say that its pair `computes`.
     """
 
     function: Callable[..., Tensor]

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize, softmax
 
-from lexvl_plugins.train.objectives.encoded import Dense, Encoded, Temperature, contrast, require_bag
+from lexvl_plugins.train.objectives.contrastive import Dense, Encoded, Temperature, contrast, require_bag
 
 # Joint: limits of the temperature in each forward pass, and the heads that train together (dense and lexical).
 LOWEST, HIGHEST, HEADS = 0.001, 0.5, 2

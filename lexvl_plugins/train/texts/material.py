@@ -81,20 +81,16 @@ class TextMaterial:
     def make_stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:
         """The batches of a stage, and the queries that validate."""
         plan, device = recipe.stages[number].optimisation, pair.log_temperature.device
-        queries, passages = (
-            {role: replace(store, device=device) for role, store in stores.items()}
-            for stores in (self.queries, self.passages)
-        )
-        data = self.data[TRAINING]
-        batches = QueryBatches(
-            data, queries[TRAINING], passages[TRAINING], plan.batch_size, plan.negatives, recipe.seed, plan.bucket
-        )
-        validation = None
-        if VALIDATION in self.data:
-            validation = TextValidation(self.data[VALIDATION], queries[VALIDATION], passages[VALIDATION])
-        shown = VALIDATION if VALIDATION in self.data else TRAINING
-        examples = pick_examples(self.data[shown], queries[shown], passages[shown])
-        return StageInputs(batches, validation, examples)
+
+        def read(role: str) -> tuple[QueriesWithPassages, TextStore, TextStore]:
+            stores = self.queries[role], self.passages[role]
+            queries, passages = (replace(store, device=device) for store in stores)
+            return self.data[role], queries, passages
+
+        batches = QueryBatches(*read(TRAINING), plan.batch_size, plan.negatives, recipe.seed, plan.bucket)
+        if VALIDATION not in self.data:
+            return StageInputs(batches, None, pick_examples(*read(TRAINING)))
+        return StageInputs(batches, TextValidation(*read(VALIDATION)), pick_examples(*read(VALIDATION)))
 
     def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
         """Writes the pair in the layout of its family."""
@@ -148,10 +144,8 @@ class TextValidation:
             modes.setdefault("", []).append((queries @ vectors.T).cpu())
         figures_by_name: dict[str, float] = {}
         for mode in sorted(modes):
-            figures = self.compute_figures(torch.cat(modes[mode], dim=1))
-            figures_by_name |= {
-                f"{mode}{name}": value for name, value in figures.items() if not mode or name.startswith("nDCG")
-            }
+            figures = self.compute_figures(torch.cat(modes[mode], dim=1)).items()
+            figures_by_name |= {f"{mode}{name}": one for name, one in figures if name.startswith("nDCG") or not mode}
         if model.lexical:
             figures_by_name["mean_query_terms"] = round(float((queries > 0).sum(dim=1).float().mean()), 1)
             figures_by_name["mean_passage_terms"] = round(terms / len(self.passages), 1)
@@ -195,10 +189,6 @@ ROLES = ("query", "document")
 POOLER = "bert_model.pooler."
 
 
-# Starts a new stream of texts.
-Texts = Callable[[], Iterable[str]]
-
-
 def make_text_sides(
     model: TextPairSettings, data: QueriesWithPassages, folder: Path
 ) -> tuple[text_sides.TrainableText, text_sides.TrainableText]:
@@ -231,7 +221,7 @@ def make_text_sides(
     return query, document
 
 
-def prepare_checkpoint(settings: AnyTower, texts: Texts, folder: Path) -> Checkpoint:
+def prepare_checkpoint(settings: AnyTower, texts: Callable[[], Iterable[str]], folder: Path) -> Checkpoint:
     """The checkpoint of a tower; a fresh network is written into a folder first, with random weights."""
     if not isinstance(settings, TextSettings):
         return find_checkpoint(settings.checkpoint)
@@ -253,16 +243,9 @@ def save_vdr(query: Vdr, document: Vdr, model: TextPairSettings, folder: Path, k
         name = TEXT_FOLDER if shared else f"{TEXT_FOLDER}_{prefix}"
         side.reader.tokenizer.save_pretrained(str(folder / name))
         side.bert_model.config.save_pretrained(str(folder / name))
-        config[prefix] = {
-            "type": "vdr",
-            "model_id": name,
-            "max_len": side.reader.max_length,
-            "padding": side.reader.padding,
-            "pooling": "max",
-            "norm": side.normalise,
-            "shift_vocab_num": int(side.columns.tokens[0]),
-            "topk": topk,
-        }
+        reading = {"max_len": side.reader.max_length, "padding": side.reader.padding, "pooling": "max"}
+        terms = {"norm": side.normalise, "shift_vocab_num": int(side.columns.tokens[0]), "topk": topk}
+        config[prefix] = {"type": "vdr", "model_id": name, **reading, **terms}
         if not (shared and state):
             weights, entry = find_changes(side, model, prefix) if model.saved == "changed" else (side.state_dict(), {})
             config[prefix] |= entry
@@ -286,13 +269,7 @@ def find_changes(side: Vdr, model: TextPairSettings, prefix: str) -> tuple[dict[
     return weights_of_side, {"backbone": {"checkpoint": tower.checkpoint, "digest": digest}}
 
 
-def save_splade(
-    query: Splade | text_sides.TrainableTable,
-    document: Splade,
-    model: TextPairSettings,
-    folder: Path,
-    kind: torch.dtype,
-) -> None:
+def save_splade(query: Any, document: Splade, model: TextPairSettings, folder: Path, kind: torch.dtype) -> None:
     """The layout of sentence-transformers' SparseEncoder: one network, or a router with one for each side."""
     sentence_layout.write_sparse_encoder(folder, model.topk)
     types = "sentence_transformers.sparse_encoder.models"

@@ -24,11 +24,8 @@ from lexvl_plugins.train.common.tower_pair import TextStore, TrainingBatch
 class QueriesWithPassages:
     """Queries that have a positive, with their passages sorted by id; the other fields name passages by position.
 
-    Attributes:
-        positives: relevance, at least 1, of the relevant passages of each query.
-        negatives: its passages that are judged and not relevant: hard negatives.
-        scores: a teacher's scores for passages of each query; empty if the data has none.
-        corpora: the number of each query's corpus; empty for a single corpus.
+    Positives have their relevance, at least 1; negatives are judged and not relevant. Scores of passages are a
+    teacher's, and `corpora` the number of each query's corpus; both are empty where the data have one or none.
     """
 
     ids: Sequence[str]
@@ -114,10 +111,7 @@ def read_query_passages(dataset: Dataset, others: int = 0, titles: bool = True) 
 
 
 def join(parts: Sequence[QueriesWithPassages]) -> QueriesWithPassages:
-    """The queries and passages of several corpora as one; ids of the second corpus get the prefix `1/`, and so on.
-
-    A teacher's scores are kept only if every part has some.
-    """
+    """The queries and passages of several corpora as one; ids of the second corpus get the prefix `1/`, and so on."""
     if len(parts) == 1:
         return parts[0]
     starts = np.cumsum([0, *(len(part.passages) for part in parts)]).tolist()
@@ -131,9 +125,7 @@ def join(parts: Sequence[QueriesWithPassages]) -> QueriesWithPassages:
             for judged in part.positives
         ],
         negatives=[[start + place for place in listed] for start, part in placed for listed in part.negatives],
-        passages=[
-            p._replace(doc_id=f"{number}/{p.doc_id}") for number, part in enumerate(parts) for p in part.passages
-        ],
+        passages=[p._replace(doc_id=f"{n}/{p.doc_id}") for n, part in enumerate(parts) for p in part.passages],
         scores=[
             {start + place: score for place, score in scored.items()}
             for start, part in placed
@@ -193,9 +185,7 @@ class QueryBatches:
             raise UsageError(f"batch_size {size} is more than the {least} training queries{where}")
         most = max(map(len, data.positives))
         if negatives and len(passages) < most + negatives:
-            raise UsageError(
-                f"negatives {negatives}: of {len(passages)} passages, a query has {most} positives; lower it"
-            )
+            raise UsageError(f"negatives {negatives}: of {len(passages)} passages, a query has {most} positives")
         self.data, self.queries, self.passages = data, queries, passages
         self.size, self.negatives, self.seed, self.bucket = size, negatives, seed, bucket
         self.per_epoch = sum(len(part) // size for part in self.parts)

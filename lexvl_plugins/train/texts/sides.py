@@ -58,10 +58,8 @@ class TrainableText(nn.Module):
     def forward(self, batch: TextBatch) -> Tensor:
         """Vectors [B, V] or [B, D]. On a CPU, texts of similar length pass the network together: less padding."""
         lengths = batch.attention.sum(dim=1).tolist()
-        pieces = [
-            torch.from_numpy(piece) for piece in sort_by_length(lengths, len(lengths), batch.ids.device.type == "cpu")
-        ]
-        vectors = []
+        on_cpu, vectors = batch.ids.device.type == "cpu", []
+        pieces = [torch.from_numpy(piece) for piece in sort_by_length(lengths, len(lengths), on_cpu)]
         for piece in pieces:
             place, longest = piece.to(batch.ids.device), max(1, max(lengths[row] for row in piece.tolist()))
             ids, attention = (part[place, :longest] for part in (batch.ids, batch.attention))

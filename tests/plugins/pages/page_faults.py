@@ -1,4 +1,4 @@
-"""What a worker must survive; processes of their own import this module."""
+"""What a process that reads pages must survive; processes of their own import this module."""
 
 from __future__ import annotations
 

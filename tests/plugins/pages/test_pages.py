@@ -1,4 +1,4 @@
-"""`pages:<path>`: pages as documents, read in processes that may crash or hang, encoded by words and by pictures."""
+"""`pages:<path>`: pages as documents, read in processes that may crash or hang, encoded; and the command."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 from importlib.util import find_spec
 from itertools import islice
+from pathlib import Path
 
 import pytest
 from byte_towers import tree
@@ -19,10 +20,13 @@ from lexvl_anserini.data.pictures.images import UnreadableImage, open_image
 from lexvl_anserini.ground.errors import ArtefactError, DataError, MissingExtra, UsageError
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.records import CorpusRef, get_document_id
+from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts
-from lexvl_plugins.pages import corpus, reading, worker
-from lexvl_plugins.pages.page import join_words
+from lexvl_plugins.pages import corpus, reading
+from lexvl_plugins.pages.answers import EDGE, INK, cut_snippet, draw_frames, match_words
+from lexvl_plugins.pages.page import Box, Word, join_words
+from lexvl_plugins.pages.pages import command
 from tests.plugins.pages import page_faults
 from tests.plugins.pages.pdf_files import large_jpeg, locked_pdf, many_pages, pdf_of, words_at
 
@@ -148,7 +152,7 @@ def test_pages_are_read_when_they_are_needed(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "start", lambda *call: (calls.append(call), start(*call))[1])
     stream = loaded(tmp_path).documents()
     assert [document.doc_id for document in islice(stream, 2)] == ["a.pdf#1", "a.pdf#2"]
-    assert len(calls) <= 1 + 2 + reading.AHEAD * worker.count_workers()
+    assert len(calls) <= 1 + 2 + reading.AHEAD * reading.count_workers()
 
 
 def test_what_is_no_corpus_of_pages(tmp_path, folder, monkeypatch):
@@ -192,12 +196,12 @@ def test_a_damaged_memory_is_written_anew(folder, memory, content):
 def test_a_page_that_took_too_long_is_remembered_for_its_limits(folder, monkeypatch):
     path = f"{folder}/a.pdf#1"
     with monkeypatch.context() as patch:
-        patch.setattr(reading, "wait_for", lambda call, where: (_ for _ in ()).throw(worker.Overdue(f"{where}: slow")))
+        patch.setattr(reading, "wait_for", lambda call, where: (_ for _ in ()).throw(reading.Overdue(f"{where}: slow")))
         with pytest.raises(DataError, match=r"a\.pdf#1: slow"):
             reading.read_words(path)
     with pytest.raises(DataError, match=r"a\.pdf#1: more than 60 s of CPU time \(LEXVL_PAGE_SECONDS\), remembered"):
         reading.read_words(path)
-    monkeypatch.setattr(worker.Limits, "from_environment", lambda: worker.Limits(61.0))
+    monkeypatch.setattr(reading.Limits, "from_environment", lambda: reading.Limits(61.0))
     assert join_words(reading.read_words(path).words) == "cat dog 0"
 
 
@@ -205,7 +209,7 @@ def test_a_page_that_took_too_long_is_remembered_for_its_limits(folder, monkeypa
 
 
 def called(function):
-    return worker.wait_for(worker.start(function), "a.pdf#1")
+    return reading.wait_for(reading.start(function), "a.pdf#1")
 
 
 def test_a_crash_is_one_line_and_the_next_call_works():
@@ -227,8 +231,8 @@ def test_errors_of_other_libraries_are_one_line():
 
 
 def test_what_computes_without_end_is_stopped_by_its_cpu_time(monkeypatch):
-    monkeypatch.setenv(worker.SECONDS, "0.5")
-    with pytest.raises(worker.Overdue, match=r"^a\.pdf#1: more than 0\.5 s of CPU time \(LEXVL_PAGE_SECONDS\)"):
+    monkeypatch.setenv(reading.SECONDS, "0.5")
+    with pytest.raises(reading.Overdue, match=r"^a\.pdf#1: more than 0\.5 s of CPU time \(LEXVL_PAGE_SECONDS\)"):
         called(page_faults.compute)
     assert called(os.getpid) != os.getpid()
 
@@ -236,28 +240,28 @@ def test_what_computes_without_end_is_stopped_by_its_cpu_time(monkeypatch):
 def test_what_waits_without_end_is_stopped_by_the_clock_and_not_remembered(folder, monkeypatch):
     path = f"{folder}/a.pdf#1"
     with monkeypatch.context() as patch:
-        patch.setenv(worker.SECONDS, "0.5")
-        patch.setattr(worker, "PATIENCE", 1)
+        patch.setenv(reading.SECONDS, "0.5")
+        patch.setattr(reading, "PATIENCE", 1)
         with pytest.raises(DataError, match=r"^a\.pdf#1: not read after 0\.5 s of the clock") as caught:
             called(page_faults.wait)
         patch.setattr(reading, "wait_for", lambda call, where: (_ for _ in ()).throw(caught.value))
         with pytest.raises(DataError, match="of the clock"):
             reading.read_words(path)
-    assert not isinstance(caught.value, worker.Overdue)
+    assert not isinstance(caught.value, reading.Overdue)
     assert join_words(reading.read_words(path).words) == "cat dog 0"
 
 
 def test_cpu_time_of_earlier_calls_does_not_count(monkeypatch):
-    monkeypatch.setenv(worker.SECONDS, "1.5")
-    for _ in range(2 * worker.count_workers() + 1):
+    monkeypatch.setenv(reading.SECONDS, "1.5")
+    for _ in range(2 * reading.count_workers() + 1):
         assert called(page_faults.compute_a_second) > 0
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf"])
 def test_limits_are_numbers(text, monkeypatch):
-    monkeypatch.setenv(worker.GIGABYTES, text)
+    monkeypatch.setenv(reading.GIGABYTES, text)
     with pytest.raises(UsageError, match="LEXVL_PAGE_GB='.*': expected a number above 0"):
-        worker.start(os.getpid)
+        reading.start(os.getpid)
 
 
 # --- encoding -------------------------------------------------------------------------------------------------------
@@ -316,3 +320,160 @@ def test_a_page_with_the_same_words_and_another_picture_is_another_request(tmp_p
     encode(tmp_path / "words", folder, TEXTS)
     with pytest.raises(ArtefactError, match="pictures"):
         encode(tmp_path / "pictures", folder, PICTURES)
+
+
+WHOLE = Box(0, 0, 1, 1)
+
+
+def page_of(*texts: str) -> str:
+    """The content of a page with some lines."""
+    return "\n".join(words_at(20, 390 - 20 * line, text) for line, text in enumerate(texts))
+
+
+@pytest.fixture
+def papers(tmp_path, monkeypatch):
+    """Three pages in two PDFs, and files that cannot be read; the working folder is beside them."""
+    folder = tmp_path / "my papers"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a b.pdf").write_bytes(pdf_of(page_of("terms of payment", "thirty days"), page_of("a red boat")))
+    (folder / "sub/c.pdf").write_bytes(pdf_of(page_of("boats on the lake", "payments")))
+    (folder / "locked.pdf").write_bytes(locked_pdf())
+    (folder / "empty.pdf").touch()
+    monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "memory"))
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def printed(capsys, folder: Path, *queries: str, **options) -> list[str]:
+    command(folder=folder, queries=list(queries), **options)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_folder_is_indexed_asked_and_drawn(papers, capsys, caplog) -> None:
+    caplog.set_level("INFO")
+    lines = printed(capsys, papers, "boats", "terms of payment")
+    assert lines[0] == "3 pages in the index"
+    assert lines[2] == '"boats"' and lines[6] == '"terms of payment"' and len(lines) == 12
+    # Stop words do not count: "boat" is one word of 2 on the first page, and one of 3 on the second.
+    assert [line.split()[2:] for line in lines[3:5]] == [
+        ["a", "b.pdf#2", "boat", "100%"],
+        ["sub/c.pdf#1", "boat", "100%"],
+    ]
+    assert [line.split()[2:-2] for line in lines[7:9]][0][:3] == ["a", "b.pdf#1", "term"]
+    left_out = "\n".join(caplog.messages)
+    assert "a password protects it: 1 (locked.pdf)" in left_out and "it is empty: 1 (empty.pdf)" in left_out
+    with Image.open("lexvl-pages/my papers/contact-sheet.png") as sheet:
+        assert sheet.height == 24 + 2 * (256 + 40 + 5 * 29 + 2 * 24 + 36) + 17
+
+
+def test_a_second_call_reads_nothing_and_follows_changes(papers, capsys, monkeypatch) -> None:
+    printed(capsys, papers)
+    index = Path("lexvl-pages/my papers/index")
+    before = index.stat().st_ino
+    start, calls = reading.start, []
+    with monkeypatch.context() as patch:
+        patch.setattr(reading, "start", lambda *call: (calls.append(call[0].__name__), start(*call))[1])
+        lines = printed(capsys, papers)
+    assert set(calls) == {"count_pages"}, "files without pages are tried again"
+    assert lines[0] == "3 pages in the index" and lines[1].startswith("to ask: lexvl pages")
+    assert index.stat().st_ino == before
+    (papers / "sub/c.pdf").unlink()
+    (papers / "d.pdf").write_bytes(pdf_of(page_of("a boat"), page_of("two boats"), page_of("no ship")))
+    lines = printed(capsys, papers, "boat")
+    assert lines[0] == "5 pages in the index"
+    assert {line.split()[2] for line in lines[3:6]} == {"d.pdf#1", "d.pdf#2", "a"}
+
+
+def test_a_damaged_page_is_counted_and_named(papers, capsys, monkeypatch) -> None:
+    read = reading.wait_for
+
+    def damaged(call, where):
+        if where.endswith("a b.pdf#2"):
+            call.cancel()
+            raise DataError(f"{where}: a damaged page")
+        return read(call, where)
+
+    monkeypatch.setattr(reading, "wait_for", damaged)
+    lines = printed(capsys, papers)
+    assert lines[0] == "2 pages in the index"
+    assert lines[1] == "1 pages cannot be read (a b.pdf#2); lexvl-pages/my papers/words/skipped.jsonl says why"
+
+
+BY_PICTURES = {"picture": "vdr-crossmodal", "checkpoint": "demo-vdr", "device": "cpu"}
+
+
+def test_terms_of_pictures_are_a_second_field_whose_products_count_too(papers, capsys) -> None:
+    lines = printed(capsys, papers, "a red boat", **BY_PICTURES, hits=1)
+    assert lines[2] == '"a red boat"' and "text:boat" in lines[3] and "image:" in lines[3]
+    index = Path("lexvl-pages/my papers/index")
+    with Searcher(index) as searcher:
+        hit = searcher.search("a red boat")[0]
+        [explained] = searcher.explain("a red boat", hits=1)
+    assert {term.field for term in explained.terms} == {"text", "image"}
+    assert sum(term.product for term in explained.terms) == explained.score == hit.score
+
+
+def test_the_search_page_frames_words_and_maps_terms(papers, capsys) -> None:
+    pytest.importorskip("fastapi", reason="the extra is not installed: pip install 'lexvl-anserini[serve]'")
+    from lexvl_plugins.serve.answering import Service
+    from lexvl_plugins.serve.indexes import Shelf, name_indexes
+    from lexvl_plugins.serve.messages import MapQuestion, ProductsQuestion, Question
+
+    printed(capsys, papers, **BY_PICTURES)
+    shelf = Shelf(name_indexes([Path("lexvl-pages/my papers/index")], [], "cpu", None))
+    try:
+        service, page = Service(shelf), "sub/c.pdf#1"
+        assert service.describe().indexes[0].maps
+        question = Question(index="my papers", text="a boat")
+        [products] = service.explain(ProductsQuestion(question=question, doc_ids=[page]))
+        of_image = next(product.term for product in products.products if product.field == "image")
+        word, term, whole = (
+            service.map_terms(MapQuestion(question=question, doc_id=page, term=term))
+            for term in ("text:boat", of_image, None)
+        )
+        assert (word.grid, word.region) == ([[1.0]], [0, 0, 1, 1])
+        [(left, top, right, bottom)] = word.boxes
+        assert left < right < 0.4 and top < bottom < 0.1, "the first word of the first line"
+        assert term.boxes == [] and len(term.grid) > 1
+        assert whole.boxes == word.boxes and whole.grid != word.grid
+    finally:
+        shelf.close()
+
+
+def test_nothing_fits_but_the_nearest_page_is_shown(papers, capsys) -> None:
+    lines = printed(capsys, papers, "payment", "xqzzyv", min_score="99999999")
+    assert lines[2] == '"payment"  nothing fits; nearest:' and "#1" in lines[3]
+    assert "  nothing here has a term of this query" in lines
+
+
+def test_bad_input_is_one_line(papers, capsys) -> None:
+    with pytest.raises(UsageError, match="a query is empty"):
+        command(folder=papers, queries=[" "])
+    with pytest.raises(UsageError, match="among the pages; name a folder outside"):
+        command(folder=papers, output=papers / "answers")
+    with pytest.raises(UsageError, match="--checkpoint is of --picture"):
+        command(folder=papers, checkpoint="demo-vdr")
+    (papers / "none").mkdir()
+    with pytest.raises(DataError, match="no file with pages in it"):
+        command(folder=papers / "none")
+
+
+def test_words_match_by_their_stems_and_across_line_ends() -> None:
+    words = [Word(text, WHOLE) for text in ("The", "pay\u00ad", "ments,", "and", "days", "Days")]
+    stems = {"The": [], "payments,": ["payment"], "and": [], "days": ["dai"], "Days": ["dai"]}
+    assert match_words(words, frozenset({"payment", "dai"}), stems.__getitem__) == [(1, 2), (4,), (5,)]
+    assert match_words(words, frozenset(), stems.__getitem__) == []
+
+
+def test_a_snippet_has_the_words_around_the_first_match() -> None:
+    words = [Word(str(number), WHOLE) for number in range(20)]
+    assert cut_snippet(words, [(5, 6), (9,)]) == "… 3 4 5 6 7 8 9 10 11 12 …"
+    assert cut_snippet(words, []) == "0 1 2 3 4 5 6 7 …" and cut_snippet(words[:2], [(0,)]) == "0 1"
+
+
+def test_frames_are_around_their_words() -> None:
+    picture = draw_frames(Image.new("RGB", (100, 200), "white"), [Box(0.2, 0.1, 0.6, 0.2)])
+    # 2 pixels wide, outside the box: 18 and 19, 60 and 61 across; 18 and 19, 40 and 41 down.
+    assert picture.getpixel((18, 30)) == picture.getpixel((40, 41)) == INK[:3]
+    assert picture.getpixel((0, 100)) == EDGE[:3] and picture.getpixel((80, 150)) == (255, 255, 255)
+    assert picture.getpixel((30, 30)) not in ((255, 255, 255), INK[:3])

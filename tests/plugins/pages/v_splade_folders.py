@@ -30,12 +30,8 @@ TEMPLATE = (
     "<end_of_utterance>\n{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
 )
 TEXT = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 24}
-LOCAL = {
-    "local_attention": 8,
-    "global_attn_every_n_layers": 3,
-    "global_rope_theta": 160000.0,
-    "local_rope_theta": 1000.0,
-}
+THETAS = {"global_rope_theta": 160000.0, "local_rope_theta": 1000.0}
+LOCAL = {"local_attention": 8, "global_attn_every_n_layers": 3, **THETAS}
 IMAGE = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20, "image_size": 32, "patch_size": 4}
 
 

@@ -25,10 +25,9 @@ from lexvl_anserini.data.checks import unescape_id
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.files import compute_sha256, exclusive
-from lexvl_plugins.photos import following
-from lexvl_plugins.photos.command import read_folder, update_album
-from lexvl_plugins.photos.following import Album
-from tests.plugins.photos.test_following import TERMS, Pixels, held
+from lexvl_plugins.photos import command as following
+from lexvl_plugins.photos.command import Album, read_folder, update_album
+from tests.plugins.photos.test_photos import TERMS, Pixels, held
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
 NAMES = (

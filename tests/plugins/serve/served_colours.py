@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 from colour_towers import COLOURS, colour_tower, painted
 from fastapi import FastAPI
 from scipy import sparse
@@ -33,9 +34,8 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.serve.answering import Service
-from lexvl_plugins.serve.app import build_app
 from lexvl_plugins.serve.indexes import Shelf, name_indexes
-from lexvl_plugins.serve.server import ApiKeys, build_server, open_socket
+from lexvl_plugins.serve.server import ApiKeys, build_app, build_server, open_socket
 
 ROOT = Path(__file__).parents[3]
 
@@ -166,6 +166,18 @@ def running(
         thread.join()
         shelf.close()
         listener.close()
+
+
+@contextmanager
+def serving(folder: Path, dense: bool = False, **options: Any) -> Iterator[Client]:
+    """A server of an index made in a folder, `colours`, and of its dense twin, by encoders of this module."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
+        indexes = [index_pictures(folder / "pictures", folder / "colours")]
+        if dense:
+            indexes.append(index_pictures(folder / "pictures", folder / "twin", DENSE))
+        with running(*indexes, **options) as client:
+            yield client
 
 
 class Client(SimpleNamespace):

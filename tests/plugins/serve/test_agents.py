@@ -14,7 +14,7 @@ import anyio
 import PIL.Image
 import pytest
 
-from tests.plugins.serve.served_colours import CAPTION, DENSE, index_pictures, index_texts, load, running
+from tests.plugins.serve.served_colours import CAPTION, index_texts, running, serving
 
 pytest.importorskip("mcp", reason="the SDK of the Model Context Protocol")
 
@@ -33,13 +33,10 @@ KEY = "0123456789abcdef"
 @pytest.fixture(scope="module")
 def colours(tmp_path_factory) -> Iterator[Any]:
     """A lexical index and its dense twin, served over HTTP."""
-    folder = tmp_path_factory.mktemp("agents")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
-        lexical = index_pictures(folder / "pictures", folder / "colours")
-        dense = index_pictures(folder / "pictures", folder / "twin", DENSE)
-        with running(lexical, dense, examples=("red",), make=agents.build_tools_app) as client:
-            yield client
+    with serving(
+        tmp_path_factory.mktemp("agents"), dense=True, examples=("red",), make=agents.build_tools_app
+    ) as client:
+        yield client
 
 
 def talk(target: Any, use: Callable[[Client], Awaitable[Any]], mode: str = "auto") -> Any:

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 
 from lexvl_plugins.serve.server import ApiKeys
-from tests.plugins.serve.served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, load, running
+from tests.plugins.serve.served_colours import CAPTION, HOSTILE, PICTURES, running, serving
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -35,13 +35,8 @@ EXAMPLE = "a red picture"
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("page")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
-        lexical = index_pictures(folder / "pictures", folder / "colours")
-        twin = index_pictures(folder / "pictures", folder / "twin", DENSE)
-        with running(lexical, twin, examples=(EXAMPLE,)) as found:
-            yield found
+    with serving(tmp_path_factory.mktemp("page"), dense=True, examples=(EXAMPLE,)) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

@@ -24,9 +24,8 @@ from lexvl_anserini.searching.search import EncoderChanges, parse_cut
 from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
+from lexvl_plugins.serve import publish as publishing
 from lexvl_plugins.serve.indexes import ServedIndex
-from lexvl_plugins.serve.publish import Publication, command, find_bag_mode, join_scripts, publish
-from lexvl_plugins.serve.site_data import describe_words, pack_postings, relate_terms, split_numbers, step
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -35,24 +34,7 @@ ALPHA = EncoderChanges(options={"mode": "alpha"}, device="cpu")
 
 # Words of the drawn world, words that are split, and characters that a tokenizer drops, changes or takes apart.
 WORDS = ["red", "blue", "Square", "circle", "a", "two", "snowboarders", "CAFÉ", "Zürich", "don't", "x-ray", "dog's"]
-SIGNS = [
-    "\u200b",
-    "\t",
-    "\u00a0",
-    "…",
-    "’",
-    "狗",
-    "\ufffd",
-    "\u0301",
-    "ΣΑΣ",
-    "[SEP]",
-    "[MASK]",
-    "İ",
-    "ﬁ",
-    "\U0001f415",
-    "\x07",
-    "ß",
-]
+SIGNS = [*"\u200b\t\u00a0…’狗\ufffd\u0301", "ΣΑΣ", "[SEP]", "[MASK]", *"İﬁ\U0001f415\x07ß"]
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +65,10 @@ def drawn(tmp_path_factory):
 @pytest.fixture(scope="module")
 def site(drawn):
     """The site of the index."""
-    publish(
+    publishing.publish(
         ServedIndex("drawn <b>", drawn / "index", ALPHA),
         drawn / "site",
-        Publication(map_terms=255, example=["a red square"]),
+        publishing.Publication(map_terms=255, example=["a red square"]),
     )
     return drawn / "site"
 
@@ -98,31 +80,31 @@ def content_of(site: Path, name: str):
 
 
 def test_numbers_of_seven_bits() -> None:
-    assert split_numbers(np.array([0, 1, 127, 128, 300, 1 << 40])).tolist() == [
+    assert publishing.split_numbers(np.array([0, 1, 127, 128, 300, 1 << 40])).tolist() == [
         *(0, 1, 127, 128, 1, 172, 2),
         *(128, 128, 128, 128, 128, 32),
     ]
 
 
 def test_lists_are_counts_distances_and_impacts() -> None:
-    [(first, text)] = pack_postings(sparse.csr_matrix([[5, 0, 200], [0, 0, 0], [0, 7, 0]]))
+    [(first, text)] = publishing.pack_postings(sparse.csr_matrix([[5, 0, 200], [0, 0, 0], [0, 7, 0]]))
     assert (first, list(zlib.decompress(base64.b64decode(text)))) == (0, [2, 1, 2, 5, 200, 1, 0, 1, 2, 7])
 
 
 def test_related_terms_have_the_same_documents() -> None:
     # Dimensions 0 and 1 share documents 0 to 2; dimension 2 has documents 3 to 5; dimension 3 has too few.
     documents = [[9, 9, 9, 0, 0, 0], [9, 9, 9, 0, 0, 0], [0, 0, 0, 9, 9, 9], [9, 0, 0, 0, 0, 0]]
-    assert relate_terms(sparse.csr_matrix(documents)) == [[1], [0], [], []]
+    assert publishing.relate_terms(sparse.csr_matrix(documents)) == [[1], [0], [], []]
 
 
 def test_a_grid_is_two_ends_and_steps_between_them() -> None:
-    cells = step(np.array([[0.0, 0.5, 1.0], [0.2, 0.2, 0.2]]))
+    cells = publishing.step(np.array([[0.0, 0.5, 1.0], [0.2, 0.2, 0.2]]))
     # The first grid reaches from 0 to 255 in steps 0, 3.5 (rounded to even) and 7; the second is 51 in all cells.
     assert cells.tolist() == [[0, 255, 0, 4, 7], [51, 51, 0, 0, 0]]
 
 
 def test_modules_become_join_scripts() -> None:
-    script = join_scripts(['import { a } from "./a.js";\nexport function b() {}\n', "export const c = 1;\n"])
+    script = publishing.join_scripts(['import { a } from "./a.js";\nexport function b() {}\n', "export const c = 1;\n"])
     assert script == '"use strict";\n(() => {\nfunction b() {}\nconst c = 1;\n})();\n'
 
 
@@ -144,7 +126,9 @@ def test_a_site_holds_every_document_and_no_place(drawn, site) -> None:
 
 def test_ids_are_replaced_by_numbers(drawn) -> None:
     replaced = drawn / "replaced"
-    publish(ServedIndex("drawn", drawn / "index", ALPHA), replaced, Publication(map_terms=0, replace_ids=True))
+    publishing.publish(
+        ServedIndex("drawn", drawn / "index", ALPHA), replaced, publishing.Publication(map_terms=0, replace_ids=True)
+    )
     assert [row[0] for row in content_of(replaced, "documents-0")] == [str(number) for number in range(1, 9)]
     assert not list((replaced / "data").glob("grids-*"))
     assert not any(b"deep" in file.read_bytes() for file in replaced.rglob("*.js"))
@@ -153,22 +137,22 @@ def test_ids_are_replaced_by_numbers(drawn) -> None:
 def test_only_a_site_is_replaced(drawn, site, tmp_path) -> None:
     served = ServedIndex("drawn", drawn / "index", ALPHA)
     with pytest.raises(ArtefactError, match="exists; --overwrite replaces it"):
-        publish(served, site)
+        publishing.publish(served, site)
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(ArtefactError, match="holds other files than a site"):
-        publish(served, tmp_path, overwrite=True)
+        publishing.publish(served, tmp_path, overwrite=True)
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
     with pytest.raises(UsageError, match="in the folder of the index"):
-        publish(served, drawn / "index" / "site")
+        publishing.publish(served, drawn / "index" / "site")
 
 
 def test_queries_of_a_network_are_refused(drawn, tmp_path) -> None:
     with pytest.raises(UsageError, match="expected one whose queries are bags of words"):
-        publish(ServedIndex("drawn", drawn / "index", EncoderChanges(device="cpu")), tmp_path / "site")
+        publishing.publish(ServedIndex("drawn", drawn / "index", EncoderChanges(device="cpu")), tmp_path / "site")
     with pytest.raises(UsageError, match="reads words by the WordPiece of BERT"):
         model = load_encoder("vdr-crossmodal", "demo-vdr", mode="alpha", device="cpu")
         model.query.reader.tokenizer.backend_tokenizer.normalizer = None
-        describe_words(model, Searcher(drawn / "index", model).index.manifest)
+        publishing.describe_words(model, Searcher(drawn / "index", model).index.manifest)
     assert not (tmp_path / "site").exists()
 
 
@@ -177,14 +161,15 @@ def test_a_corpus_that_is_gone_is_an_error(drawn, tmp_path) -> None:
     (drawn / "pictures").rename(moved)
     try:
         with pytest.raises(DataError, match="the corpus cannot be read"):
-            publish(ServedIndex("drawn", drawn / "index", ALPHA), tmp_path / "site")
+            publishing.publish(ServedIndex("drawn", drawn / "index", ALPHA), tmp_path / "site")
     finally:
         moved.rename(drawn / "pictures")
 
 
 def test_the_command_prints_counts(drawn, capsys) -> None:
-    assert find_bag_mode("vdr-crossmodal") == {"mode": "alpha"} and find_bag_mode("bag-of-tokens") == {}
-    command(index=drawn / "index", site=drawn / "by-command", map_terms=0, device="cpu", style="json")
+    modes = [publishing.find_bag_mode(name) for name in ("vdr-crossmodal", "bag-of-tokens")]
+    assert modes == [{"mode": "alpha"}, {}]
+    publishing.command(index=drawn / "index", site=drawn / "by-command", map_terms=0, device="cpu", style="json")
     printed = json.loads(capsys.readouterr().out)
     assert printed["documents"] == 8 and printed["maps, bytes"] == 0
     assert printed["bytes"] == sum(
@@ -251,9 +236,7 @@ def test_documents_like_another_are_kept_in_the_link(page) -> None:
 
 def hostile_texts(count: int) -> list[str]:
     chance = random.Random(3)
-    return [
-        "".join(chance.choice([" ", "", "-"]) + chance.choice(WORDS + SIGNS) for _ in range(8)) for _ in range(count)
-    ]
+    return ["".join(chance.choice(["", *" -"]) + chance.choice(WORDS + SIGNS) for _ in range(8)) for _ in range(count)]
 
 
 def test_hits_and_scores_are_those_of_the_engine(drawn, page) -> None:

@@ -1,30 +1,142 @@
-"""What the network may not do: other hosts and sites, large bodies, slow clients."""
+"""The command `serve`; what the network may not do: other hosts and sites, no key, slow clients; lines of the log."""
 
 from __future__ import annotations
 
+import base64
+import http.client
 import io
 import json
+import logging
+import signal
 import socket
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
+from shard_folders import write_text_shards
 
-from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.engines.engine import resolve_target
+from lexvl_anserini.engines.lucene.fields import load_word_analysis
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.shards.fields import join_fields
 from lexvl_plugins.serve import limits
-from lexvl_plugins.serve.server import Guard, format_url, open_socket
-from tests.plugins.serve.served_colours import PICTURES, index_pictures, load, running
+from lexvl_plugins.serve.answering import Service
+from lexvl_plugins.serve.indexes import Shelf, name_indexes
+from lexvl_plugins.serve.messages import ProductsQuestion, Question
+from lexvl_plugins.serve.serve import command
+from lexvl_plugins.serve.server import KEY_NAME, ApiKeys, Guard, check_address, format_url, open_socket
+from tests.invoking import invoked
+from tests.plugins.serve.served_colours import DENSE, PICTURES, index_pictures, index_texts, load, running, serving
+
+invoke = partial(invoked, command)
+
+
+@pytest.fixture
+def toy(monkeypatch) -> None:
+    monkeypatch.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
+
+
+def test_check_answers_one_query_and_ends(toy, tmp_path) -> None:
+    lexical = index_pictures(tmp_path / "pictures", tmp_path / "colours")
+    twin = index_pictures(tmp_path / "pictures", tmp_path / "twin", DENSE)
+    arguments = ("--index", lexical, "--index", twin, "--example", "blue", "--check", "--format", "json")
+    rows = json.loads(invoke(*arguments))
+    assert rows["query"] == "blue"
+    assert rows["colours"].startswith("4 documents, first hit ")
+    assert rows["twin"].startswith("4 documents, first hit ")
+
+
+def test_what_cannot_be_served_is_refused(toy, tmp_path) -> None:
+    with pytest.raises(ArtefactError, match="no such index"):
+        invoke("--index", tmp_path / "nowhere", "--check")
+    with pytest.raises(UsageError, match="at most 4"):
+        invoke(*("--index", tmp_path) * 5, "--check")
+    with pytest.raises(UsageError, match="one for each"):
+        invoke("--index", tmp_path, "--index", tmp_path, "--checkpoint", "x", "--check")
+
+
+def test_equal_folder_names_get_numbers(tmp_path) -> None:
+    paths = [tmp_path / "a" / "demo", tmp_path / "b" / "demo", tmp_path / "other"]
+    assert [one.name for one in name_indexes(paths, [], "cpu", None)] == ["demo", "demo-2", "other"]
+
+
+def test_an_index_in_a_store_is_served_beside_a_folder(toy, tmp_path, monkeypatch) -> None:
+    pytest.importorskip("qdrant_client", reason="the client of Qdrant")
+    monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "data"))
+    folder = index_pictures(tmp_path / "pictures", tmp_path / "colours")
+    url = f"qdrant+file:{tmp_path}/stores/colours"
+    target = resolve_target(url, None, {})
+    build_index(tmp_path / "colours-shards", target.folder, engine=target.engine, options=target.options)
+    with running(folder, url) as client:
+
+        def answered(index: str, text: str) -> list[tuple[str, float]]:
+            return [(hit["doc_id"], hit["score"]) for hit in client.ask(index=index, text=text)["hits"]]
+
+        texts = ["red", "blue", "red blue", "+red -blue", "green"] * 8
+        expected = [answered("colours", text) for text in texts[:5]]
+        assert expected[0] and expected[2]
+        with ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(lambda text: answered("colours-2", text), texts))
+        assert found == expected * 8
+        question = {"index": "colours-2", "text": "red blue"}
+        _, [found] = client.post("/api/products", {"question": question, "doc_ids": ["half.png"]})
+        assert sum(one["product"] for one in found["products"]) == found["score"] > 0
+
+
+@pytest.mark.heavy
+def test_the_command_serves_until_it_is_interrupted(tmp_path) -> None:
+    environ = index_texts(tmp_path)
+    serve = ("lexvl_plugins.serve.serve", "--index", "index", "--port", "0", "--format", "json")
+    running = subprocess.Popen(
+        [sys.executable, "-m", *serve], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        page = json.loads(running.stdout.readline())["page"]
+        with urlopen(page) as answer:
+            assert b"LexVL" in answer.read()
+    finally:
+        running.send_signal(signal.SIGINT)
+        code = running.wait(900)
+    assert code == 0
+
+
+def test_each_product_names_its_field(tmp_path: Path) -> None:
+    write_text_shards(tmp_path / "text", [("d1", "red boat"), ("d2", "sea")])
+    write_text_shards(tmp_path / "title", [("d1", "boat"), ("d2", "boats and seas")])
+    join_fields({name: tmp_path / name for name in ("text", "title")}, tmp_path / "both", load_word_analysis)
+    build_index(tmp_path / "both", tmp_path / "served")
+    shelf = Shelf(name_indexes([tmp_path / "served"], [], "cpu", None))
+    try:
+        service = Service(shelf)
+        for text, expected in (
+            ("a boat", {"text:boat": "text", "title:boat": "title"}),
+            ("+text:boat title:boat^2", {"text:boat": "text", "title:boat": "title"}),
+        ):
+            question = Question(index="served", text=text)
+            answer = service.answer(question)
+            assert answer.hits[0].doc_id == "d1" and {chip.term for chip in answer.chips} == set(expected)
+            [found] = service.explain(ProductsQuestion(question=question, doc_ids=["d1"]))
+            assert {product.term: product.field for product in found.products} == expected
+            assert sum(product.product for product in found.products) == found.score == answer.hits[0].score
+        assert service.suggest("served", "bo") == ["text:boat", "title:boat"]
+        assert service.suggest("served", "title:s") == ["title:sea"]
+    finally:
+        shelf.close()
+
 
 QUESTION = json.dumps({"index": "colours", "text": "red"})
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("guarded")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
-        with running(index_pictures(folder / "pictures", folder / "colours", pictures=PICTURES)) as client:
-            yield client
+    with serving(tmp_path_factory.mktemp("guarded")) as client:
+        yield client
 
 
 OWN = ["127.0.0.1", "127.0.0.1:80", "LocalHost:1", "[::1]:80"]
@@ -111,3 +223,131 @@ def test_an_address_that_cannot_be_listened_at_is_a_usage_error() -> None:
             open_socket("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(UsageError, match="--host"):
         open_socket("nowhere.invalid", 0)
+
+
+FIRST, SECOND = "first-0123456789", "second-0123456789"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("keys"), keys=ApiKeys([FIRST, SECOND]), log_requests=True) as client:
+        yield client
+
+
+def basic(name: str, password: str) -> str:
+    return f"Basic {base64.b64encode(f'{name}:{password}'.encode()).decode()}"
+
+
+RIGHT = [f"Bearer {FIRST}", f"bearer  {SECOND}", basic("anyone", SECOND), basic("", FIRST)]
+WRONG = ["", FIRST, "Bearer ", "Basic é", f"Digest {FIRST}", basic(FIRST, "x")]
+WRONG += [f"Bearer {FIRST}x", f"Bearer {FIRST[:-1]}"]
+
+
+@pytest.mark.parametrize("header,status", [*((right, 200) for right in RIGHT), *((wrong, 401) for wrong in WRONG)])
+@pytest.mark.parametrize("path", ["/", "/api/indexes", "/openapi.json", "/api/suggest?index=colours&prefix=r"])
+def test_every_path_needs_a_key(guarded, path, header, status) -> None:
+    found, headers, content = guarded.request("GET", path, Authorization=header)
+    assert found == status
+    if status == 401:
+        assert set(json.loads(content)) == {"error"}
+        assert headers["www-authenticate"].startswith("Basic ")  # the last of them
+
+
+def test_browsers_and_programs_have_a_challenge_each(guarded) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", guarded.port, timeout=900)
+    connection.request("GET", "/")
+    challenges = connection.getresponse().headers.get_all("www-authenticate")
+    connection.close()
+    assert [challenge.partition(" ")[0] for challenge in challenges] == ["Bearer", "Basic"]
+
+
+def test_other_hosts_and_sites_are_refused_with_a_key_too(guarded) -> None:
+    assert guarded.request("GET", "/", Authorization=f"Bearer {FIRST}", Host="evil.example")[0] == 421
+    assert guarded.request("GET", "/", Authorization=f"Bearer {FIRST}", Origin="http://evil.example")[0] == 403
+
+
+def test_keys_of_a_file(tmp_path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"# of the lab\n\n{FIRST}\n  {SECOND}  \n")
+    keys = ApiKeys.read(file)
+    names = [keys.find_name(f"Bearer {key}".encode()) for key in (FIRST, SECOND, "# of the lab")]
+    assert len(set(names)) == 3 and len(names[0]) == KEY_NAME and names[2] is None
+    assert FIRST.encode() not in b"".join(keys.digests)
+
+
+@pytest.mark.parametrize(
+    "content,reason",
+    [
+        ("", "no key; expected one a line"),
+        ("# nothing\n", "no key"),
+        (f"{FIRST}\nshort\n", r"line 2: 5 characters, expected at least 16"),
+        ("a key of three words and more", "without spaces"),
+        ("0123456789abcdeé", "of ASCII"),
+    ],
+)
+def test_files_without_good_keys_are_refused(tmp_path, content, reason) -> None:
+    file = tmp_path / "keys"
+    file.write_text(content, encoding="utf-8")
+    with pytest.raises(DataError, match=reason):
+        ApiKeys.read(file)
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match="cannot be read"):
+        ApiKeys.read(file)
+
+
+def test_keys_do_not_cross_a_network_in_plain_text_unless_the_user_says_so(tmp_path, caplog) -> None:
+    file = tmp_path / "keys"
+    file.write_text(FIRST)
+    for host in ("0.0.0.0", "192.0.2.1", "example.org", "::"):
+        with pytest.raises(UsageError, match=r"plain HTTP.*--insecure"):
+            invoked(command, "--index", tmp_path, "--host", host, "--keys", file)
+        check_address(host, ApiKeys.read(file), insecure=True)
+    for host in ("127.0.0.1", "::1", "localhost"):
+        check_address(host, ApiKeys.read(file), insecure=False)
+        check_address(host, None, insecure=False)
+    assert caplog.text == ""
+    check_address("0.0.0.0", None, insecure=False)
+    assert "there is no password" in caplog.text
+
+
+def test_a_line_of_json_for_each_request_without_what_users_wrote(guarded, caplog) -> None:
+    caplog.set_level(logging.INFO, "lexvl_plugins.serve.server")
+    key = {"Authorization": f"Bearer {FIRST}"}
+    guarded.request("POST", "/api/search", QUESTION, content_type="application/json", **key)
+    guarded.request("GET", "/api/suggest?index=colours&prefix=secret", **key)
+    guarded.request("GET", "/api/pictures/secret", **key)
+    guarded.request("SECRET", "/secret?secret=secret", **key)
+    guarded.request("GET", "/", Authorization="Bearer secret", Host="localhost")
+    deadline = time.monotonic() + 900  # a line is written after its answer
+    while (
+        len(lines := [json.loads(one.getMessage()) for one in caplog.records if one.name.endswith("serve.server")]) < 5
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert [(line["method"], line["path"], line["status"]) for line in lines] == [
+        ("POST", "/api/search", 200),
+        ("GET", "/api/suggest", 200),
+        ("GET", "/api/pictures/{picture_id}", 404),
+        (None, None, 404),
+        ("GET", None, 401),
+    ]
+    assert list(lines[0]) == ["time", "method", "path", "status", "ms", "received", "sent", "key"]
+    assert lines[0]["received"] == len(QUESTION) and lines[0]["sent"] > 100 and lines[0]["ms"] > 0
+    assert lines[0]["key"] == lines[1]["key"] != lines[4]["key"] is None
+    assert (
+        "secret" not in caplog.text.lower() and "red" not in {*map(str, lines[0].values())} and FIRST not in caplog.text
+    )
+
+
+def test_beyond_so_many_that_wait_requests_are_shed(guarded, monkeypatch) -> None:
+    key = {"Authorization": f"Bearer {FIRST}", "content_type": "application/json"}
+    monkeypatch.setattr(limits, "WAITING", 0)
+    for path in ("/api/search", "/api/embed"):
+        status, headers, content = guarded.request("POST", path, '{"index": "colours"}', **key)
+        assert (status, headers["retry-after"]) == (503, "5")
+        assert json.loads(content)["error"] == "too many requests at once; try again in 5 s"
+    monkeypatch.setattr(limits, "WAITING", 1)
+    assert guarded.request("POST", "/api/search", QUESTION, **key)[0] == 200
+    monkeypatch.setattr(limits, "ANSWER_S", 0.0)
+    status, headers, _ = guarded.request("POST", "/api/search", QUESTION, **key)
+    assert (status, headers["retry-after"]) == (503, "5")

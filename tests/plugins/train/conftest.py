@@ -23,7 +23,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def undrawn() -> Iterator[None]:
-    """An empty file instead of the curve; `test_watching.py` draws it."""
+    """An empty file instead of the curve; a test of the curve draws it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lexvl_plugins.train.watching.draw_curve", lambda log, path: path.touch())
+        patch.setattr("lexvl_plugins.train.loop.draw_curve", lambda log, path: path.touch())
         yield

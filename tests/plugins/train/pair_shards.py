@@ -14,16 +14,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-COLOURS = {
-    "red": (220, 30, 30),
-    "green": (30, 200, 30),
-    "blue": (30, 30, 220),
-    "white": (250, 250, 250),
-    "black": (10, 10, 10),
-    "grey": (128, 128, 128),
-    "yellow": (240, 230, 40),
-    "purple": (140, 30, 160),
-}
+GREYS = {"white": (250, 250, 250), "black": (10, 10, 10), "grey": (128, 128, 128)}
+MIXED = {"yellow": (240, 230, 40), "purple": (140, 30, 160)}
+COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), **GREYS, **MIXED}
 PLACES = ("top", "middle", "bottom")
 SIDE = 16
 

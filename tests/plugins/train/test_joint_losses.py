@@ -15,20 +15,8 @@ from lexvl_anserini.encoders.families.dense_heads import D2SHead, JointHead
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 from lexvl_plugins.train.images.captioned import Expansion
 from lexvl_plugins.train.objectives import REGULARISERS, l1, ramp
-from lexvl_plugins.train.objectives.encoded import Dense, Encoded
-from lexvl_plugins.train.objectives.family_losses import (
-    MIXES,
-    Mix,
-    choose_texts,
-    clamp_temperature,
-    compute_halves,
-    compute_mask_probability,
-    d2s,
-    find_mix,
-    joint,
-    nce,
-    soft_nce,
-)
+from lexvl_plugins.train.objectives import family_losses as losses
+from lexvl_plugins.train.objectives.contrastive import Dense, Encoded
 from tests.plugins.train.tiny_training import tensors
 
 
@@ -51,15 +39,15 @@ def batch(texts, images, dense_texts, dense_images, **more):
 def test_d2s_by_hand():
     """Equal scores and a certain teacher give log 2; they are best if its temperature is infinite."""
     same, dense = torch.ones(2, 2), torch.eye(2)
-    assert d2s(batch(same, same, dense, dense)).item() == pytest.approx(math.log(2))
+    assert losses.d2s(batch(same, same, dense, dense)).item() == pytest.approx(math.log(2))
     sharp = 20 * torch.eye(2)
-    assert d2s(batch(sharp, sharp, dense, dense)).item() == pytest.approx(0, abs=1e-6)
-    assert d2s(batch(torch.eye(2), torch.eye(2), same, same)).item() == pytest.approx(math.log(1 + math.e) - 0.5)
+    assert losses.d2s(batch(sharp, sharp, dense, dense)).item() == pytest.approx(0, abs=1e-6)
+    assert losses.d2s(batch(torch.eye(2), torch.eye(2), same, same)).item() == pytest.approx(math.log(1 + math.e) - 0.5)
 
 
 def test_the_teacher_gets_no_gradient():
     inputs = [torch.rand(3, 4, requires_grad=True) for _ in range(4)]
-    d2s(batch(*inputs)).backward()
+    losses.d2s(batch(*inputs)).backward()
     assert [tensor.grad is not None for tensor in inputs] == [True, True, False, False]
 
 
@@ -67,24 +55,26 @@ def test_masked_texts_keep_their_own_tokens_and_published_expanded_texts_are_ima
     texts, images, dense = torch.rand(2, 3), torch.rand(2, 3), torch.eye(2)
     bag = torch.tensor([[True, False, True], [False, True, False]])
     masked = batch(texts, images, dense, dense, query_bag=bag, expanded=False)
-    assert d2s(masked).item() == d2s(batch(texts * bag, images, dense, dense)).item()
-    assert d2s(masked, published=True).item() == d2s(masked).item()
+    assert losses.d2s(masked).item() == losses.d2s(batch(texts * bag, images, dense, dense)).item()
+    assert losses.d2s(masked, published=True).item() == losses.d2s(masked).item()
     expanded = batch(texts, images, dense, dense, query_bag=bag)
-    assert d2s(expanded, published=True).item() == d2s(batch(images, images, dense, dense)).item()
-    assert d2s(expanded).item() == d2s(batch(texts, images, dense, dense)).item()
+    assert losses.d2s(expanded, published=True).item() == losses.d2s(batch(images, images, dense, dense)).item()
+    assert losses.d2s(expanded).item() == losses.d2s(batch(texts, images, dense, dense)).item()
     with pytest.raises(ValueError, match="own tokens"):
-        d2s(batch(texts, images, dense, dense, expanded=False))
+        losses.d2s(batch(texts, images, dense, dense, expanded=False))
 
 
 def test_joint_takes_a_published_mix_or_four_numbers_and_limits_the_temperature():
     inputs = [normalize(torch.rand(3, 4), dim=1) for _ in range(4)]
     encoded = batch(*inputs)
-    assert joint(encoded, 0.07, [0.1, 0.1, 0.9, 0.3]).item() == joint(encoded, 0.07, "blip-coco").item()
-    assert joint(encoded, 7.0).item() == compute_halves(encoded, 0.5, MIXES["blip-coco"]).total.item()
+    assert losses.joint(encoded, 0.07, [0.1, 0.1, 0.9, 0.3]).item() == losses.joint(encoded, 0.07, "blip-coco").item()
+    assert (
+        losses.joint(encoded, 7.0).item() == losses.compute_halves(encoded, 0.5, losses.MIXES["blip-coco"]).total.item()
+    )
     with pytest.raises(ValueError, match="expected one of albef-coco"):
-        find_mix("blip")
+        losses.find_mix("blip")
     with pytest.raises(ValueError, match="four numbers"):
-        find_mix([1.0, 2.0])
+        losses.find_mix([1.0, 2.0])
 
 
 def written_again(encoded, temperature, mix, inter=1.0, distillation="both", transposed=False, paper=False):
@@ -133,16 +123,9 @@ def written_again(encoded, temperature, mix, inter=1.0, distillation="both", tra
 
 
 ROWS = [
-    {},
-    {"transposed": True},
-    {"distillation": "none"},
-    {"distillation": "one-way"},
-    {"distillation": "one-way", "transposed": True},
-    {"distillation": "none", "inter": 0.0},
-    {"inter": 0.4},
-    {"paper": True},
-    {"paper": True, "distillation": "one-way"},
-    {"paper": True, "distillation": "none"},
+    *({}, {"transposed": True}, {"inter": 0.4}, {"paper": True}),
+    *({"distillation": "one-way", **more} for more in ({}, {"transposed": True}, {"paper": True})),
+    *({"distillation": "none", **more} for more in ({}, {"inter": 0.0}, {"paper": True})),
 ]
 
 
@@ -156,12 +139,14 @@ def test_joint_and_the_rows_of_its_ablation_equal_their_equations(options, expan
     bag = torch.tensor([[True, False] * 3, [False, True] * 3, [True] * 3 + [False] * 3])
     mix = (0.2, 0.5, 0.9, 0.3)
     encoded = batch(*lexical, *dense, query_bag=bag, expanded=expanded)
-    assert joint(encoded, 0.3, mix, **options).item() == pytest.approx(written_again(encoded, 0.3, mix, **options))
+    assert losses.joint(encoded, 0.3, mix, **options).item() == pytest.approx(
+        written_again(encoded, 0.3, mix, **options)
+    )
 
 
 def test_one_way_distillation_teaches_the_lexical_scores_alone():
     inputs = [normalize(torch.rand(4, 6), dim=1).requires_grad_() for _ in range(4)]
-    loss = compute_halves(batch(*inputs), 0.1, Mix(0.2, 0.5, 0.9, 0.3), distillation="one-way").distilled
+    loss = losses.compute_halves(batch(*inputs), 0.1, losses.Mix(0.2, 0.5, 0.9, 0.3), distillation="one-way").distilled
     texts, images, *dense = torch.autograd.grad(loss, inputs, allow_unused=True)
     assert texts.abs().max() > 0 and images.abs().max() > 0 and dense == [None, None]
 
@@ -169,16 +154,18 @@ def test_one_way_distillation_teaches_the_lexical_scores_alone():
 @pytest.mark.parametrize("option", ["transposed", "stop_gradient"])
 def test_options_of_joint_without_meaning_are_refused(option):
     with pytest.raises(ValueError, match="distillation none has no teacher"):
-        joint(batch(*torch.rand(4, 2, 3)), 0.07, "blip-coco", distillation="none", **{option: True})
+        losses.joint(batch(*torch.rand(4, 2, 3)), 0.07, "blip-coco", distillation="none", **{option: True})
 
 
 def test_mask_probability():
-    assert compute_mask_probability(1, 200) == 1 and compute_mask_probability(200, 200) == 0
-    assert compute_mask_probability(96, 100) == 0 and compute_mask_probability(95, 100) == pytest.approx(1 / 95)
+    assert losses.compute_mask_probability(1, 200) == 1 and losses.compute_mask_probability(200, 200) == 0
+    assert losses.compute_mask_probability(96, 100) == 0 and losses.compute_mask_probability(95, 100) == pytest.approx(
+        1 / 95
+    )
     stage = Expansion("controlled", seed=0, first=7, per_epoch=2000, epochs=10)
     assert not any(stage(step) for step in range(7, 27)) and all(stage(20_007 + step) for step in range(20))
     draws = sum(not stage(7 + 4 * 2000 + step) for step in range(2000))
-    assert abs(draws / 2000 - compute_mask_probability(5, 10)) < 0.05
+    assert abs(draws / 2000 - losses.compute_mask_probability(5, 10)) < 0.05
 
 
 def test_stop_gradient_changes_gradients_only():
@@ -187,7 +174,7 @@ def test_stop_gradient_changes_gradients_only():
     for stop in (False, True):
         texts, images, sparse_texts, sparse_images = inputs
         encoded = batch(sparse_texts, sparse_images, texts, images)
-        total = joint(encoded, 0.1, [0.2, 0.5, 0.9, 0.3], stop_gradient=stop)
+        total = losses.joint(encoded, 0.1, [0.2, 0.5, 0.9, 0.3], stop_gradient=stop)
         totals[stop] = (total.item(), torch.autograd.grad(total, inputs[0])[0])
     assert totals[True][0] == pytest.approx(totals[False][0])
     assert (totals[True][1] - totals[False][1]).abs().max() > 1e-4
@@ -206,7 +193,7 @@ def test_loss_regulariser_and_gradients_of_d2s(shared):
     for call in about["calls"]:
         weights = [regulariser_weight(about[key], call["call"], about["T"]) for key in ("q_reg", "d_reg")]
         assert weights == pytest.approx([call["q_weight_used"], call["d_weight_used"]])
-        loss = d2s(batch(texts, images, dense_texts, dense_images), about["temp"])
+        loss = losses.d2s(batch(texts, images, dense_texts, dense_images), about["temp"])
         reg = d2s_regulariser(texts, images, *weights)
         assert loss.item() == pytest.approx(call["loss"], rel=1e-5)
         assert reg.item() == pytest.approx(call["reg"], rel=1e-5)
@@ -214,7 +201,7 @@ def test_loss_regulariser_and_gradients_of_d2s(shared):
     for found, name in ((texts.grad, "grad_sparse_texts"), (images.grad, "grad_sparse_imgs")):
         np.testing.assert_allclose(found.numpy(), arrays[name].numpy(), rtol=1e-4, atol=1e-6)
     first = golden["bice_defaults_first_call"]
-    assert d2s(batch(texts, images, dense_texts, dense_images)).item() == pytest.approx(first["loss"], rel=1e-5)
+    assert losses.d2s(batch(texts, images, dense_texts, dense_images)).item() == pytest.approx(first["loss"], rel=1e-5)
 
 
 @pytest.mark.shared
@@ -227,7 +214,7 @@ def test_schedules_of_d2s(shared):
         value = REGULARISERS[name.partition("_")[0].lower()].function(images).item()
         assert [weight * value for weight in weights] == pytest.approx(about["value_on_img_full"], rel=1e-5)
     for epochs, about in golden["pec_mask_ratio"].items():
-        found = [compute_mask_probability(epoch, int(epochs)) for epoch in range(1, int(epochs) + 2)]
+        found = [losses.compute_mask_probability(epoch, int(epochs)) for epoch in range(1, int(epochs) + 2)]
         # The reference subtracts in float32, step by step.
         assert found == pytest.approx([*about["mask_ratio_per_epoch"], about["after_last"]], abs=2e-5)
 
@@ -266,13 +253,13 @@ def test_a_training_of_d2s(shared, variant):
     rounds = [piece for _ in range(4) for piece in batches(about, 4)]
     for n, ((texts, images), draw) in enumerate(zip(rounds, golden["train_mask_draws"], strict=True)):
         dense_texts, dense_images = arrays["txt_embs"][texts], arrays["img_embs"][images]
-        assert draw["p"] == pytest.approx(compute_mask_probability(n // 3 + 1, 4), abs=1e-6)
+        assert draw["p"] == pytest.approx(losses.compute_mask_probability(n // 3 + 1, 4), abs=1e-6)
         sparse_images = encode(head, dense_images)
         known = {"query_bag": own[texts] > 0, "expanded": not draw["draw"]}
         encoded = batch(encode(head, dense_texts), sparse_images, dense_texts, dense_images, **known)
         weights = [regulariser_weight(settings[key], n, golden["num_warm_up"]) for key in ("q_reg", "d_reg")]
-        loss = d2s(encoded, settings["temp"], published=variant == "as_is")
-        reg = d2s_regulariser(choose_texts(encoded, variant == "as_is"), sparse_images, *weights)
+        loss = losses.d2s(encoded, settings["temp"], published=variant == "as_is")
+        reg = d2s_regulariser(losses.choose_texts(encoded, variant == "as_is"), sparse_images, *weights)
         expected = golden["steps"][n]
         assert [group["lr"] for group in optimiser.param_groups] == pytest.approx(expected["lr"])
         assert loss.item() == pytest.approx(expected["rel_loss"], rel=1e-3)
@@ -303,18 +290,18 @@ def encode(head, dense):
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", MIXES)
+@pytest.mark.parametrize("name", losses.MIXES)
 def test_loss_and_gradients_of_joint(shared, name):
     golden = json.loads((shared / "golden/joint/loss.json").read_text())["per_config"][name]
     arrays, grads = (tensors(shared / f"golden/joint/{file}.npz") for file in ("loss_inputs", "loss_grads"))
     keys = ("dense_texts", "dense_imgs", "sparse_texts", "sparse_imgs")
     inputs = [arrays[key].requires_grad_() for key in keys]
     temperature = torch.tensor(golden["temp"], requires_grad=True)
-    assert MIXES[name] == Mix(*(golden[key] for key in Mix._fields))
+    assert losses.MIXES[name] == losses.Mix(*(golden[key] for key in losses.Mix._fields))
     encoded = batch(inputs[2], inputs[3], inputs[0], inputs[1])
     for n, call in enumerate(golden["calls"]):
-        found = compute_halves(encoded, clamp_temperature(temperature), find_mix(name))
-        assert joint(encoded, temperature, name).item() == found.total.item()
+        found = losses.compute_halves(encoded, losses.clamp_temperature(temperature), losses.find_mix(name))
+        assert losses.joint(encoded, temperature, name).item() == found.total.item()
         weights = [regulariser_weight(golden[key], n, golden["T"]) for key in ("q_reg", "d_reg")]
         reg = d2s_regulariser(inputs[2], inputs[3], *weights)
         assert weights == pytest.approx([call["q_weight_used"], call["d_weight_used"]])
@@ -335,20 +322,20 @@ def test_components_and_the_transposed_teacher(shared):
     temperature, parts = golden["per_config"]["albef-coco"]["temp"], golden["components_albef_coco"]
     dense = arrays["dense_imgs"] @ arrays["dense_texts"].T / temperature
     lexical = arrays["sparse_imgs"] @ arrays["sparse_texts"].T
-    mix = MIXES["albef-coco"]
+    mix = losses.MIXES["albef-coco"]
     mixed = mix.w1 * dense + mix.w2 * lexical
     encoded = batch(*(arrays[key] for key in ("sparse_texts", "sparse_imgs", "dense_texts", "dense_imgs")))
     for name, transposed in (("as_is", False), ("transposed_teacher", True)):
-        loss, expected = compute_halves(encoded, temperature, mix, transposed), parts[name]
+        loss, expected = losses.compute_halves(encoded, temperature, mix, transposed), parts[name]
         teacher = mixed.softmax(dim=1)
         other = mixed.T.softmax(dim=1) if transposed else teacher
-        assert soft_nce(dense, teacher, other).item() == pytest.approx(expected["Ld_dense"], rel=1e-5)
-        assert soft_nce(lexical, teacher, other).item() == pytest.approx(expected["Ld_lex"], rel=1e-5)
+        assert losses.soft_nce(dense, teacher, other).item() == pytest.approx(expected["Ld_dense"], rel=1e-5)
+        assert losses.soft_nce(lexical, teacher, other).item() == pytest.approx(expected["Ld_lex"], rel=1e-5)
         assert loss.distilled.item() == pytest.approx(expected["Lp"], rel=1e-5)
         assert loss.total.item() == pytest.approx(expected["loss"], rel=1e-5)
-    assert nce(lexical).item() == pytest.approx(golden["other_modes"]["sparse_only"]["loss"], rel=1e-5)
+    assert losses.nce(lexical).item() == pytest.approx(golden["other_modes"]["sparse_only"]["loss"], rel=1e-5)
     # Joint's baseline is the loss of D2S with another temperature of the teacher.
-    assert d2s(encoded, 0.05).item() == pytest.approx(golden["other_modes"]["BaselineLoss"][0]["loss"], rel=1e-5)
+    assert losses.d2s(encoded, 0.05).item() == pytest.approx(golden["other_modes"]["BaselineLoss"][0]["loss"], rel=1e-5)
 
 
 @pytest.mark.shared
@@ -372,8 +359,8 @@ def test_a_training_of_joint(shared):
         assert temperature.item() == pytest.approx(expected["temp"], rel=1e-4)
         dense = (head.dense_text(arrays["text_cls"][texts]), head.dense_image(arrays["img_cls"][images]))
         sparse = [torch.log1p(torch.relu(head.single_vocab_projector(head(side)))) for side in dense]
-        limited = clamp_temperature(temperature)
-        loss = compute_halves(batch(*sparse, *dense), limited, MIXES["albef-coco"])
+        limited = losses.clamp_temperature(temperature)
+        loss = losses.compute_halves(batch(*sparse, *dense), limited, losses.MIXES["albef-coco"])
         reg_weights = [regulariser_weight(golden["overrides"][key], n, golden["T"]) for key in ("q_reg", "d_reg")]
         reg = d2s_regulariser(*sparse, *reg_weights)
         assert loss.labelled.item() == pytest.approx(expected["sup_loss"], rel=1e-3)

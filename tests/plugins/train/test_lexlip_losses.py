@@ -14,20 +14,10 @@ from declared import GOLDEN
 from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer, make_all_columns
-from lexvl_plugins.train.images.lexlip_parts import MaskedWords
+from lexvl_plugins.train.images.material import MaskedWords
+from lexvl_plugins.train.objectives import family_losses as losses
 from lexvl_plugins.train.objectives import flops
-from lexvl_plugins.train.objectives.encoded import Encoded, Keys, Predicted
-from lexvl_plugins.train.objectives.family_losses import (
-    DECODER_SHARE,
-    ENCODER_SHARE,
-    IGNORED,
-    compute_bottleneck,
-    enqueue,
-    lexlip,
-    lexlip_momentum,
-    mask_words,
-    masked_words,
-)
+from lexvl_plugins.train.objectives.contrastive import Encoded, Keys, Predicted
 from tests.plugins.train.tiny_training import tensors
 
 WEIGHT = 0.002
@@ -43,7 +33,7 @@ def test_contrast_of_phase_1(shared):
     golden = json.loads((shared / "golden/lexlip/phase1_losses.json").read_text())
     arrays = tensors(shared / "golden/lexlip/phase1_outputs.npz")
     text, image = arrays["text_rep"][:3], arrays["image_rep"]
-    found = with_flops(lexlip(Encoded(text, image)), text, image)
+    found = with_flops(losses.lexlip(Encoded(text, image)), text, image)
     assert found == pytest.approx(golden["contrastive_loss"], rel=1e-5)
 
 
@@ -82,7 +72,7 @@ def test_masked_words_and_bottleneck_of_phase_1(shared):
 
     padding = inputs["attention_mask"] == 0
     logits = encoder(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits
-    torch.testing.assert_close(compute_bottleneck(logits, embeddings, padding), outputs["text_bottleneck"])
+    torch.testing.assert_close(losses.compute_bottleneck(logits, embeddings, padding), outputs["text_bottleneck"])
 
     attention = inputs["attention_mask"][:3]
     own = encoder(input_ids=inputs["encoder_text_ids_mlm"], attention_mask=attention).logits
@@ -98,30 +88,32 @@ def test_masked_words_and_bottleneck_of_phase_1(shared):
 
     predicted = {
         "self_t_mlm_loss": Predicted(own, inputs["encoder_text_labels_mlm"]),
-        "t2t_mlm_loss": decoded(compute_bottleneck(own, embeddings, attention == 0)),
+        "t2t_mlm_loss": decoded(losses.compute_bottleneck(own, embeddings, attention == 0)),
         "i2t_mlm_loss": decoded(outputs["image_bottleneck"]),
     }
     text, image = outputs["text_rep"][:3], outputs["image_rep"]
     for name, part in predicted.items():
-        assert masked_words(Encoded(text, image, predicted=(part,))).item() == pytest.approx(golden[name], rel=1e-5)
+        assert losses.masked_words(Encoded(text, image, predicted=(part,))).item() == pytest.approx(
+            golden[name], rel=1e-5
+        )
     whole = Encoded(text, image, predicted=tuple(predicted.values()))
-    total = with_flops(lexlip(whole) + masked_words(whole), text, image)
+    total = with_flops(losses.lexlip(whole) + losses.masked_words(whole), text, image)
     assert total == pytest.approx(golden["total_training_loss"], rel=1e-5)
 
 
 def test_masked_words_by_hand():
     logits = torch.tensor([[[0.0, 0.0], [math.log(3), 0.0], [9.0, 9.0]]])
-    part = Predicted(logits, torch.tensor([[1, 0, IGNORED]]))
+    part = Predicted(logits, torch.tensor([[1, 0, losses.IGNORED]]))
     mean = (math.log(2) + math.log(4 / 3)) / 2
     one = Encoded(torch.eye(2), torch.eye(2), predicted=(part,))
-    assert masked_words(one).item() == pytest.approx(mean)
-    assert masked_words(one._replace(predicted=(part, part))).item() == pytest.approx(2 * mean)
+    assert losses.masked_words(one).item() == pytest.approx(mean)
+    assert losses.masked_words(one._replace(predicted=(part, part))).item() == pytest.approx(2 * mean)
 
 
 def test_bottleneck_by_hand():
     logits = torch.tensor([[[0.0, math.log(3)], [-5.0, -5.0], [9.0, 0.0]]], requires_grad=True)
     embeddings = torch.tensor([[1.0, 0.0], [0.0, 8.0]], requires_grad=True)
-    found = compute_bottleneck(logits, embeddings, torch.tensor([[False, False, True]]))
+    found = losses.compute_bottleneck(logits, embeddings, torch.tensor([[False, False, True]]))
     assert found.tolist() == [pytest.approx([0.25, 6.0])]
     found.sum().backward()
     assert embeddings.grad is None and logits.grad is not None and logits.grad[0, 2].tolist() == [0, 0]
@@ -145,10 +137,10 @@ def test_momentum_of_phase_2(shared):
     for number, step in enumerate(golden["steps"]):
         last = [queues[f"{side}_queue5"].T[place : place + 3] for side in ("text", "image")]
         keys = Keys(*(last if number else first), text_queue, image_queue)
-        loss = lexlip_momentum(Encoded(text, image, keys=keys), golden["T"])
+        loss = losses.lexlip_momentum(Encoded(text, image, keys=keys), golden["T"])
         assert with_flops(loss, text, image) == pytest.approx(step["contrastive_loss"], rel=1e-5, abs=1e-6)
-        text_queue, following = enqueue(text_queue, place, keys.query)
-        image_queue, place = enqueue(image_queue, place, keys.document)
+        text_queue, following = losses.enqueue(text_queue, place, keys.query)
+        image_queue, place = losses.enqueue(image_queue, place, keys.document)
         assert following == place == step["text_ptr"]
     torch.testing.assert_close(text_queue.T, queues["text_queue5"])
     torch.testing.assert_close(image_queue.T, queues["image_queue5"])
@@ -158,7 +150,7 @@ def test_momentum_by_hand():
     text, image = torch.eye(2), 5 * torch.eye(2)
     keys = Keys(torch.eye(2), torch.eye(2), torch.zeros(3, 2), torch.zeros(1, 2))
     expected = (math.log(1 + 3 / math.e) + math.log(1 + 1 / math.e)) / 2
-    assert lexlip_momentum(Encoded(text, image, keys=keys), 1.0).item() == pytest.approx(expected)
+    assert losses.lexlip_momentum(Encoded(text, image, keys=keys), 1.0).item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -167,23 +159,23 @@ def test_momentum_by_hand():
 )
 def test_a_queue_by_hand(size, place, factor, rows, following):
     queue, keys = torch.zeros(size, 1), factor * torch.tensor([[1.0], [2.0], [3.0]])
-    found, after = enqueue(queue, place, keys)
+    found, after = losses.enqueue(queue, place, keys)
     assert found.flatten().tolist() == rows and after == following and queue.sum() == 0
     with pytest.raises(ValueError, match="3 keys for a queue of 2"):
-        enqueue(torch.zeros(2, 1), 0, keys)
+        losses.enqueue(torch.zeros(2, 1), 0, keys)
 
 
 def test_gradients():
     generator = torch.Generator().manual_seed(6)
     text, image, *others = (torch.rand(3, 5, dtype=torch.float64, generator=generator) for _ in range(6))
     keys = Keys(*(normalize(part, dim=1) for part in others))
-    for function in (lexlip, lexlip_momentum):
+    for function in (losses.lexlip, losses.lexlip_momentum):
         inputs = [side.clone().requires_grad_() for side in (text, image)]
         assert torch.autograd.gradcheck(lambda a, b, f=function: f(Encoded(a, b, keys=keys), 0.5), inputs)
-    labels = torch.tensor([[0, IGNORED, 4]])
+    labels = torch.tensor([[0, losses.IGNORED, 4]])
     logits = torch.rand(1, 3, 5, dtype=torch.float64, generator=generator).requires_grad_()
     assert torch.autograd.gradcheck(
-        lambda x: masked_words(Encoded(text, image, predicted=(Predicted(x, labels),))), (logits,)
+        lambda x: losses.masked_words(Encoded(text, image, predicted=(Predicted(x, labels),))), (logits,)
     )
 
 
@@ -196,23 +188,24 @@ def test_whole_words_are_masked():
     words = torch.tensor([[-1, 0, 0, 1, 2, 2, 2, -1], [-1, 0, 0, -1, -1, -1, -1, -1], [-1] * 8])
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
-        masked, labels = mask_words(ids, words, ENCODER_SHARE, 103, 200, generator)
-        chosen = labels != IGNORED
+        masked, labels = losses.mask_words(ids, words, losses.ENCODER_SHARE, 103, 200, generator)
+        chosen = labels != losses.IGNORED
         assert (labels[chosen] == ids[chosen]).all() and (masked[~chosen] == ids[~chosen]).all()
         assert chosen[1].tolist() == [False, True, True] + [False] * 5  # at least one word of every text
         assert not chosen[2].any()  # a text without words
         for word in range(3):
             assert len(set(chosen[0][words[0] == word].tolist())) == 1
-    again = [mask_words(ids, words, ENCODER_SHARE, 103, 200, torch.Generator().manual_seed(1)) for _ in range(2)]
+    seeded = [torch.Generator().manual_seed(1) for _ in range(2)]
+    again = [losses.mask_words(ids, words, losses.ENCODER_SHARE, 103, 200, generator) for generator in seeded]
     assert torch.equal(again[0][0], again[1][0])
 
 
-@pytest.mark.parametrize("share", [ENCODER_SHARE, DECODER_SHARE])
+@pytest.mark.parametrize("share", [losses.ENCODER_SHARE, losses.DECODER_SHARE])
 def test_shares_of_masked_words(share):
     ids = torch.arange(1000, 1100).repeat(50, 1)
     words = torch.arange(100).repeat(50, 1)
-    masked, labels = mask_words(ids, words, share, 3, 900, torch.Generator().manual_seed(0))
-    chosen = labels != IGNORED
+    masked, labels = losses.mask_words(ids, words, share, 3, 900, torch.Generator().manual_seed(0))
+    chosen = labels != losses.IGNORED
     assert chosen.sum(dim=1).tolist() == [100 * share] * 50
     kept, dropped = (masked == ids)[chosen].float().mean().item(), (masked == 3)[chosen].float().mean().item()
     assert dropped == pytest.approx(0.8, abs=0.03) and kept == pytest.approx(0.1, abs=0.03)
@@ -260,5 +253,5 @@ def test_the_loss_of_phase_1_in_a_plain_checkout():
     """With FLOPS; the pair itself is ours, as the authors publish no weights."""
     outputs = {key: torch.from_numpy(value) for key, value in np.load(GOLDEN / "families/lexlip.npz").items()}
     text, image = outputs["outputs/text_rep"], outputs["outputs/image_rep"]
-    found = with_flops(lexlip(Encoded(text, image)), text, image)
+    found = with_flops(losses.lexlip(Encoded(text, image)), text, image)
     assert found == pytest.approx(float(outputs["outputs/contrastive_loss"]), rel=1e-5)

@@ -30,14 +30,8 @@ STAIR_MODEL = {"kind": "stair", "text": BERT_TOKENS, "image": VIT_B}
 
 
 def plan(steps: int, batch: int, rate: float, warmup_steps: int, decay: str = "linear", **more: Any) -> dict[str, Any]:
-    return {
-        "steps": steps,
-        "batch_size": batch,
-        "learning_rate": rate,
-        "warmup_steps": warmup_steps,
-        "decay": decay,
-        **more,
-    }
+    rates = {"learning_rate": rate, "warmup_steps": warmup_steps, "decay": decay}
+    return {"steps": steps, "batch_size": batch, **rates, **more}
 
 
 def flops(query: float, document: float) -> list[tuple[str, str, float]]:
@@ -49,15 +43,11 @@ LAMB = {"optimiser": "lamb", "weight_decay": 0.01}
 STAIR_FLOPS = flops(1e-3, 1e-3)
 # VDR, appendix A, and its repository: AdamW without decay, gradients of norm 2.
 VDR_SIDES = {"query": {**BERT, "max_length": 256}, "document": {**BERT, "max_length": 256}, "padding": "max_length"}
-VDR_TEXT: dict[str, Any] = {
-    "negatives": 1,
-    "last_learning_rate": 1e-7,
-    "betas": (0.9, 0.999),
-    "weight_decay": 0.0,
-    "clip": 2.0,
-}
+ADAMW: dict[str, Any] = {"betas": (0.9, 0.999), "weight_decay": 0.0, "clip": 2.0}
+VDR_TEXT: dict[str, Any] = {"negatives": 1, "last_learning_rate": 1e-7, **ADAMW}
 # Joint's code: one rate for all, every parameter decays.
 JOINT: dict[str, Any] = {"warmup": "n-1", "weight_decay": 0.05, "decayed": "all", "clip": 1.0, "betas": (0.9, 0.999)}
+JOINT_COCO = plan(442_600, 256, 5e-5, 88_520, **JOINT)
 # LexLIP's code: AdamW and the linear schedule of transformers, 10 % warm-up.
 LEXLIP = {"warmup": "n-1", "weight_decay": 0.01, "decayed": "matrices", "betas": (0.9, 0.999), "clip": 1.0}
 LEXLIP_FLOPS = flops(0.002, 0.002)
@@ -68,12 +58,9 @@ FDT_MODEL = {
     "text": {"merges": "bpe_simple_vocab_16e6.txt.gz", "max_length": 77, "width": 512, "layers": 12, "heads": 8},
     "codebook": {"terms": 16_384, "width": 512, "attention": "sparsemax", "temperature": 1000.0, "decay": 1.0},
 }
-FDT_STAGE = (
-    "fdt",
-    0.0498,
-    [],
-    plan(86_560, 1024, 1e-3, 2500, "cosine", weight_decay=0.1, betas=(0.9, 0.98), decayed="matrices"),
-)
+FDT_PLAN = plan(86_560, 1024, 1e-3, 2500, "cosine", weight_decay=0.1, betas=(0.9, 0.98), decayed="matrices")
+FDT_STAGE = ("fdt", 0.0498, [], FDT_PLAN)
+SWIN_BLOCKS = {"depths": (2, 2, 18, 2), "heads": (4, 8, 16, 32), "window": 7, "drop_path": 0.5}
 
 # Recipe -> what its model is, and per stage its objective, temperature, regularisers, and optimisation.
 PAPERS: dict[str, tuple[dict[str, Any], list[tuple[str, float, list[tuple[str, str, float]], dict[str, Any]]]]] = {
@@ -110,18 +97,7 @@ PAPERS: dict[str, tuple[dict[str, Any], list[tuple[str, float, list[tuple[str, s
     "fdt": ({**FDT_MODEL, "image": {**VIT_B, "patch_size": 32}}, [FDT_STAGE]),
     # FDT's swinv2_base_patch4_window7_224.
     "fdt-swin": (
-        {
-            **FDT_MODEL,
-            "image": {
-                "resolution": 224,
-                "patch_size": 4,
-                "width": 128,
-                "depths": (2, 2, 18, 2),
-                "heads": (4, 8, 16, 32),
-                "window": 7,
-                "drop_path": 0.5,
-            },
-        },
+        {**FDT_MODEL, "image": {"resolution": 224, "patch_size": 4, "width": 128, **SWIN_BLOCKS}},
         [FDT_STAGE],
     ),
     # Joint's configuration blip-flickr: L1 of 1e-4 and 2e-5, halved; every parameter decays.
@@ -132,14 +108,7 @@ PAPERS: dict[str, tuple[dict[str, Any], list[tuple[str, float, list[tuple[str, s
     # Its configuration albef-coco: L1 of 1e-5 and 3e-5, halved; 200 epochs of 2,213 batches.
     "joint-albef": (
         {"kind": "joint", "words": "albef_coco_retrieval_lavis.pt", "head": "words"},
-        [
-            (
-                "joint",
-                0.07,
-                [("l1", "query", 5e-6), ("l1", "document", 1.5e-5)],
-                plan(442_600, 256, 5e-5, 88_520, **JOINT),
-            )
-        ],
+        [("joint", 0.07, [("l1", "query", 5e-6), ("l1", "document", 1.5e-5)], JOINT_COCO)],
     ),
     "lexlip": (
         {"kind": "lexlip", "text": {**BERT, "max_length": 40, "terms": "tokens"}},
@@ -175,12 +144,8 @@ PAPERS: dict[str, tuple[dict[str, Any], list[tuple[str, float, list[tuple[str, s
     "v-splade": (STAIR_MODEL, [("v_splade", 1.0, [("flops", "positives", 0.01)], {})]),
     # VDR, table 1, cross-modal: 20 epochs of 3,662 batches of YFCC15M, the first of them warm-up.
     "vdr-crossmodal": (
-        {
-            "kind": "vdr-crossmodal",
-            "topk": 512,
-            "text": {**BERT, "max_length": 77, "terms": "tokens"},
-            "image": {**VIT_B, "patch_size": 32},
-        },
+        {"kind": "vdr-crossmodal", "topk": 512}
+        | {"text": {**BERT, "max_length": 77, "terms": "tokens"}, "image": {**VIT_B, "patch_size": 32}},
         [("vdr", 0.07, [], plan(73_242, 4096, 2e-4, 3662, "cosine"))],
     ),
     # VDR, table 1, text-to-text: 20 epochs of 1,566 batches of MS MARCO's 400,782 questions.

@@ -18,7 +18,7 @@ from lexvl_plugins.train.common import learner as loss
 from lexvl_plugins.train.common.learner import choose_optimiser
 from lexvl_plugins.train.common.processes import lacks_memory
 from lexvl_plugins.train.loop import train
-from lexvl_plugins.train.objectives.encoded import Encoded
+from lexvl_plugins.train.objectives.contrastive import Encoded
 from lexvl_plugins.train.recipe import Optimisation, Recipe, check_recipe
 from lexvl_plugins.train.splits import check
 from tests.plugins.train.test_run_folder import recipe_of as recipe_of_images

@@ -77,15 +77,9 @@ LI_LSR = {"query": {"table": "li_lsr", "rank": 2, "adds": True}, "document": BER
 IDF = {"query": {"table": "idf"}, "document": TWO["document"]}
 CASES = [
     *((kind, model) for kind in ("vdr", "splade", "dpr") for model in (FRESH, TWO, BERT, TWO_BERTS)),
-    ("splade", LI_LSR),
-    ("splade", IDF),
-    ("vdr", PROJECTED),
-    ("vdr", PADDED),
-    ("vdr", TOKENS),
-    ("vdr", PUBLISHED),
-    ("svdr", SHARED),
-    ("sentence", FRESH),
-    ("sentence", BERT),
+    *(("splade", model) for model in (LI_LSR, IDF)),
+    *(("vdr", model) for model in (PROJECTED, PADDED, TOKENS, PUBLISHED)),
+    *(("svdr", SHARED), ("sentence", FRESH), ("sentence", BERT)),
 ]
 
 
@@ -416,22 +410,10 @@ def test_ndcg_and_recall_by_hand() -> None:
         ({"model": {"kind": "splade", "query": {"table": "idf", "rank": 2}, "document": {}}}, "rank 2: only li_lsr"),
         ({"model": {"kind": "splade", "query": {"table": "tf"}, "document": {}}}, "model.query.table: "),
         ({"data": {"corpus": []}}, "data.corpus"),
-        (
-            {"model": {"kind": "dpr", "query": {}, "padding": "max_length"}},
-            "padding max_length: vdr and svdr train with",
-        ),
-        (
-            {"model": {"kind": "splade", "query": {"checkpoint": "minilm"}, "saved": "changed"}},
-            "saved changed: only vdr",
-        ),
-        (
-            {"model": {"kind": "vdr", "query": {"words": 40}, "saved": "changed"}},
-            "saved changed: only vdr and svdr over",
-        ),
-        (
-            {"data": {"corpus": "CORPUS"}, "optimisation": {"steps": 4, "patience": 1}},
-            "optimisation.patience: nothing val",
-        ),
+        ({"model": {"kind": "dpr", "query": {}, "padding": "max_length"}}, "padding max_length: vdr and svdr train"),
+        ({"model": {"kind": "splade", "query": {"checkpoint": "minilm"}, "saved": "changed"}}, "changed: only vdr"),
+        ({"model": {"kind": "vdr", "query": {"words": 40}, "saved": "changed"}}, "saved changed: only vdr and svdr"),
+        ({"data": {"corpus": "CORPUS"}, "optimisation": {"steps": 4, "patience": 1}}, "patience: nothing val"),
         ({"model": {"kind": "bert"}}, "model: the key 'kind' is 'bert', expected one of "),
     ],
 )

@@ -1,8 +1,11 @@
-"""Training end to end on twelve coloured squares: resume, save, load, errors."""
+"""Training end to end on twelve coloured squares: resume, save, load, errors; a full disk, and kills at calls."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import resource
 from collections import Counter
 from pathlib import Path
 from typing import Any, get_args
@@ -10,13 +13,14 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from faults import Ended, faults, mounted, resize
 
 from lexvl_anserini.data.lines import FUNCTION_WORDS, load_function_words, read_words
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.tokens import make_ascii_columns
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_plugins.train.command import describe_plan
-from lexvl_plugins.train.common.learner import compute_objective, make_learning_rate
+from lexvl_plugins.train.common.learner import compute_objective
 from lexvl_plugins.train.common.tower_pair import ImageBatch, Temperatures, TextStore, add_types
 from lexvl_plugins.train.images.captioned import (
     Batches,
@@ -31,10 +35,10 @@ from lexvl_plugins.train.images.material import compute_backward_rates, compute_
 from lexvl_plugins.train.images.sides import SIDES
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.model_settings import ModelSettings
-from lexvl_plugins.train.objectives.encoded import Encoded
+from lexvl_plugins.train.objectives.contrastive import Encoded
 from lexvl_plugins.train.recipe import Augmentation, Recipe, check_recipe, parse_changes, read_recipe
 from lexvl_plugins.train.words import FIRST_TOKEN_ID, FIRST_WORD_ID, LEFT_OUT, learn_words, save_tokenizer
-from tests.plugins.train.tiny_training import COLOURS, tiny_recipe, weights_of, write_squares
+from tests.plugins.train.tiny_training import COLOURS, same_weights, tiny_recipe, weights_of, write_squares
 
 RECIPES = Path(__file__).parents[3] / "runs" / "recipes"
 FLOPS = {"name": "flops", "side": "query", "weight": 1}
@@ -318,15 +322,6 @@ def test_augmentation_moves_without_turning() -> None:
     assert (moved.diff(dim=3) >= -1e-5).all() and not torch.equal(moved, pixels)
 
 
-def test_the_learning_rate_warms_up_and_falls() -> None:
-    def factors(*steps: int, **options: Any) -> list[float]:
-        recipe = recipe_of("demo", optimisation={"steps": 12, "warmup_steps": 2, **options})
-        return [round(make_learning_rate(recipe.stages[0].optimisation)(step), 3) for step in steps]
-
-    assert factors(0, 1, 2, 7, 12) == [0.5, 1.0, 1.0, 0.5, 0.0]
-    assert factors(0, 2, 4, 12, decay="linear", last_learning_rate=0.5) == [0.5, 1.0, 0.9, 0.5]
-
-
 def test_hit_rates_by_hand_and_equal_scores_by_position() -> None:
     scores, owner = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.4]]), torch.tensor([0, 1, 1])
     assert compute_hit_rates(scores, owner)[1] == pytest.approx(66.67)
@@ -340,12 +335,9 @@ def test_hit_rates_by_hand_and_equal_scores_by_position() -> None:
         compute_hit_rates(torch.full((2, 2), torch.nan), torch.arange(2))
 
 
-def test_words_that_connect_are_in_the_list():
+def test_words_that_connect_are_in_the_list_and_what_an_image_shows_is_in_none():
     assert {"a", "the", "of", "with", "and", "is", "are", "his", "their", "not", "some", "s"} <= load_function_words()
     assert len(load_function_words()) > 200
-
-
-def test_what_an_image_shows_is_in_no_list():
     shown = {"dog", "red", "two", "outside", "man", "running", "front", "water", "black"}
     assert not shown & (load_function_words() | read_words(LEFT_OUT))
     assert {"african", "gorilla"} <= read_words(LEFT_OUT)
@@ -357,3 +349,53 @@ def test_each_word_is_one_lower_case_word_and_has_one_place(path: Path):
     assert [word for word, count in Counter(words).items() if count > 1] == []
     assert all(word.isascii() and word.isalpha() and word == word.lower() for word in words)
     assert len(words) == len(read_words(path))
+
+
+def test_a_full_disk_ends_training_in_one_line(corpus: str, trained: Path, tmp_path: Path) -> None:
+    """Before, it died by SIGBUS in the middle of the images, without a word."""
+    with mounted(tmp_path / "small", "16k") as disk:
+        for size in (16, 20, 24, 28, 32, 40, 64, 96, 128, 160, 192, 256):
+            resize(disk, f"{size}k")
+            with pytest.raises(ArtefactError, match=r"small/run.*: the disk is full.*free some space"):
+                train(recipe_of(corpus), disk / "run", device="cpu")
+        resize(disk, "16m")
+        assert same_weights(train(recipe_of(corpus), disk / "run", device="cpu"), trained)
+        assert sorted(path.name for path in (disk / "run").glob("*.part")) == []
+
+
+def test_no_room_for_the_images_says_how_much_is_needed(corpus, tmp_path, monkeypatch):
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    with pytest.raises(
+        ArtefactError, match=rf"stored-pixels-training-\w{{16}}.npy: the disk is full \({12 * 16 * 16 * 3:,} bytes need"
+    ):
+        train(recipe_of(corpus), tmp_path, device="cpu")
+    assert not list(tmp_path.glob("stored-*"))
+
+
+def test_killed_training_ends_with_the_same_weights(corpus: str, trained: Path, tmp_path: Path) -> None:
+    """At some of its calls; the attack chooses others at random."""
+    with faults(tmp_path / "whole") as whole:
+        train(recipe_of(corpus), tmp_path / "whole", device="cpu")
+    renaming = [n for n, call in enumerate(whole.calls, 1) if call.startswith(("replace", "rename", "exchange"))]
+    chosen = {*renaming[2::4], renaming[-1], len(whole.calls)}
+    names = sorted(path.name for path in (tmp_path / "whole").iterdir())
+    for number in sorted(chosen):
+        folder = tmp_path / str(number)
+        with pytest.raises(Ended), faults(folder, number, after=number % 2 == 0):
+            train(recipe_of(corpus), folder, device="cpu")
+        assert same_weights(train(recipe_of(corpus), folder, device="cpu"), trained), whole.calls[number - 1]
+        assert sorted(path.name for path in folder.iterdir()) == names, whole.calls[number - 1]
+
+
+@pytest.mark.parametrize("kilobytes", [1, 20, 40])
+def test_a_limit_of_file_sizes_ends_training_in_one_line(kilobytes, corpus, tmp_path):
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (kilobytes << 10, most))
+    try:
+        with pytest.raises(ArtefactError, match="ulimit -f"):
+            train(recipe_of(corpus), tmp_path / "run", device="cpu")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
