@@ -177,8 +177,6 @@ def read_judgements(source: JudgementSource) -> Judgements:
     return Judgements(label, tuple(dataset.qrels()), dataset.remove_query)
 
 
-log = logging.getLogger(__name__)
-
 # A message lists this many ids or problems, then says "and N more".
 SHOWN = 5
 

@@ -453,9 +453,6 @@ def build_comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
     )
 
 
-# How numbers of a setting are shown; other counts as they are, other values with four decimals.
-
-
 def build_setting_table(rows: Sequence[Mapping[str, Any]], shown: Mapping[str, str]) -> Table:
     """Rows that name their columns; `ties` among the names is the rule of the whole table."""
     headings = [name for name in rows[0] if name != "ties"]

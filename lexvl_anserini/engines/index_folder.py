@@ -97,9 +97,10 @@ class ResidentEntry(Entry):
 
 
 class IndexReport(Entry):
-    """The types of index.json; an engine's own keys are in `Engine.build`.
+    """The types of index.json, of all engines; an engine's own options are its `EngineOptions`.
 
     Attributes:
+        longest_lists: number of postings and term, of the longest lists of an impact index.
         deleted: documents that are marked as deleted, whose postings are in the files; no other number counts them.
         approximation: the measurement of approximate search; empty without one.
         resident_files: the files of resident postings; none where one file of the last commit has all documents.
@@ -126,6 +127,7 @@ class IndexReport(Entry):
     changes: tuple[str, ...] = ()
     partitions: int = 0
     collection: str = ""
+    longest_lists: tuple[tuple[Any, ...], ...] = ()
     sources: tuple[SourceEntry, ...] = ()
     faiss: StoredEntry | None = None
     approximation: ApproximationEntry = ApproximationEntry()

@@ -21,11 +21,12 @@ import orjson
 
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.engines.engine import Target, get_engine
-from lexvl_anserini.engines.index_folder import REPORT
+from lexvl_anserini.engines.index_folder import REPORT, IndexReport
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write, format_json, new_folder
 from lexvl_anserini.ground.manifest import MANIFEST
 from lexvl_anserini.ground.records import VOCABULARY
+from lexvl_anserini.ground.typed import check
 from lexvl_plugins.stores.store import ImpactStore, StorePlace, parse_url
 
 FORMAT = "lexvl-store/1"
@@ -37,6 +38,25 @@ MOST_BYTES = 1 << 30
 PIECE = 60_000
 # Seconds to wait for another process that writes the same local folder.
 PATIENCE_S = 10.0
+
+
+class StoreReport(IndexReport):
+    """The types of index.json of a store: in the notes of the index, and with `url` and `token` in its local folder.
+
+    Attributes:
+        rounded: impacts that the store does not hold exactly.
+        probes: documents whose lists were compared with those of the shards.
+        lists_changed: the share of the probes' lists that differ.
+        largest_difference: of a score in these lists.
+        token: of the build, the same for all readers.
+    """
+
+    rounded: int = 0
+    probes: int = 0
+    lists_changed: float = 0.0
+    largest_difference: float = 0.0
+    url: str = ""
+    token: str = ""
 
 
 class Notes(NamedTuple):
@@ -78,6 +98,7 @@ def read_notes(store: ImpactStore) -> Notes:
         report = orjson.loads(files[REPORT])
         if not isinstance(report, dict) or report.get("engine") != store.place.engine:
             raise ValueError(f"index.json is not of {store.place.engine}")
+        check(report, StoreReport, f"{store.place}: index.json", "build it again (--overwrite)")
     except (ValueError, zlib.error) as error:
         raise ArtefactError(f"{store.place}: its notes are damaged ({error}); build it again (--overwrite)") from error
     return Notes(token, files)

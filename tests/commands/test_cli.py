@@ -74,6 +74,16 @@ def option_lines(command: Command) -> list[str]:
     return lines
 
 
+def test_names_of_the_last_release_keep_their_parameters() -> None:
+    released = json.loads((ROOT / "tests/golden/cli/names-0.3.0.json").read_text(encoding="utf-8"))
+    lost = {}
+    for name, parameters in released.items():
+        kept = inspect.signature(getattr(lexvl_anserini, name)).parameters if parameters else ()
+        if gone := [parameter for parameter in parameters.split() if parameter not in kept]:
+            lost[name] = gone
+    assert lost == GONE["lexvl_anserini"]
+
+
 @pytest.mark.parametrize("name", RELEASED)
 def test_options_of_the_last_release_work_or_are_listed(name: str) -> None:
     lines = option_lines(import_module(COMMANDS[name]).command) if name in COMMANDS else []

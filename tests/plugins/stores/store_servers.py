@@ -1,4 +1,4 @@
-"""The stores that test the contract of `engines/stores`: a store in memory, embedded ones, and real servers."""
+"""The stores that test the contract of `lexvl_plugins/stores`: a store in memory, embedded ones, and real servers."""
 
 from __future__ import annotations
 
