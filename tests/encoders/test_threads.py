@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -41,15 +40,6 @@ def same(first: Any, second: Any) -> bool:
         parts = ((getattr(first, part), getattr(second, part)) for part in ("indptr", "indices", "data"))
         return all((a == b).all() if a.shape == b.shape else False for a, b in parts)
     return bool((first == second).all())
-
-
-@pytest.fixture(autouse=True)
-def one_thread_of_torch() -> Iterator[None]:
-    """torch chooses how many threads share a product, also by the load; sums then differ in their last bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def pool_of_threads() -> ThreadPoolExecutor:
