@@ -19,7 +19,7 @@ from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc, get_field, mar
 from lexvl_anserini.queries.clauses import All, Text, TreeQuery, build_clause, list_scored_terms, walk
 from lexvl_anserini.queries.query_source import TYPED
 from lexvl_anserini.runs.order import RankedList, rank_hits
-from lexvl_anserini.searching.search import parse_cut
+from lexvl_anserini.searching.search import compute_greatest_score, parse_cut
 from lexvl_anserini.searching.shared_terms import explain_documents
 from lexvl_plugins.photos.answers import find, has_known_word
 from lexvl_plugins.serve import limits, messages, queries
@@ -87,6 +87,7 @@ class Service:
                 read_as=read.read_as,  # type: ignore[arg-type]
                 chips=queries.build_chips(read),
                 hits=shown,
+                greatest=bound_scores(index, read),
                 nearest=nearest,
                 documents=index.manifest.counts.documents,
                 ignored=ignored,
@@ -196,6 +197,16 @@ def search(index: LiveIndex, question: messages.Question, read: ReadQuery) -> tu
             return rank_hits(TYPED, []), False, ignored
         query = TreeQuery(TYPED, All(()))  # every document that matches
     return *find(index.searcher, query, question.hits, where, cut), ignored
+
+
+def bound_scores(index: LiveIndex, read: ReadQuery) -> float | None:
+    """The greatest score that a document could have; None where there is no such bound: dense queries and BM25."""
+    if not isinstance(read.query, ImpactQuery | TreeQuery):
+        return None
+    clause = build_clause(read.query)
+    return (
+        None if any(isinstance(node, Text) for node in walk(clause)) else compute_greatest_score(clause, index.impacts)
+    )
 
 
 def list_weights(query: Any) -> messages.Embedding:

@@ -16,7 +16,7 @@ function part(name) {
     coming.set(name, awaited);
     const script = document.createElement("script");
     script.src = `data/${name}.js`;
-    script.onerror = () => { coming.delete(name); awaited.reject(new Error(`data/${name}.js cannot be read`)); };
+    script.onerror = () => { coming.delete(name); awaited.reject(Object.assign(new Error(`data/${name}.js cannot be read`), { again: true })); };
     document.head.append(script);
   }
   return coming.get(name).promise;
