@@ -78,7 +78,7 @@ class Service:
             times.append(time.perf_counter())
             hits, nearest, ignored = search(index, question, read)
             times.append(time.perf_counter())
-            warn = read.read_as == "text" and not has_known_word(index.model, question.text)
+            warn = read.read_as == "text" and not has_known_word(index.model, choose_words(index, question))
             shown = [show_hit(index, hit) for hit in hits]
             spans = (times[:2], times[1:], (times[0], time.perf_counter()))
             encode_ms, search_ms, all_ms = (round((end - begin) * 1000, 2) for begin, end in spans)
@@ -108,7 +108,7 @@ class Service:
         elif question.read_as == "terms" or (question.read_as == "auto" and lexical and queries.is_expression(text)):
             return queries.read_expression(index, text, question.weights)
         else:
-            words = text if lexical or question.read_as == "text" else queries.take_words(text)
+            words = choose_words(index, question)
             read_as, key, encode = "text", words, lambda: queries.encode_texts(index, [words])[0]
         query = self.queries.ensure((index.serial, read_as, key), encode)
         return queries.read_vector(index, query, read_as, question.weights)
@@ -197,6 +197,12 @@ def search(index: LiveIndex, question: messages.Question, read: ReadQuery) -> tu
             return rank_hits(TYPED, []), False, ignored
         query = TreeQuery(TYPED, All(()))  # every document that matches
     return *find(index.searcher, query, question.hits, where, cut), ignored
+
+
+def choose_words(index: LiveIndex, question: messages.Question) -> str:
+    """The words of a question's text: an index without terms takes those of an expression."""
+    text, plain = question.text.strip(), index.manifest.kind == "impact" or question.read_as == "text"
+    return text if plain else queries.take_words(text)
 
 
 def bound_scores(index: LiveIndex, read: ReadQuery) -> float | None:

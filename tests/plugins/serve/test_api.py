@@ -95,7 +95,7 @@ def test_expressions_are_read_by_their_signs(client) -> None:
     assert {c["term"]: c["weight"] for c in weighted["chips"]} == {"red": 7, "blue": 1}
     twin = client.ask(index="twin", text="+blue -red")
     assert twin["read_as"] == "text" and twin["ignored"] == ["signs and factors of the expression"]
-    assert ids(twin)[0] in ("half.png", HOSTILE_ID)
+    assert ids(twin)[0] in ("half.png", HOSTILE_ID) and twin["warning"] == ""  # "+blue" is the word blue there
 
 
 def test_filters_restrict_and_keep_scores(client) -> None:
