@@ -326,4 +326,9 @@ def test_the_page_shows_hits_maps_and_a_link(page) -> None:
     page.wait_for_function("location.hash.includes('weights')")
     page.reload()
     page.wait_for_selector(".chip.out")
+    page.locator("#query").fill("+red -blue")
+    page.wait_for_function("document.querySelector('.ran').textContent.includes('read as terms')")
+    assert page.locator(".chip .term").all_inner_texts() == ["red"]
+    page.locator("#read-as").select_option("text")
+    page.wait_for_function("document.querySelectorAll('.chip').length === 2")
     assert page.locator("#where").is_hidden() and page.locator("h2").first.inner_text() == "drawn <b>"
