@@ -199,6 +199,14 @@ def search(index: LiveIndex, question: messages.Question, read: ReadQuery) -> tu
     return *find(index.searcher, query, question.hits, where, cut), ignored
 
 
+def list_weights(query: Any) -> messages.Embedding:
+    """Term -> weight, the heaviest first, or the numbers of a dense vector."""
+    if isinstance(query, ImpactQuery):
+        return dict(sorted(query.vector.items(), key=lambda pair: (-pair[1], pair[0])))
+    numbers: list[float] = query.vector.tolist()
+    return numbers
+
+
 def choose_words(index: LiveIndex, question: messages.Question) -> str:
     """The words of a question's text: an index without terms takes those of an expression."""
     text, plain = question.text.strip(), index.manifest.kind == "impact" or question.read_as == "text"
@@ -213,14 +221,6 @@ def bound_scores(index: LiveIndex, read: ReadQuery) -> float | None:
     return (
         None if any(isinstance(node, Text) for node in walk(clause)) else compute_greatest_score(clause, index.impacts)
     )
-
-
-def list_weights(query: Any) -> messages.Embedding:
-    """Term -> weight, the heaviest first, or the numbers of a dense vector."""
-    if isinstance(query, ImpactQuery):
-        return dict(sorted(query.vector.items(), key=lambda pair: (-pair[1], pair[0])))
-    numbers: list[float] = query.vector.tolist()
-    return numbers
 
 
 def describe_index(index: LiveIndex, problem: str) -> messages.IndexDescription:
