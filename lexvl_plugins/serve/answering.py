@@ -19,7 +19,7 @@ from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc, get_field, mar
 from lexvl_anserini.queries.clauses import All, Text, TreeQuery, build_clause, list_scored_terms, walk
 from lexvl_anserini.queries.query_source import TYPED
 from lexvl_anserini.runs.order import RankedList, rank_hits
-from lexvl_anserini.searching.search import parse_cut
+from lexvl_anserini.searching.search import compute_greatest_score, parse_cut
 from lexvl_anserini.searching.shared_terms import explain_documents
 from lexvl_plugins.photos.answers import find, has_known_word
 from lexvl_plugins.serve import limits, messages, queries
@@ -78,7 +78,7 @@ class Service:
             times.append(time.perf_counter())
             hits, nearest, ignored = search(index, question, read)
             times.append(time.perf_counter())
-            warn = read.read_as == "text" and not has_known_word(index.model, question.text)
+            warn = read.read_as == "text" and not has_known_word(index.model, choose_words(index, question))
             shown = [show_hit(index, hit) for hit in hits]
             spans = (times[:2], times[1:], (times[0], time.perf_counter()))
             encode_ms, search_ms, all_ms = (round((end - begin) * 1000, 2) for begin, end in spans)
@@ -87,6 +87,7 @@ class Service:
                 read_as=read.read_as,  # type: ignore[arg-type]
                 chips=queries.build_chips(read),
                 hits=shown,
+                greatest=bound_scores(index, read),
                 nearest=nearest,
                 documents=index.manifest.counts.documents,
                 ignored=ignored,
@@ -107,7 +108,7 @@ class Service:
         elif question.read_as == "terms" or (question.read_as == "auto" and lexical and queries.is_expression(text)):
             return queries.read_expression(index, text, question.weights)
         else:
-            words = text if lexical or question.read_as == "text" else queries.take_words(text)
+            words = choose_words(index, question)
             read_as, key, encode = "text", words, lambda: queries.encode_texts(index, [words])[0]
         query = self.queries.ensure((index.serial, read_as, key), encode)
         return queries.read_vector(index, query, read_as, question.weights)
@@ -204,6 +205,22 @@ def list_weights(query: Any) -> messages.Embedding:
         return dict(sorted(query.vector.items(), key=lambda pair: (-pair[1], pair[0])))
     numbers: list[float] = query.vector.tolist()
     return numbers
+
+
+def choose_words(index: LiveIndex, question: messages.Question) -> str:
+    """The words of a question's text: an index without terms takes those of an expression."""
+    text, plain = question.text.strip(), index.manifest.kind == "impact" or question.read_as == "text"
+    return text if plain else queries.take_words(text)
+
+
+def bound_scores(index: LiveIndex, read: ReadQuery) -> float | None:
+    """The greatest score that a document could have; None where there is no such bound: dense queries and BM25."""
+    if not isinstance(read.query, ImpactQuery | TreeQuery):
+        return None
+    clause = build_clause(read.query)
+    return (
+        None if any(isinstance(node, Text) for node in walk(clause)) else compute_greatest_score(clause, index.impacts)
+    )
 
 
 def describe_index(index: LiveIndex, problem: str) -> messages.IndexDescription:

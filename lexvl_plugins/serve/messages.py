@@ -100,6 +100,7 @@ class ShownAnswer(Message):
     Attributes:
         read_as: text, terms, picture or document; none for an empty question
         chips: the query's terms, the heaviest first; empty for an index without terms
+        greatest: the greatest score that a document could have; null where there is no such bound
         nearest: no document has the least score: the hits are the nearest
         ignored: parts of the question that this index cannot take into account
         warning: why to expect little; empty as a rule
@@ -109,6 +110,7 @@ class ShownAnswer(Message):
     read_as: Literal["none", "text", "terms", "picture", "document"]
     chips: list[Chip]
     hits: list[ShownHit]
+    greatest: float | None
     nearest: bool
     documents: int
     ignored: list[str]

@@ -256,7 +256,7 @@ CALLED = "lexvl"
 PART = 256
 
 # The scripts of the page in the order in which they are joined.
-SCRIPTS = ("static.js", "view.js", "page.js")
+SCRIPTS = ("expressions.js", "static.js", "view.js", "page.js")
 
 # Suffixes of pictures by media type.
 SUFFIXES = {"image/jpeg": "jpg", "image/png": "png"}
@@ -451,7 +451,7 @@ def command(
 ) -> None:
     """Publish an index as static files: its search page works on any web server, and from a disk.
 
-    Queries are bare words, as search --set mode=alpha reads them, with the same hits and scores.
+    Queries are words, as search --set mode=alpha reads them, or terms with signs, with the same hits and scores.
 
     Example: python -m lexvl_plugins.serve.publish indexes/demo sites/demo
     """

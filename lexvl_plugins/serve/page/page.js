@@ -1,8 +1,8 @@
 // The state of the page, its requests, and the link that reproduces it. `view.js` draws.
 
-import { Column, bars, compareTexts, drawMap, element, number, picture, pictureUrl } from "./view.js";
+import { Column, bars, compareTexts, drawMap, element, inFull, number, picture, pictureUrl } from "./view.js";
 
-const STEP = 24, MOST = 96, RANK_CONSTANT = 60, HOVER_MS = 120, PAUSE_MS = 80;
+const STEP = 24, MOST = 96, RANK_CONSTANT = 60, HOVER_MS = 120, PAUSE_MS = 80, QUIET_MS = 700;
 const byId = (id) => document.getElementById(id);
 const state = { q: "", as: "auto", where: "", cut: "", filters: [], weights: {}, like: null, picture: null, hits: STEP, mix: null };
 const columns = [];
@@ -15,10 +15,35 @@ async function request(path, body, signal) {
   if (site) return site.request(path, body);
   const options = body === undefined ? { signal } : { method: "POST", signal, body: body instanceof Blob ? body : JSON.stringify(body),
     headers: { "content-type": body instanceof Blob ? "application/octet-stream" : "application/json" } };
-  const response = await fetch(path, options);
-  const found = await response.json();
-  if (!response.ok) throw new Error(found.error ?? response.statusText);
+  const response = await fetch(path, options).catch((error) => {
+    if (signal?.aborted) throw error;
+    throw Object.assign(failure(`the server does not answer${navigator.onLine ? "" : ": this machine is offline"}`, true), { lost: true });
+  });
+  const found = await response.json().catch((error) => { if (signal?.aborted) throw error; return null; }); // a proxy may answer no JSON
+  if (!response.ok || found === null) throw failure(found?.error ?? `the server answers ${response.status} ${response.statusText}`, response.status >= 500);
   return found;
+}
+
+// An error; `again` where the same request may go well later.
+function failure(reason, again) {
+  return Object.assign(new Error(reason), { again });
+}
+
+// --- what a screen reader says: one region, when the columns have come to rest
+
+let saying = null;
+
+function say() {
+  clearTimeout(saying);
+  saying = setTimeout(() => {
+    const said = [byId("message").firstChild?.textContent, ...columns.map(({ column }) => column.summary)];
+    byId("said").textContent = said.filter(Boolean).join("; ");
+  }, QUIET_MS);
+}
+
+function tell(text, again) {
+  byId("message").replaceChildren(...(text ? [text] : []), ...(again ? [" ", element("button", { type: "button", text: "try again", onclick: again })] : []));
+  say();
 }
 
 // --- the link
@@ -70,12 +95,16 @@ class Searcher {
     try {
       this.answer = await request("api/search", asked);
       this.column.show(this.answer, performance.now() - started, state.hits);
-      if (this.answer.read_as === "none" && !this.answer.hits.length) this.column.showSample(description.pictures?.[asked.index] ?? []);
+      const sample = this.answer.read_as === "none" && !this.answer.hits.length ? description.pictures?.[asked.index] ?? [] : [];
+      if (sample.length) this.column.showSample(sample);
+      const isEmpty = !this.answer.hits.length && !sample.length;
+      this.column.showExample(isEmpty ? description.examples.find((text) => text !== asked.text) : undefined);
       if (!this.again) this.explain(asked, this.answer);
     } catch (error) {
       this.answer = null;
-      this.column.failed(error.message);
+      this.column.failed(error.message, error.again);
     }
+    say();
     this.busy = false;
     if (this.again) { this.again = false; this.run(); } else blend();
   }
@@ -89,7 +118,9 @@ class Searcher {
     try {
       this.column.showProducts(await request("api/products", { question: asked, doc_ids: answer.hits.map((hit) => hit.doc_id) }, signal));
     } catch (error) {
-      if (error.name !== "AbortError") this.column.problem.textContent = error.message;
+      if (error.name === "AbortError") return;
+      this.column.complain(error.message, error.again);
+      say();
     }
   }
 }
@@ -122,7 +153,7 @@ async function showMap(searcher, card, frame, term) {
     const map = await request("api/map", asked);
     if (hovering === mine) drawMap(frame, map);
   } catch (error) {
-    byId("message").textContent = error.message;
+    tell(error.message);
   }
 }
 
@@ -130,7 +161,7 @@ async function showMap(searcher, card, frame, term) {
 
 function openDetails(searcher, card) {
   const { hit } = card, index = searcher.column.description;
-  byId("details-title").textContent = `${hit.rank}  ${hit.title || hit.doc_id}, score ${number(hit.score)}`;
+  byId("details-title").textContent = `${hit.rank}  ${hit.title || hit.doc_id}, ${inFull(hit.score, card.greatest)}`;
   const frame = hit.picture ? picture(index.name, hit.doc_id, "large", hit.title || hit.doc_id) : element("p", { text: hit.text });
   const list = element("ul", { class: "bars" }), note = element("p", { class: "note" });
   const facts = element("dl");
@@ -167,7 +198,7 @@ function blend() {
   }
   const order = [...scores.values()].filter((one) => one.score > 0)
     .sort((a, b) => b.score - a.score || compareTexts(a.hit.doc_id, b.hit.doc_id)).slice(0, state.hits);
-  column.showHits(order.map(({ hit, score }, place) => ({ ...hit, rank: place + 1, score })));
+  column.showHits(order.map(({ hit, score }, place) => ({ ...hit, rank: place + 1, score })), 1 / (RANK_CONSTANT + 1));
 }
 
 let blended = null;
@@ -280,12 +311,13 @@ function showSent() {
 
 async function send(file) {
   if (!file) return;
-  byId("message").textContent = "";
+  tell("");
   try {
     const { picture: id } = await request("api/pictures", new Blob([file]));
     newQuery({ q: "", picture: id });
   } catch (error) {
-    byId("message").textContent = error instanceof TypeError ? "the picture was not taken: it may be too large" : error.message;
+    const reason = error.lost ? `the picture was not taken: it may be too large, or ${error.message}` : error.message;
+    tell(reason, error.again ? () => send(file) : undefined);
   }
 }
 
@@ -349,6 +381,9 @@ byId("filter-add").addEventListener("click", () => {
 
 async function begin() {
   readLink();
+  tell("");
+  columns.length = 0;
+  byId("columns").replaceChildren();
   for (const served of site ? document.querySelectorAll(".served") : []) served.hidden = true;
   description = await request("api/indexes");
   document.title = `${description.indexes.map((index) => index.name).join(", ")} - LexVL search`;
@@ -362,6 +397,8 @@ async function begin() {
       map: (card, term) => showMap(searcher, card, card.frame, term),
       open: (card) => openDetails(searcher, card),
       similar: (id) => newQuery({ q: "", like: id }),
+      ask: (text) => newQuery({ q: text }),
+      again: search,
       more() { state.hits = Math.min(state.hits + STEP, MOST); search(); },
     };
     const column = new Column(index, events), searcher = new Searcher(column);
@@ -386,4 +423,9 @@ async function begin() {
   search();
 }
 
-begin().catch((error) => { byId("message").textContent = error.message; });
+function start() {
+  begin().catch((error) => tell(error.message, error.again ? start : undefined));
+}
+
+addEventListener("online", () => (columns.length ? search() : start()));
+start();

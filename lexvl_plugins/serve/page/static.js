@@ -1,9 +1,11 @@
 // The page without a server: answers of the API from the files that `lexvl publish` wrote beside it.
 
+import { isExpression, matches, parseExpression, replaceLeaves, scoreTree, sumWeights } from "./expressions.js";
 import { compareTexts } from "./view.js";
 
 const coming = new Map(), documentNumbers = new Map(), lists = new Map(), grids = new Map();
 const SUGGESTIONS = 10, OFFERED_TERMS = 6, LIKE_TERMS = 64, STEPS = 7;
+const SCORE_LIMIT = 1 << 24; // an engine refuses queries whose scores could reach it
 
 // Data files are scripts that call this function, because a page that was opened from a disk may not read files.
 globalThis.lexvl = (name, content) => coming.get(name).resolve(content);
@@ -14,7 +16,7 @@ function part(name) {
     coming.set(name, awaited);
     const script = document.createElement("script");
     script.src = `data/${name}.js`;
-    script.onerror = () => { coming.delete(name); awaited.reject(new Error(`data/${name}.js cannot be read`)); };
+    script.onerror = () => { coming.delete(name); awaited.reject(Object.assign(new Error(`data/${name}.js cannot be read`), { again: true })); };
     document.head.append(script);
   }
   return coming.get(name).promise;
@@ -119,18 +121,33 @@ async function wordsOfSite() {
 
 // --- a question
 
-async function weighted(question) {
-  const words = await wordsOfSite();
-  const weights = question.like ? await heaviestOf(await find(question.like), words) : bagOf(question.text, words);
-  const given = new Map(weights);
+// A question as a tree (`expressions.js`) over columns with the user's weights; the sums of its weights, now and as given.
+async function readQuestion(question) {
+  const words = await wordsOfSite(), text = question.text.trim(), changes = new Map();
   for (const [term, weight] of Object.entries(question.weights)) {
-    const column = words.columnOf.get(term);
-    if (column === undefined) throw new Error(`${term} is no term of this index`);
-    if (!Number.isInteger(weight) || weight < 0 || weight >= 1 << 24) throw new Error(`the weight of ${term}: expected a number from 0 to 16777215`);
-    weights.set(column, weight);
-    if (!given.has(column)) given.set(column, 0);
+    if (!Number.isInteger(weight) || weight < 0 || weight >= SCORE_LIMIT) throw new Error(`the weight of ${term}: expected a number from 0 to 16777215`);
+    changes.set(columnOf(term, words), weight);
   }
-  return { words, weights, given };
+  const isTree = !question.like && text && (question.read_as === "terms" || (question.read_as === "auto" && isExpression(text)));
+  let tree, given;
+  if (isTree) {
+    const asked = replaceLeaves(parseExpression(text), (weights) => new Map([...weights].map(([term, weight]) => [columnOf(term, words), weight])));
+    // A term of weight 0 adds nothing, but must still match where it had to.
+    tree = replaceLeaves(asked, (weights) => new Map([...weights].map(([column, weight]) => [column, changes.get(column) ?? weight])));
+    given = sumWeights(asked);
+  } else {
+    const bag = question.like ? await heaviestOf(await find(question.like), words) : bagOf(text, words);
+    tree = { weights: new Map([...new Map([...bag, ...changes])].filter(([, weight]) => weight)) };
+    given = new Map([...[...changes.keys()].map((column) => [column, 0]), ...bag]);
+  }
+  const read_as = question.like ? "document" : isTree ? "terms" : text || given.size ? "text" : "none";
+  return { words, tree, weights: sumWeights(tree), given, read_as };
+}
+
+function columnOf(term, words) {
+  const column = words.columnOf.get(term);
+  if (column === undefined) throw new Error(`term '${term}' is not in the vocabulary of the index`);
+  return column;
 }
 
 function bagOf(text, words) {
@@ -177,28 +194,36 @@ async function listOf(column) {
   return lists.get(column);
 }
 
-async function ranked(weights, documents, most) {
-  const scores = new Float64Array(documents);
-  for (const [column, weight] of weights) {
-    const list = await listOf(column);
-    for (let one = 0; one < list.documents.length; one++) scores[list.documents[one]] += weight * list.impacts[one];
-  }
+async function ranked(tree, documents, most) {
+  for (const column of columnsOf(tree)) await listOf(column);
+  const { scores, matching } = scoreTree(tree, documents, (column) => lists.get(column));
   // Of equal scores the lower number is first; a key holds both, exactly as long as score x documents is below 2^53.
   const keys = [];
-  scores.forEach((score, number) => { if (score > 0) keys.push(score * documents + documents - 1 - number); });
+  scores.forEach((score, number) => { if (matching[number]) keys.push(score * documents + documents - 1 - number); });
   return Float64Array.from(keys).sort().reverse().slice(0, most)
     .reduce((hits, key) => { hits.push({ number: documents - 1 - (key % documents), score: Math.floor(key / documents) }); return hits; }, []);
 }
 
-// The least score of a hit: a number, or a share of the greatest score that a document could have.
-async function leastScore(text, weights) {
+function columnsOf(tree) {
+  const columns = new Set();
+  replaceLeaves(tree, (weights) => { for (const column of weights.keys()) columns.add(column); return weights; });
+  return columns;
+}
+
+// The greatest score that a document could have.
+async function greatestScore(weights) {
+  let greatest = 0;
+  for (const [column, weight] of weights) greatest += weight * (await listOf(column)).impacts.reduce((most, impact) => Math.max(most, impact), 0);
+  if (greatest >= SCORE_LIMIT) throw new Error(`the score of this query could reach ${greatest.toLocaleString("en")}, above 16,777,215 up to which scores are exact; lower its weights`);
+  return greatest;
+}
+
+// The least score of a hit: a number, or a share of the greatest score.
+function leastScore(text, greatest) {
   const [, number, share] = /^\s*([+-]?(?:\d+\.?\d*|\.\d+))(%?)\s*$/.exec(text) ?? [];
   if (!text.trim()) return -Infinity;
   if (number === undefined || (share && !(number >= 0 && number <= 100))) throw new Error(`least score ${text}: expected a score (300), or a share of the bound (20%)`);
-  if (!share) return Number(number);
-  let bound = 0;
-  for (const [column, weight] of weights) bound += weight * (await listOf(column)).impacts.reduce((most, impact) => Math.max(most, impact), 0);
-  return (number * bound) / 100;
+  return share ? (number * greatest) / 100 : Number(number);
 }
 
 async function documentOf(number) {
@@ -211,21 +236,19 @@ async function documentOf(number) {
 async function answer(question) {
   const site = await part("site"), started = performance.now();
   if (question.picture) throw new Error("a page without a server searches with words alone");
-  const { words, weights, given } = await weighted(question);
-  const encoded = performance.now(), description = site.indexes[0];
-  const hits = [], found = await ranked(weights, description.documents, question.hits);
-  const least = await leastScore(question.min_score ?? "", weights), fitting = found.filter(({ score }) => score >= least);
+  const { words, tree, weights, given, read_as } = await readQuestion(question);
+  const encoded = performance.now(), { documents } = site.indexes[0], greatest = await greatestScore(weights);
+  const hits = [], found = await ranked(tree, documents, question.hits);
+  const least = leastScore(question.min_score ?? "", greatest), fitting = found.filter(({ score }) => score >= least);
   for (const { number, score } of fitting.length ? fitting : found) {
     const { id, title, text, suffix } = await documentOf(number);
     hits.push({ rank: hits.length + 1, doc_id: id, score, title, text, picture: Boolean(suffix), metadata: {} });
   }
-  const chips = [...given].map(([column, value]) => ({ term: words.terms[column], weight: weights.get(column), given: value }))
+  const chips = [...given].map(([column, value]) => ({ term: words.terms[column], weight: weights.get(column) ?? 0, given: value }))
     .sort((a, b) => b.given - a.given || compareTexts(a.term, b.term));
   const ended = performance.now();
-  const empty = !question.text.trim() && !chips.length;
-  return { index: question.index, read_as: empty ? "none" : question.like ? "document" : "text", chips, hits, documents: description.documents, ignored: [],
-    nearest: hits.length > 0 && !fitting.length,
-    related: await offered(weights, words), timing: { encode_ms: encoded - started, search_ms: ended - encoded, all_ms: ended - started } };
+  return { index: question.index, read_as, chips, hits, documents, greatest, ignored: [], nearest: hits.length > 0 && !fitting.length,
+    related: read_as === "terms" ? [] : await offered(weights, words), timing: { encode_ms: encoded - started, search_ms: ended - encoded, all_ms: ended - started } };
 }
 
 // Terms beside those of a query.
@@ -248,16 +271,18 @@ function impactIn(list, number) {
 }
 
 async function products({ question, doc_ids: ids }) {
-  const { words, weights } = await weighted(question);
-  return Promise.all(ids.map(async (id) => {
+  const { words, tree } = await readQuestion(question);
+  for (const column of columnsOf(tree)) await listOf(column);
+  return ids.map((id) => {
     const { number } = documentNumbers.get(id), found = [];
-    for (const [column, weight] of weights) {
-      const impact = impactIn(await listOf(column), number);
+    const has = (column) => impactIn(lists.get(column), number) > 0;
+    for (const [column, weight] of sumWeights(tree, (part) => matches(part, has))) {
+      const impact = impactIn(lists.get(column), number);
       if (weight && impact) found.push({ term: words.terms[column], weight, impact, product: weight * impact, field: "" });
     }
     found.sort((a, b) => b.product - a.product || compareTexts(a.term, b.term));
     return { doc_id: id, score: found.reduce((sum, one) => sum + one.product, 0), products: found, rest: 0 };
-  }));
+  });
 }
 
 // The grids of a file's documents; each gets the place where its cells begin.
@@ -277,7 +302,7 @@ async function gridsOf(number) {
 
 // The sum of weight x activation in each cell, from 0 to 1, of the terms of the question that have a map.
 async function heatMap({ question, doc_id: id, term }) {
-  const { words, weights } = await weighted(question), { number } = documentNumbers.get(id), site = await part("site");
+  const { words, weights } = await readQuestion(question), { number } = documentNumbers.get(id), site = await part("site");
   const { of, cells } = await gridsOf(Math.floor(number / site.part)), stored = of[number % site.part];
   if (!stored) return null;
   const [rows, columns] = stored.grid, size = 2 + rows * columns;

@@ -1,6 +1,7 @@
 // Draws one column: the query's terms as chips, hits, their bars and maps. Texts enter the page as text nodes only.
 
 const CHIPS = 12;
+const PHONE = "(max-width: 820px)";
 const BARS = 5;
 const PALE = 0.78;
 
@@ -25,6 +26,15 @@ export function compareTexts(first, second) {
 
 export function number(value) {
   return Number.isInteger(value) ? value.toLocaleString("en") : value.toPrecision(4);
+}
+
+// A score as percent of the greatest that a document could have, which queries of any size share; else as it is.
+export function share(score, greatest) {
+  return greatest ? `${Math.round((100 * score) / greatest)}%` : number(score);
+}
+
+export function inFull(score, greatest) {
+  return greatest ? `score ${number(score)} of at most ${number(greatest)} (${share(score, greatest)})` : `score ${number(score)}`;
 }
 
 export function pictureUrl(index, id, side) {
@@ -66,10 +76,10 @@ export function picture(index, id, side, alternative) {
 }
 
 export function bars(list, found, most, choose) {
-  const share = (value) => `${Math.min(100, (100 * value) / Math.max(found.score, 1e-9))}%`;
+  const width = (value) => `${Math.min(100, (100 * value) / Math.max(found.score, 1e-9))}%`;
   const shown = found.products.length > most ? found.products.slice(0, most - 1) : found.products;
   const items = shown.map((one) => {
-    const bar = barOf(share(one.product));
+    const bar = barOf(width(one.product));
     const title = `${one.term}: weight ${number(one.weight)} × impact ${number(one.impact)} = ${number(one.product)}`;
     const word = one.field ? one.term.slice(one.field.length + 1) : one.term;
     const item = element("li", { title }, bar, one.field ? element("span", { class: "field", text: one.field }) : "", element("span", { class: "term", text: word }),
@@ -79,8 +89,8 @@ export function bars(list, found, most, choose) {
     return item;
   });
   const left = found.products.slice(shown.length);
-  if (left.length) items.push(summed(`${left.length} more terms`, left.reduce((sum, one) => sum + one.product, 0), share));
-  if (found.rest) items.push(summed("BM25 and rounding", found.rest, share));
+  if (left.length) items.push(summed(`${left.length} more terms`, left.reduce((sum, one) => sum + one.product, 0), width));
+  if (found.rest) items.push(summed("BM25 and rounding", found.rest, width));
   list.replaceChildren(...items);
 }
 
@@ -90,38 +100,54 @@ function barOf(width) {
   return bar;
 }
 
-function summed(label, value, share) {
-  return element("li", { class: "rest" }, barOf(share(value)), element("span", { class: "term", text: label }),
+function summed(label, value, width) {
+  return element("li", { class: "rest" }, barOf(width(value)), element("span", { class: "term", text: label }),
     element("span", { class: "product", text: number(value) }));
 }
 
 export class Column {
-  // `events`: weight(term, value or null), map(hit, term), open(hit), more()
+  // `events`: weight(term, value or null), map(hit, term), open(hit), more(), again(), ask(text)
   constructor(description, events) {
     this.description = description;
     this.events = events;
     this.hits = new Map();
     this.everyChip = false;
     this.ran = element("p", { class: "ran" });
-    this.problem = element("p", { class: "problem", role: "alert" });
+    this.problem = element("p", { class: "problem" });
+    this.summary = ""; // what is said aloud
     this.chips = element("ul", { class: "chips", "aria-label": `Terms of the query for ${description.name}` });
     this.related = element("p", { class: "related", hidden: true });
     this.list = element("ol", { class: "hits", "aria-label": `Hits of ${description.name}` });
     this.list.classList.toggle("texts", !description.pictures);
+    this.example = element("p", { class: "related", hidden: true });
     this.more = element("button", { type: "button", class: "more", text: "more hits", hidden: true, onclick: () => events.more() });
     this.root = element("section", { "aria-label": description.name }, element("h2", { text: description.name }),
-      this.ran, this.problem, this.chips, this.related, this.list, this.more);
-    this.problem.textContent = description.problem;
+      this.ran, this.problem, this.chips, this.related, this.list, this.example, this.more);
+    this.complain(description.problem);
     this.about = `${description.documents.toLocaleString("en")} documents, ${description.encoder}`;
     this.ran.textContent = this.about;
   }
 
-  failed(reason) {
-    this.problem.textContent = reason;
+  // Says what is wrong, with a button where the same may go well later.
+  complain(reason, again = false) {
+    const button = element("button", { type: "button", text: "try again", onclick: () => this.events.again() });
+    this.problem.replaceChildren(reason, ...(again ? [" ", button] : []));
+    this.summary = reason && `${this.description.name}: ${reason}`;
+  }
+
+  failed(reason, again) {
+    this.complain(reason, again);
+    this.example.hidden = true;
     this.ran.textContent = this.about;
     this.showChips([]);
     this.showHits([]);
     this.more.hidden = true;
+  }
+
+  // A query that finds something, where a column is empty.
+  showExample(text) {
+    this.example.hidden = !text;
+    this.example.replaceChildren("for example: ", element("button", { type: "button", text, onclick: () => this.events.ask(text) }));
   }
 
   // Some pictures where there is no query; a click finds similar ones.
@@ -131,7 +157,7 @@ export class Column {
   }
 
   show(answer, milliseconds, most) {
-    this.problem.textContent = answer.warning || this.description.problem;
+    this.complain(answer.warning || this.description.problem);
     const { encode_ms: encode, search_ms: search } = answer.timing;
     const ignored = answer.ignored.length ? `; not applied here: ${answer.ignored.join(", ")}` : "";
     const reading = { text: "words", terms: "terms", picture: "a picture", document: "a document", none: "" }[answer.read_as];
@@ -141,26 +167,32 @@ export class Column {
     this.showChips(answer.chips);
     this.showRelated(answer.related ?? [], answer.chips[0]?.given || 1);
     this.list.style.setProperty("--rows", Math.min(BARS, answer.chips.length));
-    this.showHits(answer.hits);
+    this.showHits(answer.hits, answer.greatest);
     this.more.hidden = answer.hits.length < most || most >= 100;
-    if (answer.nearest) this.problem.textContent = "nothing fits; nearest:";
-    if (answer.read_as !== "none" && !answer.hits.length && !answer.warning) this.problem.textContent = "no document has a term of the query, or none matches the filters";
+    if (answer.nearest) this.complain("nothing fits; nearest:");
+    if (reading && !answer.hits.length && !answer.warning) this.complain("no document has a term of the query, or none matches the filters");
+    const count = `${answer.hits.length} ${answer.hits.length === 1 ? "hit" : "hits"}`;
+    this.summary = reading ? [`${this.description.name}: ${count}`, this.problem.textContent].filter(Boolean).join(", ") : "";
   }
 
+  // On a phone, chips are folded into a button, so that the hits are in sight.
   showChips(chips) {
-    const key = chips.map((chip) => chip.term).join("\u0000") + this.everyChip;
+    const folded = matchMedia(PHONE).matches, most = folded ? 0 : CHIPS, changed = chips.filter((chip) => chip.weight !== chip.given).length;
+    const key = JSON.stringify([chips.map((chip) => chip.term), this.everyChip, folded, folded && changed]);
     if (key !== this.chipKey) {
       this.chipKey = key;
-      const shown = this.everyChip ? chips : chips.slice(0, CHIPS);
+      const shown = this.everyChip ? chips : chips.slice(0, most);
       const largest = Math.max(1, ...chips.map((chip) => chip.given), ...chips.map((chip) => chip.weight));
       const top = Math.max(10, 2 * largest);
       this.parts = new Map(shown.map((chip) => [chip.term, this.chip(chip.term, top)]));
       const left = chips.length - shown.length;
-      const all = left > 0 || this.everyChip
-        ? [element("li", { class: "all" }, element("button", { type: "button", text: left > 0 ? `${left} more terms` : "fewer terms",
-          onclick: () => { this.everyChip = !this.everyChip; this.showChips(chips); } }))] : [];
+      const text = left === 0 ? "fewer terms" : left < chips.length ? `${left} more terms` : `terms and weights: ${left}${changed ? `, ${changed} changed` : ""}`;
+      const all = chips.length > most
+        ? [element("li", { class: "all" }, element("button", { type: "button", text, "aria-expanded": String(left === 0),
+          onclick: () => { this.everyChip = !this.everyChip; this.showChips(this.shownChips); this.chips.querySelector(".all button")?.focus(); } }))] : [];
       this.chips.replaceChildren(...[...this.parts.values()].map((part) => part.root), ...all);
     }
+    this.shownChips = chips;
     for (const chip of chips) this.parts.get(chip.term)?.set(chip);
   }
 
@@ -169,7 +201,7 @@ export class Column {
     const slider = element("input", { type: "range", min: 0, max: top, step: 1, "aria-label": `Weight of ${term}`,
       oninput: () => { out.textContent = slider.value; weigh(Number(slider.value)); },
       onkeydown: (event) => { if (event.key === "Delete" || event.key === "Backspace") { event.preventDefault(); weigh(0); } } });
-    const out = element("output");
+    const out = element("span", { class: "weight", "aria-hidden": "true" }); // the slider says its value; <output> would say it twice
     const button = element("button", { type: "button", onclick: () => weigh(root.classList.contains("out") ? null : 0) });
     const root = element("li", { class: "chip" }, element("span", { class: "term", text: term }), slider, out, button);
     const set = ({ weight, given }) => {
@@ -190,13 +222,14 @@ export class Column {
       "aria-label": `Add ${term}`, onclick: () => this.events.weight(term, weight) })));
   }
 
-  showHits(hits) {
+  showHits(hits, greatest = null) {
     const before = this.hits;
     this.hits = new Map(hits.map((hit) => [hit.doc_id, before.get(hit.doc_id) ?? this.card(hit)]));
     for (const hit of hits) {
       const card = this.hits.get(hit.doc_id);
-      card.hit = hit;
-      card.score.textContent = number(hit.score);
+      Object.assign(card, { hit, greatest });
+      card.score.textContent = share(hit.score, greatest);
+      card.score.title = inFull(hit.score, greatest);
       card.rank.textContent = hit.rank;
       if (card.frame) drawMap(card.frame, null);
     }

@@ -95,7 +95,7 @@ def test_expressions_are_read_by_their_signs(client) -> None:
     assert {c["term"]: c["weight"] for c in weighted["chips"]} == {"red": 7, "blue": 1}
     twin = client.ask(index="twin", text="+blue -red")
     assert twin["read_as"] == "text" and twin["ignored"] == ["signs and factors of the expression"]
-    assert ids(twin)[0] in ("half.png", HOSTILE_ID)
+    assert ids(twin)[0] in ("half.png", HOSTILE_ID) and twin["warning"] == ""  # "+blue" is the word blue there
 
 
 def test_filters_restrict_and_keep_scores(client) -> None:
@@ -122,6 +122,14 @@ def test_a_least_score_and_the_nearest(client) -> None:
     assert ids(client.ask(where="-red +blue", min_score="5")) == [HOSTILE_ID]
     assert client.ask(index="twin", text="red", min_score="0.1")["ignored"] == []
     assert client.ask(index="twin", text="red", min_score="20%")["ignored"] == ["the least score, as a share"]
+
+
+def test_the_greatest_score_that_a_document_could_have(client) -> None:
+    red, green = (client.ask(text=text)["hits"][0]["score"] for text in ("red", "green"))
+    assert client.ask(text="red green")["greatest"] == red + green  # no document has both
+    assert client.ask(text="red^3 -green")["greatest"] * 255 == 3 * red
+    assert client.ask(text="red", weights={"red": 0})["greatest"] == 0
+    assert client.ask()["greatest"] is None and client.ask(index="twin", text="red")["greatest"] is None
     status, refused = client.post("/api/search", {"index": "colours", "text": "red", "min_score": "much"})
     assert status == 400 and refused["error"].startswith("least score 'much': expected a score")
 
@@ -419,6 +427,7 @@ def test_an_index_of_texts_for_bm25(folder) -> None:
     with running(folder / "texts-index") as client:
         answer = client.ask(index="texts-index", text="the boat", where="dogs")
         [hit] = answer["hits"]
+        assert answer["greatest"] is None
         assert (hit["doc_id"], hit["picture"], answer["chips"], answer["ignored"]) == ("boat", False, [], ["filters"])
         assert hit["text"].startswith("a red boat on") and hit["text"].endswith(" …") and len(hit["text"]) <= 402
         assert client.post("/api/search", {"index": "texts-index", "text": "+boat"})[1]["hits"][0]["doc_id"] == "boat"

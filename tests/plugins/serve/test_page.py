@@ -10,6 +10,7 @@ import base64
 import io
 import json
 import os
+import re
 import shutil
 from contextlib import contextmanager
 from functools import partial
@@ -95,6 +96,11 @@ def number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
+def score_of(card) -> float:
+    """The score in full, which the percent of a card has as its title."""
+    return number(card.locator(".score").get_attribute("title").split()[1])
+
+
 def test_typing_finds_and_bars_sum_to_the_score(browser, client) -> None:
     with opened(browser, client) as page:
         page.locator("#query").press_sequentially("red blue")
@@ -103,7 +109,22 @@ def test_typing_finds_and_bars_sum_to_the_score(browser, client) -> None:
         card = page.locator("section[aria-label=colours] .hit").first
         playwright.expect(card.locator(".bars li")).to_have_count(2)
         products = [number(text) for text in card.locator(".product").all_inner_texts()]
-        assert sum(products) == number(card.locator(".score").inner_text()) > 0
+        assert sum(products) == score_of(card) > 0
+
+
+def test_a_score_is_percent_of_the_greatest_possible(browser, client) -> None:
+    with opened(browser, client, "?q=%2Bred+blue&mix=50") as page:
+        first_is(page, "half.png")
+        greatest = client.ask(text="+red blue")["greatest"]
+        for card in page.locator("section[aria-label=colours] .hit").all():
+            score = card.locator(".score")
+            assert score.inner_text() == f"{score_of(card) / greatest:.0%}"
+            assert score.get_attribute("title").endswith(f"of at most {greatest:,.0f} ({score.inner_text()})")
+        assert "%" not in page.locator("section[aria-label=twin] .score").first.inner_text()
+        first_is(page, "half.png", "both")
+        playwright.expect(page.locator("section[aria-label=both] .score").first).to_have_text("100%")
+        details_of(page, "half.png").click()
+        playwright.expect(page.locator("dialog h2")).to_contain_text(f"of at most {greatest:,.0f}")
 
 
 def test_the_example_is_one_click(browser, client) -> None:
@@ -142,7 +163,7 @@ def test_bars_are_shares_of_the_score_and_shift_nothing(browser, client) -> None
         card = page.locator("section[aria-label=colours] .hit").first
         playwright.expect(card.locator(".bar")).to_have_count(2)
         score, widths = (
-            number(card.locator(".score").inner_text()),
+            score_of(card),
             card.locator(".bar").evaluate_all("(bars) => bars.map((bar) => parseFloat(bar.style.width))"),
         )
         products = [number(text) for text in card.locator(".product").all_inner_texts()]
@@ -150,7 +171,7 @@ def test_bars_are_shares_of_the_score_and_shift_nothing(browser, client) -> None
         full = card.bounding_box()["height"]
         page.route("**/api/products", lambda route: None)  # the products never come
         page.reload()
-        playwright.expect(card.locator(".score")).to_have_text(f"{score:,.0f}")
+        playwright.expect(card.locator(".score")).to_have_attribute("title", re.compile(f"^score {score:,.0f} "))
         assert card.locator(".bar").count() == 0 and card.bounding_box()["height"] == full
 
 
@@ -185,7 +206,7 @@ def test_suggestions_by_the_keyboard_alone(browser, client) -> None:
             ):
                 break
         page.keyboard.press("ArrowRight")
-        playwright.expect(page.locator(".chip output").first).to_have_text("2")
+        playwright.expect(page.locator(".chip .weight").first).to_have_text("2")
         page.keyboard.press("Delete")
         playwright.expect(page.locator(".chip").first).to_have_class("chip out")
 
@@ -308,6 +329,112 @@ def test_a_narrow_screen_has_one_column_and_no_sideways_scrolling(browser, clien
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         upper, lower = (page.locator("section").nth(place).bounding_box() for place in (0, 1))
         assert upper["x"] == lower["x"] and upper["y"] + upper["height"] <= lower["y"]
+
+
+def test_chips_are_folded_on_a_phone(browser, client) -> None:
+    with opened(browser, client, "?q=red+blue+blue", wide=360) as page:
+        column = page.locator("section[aria-label=colours]")
+        fold = column.locator(".all button")
+        playwright.expect(fold).to_have_text("terms and weights: 2")
+        playwright.expect(column.locator(".chip")).to_have_count(0)
+        assert column.locator(".hit").first.bounding_box()["y"] < 500
+        fold.click()
+        playwright.expect(column.locator(".chip")).to_have_count(2)
+        page.get_by_role("button", name="Leave out blue").click()
+        fold.click()
+        playwright.expect(fold).to_have_text("terms and weights: 2, 1 changed")
+        assert page.evaluate("document.activeElement.textContent") == "terms and weights: 2, 1 changed"
+
+
+def test_every_target_has_24_pixels(browser, client) -> None:
+    small = """() => [...document.querySelectorAll("button, input, select, summary, a, [role=option]")]
+        .filter((one) => one.checkVisibility() && one.id !== "picture")
+        .map((one) => [one.outerHTML.slice(0, 90), one.getBoundingClientRect()])
+        .filter(([, box]) => Math.min(box.width, box.height) < 24)
+        .map(([html, box]) => [html, box.width, box.height])"""
+    for wide in (1280, 360):
+        with opened(browser, client, "?q=red+blue&mix=50&where=-green", wide) as page:
+            first_is(page, "half.png")
+            for fold in page.locator(".all button").all():
+                fold.click()
+            page.locator("#filter-value").fill("top")
+            page.get_by_role("button", name="add").click()
+            page.locator("#query").press("End")
+            page.locator("#query").press_sequentially(" g")
+            playwright.expect(page.get_by_role("option", name="green")).to_be_visible()
+            assert page.evaluate(small) == []
+            page.keyboard.press("Escape")
+            details_of(page, "half.png").first.click()
+            playwright.expect(page.locator("dialog .bars button").first).to_be_attached()
+            assert page.evaluate(small) == []
+
+
+def test_one_region_says_how_many_hits_there_are_and_nothing_else_speaks(browser, client) -> None:
+    with opened(browser, client) as page:
+        said = page.locator("#said")
+        playwright.expect(said).to_be_empty()
+        page.locator("#query").press_sequentially("red")
+        playwright.expect(said).to_have_text("colours: 2 hits; twin: 4 hits")
+        page.locator("#query").fill("+red -(")
+        playwright.expect(said).to_contain_text("at its end: expected a term")
+        page.locator("#query").fill("green")
+        playwright.expect(said).to_have_text(re.compile("^colours: 1 hit; twin"))
+        live = "[aria-live], [role=status], [role=alert], [role=log], output"
+        assert page.locator(live).evaluate_all("(found) => found.map((one) => one.id)") == ["said"]
+
+
+def test_an_empty_column_offers_an_example(browser, client) -> None:
+    with opened(browser, client, "?q=%2Bred+%2Bgreen") as page:
+        column = page.locator("section[aria-label=colours]")
+        playwright.expect(column.locator(".problem")).to_contain_text("no document has a term of the query")
+        column.get_by_role("button", name=EXAMPLE).click()
+        first_is(page, "red.png")
+        playwright.expect(column.get_by_role("button", name=EXAMPLE)).to_have_count(0)
+
+
+def test_without_an_answer_the_page_offers_to_try_again(browser, client) -> None:
+    page = browser.new_page()
+    busy = {"status": 503, "json": {"error": "too many requests at once; try again"}}
+    page.route("**/api/indexes", lambda route: route.fulfill(status=502, body="<html>Bad Gateway"))
+    page.goto(client.url + "?q=red")
+    playwright.expect(page.locator("#message")).to_contain_text("the server answers 502")
+    page.unroute("**/api/indexes")
+    page.get_by_role("button", name="try again").click()
+    first_is(page, "red.png")
+    playwright.expect(page.locator("#message")).to_be_empty()
+    again = page.locator("section[aria-label=colours]").get_by_role("button", name="try again")
+    for answer, reason in (
+        (lambda route: route.abort(), "the server does not answer"),
+        (lambda route: route.fulfill(**busy), busy["json"]["error"]),
+    ):
+        page.route("**/api/search", answer)
+        page.locator("#query").fill("green")
+        playwright.expect(page.locator("section[aria-label=colours] .problem")).to_contain_text(reason)
+        playwright.expect(page.locator(".hit")).to_have_count(0)
+        page.unroute("**/api/search")
+        again.click()
+        first_is(page, "sub/green.png")
+        page.locator("#query").fill("red")
+        first_is(page, "red.png")
+        playwright.expect(again).to_have_count(0)
+    page.locator("#query").fill("+red -(")  # what stays wrong is not to be tried again
+    playwright.expect(page.locator("section[aria-label=colours] .problem")).to_contain_text("-(")
+    playwright.expect(again).to_have_count(0)
+    page.route("**/api/search", lambda route: route.abort())
+    page.locator("#query").fill("red")
+    playwright.expect(again).to_be_visible()
+    page.unroute("**/api/search")
+    page.evaluate("dispatchEvent(new Event('online'))")  # as a browser does when the network is back
+    first_is(page, "red.png")
+    page.close()
+
+
+def test_without_scripts_the_page_says_so(browser, client) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(client.url)
+    playwright.expect(page.locator("noscript p")).to_be_visible()
+    context.close()
 
 
 def test_accessibility(browser, client) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import re
 import shutil
 import zlib
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from scipy import sparse
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.queries.clauses import TreeQuery
+from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.search import EncoderChanges, parse_cut
 from lexvl_anserini.searching.searcher import Searcher
@@ -211,8 +214,8 @@ def page(chromium, site):
         yield opened
 
 
-SEARCH = """async ([text, weights]) => {
-  const question = { index: "drawn", text, weights, hits: 5 };
+SEARCH = """async ([text, weights, read_as = "text"]) => {
+  const question = { index: "drawn", text, weights, read_as, hits: 5 };
   const { hits } = await lexvlSite.request("api/search", question);
   const products = await lexvlSite.request("api/products", { question, doc_ids: hits.map((hit) => hit.doc_id) });
   return [hits.map((hit) => [hit.doc_id, hit.score]), products.map((found) => found.score)];
@@ -239,11 +242,54 @@ def hostile_texts(count: int) -> list[str]:
     return ["".join(chance.choice(["", *" -"]) + chance.choice(WORDS + SIGNS) for _ in range(8)) for _ in range(count)]
 
 
-def test_hits_and_scores_are_those_of_the_engine(drawn, page) -> None:
+def test_hits_and_scores_are_those_of_the_engine(searched, page) -> None:
+    for text in ["a red square", "two blue circles", "nothing known: xqzzyv", *hostile_texts(100)]:
+        expected = [[hit.doc_id, hit.score] for hit in searched.search(text, 5)]
+        assert page.evaluate(SEARCH, [text, {}]) == [expected, [score for _, score in expected]], text
+
+
+@pytest.fixture(scope="module")
+def searched(drawn):
     with Searcher(drawn / "index", encoder=ALPHA) as searcher:
-        for text in ["a red square", "two blue circles", "nothing known: xqzzyv", *hostile_texts(100)]:
-            expected = [[hit.doc_id, hit.score] for hit in searcher.search(text, 5)]
-            assert page.evaluate(SEARCH, [text, {}]) == [expected, [score for _, score in expected]], text
+        yield searcher
+
+
+def random_expression(chance: random.Random, depth: int = 3) -> str:
+    """An expression over colours and shapes with signs, factors, brackets and operators."""
+    if depth == 0 or chance.random() < 0.3:
+        return chance.choice(["red", "blue", "green", '"white"', "black"]) + chance.choice(["", "", "^3", "^0"])
+    below = [random_expression(chance, depth - 1) for _ in range(chance.randint(1, 3))]
+    if chance.random() < 0.4:
+        return "(" + chance.choice([" AND ", " OR "]).join(below) + ")" + chance.choice(["", "^2"])
+    return "(" + " ".join(chance.choice(["", "+", "-", "NOT "]) + part for part in below) + ")"
+
+
+def test_signs_are_those_of_the_engine(searched, page) -> None:
+    chance = random.Random(7)
+    texts = ["+red -blue", "-red", "NOT red", "red^3 blue", "+red^3 +blue", "red (-blue)", "red -blue OR green"]
+    for text in [*texts, *(random_expression(chance) for _ in range(200))]:
+        expected = [[hit.doc_id, hit.score] for hit in searched.search(TreeQuery("typed", parse(text)), 5)]
+        found = page.evaluate(SEARCH, [text, {}, "terms"])
+        assert found == [expected, [score for _, score in expected]], text
+    assert page.evaluate(SEARCH, ["+red -blue", {}, "auto"]) == page.evaluate(SEARCH, ["+red -blue", {}, "terms"])
+    # A term of weight 0 adds nothing, and must still match.
+    [without, _] = page.evaluate(SEARCH, ["+red blue", {"red": 0}, "auto"])
+    [with_red, _] = page.evaluate(SEARCH, ["+red", {}, "auto"])
+    assert sorted(doc for doc, _ in without) == sorted(doc for doc, _ in with_red)
+
+
+def test_what_signs_the_page_does_not_read_is_one_line(page) -> None:
+    for text, line in {
+        "+xqzzyv": "term 'xqzzyv' is not in the vocabulary of the index",
+        "red^1.5": "takes whole factors alone",
+        "+meta.year:[2010 TO 2020]": "searches terms alone, not fields",
+        "+red -(": "at its end: expected a term, a field or a bracket",
+        "red) +blue": "no bracket is open here",
+        "red^9999999": "above 16,777,215 up to which scores are exact",
+        "(" * 51 + "+red": "in more than 50 others",
+    }.items():
+        with pytest.raises(Exception, match=re.escape(line)):
+            page.evaluate(SEARCH, [text, {}, "auto"])
 
 
 def test_weights_change_scores_by_their_products(page) -> None:
@@ -280,4 +326,9 @@ def test_the_page_shows_hits_maps_and_a_link(page) -> None:
     page.wait_for_function("location.hash.includes('weights')")
     page.reload()
     page.wait_for_selector(".chip.out")
+    page.locator("#query").fill("+red -blue")
+    page.wait_for_function("document.querySelector('.ran').textContent.includes('read as terms')")
+    assert page.locator(".chip .term").all_inner_texts() == ["red"]
+    page.locator("#read-as").select_option("text")
+    page.wait_for_function("document.querySelectorAll('.chip').length === 2")
     assert page.locator("#where").is_hidden() and page.locator("h2").first.inner_text() == "drawn <b>"
