@@ -16,13 +16,14 @@ from __future__ import annotations
 import re
 import shutil
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from time import sleep
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 import orjson
@@ -52,6 +53,12 @@ PARTITION = "partition.json"  # in the folder of a partition of an index: which 
 
 # Numbers of the files of an index that change when it is replaced.
 IndexState = tuple[int, int, int]
+
+# Attempts to read an index that other processes change, and the pause between two of them.
+OPENINGS = 100
+PAUSE_S = 0.02
+
+Found = TypeVar("Found")
 
 
 class SourceEntry(Entry):
@@ -170,6 +177,26 @@ def read_index_state(path: Path) -> IndexState | None:
     except OSError:
         return None
     return folder.st_ino, report.st_ino, report.st_mtime_ns
+
+
+def read_settled(index: Path, read: Callable[[], Found], drop: Callable[[Found], object] = id) -> Found:
+    """Reads an index again while another process replaces it meanwhile: what is returned, or raised, is of one state.
+
+    `drop` gets what was read of several states.
+    """
+    for _ in range(OPENINGS):
+        state = read_index_state(index)
+        try:
+            found = read()
+        except Exception:
+            if read_index_state(index) == state:
+                raise
+        else:
+            if read_index_state(index) == state:
+                return found
+            drop(found)
+        sleep(PAUSE_S)
+    raise ArtefactError(f"{index}: changed {OPENINGS} times while it was opened; search it when its writers have ended")
 
 
 def read_report(index: Path) -> IndexReport:
