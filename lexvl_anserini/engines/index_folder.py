@@ -239,6 +239,10 @@ def measure_folder(index: Path) -> int:
 
 def index_manifest(index: Path, manifest: Path | None = None) -> Manifest:
     """The manifest of an index, or of the shards a stock index was built from."""
+    return read_settled(index, lambda: _read_manifest(index, manifest))
+
+
+def _read_manifest(index: Path, manifest: Path | None) -> Manifest:
     try:
         present = index.is_dir()
     except OSError:  # a name that no file system takes

@@ -13,10 +13,12 @@ import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from errno import ENOENT
+from errno import EMFILE
 from functools import partial
 from hashlib import sha256
+from io import FileIO
 from pathlib import Path
+from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from types import MappingProxyType
@@ -32,6 +34,8 @@ VERIFIED_BYTES = 1 << 30
 
 BLOCK_BYTES = 1 << 20  # what is read of a file at once; between two blocks a closed index stops the comparison
 
+MOST_OPEN = 1 << 16  # where many indexes are open, the limit of open files goes so far up, as Java's does
+
 # What the memory holds for a file whose checksum is right.
 SOUND = sha256(b"the checksum at the end of the file is right").digest()
 
@@ -42,14 +46,14 @@ class HeldFiles:
     def __init__(self, folder: Path):
         self.folder = folder
         with ExitStack() as opening:
-            paths = [path for path in folder.iterdir() if path.is_file()]
-            self._files = {path.name: opening.enter_context(path.open("rb", buffering=0)) for path in paths}
+            # Whoever needs one that cannot be read says why.
+            paths = [path for path in folder.iterdir() if path.is_file() and os.access(path, os.R_OK)]
+            self._files = {path.name: opening.enter_context(_open_one_more(path)) for path in paths}
             self.close = opening.pop_all().close
 
     def _place(self, name: str) -> str:
-        if name not in self._files:
-            raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(self.folder / name))
-        return f"/dev/fd/{self._files[name].fileno()}"
+        held = self._files.get(name)
+        return str(self.folder / name) if held is None else f"/dev/fd/{held.fileno()}"
 
     def open(self, name: str) -> BinaryIO:
         """Opens a file once more, under its name."""
@@ -67,6 +71,17 @@ class HeldFiles:
             for name in self._files:
                 Path(folder, name).symlink_to(self._place(name))
             yield Path(folder)
+
+
+def _open_one_more(path: Path) -> FileIO:
+    try:
+        return path.open("rb", buffering=0)
+    except OSError as error:
+        if error.errno != EMFILE:
+            raise
+    soft, hard = getrlimit(RLIMIT_NOFILE)
+    setrlimit(RLIMIT_NOFILE, (max(soft, min(hard, MOST_OPEN)), hard))
+    return path.open("rb", buffering=0)
 
 
 class Verification:

@@ -118,8 +118,7 @@ def open_built(index: BuiltIndex | Path | str, manifest: Path | str | None = Non
     check_type("index", index, Path | str, "an index, its folder, or its URL")
     check_type("manifest", manifest, Path | str | None, "a file")
     folder = index_path(index)
-    given = Path(manifest) if manifest else None
-    return BuiltIndex(folder, read_settled(folder, lambda: index_manifest(folder, given)))
+    return BuiltIndex(folder, index_manifest(folder, Path(manifest) if manifest else None))
 
 
 class Searcher:
@@ -443,18 +442,10 @@ class Index(BuiltIndex):
             model: encodes texts and topics; default the encoder in the index's manifest, which is loaded once.
             device: of the default model.
         """
-        queries = list(query) if isinstance(query, Iterator) else query  # a second attempt reads them again
-        while True:
-            state = read_index_state(self.path)
-            try:
-                searcher = self._open_searcher(state, model, device)
-                hits: RankedList | list[RankedList] = searcher.search(queries, k)
-                searcher.verify()
-                return hits
-            except ArtefactError:
-                if read_index_state(self.path) == state:
-                    raise
-                # The index was replaced while it was opened.
+        searcher = self._open_searcher(read_index_state(self.path), model, device)
+        hits: RankedList | list[RankedList] = searcher.search(query, k)
+        searcher.verify()
+        return hits
 
     def _open_searcher(self, state: IndexState | None, model: Encoder | None, device: str) -> Searcher:
         """Opens the searcher of a state of the index, a model and its device."""

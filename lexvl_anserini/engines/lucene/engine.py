@@ -95,8 +95,6 @@ class LuceneSearch(ImpactEngine):
         # The documents of each condition, the one used last at the end.
         self.filters, self.filter_bytes, self.filtering = dict[str, np.ndarray](), 0, Lock()
         self.approximate_postings: ApproximatePostings | None = None
-        # The reach of each recall and number of hits that was searched.
-        self.settings = dict[tuple[float, int], float]()
         self.closed = False
 
     @property
@@ -118,9 +116,7 @@ class LuceneSearch(ImpactEngine):
         self, queries: Iterable[ImpactQuery], hits: int, recall: float, threads: int = 1
     ) -> Iterator[RankedList]:
         """One list per query, with exact scores; of the fastest setting whose measured recall reaches this one."""
-        if (recall, hits) not in self.settings:
-            self.settings[recall, hits] = choose_setting(self.report, self.path, recall, hits).reach
-        reach = self.settings[recall, hits]
+        reach = choose_setting(self.report, self.path, recall, hits).reach
 
         def ready(_: int) -> ApproximatePostings:
             with self.filtering:

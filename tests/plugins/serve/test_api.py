@@ -28,6 +28,7 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.shared_terms import find_shared_terms
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.serve import indexes, limits
+from lexvl_plugins.serve.documents import Recent
 from lexvl_plugins.serve.indexes import name_indexes
 from lexvl_plugins.serve.queries import change_weights, reweigh
 from tests.plugins.serve.served_colours import CAPTION, HOSTILE, PICTURES, index_pictures, load, running, serving
@@ -304,6 +305,22 @@ def test_pictures_with_too_many_pixels_are_refused_before_they_are_decoded(clien
     monkeypatch.setattr(limits, "UPLOAD_PIXELS", 1000)
     status, _, answer = client.request("POST", "/api/pictures", png(painted(65, 64)))
     assert "more than the limit of 1,000" in json.loads(answer)["error"] and status == 400
+
+
+def test_what_is_kept_is_bounded_by_its_bytes_and_those_of_its_names(monkeypatch) -> None:
+    monkeypatch.setattr(limits, "KEPT_BYTES", 10_000)
+    kept = Recent(4)
+    for name, value, held in (
+        ("a" * 6000, 1, 1),
+        ("b", {"x" * 3000: 5}, 2),
+        ("c", ["y" * 3000], 2),
+        ("d", "z" * 20_000, 0),
+    ):
+        kept.put(name, value)
+        assert len(kept._values) == held, name[:1]
+    for number in range(6):
+        kept.put(number, number)
+    assert [kept.get(number) for number in range(6)] == [None, None, 2, 3, 4, 5]
 
 
 def test_many_clients_get_the_answers_of_one(client) -> None:
