@@ -187,14 +187,14 @@ def read_settled(index: Path, read: Callable[[], Found], drop: Callable[[Found],
     for _ in range(OPENINGS):
         state = read_index_state(index)
         try:
-            found = read()
+            content = read()
         except Exception:
             if read_index_state(index) == state:
                 raise
         else:
             if read_index_state(index) == state:
-                return found
-            drop(found)
+                return content
+            drop(content)
         sleep(PAUSE_S)
     raise ArtefactError(f"{index}: changed {OPENINGS} times while it was opened; search it when its writers have ended")
 

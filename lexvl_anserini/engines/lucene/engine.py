@@ -365,26 +365,22 @@ class OpenedIndex:
         """Opens the files; returns the manifest beside them."""
         self.verifications, self.resident, self._reader, self._closed = [], None, None, False
         self.files = HeldFiles(self.index)
-        try:
-            return self._open_files()
-        except BaseException:
-            self.close()
-            raise
-
-    def _open_files(self) -> Manifest | None:
-        now = writing.find_manifest(self.index)
-        served = find_usable_files(self.index)
-        places = sum(of.documents for of in served.values())
-        self.places = places if served else int(Exclusive(self.reader).maxDoc())
-        self.report = writing.read_written_report(self.index, now)
-        self.documents = self.places - self.report.deleted
-        if served:
-            live = [file.live for file in self.report.resident_files] or [""]
-            names = dict(zip(served, live, strict=True))
-            remedies = dict.fromkeys(served, REMEDY) | dict.fromkeys(filter(None, live), "build the index again")
-            self.verifications = [Verification(self.files, remedies, remedies)]
-            self.resident = Resident(self.files, names, *self.verifications)
-        return now
+        with ExitStack() as failing:
+            failing.callback(self.close)
+            now = writing.find_manifest(self.index)
+            served = find_usable_files(self.index)
+            places = sum(of.documents for of in served.values())
+            self.places = places if served else int(Exclusive(self.reader).maxDoc())
+            self.report = writing.read_written_report(self.index, now)
+            self.documents = self.places - self.report.deleted
+            if served:
+                live = [file.live for file in self.report.resident_files] or [""]
+                names = dict(zip(served, live, strict=True))
+                remedies = dict.fromkeys(served, REMEDY) | dict.fromkeys(filter(None, live), "build the index again")
+                self.verifications = [Verification(self.files, remedies, remedies)]
+                self.resident = Resident(self.files, names, *self.verifications)
+            failing.pop_all()
+            return now
 
     def _check_count(self, stock: bool) -> None:
         """Compares the number of documents with the manifest."""
