@@ -21,7 +21,7 @@ from lexvl_anserini.engines.engine import EngineOptions, TextEngine, check_switc
 from lexvl_anserini.engines.jvm import call_java, capture_stdout, get_java_class, raise_java_errors, read_lucene_version
 from lexvl_anserini.engines.lucene.fields import close, get_reader, list_commit_files, make_analyzer, open_whole_index
 from lexvl_anserini.engines.lucene.writing import find_manifest, read_written_report
-from lexvl_anserini.engines.verifying import Reading, Verification
+from lexvl_anserini.engines.verifying import HeldFiles, Reading, Verification
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, make_batches, silent
@@ -60,7 +60,8 @@ class BM25Engine(TextEngine):
         self.index, self.settings = index, BM25Settings.of(manifest.encoder.options)
         with get_reader(index) as reader:
             counts = read_written_report(index, find_manifest(index)) or manifest.counts
-            self.verification = Verification(index, list_commit_files(reader))
+            self.files = HeldFiles(index)
+            self.verification = Verification(self.files, list_commit_files(reader))
         with (
             raise_java_errors(f"{index}: cannot be opened as a Lucene index"),
             index_folder.refuse_newer(index),
@@ -147,6 +148,7 @@ class BM25Engine(TextEngine):
     def close(self) -> None:
         """Closes Lucene's files."""
         self.verification.close()
+        self.files.close()
         close(self.searcher)
 
     @contextmanager

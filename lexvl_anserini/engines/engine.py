@@ -73,7 +73,7 @@ class Engine(Protocol):
         """
 
     def prepare(self) -> None:
-        """Opens what any query may need, or refuses (ArtefactError) an index that changed since it was opened."""
+        """Opens what any query may need."""
         return
 
     def search_passages(self, queries: Iterable[Any], best: int, hits: int, threads: int = 1) -> Iterator[RankedList]:

@@ -16,13 +16,14 @@ from __future__ import annotations
 import re
 import shutil
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from time import sleep
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 import orjson
@@ -52,6 +53,12 @@ PARTITION = "partition.json"  # in the folder of a partition of an index: which 
 
 # Numbers of the files of an index that change when it is replaced.
 IndexState = tuple[int, int, int]
+
+# Attempts to read an index that other processes change, and the pause between two of them.
+OPENINGS = 100
+PAUSE_S = 0.02
+
+Found = TypeVar("Found")
 
 
 class SourceEntry(Entry):
@@ -172,6 +179,26 @@ def read_index_state(path: Path) -> IndexState | None:
     return folder.st_ino, report.st_ino, report.st_mtime_ns
 
 
+def read_settled(index: Path, read: Callable[[], Found], drop: Callable[[Found], object] = id) -> Found:
+    """Reads an index again while another process replaces it meanwhile: what is returned, or raised, is of one state.
+
+    `drop` gets what was read of several states.
+    """
+    for _ in range(OPENINGS):
+        state = read_index_state(index)
+        try:
+            content = read()
+        except Exception:
+            if read_index_state(index) == state:
+                raise
+        else:
+            if read_index_state(index) == state:
+                return content
+            drop(content)
+        sleep(PAUSE_S)
+    raise ArtefactError(f"{index}: changed {OPENINGS} times while it was opened; search it when its writers have ended")
+
+
 def read_report(index: Path) -> IndexReport:
     """The content of index.json; empty for an index that another program built."""
     path = index / REPORT
@@ -212,6 +239,10 @@ def measure_folder(index: Path) -> int:
 
 def index_manifest(index: Path, manifest: Path | None = None) -> Manifest:
     """The manifest of an index, or of the shards a stock index was built from."""
+    return read_settled(index, lambda: _read_manifest(index, manifest))
+
+
+def _read_manifest(index: Path, manifest: Path | None) -> Manifest:
     try:
         present = index.is_dir()
     except OSError:  # a name that no file system takes

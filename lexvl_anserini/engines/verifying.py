@@ -12,10 +12,14 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
+from errno import EMFILE
 from functools import partial
 from hashlib import sha256
+from io import FileIO
 from pathlib import Path
+from resource import RLIMIT_NOFILE, getrlimit, setrlimit
+from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from types import MappingProxyType
 from typing import BinaryIO
@@ -30,31 +34,74 @@ VERIFIED_BYTES = 1 << 30
 
 BLOCK_BYTES = 1 << 20  # what is read of a file at once; between two blocks a closed index stops the comparison
 
+MOST_OPEN = 1 << 16  # where many indexes are open, the limit of open files goes so far up, as Java's does
+
 # What the memory holds for a file whose checksum is right.
 SOUND = sha256(b"the checksum at the end of the file is right").digest()
+
+
+class HeldFiles:
+    """The files in a folder as they are now: they stay these if another process replaces the folder."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        with ExitStack() as opening:
+            # Whoever needs one that cannot be read says why.
+            paths = [path for path in folder.iterdir() if path.is_file() and os.access(path, os.R_OK)]
+            self._files = {path.name: opening.enter_context(_open_one_more(path)) for path in paths}
+            self.close = opening.pop_all().close
+
+    def _place(self, name: str) -> str:
+        held = self._files.get(name)
+        return str(self.folder / name) if held is None else f"/dev/fd/{held.fileno()}"
+
+    def open(self, name: str) -> BinaryIO:
+        """Opens a file once more, under its name."""
+        place = self._place(name)
+        return open(self.folder / name, "rb", opener=lambda _, flags: os.open(place, flags))
+
+    def measure(self, name: str) -> int:
+        """Returns the size of a file."""
+        return Path(self._place(name)).stat().st_size
+
+    @contextmanager
+    def link(self) -> Iterator[Path]:
+        """Yields a folder of links to the files, for a library that opens files by their names."""
+        with TemporaryDirectory(prefix="lexvl-") as folder:
+            for name in self._files:
+                Path(folder, name).symlink_to(self._place(name))
+            yield Path(folder)
+
+
+def _open_one_more(path: Path) -> FileIO:
+    try:
+        return path.open("rb", buffering=0)
+    except OSError as error:
+        if error.errno != EMFILE:
+            raise
+    soft, hard = getrlimit(RLIMIT_NOFILE)
+    setrlimit(RLIMIT_NOFILE, (max(soft, min(hard, MOST_OPEN)), hard))
+    return path.open("rb", buffering=0)
 
 
 class Verification:
     """Compares files with the checksums at their ends; the comparison begins at once and is made once.
 
     Args:
-        names: of Lucene's files in the index, and of other files with such an end. Those of a large index are opened
-            here, so that they stay those of this moment if another process replaces the index.
+        names: of Lucene's files, and of other files with such an end.
         remedies: what to do about a damaged file, by name, other than to build the index again.
     """
 
-    def __init__(self, index: Path, names: Iterable[str], remedies: Mapping[str, str] = MappingProxyType({})):
-        self._index, self._stopped, self._remedies = index, Event(), remedies
+    def __init__(self, files: HeldFiles, names: Iterable[str], remedies: Mapping[str, str] = MappingProxyType({})):
+        self._files, self._stopped, self._remedies = files, Event(), remedies
         self._problem = ""
         # Files with a remedy come first: what reads one waits for it alone.
-        paths = [index / name for name in sorted(names, key=lambda name: (name not in remedies, name))]
+        self._names = sorted(names, key=lambda name: (name not in remedies, name))
         self._compared = {name: Event() for name in remedies}
         try:
-            self._small = sum(path.stat().st_size for path in paths) <= VERIFIED_BYTES
-            opened = ((path, path.open("rb")) for path in paths)
-            self._files = opened if self._small else list(opened)
+            self._small = sum(map(files.measure, self._names)) <= VERIFIED_BYTES
         except OSError as error:
-            raise ArtefactError(f"{index}: a file of the index cannot be read ({error})") from error
+            raise ArtefactError(f"{files.folder}: a file of the index cannot be read ({error})") from error
         self._thread = Thread(target=self._compare, name="lexvl-verification", daemon=True)
         self._thread.start()
         if self._small:
@@ -84,8 +131,8 @@ class Verification:
         try:
             # A small index is compared each time: the memory would save less than it costs.
             with nullcontext() if self._small else FileDigests() as memory:
-                for path, file in self._files:
-                    with file:
+                for path in map(self._files.folder.joinpath, self._names):
+                    with self._files.open(path.name) as file:
                         compare = partial(compare_checksum, file, self._stopped)
                         sound = memory.once(path, file, compare) if memory else compare()
                     if sound is None and not self._stopped.is_set():
@@ -95,7 +142,7 @@ class Verification:
                     if path.name in self._compared:
                         self._compared[path.name].set()
         except Exception as error:  # an answer counts only if the files were compared, whatever prevents it
-            self._problem = f"{self._index}: its files cannot be compared with their checksums ({error})"
+            self._problem = f"{self._files.folder}: its files cannot be compared with their checksums ({error})"
         finally:
             for event in self._compared.values():
                 event.set()

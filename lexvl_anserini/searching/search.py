@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import partial
 from hashlib import sha256
-from math import isfinite
+from math import ceil, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -261,8 +262,11 @@ def describe_terms(terms: frozenset[str]) -> str:
 
 
 def compute_least_score(cut: Cut, clause: Clause, engine: ImpactEngine) -> float:
-    """The least score of a hit of a query tree."""
-    return cut.value * compute_greatest_score(clause, engine) / 100 if cut.relative else cut.value
+    """The least score of a hit of a query tree; a share is a whole number, as the scores are: 1.1% of 3000 is 33."""
+    if not cut.relative:
+        return cut.value
+    share = Fraction(str(cut).removesuffix("%")) / 100
+    return float(ceil(share * Fraction(compute_greatest_score(clause, engine))))
 
 
 def compute_greatest_score(clause: Clause, engine: ImpactEngine) -> float:

@@ -24,6 +24,7 @@ from lexvl_anserini.engines.index_folder import (
     is_index,
     read_index_state,
     read_report,
+    read_settled,
 )
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest, expect_lexical
@@ -129,7 +130,7 @@ class Searcher:
 
     The end of the block closes the engine; it raises ArtefactError if a file turned out to be damaged, and then no list
     counts. Without a block, the end of the object closes it. Threads may share a searcher. An index that is replaced
-    meanwhile is searched as it was.
+    after its engine was opened is searched as it was, by all kinds of queries.
 
     Args:
         index: an index, its folder, or its URL.
@@ -150,6 +151,7 @@ class Searcher:
         if model is not None and not hasattr(model, "kind"):  # models of users are encoders too
             raise UsageError(f"model is {model!r:.60}, expected what load_encoder returns")
         self.index = open_built(index, manifest)
+        self._has_own = manifest is None and is_index(self.index.path)
         self._given, self.encoder = model, encoder
         self._opening = RLock()
         self._model: Encoder | None = None
@@ -170,16 +172,25 @@ class Searcher:
         """The engine, opened at the first call."""
         with self._opening:
             if self._engine is None:
-                manifest = self.index.manifest
-                if manifest.kind == "text":  # the engine scores with the options of the query side
-                    encoder = EncoderRef({**manifest.encoder, "options": dict(self.model.options)})
-                    manifest = replace(manifest, encoder=encoder)
-                self._engine = open_index(self.index.path, manifest)
+                self._engine = read_settled(self.index.path, self._open_engine, lambda engine: engine.close())
             return self._engine
+
+    def _open_engine(self) -> Engine:
+        """Opens the engine of the index that is in the folder now, and takes over its manifest."""
+        before, path = self.index.manifest, self.index.path
+        manifest = index_manifest(path) if self._has_own else before
+        if manifest != before:
+            self.index = BuiltIndex(path, manifest)
+            if (manifest.encoder, manifest.vocabulary_digest) != (before.encoder, before.vocabulary_digest):
+                self._model = None
+        if manifest.kind == "text":  # the engine scores with the options of the query side
+            encoder = EncoderRef({**manifest.encoder, "options": dict(self.model.options)})
+            manifest = replace(manifest, encoder=encoder)
+        return open_index(path, manifest)
 
     def opened(self) -> Searcher:
         """Loads the encoder and opens the engine, before the first query; returns the searcher."""
-        _ = self.model, self.engine
+        _ = self.model, self.engine, self.model  # opening finds the index of this moment, maybe of another encoder
         return self
 
     def search(self, query: Any, k: int = 10, **settings: Any) -> Any:
@@ -214,7 +225,7 @@ class Searcher:
         if isinstance(first, Topic):
             if search.text_weight:
                 queries, texts = tee(queries)
-            queries = encode_queries(self.model, queries, manifest, search.batch_size)
+            queries = encode_queries(self.opened().model, queries, self.index.manifest, search.batch_size)
         queries = check_queries(queries, manifest.kind)
         return self._rank(queries, texts, hits, search, refines, cost or SearchCost())
 
@@ -431,18 +442,10 @@ class Index(BuiltIndex):
             model: encodes texts and topics; default the encoder in the index's manifest, which is loaded once.
             device: of the default model.
         """
-        queries = list(query) if isinstance(query, Iterator) else query  # a second attempt reads them again
-        while True:
-            state = read_index_state(self.path)
-            try:
-                searcher = self._open_searcher(state, model, device)
-                hits: RankedList | list[RankedList] = searcher.search(queries, k)
-                searcher.verify()
-                return hits
-            except ArtefactError:
-                if read_index_state(self.path) == state:
-                    raise
-                # The index was replaced while it was opened.
+        searcher = self._open_searcher(read_index_state(self.path), model, device)
+        hits: RankedList | list[RankedList] = searcher.search(query, k)
+        searcher.verify()
+        return hits
 
     def _open_searcher(self, state: IndexState | None, model: Encoder | None, device: str) -> Searcher:
         """Opens the searcher of a state of the index, a model and its device."""

@@ -12,8 +12,9 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
+from sys import getsizeof
 from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -149,31 +150,55 @@ class EncodedPicture(NamedTuple):
     media_type: str
 
 
+def measure_held(*values: Any) -> int:
+    """About how many bytes values take, with what they hold; a vocabulary behind terms is no part of them."""
+    size, left = 0, list(values)
+    while left:
+        value = left.pop()
+        size += getsizeof(value)
+        if isinstance(value, Mapping):
+            left += chain.from_iterable(value.items())
+        elif isinstance(value, tuple | list | frozenset):
+            left += value
+        elif not isinstance(value, str | bytes):
+            left += getattr(value, "__dict__", {}).values()
+    return size
+
+
 class Recent:
-    """The values that were used last, at most so many, or of such a size together; safe for threads."""
+    """The values that were used last, at most so many, or of such a size together; safe for threads.
+
+    With their keys they hold at most `limits.KEPT_BYTES`.
+    """
 
     def __init__(self, most: int, size: Callable[[Any], int] = lambda _: 1):
         self.most, self.size = most, size
-        self._values: OrderedDict[Hashable, Any] = OrderedDict()
-        self._total = 0
+        self._values: OrderedDict[Hashable, tuple[Any, int, int]] = OrderedDict()
+        self._total = self._bytes = 0
         self._lock = Lock()
 
     def get(self, key: Hashable) -> Any:
         """The value of a key; None if it is not kept."""
         with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-            return self._values.get(key)
+            if key not in self._values:
+                return None
+            self._values.move_to_end(key)
+            return self._values[key][0]
 
     def put(self, key: Hashable, value: Any) -> None:
         """Keeps a value; forgets those that were not used for longest."""
+        size, held = self.size(value), measure_held(key, value)
         with self._lock:
             if key in self._values:
-                self._total -= self.size(self._values.pop(key))
-            self._values[key] = value
-            self._total += self.size(value)
-            while self._total > self.most:
-                self._total -= self.size(self._values.popitem(last=False)[1])
+                self._forget(key)
+            self._values[key] = (value, size, held)
+            self._total, self._bytes = self._total + size, self._bytes + held
+            while self._total > self.most or self._bytes > limits.KEPT_BYTES:
+                self._forget(next(iter(self._values)))
+
+    def _forget(self, key: Hashable) -> None:
+        _, size, held = self._values.pop(key)
+        self._total, self._bytes = self._total - size, self._bytes - held
 
     def ensure(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """The value of a key, made where it is not kept."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,7 +19,7 @@ from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.encoder import OtherModality, Tower
 from lexvl_anserini.encoders.loading import load_encoder_from
 from lexvl_anserini.engines.engine import find_urls, index_name, index_path
-from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_index_state, read_report
+from lexvl_anserini.engines.index_folder import index_manifest, read_report
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import FieldEntry, Manifest, expect_lexical
 from lexvl_anserini.ground.records import Document, mark_field
@@ -39,8 +41,15 @@ LOOK_EVERY_S = 0.5
 
 # The folder of an index in an album that `lexvl photos` makes; the album names the index.
 ALBUM = "index"
-# Tries to open an index that other processes replace meanwhile.
+# Tries to open an index that other processes replace meanwhile, and seconds between two of them.
 OPENINGS = 5
+PAUSE_S = 0.2
+
+# A copy of an index takes at most this share of the room that a disk has left.
+ROOM = 0.5
+
+# The files in the folder of an index: name, inode, bytes and time of each; it changes with each of them.
+FolderState = tuple[tuple[str, int, int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ class LiveIndex:
     """
 
     served: ServedIndex
-    state: IndexState
+    state: FolderState
     searcher: Searcher
     corpus: documents.ShownCorpus
     terms: Sequence[str]
@@ -144,33 +153,103 @@ class LiveIndex:
         terms = (term for term in self.terms if term.startswith(beginnings))
         return sorted(terms, key=lambda term: term != prefix)[: limits.SUGGESTIONS]
 
+    def verify(self) -> None:
+        """Opens what any query may need, and waits until all files are compared; an ArtefactError names the index."""
+        try:
+            self.searcher.engine.prepare()
+            self.searcher.verify()
+        except ArtefactError as error:
+            raise ArtefactError(str(error).replace(str(self.searcher.index.path), str(self.served.path))) from error
+
     def close(self) -> None:
         """Closes the index."""
         self.searcher.close()
 
 
+def read_folder_state(folder: Path) -> FolderState | None:
+    """The files in the folder of an index as they are now; None without one."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.suffix != ".lock")
+        return tuple((path.name, s.st_ino, s.st_size, s.st_mtime_ns) for path in paths for s in [path.stat()]) or None
+    except OSError:
+        return None
+
+
+@contextmanager
+def copy_index(index: Path) -> Iterator[Path]:
+    """Yields a private copy of an index, which what opens it holds when it is gone; the index itself without room.
+
+    So is one of partitions, which its workers open. Another program may write into the files of the index, or cut them:
+    the system ends a process that reads a mapped file where it was cut.
+    """
+    paths = list(index.iterdir()) if index.is_dir() else []
+    size = sum(path.stat().st_size for path in paths)
+    whole = bool(paths) and not any(path.is_dir() for path in paths)
+    if not whole or size > ROOM * shutil.disk_usage(gettempdir()).free:
+        if whole:
+            remedy = "nothing may write into them: replace the folder as a whole, or set TMPDIR"
+            log.warning(
+                "%s: no room for a copy (%s bytes) in %s; its own files are served; %s",
+                index,
+                f"{size:,}",
+                gettempdir(),
+                remedy,
+            )
+        yield index
+        return
+    with TemporaryDirectory(prefix="lexvl-served-") as folder:
+        copied = Path(folder, index.name)
+        shutil.copytree(index, copied, ignore=shutil.ignore_patterns("*.lock"))
+        try:
+            yield copied
+        except ArtefactError as error:
+            raise ArtefactError(str(error).replace(str(copied), str(index))) from error
+
+
 def open_live(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex:
-    """Opens an index, its encoder and its corpus; the encoder of an older state is taken where it is the same."""
+    """Opens an index, its encoder and its corpus; the encoder of an older state is taken where it is the same.
+
+    An index that replaces an older one is compared with its checksums first; another one beside its first answers.
+    """
     for _ in range(OPENINGS):
-        state = read_index_state(served.path)
-        live = _open(served, before, state or (0, 0, 0))
-        # Manifest, corpus and engine belong to one index only if no process replaced it in between.
-        if read_index_state(served.path) == state:
-            if live.terms and not live.examples:
-                live.examples = documents.build_examples(live.corpus, live.impacts, live.terms)
-            Thread(target=_verify, args=(live,), name="lexvl-verify", daemon=True).start()
-            return live
-        live.close()
+        state = read_folder_state(served.path)
+        try:
+            with copy_index(served.path) as folder:
+                live = _open(served, folder, before, state or ())
+        except Exception:
+            if read_folder_state(served.path) == state:
+                raise
+        else:
+            # Manifest, corpus and engine belong to one index only if no process changed it in between.
+            if read_folder_state(served.path) == state:
+                return _finish(live, before)
+            live.close()
+        time.sleep(PAUSE_S)
     raise ArtefactError(f"{served.path}: replaced {OPENINGS} times while it was opened; try again when it is written")
 
 
-def _open(served: ServedIndex, before: LiveIndex | None, state: IndexState) -> LiveIndex:
+def _finish(live: LiveIndex, before: LiveIndex | None) -> LiveIndex:
+    """Compares an index with its checksums, and finds examples; closes one that is damaged."""
+    try:
+        if before is not None:
+            live.verify()
+        if live.terms and not live.examples:
+            live.examples = documents.build_examples(live.corpus, live.impacts, live.terms)
+    except BaseException:
+        live.close()
+        raise
+    if before is None:
+        Thread(target=_verify, args=(live,), name="lexvl-verify", daemon=True).start()
+    return live
+
+
+def _open(served: ServedIndex, folder: Path, before: LiveIndex | None, state: FolderState) -> LiveIndex:
     from lexvl_anserini.data.dataset import load_reference
 
-    manifest = index_manifest(served.path)
+    manifest = index_manifest(folder)
     same = before and before.manifest.encoder == manifest.encoder and before.manifest.vocabulary == manifest.vocabulary
-    searcher = Searcher(Index(served.path, manifest), before.model if before and same else None, served.encoder)
-    file = find_vocabulary_file(served.path, None)
+    searcher = Searcher(Index(folder, manifest), before.model if before and same else None, served.encoder)
+    file = find_vocabulary_file(folder, None)
     terms = read_known_terms(file, manifest) if file is not None and manifest.kind == "impact" else ()
     try:
         dataset = load_reference(manifest.corpus.ref.at(served.data_dir))
@@ -178,7 +257,7 @@ def _open(served: ServedIndex, before: LiveIndex | None, state: IndexState) -> L
     except (LexvlError, OSError) as error:
         problem = f"the corpus cannot be read, so that hits have their ids alone: {error}"
         corpus, examples = documents.ShownCorpus({}, problem), []
-    fields = read_report(served.path).fields if manifest.kind == "impact" else {}
+    fields = read_report(folder).fields if manifest.kind == "impact" else {}
     metadata = {name: kind for name, kind in fields.items() if name.startswith("meta.")}
     return LiveIndex(served, state, searcher.opened(), corpus, terms, metadata, examples)
 
@@ -186,8 +265,7 @@ def _open(served: ServedIndex, before: LiveIndex | None, state: IndexState) -> L
 def _verify(index: LiveIndex) -> None:
     """Waits until the files of an index are open and compared with their checksums; a damaged one answers no more."""
     try:
-        index.searcher.engine.prepare()
-        index.searcher.verify()
+        index.verify()
     except LexvlError as error:
         if not index.retired:
             index.problem = error
@@ -202,7 +280,7 @@ class Shelf:
         self._open: dict[str, LiveIndex] = {}
         # When each folder was looked at; the states that could not be opened, and why; names that are being opened.
         self._looks: dict[str, float] = {}
-        self._failures: dict[str, tuple[IndexState, str]] = {}
+        self._failures: dict[str, tuple[FolderState, str]] = {}
         self._opening: set[str] = set()
         self._closed = False
         try:
@@ -223,8 +301,8 @@ class Shelf:
         return self._failures.get(name, ((), ""))[1] or (str(index.problem) if index.problem else index.corpus.problem)
 
     @contextmanager
-    def borrow(self, name: str) -> Iterator[LiveIndex]:
-        """An open index, which stays open within the block."""
+    def borrow(self, name: str, damaged: bool = False) -> Iterator[LiveIndex]:
+        """An open index, which stays open within the block; a damaged one raises its problem, unless it is wanted."""
         self._look(name)
         with self._lock:
             index = self._open.get(name)
@@ -232,7 +310,7 @@ class Shelf:
                 raise UnknownName("index", name[:80], self._open)
             index.users += 1
         try:
-            if index.problem is not None:
+            if index.problem is not None and not damaged:
                 raise index.problem
             yield index
         finally:
@@ -255,7 +333,7 @@ class Shelf:
         if index is None or now - self._looks.get(name, 0.0) < LOOK_EVERY_S:
             return
         self._looks[name] = now
-        state = read_index_state(index.served.path)
+        state = read_folder_state(index.served.path)
         if state is None or state in (index.state, self._failures.get(name, (None,))[0]):
             return
         with self._lock:
@@ -265,11 +343,11 @@ class Shelf:
             self._opening.add(name)
         Thread(target=self._replace, args=(index, state), name="lexvl-reopen", daemon=True).start()
 
-    def _replace(self, old: LiveIndex, state: IndexState) -> None:
+    def _replace(self, old: LiveIndex, state: FolderState) -> None:
         name = old.served.name
         try:
             new = open_live(old.served, old)
-        except (LexvlError, OSError) as error:
+        except Exception as error:  # whatever is in the folder: the older index answers, and the next state is tried
             reason = f"the newer index cannot be opened, the older one answers: {error}"
             log.error("%s: %s", old.served.path, reason)
             self._failures[name] = (state, reason)

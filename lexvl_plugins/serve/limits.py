@@ -50,7 +50,7 @@ WAITING = 128
 LATER_S = 5
 LATER = {"retry-after": str(LATER_S)}
 
-# Scaled pictures (in bytes), queries, maps, and documents with their impacts, that are kept.
+# What is kept for later requests: bytes of each kind with what names them; queries, maps, documents with impacts.
 KEPT_BYTES = 64 << 20
 KEPT_QUERIES = 512
 KEPT_MAPS = 512

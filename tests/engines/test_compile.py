@@ -1,5 +1,6 @@
 import re
 from datetime import date
+from sys import getsizeof
 
 import pytest
 from brute_force import Doc, Oracle
@@ -230,11 +231,18 @@ def test_many_queries_with_one_condition(filtering, condition):
 
 
 def test_the_last_conditions_stay_in_memory(filtering, monkeypatch):
+    """As many as have room, each a byte a document and its text; none that is larger than the room."""
     engine, _ = filtering
-    monkeypatch.setattr("lexvl_anserini.engines.lucene.engine.FILTER_BYTES", 2 * engine.documents)
-    for year in (1, 2, 1, 3):
+    monkeypatch.setattr(engine, "filters", {})
+    monkeypatch.setattr(engine, "filter_bytes", 0)
+    for year, kept in ((1, "1"), (2, "12"), (1, "21"), (3, "13"), (3, "13")):
         engine.search_tree("q", parse(f"+a +meta.year:{year}"), 5)
-    assert [re.findall(r"value='(\d)'", name) for name in engine.filters] == [["1"], ["3"]]
+        if year == 2:
+            monkeypatch.setattr("lexvl_anserini.engines.lucene.engine.FILTER_BYTES", engine.filter_bytes)
+        assert "".join(re.findall(r"value='(\d)'", "".join(engine.filters))) == kept
+    assert engine.filter_bytes == sum(getsizeof(name) + bits.nbytes for name, bits in engine.filters.items())
+    engine.search_tree("q", parse(f"+a -meta.source:{'x' * engine.filter_bytes}"), 5)
+    assert not engine.filters and not engine.filter_bytes
 
 
 @pytest.mark.parametrize(

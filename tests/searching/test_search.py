@@ -283,6 +283,13 @@ def test_a_bound_without_deleted_documents(index: Path) -> None:
         assert ids(searcher.search(QUERY, min_score=Cut(100, relative=True))) == ["d1"]
 
 
+def test_a_share_is_computed_in_whole_numbers(tmp_path: Path) -> None:
+    """In floats 1.1% of 3000 is 33.00000000000001."""
+    write_shards(tmp_path / "shards", [("d1", {"cat": 3000}), ("d2", {"cat": 33}), ("d3", {"cat": 32})])
+    with Searcher(build_index(tmp_path / "shards", tmp_path / "index").path) as searcher:
+        assert ids(searcher.search(ImpactQuery("q", {"cat": 1}), min_score=parse_cut("1.1%"))) == ["d1", "d2"]
+
+
 def test_dense_indexes_have_no_bound(tmp_path: Path) -> None:
     write_dense_shards(tmp_path / "vectors", [("d1", [1.0, 0.0]), ("d2", [0.5, 0.5])])
     query = DenseQuery("q", np.array([1, 0], np.float32))

@@ -12,8 +12,8 @@ from contextlib import ExitStack, closing
 from functools import cached_property
 from math import ceil
 from pathlib import Path
+from sys import getsizeof
 from threading import Lock, RLock
-from time import sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,8 +26,8 @@ from lexvl_anserini.engines.index_folder import (
     APPROXIMATE,
     RESIDENT,
     BuiltIndex,
-    read_commit_id,
     read_report,
+    read_settled,
     write_index,
 )
 from lexvl_anserini.engines.jvm import Exclusive, call_cast, call_java, get_java_class, get_our_class, raise_java_errors
@@ -36,8 +36,8 @@ from lexvl_anserini.engines.lucene.checking import check_index
 from lexvl_anserini.engines.lucene.searching import BatchSearcher, Compiler, LucenePostings
 from lexvl_anserini.engines.lucene.updating import append, delete, merge, repair
 from lexvl_anserini.engines.resident.choosing import Resident, find_usable_files, lacks_kernels
-from lexvl_anserini.engines.resident.layout import REMEDY, read_contents
-from lexvl_anserini.engines.verifying import Reading, Verification
+from lexvl_anserini.engines.resident.layout import REMEDY, parse_contents
+from lexvl_anserini.engines.verifying import HeldFiles, Reading, Verification
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
@@ -51,7 +51,7 @@ from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 if TYPE_CHECKING:
     from lexvl_anserini.engines.resident.approximate import ApproximatePostings
 
-FILTER_BYTES = 1 << 28  # conditions whose documents stay in memory take at most so many bytes, a byte a document
+FILTER_BYTES = 1 << 28  # conditions that stay in memory take at most so many bytes: their texts, and a byte a document
 
 
 class JavaSearch(NamedTuple):
@@ -93,10 +93,8 @@ class LuceneSearch(ImpactEngine):
         # Nothing refers back to this object, so that the end of it is the end of its mapped files.
         self.batches = BatchSearcher(lambda: opened.java.postings, self.documents, most, serving)
         # The documents of each condition, the one used last at the end.
-        self.filters, self.filtering = dict[str, np.ndarray](), Lock()
+        self.filters, self.filter_bytes, self.filtering = dict[str, np.ndarray](), 0, Lock()
         self.approximate_postings: ApproximatePostings | None = None
-        # The reach of each recall and number of hits that was searched.
-        self.settings = dict[tuple[float, int], float]()
         self.closed = False
 
     @property
@@ -105,7 +103,7 @@ class LuceneSearch(ImpactEngine):
         return self.opened.reader
 
     def prepare(self) -> None:
-        """Opens what any query may need, so that the index stays this one for all of them if it is replaced."""
+        """Opens what any query may need."""
         _ = self.opened.java
         if self.resident:
             self.resident.compile()
@@ -118,16 +116,14 @@ class LuceneSearch(ImpactEngine):
         self, queries: Iterable[ImpactQuery], hits: int, recall: float, threads: int = 1
     ) -> Iterator[RankedList]:
         """One list per query, with exact scores; of the fastest setting whose measured recall reaches this one."""
-        if (recall, hits) not in self.settings:
-            self.settings[recall, hits] = choose_setting(self.report, self.path, recall, hits).reach
-        reach = self.settings[recall, hits]
+        reach = choose_setting(self.report, self.path, recall, hits).reach
 
         def ready(_: int) -> ApproximatePostings:
             with self.filtering:
                 if self.closed:
                     raise ArtefactError(f"{self.path}: the index is closed; open it again")
                 if self.approximate_postings is None:
-                    self.approximate_postings = open_approximate(self.path, self.report.commit)
+                    self.approximate_postings = open_approximate(self.opened.files, self.report.commit)
                 return self.approximate_postings.at(reach)
 
         return self._reading(self.batches.over(ready).search(queries, hits, threads))
@@ -196,16 +192,25 @@ class LuceneSearch(ImpactEngine):
         """The documents that match a condition, uint8 [documents]; those of the last conditions stay in memory."""
         name = repr(condition)
         with self.filtering:
-            matching = self.filters.pop(name, None)
+            matching = self._forget(name)
         if matching is None:
             with self.opened.reading(), raise_java_errors("the condition cannot be searched"):
                 query, java = self.compiler.query(condition), self.opened.java
                 bits = np.frombuffer(java.static.matching(java.searcher, query).tostring(), np.uint8)
             matching = np.unpackbits(bits, count=self.opened.places, bitorder="little")
         with self.filtering:
+            self._forget(name)  # another thread may have read it meanwhile
             self.filters[name] = matching
-            while len(self.filters) > 1 and len(self.filters) * self.documents > FILTER_BYTES:
-                del self.filters[next(iter(self.filters))]
+            self.filter_bytes += getsizeof(name) + matching.nbytes
+            while self.filter_bytes > FILTER_BYTES:
+                self._forget(next(iter(self.filters)))
+        return matching
+
+    def _forget(self, name: str) -> np.ndarray | None:
+        """Takes a condition out of the memory; returns its documents if they were there."""
+        matching = self.filters.pop(name, None)
+        if matching is not None:
+            self.filter_bytes -= getsizeof(name) + matching.nbytes
         return matching
 
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
@@ -318,31 +323,28 @@ class LuceneEngine(LuceneSearch, ChangingEngine):
         return fields.load_texts(index, doc_ids) if stored else None
 
 
-def open_approximate(index: Path, commit: str) -> ApproximatePostings:
+def open_approximate(files: HeldFiles, commit: str) -> ApproximatePostings:
     """The groups of an index at a commit, after their file was compared with its checksum."""
     from lexvl_anserini.engines.resident.approximate import REMEDY, ApproximatePostings
 
-    path = index / APPROXIMATE
-    with closing(Verification(index, [APPROXIMATE], {APPROXIMATE: REMEDY})) as verification:
+    path = files.folder / APPROXIMATE
+    with closing(Verification(files, [APPROXIMATE], {APPROXIMATE: REMEDY})) as verification:
         verification.wait()
-        contents = read_contents(index, APPROXIMATE)
-        if contents is None or contents.commit != commit:
-            raise ArtefactError(f"{path}: of an older version, or not of the index as it was opened; {REMEDY}")
-        with path.open("rb") as file:
+        with files.open(APPROXIMATE) as file:
+            contents = parse_contents(file, path)
+            if contents is None or contents.commit != commit:
+                raise ArtefactError(f"{path}: of an older version, or not of the index as it was opened; {REMEDY}")
             return ApproximatePostings(file, path)
-
-
-# Attempts to open an index that other processes change, and the pause between two of them.
-OPENINGS = 20
-PAUSE_S = 0.02
 
 
 class OpenedIndex:
     """One state of an index, whose files are compared with their checksums.
 
-    Resident postings of all its documents are opened without Java; Lucene's files then when `reader` is first read.
+    Resident postings of all its documents are opened without Java, which then opens Lucene's files when `reader` is
+    first read: those that are held since, even if another process replaced the index.
 
     Attributes:
+        files: all files of the index.
         manifest: of the opened state; that of the call may be older.
         places: Lucene's number of documents, deleted ones included.
         resident: the resident postings; None where they do not serve.
@@ -354,21 +356,7 @@ class OpenedIndex:
         self.resident: Resident | None = None
         self._reader: Any = None
         self._opening, self._closed, self.verifications = RLock(), False, list[Verification]()
-        for last in (*[False] * OPENINGS, True):
-            self._folder = _read_folder(index)
-            try:
-                now = self._open()
-            except Exception as error:
-                self.close()
-                fatal = not isinstance(error, ArtefactError | FileNotFoundError)
-                if last or fatal or _read_folder(index) == self._folder:
-                    raise
-            else:
-                # All files belong to one state only if no process replaced the index in between.
-                if last or _read_folder(index) == self._folder:
-                    break
-                self.close()
-            sleep(PAUSE_S)
+        now = read_settled(index, self._open, lambda _: self.close())
         if now is not None and _list_digests(manifest) <= _list_digests(now):
             self.manifest = now
         self._check_count(stock=now is None or self.report.engine == "pyserini")
@@ -376,20 +364,23 @@ class OpenedIndex:
     def _open(self) -> Manifest | None:
         """Opens the files; returns the manifest beside them."""
         self.verifications, self.resident, self._reader, self._closed = [], None, None, False
-        now = writing.find_manifest(self.index)
-        self._commit = read_commit_id(self.index)
-        served = find_usable_files(self.index)
-        places = sum(of.documents for of in served.values())
-        self.places = places if served else int(Exclusive(self.reader).maxDoc())
-        self.report = writing.read_written_report(self.index, now)
-        self.documents = self.places - self.report.deleted
-        if served:
-            live = [file.live for file in self.report.resident_files] or [""]
-            names = dict(zip(served, live, strict=True))
-            remedies = dict.fromkeys(served, REMEDY) | dict.fromkeys(filter(None, live), "build the index again")
-            self.verifications = [Verification(self.index, remedies, remedies)]
-            self.resident = Resident(self.index, names, *self.verifications)
-        return now
+        self.files = HeldFiles(self.index)
+        with ExitStack() as failing:
+            failing.callback(self.close)
+            now = writing.find_manifest(self.index)
+            served = find_usable_files(self.index)
+            places = sum(of.documents for of in served.values())
+            self.places = places if served else int(Exclusive(self.reader).maxDoc())
+            self.report = writing.read_written_report(self.index, now)
+            self.documents = self.places - self.report.deleted
+            if served:
+                live = [file.live for file in self.report.resident_files] or [""]
+                names = dict(zip(served, live, strict=True))
+                remedies = dict.fromkeys(served, REMEDY) | dict.fromkeys(filter(None, live), "build the index again")
+                self.verifications = [Verification(self.files, remedies, remedies)]
+                self.resident = Resident(self.files, names, *self.verifications)
+            failing.pop_all()
+            return now
 
     def _check_count(self, stock: bool) -> None:
         """Compares the number of documents with the manifest."""
@@ -403,20 +394,17 @@ class OpenedIndex:
 
     @property
     def reader(self) -> Any:
-        """Lucene's reader; refuses an index that another process changed or replaced since it was opened."""
+        """Lucene's reader."""
         with self._opening:
             if self._closed:
                 raise ArtefactError(f"{self.index}: the index is closed; open it again")
             if self._reader is None:
                 jvm.start()
-                with raise_java_errors(f"{self.index}: cannot be opened as a Lucene index"):
-                    reader = fields.open_reader(self.index)
+                with raise_java_errors(f"{self.index}: cannot be opened as a Lucene index"), self.files.link() as place:
+                    reader = fields.open_reader(self.index, place)
                 with ExitStack() as opening:
                     opening.callback(fields.close, reader)
-                    state = read_commit_id(self.index), _read_folder(self.index)
-                    if self.resident and state != (self._commit, self._folder):
-                        raise ArtefactError(f"{self.index}: changed since it was opened; open it again")
-                    self.verifications.append(Verification(self.index, fields.list_commit_files(reader)))
+                    self.verifications.append(Verification(self.files, fields.list_commit_files(reader)))
                     opening.pop_all()
                 self._reader = reader
             return self._reader
@@ -440,14 +428,7 @@ class OpenedIndex:
                 verification.close()
             if self._reader is not None:
                 fields.close(self._reader)
-
-
-def _read_folder(index: Path) -> int:
-    """Identifies the folder that has the name now; 0 if none has."""
-    try:
-        return index.stat().st_ino
-    except FileNotFoundError:
-        return 0
+            self.files.close()
 
 
 def _list_digests(manifest: Manifest) -> set[str]:

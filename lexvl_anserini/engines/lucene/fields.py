@@ -56,9 +56,9 @@ def make_java_map(values: Mapping[str, str]) -> Any:
 
 
 @call_java()
-def open_reader(index: Path) -> Any:
-    """A reader of the index's last commit."""
-    path = get_java_class("java.nio.file.Paths").get(str(index.absolute()))
+def open_reader(index: Path, place: Path | None = None) -> Any:
+    """A reader of the index's last commit, whose files are in another place, if that is given."""
+    path = get_java_class("java.nio.file.Paths").get(str((place or index).absolute()))
     with refuse_newer(index):
         folder = get_java_class("org.apache.lucene.store.FSDirectory").open(path)
         return get_java_class("org.apache.lucene.index.DirectoryReader").open(folder)

@@ -40,7 +40,10 @@ BATCH_HITS = 1 << 17  # hits that one call returns, about 20 bytes each
 BATCH_QUERIES = 256
 BATCH_TERMS = 1 << 18
 
-KNOWN_TERMS = 1 << 20  # terms whose places in the index are cached; some hundred bytes each
+KNOWN_BYTES = (
+    1 << 28
+)  # terms whose places in the index are cached take at most so many, each `TERM_BYTES` beside its own
+TERM_BYTES = 200
 
 HEADER = Struct("<ii")  # before each list: the number of hits, and of the bytes of their ids
 
@@ -164,7 +167,7 @@ class LucenePostings:
     def __init__(self, reader: Any):
         self.static = get_our_class("ImpactSearcher")  # static methods, which threads may call at once
         self.java = self.static(reader, CONTENTS)
-        self.numbers: dict[str, int] = {}
+        self.numbers, self.known_bytes = dict[str, int](), 0
         self.lock = Lock()
 
     def lists(self, batch: QueryBatch, hits: int, threads: int) -> list[RankedList]:
@@ -196,12 +199,14 @@ class LucenePostings:
     def _know(self, terms: Iterable[str]) -> None:
         """Numbers the terms; looks new ones up in the index."""
         distinct = set(terms)
-        if len(self.numbers) + len(distinct) > KNOWN_TERMS:
-            self.numbers.clear()
-            self.static.forget(self.java)
         new = [term for term in distinct if term not in self.numbers]
         if not new:
             return
+        if self.known_bytes + sum(TERM_BYTES + len(term) for term in new) > KNOWN_BYTES:
+            self.numbers.clear()
+            self.static.forget(self.java)
+            new, self.known_bytes = list(distinct), 0
+        self.known_bytes += sum(TERM_BYTES + len(term) for term in new)
         with raise_java_errors("the index cannot be searched"):
             # No indexed term contains a zero byte, which ends a term in this call.
             names = [term.encode("utf-8", "surrogatepass") for term in new]

@@ -20,7 +20,6 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from threading import RLock
@@ -40,7 +39,7 @@ from lexvl_anserini.engines.resident.layout import (
     open_sections,
     read_contents,
 )
-from lexvl_anserini.engines.verifying import Verification
+from lexvl_anserini.engines.verifying import HeldFiles, Verification
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.machine import is_compiled, mark_compiled
 from lexvl_anserini.ground.records import ImpactQuery
@@ -194,14 +193,9 @@ class Resident:
     `names` are those of the files, each with that of the file that marks deleted documents, "" without one.
     """
 
-    def __init__(self, index: Path, names: Mapping[str, str], verification: Verification):
-        self._index, self._verification, self._always = index, verification, read_choice() == ALWAYS
-        # Opened now, so that they stay these files if another process replaces the index.
-        with ExitStack() as opening:
-            self._files = {name: opening.enter_context((index / name).open("rb")) for name in names}
-            marked = {name: live for name, live in names.items() if live}
-            self._marks = {name: opening.enter_context((index / live).open("rb")) for name, live in marked.items()}
-            self._closing = opening.pop_all()
+    def __init__(self, files: HeldFiles, names: Mapping[str, str], verification: Verification):
+        self._files, self._names, self._verification = files, names, verification
+        self._index, self._always = files.folder, read_choice() == ALWAYS
         self._reading, self._closed = RLock(), False
         self._opened: list[Sections] | None = None
         self._live: list[np.ndarray | None] = []
@@ -217,20 +211,25 @@ class Resident:
         """Maps the files, once: two threads that read one file move each other's place in it."""
         with self._reading:
             if self._opened is None:
-                for file in (*self._files.values(), *self._marks.values()):
-                    self._verification.wait_for(Path(file.name).name)
-                opened = [open_sections(file, self._index / name) for name, file in self._files.items()]
-                self._live = list(map(self._read_live, self._files, opened))
+                for name in filter(None, (*self._names, *self._names.values())):
+                    self._verification.wait_for(name)
+                opened = [self._open_sections(name) for name in self._names]
+                self._live = list(map(self._read_live, self._names.values(), opened))
                 self._opened = opened
             return self._opened
 
+    def _open_sections(self, name: str) -> Sections:
+        with self._files.open(name) as file:
+            return open_sections(file, self._index / name)
+
     def _read_live(self, name: str, sections: Sections) -> np.ndarray | None:
         """Reads which documents of a file are not deleted, uint8 [documents]; None for all."""
-        if name not in self._marks:
+        if not name:
             return None
-        live = index_folder.read_live(self._marks[name], sections.contents.documents)
+        with self._files.open(name) as file:
+            live = index_folder.read_live(file, sections.contents.documents)
         if live is None:
-            raise ArtefactError(f"{self._marks[name].name}: damaged; build the index again")
+            raise ArtefactError(f"{self._index / name}: damaged; build the index again")
         return live
 
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
@@ -283,7 +282,6 @@ class Resident:
         """Closes the files."""
         with self._reading:
             self._closed = True
-            self._closing.close()
             # The mapped files stay open as long as something refers to these.
             self._kernels = self._opened = None
             self.__dict__.pop("parts", None)

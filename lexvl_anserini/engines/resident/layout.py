@@ -21,6 +21,7 @@ Then come the contents as JSON, their length (uint64), and the end of a file as 
 from __future__ import annotations
 
 import mmap
+import os
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,6 +42,8 @@ from lexvl_anserini.runs.order import RankedList, group_by_documents
 FORMAT = "lexvl-resident/2"
 
 BLOCK = 1 << 16
+
+READ_BYTES = 1 << 26  # a mapped file that another program cuts short ends the process; smaller ones are read
 COLUMN, GAPS, NUMBERS = range(3)
 
 GROUP = 16  # ids that are coded together; of each group the first is whole
@@ -140,14 +143,15 @@ def read_contents(index: Path, name: str = RESIDENT) -> FileContents | None:
     path = index / name
     try:
         with path.open("rb") as file:
-            return _contents(file, path)
+            return parse_contents(file, path)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ArtefactError(f"{path}: cannot be read ({error.strerror or error}); {REMEDY}") from error
 
 
-def _contents(file: BinaryIO, path: Path) -> FileContents | None:
+def parse_contents(file: BinaryIO, path: Path) -> FileContents | None:
+    """What an open file holds; None for one of another format."""
     size = file.seek(0, 2)
     try:
         file.seek(size - FOOTER_BYTES - LENGTH_BYTES)
@@ -163,10 +167,12 @@ def _contents(file: BinaryIO, path: Path) -> FileContents | None:
 
 
 def open_sections(file: BinaryIO, path: Path, more: Mapping[str, str] = MappingProxyType({})) -> Sections:
-    """Maps the file; its sections, and those of `more`, stay readable when it is closed or replaced."""
-    contents = _contents(file, path)
+    """Reads or maps the file; its sections, and those of `more`, stay readable when it is closed or replaced."""
+    contents = parse_contents(file, path)
     assert contents is not None, "read_contents comes first"
-    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    file.seek(0)
+    small = os.fstat(file.fileno()).st_size <= READ_BYTES
+    mapped = file.read() if small else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     arrays = {}
     for name, type_name in (*TYPES.items(), *more.items()):
         start, length = contents.sections.get(name, (0, -1))

@@ -87,14 +87,17 @@ def find_shards(name: str) -> dict[str, Path]:
 
 
 def expand_pattern(pattern: str) -> list[str]:
-    """The names of a pattern as a shell expands it: `{00..12}` counts with the digits of its first number, `{a,b}`."""
+    """The names of a pattern as a shell expands it: `{00..12}` or down, `{12..00}`, all of as many digits; `{a,b}`."""
     match = _BRACES.search(pattern)
     if match is None:
         return [pattern]
     ends = _RANGE.fullmatch(match[1])
     if ends:
         first, last = int(ends[1]), int(ends[2])
-        parts = [f"{number:0{len(ends[1])}d}" for number in range(first, last + 1)]
+        step = 1 if first <= last else -1
+        padded = any(end.startswith("0") and len(end) > 1 for end in ends.groups())
+        digits = max(map(len, ends.groups())) if padded else 1
+        parts = [f"{number:0{digits}d}" for number in range(first, last + step, step)]
     else:
         parts = match[1].split(",")
     return [name for part in parts for name in expand_pattern(pattern[: match.start()] + part + pattern[match.end() :])]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Event
 from types import SimpleNamespace
 from urllib.parse import quote, urlencode
 
@@ -19,13 +21,14 @@ from hypothesis import strategies as st
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Equals, Impacts, Not, Term, Unscored
 from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.shared_terms import find_shared_terms
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.serve import indexes, limits
+from lexvl_plugins.serve.documents import Recent
 from lexvl_plugins.serve.indexes import name_indexes
 from lexvl_plugins.serve.queries import change_weights, reweigh
 from tests.plugins.serve.served_colours import CAPTION, HOSTILE, PICTURES, index_pictures, load, running, serving
@@ -312,6 +315,22 @@ def test_pictures_with_too_many_pixels_are_refused_before_they_are_decoded(clien
     assert "more than the limit of 1,000" in json.loads(answer)["error"] and status == 400
 
 
+def test_what_is_kept_is_bounded_by_its_bytes_and_those_of_its_names(monkeypatch) -> None:
+    monkeypatch.setattr(limits, "KEPT_BYTES", 10_000)
+    kept = Recent(4)
+    for name, value, held in (
+        ("a" * 6000, 1, 1),
+        ("b", {"x" * 3000: 5}, 2),
+        ("c", ["y" * 3000], 2),
+        ("d", "z" * 20_000, 0),
+    ):
+        kept.put(name, value)
+        assert len(kept._values) == held, name[:1]
+    for number in range(6):
+        kept.put(number, number)
+    assert [kept.get(number) for number in range(6)] == [None, None, 2, 3, 4, 5]
+
+
 def test_many_clients_get_the_answers_of_one(client) -> None:
     texts = ["red", "blue", "red green", "blue green", "green", "red blue", "+blue -red", "red red blue"]
     alone = {text: client.ask(text=text)["hits"] for text in texts}
@@ -344,6 +363,70 @@ def test_an_index_may_be_replaced_while_it_is_served(folder, monkeypatch) -> Non
             time.sleep(0.05)
         assert "the older one answers" in problem
         assert ids(client.ask(index="changing-index", text="red")) == ["a.png", "b.png"]
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 900
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def test_a_damaged_newer_index_waits_until_it_is_whole(folder, monkeypatch) -> None:
+    """Whatever is damaged, also what only the checksums find; the other index of the server answers all the time."""
+    monkeypatch.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
+    monkeypatch.setattr(indexes, "LOOK_EVERY_S", 0.0)
+    index = index_pictures(folder / "sound", folder / "sound-index", pictures={"a.png": PICTURES["red.png"]})
+    newer = index_pictures(folder / "newer", folder / "newer-index", pictures={"b.png": PICTURES["red.png"]})
+    other = index_pictures(folder / "other", folder / "other-index", pictures={"c.png": PICTURES["red.png"]})
+    with running(index, other) as client:
+        for file in (next(newer.glob("*.fdt")), newer / "resident.bin", newer / "manifest.json"):
+            whole = file.read_bytes()
+            file.write_bytes(whole[:-30] + bytes([whole[-30] ^ 1]) + whole[-29:])
+            shutil.rmtree(folder / "before", ignore_errors=True)
+            index.rename(folder / "before")
+            shutil.copytree(newer, index)
+            file.write_bytes(whole)
+            problem = wait_for(lambda: client.get("/api/indexes")["indexes"][0]["problem"])
+            assert "the older one answers" in problem and "lexvl-served" not in problem
+            assert ids(client.ask(index="sound-index", text="red")) == ["a.png"]
+            assert ids(client.ask(index="other-index", text="red")) == ["c.png"]
+        shutil.copyfile(file, index / file.name)
+        wait_for(lambda: ids(client.ask(index="sound-index", text="red")) == ["b.png"])
+        wait_for(lambda: not client.get("/api/indexes")["indexes"][0]["problem"])
+        client.service.shelf._open["sound-index"].problem = ArtefactError("damaged")
+        assert [entry["problem"] for entry in client.get("/api/indexes")["indexes"]] == ["damaged", ""]
+        assert ids(client.ask(index="other-index", text="red")) == ["c.png"]
+
+
+def test_files_that_are_copied_over_a_served_index_under_load(folder, monkeypatch) -> None:
+    """As `cp -r new/. served/` does, which cuts each file first: a process that has it mapped would end."""
+    monkeypatch.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
+    monkeypatch.setattr(indexes, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("lexvl_anserini.engines.resident.layout.READ_BYTES", 0)
+    index = index_pictures(folder / "below", folder / "below-index", pictures={"a.png": PICTURES["red.png"]})
+    over = index_pictures(folder / "over", folder / "over-index", pictures={"b.png": PICTURES["red.png"]})
+    copied = Event()
+
+    def ask() -> set[str]:
+        found = set()
+        while not copied.is_set():
+            for question in ({"text": "red"}, {"text": "+red -blue"}):
+                found.update(ids(client.ask(index="below-index", **question)))
+        return found
+
+    with running(index) as client, ThreadPoolExecutor(3) as threads:
+        asking = [threads.submit(ask) for _ in range(3)]
+        try:
+            for file in sorted(over.iterdir()):
+                with (index / file.name).open("wb") as out:
+                    time.sleep(0.05)
+                    out.write(file.read_bytes())
+            wait_for(lambda: ids(client.ask(index="below-index", text="red")) == ["b.png"])
+        finally:
+            copied.set()
+        assert set().union(*(answers.result() for answers in asking)) <= {"a.png", "b.png"}
 
 
 def test_an_index_that_is_replaced_while_it_is_opened_is_of_one_state(folder, monkeypatch) -> None:
@@ -390,7 +473,7 @@ def toys(monkeypatch):
     opened = []
     monkeypatch.setattr(indexes, "Thread", AtOnce)
     monkeypatch.setattr(indexes, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(indexes, "read_index_state", lambda path: 1)
+    monkeypatch.setattr(indexes, "read_folder_state", lambda path: 1)
     monkeypatch.setattr(indexes, "open_live", lambda *_: opened.append(ToyIndex(min(len(opened), 1))) or opened[-1])
     return opened
 
@@ -399,11 +482,11 @@ def test_two_threads_that_see_a_change_open_the_index_once(toys, monkeypatch) ->
     shelf = indexes.Shelf([SimpleNamespace(name="toy")])
 
     def while_another_opens_it(path) -> int:
-        monkeypatch.setattr(indexes, "read_index_state", lambda path: 1)
+        monkeypatch.setattr(indexes, "read_folder_state", lambda path: 1)
         shelf._look("toy")
         return 1
 
-    monkeypatch.setattr(indexes, "read_index_state", while_another_opens_it)
+    monkeypatch.setattr(indexes, "read_folder_state", while_another_opens_it)
     with shelf.borrow("toy") as index:
         assert index is toys[1]
     shelf.close()

@@ -187,7 +187,10 @@ PNG, TEXT = picture(0)
         ("{08..11}.tar", ["08.tar", "09.tar", "10.tar", "11.tar"]),
         ("{a,b}/{1..2}.tar", ["a/1.tar", "a/2.tar", "b/1.tar", "b/2.tar"]),
         ("{a,b{0..1}}.tar", ["a.tar", "b0.tar", "a.tar", "b1.tar"]),
-        ("{2..1}.tar", []),
+        ("{2..1}.tar", ["2.tar", "1.tar"]),
+        ("{10..08}.tar", ["10.tar", "09.tar", "08.tar"]),
+        ("{0..02}.tar", ["00.tar", "01.tar", "02.tar"]),
+        ("{9..10}.tar", ["9.tar", "10.tar"]),
     ],
 )
 def test_patterns(pattern: str, names: list[str]) -> None:
