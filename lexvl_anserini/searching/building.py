@@ -112,10 +112,7 @@ def select_options(engine: str, kind: str, options: Mapping[str, Any]) -> dict[s
 def is_built(plan: BuildPlan) -> bool:
     """Returns True if a planned index is there, False if it may be built; refuses a folder of something else."""
     index, manifest = plan.index, plan.manifest
-    if not index.exists():
-        return False
-    if index.is_dir() and not any(index.iterdir()):
-        index.rmdir()
+    if not index.exists() or index.is_dir() and not any(index.iterdir()):
         return False
     if not (index / REPORT).is_file() or not (index / MANIFEST).is_file():
         raise ArtefactError(f"{index}: exists and is no index of ours; name another --index")

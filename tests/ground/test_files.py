@@ -178,19 +178,22 @@ def test_what_remains(tmp_path):
     assert names(tmp_path) == ["index", "out"] and (tmp_path / "index/file").read_text() == "whole"
 
 
-@pytest.mark.parametrize("write", [atomic_write, folder_of_one])
-@pytest.mark.parametrize(
-    "library",
-    [
+@pytest.fixture(
+    params=[
         None,
         pytest.param(SimpleNamespace(), id="macOS has no renameat2"),
         pytest.param(SimpleNamespace(renameat2=lambda *_: -1), id="a file system that cannot swap names"),
     ],
 )
-def test_what_users_put_beside_an_output_stays(tmp_path, monkeypatch, write, library):
+def library(request, monkeypatch):
+    if request.param is not None:
+        monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: request.param)
+
+
+@pytest.mark.parametrize("write", [atomic_write, folder_of_one])
+@pytest.mark.usefixtures("library")
+def test_what_users_put_beside_an_output_stays(tmp_path, write):
     """A backup of an index, a part of a file: every name but our own is the user's."""
-    if library is not None:
-        monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: library)
     path, mine = tmp_path / "out", ["out.bak", "out.old", "out.part", "out.partitions", "out.tmp"]
     write_texts(tmp_path, {f"{name}/file": name for name in mine})
     clear_remains(path)  # of nothing, and below of what is there
@@ -200,6 +203,31 @@ def test_what_users_put_beside_an_output_stays(tmp_path, monkeypatch, write, lib
         clear_remains(path)
         assert content(path) == text
         assert names(tmp_path) == ["out", *mine] and all(content(tmp_path / name) == name.encode() for name in mine)
+
+
+@pytest.mark.parametrize("write", [atomic_write, folder_of_one])
+@pytest.mark.usefixtures("library")
+def test_an_output_that_is_a_link_stays_one(tmp_path, write):
+    """What it names is replaced, on the disk where that is; the first time it names nothing yet."""
+    (tmp_path / "current").symlink_to("disk/v1")
+    for text in (b"older", b"newer"):
+        with sole_writer(tmp_path / "current", folder=write is folder_of_one), write(tmp_path / "current") as out:
+            out.write(text)
+        clear_remains(tmp_path / "current")
+        assert os.readlink(tmp_path / "current") == "disk/v1" and content(tmp_path / "disk/v1") == text
+        assert names(tmp_path) == ["current", "disk"] and names(tmp_path / "disk") == ["v1"]
+    with pytest.raises(ArtefactError, match="current: cannot be written"), disk_errors(tmp_path / "current"):
+        raise PermissionError(13, "Permission denied", str(tmp_path / "disk/v1.lexvl.part"))
+
+
+def test_where_names_cannot_be_swapped_a_failure_gives_the_older_folder_its_name_back(tmp_path, monkeypatch):
+    with folder_of_one(tmp_path / "out") as out:
+        out.write(b"older")
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: SimpleNamespace(renameat2=lambda *_: -1))
+    monkeypatch.setattr(Path, "replace", Mock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO))))
+    with pytest.raises(ArtefactError, match="out: cannot be written"), folder_of_one(tmp_path / "out") as out:
+        out.write(b"newer")
+    assert content(tmp_path / "out") == b"older" and names(tmp_path) == ["out"]
 
 
 def test_an_output_of_another_kind_is_refused_before_any_work(tmp_path):
