@@ -43,6 +43,8 @@ REPORT = "index.json"
 RESIDENT = "resident.bin"
 RESIDENT_NAME = re.compile(r"resident(-[1-9][0-9]*)?\.bin")
 
+LOCK = "write.lock"  # Lucene's, which a process holds
+
 APPROXIMATE = "approximate.bin"  # and its documents in groups, where approximate search was prepared
 
 # What a build reads of a folder of shards, or of an index, before it reads documents.
@@ -149,7 +151,7 @@ class BuiltIndex:
 
 @contextmanager
 def write_index(index: Path, shards: Path, manifest: Manifest) -> Iterator[Path]:
-    """Yields `INDEX.part` for the engine to fill, which then replaces the index; an exception changes nothing."""
+    """Yields `INDEX.lexvl.part` for the engine to fill, which then replaces the index; an exception changes nothing."""
     with new_folder(index) as part:
         yield part
         if (shards / VOCABULARY).is_file():

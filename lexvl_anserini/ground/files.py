@@ -162,7 +162,10 @@ def _lock(handle: int, path: Path, wait: bool = False) -> None:
 
 def follow_link(path: Path) -> Path:
     """What an output that is a symbolic link names, which is written in its place: the link stays."""
-    return Path(os.path.realpath(path)) if os.path.islink(path) else path
+    try:
+        return Path(os.path.realpath(path)) if path.is_symlink() else path
+    except OSError:  # a name that is too long
+        return path
 
 
 def name_part(path: Path) -> Path:

@@ -16,7 +16,7 @@ from faults import Ended, draw_calls, faults, kills
 from invoking import invoked, write_texts
 from worlds import Task, contents, placed
 
-from lexvl_anserini import encode, fuse, search
+from lexvl_anserini import encode, fuse, index, prune, search
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import (
     atomic_write,
@@ -214,7 +214,7 @@ def test_an_output_that_is_a_link_stays_one(tmp_path, write):
         with sole_writer(tmp_path / "current", folder=write is folder_of_one), write(tmp_path / "current") as out:
             out.write(text)
         clear_remains(tmp_path / "current")
-        assert os.readlink(tmp_path / "current") == "disk/v1" and content(tmp_path / "disk/v1") == text
+        assert (tmp_path / "current").readlink() == Path("disk/v1") and content(tmp_path / "disk/v1") == text
         assert names(tmp_path) == ["current", "disk"] and names(tmp_path / "disk") == ["v1"]
     with pytest.raises(ArtefactError, match="current: cannot be written"), disk_errors(tmp_path / "current"):
         raise PermissionError(13, "Permission denied", str(tmp_path / "disk/v1.lexvl.part"))
@@ -297,7 +297,45 @@ def corpus_options(world: Path, golden: Path) -> list[object]:
 
 
 def run(name: str, *arguments: object) -> None:
-    invoked({"encode": encode, "search": search, "fuse": fuse}[name].command, *arguments)
+    commands = {"encode": encode, "fuse": fuse, "index": index, "prune": prune, "search": search}
+    invoked(commands[name].command, *arguments)
+
+
+@pytest.mark.usefixtures("library")
+def test_backups_survive_every_command_that_writes_a_folder(tmp_path, world, golden, monkeypatch):
+    """A user's copies beside its output, and what a user keeps in the folder of an index that changes."""
+    monkeypatch.chdir(tmp_path)
+    outputs = ("encoded", "pruned", "fields", "index", "joined")
+    mine = [f"{name}.{kind}/mine" for name in outputs for kind in ("bak", "lexvl", "old", "part", "tmp")]
+    write_texts(tmp_path, {"gone": "d1\n"} | dict.fromkeys(mine, "mine"))
+    encoding = ["encode", *corpus_options(world, golden), "--output", "encoded"]
+    pruning = ["prune", world / "impacts", "--output", "pruned", "--document-terms"]
+    building, changing = ["index", world / "impacts", "--index", "index"], ["index", "--index", "index"]
+    for command in (
+        encoding,
+        [*encoding, "--overwrite"],
+        [*pruning, 2],
+        [*pruning, 1, "--overwrite"],
+        ["index", "fields", "--field", f"text={world / 'impacts'}", "--index", "joined"],
+        building,
+        [*building, "--overwrite", "--store-text"],
+    ):
+        for _ in range(2):  # the second time it is finished, or overwritten again
+            run(*command)
+    mine += ["index/notes.part", "index/older/notes.txt"]
+    write_texts(tmp_path, dict.fromkeys(mine[-2:], "mine"))
+    deleting = [*changing, "--delete-ids", "gone"]
+    for command in (
+        deleting,
+        [*building, "--replace"],
+        deleting,
+        [*changing, "--approximate"],
+        [*building, "--check", "--repair"],
+        [*building, "--append"],
+    ):
+        run(*command)
+    assert {(tmp_path / name).read_text() for name in mine} == {"mine"}
+    assert not list(tmp_path.rglob("*.lexvl.*"))
 
 
 def prepare(task: Task, folder: Path) -> None:

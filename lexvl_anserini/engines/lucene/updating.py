@@ -45,7 +45,7 @@ from lexvl_anserini.engines.resident import layout
 from lexvl_anserini.engines.resident.choosing import read_resident_files
 from lexvl_anserini.engines.verifying import change_index, is_sound
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.files import sole_writer
+from lexvl_anserini.ground.files import PART, sole_writer
 from lexvl_anserini.ground.manifest import Counts, EncodedCorpus, Manifest, write_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.shards.layout import combine_manifests
@@ -53,7 +53,7 @@ from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
 log = logging.getLogger(__name__)
 
-INCOMING = "incoming"  # inside the new folder, for shards until they are merged
+INCOMING = f"incoming{PART}"  # inside the new folder, for shards until they are merged
 
 
 def merge(
