@@ -174,6 +174,20 @@ def read_index_state(path: Path) -> IndexState | None:
     return folder.st_ino, report.st_ino, report.st_mtime_ns
 
 
+class Unchanged:
+    """A block that raises ArtefactError if another process changed indexes or shards since this was made."""
+
+    def __init__(self, folders: Iterable[Path]):
+        self.states = {folder: read_index_state(folder) for folder in folders}
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        for folder, state in self.states.items():
+            if read_index_state(folder) != state:
+                raise ArtefactError(f"{folder}: another process changed it meanwhile; run the same command again")
+
+
 def read_report(index: Path) -> IndexReport:
     """The content of index.json; empty for an index that another program built."""
     path = index / REPORT

@@ -181,6 +181,24 @@ def test_an_engine_counts_with_the_impacts_of_the_index_that_it_opens(tmp_path, 
     engine.close()
 
 
+def test_an_index_that_changes_while_it_is_read_is_named_and_nothing_is_written(tmp_path, index):
+    """Its deleted documents and its manifest were of one moment, its postings of another."""
+    other = build_index(shards(tmp_path / "second", [("d1", {"b": 7}), *SECOND]), tmp_path / "other").path
+    before = state(index)
+    for number, act in enumerate(
+        (
+            lambda change: append_index(index, other, replace=True, progress=change),
+            lambda change: build_index([index, other], tmp_path / "merged", progress=change),
+        )
+    ):
+        left = iter([SECOND[number][0]])
+        with pytest.raises(ArtefactError, match="other: another process changed it meanwhile; run the same command"):
+            act(lambda _, left=left: [delete_documents(other, [doc_id]) for doc_id in left])
+    assert state(index) == before and not (tmp_path / "merged").exists()
+    append_index(index, other, replace=True)
+    expect(index, {**dict(FIRST), "d1": {"b": 7}})
+
+
 def test_merge_of_shards_and_of_indexes(tmp_path, index):
     second = shards(tmp_path / "second", SECOND, suffix="parquet")
     build_index([tmp_path / "first", second], tmp_path / "merged")

@@ -23,6 +23,7 @@ from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import (
     BuiltIndex,
     IndexReport,
+    Unchanged,
     is_index,
     list_resident_paths,
     read_creator,
@@ -66,9 +67,14 @@ def merge(
     """One index of several folders, each of shards or an index, of one encoder, vocabulary and quantiser."""
     jvm.start()
     options = options or IndexOptions()
+    unchanged = Unchanged(sources)
     manifests = [read_source_manifest(source) for source in sources]
     manifest = combine_manifests(manifests, sources)
-    with write_index(index, sources[0], manifest) as part, raise_java_errors(f"{index}: cannot be written"):
+    with (
+        write_index(index, sources[0], manifest) as part,
+        unchanged,
+        raise_java_errors(f"{index}: cannot be written"),
+    ):
         fields: dict[str, str] = {}
         created = read_creator(filter(is_index, sources))
         with _updater(index, part, created, options) as updater:
@@ -97,17 +103,21 @@ def append(
     read_source_manifest(index)  # refuses what cannot be searched exactly
     if _new(index, sources, replacing):
         with sole_writer(index, folder=True):
+            unchanged = Unchanged(sources)
             # Another process may have appended them since the first look.
             if new := _new(index, sources, replacing):
-                return _append(index, new, _replacement(sources) if replacing else None, threads, progress)
+                request = _replacement(sources) if replacing else None
+                return _append(index, new, request, unchanged, threads, progress)
     hint = "; --replace brings back what was deleted of them" if read_report(index).changed and not replacing else ""
     log.info("%s: holds these documents already, nothing to do%s", index, hint)
     return BuiltIndex(index, read_impact_manifest(index))
 
 
-def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: int, progress: Progress) -> BuiltIndex:
+def _append(
+    index: Path, new: Sequence[Path], replacing: str | None, unchanged: Unchanged, threads: int, progress: Progress
+) -> BuiltIndex:
     """Adds the documents of folders of which the index lacks some; `replacing` is the request if they may replace."""
-    with change_index(index) as part:
+    with change_index(index) as part, unchanged:
         before, report, there = read_impact_manifest(part), read_report(part), _find_resident_files(index)
         options = IndexOptions(**report.options)
         manifests = [read_source_manifest(source) for source in new]
