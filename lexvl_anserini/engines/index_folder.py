@@ -57,11 +57,12 @@ IndexState = tuple[int, int, int]
 
 
 class SourceEntry(Entry):
-    """An encoded corpus that an index was built from."""
+    """An encoded corpus that an index was built from; `commit` is that of a changed index which it was taken from."""
 
     corpus: str
     documents: int
     shards: str
+    commit: str = ""
 
 
 class StoredEntry(Entry):
@@ -301,6 +302,14 @@ def read_commit_id(index: Path) -> str | None:
     data = _last_commit(index)
     start = len(MAGIC) + 1 + len(CODEC) + VERSION_BYTES
     return None if data is None else data[start : start + ID_BYTES].hex()
+
+
+def list_commits(folder: Path) -> list[str]:
+    """The commits that say, beside its shards, what an index holds: its own once it changed, else of its sources."""
+    report, commit = read_report(folder), read_commit_id(folder)
+    if commit and (report.changed or not report):
+        return [commit]
+    return list(dict.fromkeys(source["commit"] for source in report.sources if "commit" in source))
 
 
 def read_live(file: BinaryIO, documents: int) -> np.ndarray | None:

@@ -17,7 +17,7 @@ from lexvl_anserini.engines.engine import (
     get_engine,
     resolve_target,
 )
-from lexvl_anserini.engines.index_folder import REPORT, is_index, read_report
+from lexvl_anserini.engines.index_folder import REPORT, is_index, list_commits, read_report
 from lexvl_anserini.ground.claims import Claim, claim, report_finished
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import clear_remains, sole_writer
@@ -122,7 +122,11 @@ def is_built(plan: BuildPlan) -> bool:
     engine = find_engine(index, manifest.kind)
     stored = {"engine": report.get("engine"), **engine.read_options(report)}
     requested = {name: str(value) for name, value in {"engine": plan.engine, **plan.options.to_json()}.items()}
-    decision = claim(index, "an index", requested, {name: str(stored.get(name)) for name in requested}, plan.overwrite)
+    earlier: dict[str, Any] = {name: str(stored.get(name)) for name in requested}
+    # Of indexes that changed, the manifest counts documents and does not say which.
+    changed = {"commits": [commit for source in plan.sources for commit in list_commits(source)]}
+    noted = {"commits": list(dict.fromkeys(entry["commit"] for entry in report.sources if "commit" in entry))}
+    decision = claim(index, "an index", {**requested, **changed}, {**earlier, **noted}, plan.overwrite)
     return decision is Claim.DONE and engine.is_whole(index, report)
 
 

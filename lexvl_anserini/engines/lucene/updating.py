@@ -26,6 +26,7 @@ from lexvl_anserini.engines.index_folder import (
     Unchanged,
     is_index,
     list_resident_paths,
+    read_commit_id,
     read_creator,
     read_report,
     refuse_newer,
@@ -318,8 +319,12 @@ def _digests(folders: Iterable[Path]) -> set[str]:
 
 
 def _entries(sources: Sequence[Path], manifests: Sequence[Manifest]) -> list[Mapping[str, Any]]:
-    """The encoded corpora that folders hold."""
-    return [entry for source, of in zip(sources, manifests, strict=True) for entry in list_sources(source, of)]
+    """The encoded corpora that folders hold, or held before an index changed, which its commit then says."""
+    entries: list[Mapping[str, Any]] = []
+    for source, manifest in zip(sources, manifests, strict=True):
+        commit = {"commit": read_commit_id(source)} if read_report(source).changed else {}
+        entries += [{**entry, **commit} for entry in list_sources(source, manifest)]
+    return entries
 
 
 def _refuse_common(index: Path, other: Path, source: Path) -> None:
