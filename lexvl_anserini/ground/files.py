@@ -222,6 +222,9 @@ def _claim(path: Path, folder: bool) -> Iterator[tuple[Path, int]]:
         make_folder(part.parent)
         handle = _hold_lock(part, path, folder)
     try:
+        old = _name_beside(path, OLD)
+        if old.exists() and not path.exists():  # a killed process left it between two renames
+            publish(old, path)
         yield part, handle
     finally:
         try:
@@ -325,8 +328,6 @@ def clear_remains(path: Path) -> None:
         return
     try:
         with sole_writer(path, folder=old.exists() or part.is_dir()):
-            if not path.exists() and old.exists():
-                publish(old, path)
             _remove(old)
     except ArtefactError:
         return

@@ -166,16 +166,24 @@ with {write.__name__}(Path(sys.argv[1])) as out:
     assert path.is_file() or names(path) == ["file"]
 
 
+def failing(path: Path) -> None:
+    """Begins to write a folder, and does not end."""
+    with pytest.raises(ZeroDivisionError), new_folder(path) as part:
+        (part / "half").write_text(f"{1 / 0}")
+
+
 def test_what_remains(tmp_path):
     with ThreadPoolExecutor(1) as other, atomic_write(tmp_path / "out") as out:
         out.write(b"mine")
         other.submit(clear_remains, tmp_path / "out").result()
     assert (tmp_path / "out").read_bytes() == b"mine"
     # Where names cannot be swapped, a process may die between two renames.
-    write_texts(tmp_path, {"index.lexvl.old/file": "whole"})
-    (tmp_path / "index.lexvl.part").mkdir()
-    clear_remains(tmp_path / "index")
-    assert names(tmp_path) == ["index", "out"] and (tmp_path / "index/file").read_text() == "whole"
+    for next_writer in (clear_remains, failing):
+        write_texts(tmp_path, {"index.lexvl.old/file": "whole"})
+        (tmp_path / "index.lexvl.part").mkdir()
+        next_writer(tmp_path / "index")
+        assert names(tmp_path) == ["index", "out"] and (tmp_path / "index/file").read_text() == "whole"
+        (tmp_path / "index").rename(tmp_path / "index.lexvl.old")
 
 
 @pytest.fixture(

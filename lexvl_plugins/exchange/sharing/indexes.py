@@ -27,6 +27,7 @@ from lexvl_anserini.engines.index_folder import (
     REPORT,
     Unchanged,
     index_manifest,
+    is_index,
     measure_folder,
     read_report,
     report_digest,
@@ -150,10 +151,13 @@ def push_index(
 
 def pull_index(source: str, index: Path, overwrite: bool = False, with_places: bool = False) -> dict[str, Any]:
     """Copies an index from the hub or from storage, with every file compared with its digest; returns what to print."""
-    if index.exists() and (not index.is_dir() or any(index.iterdir())) and not overwrite:
-        raise ArtefactError(f"{index}: is there; name another folder, or replace it (--overwrite)")
     commit = {}
     with new_folder(index) as part:
+        held = any(index.iterdir()) if index.is_dir() else False
+        if held and not overwrite:
+            raise ArtefactError(f"{index}: is there; name another folder, or replace it (--overwrite)")
+        if held and not is_index(index):
+            raise ArtefactError(f"{index}: holds other files than an index; name another folder")
         if "://" in source:
             copy_index(fetch(place(source)), part)
             if not (part / REPORT).is_file():

@@ -211,6 +211,8 @@ def test_other_data_sets_and_folders_are_not_replaced_silently(hub, memory, buil
     (tmp_path / "pulled/notes.txt").write_text("x")
     with pytest.raises(ArtefactError, match="is there; name another folder"):
         invoked(pull, "me/thesis", tmp_path / "pulled")
+    with pytest.raises(ArtefactError, match="holds other files than an index; name another folder"):
+        invoked(pull, "me/thesis", tmp_path / "pulled", "--overwrite")
     with pytest.raises(LexvlError, match="me/none: not found"):
         invoked(pull, "me/none", tmp_path / "none")
 
