@@ -110,14 +110,15 @@ def change_index(index: Path) -> Iterator[Path]:
     """
     with _links_remembered(index), new_folder(index) as part:
         locks = shutil.ignore_patterns(LOCK, f"*{PART}")
-        shutil.copytree(index, part, copy_function=_link, ignore=locks, dirs_exist_ok=True)
+        shutil.copytree(index, part, copy_function=link_file, ignore=locks, dirs_exist_ok=True)
         yield part
 
 
-def _link(file: str, name: str) -> None:
+def link_file(file: str, name: str) -> None:
+    """Gives a file a second name; where the file system has no links, a copy has it."""
     try:
         os.link(file, name)
-    except OSError:  # a file system without links
+    except OSError:
         shutil.copyfile(file, name)
 
 

@@ -294,6 +294,13 @@ def publish(part: Path, path: Path) -> None:
     sync_path(path.parent)
 
 
+def withdraw(path: Path) -> None:
+    """Removes a file, if it is there; this survives a power cut."""
+    path = follow_link(path)
+    path.unlink(missing_ok=True)
+    sync_path(path.parent)
+
+
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Writes `path` by a temporary name, fsync and rename; an exception leaves neither."""

@@ -123,7 +123,7 @@ def is_built(plan: BuildPlan) -> bool:
     stored = {"engine": report.get("engine"), **engine.read_options(report)}
     requested = {name: str(value) for name, value in {"engine": plan.engine, **plan.options.to_json()}.items()}
     earlier: dict[str, Any] = {name: str(stored.get(name)) for name in requested}
-    # Of indexes that changed, the manifest counts documents and does not say which.
+    # The manifest counts the documents of indexes that changed, and does not say which they are.
     changed = {"commits": [commit for source in plan.sources for commit in list_commits(source)]}
     noted = {"commits": list(dict.fromkeys(entry["commit"] for entry in report.sources if "commit" in entry))}
     decision = claim(index, "an index", {**requested, **changed}, {**earlier, **noted}, plan.overwrite)

@@ -157,8 +157,8 @@ def join_fields(
 
     def describe(there: Manifest) -> dict[str, Any]:
         impacts = [field for field in there.encoder.fields if field.kind == "impact"]
-        found = {field.name: [dict(field.quantiser), field.vocabulary_digest] for field in impacts}
-        return {FIELDS: there.layout.get(FIELDS), "sides": found}
+        earlier = {field.name: [dict(field.quantiser), field.vocabulary_digest] for field in impacts}
+        return {FIELDS: there.layout.get(FIELDS), "sides": earlier}
 
     def find() -> Manifest | None:
         return find_finished_shards(output, {FIELDS: noted, "sides": sides}, describe, overwrite)

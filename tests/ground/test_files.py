@@ -199,33 +199,24 @@ def library(request, monkeypatch):
 
 
 @pytest.mark.parametrize("write", [atomic_write, folder_of_one])
+@pytest.mark.parametrize("link", [False, True])
 @pytest.mark.usefixtures("library")
-def test_what_users_put_beside_an_output_stays(tmp_path, write):
-    """A backup of an index, a part of a file: every name but our own is the user's."""
-    path, mine = tmp_path / "out", ["out.bak", "out.old", "out.part", "out.partitions", "out.tmp"]
-    write_texts(tmp_path, {f"{name}/file": name for name in mine})
+def test_what_users_put_beside_an_output_stays(tmp_path, write, link):
+    """A backup of an index, a part of a file, an output that is a link: every name but our own is the user's."""
+    path, mine = tmp_path / "disk/out", ["out.bak", "out.old", "out.part", "out.partitions", "out.tmp"]
+    write_texts(path.parent, {f"{name}/file": name for name in mine})
+    if link:
+        (path := tmp_path / "link").symlink_to("disk/out")
     clear_remains(path)  # of nothing, and below of what is there
     for text in (b"older", b"newer"):
-        with write(path) as out:
+        with sole_writer(path, folder=write is folder_of_one), write(path) as out:
             out.write(text)
         clear_remains(path)
-        assert content(path) == text
-        assert names(tmp_path) == ["out", *mine] and all(content(tmp_path / name) == name.encode() for name in mine)
-
-
-@pytest.mark.parametrize("write", [atomic_write, folder_of_one])
-@pytest.mark.usefixtures("library")
-def test_an_output_that_is_a_link_stays_one(tmp_path, write):
-    """What it names is replaced, on the disk where that is; the first time it names nothing yet."""
-    (tmp_path / "current").symlink_to("disk/v1")
-    for text in (b"older", b"newer"):
-        with sole_writer(tmp_path / "current", folder=write is folder_of_one), write(tmp_path / "current") as out:
-            out.write(text)
-        clear_remains(tmp_path / "current")
-        assert (tmp_path / "current").readlink() == Path("disk/v1") and content(tmp_path / "disk/v1") == text
-        assert names(tmp_path) == ["current", "disk"] and names(tmp_path / "disk") == ["v1"]
-    with pytest.raises(ArtefactError, match="current: cannot be written"), disk_errors(tmp_path / "current"):
-        raise PermissionError(13, "Permission denied", str(tmp_path / "disk/v1.lexvl.part"))
+        assert content(path) == text and path.is_symlink() == link
+        assert names(tmp_path) == ["disk", "link"][: 1 + link] and names(tmp_path / "disk") == ["out", *mine]
+        assert all(content(tmp_path / "disk" / name) == name.encode() for name in mine)
+    with pytest.raises(ArtefactError, match=f"{path.name}: cannot be written"), disk_errors(path):
+        raise PermissionError(13, "Permission denied", str(tmp_path / "disk/out.lexvl.part"))
 
 
 def test_where_names_cannot_be_swapped_a_failure_gives_the_older_folder_its_name_back(tmp_path, monkeypatch):

@@ -115,10 +115,10 @@ def append(
 
 
 def _append(
-    index: Path, new: Sequence[Path], replacing: str | None, unchanged: Unchanged, threads: int, progress: Progress
+    index: Path, new: Sequence[Path], replacing: str | None, reading: Unchanged, threads: int, progress: Progress
 ) -> BuiltIndex:
     """Adds the documents of folders of which the index lacks some; `replacing` is the request if they may replace."""
-    with change_index(index) as part, unchanged:
+    with change_index(index) as part, reading:
         before, report, there = read_impact_manifest(part), read_report(part), _find_resident_files(index)
         options = IndexOptions(**report.options)
         manifests = [read_source_manifest(source) for source in new]
@@ -319,12 +319,10 @@ def _digests(folders: Iterable[Path]) -> set[str]:
 
 
 def _entries(sources: Sequence[Path], manifests: Sequence[Manifest]) -> list[Mapping[str, Any]]:
-    """The encoded corpora that folders hold, or held before an index changed, which its commit then says."""
-    entries: list[Mapping[str, Any]] = []
-    for source, manifest in zip(sources, manifests, strict=True):
-        commit = {"commit": read_commit_id(source)} if read_report(source).changed else {}
-        entries += [{**entry, **commit} for entry in list_sources(source, manifest)]
-    return entries
+    """The encoded corpora that folders hold, with the commit of an index that lost or replaced some of them."""
+    commits = [{"commit": read_commit_id(source)} if read_report(source).changed else {} for source in sources]
+    triples = zip(sources, manifests, commits, strict=True)
+    return [{**entry, **commit} for source, of, commit in triples for entry in list_sources(source, of)]
 
 
 def _refuse_common(index: Path, other: Path, source: Path) -> None:
