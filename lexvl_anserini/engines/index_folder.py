@@ -44,6 +44,8 @@ REPORT = "index.json"
 RESIDENT = "resident.bin"
 RESIDENT_NAME = re.compile(r"resident(-[1-9][0-9]*)?\.bin")
 
+LOCK = "write.lock"  # Lucene's, which a process holds
+
 APPROXIMATE = "approximate.bin"  # and its documents in groups, where approximate search was prepared
 
 # What a build reads of a folder of shards, or of an index, before it reads documents.
@@ -58,15 +60,16 @@ IndexState = tuple[int, int, int]
 OPENINGS = 100
 PAUSE_S = 0.02
 
-Found = TypeVar("Found")
+Content = TypeVar("Content")
 
 
 class SourceEntry(Entry):
-    """An encoded corpus that an index was built from."""
+    """An encoded corpus that an index was built from; `commit` is that of a changed index which it was taken from."""
 
     corpus: str
     documents: int
     shards: str
+    commit: str = ""
 
 
 class StoredEntry(Entry):
@@ -156,7 +159,7 @@ class BuiltIndex:
 
 @contextmanager
 def write_index(index: Path, shards: Path, manifest: Manifest) -> Iterator[Path]:
-    """Yields `INDEX.part` for the engine to fill, which then replaces the index; an exception changes nothing."""
+    """Yields `INDEX.lexvl.part` for the engine to fill, which then replaces the index; an exception changes nothing."""
     with new_folder(index) as part:
         yield part
         if (shards / VOCABULARY).is_file():
@@ -179,7 +182,7 @@ def read_index_state(path: Path) -> IndexState | None:
     return folder.st_ino, report.st_ino, report.st_mtime_ns
 
 
-def read_settled(index: Path, read: Callable[[], Found], drop: Callable[[Found], object] = id) -> Found:
+def read_settled(index: Path, read: Callable[[], Content], drop: Callable[[Content], object] = id) -> Content:
     """Reads an index again while another process replaces it meanwhile: what is returned, or raised, is of one state.
 
     `drop` gets what was read of several states.
@@ -197,6 +200,20 @@ def read_settled(index: Path, read: Callable[[], Found], drop: Callable[[Found],
             drop(content)
         sleep(PAUSE_S)
     raise ArtefactError(f"{index}: changed {OPENINGS} times while it was opened; search it when its writers have ended")
+
+
+class Unchanged:
+    """A block that raises ArtefactError if another process changed indexes or shards since this was made."""
+
+    def __init__(self, folders: Iterable[Path]):
+        self.states = {folder: read_index_state(folder) for folder in folders}
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        for folder, state in self.states.items():
+            if read_index_state(folder) != state:
+                raise ArtefactError(f"{folder}: another process changed it meanwhile; run the same command again")
 
 
 def read_report(index: Path) -> IndexReport:
@@ -316,6 +333,14 @@ def read_commit_id(index: Path) -> str | None:
     data = _last_commit(index)
     start = len(MAGIC) + 1 + len(CODEC) + VERSION_BYTES
     return None if data is None else data[start : start + ID_BYTES].hex()
+
+
+def list_commits(folder: Path) -> list[str]:
+    """The commits that say, beside its shards, what an index holds: its own once it changed, else of its sources."""
+    report, commit = read_report(folder), read_commit_id(folder)
+    if commit and (report.changed or not report):
+        return [commit]
+    return list(dict.fromkeys(source["commit"] for source in report.sources if "commit" in source))
 
 
 def read_live(file: BinaryIO, documents: int) -> np.ndarray | None:

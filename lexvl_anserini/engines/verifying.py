@@ -25,9 +25,9 @@ from types import MappingProxyType
 from typing import BinaryIO
 
 from lexvl_anserini.data.digests import FileDigests
-from lexvl_anserini.engines.index_folder import CHECKSUM_BYTES, FOOTER, FOOTER_BYTES
+from lexvl_anserini.engines.index_folder import CHECKSUM_BYTES, FOOTER, FOOTER_BYTES, LOCK
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import compute_sha256, new_folder
+from lexvl_anserini.ground.files import PART, compute_sha256, new_folder
 
 # Up to this size all checksums are compared before the first answer, which takes some tenths of a second at most.
 VERIFIED_BYTES = 1 << 30
@@ -150,19 +150,23 @@ class Verification:
 
 @contextmanager
 def change_index(index: Path) -> Iterator[Path]:
-    """Yields `INDEX.part` with the index's own files, to be changed; it replaces the index, or nothing changes.
+    """Yields `INDEX.lexvl.part` with all that the index has, to be changed; it replaces the index, or nothing changes.
 
     The files are links, not copies: an engine that never writes to a finished file, such as Lucene, may add and remove
-    files. A process that has the older index open continues to read it.
+    files. A process that has the older index open continues to read it. What users keep in the folder stays.
     """
     with _links_remembered(index), new_folder(index) as part:
-        for file in index.iterdir():
-            if file.is_file() and not file.name.endswith((".lock", ".part")):
-                try:
-                    os.link(file, part / file.name)
-                except OSError:  # a file system without links
-                    shutil.copyfile(file, part / file.name)
+        locks = shutil.ignore_patterns(LOCK, f"*{PART}")
+        shutil.copytree(index, part, copy_function=link_file, ignore=locks, dirs_exist_ok=True)
         yield part
+
+
+def link_file(file: str, name: str) -> None:
+    """Gives a file a second name; where the file system has no links, a copy has it."""
+    try:
+        os.link(file, name)
+    except OSError:
+        shutil.copyfile(file, name)
 
 
 @contextmanager

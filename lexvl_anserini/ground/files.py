@@ -88,7 +88,7 @@ def _is_inside(named: str | bytes | int, path: Path) -> bool:
     """True if a file is `path`, its temporary name, or below one of them."""
     if isinstance(named, int):
         return True
-    file, target = Path(os.fsdecode(named)).absolute(), path.absolute()
+    file, target = Path(os.fsdecode(named)).absolute(), follow_link(path).absolute()
     return file in target.parents or not {target, name_part(target)}.isdisjoint((file, *file.parents))
 
 
@@ -160,14 +160,27 @@ def _lock(handle: int, path: Path, wait: bool = False) -> None:
         raise ArtefactError(f"{path}: cannot be locked ({error.strerror}); choose an output on another disk") from error
 
 
+def follow_link(path: Path) -> Path:
+    """What an output that is a symbolic link names, which is written in its place: the link stays."""
+    try:
+        return Path(os.path.realpath(path)) if path.is_symlink() else path
+    except OSError:  # a name that is too long
+        return path
+
+
 def name_part(path: Path) -> Path:
-    """The name of a file or folder while it is written."""
-    return path.with_name(path.name + PART)
+    """The name of a file or folder while it is written, on the disk where it will be."""
+    return _name_beside(path, PART)
 
 
 def find_room(path: Path) -> Path:
     """The folder beside an output for what is needed until the output is whole; a killed process leaves it behind."""
-    return path.with_name(path.name + ROOM)
+    return _name_beside(path, ROOM)
+
+
+def _name_beside(path: Path, suffix: str) -> Path:
+    path = follow_link(path)
+    return path.with_name(path.name + suffix)
 
 
 # The locks of the running thread: temporary names and their open handles. A command locks its output before its first
@@ -206,9 +219,12 @@ def _claim(path: Path, folder: bool) -> Iterator[tuple[Path, int]]:
     with disk_errors(path):
         if path.exists() and not (path.is_dir() if folder else path.is_file()):
             raise ArtefactError(f"{path}: exists and is no {'folder' if folder else 'file'}; choose another output")
-        make_folder(path.parent)
+        make_folder(part.parent)
         handle = _hold_lock(part, path, folder)
     try:
+        old = _name_beside(path, OLD)
+        if old.exists() and not path.exists():  # a killed process left it between two renames
+            publish(old, path)
         yield part, handle
     finally:
         try:
@@ -273,7 +289,15 @@ def _clear(part: Path) -> None:
 
 def publish(part: Path, path: Path) -> None:
     """Gives a finished temporary file its final name."""
+    path = follow_link(path)
     part.replace(path)
+    sync_path(path.parent)
+
+
+def withdraw(path: Path) -> None:
+    """Removes a file, if it is there; this survives a power cut."""
+    path = follow_link(path)
+    path.unlink(missing_ok=True)
     sync_path(path.parent)
 
 
@@ -306,25 +330,19 @@ def clear_remains(path: Path) -> None:
     Where names cannot be swapped, a process that is killed while it replaces a folder leaves it under its older name;
     it gets its name back.
     """
-    part, old = name_part(path), _name_old(path)
+    part, old = name_part(path), _name_beside(path, OLD)
     if not part.exists() and not old.exists():
         return
     try:
         with sole_writer(path, folder=old.exists() or part.is_dir()):
-            if not path.exists() and old.exists():
-                publish(old, path)
             _remove(old)
     except ArtefactError:
         return
 
 
-def _name_old(folder: Path) -> Path:
-    return folder.with_name(folder.name + OLD)
-
-
 def _replace(part: Path, folder: Path) -> None:
     """Renames `part` to `folder`; where the system supports it, a complete folder has the name at every moment."""
-    old = _name_old(folder)
+    folder, old = follow_link(folder), _name_beside(folder, OLD)
     _remove(old)
     if not folder.exists():
         publish(part, folder)
@@ -336,7 +354,12 @@ def _replace(part: Path, folder: Path) -> None:
             _remove(part)
         else:
             folder.rename(old)
-            publish(part, folder)
+            try:
+                publish(part, folder)
+            except BaseException:
+                if not folder.exists():
+                    old.rename(folder)
+                raise
             _remove(old)
 
 

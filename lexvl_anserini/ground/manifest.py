@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, BinaryIO, ClassVar, Self
 
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import atomic_write, format_json, read_json, sync_path, sync_to, write_json
+from lexvl_anserini.ground.files import atomic_write, format_json, read_json, sync_to, withdraw, write_json
 from lexvl_anserini.ground.records import CorpusRef, QuantiserEntry, VocabularyEntry
 from lexvl_anserini.ground.typed import Entry, check, convert, list_keys
 
@@ -393,8 +393,7 @@ def write_beside(path: Path, out: BinaryIO, manifest: Mapping[str, Any]) -> None
     with atomic_write(name_manifest(path)) as beside:
         beside.write(format_json(manifest))
         sync_to(beside)
-        path.unlink(missing_ok=True)
-        sync_path(path.parent)
+        withdraw(path)
 
 
 def read_run_manifest(run: Path) -> RunManifest | None:

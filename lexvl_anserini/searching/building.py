@@ -17,7 +17,7 @@ from lexvl_anserini.engines.engine import (
     get_engine,
     resolve_target,
 )
-from lexvl_anserini.engines.index_folder import REPORT, is_index, read_report
+from lexvl_anserini.engines.index_folder import REPORT, is_index, list_commits, read_report
 from lexvl_anserini.ground.claims import Claim, claim, report_finished
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import clear_remains, sole_writer
@@ -112,10 +112,7 @@ def select_options(engine: str, kind: str, options: Mapping[str, Any]) -> dict[s
 def is_built(plan: BuildPlan) -> bool:
     """Returns True if a planned index is there, False if it may be built; refuses a folder of something else."""
     index, manifest = plan.index, plan.manifest
-    if not index.exists():
-        return False
-    if index.is_dir() and not any(index.iterdir()):
-        index.rmdir()
+    if not index.exists() or index.is_dir() and not any(index.iterdir()):
         return False
     if not (index / REPORT).is_file() or not (index / MANIFEST).is_file():
         raise ArtefactError(f"{index}: exists and is no index of ours; name another --index")
@@ -125,7 +122,11 @@ def is_built(plan: BuildPlan) -> bool:
     engine = find_engine(index, manifest.kind)
     stored = {"engine": report.get("engine"), **engine.read_options(report)}
     requested = {name: str(value) for name, value in {"engine": plan.engine, **plan.options.to_json()}.items()}
-    decision = claim(index, "an index", requested, {name: str(stored.get(name)) for name in requested}, plan.overwrite)
+    earlier: dict[str, Any] = {name: str(stored.get(name)) for name in requested}
+    # The manifest counts the documents of indexes that changed, and does not say which they are.
+    changed = {"commits": [commit for source in plan.sources for commit in list_commits(source)]}
+    noted = {"commits": list(dict.fromkeys(entry["commit"] for entry in report.sources if "commit" in entry))}
+    decision = claim(index, "an index", {**requested, **changed}, {**earlier, **noted}, plan.overwrite)
     return decision is Claim.DONE and engine.is_whole(index, report)
 
 

@@ -14,7 +14,7 @@ import orjson
 
 from lexvl_anserini.data.dataset import load_reference
 from lexvl_anserini.engines.engine import find_engine
-from lexvl_anserini.engines.index_folder import BuiltIndex, read_commit_id, read_report
+from lexvl_anserini.engines.index_folder import BuiltIndex, list_commits, read_report
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.machine import list_versions
 from lexvl_anserini.ground.manifest import NAMED, Manifest, RunManifest
@@ -101,12 +101,14 @@ def write_index_run(
 def name_content(index: Path, manifest: Manifest) -> str:
     """Names an index with a digest of what decides its answers, `demo@0123456789ab`; equal for equal answers.
 
-    The shards say what an index holds until documents are deleted or replaced; then the id of Lucene's commit does.
+    The shards and their vocabulary say what an index holds until documents are deleted or replaced; then the ids of
+    Lucene's commits do.
     """
     report = read_report(index)
     content = {
         "shards": [source["shards"] for source in report.get("sources") or ()] or [source_digest(manifest)],
-        "commit": read_commit_id(index) if report.changed or not report else None,
+        "vocabulary": manifest.vocabulary_digest,
+        "commits": list_commits(index),
         **{key: report.get(key) for key in ("engine", "options", "faiss", "files", "collection")},
     }
     return f"{index.name}@{sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()[:NAMED]}"

@@ -152,10 +152,16 @@ def join_fields(
         for name, m in manifests.items()
     ]
 
+    # Equal bytes of shards may be of other terms, or for queries of another scale.
+    sides = {name: [settle_quantiser(m), m.vocabulary_digest] for name, m in manifests.items() if m.kind == "impact"}
+
+    def describe(there: Manifest) -> dict[str, Any]:
+        impacts = [field for field in there.encoder.fields if field.kind == "impact"]
+        earlier = {field.name: [dict(field.quantiser), field.vocabulary_digest] for field in impacts}
+        return {FIELDS: there.layout.get(FIELDS), "sides": earlier}
+
     def find() -> Manifest | None:
-        return find_finished_shards(
-            output, {FIELDS: noted}, lambda there: {FIELDS: there.layout.get(FIELDS)}, overwrite
-        )
+        return find_finished_shards(output, {FIELDS: noted, "sides": sides}, describe, overwrite)
 
     def write() -> Manifest:
         cut = Counts(clipped=0, dropped=0)
@@ -163,6 +169,11 @@ def join_fields(
         return write_joined(sources, noted, output, cut, progress)
 
     return ensure(output, find, write, folder=True)
+
+
+def settle_quantiser(manifest: Manifest) -> dict[str, Any]:
+    """The quantiser of a field of impacts as the manifest of the whole has it; empty where the field has none."""
+    return Quantiser.from_json(manifest.quantiser).settle().to_json() if manifest.quantiser else {}
 
 
 def open_field(name: str, folder: Path, manifest: Manifest, analysis: Analysis, cut: Counts) -> FieldSource:

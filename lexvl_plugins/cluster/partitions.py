@@ -10,7 +10,6 @@ INDEX/index.json, manifest.json     of the whole
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,6 +37,7 @@ from lexvl_anserini.engines.index_folder import (
 )
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.writing import IndexOptions, read_source_manifest
+from lexvl_anserini.engines.verifying import link_file
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import find_room, read_json, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
@@ -88,7 +88,7 @@ def build_partitions(
         if (index / name).is_dir() and not (staging / name).exists():
             with suppress(ArtefactError):
                 check_partition(index / name, digest)
-                shutil.copytree(index / name, staging / name, copy_function=os.link)
+                shutil.copytree(index / name, staging / name, copy_function=link_file)
     build = partial(build_partition, staging, tuple(sources), options, threads, digest)
     numbers = range(len(sources))
     for _, documents in run_all(get_runner(), build, numbers, lambda number: str(sources[number]), threads):

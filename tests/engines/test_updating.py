@@ -24,6 +24,7 @@ from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import Equals, Impacts, Not, Term, Text
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
+from lexvl_anserini.searching.index_runs import name_content
 from lexvl_anserini.shards.layout import check_same_meaning
 
 FIRST = [("d1", {"a": 3, "b": 1}), ("d2", {}), ("é/😀", {"😀": 9, "a": 1})]
@@ -181,6 +182,24 @@ def test_an_engine_counts_with_the_impacts_of_the_index_that_it_opens(tmp_path, 
     engine.close()
 
 
+def test_an_index_that_changes_while_it_is_read_is_named_and_nothing_is_written(tmp_path, index):
+    """Its deleted documents and its manifest were of one moment, its postings of another."""
+    other = build_index(shards(tmp_path / "second", [("d1", {"b": 7}), *SECOND]), tmp_path / "other").path
+    before = state(index)
+    for number, act in enumerate(
+        (
+            lambda change: append_index(index, other, replace=True, progress=change),
+            lambda change: build_index([index, other], tmp_path / "merged", progress=change),
+        )
+    ):
+        left = iter([SECOND[number][0]])
+        with pytest.raises(ArtefactError, match="other: another process changed it meanwhile; run the same command"):
+            act(lambda _, left=left: [delete_documents(other, [doc_id]) for doc_id in left])
+    assert state(index) == before and not (tmp_path / "merged").exists()
+    append_index(index, other, replace=True)
+    expect(index, {**dict(FIRST), "d1": {"b": 7}})
+
+
 def test_merge_of_shards_and_of_indexes(tmp_path, index):
     second = shards(tmp_path / "second", SECOND, suffix="parquet")
     build_index([tmp_path / "first", second], tmp_path / "merged")
@@ -192,6 +211,34 @@ def test_merge_of_shards_and_of_indexes(tmp_path, index):
         assert check_index(tmp_path / made, [second, tmp_path / "first"])["ids"] == 5
     with pytest.raises(UsageError, match="an index; name the shards that it was built from"):
         check_index(tmp_path / "merged", index)
+
+
+def test_an_index_of_an_index_that_changed_is_finished_for_the_same_documents_alone(tmp_path, caplog):
+    """Another document was deleted, as many as before: the manifests were equal, and it was "finished already"."""
+    twins = shards(tmp_path / "twins", [(f"d{n}", {"a": 3}) for n in range(4)])
+    index, merged = build_index(twins, tmp_path / "index").path, tmp_path / "merged"
+    delete_documents(index, ["d1"])
+    with caplog.at_level("INFO", "lexvl_anserini"):
+        for _ in range(2):
+            build_index([index], merged)
+    assert "finished already" in caplog.text
+    first = name_content(merged, read_manifest(merged))
+    append_index(index, twins, replace=True)
+    delete_documents(index, ["d2"])
+    with pytest.raises(ArtefactError, match=r"merged: holds an index of another request \(commits: "):
+        build_index([index], merged)
+    build_index([index], merged, overwrite=True)
+    expect(merged, {name: {"a": 3} for name in ("d0", "d1", "d3")})
+    assert name_content(merged, read_manifest(merged)) != first
+
+
+def test_equal_bytes_of_another_vocabulary_are_another_index(tmp_path):
+    names = set()
+    for terms in (TERMS, TERMS[::-1]):
+        write_shards(tmp_path / terms[0], [("d1", {terms[1]: 3})], terms=terms, suffix="parquet")
+        index = build_index(tmp_path / terms[0], tmp_path / terms[0] / "index").path
+        names.add(name_content(index, read_manifest(index)))
+    assert len(names) == 2
 
 
 def test_folders_that_do_not_go_together(tmp_path, index):

@@ -16,7 +16,7 @@ from faults import Ended, draw_calls, faults, kills
 from invoking import invoked, write_texts
 from worlds import Task, contents, placed
 
-from lexvl_anserini import encode, fuse, search
+from lexvl_anserini import encode, fuse, index, prune, search
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import (
     atomic_write,
@@ -166,40 +166,67 @@ with {write.__name__}(Path(sys.argv[1])) as out:
     assert path.is_file() or names(path) == ["file"]
 
 
+def failing(path: Path) -> None:
+    """Begins to write a folder, and does not end."""
+    with pytest.raises(ZeroDivisionError), new_folder(path) as part:
+        (part / "half").write_text(f"{1 / 0}")
+
+
 def test_what_remains(tmp_path):
     with ThreadPoolExecutor(1) as other, atomic_write(tmp_path / "out") as out:
         out.write(b"mine")
         other.submit(clear_remains, tmp_path / "out").result()
     assert (tmp_path / "out").read_bytes() == b"mine"
     # Where names cannot be swapped, a process may die between two renames.
-    write_texts(tmp_path, {"index.lexvl.old/file": "whole"})
-    (tmp_path / "index.lexvl.part").mkdir()
-    clear_remains(tmp_path / "index")
-    assert names(tmp_path) == ["index", "out"] and (tmp_path / "index/file").read_text() == "whole"
+    for next_writer in (clear_remains, failing):
+        write_texts(tmp_path, {"index.lexvl.old/file": "whole"})
+        (tmp_path / "index.lexvl.part").mkdir()
+        next_writer(tmp_path / "index")
+        assert names(tmp_path) == ["index", "out"] and (tmp_path / "index/file").read_text() == "whole"
+        (tmp_path / "index").rename(tmp_path / "index.lexvl.old")
 
 
-@pytest.mark.parametrize("write", [atomic_write, folder_of_one])
-@pytest.mark.parametrize(
-    "library",
-    [
+@pytest.fixture(
+    params=[
         None,
         pytest.param(SimpleNamespace(), id="macOS has no renameat2"),
         pytest.param(SimpleNamespace(renameat2=lambda *_: -1), id="a file system that cannot swap names"),
     ],
 )
-def test_what_users_put_beside_an_output_stays(tmp_path, monkeypatch, write, library):
-    """A backup of an index, a part of a file: every name but our own is the user's."""
-    if library is not None:
-        monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: library)
-    path, mine = tmp_path / "out", ["out.bak", "out.old", "out.part", "out.partitions", "out.tmp"]
-    write_texts(tmp_path, {f"{name}/file": name for name in mine})
+def library(request, monkeypatch):
+    if request.param is not None:
+        monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: request.param)
+
+
+@pytest.mark.parametrize("write", [atomic_write, folder_of_one])
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.usefixtures("library")
+def test_what_users_put_beside_an_output_stays(tmp_path, write, link):
+    """A backup of an index, a part of a file, an output that is a link: every name but our own is the user's."""
+    path, mine = tmp_path / "disk/out", ["out.bak", "out.old", "out.part", "out.partitions", "out.tmp"]
+    write_texts(path.parent, {f"{name}/file": name for name in mine})
+    if link:
+        (path := tmp_path / "link").symlink_to("disk/out")
     clear_remains(path)  # of nothing, and below of what is there
     for text in (b"older", b"newer"):
-        with write(path) as out:
+        with sole_writer(path, folder=write is folder_of_one), write(path) as out:
             out.write(text)
         clear_remains(path)
-        assert content(path) == text
-        assert names(tmp_path) == ["out", *mine] and all(content(tmp_path / name) == name.encode() for name in mine)
+        assert content(path) == text and path.is_symlink() == link
+        assert names(tmp_path) == ["disk", "link"][: 1 + link] and names(tmp_path / "disk") == ["out", *mine]
+        assert all(content(tmp_path / "disk" / name) == name.encode() for name in mine)
+    with pytest.raises(ArtefactError, match=f"{path.name}: cannot be written"), disk_errors(path):
+        raise PermissionError(13, "Permission denied", str(tmp_path / "disk/out.lexvl.part"))
+
+
+def test_where_names_cannot_be_swapped_a_failure_gives_the_older_folder_its_name_back(tmp_path, monkeypatch):
+    with folder_of_one(tmp_path / "out") as out:
+        out.write(b"older")
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: SimpleNamespace(renameat2=lambda *_: -1))
+    monkeypatch.setattr(Path, "replace", Mock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO))))
+    with pytest.raises(ArtefactError, match="out: cannot be written"), folder_of_one(tmp_path / "out") as out:
+        out.write(b"newer")
+    assert content(tmp_path / "out") == b"older" and names(tmp_path) == ["out"]
 
 
 def test_an_output_of_another_kind_is_refused_before_any_work(tmp_path):
@@ -269,7 +296,45 @@ def corpus_options(world: Path, golden: Path) -> list[object]:
 
 
 def run(name: str, *arguments: object) -> None:
-    invoked({"encode": encode, "search": search, "fuse": fuse}[name].command, *arguments)
+    commands = {"encode": encode, "fuse": fuse, "index": index, "prune": prune, "search": search}
+    invoked(commands[name].command, *arguments)
+
+
+@pytest.mark.usefixtures("library")
+def test_backups_survive_every_command_that_writes_a_folder(tmp_path, world, golden, monkeypatch):
+    """A user's copies beside its output, and what a user keeps in the folder of an index that changes."""
+    monkeypatch.chdir(tmp_path)
+    outputs = ("encoded", "pruned", "fields", "index", "joined")
+    mine = [f"{name}.{kind}/mine" for name in outputs for kind in ("bak", "lexvl", "old", "part", "tmp")]
+    write_texts(tmp_path, {"gone": "d1\n"} | dict.fromkeys(mine, "mine"))
+    encoding = ["encode", *corpus_options(world, golden), "--output", "encoded"]
+    pruning = ["prune", world / "impacts", "--output", "pruned", "--document-terms"]
+    building, changing = ["index", world / "impacts", "--index", "index"], ["index", "--index", "index"]
+    for command in (
+        encoding,
+        [*encoding, "--overwrite"],
+        [*pruning, 2],
+        [*pruning, 1, "--overwrite"],
+        ["index", "fields", "--field", f"text={world / 'impacts'}", "--index", "joined"],
+        building,
+        [*building, "--overwrite", "--store-text"],
+    ):
+        for _ in range(2):  # the second time it is finished, or overwritten again
+            run(*command)
+    mine += ["index/notes.part", "index/older/notes.txt"]
+    write_texts(tmp_path, dict.fromkeys(mine[-2:], "mine"))
+    deleting = [*changing, "--delete-ids", "gone"]
+    for command in (
+        deleting,
+        [*building, "--replace"],
+        deleting,
+        [*changing, "--approximate"],
+        [*building, "--check", "--repair"],
+        [*building, "--append"],
+    ):
+        run(*command)
+    assert {(tmp_path / name).read_text() for name in mine} == {"mine"}
+    assert not list(tmp_path.rglob("*.lexvl.*"))
 
 
 def prepare(task: Task, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from shard_folders import read_all, write_dense_shards, write_described_shards, 
 
 from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.manifest import Manifest, read_manifest
+from lexvl_anserini.ground.manifest import Manifest, read_manifest, write_manifest
+from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.queries.clauses import Text
 from lexvl_anserini.shards.fields import compute_bm25, join_fields
 from lexvl_anserini.shards.reading import read_metadata, read_vocabulary
@@ -102,10 +104,16 @@ def test_texts_and_metadata_of_all_fields_stay(tmp_path: Path) -> None:
 
 
 def test_the_same_join_again_and_another_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write_shards(tmp_path / "a", TEXT)
+    whole = write_shards(tmp_path / "a", TEXT)
     write_shards(tmp_path / "b", IMAGE)
     fields = {"text": tmp_path / "a", "image": tmp_path / "b"}
-    manifest = join(tmp_path / "both", fields)
+    for bits in (8, 6):
+        scaled = Quantiser(SideQuantiser("calibrated", 8, 17.5, 99.0), SideQuantiser("peak", bits)).to_json()
+        write_manifest(tmp_path / "a", replace(whole, quantiser=scaled))
+        if bits == 6:  # the same bytes, for other queries
+            with pytest.raises(ArtefactError, match="holds shards of another request .*sides.text"):
+                join(tmp_path / "both", fields)
+        manifest = join(tmp_path / "both", fields, overwrite=bits == 6)
     caplog.set_level("INFO")
     assert join(tmp_path / "both", fields) == manifest
     assert "finished already" in caplog.text

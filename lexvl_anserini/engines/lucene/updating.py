@@ -23,8 +23,10 @@ from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import (
     BuiltIndex,
     IndexReport,
+    Unchanged,
     is_index,
     list_resident_paths,
+    read_commit_id,
     read_creator,
     read_report,
     refuse_newer,
@@ -45,7 +47,7 @@ from lexvl_anserini.engines.resident import layout
 from lexvl_anserini.engines.resident.choosing import read_resident_files
 from lexvl_anserini.engines.verifying import change_index, is_sound
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.files import sole_writer
+from lexvl_anserini.ground.files import PART, sole_writer
 from lexvl_anserini.ground.manifest import Counts, EncodedCorpus, Manifest, write_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.shards.layout import combine_manifests
@@ -53,7 +55,7 @@ from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
 log = logging.getLogger(__name__)
 
-INCOMING = "incoming"  # inside the new folder, for shards until they are merged
+INCOMING = f"incoming{PART}"  # inside the new folder, for shards until they are merged
 
 
 def merge(
@@ -66,9 +68,14 @@ def merge(
     """One index of several folders, each of shards or an index, of one encoder, vocabulary and quantiser."""
     jvm.start()
     options = options or IndexOptions()
+    unchanged = Unchanged(sources)
     manifests = [read_source_manifest(source) for source in sources]
     manifest = combine_manifests(manifests, sources)
-    with write_index(index, sources[0], manifest) as part, raise_java_errors(f"{index}: cannot be written"):
+    with (
+        write_index(index, sources[0], manifest) as part,
+        unchanged,
+        raise_java_errors(f"{index}: cannot be written"),
+    ):
         fields: dict[str, str] = {}
         created = read_creator(filter(is_index, sources))
         with _updater(index, part, created, options) as updater:
@@ -97,17 +104,21 @@ def append(
     read_source_manifest(index)  # refuses what cannot be searched exactly
     if _new(index, sources, replacing):
         with sole_writer(index, folder=True):
+            unchanged = Unchanged(sources)
             # Another process may have appended them since the first look.
             if new := _new(index, sources, replacing):
-                return _append(index, new, _replacement(sources) if replacing else None, threads, progress)
+                request = _replacement(sources) if replacing else None
+                return _append(index, new, request, unchanged, threads, progress)
     hint = "; --replace brings back what was deleted of them" if read_report(index).changed and not replacing else ""
     log.info("%s: holds these documents already, nothing to do%s", index, hint)
     return BuiltIndex(index, read_impact_manifest(index))
 
 
-def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: int, progress: Progress) -> BuiltIndex:
+def _append(
+    index: Path, new: Sequence[Path], replacing: str | None, reading: Unchanged, threads: int, progress: Progress
+) -> BuiltIndex:
     """Adds the documents of folders of which the index lacks some; `replacing` is the request if they may replace."""
-    with change_index(index) as part:
+    with change_index(index) as part, reading:
         before, report, there = read_impact_manifest(part), read_report(part), _find_resident_files(index)
         options = IndexOptions(**report.options)
         manifests = [read_source_manifest(source) for source in new]
@@ -308,8 +319,10 @@ def _digests(folders: Iterable[Path]) -> set[str]:
 
 
 def _entries(sources: Sequence[Path], manifests: Sequence[Manifest]) -> list[Mapping[str, Any]]:
-    """The encoded corpora that folders hold."""
-    return [entry for source, of in zip(sources, manifests, strict=True) for entry in list_sources(source, of)]
+    """The encoded corpora that folders hold, with the commit of an index that lost or replaced some of them."""
+    commits = [{"commit": read_commit_id(source)} if read_report(source).changed else {} for source in sources]
+    triples = zip(sources, manifests, commits, strict=True)
+    return [{**entry, **commit} for source, of, commit in triples for entry in list_sources(source, of)]
 
 
 def _refuse_common(index: Path, other: Path, source: Path) -> None:

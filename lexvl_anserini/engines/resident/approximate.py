@@ -324,8 +324,9 @@ def approximate(
     if len(queries) > MOST_QUERIES:
         raise UsageError(f"{len(queries):,} queries to measure with, at most {MOST_QUERIES:,}; give some of them")
     jvm.start()
-    manifest = read_source_manifest(index)
+    read_source_manifest(index)  # refuses what cannot be searched exactly
     with sole_writer(index, folder=True), change_index(index) as part:
+        manifest = read_source_manifest(part)
         # In a changed index the name is a link to the file of the older one.
         (part / APPROXIMATE).unlink(missing_ok=True)
         write_approximate(part)

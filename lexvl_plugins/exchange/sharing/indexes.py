@@ -22,9 +22,18 @@ import yaml
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints import find
 from lexvl_anserini.engines.engine import open_index, open_verified
-from lexvl_anserini.engines.index_folder import REPORT, index_manifest, measure_folder, read_report, report_digest
+from lexvl_anserini.engines.index_folder import (
+    LOCK,
+    REPORT,
+    Unchanged,
+    index_manifest,
+    is_index,
+    measure_folder,
+    read_report,
+    report_digest,
+)
 from lexvl_anserini.ground.errors import ArtefactError, DataError
-from lexvl_anserini.ground.files import new_folder
+from lexvl_anserini.ground.files import PART, new_folder
 from lexvl_anserini.ground.manifest import PLACES, EncoderRef, Manifest
 from lexvl_anserini.ground.records import Measurement
 from lexvl_anserini.ground.registry import CORPORA, ENGINES
@@ -32,7 +41,7 @@ from lexvl_plugins.cluster.storage import fetch, place, publish_after
 from lexvl_plugins.exchange.sharing import pushing
 
 DATASET = "dataset"
-PROCESS_FILES = (".lock", ".part")
+PROCESS_FILES = (LOCK, PART)
 # Families of corpora whose colon a name of other projects follows, not a path.
 NAMED = frozenset({"irds"})
 
@@ -116,35 +125,39 @@ def push_index(
     hub = pushing.HubPlace(target, DATASET, REPORT, "lexvl push", "--overwrite", private, overwrite=overwrite)
     if not stored:
         hub.check()
-    manifest = check_index(index)
-    if not with_places:
-        why = "which becomes public and which others do not have; index data and encoders with names of their own"
-        refuse_places(str(index), index, manifest, why)
-    if deleted := read_report(index).deleted:
-        remedy = f"push a new index without them: python -m lexvl_anserini.index {index} --index NEW"
-        raise ArtefactError(f"{index}: {deleted} deleted documents are still in its files; {remedy}")
     with TemporaryDirectory(prefix="lexvl-push-") as home:
         folder = Path(home) / "index"
-        copy_index(index, folder)
-        (folder / "README.md").write_text(build_card(index, manifest, licence, measures, target), encoding="utf-8")
+        # What is checked is what is pushed, and its card is about it, whoever changes the index afterwards.
+        with Unchanged([index]):
+            manifest = check_index(index)
+            copy_index(index, folder)
+        if not with_places:
+            why = "which becomes public and which others do not have; index data and encoders with names of their own"
+            refuse_places(str(index), folder, manifest, why)
+        if deleted := read_report(folder).deleted:
+            remedy = f"push a new index without them: python -m lexvl_anserini.index {index} --index NEW"
+            raise ArtefactError(f"{index}: {deleted} deleted documents are still in its files; {remedy}")
+        (folder / "README.md").write_text(build_card(folder, manifest, licence, measures, target), encoding="utf-8")
         rows = {"documents": manifest.counts.documents, "files": len(list(find.list_names(folder)))}
         if not stored:
             return {"index": hub.commit(folder, "Add an index of lexvl-anserini"), **rows}
-        with publish_after(there := place(target)):
+        with publish_after(there := place(target)), new_folder(there) as part:
             held = sorted(find.list_names(there)) if there.is_dir() else []
             if held and REPORT not in held and not overwrite:
                 raise ArtefactError(pushing.describe_strangers(there, held, hub.writer, hub.replace_by))
-            shutil.rmtree(there, ignore_errors=True)
-            shutil.copytree(folder, there)
+            shutil.copytree(folder, part, dirs_exist_ok=True)
         return {"index": target, **rows}
 
 
 def pull_index(source: str, index: Path, overwrite: bool = False, with_places: bool = False) -> dict[str, Any]:
     """Copies an index from the hub or from storage, with every file compared with its digest; returns what to print."""
-    if index.exists() and (not index.is_dir() or any(index.iterdir())) and not overwrite:
-        raise ArtefactError(f"{index}: is there; name another folder, or replace it (--overwrite)")
     commit = {}
     with new_folder(index) as part:
+        held = any(index.iterdir()) if index.is_dir() else False
+        if held and not overwrite:
+            raise ArtefactError(f"{index}: is there; name another folder, or replace it (--overwrite)")
+        if held and not is_index(index):
+            raise ArtefactError(f"{index}: holds other files than an index; name another folder")
         if "://" in source:
             copy_index(fetch(place(source)), part)
             if not (part / REPORT).is_file():

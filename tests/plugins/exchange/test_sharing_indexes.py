@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from lexvl_anserini.engines.index_folder import index_manifest, read_report, write_report
 from lexvl_anserini.engines.resident.packing import read_vectors
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
+from lexvl_anserini.ground.files import sole_writer
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.search import command as search
 from lexvl_anserini.searching.building import build_index, delete_documents
@@ -109,6 +114,37 @@ def test_storage_takes_and_gives_the_same_index(memory, built, tmp_path, monkeyp
     assert not (tmp_path / "none").exists()
 
 
+def test_a_push_to_a_folder_replaces_an_earlier_one_whole_or_not_at_all(built, tmp_path, monkeypatch) -> None:
+    (tmp_path / "current").symlink_to("disk/demo")
+    for name in ("demo.old", "demo.part"):
+        (tmp_path / "disk" / name).mkdir(parents=True)
+    push_there = partial(pushed, built, f"file://{tmp_path}/current", "--licence")
+    push_there("other")
+    assert contents(tmp_path / "disk/demo") == contents(built) and (tmp_path / "current").is_symlink()
+    card = (tmp_path / "current/README.md").read_text()
+    writing = pytest.raises(ArtefactError, match="another process is writing it")
+    with ThreadPoolExecutor(1) as another, sole_writer(tmp_path / "current", folder=True), writing:
+        another.submit(push_there, "mit").result()
+    full = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    monkeypatch.setattr("lexvl_plugins.exchange.sharing.indexes.shutil.copytree", full)
+    with pytest.raises(ArtefactError, match="the disk is full"):
+        push_there("mit")
+    assert (tmp_path / "current/README.md").read_text() == card
+    assert contents(tmp_path / "current") == contents(built)
+    assert sorted(path.name for path in (tmp_path / "disk").iterdir()) == ["demo", "demo.old", "demo.part"]
+
+
+def test_an_index_that_changes_while_it_is_copied_is_not_pushed(built, tmp_path, monkeypatch) -> None:
+    index = shutil.copytree(built, tmp_path / "index")
+    monkeypatch.setattr(
+        "lexvl_plugins.exchange.sharing.indexes.copy_index",
+        lambda index, _: delete_documents(index, read_vectors(index).ids[:1]),
+    )
+    with pytest.raises(ArtefactError, match="index: another process changed it meanwhile"):
+        pushed(index, f"file://{tmp_path}/pushed", "--licence", "other")
+    assert not (tmp_path / "pushed").exists()
+
+
 @pytest.mark.parametrize("name", ["vocab.txt", "resident.bin"])
 def test_a_file_that_arrives_damaged_is_refused_and_fetched_again(hub, built, tmp_path, name) -> None:
     pushed(built, "me/demo", "--licence", "other")
@@ -178,6 +214,8 @@ def test_other_data_sets_and_folders_are_not_replaced_silently(hub, memory, buil
     (tmp_path / "pulled/notes.txt").write_text("x")
     with pytest.raises(ArtefactError, match="is there; name another folder"):
         invoked(pull, "me/thesis", tmp_path / "pulled")
+    with pytest.raises(ArtefactError, match="holds other files than an index; name another folder"):
+        invoked(pull, "me/thesis", tmp_path / "pulled", "--overwrite")
     with pytest.raises(LexvlError, match="me/none: not found"):
         invoked(pull, "me/none", tmp_path / "none")
 
