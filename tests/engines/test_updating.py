@@ -194,6 +194,21 @@ def test_merge_of_shards_and_of_indexes(tmp_path, index):
         check_index(tmp_path / "merged", index)
 
 
+def test_an_index_made_of_a_changed_one_changed_too(tmp_path, index):
+    """It is checked, and what was deleted stays so until it is brought back; `--check` named it as damaged."""
+    delete_documents(index, ["d2"])
+    other = build_index(shards(tmp_path / "second", SECOND), tmp_path / "other").path
+    delete_documents(other, ["d5"])
+    made = [build_index([index], tmp_path / "one"), build_index([other, index], tmp_path / "two")]
+    made.append(append_index(index, other))
+    for built, gone in zip(made, ({"d2": {}}, both := dict([FIRST[1], SECOND[1]]), both), strict=True):
+        sources = [tmp_path / "first", *([tmp_path / "second"] if len(gone) > 1 else [])]
+        assert read_report(built.path).changed and read_manifest(built.path).corpus.deleted == len(gone)
+        assert check_index(built.path, sources)["problems"] == 0
+        assert delete_documents(built.path, ["d2"]).documents == built.documents  # finished already
+        assert append_index(built.path, sources, replace=True).documents == built.documents + len(gone)
+
+
 def test_folders_that_do_not_go_together(tmp_path, index):
     before = state(index)
     write_shards(tmp_path / "words", [("d9", {"zebra": 1})])
