@@ -30,7 +30,6 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.queries.clauses import All, Not, Term
 from lexvl_anserini.searching.building import (
     append_index,
-    approximate_index,
     build_index,
     check_index,
     delete_documents,
@@ -343,43 +342,6 @@ def test_deleted_documents_are_marked_until_they_add_up(grown, tmp_path, monkeyp
     assert [segment[:2] for segment in segments_of(grown)] == [(126, 0)] and "deleted" not in read_report(grown)
     assert (grown / RESIDENT).stat().st_ino != first
     agree(grown, monkeypatch)
-
-
-def test_an_index_with_marked_documents_is_that_of_the_others(index, shards, tmp_path, monkeypatch):
-    """Counts, lists, filters, vectors and the approximate form are the same."""
-    new = [("d7", {"t1": 7}), ("new", {"t2": 9})]
-    most, _ = max(MANY_DOCUMENTS, key=lambda document: max(document[1].values(), default=0))
-    gone = ["d3", "d11", most]
-    delete_documents(index, gone)
-    replacing = appended(tmp_path / "more", new)
-    append_index(index, replacing, replace=True)
-    left = [(doc_id, vector) for doc_id, vector in MANY_DOCUMENTS if doc_id not in ("d7", *gone)]
-    whole = build_index(appended(tmp_path / "left", left + new), tmp_path / "whole").path
-    assert [segment[:2] for segment in segments_of(index)] == [(151, 4), (2, 0)]
-    for name in ("documents", "empty", "postings", "impacts", "max_impact", "longest_lists"):
-        assert read_report(index)[name] == read_report(whole)[name], name
-    for form, hits in product(("lucene", "resident"), (1, 7, 1000)):
-        assert lists(index, form, monkeypatch, hits) == lists(whole, form, monkeypatch, hits)
-    monkeypatch.delenv(choosing.VARIABLE)
-    assert check_index(index, [shards, replacing])["problems"] == 0
-    both = [opened(index), opened(whole)]
-    for tree in (Term("t1"), All((Term("t1"), Not(Term("t2")))), Not(Term("t3"))):
-        ours, theirs = (list(engine.search_where(MANY_QUERIES, tree, 50)) for engine in both)
-        assert ours == theirs and both[0].search_tree("q", tree, 200) == both[1].search_tree("q", tree, 200)
-    assert both[0].impacts("d7", ["t1", "t2"]) == {"t1": 7}
-    with pytest.raises(DataError, match="no document 'd3'"):
-        both[0].impacts("d3", ["t1"])
-    for engine in both:
-        engine.close()
-    ours, theirs = map(read_vectors, (index, whole))
-    assert ours.ids == theirs.ids and ours.terms == theirs.terms and (ours.impacts != theirs.impacts).nnz == 0
-    for folder in (index, whole):
-        approximate_index(folder)
-    both = [opened(index), opened(whole)]
-    ours, theirs = (list(engine.search_approximately(MANY_QUERIES, 10, 0.5)) for engine in both)
-    assert ours == theirs
-    for engine in both:
-        engine.close()
 
 
 def test_files_of_another_state_do_not_serve(grown, shards, monkeypatch):
