@@ -326,6 +326,8 @@ def combine_manifests(manifests: Sequence[Manifest], folders: Sequence[Path]) ->
 def merge_corpora(corpora: Sequence[EncodedCorpus], documents: int) -> EncodedCorpus:
     """The entry of the whole: all parts of one corpus are that corpus, others are listed one by one."""
     base = {key: value for key, value in corpora[0].items() if key not in ("part", "parts", "contents")}
+    if deleted := sum(corpus.deleted for corpus in corpora):
+        base["deleted"] = deleted
     parts = [part for corpus in corpora for part in corpus.parts or (corpus,)]
     missing = find_missing_parts(parts)
     if missing == [] and len(parts) == parts[0]["part"]["num"]:

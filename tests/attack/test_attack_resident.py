@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from damage import damaged, one_line
 from faults import Ended, faults
+from histories import History
 from rounds import Rounds
-from shard_folders import write_shards
 
 from lexvl_anserini.engines import verifying
 from lexvl_anserini.engines.index_folder import RESIDENT
@@ -25,10 +25,10 @@ from lexvl_anserini.engines.resident import choosing, kernels
 from lexvl_anserini.engines.resident.layout import BLOCK, WIDTHS
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.searching.building import append_index, build_index, delete_documents, repair_index
+from lexvl_anserini.searching.building import repair_index
 from lexvl_anserini.searching.searcher import search_index
 from tests.attack.test_attack_corruption import pairs
-from tests.attack.test_attack_search import bound_of, drawn, expected, some_query
+from tests.attack.test_attack_search import bound_of, expected
 from tests.engines.test_resident import resident_of, searched
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
@@ -101,34 +101,22 @@ def lists_of(index: Path, queries: Sequence[Mapping[str, int]], hits: int, threa
     return pairs(search_index(index, stream, hits, threads=threads))
 
 
-def test_lists_of_changed_indexes_equal_dot_products(rounds: Rounds) -> None:
-    """Built, appended to, with documents replaced and deleted; then damaged, and repaired."""
+@pytest.mark.attack(share=4)
+def test_changed_indexes_are_those_that_are_built_anew(rounds: Rounds) -> None:
+    """Random histories; at the end resident postings are damaged, and repaired."""
     for _seed, random, folder in rounds:
-        terms, vectors = drawn(random)
-        vectors = dict(vectors)
-        write_shards(folder / "first", list(vectors.items()), terms=terms)
-        index = build_index(folder / "first", folder / "index").path
-        for number in range(random.randrange(3)):
-            change = random.choice(["append", "replace", "delete"])
-            if change == "delete" and len(vectors) > 1:
-                gone = random.sample(sorted(vectors), random.randrange(1, min(9, len(vectors))))
-                if any(vector for doc_id, vector in vectors.items() if doc_id not in gone):
-                    delete_documents(index, gone)
-                    vectors = {doc_id: vector for doc_id, vector in vectors.items() if doc_id not in gone}
-                continue
-            more = {f"new{number}.{n}": {random.choice(terms): random.randint(1, 70_000)} for n in range(3)}
-            if change == "replace":
-                more |= {doc_id: {terms[0]: 5} for doc_id in random.sample(sorted(vectors), 1)}
-            write_shards(folder / f"more{number}", list(more.items()), terms=terms)
-            append_index(index, folder / f"more{number}", replace=change == "replace")
-            vectors |= more
-        some = [some_query(random, terms) for _ in range(20)]
-        queries = [query for query in some if bound_of(vectors, query) < 1 << 24]
-        hits = random.choice([1, 7, len(vectors) + 1])
-        products = [expected(vectors, query, hits) for query in queries]
-        assert lists_of(index, queries, hits, random.randint(1, 3)) == products
-        damaged_and_repaired(random, index, queries, hits, products, rounds)
-        rounds.count("lists of changed indexes", len(queries))
+        history = History(random, folder)
+        for _ in range(random.randint(1, 8)):
+            history.step()
+            rounds.count("changes of indexes")
+            if random.random() < 0.3:
+                rounds.count("searches of changed indexes", history.compare())
+        rounds.count("searches of changed indexes", history.compare())
+        vectors = {doc_id: document.vector for doc_id, document in history.documents.items()}
+        queries = [query for query in (history.draw_vector(8) for _ in range(9)) if bound_of(vectors, query) < 1 << 24]
+        products = [expected(vectors, query, 7) for query in queries]
+        damaged_and_repaired(random, history.index, queries, 7, products, rounds)
+        rounds.count("histories of changed indexes")
 
 
 def damaged_and_repaired(

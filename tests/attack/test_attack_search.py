@@ -17,7 +17,7 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Clause, Ids, Impacts, Not, Term, Unscored
 from lexvl_anserini.queries.parser import parse
-from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
+from lexvl_anserini.searching.building import build_index, check_index
 from lexvl_anserini.searching.shared_terms import explain_documents
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack(share=3)]
@@ -44,32 +44,17 @@ def drawn(random: Random) -> tuple[list[str], Vectors]:
 
 
 def built(random: Random, folder: Path, terms: list[str], vectors: Vectors) -> Path:
-    """The index, made in one of the ways: at once, merged, appended to, with documents that are deleted again."""
+    """The index, made at once or merged; those that change: `histories.py`."""
     documents: Documents = list(vectors.items())
     suffix = random.choice(["jsonl", "jsonl.gz", "parquet"])
     cuts = sorted(random.sample(range(len(documents) + 1), min(2, len(documents))))
     pieces = [documents[a:b] for a, b in zip([0, *cuts], [*cuts, len(documents)], strict=True) if a < b]
-    way, index = random.choice(["once", "merged", "appended", "deleted"]), folder / "index"
-    options: dict[str, Any] = {"term_vectors": random.random() < 0.5}
-    if way == "deleted":
-        pieces[-1] = [*pieces[-1], ("gone1", {terms[0]: 1}), ("gone2", {})]
-    if way in ("once", "deleted"):
-        write_shards(folder / "shards", *pieces, terms=terms, suffix=suffix)
-        build_index(folder / "shards", index, threads=random.randint(1, 3), **options)
-    else:
-        # A folder of shards without a document is no index.
-        for number, piece in enumerate(pieces):
-            write_shards(folder / f"shards{number}", piece, terms=terms, suffix=suffix)
-        every = [folder / f"shards{number}" for number in range(len(pieces))]
-        if way == "merged":
-            build_index(every, index, threads=random.randint(1, 3), **options)
-        else:
-            build_index(every[0], index, **options)
-            for more in every[1:]:
-                append_index(index, more)
-    if way == "deleted":
-        delete_documents(index, ["gone2", "gone1"])
-    return index
+    every = [folder / f"shards{number}" for number in range(len(pieces))]
+    # A folder of shards without a document is no index.
+    for place, piece in zip(every, pieces, strict=True):
+        write_shards(place, piece, terms=terms, suffix=suffix)
+    options = {"threads": random.randint(1, 3), "term_vectors": random.random() < 0.5}
+    return build_index(every, folder / "index", **options).path
 
 
 def bound_of(vectors: Vectors, query: Mapping[str, float]) -> float:

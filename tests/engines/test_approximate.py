@@ -59,6 +59,15 @@ def queries_of(count, seed=9):
     return [ImpactQuery(doc_id.replace("d", "q"), vector) for doc_id, vector in vectors]
 
 
+def test_documents_of_the_greatest_impacts_are_prepared(tmp_path):
+    """Already two of their terms, with weights of 1, reach 2^24; it was an error."""
+    write_shards(tmp_path / "shards", [(f"d{n}", {"a": 2**24 - 1 - n, "b": 2**24 - 1}) for n in range(3)])
+    index = build_index(tmp_path / "shards", tmp_path / "index").path
+    assert approximate_index(index).documents == 3
+    [found] = search_index(index, ImpactQuery("q", {"a": 1}), 2, approximate=0.9)
+    assert [(hit.doc_id, hit.score) for hit in found] == [("d0", 2.0**24 - 1), ("d1", 2.0**24 - 2)]
+
+
 def csr(rows):
     starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     pairs = [pair for row in rows for pair in sorted(row.items())]

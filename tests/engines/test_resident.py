@@ -1,5 +1,7 @@
 """Resident postings: the file, and lists that equal an exact search by numpy, for every form of slots."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -306,6 +308,17 @@ def test_excluded_documents_are_no_hits_whatever_their_impacts_are(tmp_path, sha
         for vector, one in zip(vectors, kernels, strict=True):
             assert [(hit.doc_id, hit.rank, hit.score) for hit in one] == expected(left, ids, vector, hits)
         assert plain == kernels
+
+
+def test_bounds_of_many_terms_of_a_deleted_document_stay_in_64_bits(tmp_path):
+    """Weights and impacts of 2^24 - 1 are beyond 2^63 in sum, for more than 32,768 terms that no other document has."""
+    most, terms = 2**24 - 1, [f"t{n}" for n in range(33_000)]
+    rows = {**{term: {0: most} for term in terms}, "sea": {1: 3, 2: 4, 3: 5}}
+    resident = resident_of(tmp_path, rows, {n: f"d{n}" for n in range(4)}, 4, 4)
+    query, allowed = ImpactQuery("q", dict.fromkeys(terms, most) | {"sea": 2}), np.array([0, 1, 1, 1], np.uint8)
+    for form, best in product((resident, resident.plain), (0, 1, 2)):
+        [found] = form.lists([query], 2, 1, allowed, best)
+        assert [(hit.doc_id, hit.score) for hit in found] == [("d3", 10.0), ("d2", 8.0)]
 
 
 def test_a_file_with_any_content_leads_nowhere_else(tmp_path):

@@ -3,7 +3,6 @@
 import shutil
 import zlib
 from contextlib import closing
-from itertools import product
 
 import orjson
 import pytest
@@ -24,14 +23,13 @@ from lexvl_anserini.engines.resident import choosing, layout
 from lexvl_anserini.engines.resident.layout import PlainPostings
 from lexvl_anserini.engines.resident.packing import read_vectors, write_resident
 from lexvl_anserini.engines.resident.searching import ResidentPostings
-from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.machine import is_compiled, mark_compiled
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import All, Ids, Not, Term
 from lexvl_anserini.searching.building import (
     append_index,
-    approximate_index,
     build_index,
     check_index,
     delete_documents,
@@ -294,7 +292,7 @@ def grown(index, tmp_path):
 
 
 def test_an_append_writes_the_postings_of_its_own_documents(grown, shards, tmp_path, monkeypatch):
-    """Few files, whose lists are those of one index of all documents."""
+    """Few files, of which nothing is written again; built anew, it is one file."""
     first = (grown / RESIDENT).read_bytes(), (grown / RESIDENT).stat().st_ino
     sizes = [of.documents for of in choosing.read_resident_files(grown).values()]
     assert sizes == [segment.documents for segment in segments_of(grown)] == [151, 8, 2]
@@ -307,16 +305,6 @@ def test_an_append_writes_the_postings_of_its_own_documents(grown, shards, tmp_p
     assert [path.name for path in list_resident_paths(whole)] == [RESIDENT] and "resident_files" not in read_report(
         whole
     )
-    for form, hits in product(("lucene", "resident"), (1, 7, 1000)):
-        assert lists(grown, form, monkeypatch, hits) == lists(whole, form, monkeypatch, hits)
-    monkeypatch.delenv(choosing.VARIABLE)
-    assert check_index(grown, sources)["problems"] == 0
-    engine = opened(grown)
-    assert engine.impacts("d3e", ["t1", "t3", "t9"]) == {"t1": 5, "t3": 40} and engine.impacts("d7", ["t1"]) == {}
-    with pytest.raises(DataError, match="no document 'd3f'"):
-        engine.impacts("d3f", ["t1"])
-    engine.close()
-    assert not repair_index(grown)
     # Of the documents that were there first, nothing was written or read.
     assert first == ((grown / RESIDENT).read_bytes(), (grown / RESIDENT).stat().st_ino)
 
@@ -343,43 +331,6 @@ def test_deleted_documents_are_marked_until_they_add_up(grown, tmp_path, monkeyp
     assert [segment[:2] for segment in segments_of(grown)] == [(126, 0)] and "deleted" not in read_report(grown)
     assert (grown / RESIDENT).stat().st_ino != first
     agree(grown, monkeypatch)
-
-
-def test_an_index_with_marked_documents_is_that_of_the_others(index, shards, tmp_path, monkeypatch):
-    """Counts, lists, filters, vectors and the approximate form are the same."""
-    new = [("d7", {"t1": 7}), ("new", {"t2": 9})]
-    most, _ = max(MANY_DOCUMENTS, key=lambda document: max(document[1].values(), default=0))
-    gone = ["d3", "d11", most]
-    delete_documents(index, gone)
-    replacing = appended(tmp_path / "more", new)
-    append_index(index, replacing, replace=True)
-    left = [(doc_id, vector) for doc_id, vector in MANY_DOCUMENTS if doc_id not in ("d7", *gone)]
-    whole = build_index(appended(tmp_path / "left", left + new), tmp_path / "whole").path
-    assert [segment[:2] for segment in segments_of(index)] == [(151, 4), (2, 0)]
-    for name in ("documents", "empty", "postings", "impacts", "max_impact", "longest_lists"):
-        assert read_report(index)[name] == read_report(whole)[name], name
-    for form, hits in product(("lucene", "resident"), (1, 7, 1000)):
-        assert lists(index, form, monkeypatch, hits) == lists(whole, form, monkeypatch, hits)
-    monkeypatch.delenv(choosing.VARIABLE)
-    assert check_index(index, [shards, replacing])["problems"] == 0
-    both = [opened(index), opened(whole)]
-    for tree in (Term("t1"), All((Term("t1"), Not(Term("t2")))), Not(Term("t3"))):
-        ours, theirs = (list(engine.search_where(MANY_QUERIES, tree, 50)) for engine in both)
-        assert ours == theirs and both[0].search_tree("q", tree, 200) == both[1].search_tree("q", tree, 200)
-    assert both[0].impacts("d7", ["t1", "t2"]) == {"t1": 7}
-    with pytest.raises(DataError, match="no document 'd3'"):
-        both[0].impacts("d3", ["t1"])
-    for engine in both:
-        engine.close()
-    ours, theirs = map(read_vectors, (index, whole))
-    assert ours.ids == theirs.ids and ours.terms == theirs.terms and (ours.impacts != theirs.impacts).nnz == 0
-    for folder in (index, whole):
-        approximate_index(folder)
-    both = [opened(index), opened(whole)]
-    ours, theirs = (list(engine.search_approximately(MANY_QUERIES, 10, 0.5)) for engine in both)
-    assert ours == theirs
-    for engine in both:
-        engine.close()
 
 
 def test_files_of_another_state_do_not_serve(grown, shards, monkeypatch):

@@ -22,7 +22,6 @@ from typing import Any
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import (
     BuiltIndex,
-    IndexReport,
     Unchanged,
     is_index,
     list_resident_paths,
@@ -89,7 +88,8 @@ def merge(
             held = whole.counts()
             expect_counts(f"{index} after merging", held, manifest.counts)
             counts = {**held, "max_impact": manifest.counts.get("max_impact", 0), "fields": fields}
-            finish_index(part, whole, manifest, counts, options, _entries(sources, manifests))
+            changed, changes = _join_notes(sources)
+            finish_index(part, whole, manifest, counts, options, _entries(sources, manifests), changed, changes)
     return BuiltIndex(index, manifest)
 
 
@@ -144,7 +144,8 @@ def _append(
                 gone = after.counts.documents - held["documents"]
                 if not replacing:
                     expect_counts(f"{index} after appending", held, after.counts)
-                changed = report.changed or bool(replacing) and gone > 0
+                changed, changes = _join_notes([index, *new])
+                changed |= bool(replacing) and gone > 0
                 # Only a replacement can have taken the greatest impact away.
                 most = after.counts.max_impact
                 if replacing or most is None:
@@ -154,7 +155,7 @@ def _append(
                 counts = {**held, "max_impact": after.counts.max_impact, "fields": fields}
                 # In the order of appending: of two documents with one id, the last one is in the index.
                 unchanged = [entry for entry in noted if entry["shards"] not in again]
-                changes = _write_notes(report, replacing if changed else None)
+                changes = _write_notes(changes, replacing if changed else None)
                 sources = [*unchanged, *_entries(new, manifests)]
                 finish_index(part, whole, after, counts, options, sources, changed, changes, there)
             write_manifest(part, after)
@@ -192,7 +193,7 @@ def _delete(index: Path, doc_ids: Sequence[str], request: str) -> BuiltIndex:
                 raise ArtefactError(f"{index}: no document would be left; remove the folder instead")
             after = _count_again(before, held, gone, whole.max_impact(before.counts.max_impact))
             counts = {**held, "max_impact": after.counts.max_impact, "fields": report.fields}
-            changes = _write_notes(report, request)
+            changes = _write_notes(report.changes, request)
             sources = list_sources(part, before)
             finish_index(part, whole, after, counts, options, sources, True, changes, there)
         write_manifest(part, after)
@@ -342,9 +343,15 @@ def _present(index: Path, doc_ids: Sequence[str], request: str) -> list[str]:
     return [doc_id for doc_id in doc_ids if doc_id not in gone]
 
 
-def _write_notes(report: IndexReport, request: str | None) -> list[str]:
+def _join_notes(folders: Iterable[Path]) -> tuple[bool, list[str]]:
+    """Whether documents of these folders were deleted or replaced, and by which changes."""
+    reports = [read_report(folder) for folder in folders if is_index(folder)]
+    return any(report.changed for report in reports), [change for report in reports for change in report.changes]
+
+
+def _write_notes(changes: Iterable[str], request: str | None) -> list[str]:
     """The changes of an index, each at the place of its last time; a request is the last one."""
-    return [*(change for change in report.changes if change != request), *([request] if request else ())]
+    return [*(change for change in changes if change != request), *([request] if request else ())]
 
 
 def _lines(doc_ids: Iterable[str]) -> bytes:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from operator import mul
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
@@ -349,10 +350,14 @@ def sample_queries(postings: ApproximatePostings) -> list[ImpactQuery]:
     for number in np.unique(np.linspace(0, members - 1, SAMPLED).astype(int)).tolist():
         terms = list(postings.vector(number).items())
         vector = dict(terms[place] for place in random.permutation(len(terms))[:QUERY_TERMS])
-        # Scores of such queries stay below the limit.
+        # Scores of such queries stay below the limit, if need be with fewer terms.
         most = postings.find_max_impacts(list(vector))
-        share = min(1.0, SCORE_LIMIT / 2 / sum(a * b for a, b in zip(vector.values(), most, strict=True)))
-        weights = {term: max(1, int(weight * share)) for term, weight in vector.items()}
+        share, room = min(1.0, SCORE_LIMIT / 2 / sum(map(mul, vector.values(), most))), SCORE_LIMIT - 1
+        weights: dict[str, int] = {}
+        for (term, impact), greatest in zip(vector.items(), most, strict=True):
+            weight = max(1, int(impact * share))
+            if weight * greatest <= room:
+                weights[term], room = weight, room - weight * greatest
         queries.append(ImpactQuery(f"document {number}", weights))
     return queries
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from lexvl_anserini.engines.compiling import kernel, prefetch
 from lexvl_anserini.engines.resident.layout import BLOCK, GAPS, GROUP
+from lexvl_anserini.ground.records import SCORE_LIMIT
 
 # Documents of a block whose sums are made at once: 16 KiB, the part of a core's nearest cache that columns leave.
 STRIP = 4096
@@ -133,9 +134,15 @@ def enter(postings: Postings, queries: Queries, q: int, block: int, space: Space
             space.terms[i - start].next = slot + 1
             space.terms[present].slot = slot
             space.terms[present].weight = queries.weights[i]
-            bound += queries.weights[i] * np.int64(postings.slots[slot].most)
+            bound += bound_product(queries.weights[i], postings.slots[slot].most)
             present += 1
     return present, bound
+
+
+@kernel
+def bound_product(weight: Any, impact: Any) -> Any:
+    """Bounds what a term adds to a score; only deleted documents have more, whose products could leave int64 in sum."""
+    return min(np.int64(weight) * np.int64(impact), np.int64(SCORE_LIMIT))
 
 
 @kernel
@@ -181,7 +188,7 @@ def add_slots(postings: Postings, present: int, space: Space) -> Any:
         if i + AHEAD < present:
             read_ahead(postings, postings.slots[space.terms[i + AHEAD].slot])
         if slot.column >= 0:
-            bound = np.int64(weight) * np.int64(slot.most)
+            bound = bound_product(weight, slot.most)
             place_column(space.terms, columns, slot.column, weight, bound)
             columns += 1
             rest += bound
