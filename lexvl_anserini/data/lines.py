@@ -149,11 +149,9 @@ def parse_object(line: Line) -> dict[str, Any]:
 
 
 def get_string(record: dict[str, Any], key: str, where: str) -> str | None:
-    """A string of the record; None where the key is absent."""
-    if key not in record:
-        return None
-    value = record[key]
-    if not isinstance(value, str):
+    """A string of the record; None where the key is absent or null, as tables leave it."""
+    value = record.get(key)
+    if value is not None and not isinstance(value, str):
         raise DataError(f"{where}: {key!r} is {_describe_type(value)}, expected a string (an empty one is allowed)")
     return value
 

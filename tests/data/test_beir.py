@@ -6,11 +6,13 @@ import zipfile
 from hashlib import md5
 from pathlib import Path
 
+import pyarrow
 import pytest
-from corpus_folders import CORPUS, HEADER, beir_folder, gallery_of
+from corpus_folders import CORPUS, HEADER, beir_folder, gallery_of, pack_text
 from hypothesis import given
 from hypothesis import strategies as st
 from invoking import Quiet, answering, serving_files
+from pyarrow import parquet
 
 from lexvl_anserini.data.checks import check_corpus, pack_document
 from lexvl_anserini.data.corpora import beir as fetch
@@ -145,7 +147,7 @@ def test_texts_are_kept_as_they_are(tmp_path):
     lines = [json.dumps({"_id": number, "text": text}) for number, text in enumerate(texts)]
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
-    documents = list(read_corpus(path))
+    documents = list(read_corpus([path]))
     assert [doc.doc_id for doc in documents] == ["0", "1", "2", "3", "4", "5"]
     assert [doc.text for doc in documents] == [*texts[:4], "half \ufffd emoji", texts[5]]
 
@@ -276,12 +278,83 @@ def test_of_a_plain_and_a_packed_file_the_packed_one_is_named(tmp_path, caplog):
     ]
 
 
+@pytest.mark.parametrize("suffix", [".tsv.gz", ".tsv.zst", ".jsonl", ".jsonl.gz"])
+def test_judgements_however_they_are_packed(tmp_path, suffix):
+    folder = beir_folder(tmp_path / "x", test=None, train=None)
+    lines = '{"query-id": "q1", "corpus-id": "d1", "score": 2}\n' if "jsonl" in suffix else f"{HEADER}q1\td1\t2\n"
+    pack_text(folder / f"qrels/test{suffix}", lines)
+    pack_text(folder / "queries.jsonl.zst", (folder / "queries.jsonl").read_text())
+    (folder / "queries.jsonl").unlink()
+    data = load_dataset(f"beir:{folder}")
+    assert (list(data.qrels()), list(data.topics())) == ([Qrel("q1", "d1", 2)], [Topic("q1", "first")])
+    with pytest.raises(DataError, match="no judgements of split 'dev'; splits there: test$"):
+        load_dataset(f"beir:{folder}", "dev")
+
+
+TABLES = {
+    "corpus/corpus-00000-of-00002": [{"_id": "d1", "title": None, "text": "one", "year": 3, "x": [1]}],
+    "corpus/corpus-00001-of-00002": [{"_id": "d2", "title": "t", "text": "two", "year": None, "x": [2]}],
+    "queries/test-00000-of-00001": [{"id": 7, "text": "first"}, {"id": 8, "text": "second"}],
+    "data/test-00000-of-00001": [{"query-id": "7", "corpus-id": "d2", "score": 1.0}],
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({}, ""),
+        ({"queries/train-00000-of-00001": [{"id": 9, "text": "other"}], "corpus/._x": []}, ""),
+        ({"corpus/corpus-00001-of-00002": []}, "corpus: 1 of the 2 parts of 'corpus'; fetch the folder again"),
+        ({"data/test-00000-of-00001": [{"query-id": "7", "corpus-id": "d2", "score": 0.5}]}, "row 0: relevance 0.5 is"),
+        ({"queries/test-00000-of-00001": [{"id": 7, "text": "a"}] * 2}, "row 1: query id '7' is on row 0 already"),
+        ({"data/test-00000-of-00001": []}, "no judgements of split 'test'; no split is there"),
+    ],
+)
+def test_tables_of_the_hub(tmp_path, changed, problem):
+    for name, rows in (TABLES | changed).items():
+        path = tmp_path / f"{name}.parquet"
+        path.parent.mkdir(exist_ok=True)
+        if rows:
+            parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+        elif name.endswith("._x"):
+            path.write_text("what macOS writes")
+    if problem:
+        with pytest.raises(DataError, match=problem):
+            read_whole(load_dataset(f"beir:{tmp_path}"))
+        return
+    documents, topics, qrels = read_whole(load_dataset(f"beir:{tmp_path}"))
+    assert documents == [Document("d1", None, "one", metadata={"year": 3}), Document("d2", "t", "two")]
+    assert (topics, qrels) == ([Topic("7", "first")], [Qrel("7", "d2", 1)])
+
+
+def read_whole(data):
+    return list(data.documents()), list(data.topics()), list(data.qrels())
+
+
+def test_null_is_absent_and_two_values_of_a_key_are_kept(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    record = {
+        "_id": "a",
+        "title": None,
+        "text": "x",
+        "image": None,
+        "metadata": {"year": 1, "of": 2},
+        "year": 3,
+        "of": 2,
+    }
+    path.write_text(json.dumps(record))
+    assert list(read_corpus([path])) == [Document("a", text="x", metadata={"year": 3, "of": 2, "metadata.year": 1})]
+    path.write_text(json.dumps(record | {"metadata.year": 5}))
+    with pytest.raises(DataError, match="line 1: 'year' has two values, and 'metadata.year' a third"):
+        list(read_corpus([path]))
+
+
 def test_an_error_is_one_line_whatever_it_quotes(tmp_path):
     path = tmp_path / "a\nfolder" / "corpus.jsonl"
     path.parent.mkdir()
     path.write_text(json.dumps({"_id": "a", "k" * 40_000: 1, "last\u2028key": 2}))
     with pytest.raises(DataError) as caught:
-        list(read_corpus(path))
+        list(read_corpus([path]))
     text = str(caught.value)
     assert len(text) < 2000 and len(text.splitlines()) == 1
     assert text.startswith(f"{tmp_path}/a folder/corpus.jsonl line 1: no 'text'") and text.endswith("last key")
@@ -291,11 +364,11 @@ def test_numbers_that_json_does_not_have(tmp_path):
     """NaN, which some tools write, is null; an integer of any size is kept where Python reads it."""
     path = tmp_path / "corpus.jsonl"
     path.write_text('{"_id": "a", "text": "", "x": NaN, "y": [-Infinity], "z": 1}\n')
-    assert [d.metadata for d in read_corpus(path)] == [{"x": None, "y": [None], "z": 1}]
+    assert [d.metadata for d in read_corpus([path])] == [{"x": None, "y": [None], "z": 1}]
     for value, problem in (("[" * 5000, r"\(.*\)"), ("9" * 5000 + "}", ".*4300 digits")):
         path.write_text('{"_id": "a", "text": "\\ud83d", "x": ' + value)
         with pytest.raises(DataError, match=f"corpus.jsonl line 1: malformed JSON {problem}"):
-            list(read_corpus(path))
+            list(read_corpus([path]))
 
 
 @pytest.mark.parametrize(
