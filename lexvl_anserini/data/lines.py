@@ -15,6 +15,7 @@ import stat
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -22,6 +23,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import orjson
 
 from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.files import refuse_packed
 
 BOM = b"\xef\xbb\xbf"
 REPLACEMENT = "\ufffd"
@@ -68,7 +70,11 @@ def open_packed(path: Path) -> BinaryIO:
         from pyarrow import input_stream
 
         return cast(BinaryIO, io.BufferedReader(input_stream(str(path), compression="zstd")))
-    return open(path, "rb")
+    with ExitStack() as held:
+        plain = held.enter_context(open(path, "rb"))
+        refuse_packed(path, plain.peek(4), DataError)
+        held.pop_all()
+    return plain
 
 
 def read_lines(path: Path) -> Iterator[Line]:
@@ -102,7 +108,7 @@ def read_placed_lines(path: Path, place: LinePlace = LinePlace()) -> Iterator[tu
     """The lines of a plain file from a place on, as `read_lines`, each with its place."""
     number, offset = place
     try:
-        with open(path, "rb") as source:
+        with open_packed(path) as source:
             source.seek(offset)
             for data in source:
                 here = LinePlace(number, offset)

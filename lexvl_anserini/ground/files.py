@@ -385,7 +385,9 @@ def read_json(path: Path, what: str, error: type[LexvlError] = ArtefactError) ->
     try:
         if path.exists() and not path.is_file():  # a pipe or a device may have no end
             raise error(f"{path}: no {what} (not a regular file)")
-        data = orjson.loads(path.read_bytes())
+        content = path.read_bytes()
+        refuse_packed(path, content, error)
+        data = orjson.loads(content)
     except OSError as problem:
         raise error(f"{path}: no {what} ({problem.strerror or problem})") from problem
     except ValueError as problem:
@@ -393,6 +395,13 @@ def read_json(path: Path, what: str, error: type[LexvlError] = ArtefactError) ->
     if not isinstance(data, dict):
         raise error(f"{path}: the {what} is a JSON {type(data).__name__}, expected an object")
     return data
+
+
+def refuse_packed(path: Path, head: bytes, error: type[LexvlError]) -> None:
+    """Refuses packed bytes, of which a name without the suffix says nothing."""
+    for kind, start in {"gzip": b"\x1f\x8b", "Zstandard": b"\x28\xb5\x2f\xfd"}.items():
+        if head.startswith(start):
+            raise error(f"{path}: packed by {kind}, which its name does not say; unpack it, or give it the suffix")
 
 
 def compute_sha256(path: Path) -> str:

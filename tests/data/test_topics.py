@@ -1,4 +1,5 @@
 import gzip
+from functools import partial
 
 import pytest
 from corpus_folders import pack_text
@@ -6,9 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexvl_anserini.data.checks import check_id, escape_id, unescape_id
+from lexvl_anserini.data.lines import LinePlace, read_placed_lines
 from lexvl_anserini.data.topics import read_qrels, read_topics
 from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.records import Qrel, Topic
+from lexvl_anserini.runs.trec import read_run
 
 
 def written(tmp_path, name, content):
@@ -79,6 +83,20 @@ def test_topics_of_trec(tmp_path, name, text):
 def test_topics_of_trec_that_are_cut_off(tmp_path, text, problem):
     with pytest.raises(DataError, match=problem):
         list(read_topics(written(tmp_path, "t.txt", text)))
+
+
+@pytest.mark.parametrize(("suffix", "kind"), [(".gz", "gzip"), (".zst", "Zstandard")])
+def test_packed_bytes_under_a_plain_name(tmp_path, suffix, kind):
+    packed = pack_text(tmp_path / f"x{suffix}", '{"_id": "q1", "text": "a"}')
+    plain = packed.rename(tmp_path / "t.jsonl")
+    for read in (
+        read_topics,
+        read_run,
+        partial(read_placed_lines, place=LinePlace()),
+        partial(read_json, what="list", error=DataError),
+    ):
+        with pytest.raises(DataError, match=f"t.jsonl: packed by {kind}, which its name does not say; unpack it"):
+            list(read(plain))
 
 
 def test_truncated_gzip(tmp_path):
