@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lexvl_anserini.data.lines import remove_packing
-from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError, describe_error
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import name_manifest, read_run_manifest
 from lexvl_anserini.ground.records import CorpusRef, Measurement, Qrel, ScoredDoc
@@ -261,9 +262,32 @@ def some(items: Sequence[str]) -> str:
     return ", ".join(map(repr, items[:SHOWN])) + more
 
 
+@contextmanager
+def expect_records(items: Any, kind: type[ScoredDoc | Qrel], name: str) -> Iterator[None]:
+    """Turns what objects of other forms raise, while their items are read, into one line."""
+    try:
+        # A dictionary and a frame of pandas give their keys and the names of their columns.
+        if not isinstance(items, Iterable) or isinstance(items, Mapping | str) or hasattr(items, "columns"):
+            raise TypeError("no items of this form")
+        yield
+    except (TypeError, ValueError, AttributeError, OverflowError) as problem:
+        expected = f"{kind.__name__}({', '.join(kind._fields)}), whose ids are texts"
+        hint = "lexvl_eval.measures.exchange converts objects of ranx"
+        found = f"{type(items).__name__} ({describe_error(problem)})"
+        raise UsageError(f"{name}: {found}, expected an iterable of {expected}; {hint}") from problem
+
+
+def check_texts(ids: Iterable[Any]) -> None:
+    """Raises a TypeError for an id that is no text."""
+    if strange := [item_id for item_id in ids if not isinstance(item_id, str)]:
+        raise TypeError(f"the id {strange[0]!r:.80} is no text")
+
+
 def check_hits(run: Iterable[ScoredDoc], name: str) -> Hits:
     """A run as columns."""
-    hits = read_hits(run)
+    with expect_records(run, ScoredDoc, name):
+        hits = read_hits(run)
+        check_texts(hits.query_ids)
     if not hits.query_ids:
         raise DataError(f"{name}: the run is empty")
     if problems := list(_find_problems(hits)):
