@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.data.lines import remove_packing
+from lexvl_anserini.data.lines import remove_packing, some
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError, describe_error
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import name_manifest, read_run_manifest
@@ -178,8 +178,7 @@ def read_judgements(source: JudgementSource) -> Judgements:
     return Judgements(label, tuple(dataset.qrels()), dataset.remove_query)
 
 
-# A message lists this many ids or problems, then says "and N more".
-SHOWN = 5
+SHOWN = 5  # problems in a message
 
 
 class Preference(NamedTuple):
@@ -256,12 +255,6 @@ def find_places(hits: Hits, preference: Preference, lines: np.ndarray) -> np.nda
     return positions
 
 
-def some(items: Sequence[str]) -> str:
-    """The first few items, for a message."""
-    more = f" and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
-    return ", ".join(map(repr, items[:SHOWN])) + more
-
-
 @contextmanager
 def expect_records(items: Any, kind: type[ScoredDoc | Qrel], name: str) -> Iterator[None]:
     """Turns what objects of other forms raise, while their items are read, into one line."""
@@ -329,7 +322,7 @@ def sort_strictly(
 def report_ranks(topics: Sequence[str], of: int, name: str) -> None:
     """Logs the topics of a run in which `rank` cannot use the ranks."""
     if topics:
-        where = f"{len(topics)} of {of} topics ({some(topics)})"
+        where = f"{len(topics)} of {of} topics ({some(list(map(repr, topics)))})"
         log.warning("%s: ranks contradict scores in %s; ordered by score, then doc_id, there", name, where)
 
 

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lexvl_anserini.data.checks import check_relevance
+from lexvl_anserini.data.lines import some
 from lexvl_anserini.ground.errors import DataError, InstallationError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 
@@ -44,7 +45,6 @@ from .inputs import (
     expect_records,
     find,
     report_ranks,
-    some,
 )
 
 log = logging.getLogger(__name__)
@@ -210,10 +210,14 @@ def check_shared_topics(run: Sequence[str], judged: Collection[str], name: str) 
             else f"{name}: the run has no topic"
         )
     if unjudged:
-        log.info("%s: %d topics without judgements are ignored (%s)", name, len(unjudged), some(unjudged))
+        log.info("%s: %d topics without judgements are ignored (%s)", name, len(unjudged), some([*map(repr, unjudged)]))
     if missing:
         log.warning(
-            "%s: %d of %d topics are not in the run and count 0 (%s)", name, len(missing), len(judged), some(missing)
+            "%s: %d of %d topics are not in the run and count 0 (%s)",
+            name,
+            len(missing),
+            len(judged),
+            some([*map(repr, missing)]),
         )
 
 

@@ -22,8 +22,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import orjson
 
-from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.files import refuse_packed
+from lexvl_anserini.ground.errors import DataError, refuse_packed
 
 BOM = b"\xef\xbb\xbf"
 REPLACEMENT = "\ufffd"

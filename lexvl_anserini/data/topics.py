@@ -154,16 +154,15 @@ def read_qrels(path: Path, escape_ids: bool = False) -> Iterator[Qrel]:
         raise DataError(f"{path}: no judgement in it; expected lines of query-id, corpus-id, score")
 
 
-def _read_judged_records(path: Path) -> Iterator[tuple[str, tuple[Any, Any, Any]]]:
+def _read_judged_records(path: Path) -> Iterator[tuple[str, list[Any]]]:
     for _, where, values in read_records(path):
         named = {key.replace("_", "-"): value for key, value in values.items()}
         if lacking := next((name for name in _QRELS_HEADER if name not in named), None):
             raise DataError(f"{where}: no {lacking!r}; keys found: {', '.join(values) or 'none'}")
-        query, document, score = (named[name] for name in _QRELS_HEADER)
-        yield where, (query, document, score)
+        yield where, [named[name] for name in _QRELS_HEADER]
 
 
-def _read_judged_lines(path: Path, escape_ids: bool) -> Iterator[tuple[str, tuple[Any, Any, Any]]]:
+def _read_judged_lines(path: Path, escape_ids: bool) -> Iterator[tuple[str, list[Any]]]:
     """The three columns that count in each line.
 
     TREC's columns are four, or five: see `_choose_layout`. All lines have as many as the first: a line that is cut off
@@ -181,8 +180,7 @@ def _read_judged_lines(path: Path, escape_ids: bool) -> Iterator[tuple[str, tupl
                 raise DataError(f"{line.where}: {found}; the only header that is read is {', '.join(_QRELS_HEADER)}")
         elif len(columns) != width:
             raise DataError(f"{line.where}: {len(columns)} columns, expected {width} as in line {first}")
-        query, document, score = (columns[position] for position in layout)
-        yield line.where, (query, document, score)
+        yield line.where, [columns[position] for position in layout]
 
 
 def parse_fields(record: Record, escape_ids: bool) -> tuple[str, str | None, str | None]:

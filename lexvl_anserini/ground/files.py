@@ -19,7 +19,7 @@ from typing import IO, Any, BinaryIO, cast
 
 import orjson
 
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, refuse_packed
 
 # Errors of an output that cannot be written for a reason other than space: permissions, or a file of the same name.
 UNWRITABLE = frozenset(
@@ -395,13 +395,6 @@ def read_json(path: Path, what: str, error: type[LexvlError] = ArtefactError) ->
     if not isinstance(data, dict):
         raise error(f"{path}: the {what} is a JSON {type(data).__name__}, expected an object")
     return data
-
-
-def refuse_packed(path: Path, head: bytes, error: type[LexvlError]) -> None:
-    """Refuses packed bytes, of which a name without the suffix says nothing."""
-    for kind, start in {"gzip": b"\x1f\x8b", "Zstandard": b"\x28\xb5\x2f\xfd"}.items():
-        if head.startswith(start):
-            raise error(f"{path}: packed by {kind}, which its name does not say; unpack it, or give it the suffix")
 
 
 def compute_sha256(path: Path) -> str:

@@ -70,7 +70,7 @@ def load_beir_folder(folder: Path, ref: CorpusRef) -> Dataset:
     """
     default = DEFAULT_SPLITS.get(ref.name.removeprefix("beir/"), DEFAULT_SPLIT)
     split = ref.split or default
-    corpus = find_corpus(folder, split)
+    corpus = find_beir_files(folder, split=split)
     if not corpus:
         absence = "no corpus.jsonl in it" if folder.is_dir() else "no such folder"
         raise DataError(f"{folder}: {absence}; expected corpus.jsonl, queries.jsonl, qrels/<split>.tsv")
@@ -117,23 +117,18 @@ def read_placed_corpus(path: Path, escape_ids: bool, place: LinePlace) -> Iterat
         yield here, _make_document(parse_record(line), escape_ids)
 
 
-def find_corpus(folder: Path, split: str = DEFAULT_SPLIT) -> list[Path]:
-    """The files with the documents of a BEIR folder; none if there are none."""
-    return _find_files(folder, "corpus", split)
-
-
-def find_queries(folder: Path, split: str = DEFAULT_SPLIT) -> list[Path]:
-    """The files with the queries of a BEIR folder; none if there are none."""
-    return _find_files(folder, "queries", split)
-
-
 def read_queries(files: Sequence[Path], escape_ids: bool = False) -> Iterator[Topic]:
-    """The topics of some files, one after the other."""
-    return chain.from_iterable(read_topics(file, escape_ids) for file in files)
+    """The topics of some files, one after the other; ids that occur twice are refused."""
+    seen: set[str] = set()
+    for topic in chain.from_iterable(read_topics(file, escape_ids) for file in files):
+        if topic.query_id in seen:
+            raise DataError(f"{files[0].parent}: query id {topic.query_id!r} occurs twice; ids must be distinct")
+        seen.add(topic.query_id)
+        yield topic
 
 
-def _find_files(folder: Path, kind: str, split: str) -> list[Path]:
-    """`KIND.jsonl`, packed or not, else the Parquet tables of the folder KIND: of the split, else the only ones."""
+def find_beir_files(folder: Path, kind: str = "corpus", split: str = DEFAULT_SPLIT) -> list[Path]:
+    """`KIND.jsonl`, packed or not, else the tables of the folder KIND: those of the split, else the only ones."""
     if lines := _find_packed(folder / f"{kind}.jsonl"):
         return [lines]
     tables = group_tables(folder / kind)
@@ -146,7 +141,7 @@ def _find_files(folder: Path, kind: str, split: str) -> list[Path]:
 
 def split_folder(path: Path) -> tuple[Path, str | None]:
     """The folder and the split of `<folder>/<split>`; no split for any other path."""
-    if not path.exists() and find_corpus(path.parent, path.name):
+    if not path.exists() and find_beir_files(path.parent, split=path.name):
         return path.parent, path.name
     return path, None
 
@@ -190,15 +185,12 @@ def _merge_metadata(record: Record) -> Any:
 
 def _read_judged_topics(folder: Path, split: str, escape_ids: bool) -> Iterator[Topic]:
     """The queries that occur in the split's judgements, in the order of `queries.jsonl`."""
-    judgements, queries = find_qrels(folder, split), find_queries(folder, split)
+    judgements, queries = find_qrels(folder, split), find_beir_files(folder, "queries", split)
     if not queries:
         raise DataError(f'{folder / "queries.jsonl"}: no queries; a line is {{"_id": ..., "text": ...}}')
-    judged = {qrel.query_id for qrel in _read_split_qrels(folder, split, escape_ids)}
-    missing = set(judged)
+    missing = {qrel.query_id for qrel in _read_split_qrels(folder, split, escape_ids)}
     for topic in read_queries(queries, escape_ids):
-        if topic.query_id in judged:
-            if topic.query_id not in missing:
-                raise DataError(f"{queries[0].parent}: query id {topic.query_id!r} occurs twice; ids must be distinct")
+        if topic.query_id in missing:
             missing.remove(topic.query_id)
             yield topic
     if missing:
@@ -235,14 +227,14 @@ def _split_name(rest: str, data_dir: str | None) -> tuple[str, str | None]:
 def find_beir(name: str, data_dir: str | None) -> Path | None:
     """The folder of a BEIR dataset that is in the data folder, None if it is not; nothing is fetched."""
     root = data_root(data_dir)
-    return next((folder for folder in (root / "beir" / name, root / name) if find_corpus(folder)), None)
+    return next((folder for folder in (root / "beir" / name, root / name) if find_beir_files(folder)), None)
 
 
 def _list_local_names(data_dir: str | None) -> Iterator[str]:
     root = data_root(data_dir)
     for parent in (root / "beir", root):
         if parent.is_dir():
-            yield from (folder.name for folder in parent.iterdir() if find_corpus(folder))
+            yield from (folder.name for folder in parent.iterdir() if find_beir_files(folder))
 
 
 log = logging.getLogger(__name__)
