@@ -147,9 +147,9 @@ def read_qrels(path: Path, escape_ids: bool = False) -> Iterator[Qrel]:
     """Streams the judgements of a file: BEIR's TSV with or without header, TREC's columns, JSON lines, or Parquet."""
     rows = _read_judged_records(path) if get_plain_suffix(path) in RECORDS else _read_judged_lines(path, escape_ids)
     empty = True
-    for where, columns in rows:
+    for where, (query_id, doc_id, relevance) in rows:
         empty = False
-        yield check_qrel(*columns, where, escape_ids)
+        yield check_qrel(query_id, doc_id, relevance, where, escape_ids)
     if empty:
         raise DataError(f"{path}: no judgement in it; expected lines of query-id, corpus-id, score")
 

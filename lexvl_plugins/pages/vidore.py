@@ -172,8 +172,8 @@ def read_judgements(tables: PageTables, language: str | None = None, escape_ids:
     for path in tables.judgements:
         columns = _choose_columns(read_schema(path), QUERY_ID, DOC_ID)
         for row, values in enumerate(read_rows(path, [*columns, SCORE])):
-            ids = (values[column] for column in columns)
-            qrel = check_qrel(*ids, values[SCORE], f"{path} row {row}", escape_ids)
+            query_id, doc_id = (values[column] for column in columns)
+            qrel = check_qrel(query_id, doc_id, values[SCORE], f"{path} row {row}", escape_ids)
             if topics is None or qrel.query_id in topics:
                 yield qrel
     if not tables.judgements:

@@ -3,6 +3,7 @@ import gzip
 import json
 import threading
 import zipfile
+from contextlib import nullcontext
 from hashlib import md5
 from pathlib import Path
 
@@ -55,21 +56,14 @@ def test_folders_of_the_data_root_by_name(tmp_path, monkeypatch):
     assert list(data.topics()) == [Topic("q2", "second"), Topic("q1", "first")]
     assert list(data.qrels()) == [Qrel("q1", "d1", 1), Qrel("q2", "d2", 0)]
     assert list(data.documents()) == [first, second], "each call starts afresh"
+    for name, split in (("beir/tiny/train", None), ("beir/tiny", "train"), ("beir/tiny/train", "train")):
+        data = load_dataset(name, split, str(tmp_path))
+        assert (data.name, data.split, *(topic.query_id for topic in data.topics())) == ("beir/tiny", "train", "q3")
     folder = beir_folder(tmp_path / "msmarco")
     (folder / "qrels/dev.tsv").write_text(HEADER + "q2\td1\t1\n")
     monkeypatch.setenv("LEXVL_DATA", str(tmp_path))
     assert [topic.query_id for topic in load_dataset("beir/msmarco").topics()] == ["q2"], "it is judged on dev"
     assert data_root("elsewhere") == Path("elsewhere")
-
-
-@pytest.mark.parametrize(
-    ("name", "split"), [("beir/tiny/train", None), ("beir/tiny", "train"), ("beir/tiny/train", "train")]
-)
-def test_a_split_by_name_or_option(tmp_path, name, split):
-    beir_folder(tmp_path / "tiny")
-    data = load_dataset(name, split, str(tmp_path))
-    assert (data.name, data.split) == ("beir/tiny", "train")
-    assert [topic.query_id for topic in data.topics()] == ["q3"]
 
 
 def test_any_path(tmp_path):
@@ -119,13 +113,11 @@ def test_missing_files_and_topics_without_text(tmp_path, files, message):
         ('{"_id": "d3", "text": "cut', "malformed JSON"),
         ("[1]", "a JSON array, expected an object"),
         ('{"text": "a"}', "no '_id'; keys found: text"),
-        ("{}", "no '_id'; keys found: none"),
         ('{"_id": null, "text": "a"}', "id None is not a string"),
         ('{"_id": "a b", "text": "a"}', "white space in id 'a b', which a run file cannot hold; --escape-ids"),
         ('{"_id": "d3", "text": null}', r"'text' is null, expected a string \(an empty one is allowed\)"),
         ('{"_id": "d3", "text": 5}', "'text' is number, expected a string"),
         ('{"_id": "d3", "title": ["a"], "text": "a"}', "'title' is array, expected a string"),
-        ('{"_id": "d3", "title": "a"}', "no 'text'; keys found: _id, title"),
         (b'{"_id": "d3", "text": "caf\xe9"}', "not valid UTF-8"),
     ],
 )
@@ -159,18 +151,6 @@ def test_escaped_ids_agree(tmp_path):
     assert list(data.qrels()) == [Qrel("q%201", "Ann%20Lee", 1)]
 
 
-def test_without_network_one_error_says_what_to_put_where(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise fetch._NotFetchedError("ConnectionError: the network or the server refused")
-
-    monkeypatch.setattr(fetch, "_fetch_archive", refuse)
-    with pytest.raises(DataError, match="^[^\n]*$") as told:
-        load_dataset("beir/scifact/train", data_dir=str(tmp_path))
-    for part in ("corpus.jsonl", "scifact.zip", f"{tmp_path}/beir/scifact", "--data-dir", "$LEXVL_DATA", "refused"):
-        assert part in str(told.value)
-    assert list((tmp_path / "beir").iterdir()) == []
-
-
 def test_the_loader_of_beir_reads_the_same(tmp_path):
     from beir.datasets.data_loader import GenericDataLoader
 
@@ -197,7 +177,6 @@ def test_fetched_once_and_whole(tmp_path, served, name, split):
     "settings,expected",
     [
         ({"members": [("../outside.txt", "x")]}, "the member '../outside.txt', which leads out of its folder"),
-        ({"members": [("scifact/../../outside.txt", "x")]}, "which leads out of its folder"),
         ({"members": [("/tmp/lexvl-outside.txt", "x")]}, "which leads out of its folder"),
         ({"members": [("scifact/zeros", bytes(10_000_000))]}, r"the archive's \d+ bytes unpack to 100\d+"),
         ({"checksum": "0" * 32}, r"could not be fetched \(what the server sent .* expected 0{32}\)"),
@@ -213,7 +192,8 @@ def test_an_archive_that_unpacks_to_more_or_elsewhere(tmp_path, served, settings
 
 @pytest.mark.parametrize("port", [9, None], ids=["refusing", "silent"])
 def test_a_server_that_refuses_or_falls_silent(tmp_path, monkeypatch, port):
-    """It refuses the connection; it announces more bytes than it sends, and keeps the connection."""
+    """It refuses the connection; it announces more bytes than it sends, and keeps the connection: one line says what
+    to put where."""
     over = threading.Event()
 
     class Silent(Quiet):
@@ -230,9 +210,11 @@ def test_a_server_that_refuses_or_falls_silent(tmp_path, monkeypatch, port):
     with answering(Silent) as address:
         source = (f"{f'http://127.0.0.1:{port}' if port else address}/scifact.zip", "0" * 32)
         monkeypatch.setattr(fetch, "find_archive", lambda _: source)
-        with pytest.raises(DataError, match=problem):
-            load_dataset("beir/scifact", data_dir=str(tmp_path))
+        with pytest.raises(DataError, match=rf"^[^\n]*{problem}[^\n]*$") as told:
+            load_dataset("beir/scifact/train", data_dir=str(tmp_path))
         over.set()
+    for part in ("corpus.jsonl", "scifact.zip", f"{tmp_path}/beir/scifact", "--data-dir", "$LEXVL_DATA"):
+        assert part in str(told.value)
     assert list((tmp_path / "beir").iterdir()) == []
 
 
@@ -303,7 +285,6 @@ TABLES = {
         ({"queries/train-00000-of-00001": [{"id": 9, "text": "other"}], "corpus/._x": []}, ""),
         ({"corpus/corpus-00001-of-00002": []}, "corpus: 1 of the 2 parts of 'corpus'; fetch the folder again"),
         ({"data/test-00000-of-00001": [{"query-id": "7", "corpus-id": "d2", "score": 0.5}]}, "row 0: relevance 0.5 is"),
-        ({"data/test-00000-of-00001": []}, "no judgements of split 'test'; no split is there"),
     ],
 )
 def test_tables_of_the_hub(tmp_path, changed, problem):
@@ -314,17 +295,13 @@ def test_tables_of_the_hub(tmp_path, changed, problem):
             parquet.write_table(pyarrow.Table.from_pylist(rows), path)
         elif name.endswith("._x"):
             path.write_text("what macOS writes")
+    with pytest.raises(DataError, match=problem) if problem else nullcontext():
+        data = load_dataset(f"beir:{tmp_path}")
+        documents, topics, qrels = list(data.documents()), list(data.topics()), list(data.qrels())
     if problem:
-        with pytest.raises(DataError, match=problem):
-            read_whole(load_dataset(f"beir:{tmp_path}"))
         return
-    documents, topics, qrels = read_whole(load_dataset(f"beir:{tmp_path}"))
     assert documents == [Document("d1", None, "one", metadata={"year": 3}), Document("d2", "t", "two")]
     assert (topics, qrels) == ([Topic("7", "first")], [Qrel("7", "d2", 1)])
-
-
-def read_whole(data):
-    return list(data.documents()), list(data.topics()), list(data.qrels())
 
 
 def test_null_is_absent_and_two_values_of_a_key_are_kept(tmp_path):
