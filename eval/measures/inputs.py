@@ -266,8 +266,8 @@ def expect_records(items: Any, kind: type[ScoredDoc | Qrel], name: str) -> Itera
     except (TypeError, ValueError, AttributeError, OverflowError) as problem:
         expected = f"{kind.__name__}({', '.join(kind._fields)}), whose ids are texts"
         hint = "lexvl_eval.measures.exchange converts objects of ranx"
-        found = f"{type(items).__name__} ({describe_error(problem)})"
-        raise UsageError(f"{name}: {found}, expected an iterable of {expected}; {hint}") from problem
+        what = f"{type(items).__name__} ({describe_error(problem)})"
+        raise UsageError(f"{name}: {what}, expected an iterable of {expected}; {hint}") from problem
 
 
 def check_texts(ids: Iterable[Any]) -> None:

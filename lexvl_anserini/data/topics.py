@@ -176,8 +176,8 @@ def _read_judged_lines(path: Path, escape_ids: bool) -> Iterator[tuple[str, list
         if layout is None:
             layout, first, width = _choose_layout(columns, line.where), line.number, len(columns)
             if not any(map(str.isdecimal, columns[layout[2]])):
-                found = f"relevance {show_id(columns[layout[2]])}, expected an integer"
-                raise DataError(f"{line.where}: {found}; the only header that is read is {', '.join(_QRELS_HEADER)}")
+                what = f"relevance {show_id(columns[layout[2]])}, expected an integer"
+                raise DataError(f"{line.where}: {what}; the only header that is read is {', '.join(_QRELS_HEADER)}")
         elif len(columns) != width:
             raise DataError(f"{line.where}: {len(columns)} columns, expected {width} as in line {first}")
         yield line.where, [columns[position] for position in layout]

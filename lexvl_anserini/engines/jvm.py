@@ -53,7 +53,7 @@ HINTS = {
     "OutOfMemoryError": "; give Java more memory with LEXVL_JAVA_HEAP=4g",
     "CorruptIndexException": "; the index is damaged, build it again",
     "NoSuchFileException": "; the index lacks a file, build it again",
-    "docvalues type": "; an index of Lucene 8: `lexvl export-ciff`, `import` and `index` make another of its impacts",
+    "docvalues type": "; an index of Lucene 8: `lexvl adopt` names the commands that read it",
     "IndexFormatTooOldException": "; build the index again",
 }
 
