@@ -1,5 +1,6 @@
 """Corpora on disk for tests of what reads them: BEIR's layout, Karpathy's JSON with pictures, vectors, tar archives."""
 
+import gzip
 import io
 import json
 import tarfile
@@ -34,6 +35,13 @@ def coloured_coco(folder: Path) -> Path:
         images.append(captioned_image(number, texts=captions, first=2 * number, filename=f"{colour}.png"))
     (folder / "coco/dataset_coco.json").write_text(json.dumps({"images": images, "dataset": "coco"}))
     return folder
+
+
+def pack_text(path: Path, content: str | bytes) -> Path:
+    """Writes a text, packed as the suffix says."""
+    pack: Mapping[str, Any] = {".gz": gzip.compress, ".zst": lambda data: pa.compress(data, codec="zstd", asbytes=True)}
+    path.write_bytes(pack.get(path.suffix, bytes)(content if isinstance(content, bytes) else content.encode()))
+    return path
 
 
 def json_lines(texts: Mapping[str, str]) -> str:

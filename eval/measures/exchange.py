@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lexvl_anserini.data.checks import check_qrel
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
@@ -84,9 +85,12 @@ def to_ranx_qrels(qrels: Iterable[Qrel], name: str = "qrels") -> ranx.Qrels:
 
 
 def from_ranx_qrels(qrels: ranx.Qrels) -> Iterator[Qrel]:
-    """Converts judgements of ranx to ours, in its order."""
+    """Converts judgements of ranx to ours, in its order.
+
+    ranx itself cuts fractions (2.7 is 2) when it makes its object; `Qrel` of a fraction is refused wherever it is read.
+    """
     for query_id, judged in qrels.to_dict().items():
-        yield from (Qrel(query_id, doc_id, int(relevance)) for doc_id, relevance in judged.items())
+        yield from (check_qrel(query_id, doc_id, relevance, "ranx") for doc_id, relevance in judged.items())
 
 
 def frame(measurements: Iterable[Measurement]) -> pandas.DataFrame:

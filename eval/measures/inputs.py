@@ -13,14 +13,15 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.data.lines import remove_packing
-from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.data.lines import remove_packing, some
+from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError, describe_error
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import name_manifest, read_run_manifest
 from lexvl_anserini.ground.records import CorpusRef, Measurement, Qrel, ScoredDoc
@@ -177,8 +178,7 @@ def read_judgements(source: JudgementSource) -> Judgements:
     return Judgements(label, tuple(dataset.qrels()), dataset.remove_query)
 
 
-# A message lists this many ids or problems, then says "and N more".
-SHOWN = 5
+SHOWN = 5  # problems in a message
 
 
 class Preference(NamedTuple):
@@ -255,15 +255,32 @@ def find_places(hits: Hits, preference: Preference, lines: np.ndarray) -> np.nda
     return positions
 
 
-def some(items: Sequence[str]) -> str:
-    """The first few items, for a message."""
-    more = f" and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
-    return ", ".join(map(repr, items[:SHOWN])) + more
+@contextmanager
+def expect_records(items: Any, kind: type[ScoredDoc | Qrel], name: str) -> Iterator[None]:
+    """Turns what objects of other forms raise, while their items are read, into one line."""
+    try:
+        # A dictionary and a frame of pandas give their keys and the names of their columns.
+        if not isinstance(items, Iterable) or isinstance(items, Mapping | str) or hasattr(items, "columns"):
+            raise TypeError("no items of this form")
+        yield
+    except (TypeError, ValueError, AttributeError, OverflowError) as problem:
+        expected = f"{kind.__name__}({', '.join(kind._fields)}), whose ids are texts"
+        hint = "lexvl_eval.measures.exchange converts objects of ranx"
+        what = f"{type(items).__name__} ({describe_error(problem)})"
+        raise UsageError(f"{name}: {what}, expected an iterable of {expected}; {hint}") from problem
+
+
+def check_texts(ids: Iterable[Any]) -> None:
+    """Raises a TypeError for an id that is no text."""
+    if strange := [item_id for item_id in ids if not isinstance(item_id, str)]:
+        raise TypeError(f"the id {strange[0]!r:.80} is no text")
 
 
 def check_hits(run: Iterable[ScoredDoc], name: str) -> Hits:
     """A run as columns."""
-    hits = read_hits(run)
+    with expect_records(run, ScoredDoc, name):
+        hits = read_hits(run)
+        check_texts(hits.query_ids)
     if not hits.query_ids:
         raise DataError(f"{name}: the run is empty")
     if problems := list(_find_problems(hits)):
@@ -305,7 +322,7 @@ def sort_strictly(
 def report_ranks(topics: Sequence[str], of: int, name: str) -> None:
     """Logs the topics of a run in which `rank` cannot use the ranks."""
     if topics:
-        where = f"{len(topics)} of {of} topics ({some(topics)})"
+        where = f"{len(topics)} of {of} topics ({some(list(map(repr, topics)))})"
         log.warning("%s: ranks contradict scores in %s; ordered by score, then doc_id, there", name, where)
 
 

@@ -30,10 +30,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lexvl_anserini.data.checks import check_relevance
+from lexvl_anserini.data.lines import some
 from lexvl_anserini.ground.errors import DataError, InstallationError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 
-from .inputs import Found, Relevant, check_hits, check_ties, collect_relevant, find, report_ranks, some
+from .inputs import (
+    Found,
+    Relevant,
+    check_hits,
+    check_texts,
+    check_ties,
+    collect_relevant,
+    expect_records,
+    find,
+    report_ranks,
+)
 
 log = logging.getLogger(__name__)
 
@@ -160,12 +172,15 @@ class MeasuringRules(NamedTuple):
 def judgements(qrels: Iterable[Qrel], name: str = "qrels") -> dict[str, dict[str, int]]:
     """Qrels as relevance per document per topic, in order of first appearance."""
     topics: dict[str, dict[str, int]] = {}
-    for query_id, doc_id, relevance in qrels:
-        judged = topics.setdefault(query_id, {})
-        if judged.setdefault(doc_id, relevance) != relevance:
-            raise DataError(
-                f"{name}: topic {query_id!r} judges document {doc_id!r} twice, as {judged[doc_id]} and as {relevance}"
-            )
+    with expect_records(qrels, Qrel, name):
+        for query_id, doc_id, relevance in qrels:
+            if type(relevance) is not int:
+                relevance = check_relevance(relevance, f"{name}: topic {query_id!r}, document {doc_id!r}")
+            judged = topics.setdefault(query_id, {})
+            if judged.setdefault(doc_id, relevance) != relevance:
+                twice = f"twice, as {judged[doc_id]} and as {relevance}"
+                raise DataError(f"{name}: topic {query_id!r} judges document {doc_id!r} {twice}")
+        check_texts(item_id for topic, documents in topics.items() for item_id in (topic, *documents))
     if not topics:
         raise DataError(f"{name}: there are no judgements; expected lines of query-id, doc-id, relevance")
     return topics
@@ -195,10 +210,14 @@ def check_shared_topics(run: Sequence[str], judged: Collection[str], name: str) 
             else f"{name}: the run has no topic"
         )
     if unjudged:
-        log.info("%s: %d topics without judgements are ignored (%s)", name, len(unjudged), some(unjudged))
+        log.info("%s: %d topics without judgements are ignored (%s)", name, len(unjudged), some([*map(repr, unjudged)]))
     if missing:
         log.warning(
-            "%s: %d of %d topics are not in the run and count 0 (%s)", name, len(missing), len(judged), some(missing)
+            "%s: %d of %d topics are not in the run and count 0 (%s)",
+            name,
+            len(missing),
+            len(judged),
+            some([*map(repr, missing)]),
         )
 
 

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.records import Document
+from lexvl_anserini.ground.records import Document, Qrel
 
 NAMED = 5  # ids named in an error: enough to see a pattern, few enough for one line
 Documents = Callable[[], Iterator[Document]]
@@ -84,6 +84,7 @@ MAX_ID_BYTES = 32_766  # the longest term of a Lucene index, in bytes of UTF-8
 SHOWN = 80  # characters of an id in an error
 _DIGITS = 10**1000  # larger integers are refused as ids: Python does not print those of some thousand digits
 _REFUSED = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
+_WHOLE = re.compile(r"[+-]?0*[0-9]{1,9}(\.0*)?")  # larger relevances overflow in tools that measure
 _ESCAPED = re.compile(r"[\s%\x00-\x1f\x7f-\x9f]")
 
 
@@ -121,6 +122,19 @@ def check_id(raw: Any, where: str, escape: bool = False) -> str:
             f"{where}: id {show_id(raw)} has {len(raw.encode()):,} bytes, an index holds {MAX_ID_BYTES:,}; shorten it"
         )
     return raw
+
+
+def check_qrel(query_id: Any, doc_id: Any, relevance: Any, where: str, escape: bool = False) -> Qrel:
+    """A judgement whose ids a run file and an index can hold."""
+    return Qrel(check_id(query_id, where, escape), check_id(doc_id, where, escape), check_relevance(relevance, where))
+
+
+def check_relevance(raw: Any, where: str) -> int:
+    """A relevance: a whole number, however it is written (2, 2.0, "2"); a fraction is refused, never cut."""
+    if not _WHOLE.fullmatch(str(raw).strip()):
+        remedy = "; scale graded judgements to whole numbers" if isinstance(raw, float) else ""
+        raise DataError(f"{where}: relevance {show_id(raw)} is not an integer of at most 9 digits{remedy}")
+    return int(float(raw))
 
 
 def fits_index(item_id: str) -> bool:

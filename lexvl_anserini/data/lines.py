@@ -15,13 +15,14 @@ import stat
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import orjson
 
-from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.errors import DataError, refuse_packed
 
 BOM = b"\xef\xbb\xbf"
 REPLACEMENT = "\ufffd"
@@ -68,7 +69,11 @@ def open_packed(path: Path) -> BinaryIO:
         from pyarrow import input_stream
 
         return cast(BinaryIO, io.BufferedReader(input_stream(str(path), compression="zstd")))
-    return open(path, "rb")
+    with ExitStack() as held:
+        plain = held.enter_context(open(path, "rb"))
+        refuse_packed(path, plain.peek(4), DataError)
+        held.pop_all()
+    return plain
 
 
 def read_lines(path: Path) -> Iterator[Line]:
@@ -102,7 +107,7 @@ def read_placed_lines(path: Path, place: LinePlace = LinePlace()) -> Iterator[tu
     """The lines of a plain file from a place on, as `read_lines`, each with its place."""
     number, offset = place
     try:
-        with open(path, "rb") as source:
+        with open_packed(path) as source:
             source.seek(offset)
             for data in source:
                 here = LinePlace(number, offset)
@@ -149,11 +154,9 @@ def parse_object(line: Line) -> dict[str, Any]:
 
 
 def get_string(record: dict[str, Any], key: str, where: str) -> str | None:
-    """A string of the record; None where the key is absent."""
-    if key not in record:
-        return None
-    value = record[key]
-    if not isinstance(value, str):
+    """A string of the record; None where the key is absent or null, as tables leave it."""
+    value = record.get(key)
+    if value is not None and not isinstance(value, str):
         raise DataError(f"{where}: {key!r} is {_describe_type(value)}, expected a string (an empty one is allowed)")
     return value
 

@@ -5,7 +5,9 @@ Pictures inside Parquet tables, as the hub keeps data sets: `table.parquet::17` 
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -115,6 +117,37 @@ def read_schema(path: Path) -> Schema:
     """The columns of a table."""
     with _open_table(path) as file:
         return file.schema_arrow
+
+
+# A table of the hub has parts: `test-00000-of-00002.parquet`.
+PART = re.compile(r"(?P<name>.+)-\d+-of-(?P<parts>\d+)(-[0-9a-f]+)?")
+
+
+def group_tables(folder: Path) -> dict[str, list[Path]]:
+    """The Parquet tables of a folder by their names, each with all of its parts."""
+    tables, whole = defaultdict[str, list[Path]](list), dict[str, int]()
+    for path in sorted(path for path in folder.glob("*.parquet") if not path.name.startswith(".")):
+        part = PART.fullmatch(path.stem)
+        name = part["name"] if part else path.stem
+        tables[name].append(path)
+        whole[name] = int(part["parts"]) if part else 1
+    if cut := next((name for name, parts in tables.items() if len(parts) != whole[name]), None):
+        raise DataError(f"{folder}: {len(tables[cut])} of the {whole[cut]} parts of {cut!r}; fetch the folder again")
+    return tables
+
+
+def read_rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Some columns of each row, of any types; pictures are not decoded."""
+    for batch in read_batches(path, dict.fromkeys(columns, lambda kind: True), failure=DAMAGED):
+        yield from batch.to_pylist()
+
+
+def list_plain_columns(schema: Schema) -> list[str]:
+    """The names of the columns of numbers and words."""
+    from pyarrow import types
+
+    kinds = (types.is_integer, types.is_floating, types.is_boolean, is_text)
+    return [field.name for field in schema if any(kind(field.type) for kind in kinds)]
 
 
 @contextmanager

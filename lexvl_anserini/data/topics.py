@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from lexvl_anserini.data.checks import check_id, show_id
+from lexvl_anserini.data.checks import check_id, check_qrel, show_id
 from lexvl_anserini.data.lines import (
     PACKED,
     Line,
@@ -17,20 +19,36 @@ from lexvl_anserini.data.lines import (
     log_once,
     parse_object,
     read_lines,
+    some,
 )
+from lexvl_anserini.data.parquet import list_plain_columns, read_rows, read_schema
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.records import Qrel, Topic
 
-TOPIC_FORMATS = ".tsv or .txt (query_id, tab, text) or .jsonl (BEIR queries), each also as .gz or .zst"
+RECORDS = (".jsonl", ".parquet")
+TOPIC_FORMATS = (
+    ".tsv or .txt (query_id, tab, text) or .jsonl (BEIR queries) or TREC's own topics, each also as .gz or .zst, "
+    "or .parquet (of the hub)"
+)
 
 # Suffixes of files that a user may name as topics; no dataset's name ends in one.
 _FILE_SUFFIXES = frozenset({".csv", ".json", ".jsonl", ".tsv", ".txt", *PACKED})
 
-_INTEGER = re.compile(r"[+-]?0*[0-9]{1,9}")  # larger relevances overflow in tools that measure
+# Topics of TREC: `<top>` with `<num> Number: 301` and `<title> ...` that nothing closes, or XML.
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_TOPIC = re.compile(r"<top(?=[\s>])|<topic(?=[\s>])", re.IGNORECASE)
+_TOPIC_NUMBER = re.compile(
+    r"""<num>\s*(?:Number:\s*)?(?P<number>[^\s<]+)|\A[^>]*?\b(?:number|id)\s*=\s*["'](?P<name>[^"']*)""", re.IGNORECASE
+)
+_TOPIC_TEXT = re.compile(
+    r"<(?P<tag>title|query)\b[^>]*>\s*(?:Topic:)?(?P<text>.*?)(?=</?[a-z]|\Z)", re.IGNORECASE | re.DOTALL
+)
+
+_INTEGER = re.compile(r"[+-]?0*[0-9]{1,9}")
 _PROBABILITY = re.compile(r"0?\.[0-9]+(e-?[0-9]+)?|1\.0*|1", re.IGNORECASE)
 _QRELS_HEADER = ("query-id", "corpus-id", "score")
 _EXPECTED = (
-    f"expected 3 ({', '.join(_QRELS_HEADER)}) or TREC's 4 (query-id, 0, corpus-id, score), as many in every line; "
+    f"expected 3 ({', '.join(_QRELS_HEADER)}) or TREC's 4 (query-id, 0, corpus-id, score); "
     "of 5 columns only judgements of a sample (query-id, 0, corpus-id, stratum, score) and prels are known"
 )
 
@@ -44,57 +62,138 @@ def is_topics_file(name: str) -> bool:
     return False
 
 
+class Record(NamedTuple):
+    """A line of JSON, or a row of a Parquet table, as an object; an error about it begins with `where`."""
+
+    path: Path
+    where: str
+    values: dict[str, Any]
+
+
+def parse_record(line: Line) -> Record:
+    """The record of a line of JSON."""
+    return Record(line.path, line.where, parse_object(line))
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """The lines of a JSON file, or the rows of a Parquet table of the hub: without nulls, its `id` as `_id`."""
+    if path.suffix != ".parquet":
+        yield from map(parse_record, read_lines(path))
+        return
+    names = read_schema(path).names
+    columns = list_plain_columns(read_schema(path))
+    if others := [name for name in names if name not in columns]:
+        log_once(f"{path}: columns that are neither numbers nor texts are left out: {some(others)}", logging.WARNING)
+    for number, row in enumerate(read_rows(path, columns)):
+        values = {key: value for key, value in row.items() if value is not None and value == value}  # no NaN
+        if "id" in values and "_id" not in names:
+            values["_id"] = values.pop("id")
+        yield Record(path, f"{path} row {number}", values)
+
+
 def read_topics(path: Path, escape_ids: bool = False) -> Iterator[Topic]:
-    """Streams the topics of a file, in its order: TSV `query_id<TAB>text`, or BEIR's `queries.jsonl`."""
-    suffix = get_plain_suffix(path)
-    if suffix not in (".jsonl", ".tsv", ".txt"):
-        raise DataError(f"{path}: unknown format of topics {suffix!r}; expected {TOPIC_FORMATS}")
-    first_line: dict[str, int] = {}
-    for line in read_lines(path):
-        if suffix == ".jsonl":
-            topic = Topic(*parse_fields(parse_object(line), line, escape_ids))
-        else:
-            topic = _parse_tsv_topic(line, escape_ids)
-        if topic.query_id in first_line:
+    """Streams the topics of a file, in its order: see `TOPIC_FORMATS`."""
+    first: dict[str, str] = {}
+    for where, topic in _read_topics(path, escape_ids):
+        if topic.query_id in first:
             raise DataError(
-                f"{line.where}: query id {topic.query_id!r} is on line {first_line[topic.query_id]} already; "
-                "ids must be distinct"
+                f"{where}: query id {topic.query_id!r} is on {first[topic.query_id]} already; ids must be distinct"
             )
-        first_line[topic.query_id] = line.number
+        first[topic.query_id] = where.removeprefix(f"{path} ")
         yield topic
-    if not first_line:
+    if not first:
         raise DataError(f"{path}: no query in it")
 
 
-def read_qrels(path: Path, escape_ids: bool = False) -> Iterator[Qrel]:
-    """Streams the judgements of a file: BEIR's TSV with or without header, or TREC's columns.
+def _read_topics(path: Path, escape_ids: bool) -> Iterator[tuple[str, Topic]]:
+    """The topics of a file, each with its place."""
+    suffix = get_plain_suffix(path)
+    if suffix in RECORDS:
+        for record in read_records(path):
+            yield record.where, Topic(*parse_fields(record, escape_ids))
+    elif decode(next(read_lines(path), Line(path, 0, b""))).lstrip().startswith("<"):
+        yield from _read_trec_topics(path, escape_ids)
+    elif suffix in (".tsv", ".txt"):
+        for line in read_lines(path):
+            yield line.where, _parse_tsv_topic(line, escape_ids)
+    else:
+        raise DataError(f"{path}: unknown format of topics {suffix!r}; expected {TOPIC_FORMATS}")
 
-    TREC's are four, or five: see `_choose_layout`. All lines have as many columns as the first: a line that is cut off
+
+def _read_trec_topics(path: Path, escape_ids: bool) -> Iterator[tuple[str, Topic]]:
+    """TREC's own topics: the title of each `<top>`, the query or the title of each `<topic number="...">`.
+
+    A number is written without the zeros before it, as judgements have it.
+    """
+    text = _COMMENT.sub("", "\n".join(map(decode, read_lines(path))))
+    log_once(f"{path}: topics in TREC's own form; their titles (or queries) are read, not their descriptions")
+    for number, topic in enumerate(_TOPIC.split(text)[1:], start=1):
+        where = f"{path} topic {number}"
+        body, end, _ = re.split(r"(</top(?:ic)?\s*>)|\Z", topic, maxsplit=1, flags=re.IGNORECASE)
+        query_id, query = _TOPIC_NUMBER.search(body), _TOPIC_TEXT.search(body)
+        if not (query_id and query and end):
+            lacks = "number" if not query_id else "title and no query" if not query else "end (</top>)"
+            raise DataError(
+                f"{where}: no {lacks} in {show_id(topic.strip())}; expected <num>, <title> and </top>, or "
+                '<topic number="...">, <query> and </topic>'
+            )
+        name = query_id["number"] or query_id["name"]
+        name = str(int(name)) if name.isdecimal() else name
+        words = " ".join(unescape(query["text"]).split())
+        yield where, Topic(check_id(name, where, escape_ids), words)
+
+
+def read_qrels(path: Path, escape_ids: bool = False) -> Iterator[Qrel]:
+    """Streams the judgements of a file: BEIR's TSV with or without header, TREC's columns, JSON lines, or Parquet."""
+    rows = _read_judged_records(path) if get_plain_suffix(path) in RECORDS else _read_judged_lines(path, escape_ids)
+    empty = True
+    for where, (query_id, doc_id, relevance) in rows:
+        empty = False
+        yield check_qrel(query_id, doc_id, relevance, where, escape_ids)
+    if empty:
+        raise DataError(f"{path}: no judgement in it; expected lines of query-id, corpus-id, score")
+
+
+def _read_judged_records(path: Path) -> Iterator[tuple[str, list[Any]]]:
+    for _, where, values in read_records(path):
+        named = {key.replace("_", "-"): value for key, value in values.items()}
+        if lacking := next((name for name in _QRELS_HEADER if name not in named), None):
+            raise DataError(f"{where}: no {lacking!r}; keys found: {', '.join(values) or 'none'}")
+        yield where, [named[name] for name in _QRELS_HEADER]
+
+
+def _read_judged_lines(path: Path, escape_ids: bool) -> Iterator[tuple[str, list[Any]]]:
+    """The three columns that count in each line.
+
+    TREC's columns are four, or five: see `_choose_layout`. All lines have as many as the first: a line that is cut off
     may look like one of three. Ids may contain white space only where tabs separate the columns.
     """
-    layout, width = None, 0
+    layout, first, width = None, 0, 0
     for line in read_lines(path):
         columns = _split_columns(decode(line), escape_ids)
         if line.number == 1 and tuple(name.strip().lower().replace("_", "-") for name in columns) == _QRELS_HEADER:
             continue
         if layout is None:
-            layout, width = _choose_layout(columns, line.where), len(columns)
+            layout, first, width = _choose_layout(columns, line.where), line.number, len(columns)
+            if not any(map(str.isdecimal, columns[layout[2]])):
+                what = f"relevance {show_id(columns[layout[2]])}, expected an integer"
+                raise DataError(f"{line.where}: {what}; the only header that is read is {', '.join(_QRELS_HEADER)}")
         elif len(columns) != width:
-            raise DataError(f"{line.where}: {len(columns)} columns, {_EXPECTED}")
-        yield _parse_qrel(columns, layout, line.where, escape_ids)
-    if layout is None:
-        raise DataError(f"{path}: no judgement in it; expected lines of query-id, corpus-id, score")
+            raise DataError(f"{line.where}: {len(columns)} columns, expected {width} as in line {first}")
+        yield line.where, [columns[position] for position in layout]
 
 
-def parse_fields(record: dict[str, Any], line: Line, escape_ids: bool) -> tuple[str, str | None, str | None]:
-    """The id, the text and the image's path in a line of BEIR's; one of the latter may be None."""
-    if "_id" not in record:
-        raise DataError(f"{line.where}: no '_id'; keys found: {', '.join(record) or 'none'}")
-    text, image = (get_string(record, key, line.where) for key in ("text", "image"))
+def parse_fields(record: Record, escape_ids: bool) -> tuple[str, str | None, str | None]:
+    """The id, the text and the image's path in a record of BEIR's; one of the latter may be None."""
+    path, where, values = record
+    if "_id" not in values:
+        raise DataError(f"{where}: no '_id'; keys found: {', '.join(values) or 'none'}")
+    text, image = (get_string(values, key, where) for key in ("text", "image"))
     if text is None and image is None:
-        raise DataError(f"{line.where}: no 'text'; keys found: {', '.join(record)}")
-    item_id = check_id(record["_id"], line.where, escape_ids)
-    return item_id, text, None if image is None else str(line.path.parent / image)
+        what = "'text' is null, expected a string (an empty one is allowed)" if "text" in values else "no 'text'"
+        raise DataError(f"{where}: {what}; keys found: {', '.join(values)}")
+    item_id = check_id(values["_id"], where, escape_ids)
+    return item_id, text, None if image is None else str(path.parent / image)
 
 
 def _parse_tsv_topic(line: Line, escape_ids: bool) -> Topic:
@@ -133,10 +232,3 @@ def _choose_layout(columns: list[str], where: str) -> tuple[int, int, int]:
             return 0, 1, 2
     hint = " as in a run (are --run and --qrels swapped?)" if len(columns) == 6 else ""
     raise DataError(f"{where}: {len(columns)} columns{hint}, {_EXPECTED}")
-
-
-def _parse_qrel(columns: list[str], layout: tuple[int, int, int], where: str, escape_ids: bool) -> Qrel:
-    query_id, doc_id, relevance = (columns[position] for position in layout)
-    if not _INTEGER.fullmatch(relevance.strip()):
-        raise DataError(f"{where}: relevance {show_id(relevance)} is not an integer of at most 9 digits")
-    return Qrel(check_id(query_id, where, escape_ids), check_id(doc_id, where, escape_ids), int(relevance))

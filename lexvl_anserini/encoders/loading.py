@@ -284,12 +284,15 @@ def _refuse_other(model: Encoder, spec: EncoderSpec, ref: EncoderRef) -> None:
     if further and "runtime" in model.options:
         option = f"{further[0]}={model.options[further[0]]}"
         raise ArtefactError(f"{model.checkpoint}: was exported with {option}, the index made without; export again")
-    digest = model.checkpoint_digest
+    digest, named = model.checkpoint_digest, dict(model.options)
     if "backbone_checkpoint" in spec.options and "backbone_checkpoint" not in ref.options:
         # The corpus provided vectors; now a backbone that the index does not name encodes texts and images.
         named = {"tokenizer": spec.tokenizer, "backbone_config": spec.backbone_config, **spec.options}
         named.pop("backbone_checkpoint")
         digest = combine_digests(find_checkpoint(model.checkpoint) if model.checkpoint else None, find_parts(named))
+    if digest != ref.checkpoint_digest and "runtime" not in model.options and model.checkpoint:
+        older = combine_digests(find_checkpoint(model.checkpoint), find_parts(named), older=True)
+        digest = older if older == ref.checkpoint_digest else digest
     if digest != ref.checkpoint_digest:
         digests = f"has digest {str(digest)[:16]}, the index was made with {str(ref.checkpoint_digest)[:16]}"
         raise ArtefactError(f"checkpoint {model.checkpoint} {digests}; give that checkpoint or encode again")

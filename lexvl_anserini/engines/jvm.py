@@ -53,6 +53,8 @@ HINTS = {
     "OutOfMemoryError": "; give Java more memory with LEXVL_JAVA_HEAP=4g",
     "CorruptIndexException": "; the index is damaged, build it again",
     "NoSuchFileException": "; the index lacks a file, build it again",
+    "docvalues type": "; an index of Lucene 8: `lexvl adopt` names the commands that read it",
+    "IndexFormatTooOldException": "; build the index again",
 }
 
 LUCENE_LINES = (9, 10)  # major versions of Lucene that our classes work with; Pyserini 1.6 has 9.9, Pyserini 2 has 10

@@ -95,3 +95,10 @@ class InstallationError(LexvlError):
 
 class JavaError(LexvlError):
     """No usable Java runtime was found, or the JVM refused to start."""
+
+
+def refuse_packed(path: Any, head: bytes, error: type[LexvlError]) -> None:
+    """Refuses packed bytes, of which a name without the suffix says nothing."""
+    for kind, start in {"gzip": b"\x1f\x8b", "Zstandard": b"\x28\xb5\x2f\xfd"}.items():
+        if head.startswith(start):
+            raise error(f"{path}: packed by {kind}, which its name does not say; unpack it, or give it the suffix")

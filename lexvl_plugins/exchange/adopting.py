@@ -8,7 +8,7 @@ from typing import Any
 
 from lexvl_anserini.data.checks import check_id
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.index_folder import RESIDENT, is_index, read_commit_id
+from lexvl_anserini.engines.index_folder import RESIDENT, is_index, read_commit_id, read_version
 from lexvl_anserini.engines.jvm import raise_java_errors
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import get_reader, open_whole_index
@@ -42,6 +42,11 @@ def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwr
         raise UsageError(f"{index}: an index that python -m lexvl_anserini.index built, which needs no other manifest")
     if not any(index.glob("segments_*")):
         raise ArtefactError(f"{index}: no Lucene index (no file segments_N in it)")
+    if (version := read_version(index)) and version.created < min(jvm.LUCENE_LINES):
+        steps = f"lexvl export-ciff {index} FILE.ciff; lexvl import FILE.ciff --output SHARDS; lexvl index SHARDS"
+        raise ArtefactError(
+            f"{index}: created by Lucene {version.created}, which stores ids otherwise; with Pyserini 1.6: {steps}"
+        )
     # Before the index is read: the commit of Lucene is what identifies its documents.
     request = settings.make_request(index.resolve().name, read_commit_id(index) or "")
     quantiser = keep_integers(Quantiser.from_json(request.quantiser))

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lexvl_eval.score import make_judged_command
 
 from lexvl_anserini.cli import run
-from lexvl_anserini.data.checks import check_id
+from lexvl_anserini.data.checks import check_id, check_qrel
 from lexvl_anserini.data.dataset import Dataset, choose_direction, data_root
 from lexvl_anserini.data.lines import log_once
-from lexvl_anserini.data.parquet import DAMAGED, find_picture_column, read_batches, read_schema
+from lexvl_anserini.data.parquet import find_picture_column, list_plain_columns, read_rows, read_schema
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.records import CorpusRef, Document, Qrel, Topic
@@ -128,9 +128,8 @@ def read_pages(tables: PageTables, texts: bool, escape_ids: bool = False) -> Ite
         text = next((name for name in TEXT if name in schema.names), None)
         if texts and text is None:
             raise DataError(f"{path}: no text of pages ({' or '.join(TEXT)}); encode its pictures")
-        for row, values in _read_rows(
-            path, [id_column, *([text] if text else []), *_choose_metadata(schema, id_column)]
-        ):
+        columns = [id_column, *([text] if text else []), *_choose_metadata(schema, id_column)]
+        for row, values in enumerate(read_rows(path, columns)):
             doc_id = check_id(values.pop(id_column), f"{path} row {row}", escape_ids)
             if not tables.pages and doc_id in seen:
                 continue
@@ -150,7 +149,7 @@ def read_topics(tables: PageTables, language: str | None = None, escape_ids: boo
         schema = read_schema(path)
         id_column, text = _choose_columns(schema, QUERY_ID, QUERY)
         spoken = [LANGUAGE] if LANGUAGE in schema.names else []
-        for row, values in _read_rows(path, [id_column, text, *spoken]):
+        for row, values in enumerate(read_rows(path, [id_column, text, *spoken])):
             languages.add(values.get(LANGUAGE) or "")
             if language in (None, values.get(LANGUAGE)):
                 count += 1
@@ -172,10 +171,11 @@ def read_judgements(tables: PageTables, language: str | None = None, escape_ids:
     topics = {topic.query_id for topic in read_topics(tables, language, escape_ids)} if language else None
     for path in tables.judgements:
         columns = _choose_columns(read_schema(path), QUERY_ID, DOC_ID)
-        for row, values in _read_rows(path, [*columns, SCORE]):
-            query_id, doc_id = (check_id(values[column], f"{path} row {row}", escape_ids) for column in columns)
-            if topics is None or query_id in topics:
-                yield Qrel(query_id, doc_id, int(values[SCORE]))
+        for row, values in enumerate(read_rows(path, [*columns, SCORE])):
+            query_id, doc_id = (values[column] for column in columns)
+            qrel = check_qrel(query_id, doc_id, values[SCORE], f"{path} row {row}", escape_ids)
+            if topics is None or qrel.query_id in topics:
+                yield qrel
     if not tables.judgements:
         topic_of = _number_queries(tables)
         rows = _read_queries(tables)
@@ -196,7 +196,7 @@ def _number_queries(tables: PageTables) -> Mapping[str, str]:
 def _read_queries(tables: PageTables) -> Iterator[tuple[Path, int, dict[str, Any]]]:
     """The rows that have a query, of pages with their queries."""
     for path in tables.rows:
-        for row, values in _read_rows(path, [QUERY[0], FILE]):
+        for row, values in enumerate(read_rows(path, [QUERY[0], FILE])):
             if values[QUERY[0]]:
                 yield path, row, values
 
@@ -208,18 +208,7 @@ def _choose_columns(schema: Schema, *wanted: Sequence[str]) -> list[str]:
 
 def _choose_metadata(schema: Schema, id_column: str) -> list[str]:
     """The columns of numbers and words that become metadata."""
-    from pyarrow import types
-
-    kinds = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string)
-    plain = [field.name for field in schema if any(kind(field.type) for kind in kinds)]
-    return [name for name in plain if name not in {id_column, *TEXT, *QUERY}]
-
-
-def _read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Some columns of each row, with its number from 0; pictures are not decoded."""
-    of_any_type = dict.fromkeys(columns, lambda kind: True)
-    batches = read_batches(path, of_any_type, failure=DAMAGED)
-    return enumerate(values for batch in batches for values in batch.to_pylist())
+    return [name for name in list_plain_columns(schema) if name not in {id_column, *TEXT, *QUERY}]
 
 
 command = make_judged_command(

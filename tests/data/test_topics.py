@@ -1,23 +1,18 @@
 import gzip
+from functools import partial
 
-import pyarrow
 import pytest
+from corpus_folders import pack_text
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lexvl_anserini.data.checks import check_id, escape_id, unescape_id
+from lexvl_anserini.data.lines import LinePlace, read_placed_lines
 from lexvl_anserini.data.topics import read_qrels, read_topics
 from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.records import Qrel, Topic
-
-
-def written(tmp_path, name, content):
-    path = tmp_path / name
-    data = content if isinstance(content, bytes) else content.encode()
-    pack = {".gz": gzip.compress, ".zst": lambda data: pyarrow.compress(data, codec="zstd", asbytes=True)}
-    path.write_bytes(pack.get(path.suffix, bytes)(data))
-    return path
-
+from lexvl_anserini.runs.trec import read_run
 
 TABBED = "\ufeffq1\tfirst query\r\n\nq2\tübung\tmit Tab\n"
 JSON_LINES = '{"_id": "q1", "text": "first query", "metadata": {}}\n{"_id": "q2", "text": "übung\\tmit Tab"}'
@@ -25,7 +20,7 @@ JSON_LINES = '{"_id": "q1", "text": "first query", "metadata": {}}\n{"_id": "q2"
 
 @pytest.mark.parametrize("name", ["t.tsv", "t.tsv.gz", "t.txt", "q.jsonl", "q.jsonl.gz"])
 def test_topics_in_each_layout(tmp_path, name):
-    path = written(tmp_path, name, JSON_LINES if "jsonl" in name else TABBED)
+    path = pack_text(tmp_path / name, JSON_LINES if "jsonl" in name else TABBED)
     assert list(read_topics(path)) == [Topic("q1", "first query"), Topic("q2", "übung\tmit Tab")]
 
 
@@ -46,14 +41,59 @@ def test_topics_in_each_layout(tmp_path, name):
 )
 def test_bad_topics_are_told_with_file_and_line(tmp_path, name, content, message):
     with pytest.raises(DataError, match=message):
-        list(read_topics(written(tmp_path, name, content)))
+        list(read_topics(pack_text(tmp_path / name, content)))
 
 
-def test_truncated_gzip(tmp_path):
-    path = tmp_path / "t.tsv.gz"
-    path.write_bytes(gzip.compress(b"q1\ta\n" * 1000)[:30])
+TREC = """<top>
+<num> Number: 051
+<title> Airbus
+  subsidies &amp; law <desc> Description: <x>
+</top>
+<top><num>q2<title>two</top>"""
+XML = """<?xml version="1.0"?><topics task="x"><!-- <topic -->
+<topic number="51" type='a'><query>Airbus subsidies &amp; law</query><title>no</title></topic>
+<topic number="q2"><title>two</title></topic></topics>"""
+
+
+@pytest.mark.parametrize("name", ["t.txt", "t.xml", "topics.robust04", "t.txt.gz"])
+@pytest.mark.parametrize("text", [TREC, XML])
+def test_topics_of_trec(tmp_path, name, text):
+    assert list(read_topics(pack_text(tmp_path / name, text))) == [
+        Topic("51", "Airbus subsidies & law"),
+        Topic("q2", "two"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (TREC.removesuffix("</top>"), r"t\.txt topic 2: no end \(</top>\)"),
+        (TREC.replace("<title>two", ""), r"topic 2: no title and no query"),
+        (XML.replace('number="q2"', ""), r"topic 2: no number in '><title>two"),
+        (TREC + TREC, r"topic 3: query id '51' is on topic 1 already"),
+        ("<html></html>", r"t\.txt: no query in it"),
+    ],
+)
+def test_topics_of_trec_that_are_cut_off(tmp_path, text, problem):
+    with pytest.raises(DataError, match=problem):
+        list(read_topics(pack_text(tmp_path / "t.txt", text)))
+
+
+@pytest.mark.parametrize(("suffix", "kind"), [(".gz", "gzip"), (".zst", "Zstandard")])
+def test_packed_bytes_under_a_plain_name_and_cut_off(tmp_path, suffix, kind):
+    packed = pack_text(tmp_path / f"x{suffix}", '{"_id": "q1", "text": "a"}')
+    plain = packed.rename(tmp_path / "t.jsonl")
+    for read in (
+        read_topics,
+        read_run,
+        partial(read_placed_lines, place=LinePlace()),
+        partial(read_json, what="list", error=DataError),
+    ):
+        with pytest.raises(DataError, match=f"t.jsonl: packed by {kind}, which its name does not say; unpack it"):
+            list(read(plain))
+    (cut := tmp_path / "t.tsv.gz").write_bytes(gzip.compress(b"q1\ta\n" * 1000)[:30])
     with pytest.raises(DataError, match=r"t\.tsv\.gz after line \d+: damaged gzip file"):
-        list(read_topics(path))
+        list(read_topics(cut))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +101,11 @@ def test_truncated_gzip(tmp_path):
     [
         ("h.tsv", "query-id\tcorpus-id\tscore\r\nq1\td1\t2\r\nq1\td2\t0\r\n"),
         ("n.tsv", "q1\td1\t2\nq1\td2\t0\n"),
-        ("t.txt", "q1 0 d1 2\nq1 Q0 d2 0\n"),
+        ("t.txt", "q1 0 d1 2.0\nq1 Q0 d2 0\n"),
+        (
+            "q.jsonl",
+            '{"query-id": "q1", "corpus_id": "d1", "score": 2.0}\n{"query-id": "q1", "corpus-id": "d2", "score": 0}',
+        ),
         ("t.tsv", "q1\t0\td1\t2\nq1\t0\td2\t0\n"),
         ("h.tsv.gz", "query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\td2\t0\n"),
         ("t.txt.zst", "q1 0 d1 2\nq1 0 d2 0\n"),
@@ -71,19 +115,23 @@ def test_truncated_gzip(tmp_path):
     ],
 )
 def test_qrels_in_each_layout(tmp_path, name, content):
-    assert list(read_qrels(written(tmp_path, name, content))) == [Qrel("q1", "d1", 2), Qrel("q1", "d2", 0)]
+    assert list(read_qrels(pack_text(tmp_path / name, content))) == [Qrel("q1", "d1", 2), Qrel("q1", "d2", 0)]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("q1\td1\t1\nq1\td2\n", r"q\.tsv line 2: 2 columns, expected 3 \(query-id, corpus-id, score\) or TREC's 4"),
+        ("q1\td1\t1\nq1\td2\n", r"q\.tsv line 2: 2 columns, expected 3 as in line 1"),
         ("q1\td1\t1\nq1\td2\tyes\n", r"q\.tsv line 2: relevance 'yes' is not an integer"),
         ("q1\td1\t0.5\n", r"q\.tsv line 1: relevance '0\.5' is not an integer"),
+        (
+            "query_id doc_id rel\n",
+            r"q\.tsv line 1: relevance 'rel', .*the only header that is read is query-id, corpus",
+        ),
         (f"q1\td1\t{'9' * 5000}\n", r"q\.tsv line 1: relevance '9+\.\.\. is not an integer of at most 9 digits"),
         ("q1\ta b\t1\n", r"q\.tsv line 1: white space in id 'a b'"),
         ("query-id\tcorpus-id\tscore\n", r"q\.tsv: no judgement in it"),
-        ("q1 0 7 1\nq1 0 8\n", r"q\.tsv line 2: 3 columns, expected .* as many in every line"),
+        ("q1 0 7 1\nq1 0 8\n", r"q\.tsv line 2: 3 columns, expected 4 as in line 1"),
         ("q1 0 d1 1 0.5\n", r"q\.tsv line 1: 5 columns, .* only judgements of a sample .* and prels are known"),
         ("q1 0 d1 1 x\n", r"q\.tsv line 1: 5 columns, "),
         ("q1 0 d1 3 1\nq1 0 d2 3 x\n", r"q\.tsv line 2: relevance 'x' is not an integer"),
@@ -92,7 +140,7 @@ def test_qrels_in_each_layout(tmp_path, name, content):
 )
 def test_bad_qrels_are_told_with_file_and_line(tmp_path, content, message):
     with pytest.raises(DataError, match=message):
-        list(read_qrels(written(tmp_path, "q.tsv", content)))
+        list(read_qrels(pack_text(tmp_path / "q.tsv", content)))
 
 
 @given(st.text(st.characters(exclude_categories=("Cs",)), min_size=1))

@@ -24,8 +24,9 @@ from torch import nn
 
 from lexvl_anserini.encoders.checkpoints.find import TORCH_SUFFIXES, Checkpoint, find_checkpoint, list_model_files
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_contents, read_weights
-from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.ground.errors import CheckpointError
+from lexvl_anserini.encoders.loading import load_encoder, load_encoder_from
+from lexvl_anserini.ground.errors import ArtefactError, CheckpointError
+from lexvl_anserini.ground.manifest import EncoderRef
 
 BERT = "splade/ckpt_bert"
 
@@ -37,7 +38,7 @@ def test_files_of_a_model():
     kept = ["1_Pooling/config.json", "2_Dense/pytorch_model.bin", "config.json", "merges.txt", "model.safetensors"]
     kept += ["spiece.model", "vocab.txt"]
     names = [*kept, "README.md", ".gitattributes", ".cache/x.json", "pytorch_model.bin", "tf_model.h5"]
-    names += ["training_args.bin", "onnx/model.onnx"]
+    names += ["training_args.bin", "onnx/model.onnx", "notes.txt", "trainer_state.json", "my.yaml", "1_Pooling/x.json"]
     assert list_model_files(reversed(names)) == kept
     without = list_model_files(names, weights=False)
     assert set(list_model_files(names)) - set(without) == {"model.safetensors", "2_Dense/pytorch_model.bin"}
@@ -47,7 +48,8 @@ def test_files_of_a_model():
 def test_digest_is_of_contents(golden, bert):
     before = find_checkpoint(str(bert)).digest()
     assert before == find_checkpoint(str(golden / BERT)).digest()
-    (bert / "README.md").write_text("new")
+    for note in ("README.md", "notes.txt", "all_results.json", "passwords.yaml"):
+        (bert / note).write_text("new")
     (bert / "pytorch_model.bin").write_bytes(b"not read, there are safetensors")
     assert find_checkpoint(str(bert)).digest() == before
     hidden = bert.parent / ".cache" / "model"  # the hub's own cache lies under ~/.cache
@@ -56,6 +58,18 @@ def test_digest_is_of_contents(golden, bert):
     assert find_checkpoint(str(bert)).digest() != before == Checkpoint("x", hidden).digest()
     (hidden / "vocab.txt").write_text("other")
     assert Checkpoint("x", hidden).digest() != before
+
+
+def test_notes_that_an_older_version_digested(bert):
+    """An index of 0.3.0 is searched with its model, as long as the notes are as they were."""
+    (bert / "notes.txt").write_text("first")
+    made = load_encoder("splade", str(bert), device="cpu").identity()
+    older = EncoderRef({**made, "checkpoint_digest": find_checkpoint(str(bert)).digest(older=True)})
+    assert load_encoder_from(older, device="cpu").identity() == made != older
+    (bert / "notes.txt").write_text("second")
+    assert load_encoder_from(made, device="cpu").identity() == made
+    with pytest.raises(ArtefactError, match="give that checkpoint or encode again"):
+        load_encoder_from(older, device="cpu")
 
 
 def test_digest_covers_every_part(golden, load):

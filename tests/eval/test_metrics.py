@@ -10,6 +10,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import pytrec_eval
 from hypothesis import given, settings
@@ -32,7 +33,7 @@ from eval.measures.metrics import (
     report_compilation,
     select_topics,
 )
-from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.ground.errors import DataError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 
 
@@ -129,6 +130,33 @@ def test_trec_eval_reads_scores_as_float32_and_breaks_ties_by_doc_id_descending(
 def test_bad_input_is_refused_in_one_line(run: str, qrels: str, message: str):
     with pytest.raises(DataError, match=f"^.*{message}.*$"):
         evaluate(run_of(run), qrels_of(qrels), ["AP"], name="toy", dataset="hand")
+
+
+ONE, JUDGED = [ScoredDoc("q", "d", 1, 2.0)], [Qrel("q", "d", 1)]
+
+
+@pytest.mark.parametrize(
+    ("run", "qrels", "message"),
+    [
+        (
+            {"abcd": {"d": 2.0}},
+            JUDGED,
+            r"toy: dict .*, expected an iterable of ScoredDoc\(query_id, doc_id, rank, score\)",
+        ),
+        (ONE, {"abc": {"d": 1}}, r"hand: dict .*, expected an iterable of Qrel\(query_id, doc_id, relevance\)"),
+        (pandas.DataFrame(ONE), JUDGED, "toy: DataFrame"),
+        (ONE, pandas.DataFrame([("q", "d", 1)], columns=["qid", "doc", "rel"]), "hand: DataFrame"),
+        ([ScoredDoc(1, 5, 1, 2.0)], JUDGED, "toy: list .*'int' object"),
+        ([ScoredDoc(1, "5", 1, 2.0)], JUDGED, "toy: list .*the id 1 is no text"),
+        (ONE, [Qrel("q", 5, 1)], "hand: list .*the id 5 is no text"),
+        (ONE, [Qrel("q", "d", 0.5)], "hand: topic 'q', document 'd': relevance 0.5 is not an integer"),
+    ],
+)
+def test_objects_of_other_forms(run, qrels, message: str):
+    with pytest.raises(LexvlError, match=f"^{message}.*$"):
+        evaluate(run, qrels, ["AP"], name="toy", dataset="hand")
+    for relevance in (1.0, "1", np.int64(1)):
+        assert means(evaluate(ONE, [Qrel("q", "d", relevance)], ["AP"])) == {"AP": 1}
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,8 @@ def test_a_run_keeps_its_order_and_its_scores():
     run = Run({"q": {"a": 0.5, "b": 0.75, "c": 0.5}}, name="other")
     assert [hit[1:] for hit in from_ranx_run(run)] == [("b", 1, 0.75), ("a", 2, 0.5), ("c", 3, 0.5)]
     assert list(from_ranx_qrels(Qrels({"q": {"a": 2}}))) == [Qrel("q", "a", 2)]
+    with pytest.raises(UsageError, match=r"run: Run \(.*, expected an iterable of ScoredDoc.*exchange converts"):
+        evaluate(run, QRELS, ["AP"])
     with pytest.raises(DataError, match="the run is empty"):
         to_ranx_run([])
     with pytest.raises(DataError, match="lists document 'a' more than once"):

@@ -13,24 +13,26 @@ import shutil
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.data.dataset import Dataset, choose_direction, choose_split, data_root
 from lexvl_anserini.data.lines import (
     PACKED,
-    Line,
     LinePlace,
+    get_plain_suffix,
     get_string,
     log_once,
-    parse_object,
-    read_lines,
     read_placed_lines,
+    remove_packing,
+    some,
 )
-from lexvl_anserini.data.topics import parse_fields, read_qrels, read_topics
+from lexvl_anserini.data.parquet import group_tables
+from lexvl_anserini.data.topics import Record, parse_fields, parse_record, read_qrels, read_records, read_topics
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.files import disk_errors, name_part, publish, sole_writer
 from lexvl_anserini.ground.machine import expand_path
@@ -40,7 +42,6 @@ DEFAULT_SPLIT = "test"
 # BEIR reports MS MARCO on its dev queries; its `test` split has the 43 topics of TREC DL 2019.
 DEFAULT_SPLITS = {"msmarco": "dev"}
 
-NAMED = 5  # missing topics named in an error
 _OWN_KEYS = frozenset({"_id", "title", "text", "image", "metadata"})
 
 
@@ -67,14 +68,14 @@ def load_beir_folder(folder: Path, ref: CorpusRef) -> Dataset:
     Only the corpus has to be there; topics and qrels are looked for when they are read, so that a bare corpus can be
     encoded. A split other than the default is looked for at once.
     """
-    corpus = find_corpus_file(folder)
-    if corpus is None:
+    default = DEFAULT_SPLITS.get(ref.name.removeprefix("beir/"), DEFAULT_SPLIT)
+    split = ref.split or default
+    corpus = find_beir_files(folder, split=split)
+    if not corpus:
         absence = "no corpus.jsonl in it" if folder.is_dir() else "no such folder"
         raise DataError(f"{folder}: {absence}; expected corpus.jsonl, queries.jsonl, qrels/<split>.tsv")
-    default = DEFAULT_SPLITS.get(ref.name.removeprefix("beir/"), DEFAULT_SPLIT)
-    if ref.split not in (None, default):
-        find_qrels(folder, ref.split)
-    split = ref.split or default
+    if split != default:
+        find_qrels(folder, split)
     dataset = Dataset.of(
         replace(ref, split=split),
         documents=partial(read_corpus, corpus, ref.escape_ids),
@@ -82,9 +83,9 @@ def load_beir_folder(folder: Path, ref: CorpusRef) -> Dataset:
         qrels=partial(_read_split_qrels, folder, split, ref.escape_ids),
         remove_query=is_beir(folder, ref.name),
     )
-    if corpus.suffix in PACKED:
+    if corpus[0].suffix != ".jsonl":
         return dataset
-    return replace(dataset, placed=partial(read_placed_corpus, corpus, ref.escape_ids))
+    return replace(dataset, placed=partial(read_placed_corpus, corpus[0], ref.escape_ids))
 
 
 def is_beir(folder: Path, name: str) -> bool:
@@ -97,88 +98,116 @@ def is_beir(folder: Path, name: str) -> bool:
     return name.startswith("beir/") or (name.startswith("beir:") and not names.isdisjoint(BEIR_ARCHIVES))
 
 
-def read_corpus(path: Path, escape_ids: bool = False) -> Iterator[Document]:
-    """Streams the documents of a `corpus.jsonl` (or `.jsonl.gz`) in file order; `check_corpus` finds duplicate ids.
+def read_corpus(files: Sequence[Path], escape_ids: bool = False) -> Iterator[Document]:
+    """Streams the documents of a `corpus.jsonl`, packed or not, or of Parquet tables; `check_corpus` finds equal ids.
 
     Keys besides `_id`, `title`, `text`, `image` go to the metadata. A document may have an empty text.
     """
     empty = True
-    for line in read_lines(path):
+    for record in chain.from_iterable(map(read_records, files)):
         empty = False
-        yield _parse_document(line, escape_ids)
+        yield _make_document(record, escape_ids)
     if empty:
-        raise DataError(f"{path}: no document in it")
+        raise DataError(f"{files[0]}: no document in it")
 
 
 def read_placed_corpus(path: Path, escape_ids: bool, place: LinePlace) -> Iterator[tuple[LinePlace, Document]]:
     """The documents of a plain `corpus.jsonl` from a place on, each with its place."""
     for here, line in read_placed_lines(path, place):
-        yield here, _parse_document(line, escape_ids)
+        yield here, _make_document(parse_record(line), escape_ids)
 
 
-def find_corpus_file(folder: Path) -> Path | None:
-    """The corpus of a BEIR folder, plain or gzip; None if there is none."""
-    return _find_packed(folder / "corpus.jsonl")
+def read_queries(files: Sequence[Path], escape_ids: bool = False) -> Iterator[Topic]:
+    """The topics of some files, one after the other; ids that occur twice are refused."""
+    seen: set[str] = set()
+    for topic in chain.from_iterable(read_topics(file, escape_ids) for file in files):
+        if topic.query_id in seen:
+            raise DataError(f"{files[0].parent}: query id {topic.query_id!r} occurs twice; ids must be distinct")
+        seen.add(topic.query_id)
+        yield topic
+
+
+def find_beir_files(folder: Path, kind: str = "corpus", split: str = DEFAULT_SPLIT) -> list[Path]:
+    """`KIND.jsonl`, packed or not, else the tables of the folder KIND: those of the split, else the only ones."""
+    if lines := _find_packed(folder / f"{kind}.jsonl"):
+        return [lines]
+    tables = group_tables(folder / kind)
+    if len(tables) > 1 and tables.keys().isdisjoint((split, kind)):
+        raise DataError(
+            f"{folder / kind}: tables {some(list(tables))}, none of split {split!r}; name one of these splits"
+        )
+    return tables.get(split) or tables.get(kind) or next(iter(tables.values()), [])
 
 
 def split_folder(path: Path) -> tuple[Path, str | None]:
     """The folder and the split of `<folder>/<split>`; no split for any other path."""
-    if not path.exists() and find_corpus_file(path.parent):
+    if not path.exists() and find_beir_files(path.parent, split=path.name):
         return path.parent, path.name
     return path, None
 
 
-def find_qrels(folder: Path, split: str) -> Path:
-    """The judgements of a split; the error about a missing one names those that exist."""
-    path = folder / "qrels" / f"{split}.tsv"
-    if path.is_file():
-        return path
-    splits = sorted(file.stem for file in (folder / "qrels").glob("*.tsv"))
+def find_qrels(folder: Path, split: str) -> list[Path]:
+    """The judgements of a split; the error about missing ones names those that exist."""
+    judged = folder / "qrels"
+    if lines := _find_packed(judged / f"{split}.tsv", judged / f"{split}.jsonl"):
+        return [lines]
+    tables = group_tables(judged) or group_tables(folder / "data")  # the hub's name of what has no other
+    if split in tables:
+        return tables[split]
+    files = sorted(path for path in judged.glob("*") if get_plain_suffix(path) in (".tsv", ".jsonl"))
+    splits = list(dict.fromkeys([*(remove_packing(path.name).rpartition(".")[0] for path in files), *tables]))
     known = f"splits there: {', '.join(splits)}" if splits else "no split is there"
-    raise DataError(f"{path}: no judgements of split {split!r}; {known}")
+    raise DataError(f"{judged / split}.tsv: no judgements of split {split!r}; {known}")
 
 
-def _parse_document(line: Line, escape_ids: bool) -> Document:
-    record = parse_object(line)
-    doc_id, text, image = parse_fields(record, line, escape_ids)
-    return Document(doc_id, get_string(record, "title", line.where), text, image, _parse_metadata(record))
+def _make_document(record: Record, escape_ids: bool) -> Document:
+    doc_id, text, image = parse_fields(record, escape_ids)
+    title = get_string(record.values, "title", record.where)
+    return Document(doc_id, title, text, image, _merge_metadata(record))
 
 
-def _parse_metadata(record: dict[str, Any]) -> Any:
-    others = {key: value for key, value in record.items() if key not in _OWN_KEYS}
-    nested = record.get("metadata")
-    if isinstance(nested, dict):
-        others.update(nested)
-    elif nested is not None:
-        others["metadata"] = nested
+def _merge_metadata(record: Record) -> Any:
+    """The keys of a record and those of its `metadata`: of a key with two values, the latter is `metadata.KEY`."""
+    path, where, values = record
+    others = {key: value for key, value in values.items() if key not in _OWN_KEYS}
+    nested = values.get("metadata") or {}
+    for key, value in (nested if isinstance(nested, dict) else {"metadata": nested}).items():
+        name = key if others.get(key, value) == value else f"metadata.{key}"
+        if others.get(name, value) != value:
+            raise DataError(f"{where}: {key!r} has two values, and {name!r} a third; rename one of the keys")
+        if name != key:
+            log_once(
+                f"{path}: {key!r} of a document and of its metadata differ; the latter is {name!r}", logging.WARNING
+            )
+        others[name] = value
     return others or NO_METADATA
 
 
 def _read_judged_topics(folder: Path, split: str, escape_ids: bool) -> Iterator[Topic]:
     """The queries that occur in the split's judgements, in the order of `queries.jsonl`."""
-    judgements = find_qrels(folder, split)
-    queries = _find_packed(folder / "queries.jsonl")
-    if queries is None:
+    judgements, queries = find_qrels(folder, split), find_beir_files(folder, "queries", split)
+    if not queries:
         raise DataError(f'{folder / "queries.jsonl"}: no queries; a line is {{"_id": ..., "text": ...}}')
-    missing = {qrel.query_id for qrel in read_qrels(judgements, escape_ids)}
-    for topic in read_topics(queries, escape_ids):
+    missing = {qrel.query_id for qrel in _read_split_qrels(folder, split, escape_ids)}
+    for topic in read_queries(queries, escape_ids):
         if topic.query_id in missing:
             missing.remove(topic.query_id)
             yield topic
     if missing:
-        some = ", ".join(map(repr, sorted(missing)[:NAMED]))
-        raise DataError(f"{queries}: no text for {len(missing)} of the queries judged in {judgements}: {some}")
+        named = some(list(map(repr, sorted(missing))))
+        raise DataError(f"{queries[0]}: no text for {len(missing)} of the queries judged in {judgements[0]}: {named}")
 
 
 def _read_split_qrels(folder: Path, split: str, escape_ids: bool) -> Iterator[Qrel]:
-    return read_qrels(find_qrels(folder, split), escape_ids)
+    return chain.from_iterable(read_qrels(file, escape_ids) for file in find_qrels(folder, split))
 
 
-def _find_packed(plain: Path) -> Path | None:
-    """A file or its `.gz`, whichever exists; the plain one if both do."""
-    there = [path for path in (plain, plain.with_name(f"{plain.name}.gz")) if path.is_file()]
+def _find_packed(*plain: Path) -> Path | None:
+    """The first of some files that is there, each plain, else packed."""
+    names = (path.with_name(path.name + suffix) for path in plain for suffix in ("", *PACKED))
+    there = [path for path in names if path.is_file()]
     for other in there[1:]:
-        log_once(f"{other}: skipped, {plain.name} beside it is read", logging.WARNING)
+        log_once(f"{other}: skipped, {there[0].name} beside it is read", logging.WARNING)
     return there[0] if there else None
 
 
@@ -198,14 +227,14 @@ def _split_name(rest: str, data_dir: str | None) -> tuple[str, str | None]:
 def find_beir(name: str, data_dir: str | None) -> Path | None:
     """The folder of a BEIR dataset that is in the data folder, None if it is not; nothing is fetched."""
     root = data_root(data_dir)
-    return next((folder for folder in (root / "beir" / name, root / name) if find_corpus_file(folder)), None)
+    return next((folder for folder in (root / "beir" / name, root / name) if find_beir_files(folder)), None)
 
 
 def _list_local_names(data_dir: str | None) -> Iterator[str]:
     root = data_root(data_dir)
     for parent in (root / "beir", root):
         if parent.is_dir():
-            yield from (folder.name for folder in parent.iterdir() if find_corpus_file(folder))
+            yield from (folder.name for folder in parent.iterdir() if find_beir_files(folder))
 
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple, NoReturn
 
 from lexvl_anserini.data.checks import check_id
-from lexvl_anserini.data.corpora.beir import find_corpus_file, load_beir_folder, split_folder
+from lexvl_anserini.data.corpora.beir import find_beir_files, load_beir_folder, split_folder
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, choose_direction, choose_split
 from lexvl_anserini.data.lines import HIDDEN, LeftOut, describe_unreadable, log_once
 from lexvl_anserini.data.pictures.archives import open_archive
@@ -37,7 +37,7 @@ def load_folder(ref: CorpusRef) -> Dataset:
     The default direction is text-to-image if the first file is an image, else (and in BEIR's layout) text-to-text.
     """
     where, split_in_name = split_folder(find_place(ref))
-    if where.is_dir() and find_corpus_file(where):
+    if where.is_dir() and find_beir_files(where):
         direction, split = choose_direction(ref, DIRECTIONS, "text-to-text"), choose_split(ref, split_in_name)
         name = f"folder:{where}" if split_in_name else ref.name
         return load_beir_folder(where, replace(ref, name=name, split=split, direction=direction))

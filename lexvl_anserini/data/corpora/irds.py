@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.data.checks import check_id
+from lexvl_anserini.data.checks import check_id, check_qrel
 from lexvl_anserini.data.dataset import Dataset, choose_direction
 from lexvl_anserini.data.lines import some
 from lexvl_anserini.ground.errors import DataError, UsageError
@@ -129,8 +129,7 @@ def _read_qrels(source: Source, dataset_id: str, escape_ids: bool) -> Iterator[Q
         where = f"irds:{dataset_id} judgement {number}"
         if not hasattr(record, "relevance"):
             raise DataError(f"{where}: no relevance; its fields are {', '.join(record._fields)}")
-        query_id, doc_id = (check_id(raw, where, escape_ids) for raw in (record.query_id, record.doc_id))
-        yield Qrel(query_id, doc_id, int(record.relevance))
+        yield check_qrel(record.query_id, record.doc_id, record.relevance, where, escape_ids)
 
 
 def _join_text(record: Any, where: str) -> str:

@@ -52,8 +52,6 @@ WEIGHT_SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
 # Files of trainers beside the weights of a model.
 LEFTOVERS = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state.*|random_states.*)\.\w+")
 
-# Configurations and tokenizers.
-SMALL_FILES = ("*.json", "*.yaml", "*.txt", "*.model")
 # LAVIS' description of the text encoder, which its package has, and maybe the folder of the weights.
 TEXT_DESCRIPTIONS = "*med_config*.json"
 # The prompt of a model that reads images and texts together. It counts only beside such a model's processor: other
@@ -63,6 +61,23 @@ CHAT_TEMPLATE, PROCESSOR = "chat_template.jinja", "processor_config.json"
 CONFIGURATIONS = ("config.json", "config.yaml", TEXT_DESCRIPTIONS)
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
+
+# Configurations and tokenizers, as transformers, sentence-transformers and our trainers name them. Whatever else lies
+# beside a model is a note of somebody: it is not loaded, not digested and not published.
+SMALL_FILES = frozenset(
+    (
+        *(*TOKENIZER_FILES, "tokenizer.model", "spm.model", "sentencepiece.model", "bpe.codes", "merges.txt"),
+        *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "bpe_simple_vocab_16e6.txt"),
+        *("config.json", "config.yaml", "generation_config.json", "adapter_config.json", "open_clip_config.json"),
+        *("preprocessor_config.json", "video_preprocessor_config.json", PROCESSOR, "chat_template.json"),
+        *("model.safetensors.index.json", "pytorch_model.bin.index.json", "modules.json", "router_config.json"),
+        *("config_sentence_transformers.json", "data_config.json", "idf.json", "query_token_weights.txt"),
+        *(f"sentence_{kind}_config.json" for kind in ("albert", "bert", "camembert", "distilbert", "roberta")),
+        *(f"sentence_{kind}_config.json" for kind in ("xlm-roberta", "xlnet")),
+        *(f"{kind}_config.json" for kind in ("cnn", "lstm", "wordembedding", "whitespacetokenizer", "phrasetokenizer")),
+        *("lexvl.json", "training.json", "terms.txt", "classes.json", "export.json"),
+    )
+)
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -86,10 +101,14 @@ def choose_weights(names: Iterable[str]) -> list[str]:
     return [str(path) for path in next(filter(None, kinds), [])]
 
 
-def list_model_files(names: Iterable[str], weights: bool = True) -> list[str]:
-    """The names of a folder's files that a model is loaded from, sorted; in subfolders only the usual names count."""
+def list_model_files(names: Iterable[str], weights: bool = True, older: bool = False) -> list[str]:
+    """The names of a folder's files that a model is loaded from, sorted; `older`: those that 0.3.0 and before counted.
+
+    In subfolders only weights of the usual names count.
+    """
     paths = [path for path in map(PurePosixPath, sorted(set(names))) if not str(path).startswith(".")]
-    small = {str(path) for path in paths if any(path.match(pattern) for pattern in SMALL_FILES)}
+    small = {str(path) for path in paths if path.name in SMALL_FILES or path.match(TEXT_DESCRIPTIONS)}
+    small |= {str(path) for path in paths if older and path.suffix in (".json", ".yaml", ".txt", ".model")}
     small |= {CHAT_TEMPLATE} & {str(path) for path in paths if PROCESSOR in small}
     large: set[str] = set()
     for folder in {path.parent for path in paths} if weights else ():
@@ -120,10 +139,13 @@ class Checkpoint:
         """The path for `read_weights`: the weight file that the user named, else the folder."""
         return self.file or self.folder
 
-    def digest(self) -> str:
-        """SHA-256 (hex) of the names and contents of the files that the vectors of the model depend on."""
+    def digest(self, older: bool = False) -> str:
+        """SHA-256 (hex) of the names and contents of the files that the vectors of the model depend on.
+
+        `older` is that of 0.3.0 and before, which counted notes beside a model too.
+        """
         if self.file is None:
-            names = list_model_files(list_names(self.folder), self.weights)
+            names = list_model_files(list_names(self.folder), self.weights, older)
         else:
             beside = (path for pattern in CONFIGURATIONS for path in sorted(self.folder.glob(pattern)))
             names = [*(path.name for path in beside if path.is_file()), self.file.name]
@@ -192,9 +214,9 @@ def find_parts(options: Mapping[str, Any]) -> dict[str, Checkpoint]:
     return {key: find_checkpoint(options[key], key.endswith("_checkpoint")) for key in PLACES if options.get(key)}
 
 
-def combine_digests(checkpoint: Checkpoint | None, others: Mapping[str, Checkpoint]) -> str | None:
+def combine_digests(checkpoint: Checkpoint | None, others: Mapping[str, Checkpoint], older: bool = False) -> str | None:
     """The digest of everything that an encoder was loaded from; None if it was loaded from no file."""
-    digests = [part.digest() for part in (checkpoint, *others.values()) if part is not None]
+    digests = [part.digest(older) for part in (checkpoint, *others.values()) if part is not None]
     return digests[0] if len(digests) == 1 else sha256("\n".join(digests).encode()).hexdigest() if digests else None
 
 

@@ -8,6 +8,7 @@ An index is refused if its manifest names folders of this machine: they would be
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,12 +20,16 @@ from typing import Any
 import orjson
 import yaml
 
+from lexvl_anserini.data.lines import some
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints import find
 from lexvl_anserini.engines.engine import open_index, open_verified
 from lexvl_anserini.engines.index_folder import (
+    APPROXIMATE,
     LOCK,
+    PARTITION,
     REPORT,
+    RESIDENT,
     Unchanged,
     index_manifest,
     is_index,
@@ -32,14 +37,17 @@ from lexvl_anserini.engines.index_folder import (
     read_report,
     report_digest,
 )
+from lexvl_anserini.engines.lucene.fields import get_reader, list_commit_files
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.files import PART, new_folder
-from lexvl_anserini.ground.manifest import PLACES, EncoderRef, Manifest
-from lexvl_anserini.ground.records import Measurement
+from lexvl_anserini.ground.manifest import MANIFEST, PLACES, EncoderRef, Manifest
+from lexvl_anserini.ground.records import VOCABULARY, Measurement
 from lexvl_anserini.ground.registry import CORPORA, ENGINES
+from lexvl_plugins.cluster.partitions import name_partition
 from lexvl_plugins.cluster.storage import fetch, place, publish_after
 from lexvl_plugins.exchange.sharing import pushing
 
+log = logging.getLogger(__name__)
 DATASET = "dataset"
 PROCESS_FILES = (LOCK, PART)
 # Families of corpora whose colon a name of other projects follows, not a path.
@@ -107,8 +115,30 @@ def check_index(index: Path) -> Manifest:
 
 
 def copy_index(index: Path, folder: Path) -> None:
-    """Copies the files of an index, without locks."""
-    pushing.copy_files(index, [name for name in find.list_names(index) if not name.endswith(PROCESS_FILES)], folder)
+    """Copies the files of an index, and names the others, which stay here."""
+    names = set(list_index_files(index))
+    others = sorted(name for name in find.list_names(index) if name not in names and not name.endswith(PROCESS_FILES))
+    if others := [name for name in others if name != "README.md"]:  # a pushed index has a card of its own
+        log.warning("%s: %d files are not of the index and stay here: %s", index, len(others), some(others))
+    pushing.copy_files(index, names, folder)
+
+
+def list_index_files(index: Path) -> list[str]:
+    """Lists the files of an index: ours, those of its engine, and those of its partitions."""
+    report = read_report(index)
+    resident = [entry.file for entry in report.resident_files] or [RESIDENT]
+    names = {MANIFEST, REPORT, VOCABULARY, PARTITION, APPROXIMATE, *resident, *report.files}
+    if report.engine == "faiss":
+        from lexvl_anserini.engines.faiss import IDS_FILE, INDEX_FILE
+
+        names |= {INDEX_FILE, IDS_FILE}
+    if any(index.glob("segments_*")):
+        with get_reader(index) as reader:
+            names.update(list_commit_files(reader))
+    for number in range(report.partitions):
+        part = name_partition(number)
+        names.update(f"{part}/{name}" for name in list_index_files(index / part))
+    return sorted(name for name in names if (index / name).is_file())
 
 
 def push_index(
@@ -159,7 +189,9 @@ def pull_index(source: str, index: Path, overwrite: bool = False, with_places: b
         if held and not is_index(index):
             raise ArtefactError(f"{index}: holds other files than an index; name another folder")
         if "://" in source:
-            copy_index(fetch(place(source)), part)
+            fetched = fetch(place(source))
+            names = [name for name in find.list_names(fetched) if not name.endswith(PROCESS_FILES)]
+            pushing.copy_files(fetched, names, part)
             if not (part / REPORT).is_file():
                 raise ArtefactError(f"{source}: no index of `lexvl push` (it lacks {REPORT})")
         else:

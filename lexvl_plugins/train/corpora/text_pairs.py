@@ -17,7 +17,7 @@ import orjson
 
 from lexvl_anserini.data import lines
 from lexvl_anserini.data.checks import check_id, show_id
-from lexvl_anserini.data.corpora.beir import find_corpus_file, read_corpus
+from lexvl_anserini.data.corpora.beir import find_beir_files, read_corpus, read_queries
 from lexvl_anserini.data.dataset import Dataset, choose_direction, load_reference
 from lexvl_anserini.data.topics import read_topics
 from lexvl_anserini.ground.errors import DataError, UsageError
@@ -261,8 +261,8 @@ def read_table(path: Path, expected: str) -> Iterator[tuple[str, list[str]]]:
 
 def find_texts(folder: Path, escape_ids: bool) -> tuple[Documents, Topics]:
     """The documents and topics of a folder in the layout of BEIR or of MS MARCO."""
-    if (corpus := find_corpus_file(folder)) and (folder / "queries.jsonl").is_file():
-        return partial(read_corpus, corpus, escape_ids), partial(read_topics, folder / "queries.jsonl", escape_ids)
+    if (corpus := find_beir_files(folder)) and (files := find_beir_files(folder, "queries")):
+        return partial(read_corpus, corpus, escape_ids), partial(read_queries, files, escape_ids)
     collection, queries = folder / "collection.tsv", folder / "queries.train.tsv"
     if not (collection.is_file() and queries.is_file()):
         raise DataError(f"{folder}: expected corpus.jsonl and queries.jsonl, or collection.tsv and queries.train.tsv")

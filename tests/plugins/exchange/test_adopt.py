@@ -13,12 +13,13 @@ from shard_folders import write_shards
 from lexvl_anserini import explain as explain_command
 from lexvl_anserini import search as search_command
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.engines.index_folder import IndexVersion
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.searcher import Searcher
-from lexvl_plugins.exchange import adopt
+from lexvl_plugins.exchange import adopt, adopting
 from lexvl_plugins.exchange.adopting import adopt_index
 from lexvl_plugins.exchange.importing import ImportSettings
 
@@ -90,7 +91,7 @@ def test_repeated_and_with_another_request(stock: Path, caplog: pytest.LogCaptur
     assert adopt_index(stock, ImportSettings(corpus="demo"), overwrite=True).corpus.name == "demo"
 
 
-def test_what_is_not_adopted(stock: Path, tmp_path: Path) -> None:
+def test_what_is_not_adopted(stock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, bag = build_index(tmp_path / "shards", tmp_path / "ours").path, load_encoder("bag-of-tokens", "minilm")
     strange = "40 of 40 terms, the first is 't0', are not in the encoder's vocabulary"
     for index, model, kind, message in (
@@ -100,6 +101,10 @@ def test_what_is_not_adopted(stock: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(kind, match=message):
             adopt_index(index, ImportSettings(model=model))
+    with monkeypatch.context() as patch:
+        patch.setattr(adopting, "read_version", lambda index: IndexVersion((8, 11, 0), 8))
+        with pytest.raises(ArtefactError, match="created by Lucene 8, .*export-ciff .*; lexvl import .*; lexvl index"):
+            adopt_index(stock)
     damaged = next(stock.glob("*.cfs"), None) or next(stock.glob("*.doc"))
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1

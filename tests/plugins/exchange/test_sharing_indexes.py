@@ -17,6 +17,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from lexvl_anserini.encoders.checkpoints.find import list_names
 from lexvl_anserini.engines.index_folder import index_manifest, read_report, write_report
 from lexvl_anserini.engines.resident.packing import read_vectors
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
@@ -24,10 +25,13 @@ from lexvl_anserini.ground.files import sole_writer
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.search import command as search
 from lexvl_anserini.searching.building import build_index, delete_documents
+from lexvl_plugins.exchange.sharing.indexes import list_index_files
 from lexvl_plugins.exchange.sharing.pull import command as pull
 from lexvl_plugins.exchange.sharing.push import command as push
 from tests.invoking import invoked
 from tests.plugins.exchange.hub_uploads import UploadServer, add_thesis
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +147,34 @@ def test_an_index_that_changes_while_it_is_copied_is_not_pushed(built, tmp_path,
     with pytest.raises(ArtefactError, match="index: another process changed it meanwhile"):
         pushed(index, f"file://{tmp_path}/pushed", "--licence", "other")
     assert not (tmp_path / "pushed").exists()
+
+
+def test_only_files_of_the_index_are_pushed(memory, built, tmp_path, caplog) -> None:
+    """What lies beside them is named, and stays: also names like those of the index."""
+    index = tmp_path / "index"
+    shutil.copytree(built, index)
+    (index / "old").mkdir()
+    others = (
+        ".DS_Store",
+        "_0.txt",
+        "index.json.bak",
+        "old/vocab.txt",
+        "passwords.txt",
+        "resident-7.bin",
+        "segment.txt",
+    )
+    for name in others:
+        (index / name).write_text("secret")
+    pushed(index, memory, "--licence", "other")
+    invoked(pull, memory, tmp_path / "pulled")
+    assert contents(tmp_path / "pulled") == contents(built)
+    assert f"{index}: 7 files are not of the index and stay here: {', '.join(others[:5])} and 2 more" in caplog.messages
+
+
+def test_every_kind_of_index_has_all_its_files(tmp_path) -> None:
+    for folder in sorted((FIXTURES / "lexvl-1" / "indexes").iterdir()):
+        if read_report(folder):
+            assert set(list_index_files(folder)) == {n for n in list_names(folder) if not n.endswith(".lock")}, folder
 
 
 @pytest.mark.parametrize("name", ["vocab.txt", "resident.bin"])

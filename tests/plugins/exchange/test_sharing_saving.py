@@ -158,6 +158,17 @@ def test_parts_from_elsewhere_travel_with_the_folder(golden, tmp_path):
     assert_same(load_encoder("splade", str(twice), device="cpu"), model)
 
 
+def test_notes_beside_a_model_are_not_published(golden, tmp_path):
+    source = shutil.copytree(golden / BERT, tmp_path / "model")
+    (source / "old").mkdir()
+    for note in ("passwords.txt", "results.json", "key.yaml", ".DS_Store", "config.json.bak", "old/secret.json"):
+        (source / note).write_text("secret")
+    model = load_encoder("splade", str(source), device="cpu")
+    saved = save_pretrained(model, tmp_path / "saved")
+    assert not [path for path in saved.rglob("*") if path.is_file() and path.read_bytes() == b"secret"]
+    assert_same(load_encoder("splade", str(saved), device="cpu"), model)
+
+
 def test_a_weight_file_is_saved_with_its_name(golden, tmp_path):
     import torch
     from safetensors.torch import load_file
