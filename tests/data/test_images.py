@@ -102,7 +102,14 @@ def test_alpha_and_a_transparent_colour_are_dropped(tmp_path):
         (Image.new("1", (1, 1), 1), [255]),
         (Image.fromarray(np.array([[0, 200]], np.int32)), [0, 200]),
         (Image.fromarray(np.array([[0, 0xFF00]], np.int32)), [0, 255]),
+        (Image.fromarray(np.array([[0, 1 << 30, (1 << 31) - 1]], np.int32)), [0, 127, 255]),
         (Image.fromarray(np.array([[-3, 7.9, 300, np.nan, np.inf]], np.float32)), [0, 7, 255, 0, 255]),
+        (Image.fromarray(np.array([[-0.02, 0, 0.5, 1.02, np.nan]], np.float32)), [0, 0, 127, 255, 0]),
+        (Image.fromarray(np.array([[0, 0.25, 0.25, -np.inf]], np.float32)), [0, 63, 63, 0]),
+        (Image.fromarray(np.array([[-1, 0, 1]], np.float32)), [0, 127, 255]),
+        (Image.fromarray(np.array([[0, 2.5, 10]], np.float32)), [0, 63, 255]),  # metres
+        (Image.fromarray(np.array([[0, 2000, 4000]], np.float32)), [0, 127, 255]),
+        (Image.fromarray(np.array([[np.nan, np.nan]], np.float32)), [0, 0]),
     ],
 )
 def test_other_modes(image, greys):

@@ -5,7 +5,8 @@ The result is always RGB, 8 bits, upright:
 - EXIF orientation is applied.
 - Alpha is dropped, as `convert("RGB")` does and the reference implementations do.
 - Pillow converts palettes, CMYK and other modes; an animation gives its first frame.
-- 16-bit greyscale keeps its upper eight bits; 32-bit integers count as 16-bit if one is above 255, floats as 0 to 255.
+- 16-bit greyscale keeps its upper eight bits; 32-bit integers count as 16-bit if one is above 255.
+- Floats are read by their range: 0 to 1, 0 to 255, else from the least to the greatest, as large integers are.
 
 HEIC, in which many phones store pictures, is read where the package pillow-heif is installed.
 """
@@ -311,8 +312,21 @@ def _transform_upright(image: Image) -> Image:
 def _convert_to_eight_bits(image: Image) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Greyscale of 16 or 32 bits as uint8 [H, W]."""
     values = np.asarray(image)
-    if values.dtype.kind == "f":
-        values = np.nan_to_num(values, nan=0.0)
-    elif values.dtype.itemsize == 2 or (values.size and values.max() > 255):
-        values = values >> 8
-    return values.clip(0, 255).astype(np.uint8)
+    if values.dtype.kind != "f" and (greatest := values.max(initial=0)) <= 0xFFFF:
+        wide = values.dtype.itemsize == 2 or greatest > 255
+        return (values >> 8 if wide else values).clip(0, 255).astype(np.uint8)
+    black, white = _find_range(values[np.isfinite(values)])
+    width = (white - black) or 1.0
+    return np.nan_to_num((values / width - black / width) * 255).clip(0, 255).astype(np.uint8)
+
+
+def _find_range(values: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """The values of black and white: 0 and 1, or 0 and 255, where such a range holds all, else the least and greatest.
+
+    Scaling a picture adds values a quarter beyond its range; below 32 of 255 all is dark, as distances in metres are.
+    """
+    low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
+    for top, least in ((1.0, low), (255.0, 32.0)):
+        if low >= -top / 4 and least <= high <= top * 1.25:
+            return 0.0, top
+    return low, high
