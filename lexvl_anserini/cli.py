@@ -76,6 +76,11 @@ def corpus_names() -> list[str]:
     return [*families, *(f"beir/{name}" for name in BEIR_ARCHIVES)]
 
 
+# Options whose values are texts, terms or ids, in which `~` is a character.
+TEXTS = frozenset(
+    {"--query", "--match", "--where", "--require", "--forbid", "--term", "--doc-id", "--query-id", "--example"}
+)
+
 # The sections of `lexvl --help`, in their order; those of plug-ins that name others come after them.
 SECTIONS = START, ENCODE, SEARCH, COMBINE, EVALUATE, DATASETS, ANALYSE = (
     "Start here",
@@ -216,8 +221,25 @@ def make_app(command: Command, name: str | None = None, program: str | None = No
         example = f"{program} {arguments}"
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     # The \b keeps the example on one line; wrapped at a hyphen it would not run.
-    app.command(name=name, help=text, epilog=f"\b\nExample: {example}" if example else None)(command)
+    app.command(name=name, cls=HomeCommand, help=text, epilog=f"\b\nExample: {example}" if example else None)(command)
     return app
+
+
+class HomeCommand(TyperCommand):
+    """A command in whose paths a leading `~` is the home folder: a shell leaves it after an equals sign."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Parses the arguments, with `~` expanded."""
+        return super().parse_args(ctx, list(expand_home(args)))
+
+
+def expand_home(arguments: Iterable[str]) -> Iterator[str]:
+    """The arguments of a command with the home folder in the place of a leading `~`; texts keep it."""
+    before = ""
+    for argument in arguments:
+        option, equals, value = argument.partition("=") if argument.startswith("--") else (before, "", argument)
+        yield argument if option in TEXTS else f"{argument.removesuffix(value)}{os.path.expanduser(value)}"
+        before = argument
 
 
 # Commands of older versions: the first version without each, and what there is instead.

@@ -122,7 +122,7 @@ def read_pairs(path: Path) -> Iterator[SentencePair]:
     for where, (image, complete, partial) in read_rows(path, SentencePair._fields):
         if complete == partial:
             raise DataError(f"{where}: the two sentences are equal: {complete[:80]!r}")
-        yield SentencePair(str(path.parent / expand_path(image)), complete, partial)
+        yield SentencePair(str(path.parent / image), complete, partial)
 
 
 def read_object_pairs(annotations: Path, images: Path) -> Iterator[SentencePair]:

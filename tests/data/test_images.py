@@ -13,7 +13,8 @@ import pytest
 from corpus_folders import tar_of
 from PIL import Image, features
 
-from lexvl_anserini.data.pictures.archives import open_archive
+from lexvl_anserini.data.digests import FileDigests
+from lexvl_anserini.data.pictures.archives import find_file, open_archive
 from lexvl_anserini.data.pictures.images import (
     AHEAD,
     FAIL,
@@ -58,6 +59,20 @@ def test_a_path_a_string_a_pil_image_and_a_member_are_the_same_picture(tmp_path)
     expected = np.asarray(image)
     for reference in (path, str(path), image, f"{archive}::in/a.png", f"{archive}::./in/a.png"):
         assert (pixels(reference) == expected).all()
+
+
+def test_a_tilde_in_the_name_of_a_picture_is_a_character(tmp_path, monkeypatch):
+    for folder, colour in (("~", RED), ("home", BLUE)):
+        (tmp_path / folder).mkdir()
+        path = saved(tmp_path / folder, Image.new("RGB", (1, 1), colour))
+        tar_of(tmp_path / folder / "b.tar", {"a.png": path.read_bytes()})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for reference in ("~/a.png", "~/b.tar::a.png"):
+        assert pixels(reference).tolist() == [[list(RED)]]
+        with FileDigests(tmp_path / "memory") as digests:
+            assert digests.of(reference) == digests.of(str(tmp_path / reference))
+        assert find_file(reference).absolute().is_relative_to(tmp_path / "~")
 
 
 @pytest.mark.parametrize(("mode", "colour"), [("RGBA", (255, 0, 0, 10)), ("RGB", RED)])

@@ -33,7 +33,6 @@ import numpy as np
 from lexvl_anserini.data.parquet import read_picture
 from lexvl_anserini.data.pictures.archives import CELL, MEMBER, find_page, open_archive
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.registry import NUMBERED, PICTURES, import_home
 
 if TYPE_CHECKING:
@@ -209,10 +208,10 @@ def count_usable_cores() -> int:
 def open_source(where: str) -> BinaryIO:
     """Opens an image's file, its member of an archive (`archive.tar::member`) or its row of a table, as bytes."""
     if match := MEMBER.fullmatch(where):
-        return io.BytesIO(open_archive(expand_path(match["archive"])).read(match["member"]))
+        return io.BytesIO(open_archive(Path(match["archive"])).read(match["member"]))
     if match := CELL.fullmatch(where):
-        return io.BytesIO(read_picture(expand_path(match["table"]), int(match["row"])))
-    path = expand_path(where)
+        return io.BytesIO(read_picture(Path(match["table"]), int(match["row"])))
+    path = Path(where)
     try:
         if not (stat.S_ISREG(mode := path.stat().st_mode) or stat.S_ISDIR(mode)):
             raise DataError(f"{where}: a pipe, a socket or a device, expected the file of a picture")
