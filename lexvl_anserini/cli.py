@@ -25,7 +25,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from lexvl_anserini import __version__
 from lexvl_anserini.ground.errors import JavaError, LexvlError, UsageError
-from lexvl_anserini.ground.machine import find_home_folder
+from lexvl_anserini.ground.machine import expand_path, find_home_folder
 from lexvl_anserini.ground.progress import progress_bar as progress_bar
 from lexvl_anserini.ground.registry import EXTRA_PACKAGES, CommandRow, Registry, describe_extra, import_home
 
@@ -238,7 +238,8 @@ def expand_home(arguments: Iterable[str]) -> Iterator[str]:
     before = ""
     for argument in arguments:
         option, equals, value = argument.partition("=") if argument.startswith("--") else (before, "", argument)
-        yield argument if option in TEXTS else f"{argument.removesuffix(value)}{os.path.expanduser(value)}"
+        expanded = option not in TEXTS and value.startswith("~")
+        yield f"{argument.removesuffix(value)}{expand_path(value)}" if expanded else argument
         before = argument
 
 

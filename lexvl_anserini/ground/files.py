@@ -355,10 +355,10 @@ def open_gzip(out: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
 
     gzip has neither time stamp nor name: equal contents give equal bytes.
     """
-    if suffix == ".gz":
+    if suffix.lower() == ".gz":
         with gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) as stream:
             yield cast(BinaryIO, stream)
-    elif suffix == ".zst":
+    elif suffix.lower() == ".zst":
         from pyarrow import output_stream
 
         # pyarrow closes the file that it writes to; `out` stays open.

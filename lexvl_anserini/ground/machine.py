@@ -161,6 +161,8 @@ def find_home_folder() -> Path:
 
 def expand_path(path: str | Path) -> Path:
     """A path whose first part `~` is the home folder, and `~name` that of a user; the path itself for no such user."""
+    if not str(path).startswith("~"):
+        return Path(path)  # of `./~`, a path keeps `~` alone
     try:
         return Path(path).expanduser()
     except RuntimeError:

@@ -24,7 +24,7 @@ from lexvl_eval.score import make_judged_command
 from lexvl_anserini.cli import run
 from lexvl_anserini.data.checks import check_id
 from lexvl_anserini.data.dataset import Dataset, choose_direction, data_root
-from lexvl_anserini.data.lines import log_once
+from lexvl_anserini.data.lines import choose_files, log_once
 from lexvl_anserini.data.parquet import DAMAGED, find_picture_column, read_batches, read_schema
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.machine import expand_path
@@ -92,7 +92,7 @@ def find_tables(where: Path, split: str, language: str | None = None) -> PageTab
     """The tables of a split, and of a language where its name begins that of a folder; others are named in the log."""
     kinds: dict[str, list[Path]] = {kind: [] for kind in (*PageTables._fields[1:], "others")}
     splits: set[str] = set()
-    paths = sorted(where.rglob("*.parquet"))
+    paths = choose_files(where, ".parquet", "**/*")
     own = [path for path in paths if language and path.parent.name.startswith(f"{language}-")]
     for path in own or paths:
         named = _OF_SPLIT.fullmatch(path.stem)

@@ -126,12 +126,20 @@ def test_where_pictures_are_found(tmp_path, images, files, found):
         assert [document.image for document in documents] == [f"{tmp_path}/coco/{files[place]}" for place in found]
 
 
-def test_images_in_several_tars(tmp_path):
+def test_images_in_several_tars(tmp_path, caplog):
     root = karpathy_folder(tmp_path, "coco", TINY, pictures=False)
     tar_of(tmp_path / "coco" / "one.tar", {"deep/down/1.jpg": b""})
-    tar_of(tmp_path / "coco" / "two.tar", {"./2.jpg": b""})
+    tar_of(tmp_path / "coco" / "two.TAR", {"./2.jpg": b""})
     found = [document.image for document in load_dataset("coco", data_dir=root).documents()]
-    assert found == [f"{tmp_path}/coco/one.tar::deep/down/1.jpg", f"{tmp_path}/coco/two.tar::2.jpg"]
+    assert found == [f"{tmp_path}/coco/one.tar::deep/down/1.jpg", f"{tmp_path}/coco/two.TAR::2.jpg"]
+    caplog.set_level("INFO")
+    for name in ("._one.tar", "b.tar.gz", "a.TGZ"):
+        (tmp_path / "coco" / name).write_bytes(b"")
+    assert [document.image for document in load_dataset("coco", data_dir=root).documents()] == found
+    assert caplog.messages == [
+        f"{tmp_path}/coco: skipped, hidden: 1 (._one.tar)",
+        f"{tmp_path}/coco: skipped, no uncompressed TAR (unpack it): 2 (a.TGZ, b.tar.gz)",
+    ]
 
 
 @pytest.mark.parametrize("name", ["coco", "flickr30k", "flickr8k"])

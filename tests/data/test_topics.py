@@ -15,7 +15,7 @@ def written(tmp_path, name, content):
     path = tmp_path / name
     data = content if isinstance(content, bytes) else content.encode()
     pack = {".gz": gzip.compress, ".zst": lambda data: pyarrow.compress(data, codec="zstd", asbytes=True)}
-    path.write_bytes(pack.get(path.suffix, bytes)(data))
+    path.write_bytes(pack.get(path.suffix.lower(), bytes)(data))
     return path
 
 
@@ -23,9 +23,9 @@ TABBED = "\ufeffq1\tfirst query\r\n\nq2\tübung\tmit Tab\n"
 JSON_LINES = '{"_id": "q1", "text": "first query", "metadata": {}}\n{"_id": "q2", "text": "übung\\tmit Tab"}'
 
 
-@pytest.mark.parametrize("name", ["t.tsv", "t.tsv.gz", "t.txt", "q.jsonl", "q.jsonl.gz"])
+@pytest.mark.parametrize("name", ["t.tsv", "t.tsv.gz", "t.txt", "q.jsonl", "q.jsonl.gz", "Q.JSONL.GZ"])
 def test_topics_in_each_layout(tmp_path, name):
-    path = written(tmp_path, name, JSON_LINES if "jsonl" in name else TABBED)
+    path = written(tmp_path, name, JSON_LINES if "jsonl" in name.lower() else TABBED)
     assert list(read_topics(path)) == [Topic("q1", "first query"), Topic("q2", "übung\tmit Tab")]
 
 

@@ -37,7 +37,7 @@ def test_files_of_a_model():
     kept = ["1_Pooling/config.json", "2_Dense/pytorch_model.bin", "config.json", "merges.txt", "model.safetensors"]
     kept += ["spiece.model", "vocab.txt"]
     names = [*kept, "README.md", ".gitattributes", ".cache/x.json", "pytorch_model.bin", "tf_model.h5"]
-    names += ["training_args.bin", "onnx/model.onnx"]
+    names += ["training_args.bin", "onnx/model.onnx", "._model.safetensors", "2_Dense/._pytorch_model.bin"]
     assert list_model_files(reversed(names)) == kept
     without = list_model_files(names, weights=False)
     assert set(list_model_files(names)) - set(without) == {"model.safetensors", "2_Dense/pytorch_model.bin"}

@@ -24,6 +24,7 @@ from lexvl_anserini.data.lines import (
     PACKED,
     Line,
     LinePlace,
+    choose_files,
     get_string,
     log_once,
     parse_object,
@@ -82,7 +83,7 @@ def load_beir_folder(folder: Path, ref: CorpusRef) -> Dataset:
         qrels=partial(_read_split_qrels, folder, split, ref.escape_ids),
         remove_query=is_beir(folder, ref.name),
     )
-    if corpus.suffix in PACKED:
+    if corpus.suffix.lower() in PACKED:
         return dataset
     return replace(dataset, placed=partial(read_placed_corpus, corpus, ref.escape_ids))
 
@@ -130,10 +131,10 @@ def split_folder(path: Path) -> tuple[Path, str | None]:
 
 def find_qrels(folder: Path, split: str) -> Path:
     """The judgements of a split; the error about a missing one names those that exist."""
-    path = folder / "qrels" / f"{split}.tsv"
-    if path.is_file():
-        return path
-    splits = sorted(file.stem for file in (folder / "qrels").glob("*.tsv"))
+    path, files = folder / "qrels" / f"{split}.tsv", choose_files(folder / "qrels", ".tsv")
+    if found := [file for file in files if file.stem == split]:
+        return found[0]
+    splits = [file.stem for file in files]
     known = f"splits there: {', '.join(splits)}" if splits else "no split is there"
     raise DataError(f"{path}: no judgements of split {split!r}; {known}")
 
@@ -175,8 +176,10 @@ def _read_split_qrels(folder: Path, split: str, escape_ids: bool) -> Iterator[Qr
 
 
 def _find_packed(plain: Path) -> Path | None:
-    """A file or its `.gz`, whichever exists; the plain one if both do."""
-    there = [path for path in (plain, plain.with_name(f"{plain.name}.gz")) if path.is_file()]
+    """A file or its `.gz`, whichever exists, with suffixes in any case; the plain one if both do."""
+    names = (plain.name, f"{plain.name}.gz")
+    files = (path for name in names for path in choose_files(plain.parent, name[len(plain.stem) :], f"{plain.stem}.*"))
+    there = [path for path in files if path.name.lower() in names]
     for other in there[1:]:
         log_once(f"{other}: skipped, {plain.name} beside it is read", logging.WARNING)
     return there[0] if there else None

@@ -33,7 +33,15 @@ from typing import Any, NamedTuple
 
 from lexvl_anserini.data.checks import check_id
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, choose_direction, choose_split, data_root
-from lexvl_anserini.data.lines import FileState, describe_unreadable, read_file_state, some, whole_characters
+from lexvl_anserini.data.lines import (
+    PACKED_ARCHIVES,
+    FileState,
+    choose_files,
+    describe_unreadable,
+    read_file_state,
+    some,
+    whole_characters,
+)
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.machine import expand_path
@@ -172,7 +180,7 @@ class _Found(NamedTuple):
 def list_sources(folder: Path, names: Iterable[str]) -> list[Path]:
     """Folders of the given names, then all tar archives, in a folder."""
     folders = [folder / name for name in names if (folder / name).is_dir()]
-    return folders + sorted(path for path in folder.glob("*.tar") if path.is_file())
+    return folders + choose_files(folder, ".tar", left_out=PACKED_ARCHIVES)
 
 
 def references(

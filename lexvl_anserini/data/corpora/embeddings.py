@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from lexvl_anserini.data.checks import check_id, unescape_id
 from lexvl_anserini.data.corpora.captioned import DEFAULT_DIRECTION, DEFAULT_SPLIT, read_captioned_images, view_dataset
 from lexvl_anserini.data.dataset import Dataset, choose_direction
-from lexvl_anserini.data.lines import FileState, read_file_state, some
+from lexvl_anserini.data.lines import FileState, choose_files, read_file_state, some
 from lexvl_anserini.data.parquet import Failure, raise_parquet_errors, read_batches
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.machine import expand_path
@@ -51,7 +51,7 @@ class Tables:
         """The table of images or texts; the error about a missing one names those that exist."""
         path = self.folder / f"{kind}{'_' if self.features else ''}{self.features}.parquet"
         if not path.is_file():
-            there = ", ".join(sorted(file.name for file in self.folder.glob("*.parquet"))) or "none"
+            there = ", ".join(file.name for file in choose_files(self.folder, ".parquet")) or "none"
             raise DataError(f"{path}: no such table of embeddings; tables there: {there}")
         return path
 

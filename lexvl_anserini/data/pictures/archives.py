@@ -3,8 +3,8 @@
 Every member is a file, a link to one, or is left out with a line that counts and names it. An archive that is cut off,
 damaged or followed by other bytes is refused: `tarfile` alone takes the members before the damage for all there are.
 
-References of pictures: a path, `archive.tar::member` or `table.parquet::row`; of a page, `scan.tif#2`. They are data, in
-which `~` is a character.
+References of pictures: a path, `archive.tar::member` or `table.parquet::row`; of a page, `scan.tif#2`. In them, which
+are data, `~` is a character.
 """
 
 from __future__ import annotations

@@ -42,12 +42,13 @@ DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 # Bytes of one part of a name, and of a name, that every file system and cache folder has room for.
 LONGEST_PART, LONGEST_NAME = 255, 1000
 
-SAFE_WEIGHTS = "*.safetensors"
+SAFE_SUFFIX = ".safetensors"
+SAFE_WEIGHTS = f"*{SAFE_SUFFIX}"
 TORCH_WEIGHTS = "pytorch_model*.bin"
 # The weights that naver's SPLADE trainer writes into the folder `model/` of a run.
 NAVER_WEIGHTS = "model.tar"
 TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".cp", ".tar")
-WEIGHT_SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
+WEIGHT_SUFFIXES = (SAFE_SUFFIX, *TORCH_SUFFIXES)
 
 # Files of trainers beside the weights of a model.
 LEFTOVERS = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state.*|random_states.*)\.\w+")
@@ -77,18 +78,20 @@ def is_shard_name(name: str) -> bool:
 
 def choose_weights(names: Iterable[str]) -> list[str]:
     """A folder's weight files, sorted: safetensors, else `pytorch_model*.bin`, else torch files but trainers'."""
-    paths = sorted(map(PurePosixPath, names), key=str)
+    paths = [path for path in sorted(map(PurePosixPath, names), key=str) if not path.name.startswith(".")]
     kinds = (
-        [path for path in paths if path.match(SAFE_WEIGHTS)],
+        [path for path in paths if path.suffix.lower() == SAFE_SUFFIX],
         [path for path in paths if path.match(TORCH_WEIGHTS)],
-        [path for path in paths if path.suffix in TORCH_SUFFIXES and not LEFTOVERS.fullmatch(path.name)],
+        [path for path in paths if path.suffix.lower() in TORCH_SUFFIXES and not LEFTOVERS.fullmatch(path.name)],
     )
     return [str(path) for path in next(filter(None, kinds), [])]
 
 
 def list_model_files(names: Iterable[str], weights: bool = True) -> list[str]:
     """The names of a folder's files that a model is loaded from, sorted; in subfolders only the usual names count."""
-    paths = [path for path in map(PurePosixPath, sorted(set(names))) if not str(path).startswith(".")]
+    paths = [
+        path for path in map(PurePosixPath, sorted(set(names))) if not any(part.startswith(".") for part in path.parts)
+    ]
     small = {str(path) for path in paths if any(path.match(pattern) for pattern in SMALL_FILES)}
     small |= {CHAT_TEMPLATE} & {str(path) for path in paths if PROCESSOR in small}
     large: set[str] = set()
@@ -178,7 +181,7 @@ def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
 
 def _find_file(path: Path, weights: bool = True) -> Checkpoint:
     """A weight file that is a checkpoint by itself (Lightning, LAVIS, FDT); without `weights`, any file."""
-    if weights and path.suffix not in WEIGHT_SUFFIXES:
+    if weights and path.suffix.lower() not in WEIGHT_SUFFIXES:
         known = ", ".join(f"*{suffix}" for suffix in WEIGHT_SUFFIXES)
         raise CheckpointError(f"{path}: not a weight file ({known}); name it, or the folder that holds it")
     described = weights and (path.parent / "config.json").is_file()
