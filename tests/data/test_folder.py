@@ -100,10 +100,15 @@ def test_a_path_is_no_corpus_but_names_one(tmp_path):
     assert [document.doc_id for document in load_dataset(f"pictures:{tmp_path}").documents()] == ["a.jpg"]
 
 
-def test_captions_are_named_exactly_as_their_pictures(tmp_path):
-    folder_of(tmp_path, a_DOT_Jpg=b"-", a_DOT_txt=b"a caption", b_DOT_jpg=b"-", b_DOT_TXT=b"a text")
-    found = [(doc.doc_id, doc.text) for doc in documents(tmp_path)]
-    assert found == [("a.Jpg", "a caption"), ("b", "a text"), ("b.jpg", None)]
+def test_captions_are_named_as_their_pictures_with_suffixes_in_any_case(tmp_path, caplog):
+    folder_of(tmp_path, a_DOT_Jpg=b"-", a_DOT_txt=b"a caption", b_DOT_jpg=b"-", b_DOT_TXT=b"its", B_DOT_txt=b"a text")
+    (tmp_path / "b.jpg.TXT").symlink_to("b.TXT")
+    assert [(doc.doc_id, doc.text) for doc in documents(tmp_path)] == [
+        ("B", "a text"),
+        ("a.Jpg", "a caption"),
+        ("b.jpg", "its"),
+    ]
+    assert not any("second caption" in message for message in caplog.messages)
 
 
 def test_a_tar_is_read_as_the_folder_it_was_made_of(tmp_path):

@@ -9,6 +9,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -32,7 +33,7 @@ def load_folder(ref: CorpusRef) -> Dataset:
 
     A folder with a `corpus.jsonl` is read in BEIR's layout; `/<split>` may follow its path. Otherwise every image and
     every `.txt` file below it is a document, in the order of their paths. The id of an image is its path, and its
-    caption is the text of `<same name>.txt` if that file exists; the id of a text is its path without the suffix.
+    caption is the text of `<same name>.txt` (or `.TXT`) if that file exists; the id of a text is its path without the suffix.
     Whatever else there is (hidden files, files of other kinds, links to folders, ...) is counted and named in the log.
     The default direction is text-to-image if the first file is an image, else (and in BEIR's layout) text-to-text.
     """
@@ -78,7 +79,8 @@ def read_files(
             captions = [caption for caption in _list_captions(name) if files.has(caption)]
             text = _read_text(files, captions[0]) if captions else None
             for second in captions[1:]:
-                left_out.add("a second caption of an image", second)
+                if not _is_same(*map(files.refer, (captions[0], second))):
+                    left_out.add("a second caption of an image", second)
             yield Document(check_name(name, where, escape_ids), text=text, image=where)
         elif _is_read(name) and not texts:
             left_out.add("a text that is no caption", name)
@@ -112,9 +114,17 @@ def _is_read(name: str) -> bool:
     return _is_image(name) or get_suffix(name) == TEXT_SUFFIX
 
 
-def _list_captions(image: str) -> tuple[str, str]:
-    """The names that an image's caption may have: `a.txt` or `a.jpg.txt` for `a.jpg`."""
-    return str(PurePosixPath(image).with_suffix(TEXT_SUFFIX)), image + TEXT_SUFFIX
+def _list_captions(image: str) -> list[str]:
+    """The names that an image's caption may have: `a.txt`, `a.jpg.txt`, `a.TXT` or `a.jpg.TXT` for `a.jpg`."""
+    stems = (str(PurePosixPath(image).with_suffix("")), image)
+    return [stem + suffix for suffix in (TEXT_SUFFIX, TEXT_SUFFIX.upper()) for stem in stems]
+
+
+def _is_same(first: str, second: str) -> bool:
+    """Whether two paths are one file, as `a.txt` and `a.TXT` are where the system ignores case."""
+    with suppress(OSError):
+        return Path(first).samefile(second)
+    return False
 
 
 def _find_captions(names: Iterable[str]) -> frozenset[str]:
