@@ -19,7 +19,7 @@ from typing import IO, Any, BinaryIO, cast
 
 import orjson
 
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
 
 # Errors of an output that cannot be written for a reason other than space: permissions, or a file of the same name.
 UNWRITABLE = frozenset(
@@ -298,6 +298,12 @@ def new_folder(folder: Path) -> Iterator[Path]:
         yield part
         sync_tree(part)
         _replace(part, folder)
+
+
+def refuse_inside(output: Path, folder: Path, what: str) -> None:
+    """Refuses to write into a folder whose files are read."""
+    if output.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"{output}: it is in {folder}, among {what}; name a folder outside")
 
 
 def clear_remains(path: Path) -> None:

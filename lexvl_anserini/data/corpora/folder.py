@@ -23,7 +23,8 @@ from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, list_image_suffixes
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.machine import expand_path
-from lexvl_anserini.ground.records import CorpusRef, Document
+from lexvl_anserini.ground.manifest import MANIFEST
+from lexvl_anserini.ground.records import VOCABULARY, CorpusRef, Document
 
 TEXT_SUFFIX = ".txt"
 
@@ -33,7 +34,7 @@ def load_folder(ref: CorpusRef) -> Dataset:
 
     A folder with a `corpus.jsonl` is read in BEIR's layout; `/<split>` may follow its path. Otherwise every image and
     every `.txt` file below it is a document, in the order of their paths. The id of an image is its path, and its
-    caption is the text of `<same name>.txt` (or `.TXT`) if that file exists; the id of a text is its path without the suffix.
+    caption is the text of `<same name>.txt` or `.TXT` if there is one; the id of a text is its path without the suffix.
     Whatever else there is (hidden files, files of other kinds, links to folders, ...) is counted and named in the log.
     The default direction is text-to-image if the first file is an image, else (and in BEIR's layout) text-to-text.
     """
@@ -49,7 +50,7 @@ def load_folder(ref: CorpusRef) -> Dataset:
         raise DataError(f"{where}: split {ref.split!r} of a plain folder; only BEIR's layout has splits")
     direction = choose_direction(ref, DIRECTIONS, "text-to-image" if _is_image(first) else "text-to-text")
     documents = partial(read_files, files, ref.escape_ids, direction == "text-to-image")
-    return _build_dataset(replace(ref, direction=direction), where, documents)
+    return replace(_build_dataset(replace(ref, direction=direction), where, documents), folder=where)
 
 
 def load_pictures(ref: CorpusRef) -> Dataset:
@@ -84,6 +85,8 @@ def read_files(
             yield Document(check_name(name, where, escape_ids), text=text, image=where)
         elif _is_read(name) and not texts:
             left_out.add("a text that is no caption", name)
+        elif name.endswith(VOCABULARY) and files.has(name.removesuffix(VOCABULARY) + MANIFEST):
+            raise DataError(f"{where}: of shards or an index, no text; move their folder out of {files.where}")
         elif _is_read(name):
             if images_expected and not stray:
                 stray = True

@@ -142,7 +142,7 @@ def test_only_a_site_is_replaced(drawn, site, tmp_path) -> None:
     with pytest.raises(ArtefactError, match="holds other files than a site"):
         publishing.publish(served, tmp_path, overwrite=True)
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
-    with pytest.raises(UsageError, match="in the folder of the index"):
+    with pytest.raises(UsageError, match="among the files of the index; name a folder outside"):
         publishing.publish(served, drawn / "index" / "site")
 
 
