@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import orjson
 
 from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.files import refuse_pointer
 
 BOM = b"\xef\xbb\xbf"
 REPLACEMENT = "\ufffd"
@@ -62,6 +63,7 @@ def remove_packing(name: str) -> str:
 
 def open_packed(path: Path) -> BinaryIO:
     """Opens a plain, gzip or Zstandard file; reading a damaged one raises one of `DAMAGED_GZIP`, or OSError."""
+    refuse_pointer(path)
     packing = path.suffix.lower()
     if packing == ".gz":
         return cast(BinaryIO, gzip.open(path, "rb"))
@@ -103,7 +105,7 @@ def read_placed_lines(path: Path, place: LinePlace = LinePlace()) -> Iterator[tu
     """The lines of a plain file from a place on, as `read_lines`, each with its place."""
     number, offset = place
     try:
-        with open(path, "rb") as source:
+        with open_packed(path) as source:
             source.seek(offset)
             for data in source:
                 here = LinePlace(number, offset)

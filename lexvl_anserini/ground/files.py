@@ -19,7 +19,7 @@ from typing import IO, Any, BinaryIO, cast
 
 import orjson
 
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
+from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 
 # Errors of an output that cannot be written for a reason other than space: permissions, or a file of the same name.
 UNWRITABLE = frozenset(
@@ -380,6 +380,19 @@ def format_json(data: Mapping[str, Any]) -> bytes:
     return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
+POINTER = b"version https://git-lfs"
+
+
+def refuse_pointer(where: Path | str, start: bytes | None = None, error: type[LexvlError] = DataError) -> None:
+    """Refuses a file, by its path or its first bytes, that is what a clone without git-lfs has in its place."""
+    if start is None:
+        path = Path(where)
+        with suppress(OSError), open(path if path.is_file() else os.devnull, "rb") as source:  # not what a pipe has
+            start = source.read(len(POINTER))
+    if start and start.startswith(POINTER):
+        raise error(f"{where}: a pointer of Git LFS in the place of the file; git lfs pull fetches it")
+
+
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Writes a JSON file in the form of `format_json`."""
     with atomic_write(path) as out:
@@ -391,6 +404,7 @@ def read_json(path: Path, what: str, error: type[LexvlError] = ArtefactError) ->
     try:
         if path.exists() and not path.is_file():  # a pipe or a device may have no end
             raise error(f"{path}: no {what} (not a regular file)")
+        refuse_pointer(path, error=error)
         data = orjson.loads(path.read_bytes())
     except OSError as problem:
         raise error(f"{path}: no {what} ({problem.strerror or problem})") from problem

@@ -18,6 +18,7 @@ from scipy import sparse
 from lexvl_anserini.data.checks import check_id, show_id
 from lexvl_anserini.data.lines import Line, choose_files, get_plain_suffix, parse_object, read_lines
 from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError, describe_error
+from lexvl_anserini.ground.files import refuse_pointer
 from lexvl_anserini.ground.manifest import MANIFEST
 from lexvl_anserini.ground.progress import Progress
 from lexvl_anserini.ground.quantise import compute_row_max
@@ -169,6 +170,7 @@ def _build_shard(rows: sparse.csr_matrix, ids: Any, texts: Any, metadata: Any, i
 
 def read_matrix(source: Path) -> sparse.csr_matrix:
     """Reads a matrix, .npz of scipy or .pt of torch, as CSR; weights of one place are summed, integers as int64."""
+    refuse_pointer(source)
     try:
         matrix = sparse.load_npz(source) if source.suffix.lower() == ".npz" else _read_tensor(source)
         if matrix.format in ("csr", "csc", "bsr"):  # the constructors of the others check

@@ -7,10 +7,16 @@ import pytest
 from PIL import Image
 
 from lexvl_anserini.data.checks import check_corpus
+from lexvl_anserini.data.corpora.captioned import read_captioned_images
 from lexvl_anserini.data.corpora.folder import load_pictures
 from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.lines import read_lines
+from lexvl_anserini.data.parquet import read_schema
+from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.data.pictures.images import open_image
+from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
+from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.records import CorpusRef, Document
 
 
@@ -240,6 +246,27 @@ def test_of_two_captions_the_second_is_named(tmp_path, caplog):
     folder_of(tmp_path, a_DOT_jpg=b"x", a_DOT_txt=b"one", a_DOT_jpg_DOT_txt=b"two")
     assert [doc.text for doc in documents(tmp_path)] == ["one"]
     assert caplog.messages == [f"{tmp_path}: skipped, a second caption of an image: 1 (a.jpg.txt)"]
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("a.jpg", open_image),
+        ("a.tar", open_archive),
+        ("a.jsonl", lambda path: list(read_lines(path))),
+        ("a.jsonl.gz", lambda path: list(read_lines(path))),
+        ("a.parquet", read_schema),
+        ("a.json", lambda path: read_json(path, "vocabulary", DataError)),
+        ("a.json", lambda path: read_captioned_images(path, "test")),
+        ("a.txt", lambda path: documents(path.parent)),
+        ("model.safetensors", lambda path: find_checkpoint(str(path))),
+        ("model.safetensors", lambda path: find_checkpoint(str(path.parent))),
+    ],
+)
+def test_a_pointer_of_git_lfs_is_named_with_its_remedy(tmp_path, name, read):
+    (tmp_path / name).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n")
+    with pytest.raises(LexvlError, match=f"{name}: a pointer of Git LFS .*; git lfs pull fetches it"):
+        read(tmp_path / name)
 
 
 HEIC = b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic"

@@ -44,6 +44,7 @@ from lexvl_anserini.data.lines import (
 )
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.ground.files import refuse_pointer
 from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.records import CorpusRef, Document, Qrel, Topic
 
@@ -463,6 +464,7 @@ def _expect(text: str, at: int, mark: str) -> int:
 
 
 def _text(path: Path) -> str:
+    refuse_pointer(path)
     try:
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as problem:

@@ -22,6 +22,7 @@ from lexvl_anserini.data.lines import HIDDEN, LeftOut, describe_unreadable, log_
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, list_image_suffixes
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.files import refuse_pointer
 from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.manifest import MANIFEST
 from lexvl_anserini.ground.records import VOCABULARY, CorpusRef, Document
@@ -136,7 +137,9 @@ def _find_captions(names: Iterable[str]) -> frozenset[str]:
 
 def _read_text(files: Files, name: str) -> str:
     try:
-        return files.read(name).decode("utf-8-sig").strip()
+        content = files.read(name)
+        refuse_pointer(files.refer(name), content)
+        return content.decode("utf-8-sig").strip()
     except UnicodeDecodeError as problem:
         where = files.refer(name)
         raise DataError(f"{where}: not valid UTF-8 (byte {problem.start + 1}); convert the file to UTF-8") from problem

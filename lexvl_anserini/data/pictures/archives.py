@@ -22,6 +22,7 @@ from weakref import finalize
 
 from lexvl_anserini.data.lines import FileState, LeftOut, describe_unreadable, printable, read_file_state
 from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.files import refuse_pointer
 
 # What `tarfile` raises for damaged headers; a size above the memory gives a MemoryError.
 _BROKEN = (
@@ -164,6 +165,7 @@ def _iter_members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
                 last = repr(printable(member.name))
                 yield member
     except _BROKEN as problem:
+        refuse_pointer(path)
         if end:
             raise DataError(
                 f"{path}: damaged header at byte {end:,} after member {last} ({problem}); fetch or pack it again"

@@ -33,6 +33,7 @@ import numpy as np
 from lexvl_anserini.data.parquet import read_picture
 from lexvl_anserini.data.pictures.archives import CELL, MEMBER, find_page, open_archive
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.files import refuse_pointer
 from lexvl_anserini.ground.registry import NUMBERED, PICTURES, import_home
 
 if TYPE_CHECKING:
@@ -257,8 +258,9 @@ def open_picture(source: BinaryIO, where: str) -> Image:
         return PIL.Image.open(source, formats=_list_formats())
     except PIL.UnidentifiedImageError as problem:
         source.seek(0)
-        start = source.read(12)
-        if start[4:] in _HEIC_BRANDS and "HEIF" not in _list_formats():
+        start = source.read(32)
+        refuse_pointer(where, start)
+        if start[4:12] in _HEIC_BRANDS and "HEIF" not in _list_formats():
             raise DataError(f"{where}: a HEIC picture; {HEIC_REMEDY}") from problem
         beginning = f"it begins with {start[:8]!r}" if start else "it is empty"
         raise DataError(f"{where}: not a picture of a known format ({beginning})") from problem

@@ -25,7 +25,15 @@ from typing import Any, NamedTuple
 
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, describe_error
-from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, exclusive, make_folder, read_json
+from lexvl_anserini.ground.files import (
+    atomic_write,
+    compute_sha256,
+    disk_errors,
+    exclusive,
+    make_folder,
+    read_json,
+    refuse_pointer,
+)
 from lexvl_anserini.ground.machine import expand_path, find_package
 from lexvl_anserini.ground.manifest import PLACES
 
@@ -166,6 +174,8 @@ def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
         return Checkpoint(reference, folder / packaged.folder, weights)
     path = expand_path(reference)
     if path.is_dir():
+        for file in list_model_files(list_names(path), weights):
+            refuse_pointer(path / file, error=CheckpointError)
         return Checkpoint(str(path.resolve()), path, weights)
     if path.exists():
         return _find_file(path, weights)
@@ -184,6 +194,7 @@ def _find_file(path: Path, weights: bool = True) -> Checkpoint:
     if weights and path.suffix.lower() not in WEIGHT_SUFFIXES:
         known = ", ".join(f"*{suffix}" for suffix in WEIGHT_SUFFIXES)
         raise CheckpointError(f"{path}: not a weight file ({known}); name it, or the folder that holds it")
+    refuse_pointer(path, error=CheckpointError)
     described = weights and (path.parent / "config.json").is_file()
     if described and any(is_shard_name(file.name) for file in path.parent.iterdir()):
         raise CheckpointError(f"{path}: a file; name the folder that holds config.json and the weights")
