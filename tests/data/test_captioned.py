@@ -186,7 +186,7 @@ def karpathy(tmp_path, text):
 
 def test_other_keys_blanks_and_unicode(tmp_path):
     record = image(1, texts=(" Käse 日本 \n",), filepath="val2014")
-    text = '\ufeff { "info" : {"images": []} ,\n "images" : [ ' + json.dumps(record) + " ] , 3"
+    text = '\ufeff { "info" : {"images": []} ,\n "images" : [ ' + json.dumps(record) + " ] }\n"
     expected = CaptionedImage("1", "test", "val2014/1.jpg", (Caption("10", "Käse 日本"),))
     assert karpathy(tmp_path, text) == [expected]
 
@@ -200,6 +200,20 @@ def test_other_keys_blanks_and_unicode(tmp_path):
         ('{"images": [{} {}]}', "image 1 .*: no 'split'; keys found: none"),
         ('{"dataset": "x"}', "no 'images' in it; expected Karpathy's"),
         ('{"images": []}', "no image in it"),
+        ("[]", "no image in it"),
+        ('{"images": []} {}', "malformed JSON .*expected the end of the file"),
+        ('{"images": [], "images": []}', "malformed JSON .*the key 'images' again"),
+        ('{"images": [] "a": 1}', "malformed JSON .*expected ','"),
+        ('{"images": [3,]}', "image 1: 3 is not"),
+        (json.dumps({"images": [image(1)]})[:-1] + ", 3", "malformed JSON .*expected a key"),
+        ('[{"image": "1.jpg", "caption": "a"}, 3]', "row 2: 3 is not an object"),
+        ('[{"image": "1.jpg", "question": "a"}]', "row 1: no 'caption'; keys found: image, question"),
+        ('{"images": [{"id": 1, "file_name": "1.jpg"}], "annotations": [{"image_id": 1, "bbox": []}]}', "no 'caption'"),
+        (
+            '{"annotations": [{"image_id": 2, "caption": "a"}], "images": [{"id": 1, "file_name": "1"}]}',
+            "is of no image",
+        ),
+        ('{"images": [{"id": 1, "file_name": "1"}, {"id": 1, "file_name": "2"}]}', "id 1 occurs more than once"),
         ('{"images": [3]}', "image 1: 3 is not an object"),
         ('{"images": {}}', r"malformed JSON .*expected '\['"),
         (b'{"images": "\xff"}', "not valid UTF-8"),
@@ -213,6 +227,44 @@ def test_malformed_files(tmp_path, text, problem):
     with pytest.raises(DataError, match=problem) as told:
         karpathy(tmp_path, text)
     assert str(told.value).startswith(str(tmp_path))
+
+
+PAIRS = [{"image": "val2014/7.jpg", "caption": ["a", "b"]}, {"image": "2.jpg", "caption": "c"}]
+COCO = {
+    "annotations": [{"image_id": 7, "id": 8, "caption": "a"}, {"image_id": 7, "id": 3, "caption": "b"}],
+    "images": [{"id": 7, "file_name": "7.jpg", "license": 1}],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "split", "images"),
+    [
+        (
+            "coco_karpathy_test",
+            PAIRS,
+            "test",
+            [("0", "val2014/7.jpg", {"0": "a", "1": "b"}), ("1", "2.jpg", {"2": "c"})],
+        ),
+        (
+            "train",
+            [*PAIRS, PAIRS[1]],
+            "train",
+            [("0", PAIRS[0]["image"], {"0": "a", "1": "b"}), ("1", "2.jpg", {"2": "c", "3": "c"})],
+        ),
+        ("captions_val2014", COCO, "val", [("7", "7.jpg", {"8": "a", "3": "b"})]),
+        ("mine", COCO, "test", [("7", "7.jpg", {"8": "a", "3": "b"})]),
+    ],
+)
+def test_lists_of_blip_and_annotations_of_coco_are_of_one_split(tmp_path, caplog, name, content, split, images):
+    path = tmp_path / f"{name}.json"
+    path.write_text(json.dumps(content))
+    found = [(one.image_id, one.file, {c.caption_id: c.text for c in one.captions}) for one in read_karpathy(path)]
+    assert found == images
+    data = load_dataset(f"karpathy:{path}", direction="text-to-text")
+    assert data.split == split and [document.doc_id for document in data.documents()] == [one[0] for one in images]
+    assert ("papers measure the splits of Karpathy's" in caplog.text) is (content is COCO)
+    with pytest.raises(DataError, match=f"no image of split 'dev'; splits there: {split}"):
+        load_dataset(f"karpathy:{path}", "dev")
 
 
 def test_ids_that_come_twice(tmp_path):

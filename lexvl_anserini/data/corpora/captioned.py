@@ -22,10 +22,11 @@ The demo has drawn scenes with five captions each. The test split, 1,000 scenes,
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -38,6 +39,7 @@ from lexvl_anserini.data.lines import (
     FileState,
     choose_files,
     describe_unreadable,
+    log_once,
     read_file_state,
     some,
     whole_characters,
@@ -107,7 +109,10 @@ def load_captions(ref: CorpusRef) -> Dataset:
 
 
 def load_karpathy(ref: CorpusRef) -> Dataset:
-    """Loads `karpathy:<json>` (with the images beside it) or `karpathy:<json>,<images folder or tar>`."""
+    """Loads `karpathy:<json>` (with the images beside it) or `karpathy:<json>,<images folder or tar>`.
+
+    The file may also be a list of images with captions, as BLIP and LAVIS have, or COCO's own captions_<split>.json.
+    """
     rest = ref.name.partition(":")[2]
     if not rest:
         raise UsageError(f"{ref.name!r} names no file; expected karpathy:<json>[,<images folder or tar>]")
@@ -129,9 +134,9 @@ def load_karpathy(ref: CorpusRef) -> Dataset:
 
 def _build_dataset(ref: CorpusRef, path: Path, sources: list[Path], folders: tuple[str, ...], lacking: str) -> Dataset:
     """The dataset of a file whose images are in the sources; `lacking` is the error where there are no sources."""
-    split = ref.split or DEFAULT_SPLIT
+    images = read_captioned_images(path, ref.split, ref.escape_ids)
+    split = ref.split or images[0].split
     ref = replace(ref, split=split, direction=choose_direction(ref, DIRECTIONS, DEFAULT_DIRECTION))
-    images = read_captioned_images(path, split, ref.escape_ids)
 
     @cache
     def open_files() -> Callable[[str], str]:
@@ -144,15 +149,16 @@ def _build_dataset(ref: CorpusRef, path: Path, sources: list[Path], folders: tup
     return view_dataset(ref, lambda: images, open_files)
 
 
-def read_captioned_images(path: Path, split: str, escape_ids: bool = False) -> tuple[CaptionedImage, ...]:
-    """The images of a split, in file order."""
+def read_captioned_images(path: Path, split: str | None, escape_ids: bool = False) -> tuple[CaptionedImage, ...]:
+    """The images of a split, in file order; None is `test`, or the only split of a file."""
     return _read(path.absolute(), split, escape_ids, read_file_state(path))
 
 
 @lru_cache(maxsize=2)
-def _read(path: Path, split: str, escape_ids: bool, state: FileState) -> tuple[CaptionedImage, ...]:
+def _read(path: Path, split: str | None, escape_ids: bool, state: FileState) -> tuple[CaptionedImage, ...]:
     """Decodes a file once, however often its documents, topics and qrels are read."""
-    images = tuple(read_karpathy(path, MERGED.get(split, frozenset({split})), escape_ids))
+    wanted = split or DEFAULT_SPLIT
+    images = tuple(read_karpathy(path, MERGED.get(wanted, frozenset({wanted})), escape_ids, default=split is None))
     _refuse_repeated(path, "imgid", [image.image_id for image in images])
     _refuse_repeated(path, "sentid", [caption.caption_id for image in images for caption in image.captions])
     return images
@@ -264,6 +270,7 @@ def _list_files(folder: Path) -> list[str]:
 DOCUMENT_CAPTIONS = 4
 
 _BLANK = re.compile(r"[ \t\n\r]*")
+IMAGES, ANNOTATIONS = "images", "annotations"  # the lists of a file
 
 
 class Caption(NamedTuple):
@@ -362,11 +369,14 @@ def _qrels(images: Images, view: View) -> Iterator[Qrel]:
 
 
 def read_karpathy(
-    path: Path, splits: frozenset[str] | None = None, escape_ids: bool = False
+    path: Path, splits: frozenset[str] | None = None, escape_ids: bool = False, default: bool = False
 ) -> Iterator[CaptionedImage]:
-    """Streams the images of some splits of a Karpathy file, or of all, in file order."""
+    """Streams the images of some splits of a Karpathy file, or of all, in file order.
+
+    Where nobody chose the splits (`default`), a file of one other split gives that one.
+    """
     there: set[str] = set()
-    for number, record in enumerate(_iter_elements(path), start=1):
+    for number, record in enumerate(_iter_records(path), start=1):
         where = f"{path} image {number}"
         if not isinstance(record, dict):
             raise DataError(f"{where}: {record!r} is not an object")
@@ -378,6 +388,9 @@ def read_karpathy(
     if not there:
         raise DataError(f"{path}: no image in it")
     if splits is not None and not there & splits:
+        if default and len(there) == 1:
+            yield from read_karpathy(path, frozenset(there), escape_ids)
+            return
         names = " or ".join(map(repr, sorted(splits)))
         raise DataError(f"{path}: no image of split {names}; splits there: {', '.join(sorted(there))}")
 
@@ -420,34 +433,105 @@ def _get_string(record: dict[str, Any], key: str, where: str) -> str:
     return str(whole_characters(value))
 
 
-def _iter_elements(path: Path) -> Iterator[Any]:
-    """The elements of the list `images`, at any place in the object."""
-    text = _text(path)
-    decoder = json.JSONDecoder()
+def _iter_records(path: Path) -> Iterator[Any]:
+    """The images of a file as Karpathy's records; files of BLIP and LAVIS, and COCO's own, become such."""
+    text, images, annotations = _text(path), [], []
     try:
-        at = _expect(text, 0, "{")
-        while text[at : at + 1] != "}":
-            key, at = decoder.raw_decode(text, at)
-            at = _expect(text, at, ":")
-            if key == "images":
-                yield from _list(text, _expect(text, at, "["), decoder)
-                return
-            _, at = decoder.raw_decode(text, at)
-            at = _find_next(text, at)
-            if text[at : at + 1] == ",":
-                at = _expect(text, at, ",")
+        if text.startswith("[", _find_next(text, 0)):
+            yield from _group_pairs(path, json.loads(text))
+            return
+        for key, element in _iter_elements(path, text):
+            if key == ANNOTATIONS:
+                annotations.append(element)
+            elif isinstance(element, dict) and "file_name" in element and "sentences" not in element:
+                images.append(element)
+            else:
+                yield element
     except (ValueError, RecursionError) as problem:
         raise DataError(f"{path}: malformed JSON ({problem}); fetch the file again") from problem
-    raise DataError(f"{path}: no 'images' in it; expected Karpathy's dataset_<name>.json")
+    if images:
+        yield from _join_annotations(path, images, annotations)
 
 
-def _list(text: str, at: int, decoder: json.JSONDecoder) -> Iterator[Any]:
+def _group_pairs(path: Path, rows: list[Any]) -> Iterator[dict[str, Any]]:
+    """The images of a list of `{"image": ..., "caption": ...}`, as BLIP and LAVIS have; their ids count from 0."""
+    split, records, count = _name_split(path), {}, 0
+    for number, row in enumerate(rows, start=1):
+        where = f"{path} row {number}"
+        if not isinstance(row, dict):
+            raise DataError(f"{where}: {row!r:.80} is not an object")
+        file, captions = _get_string(row, "image", where), _field(row, "caption", where)
+        record = records.setdefault(file, {"imgid": len(records), "split": split, "filename": file, "sentences": []})
+        for caption in captions if isinstance(captions, list) else [captions]:
+            record["sentences"].append({"raw": caption, "sentid": count})
+            count += 1
+    log_once(f"{path}: a list of images with captions, all of split {split!r}; ids are their numbers")
+    yield from records.values()
+
+
+def _join_annotations(path: Path, images: list[Any], annotations: list[Any]) -> Iterator[dict[str, Any]]:
+    """The images of COCO's own file of captions, with their ids there."""
+    split, records = _name_split(path), {}
+    for number, image in enumerate(images, start=1):
+        where = f"{path} image {number}"
+        image_id = check_id(_field(image, "id", where), where)
+        if image_id in records:
+            raise DataError(f"{where}: id {image_id} occurs more than once; ids must be distinct")
+        file = _get_string(image, "file_name", where)
+        records[image_id] = {"imgid": image_id, "split": split, "filename": file, "sentences": []}
+    for number, annotation in enumerate(annotations, start=1):
+        where = f"{path} annotation {number}"
+        if not isinstance(annotation, dict):
+            raise DataError(f"{where}: {annotation!r:.80} is not an object")
+        image_id, caption = check_id(_field(annotation, "image_id", where), where), _field(annotation, "caption", where)
+        if image_id not in records:
+            raise DataError(f"{where}: image_id {image_id} is of no image")
+        records[image_id]["sentences"].append({"raw": caption, "sentid": _field(annotation, "id", where)})
+    log_once(
+        f"{path}: COCO's own annotations, all of split {split!r}; papers measure the splits of {_KARPATHY}",
+        logging.WARNING,
+    )
+    yield from records.values()
+
+
+def _name_split(path: Path) -> str:
+    """The split in the name of a file that has one only, as `captions_val2014.json`; else the default."""
+    return (re.findall("train|val|test", path.stem) or [DEFAULT_SPLIT])[-1]
+
+
+def _iter_elements(path: Path, text: str) -> Iterator[tuple[str, Any]]:
+    """The elements of the lists `images` and `annotations`, each with its key, at any place in the object."""
+    decoder, keys = json.JSONDecoder(), set()
+    at = _expect(text, 0, "{")
+    while text[at : at + 1] != "}":
+        at = _expect(text, at, ",") if keys else at
+        key, end = decoder.raw_decode(text, at)
+        if not isinstance(key, str) or key in keys:
+            raise json.JSONDecodeError(f"the key {key!r} again" if key in keys else "expected a key", text, at)
+        keys.add(key)
+        at = _expect(text, end, ":")
+        if key in (IMAGES, ANNOTATIONS):
+            at = yield from _list(key, text, _expect(text, at, "["), decoder)
+        else:
+            _, at = decoder.raw_decode(text, at)
+        at = _find_next(text, at)
+    if (end := _find_next(text, at + 1)) < len(text):
+        raise json.JSONDecodeError("expected the end of the file", text, end)
+    if IMAGES not in keys:
+        raise DataError(f"{path}: no {IMAGES!r} in it; expected Karpathy's dataset_<name>.json")
+
+
+def _list(key: str, text: str, at: int, decoder: json.JSONDecoder) -> Generator[tuple[str, Any], None, int]:
+    """The elements of a list, each with its key; returns the position after it."""
     while text[at : at + 1] != "]":
         element, at = decoder.raw_decode(text, at)
-        yield element
+        yield key, element
         at = _find_next(text, at)
         if text[at : at + 1] != "]":
             at = _expect(text, at, ",")
+            if text[at : at + 1] == "]":
+                raise json.JSONDecodeError("expected an element", text, at)
+    return at + 1
 
 
 def _find_next(text: str, at: int) -> int:
