@@ -170,6 +170,14 @@ def expand_path(path: str | Path) -> Path:
         return find_home_folder().joinpath(*others) if first == "~" else Path(path)
 
 
+def split_path(text: str) -> tuple[str, str]:
+    """What a name means by `PATH,REST`: the comma after the longest path that exists, else the first."""
+    parts = text.split(",")
+    ends = (end for end in range(len(parts), 0, -1) if expand_path(",".join(parts[:end])).exists())
+    end = next(ends, 1)
+    return ",".join(parts[:end]), ",".join(parts[end:])
+
+
 def cache_folder() -> Path:
     """The folder of what commands keep: ~/.cache/lexvl, or a private one where there is none and none can be made."""
     folder = find_home_folder() / CACHE

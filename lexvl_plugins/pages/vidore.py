@@ -27,7 +27,7 @@ from lexvl_anserini.data.dataset import Dataset, choose_direction, data_root
 from lexvl_anserini.data.lines import choose_files, log_once
 from lexvl_anserini.data.parquet import DAMAGED, find_picture_column, read_batches, read_schema
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.machine import expand_path
+from lexvl_anserini.ground.machine import expand_path, split_path
 from lexvl_anserini.ground.records import CorpusRef, Document, Qrel, Topic
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def load_vidore(ref: CorpusRef) -> Dataset:
 def find_folder(ref: CorpusRef) -> tuple[Path, str | None]:
     """The folder of a data set and the language of its topics; None for all."""
     separator = ref.name[len(FAMILY) : len(FAMILY) + 1]
-    path, _, language = ref.name[len(FAMILY) + 1 :].partition(",")
+    named = ref.name[len(FAMILY) + 1 :]
+    path, language = split_path(named) if separator == ":" else named.partition(",")[::2]
     if not path:
         raise UsageError(f"{ref.name!r} names no pages; expected {FAMILY}:<folder> or {FAMILY}/<name>")
     where = expand_path(path) if separator == ":" else data_root(ref.data_dir) / FAMILY / path

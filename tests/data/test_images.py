@@ -175,6 +175,9 @@ def test_the_limit_holds_for_opened_pictures_that_are_not_decoded_yet(tmp_path):
     opened = Image.open(tmp_path / "bomb.png")
     with pytest.raises(DataError, match=r"PIL image .*bomb\.png: 9000x9000 pixels, more than the limit"), opened:
         open_image(opened)
+    for size in ((0, 4), (4, 0), (0, 0)):
+        with pytest.raises(DataError, match=f"PIL image: {size[0]}x{size[1]} pixels, expected at least 1x1"):
+            open_image(Image.new("RGB", size))
     with pytest.raises(DataError, match="PIL image: 100x100 pixels, more than the limit of 9,999"):
         open_image(Image.new("L", (100, 100)), max_pixels=9_999)
 

@@ -47,7 +47,7 @@ from lexvl_anserini.data.lines import (
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.files import refuse_pointer
-from lexvl_anserini.ground.machine import expand_path
+from lexvl_anserini.ground.machine import expand_path, split_path
 from lexvl_anserini.ground.records import CorpusRef, Document, Qrel, Topic
 
 DEFAULT_SPLIT = "test"
@@ -116,8 +116,8 @@ def load_karpathy(ref: CorpusRef) -> Dataset:
     rest = ref.name.partition(":")[2]
     if not rest:
         raise UsageError(f"{ref.name!r} names no file; expected karpathy:<json>[,<images folder or tar>]")
-    json, _, images = (rest, "", "") if expand_path(rest).is_file() else rest.partition(",")
-    path = expand_path(json)
+    file, images = split_path(rest)
+    path = expand_path(file)
     if images:
         named = expand_path(images)
         if not named.exists():

@@ -22,7 +22,7 @@ from lexvl_anserini.data.dataset import Dataset, choose_direction
 from lexvl_anserini.data.lines import FileState, choose_files, read_file_state, some
 from lexvl_anserini.data.parquet import Failure, raise_parquet_errors, read_batches
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.machine import expand_path
+from lexvl_anserini.ground.machine import expand_path, split_path
 from lexvl_anserini.ground.records import CorpusRef, Document, Topic
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def find_image_reference(ref: CorpusRef, image_id: str) -> str:
 
 
 def _open_tables(ref: CorpusRef) -> Tables:
-    where, _, features = ref.name.partition(":")[2].partition(",")
+    where, features = split_path(ref.name.partition(":")[2])
     if not where:
         raise UsageError(f"{ref.name!r} names no folder; expected embeddings:<folder or hub id>[,<features>]")
     return Tables(_find_folder(where), features, ref.escape_ids)

@@ -290,6 +290,8 @@ def decode_picture(image: Image, where: str, max_pixels: int = MAX_PIXELS) -> Im
     import PIL.Image
 
     width, height = image.size
+    if not width * height:
+        raise DataError(f"{where}: {width}x{height} pixels, expected at least 1x1; leave an empty crop out")
     if width * height > max_pixels:
         raise DataError(_describe_size(where, f"{width}x{height} pixels", max_pixels))
     image.load()
