@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from corpus_folders import tar_of
 from PIL import Image, features
+from PIL.PngImagePlugin import PngInfo
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.pictures.archives import find_file, open_archive
@@ -20,6 +22,7 @@ from lexvl_anserini.data.pictures.images import (
     FAIL,
     OnError,
     count_usable_cores,
+    decode_image,
     list_image_suffixes,
     open_image,
     read_images,
@@ -94,6 +97,38 @@ def test_exif_orientation(tmp_path, orientation, corner):
     seen = pixels(path)
     assert seen.shape[:2] == ((32, 64) if orientation < 5 else (64, 32))
     assert np.abs(seen[1, 1].astype(int) - corner).max() < 20
+
+
+SECRET = "12.345 N"
+EXIF = Image.Exif()
+EXIF[0x010E] = SECRET
+PROFILE, XMP = f"profile {SECRET}".encode(), f"<x>{SECRET}</x>".encode()
+TEXT, TAGS = PngInfo(), ImageFileDirectory_v2()
+TEXT.add_text("Comment", SECRET)
+TAGS[0x010E] = SECRET
+KINDS = {
+    "JPEG": {"exif": EXIF, "comment": SECRET.encode(), "icc_profile": PROFILE, "xmp": XMP},
+    "MPO": {"exif": EXIF, "comment": SECRET.encode(), "icc_profile": PROFILE},
+    "PNG": {"exif": EXIF, "pnginfo": TEXT, "icc_profile": PROFILE},
+    "WEBP": {"exif": EXIF, "xmp": XMP, "icc_profile": PROFILE},
+    "AVIF": {"exif": EXIF, "xmp": XMP, "icc_profile": PROFILE},
+    "TIFF": {"exif": EXIF, "tiffinfo": TAGS, "icc_profile": PROFILE},
+    "GIF": {"comment": SECRET.encode()},
+}
+
+
+@pytest.mark.parametrize(("kind", "key"), [(kind, key) for kind, keys in KINDS.items() for key in keys])
+def test_nothing_but_pixels_is_kept(tmp_path, kind, key):
+    if kind == "AVIF" and not features.check("avif"):
+        pytest.skip("this Pillow has no AVIF")
+    image = Image.new("RGB", (4, 4), RED)
+    source = io.BytesIO(stored(image, kind, **{key: KINDS[kind][key]}))
+    for picture in (decode_image(source, "a"), open_image(Image.open(source))):
+        assert picture.info == {} and dict(picture.getexif()) == {}
+        for written in KINDS:
+            if written != "AVIF" or features.check("avif"):
+                packed = stored(picture, written)
+                assert packed == stored(Image.frombytes("RGB", picture.size, picture.tobytes()), written)
 
 
 def test_exif_data_that_cannot_be_read_says_nothing(tmp_path):

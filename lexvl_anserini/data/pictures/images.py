@@ -4,6 +4,7 @@ The result is always RGB, 8 bits, upright:
 
 - EXIF orientation is applied.
 - Alpha is dropped, as `convert("RGB")` does and the reference implementations do.
+- Nothing but pixels is kept: no comment, no EXIF, and no colour profile, by which no colour is converted either.
 - Pillow converts palettes, CMYK and other modes; an animation gives its first frame.
 - 16-bit greyscale keeps its upper eight bits; 32-bit integers count as 16-bit if one is above 255.
 - Floats are read by their range: 0 to 1, 0 to 255, else from the least to the greatest, as large integers are.
@@ -298,7 +299,13 @@ def decode_picture(image: Image, where: str, max_pixels: int = MAX_PIXELS) -> Im
     image = _transform_upright(image)
     if image.mode.startswith(("I", "F")):
         image = PIL.Image.fromarray(_convert_to_eight_bits(image))
-    return image.convert("RGB")
+    return keep_pixels(image.convert("RGB"))
+
+
+def keep_pixels(image: Image) -> Image:
+    """The image, an own copy, without what a file would hold besides pixels: formats save what `info` has."""
+    image.info = {}
+    return image
 
 
 def _transform_upright(image: Image) -> Image:
