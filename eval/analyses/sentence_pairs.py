@@ -106,7 +106,7 @@ def load_sentence_pairs(source: str, data_dir: str | None = None) -> list[Senten
     path = expand_path(source)
     if path.suffix.lower() in LISTS:
         pairs = list(read_pairs(path))
-    elif annotations.endswith(".json") and not source.startswith("karpathy:"):
+    elif annotations.lower().endswith(".json") and not source.startswith("karpathy:"):
         if not images:
             raise UsageError(f"{source} names no images; expected {source},IMAGES with the folder of its images")
         pairs = list(read_object_pairs(expand_path(annotations), expand_path(images)))

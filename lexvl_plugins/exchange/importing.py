@@ -16,7 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from lexvl_anserini.data.checks import SeenIds
-from lexvl_anserini.data.lines import get_plain_suffix, remove_packing
+from lexvl_anserini.data.lines import choose_files, get_plain_suffix, remove_packing
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import DataError, UsageError
@@ -110,8 +110,7 @@ def compute_digest(source: Path) -> str:
         raise DataError(f"{source}: no such file")
     if not source.is_dir():
         return compute_sha256(source)
-    files = sorted(path for path in source.rglob("*") if path.is_file())
-    names = (f"{path.relative_to(source)} {compute_sha256(path)}\n" for path in files)
+    names = (f"{path.relative_to(source)} {compute_sha256(path)}\n" for path in choose_files(source, "", "**/*"))
     return sha256("".join(names).encode()).hexdigest()
 
 
