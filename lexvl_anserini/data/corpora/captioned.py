@@ -378,9 +378,8 @@ def read_karpathy(
     there: set[str] = set()
     for number, record in enumerate(_iter_records(path), start=1):
         where = f"{path} image {number}"
-        if not isinstance(record, dict):
-            raise DataError(f"{where}: {record!r} is not an object")
-        where += f" ({record.get('filename', 'without a file name')})"
+        if isinstance(record, dict):
+            where += f" ({record.get('filename', 'without a file name')})"
         split = _get_string(record, "split", where)
         there.add(split)
         if splits is None or split in splits:
@@ -414,19 +413,19 @@ def _parse_image(record: dict[str, Any], split: str, where: str, escape_ids: boo
 
 
 def _parse_caption(record: Any, where: str, escape_ids: bool) -> Caption:
-    if not isinstance(record, dict):
-        raise DataError(f"{where}: not an object")
     text = _get_string(record, "raw", where)
     return Caption(check_id(_field(record, "sentid", where), where, escape_ids), text.strip())
 
 
-def _field(record: dict[str, Any], key: str, where: str) -> Any:
+def _field(record: Any, key: str, where: str) -> Any:
+    if not isinstance(record, dict):
+        raise DataError(f"{where}: {record!r:.80} is not an object")
     if key not in record:
         raise DataError(f"{where}: no {key!r}; keys found: {', '.join(map(str, record)) or 'none'}")
     return record[key]
 
 
-def _get_string(record: dict[str, Any], key: str, where: str) -> str:
+def _get_string(record: Any, key: str, where: str) -> str:
     value = _field(record, key, where)
     if not isinstance(value, str):
         raise DataError(f"{where}: {key!r} is {value!r}, expected a string")
@@ -435,7 +434,9 @@ def _get_string(record: dict[str, Any], key: str, where: str) -> str:
 
 def _iter_records(path: Path) -> Iterator[Any]:
     """The images of a file as Karpathy's records; files of BLIP and LAVIS, and COCO's own, become such."""
-    text, images, annotations = _text(path), [], []
+    images: list[Any] = []
+    annotations: list[Any] = []
+    text = _text(path)
     try:
         if text.startswith("[", _find_next(text, 0)):
             yield from _group_pairs(path, json.loads(text))
@@ -455,11 +456,10 @@ def _iter_records(path: Path) -> Iterator[Any]:
 
 def _group_pairs(path: Path, rows: list[Any]) -> Iterator[dict[str, Any]]:
     """The images of a list of `{"image": ..., "caption": ...}`, as BLIP and LAVIS have; their ids count from 0."""
-    split, records, count = _name_split(path), {}, 0
+    split, count = _name_split(path), 0
+    records: dict[str, dict[str, Any]] = {}
     for number, row in enumerate(rows, start=1):
         where = f"{path} row {number}"
-        if not isinstance(row, dict):
-            raise DataError(f"{where}: {row!r:.80} is not an object")
         file, captions = _get_string(row, "image", where), _field(row, "caption", where)
         record = records.setdefault(file, {"imgid": len(records), "split": split, "filename": file, "sentences": []})
         for caption in captions if isinstance(captions, list) else [captions]:
@@ -471,7 +471,8 @@ def _group_pairs(path: Path, rows: list[Any]) -> Iterator[dict[str, Any]]:
 
 def _join_annotations(path: Path, images: list[Any], annotations: list[Any]) -> Iterator[dict[str, Any]]:
     """The images of COCO's own file of captions, with their ids there."""
-    split, records = _name_split(path), {}
+    split = _name_split(path)
+    records: dict[str, dict[str, Any]] = {}
     for number, image in enumerate(images, start=1):
         where = f"{path} image {number}"
         image_id = check_id(_field(image, "id", where), where)
@@ -481,12 +482,11 @@ def _join_annotations(path: Path, images: list[Any], annotations: list[Any]) -> 
         records[image_id] = {"imgid": image_id, "split": split, "filename": file, "sentences": []}
     for number, annotation in enumerate(annotations, start=1):
         where = f"{path} annotation {number}"
-        if not isinstance(annotation, dict):
-            raise DataError(f"{where}: {annotation!r:.80} is not an object")
-        image_id, caption = check_id(_field(annotation, "image_id", where), where), _field(annotation, "caption", where)
+        caption = {"raw": _field(annotation, "caption", where), "sentid": _field(annotation, "id", where)}
+        image_id = check_id(_field(annotation, "image_id", where), where)
         if image_id not in records:
             raise DataError(f"{where}: image_id {image_id} is of no image")
-        records[image_id]["sentences"].append({"raw": caption, "sentid": _field(annotation, "id", where)})
+        records[image_id]["sentences"].append(caption)
     log_once(
         f"{path}: COCO's own annotations, all of split {split!r}; papers measure the splits of {_KARPATHY}",
         logging.WARNING,
@@ -501,13 +501,16 @@ def _name_split(path: Path) -> str:
 
 def _iter_elements(path: Path, text: str) -> Iterator[tuple[str, Any]]:
     """The elements of the lists `images` and `annotations`, each with its key, at any place in the object."""
-    decoder, keys = json.JSONDecoder(), set()
+    decoder = json.JSONDecoder()
+    keys: set[str] = set()
     at = _expect(text, 0, "{")
     while text[at : at + 1] != "}":
         at = _expect(text, at, ",") if keys else at
         key, end = decoder.raw_decode(text, at)
-        if not isinstance(key, str) or key in keys:
-            raise json.JSONDecodeError(f"the key {key!r} again" if key in keys else "expected a key", text, at)
+        if not isinstance(key, str):
+            raise json.JSONDecodeError("expected a key", text, at)
+        if key in keys:
+            raise json.JSONDecodeError(f"the key {key!r} again", text, at)
         keys.add(key)
         at = _expect(text, end, ":")
         if key in (IMAGES, ANNOTATIONS):
