@@ -13,7 +13,7 @@ Files are looked for in this order, where NAME is the corpus and ROOT the data f
     images in ROOT/NAME, then beside the JSON: a folder `images` (or the archive's own name, such as val2014), *.tar
 
 `train` includes the images that COCO's file calls `restval`, as papers do (113,287 images); `train-only` leaves them
-out. The file of COCO has 144 MB, most of it tokens that are not used: its list is decoded element by element.
+out.
 
 The demo has drawn scenes with five captions each. The test split, 1,000 scenes, is in the package;
 `python tools/world draw train val` draws the others into the data folder (20,000 and 1,000 scenes).
@@ -26,7 +26,7 @@ import logging
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -157,8 +157,8 @@ def read_captioned_images(path: Path, split: str | None, escape_ids: bool = Fals
 @lru_cache(maxsize=2)
 def _read(path: Path, split: str | None, escape_ids: bool, state: FileState) -> tuple[CaptionedImage, ...]:
     """Decodes a file once, however often its documents, topics and qrels are read."""
-    wanted = split or DEFAULT_SPLIT
-    images = tuple(read_karpathy(path, MERGED.get(wanted, frozenset({wanted})), escape_ids, default=split is None))
+    splits = MERGED.get(split or DEFAULT_SPLIT, frozenset({split or DEFAULT_SPLIT}))
+    images = tuple(read_karpathy(path, splits, escape_ids, default=split is None))
     _refuse_repeated(path, "imgid", [image.image_id for image in images])
     _refuse_repeated(path, "sentid", [caption.caption_id for image in images for caption in image.captions])
     return images
@@ -269,9 +269,6 @@ def _list_files(folder: Path) -> list[str]:
 # Captions of an image that make its document, text to text; the next one is the topic, further ones are not used.
 DOCUMENT_CAPTIONS = 4
 
-_BLANK = re.compile(r"[ \t\n\r]*")
-IMAGES, ANNOTATIONS = "images", "annotations"  # the lists of a file
-
 
 class Caption(NamedTuple):
     """One sentence about an image."""
@@ -376,7 +373,7 @@ def read_karpathy(
     Where nobody chose the splits (`default`), a file of one other split gives that one.
     """
     there: set[str] = set()
-    for number, record in enumerate(_iter_records(path), start=1):
+    for number, record in enumerate(_list_records(path), start=1):
         where = f"{path} image {number}"
         if isinstance(record, dict):
             where += f" ({record.get('filename', 'without a file name')})"
@@ -432,29 +429,41 @@ def _get_string(record: Any, key: str, where: str) -> str:
     return str(whole_characters(value))
 
 
-def _iter_records(path: Path) -> Iterator[Any]:
+def _list_records(path: Path) -> Iterable[Any]:
     """The images of a file as Karpathy's records; files of BLIP and LAVIS, and COCO's own, become such."""
-    images: list[Any] = []
-    annotations: list[Any] = []
-    text = _text(path)
+    content = _load(path)
+    if isinstance(content, list):
+        return _group_pairs(path, content)
+    images = _field(content, "images", str(path))
+    if not isinstance(images, list):
+        raise DataError(f"{path}: 'images' is not a list; expected Karpathy's dataset_<name>.json")
+    if "annotations" in content and not any(isinstance(image, dict) and "sentences" in image for image in images):
+        return _join_annotations(path, images, content["annotations"])
+    return images
+
+
+def _load(path: Path) -> Any:
+    """What a file holds, without tokens of captions: in COCO's file, they are most of its 144 MB."""
+    refuse_pointer(path)
     try:
-        if text.startswith("[", _find_next(text, 0)):
-            yield from _group_pairs(path, json.loads(text))
-            return
-        for key, element in _iter_elements(path, text):
-            if key == ANNOTATIONS:
-                annotations.append(element)
-            elif isinstance(element, dict) and "file_name" in element and "sentences" not in element:
-                images.append(element)
-            else:
-                yield element
+        return json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=_build_object)
+    except UnicodeDecodeError as problem:
+        raise DataError(f"{path}: not valid UTF-8 (byte {problem.start + 1}); fetch the file again") from problem
     except (ValueError, RecursionError) as problem:
         raise DataError(f"{path}: malformed JSON ({problem}); fetch the file again") from problem
-    if images:
-        yield from _join_annotations(path, images, annotations)
+    except OSError as problem:
+        raise describe_unreadable(path, problem) from problem
 
 
-def _group_pairs(path: Path, rows: list[Any]) -> Iterator[dict[str, Any]]:
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        raise ValueError(f"a key of {', '.join(record)} comes twice")
+    record.pop("tokens", None)
+    return record
+
+
+def _group_pairs(path: Path, rows: list[Any]) -> Iterable[dict[str, Any]]:
     """The images of a list of `{"image": ..., "caption": ...}`, as BLIP and LAVIS have; their ids count from 0."""
     split, count = _name_split(path), 0
     records: dict[str, dict[str, Any]] = {}
@@ -466,10 +475,10 @@ def _group_pairs(path: Path, rows: list[Any]) -> Iterator[dict[str, Any]]:
             record["sentences"].append({"raw": caption, "sentid": count})
             count += 1
     log_once(f"{path}: a list of images with captions, all of split {split!r}; ids are their numbers")
-    yield from records.values()
+    return records.values()
 
 
-def _join_annotations(path: Path, images: list[Any], annotations: list[Any]) -> Iterator[dict[str, Any]]:
+def _join_annotations(path: Path, images: list[Any], annotations: list[Any]) -> Iterable[dict[str, Any]]:
     """The images of COCO's own file of captions, with their ids there."""
     split = _name_split(path)
     records: dict[str, dict[str, Any]] = {}
@@ -491,73 +500,12 @@ def _join_annotations(path: Path, images: list[Any], annotations: list[Any]) -> 
         f"{path}: COCO's own annotations, all of split {split!r}; papers measure the splits of {_KARPATHY}",
         logging.WARNING,
     )
-    yield from records.values()
+    return records.values()
 
 
 def _name_split(path: Path) -> str:
     """The split in the name of a file that has one only, as `captions_val2014.json`; else the default."""
     return (re.findall("train|val|test", path.stem) or [DEFAULT_SPLIT])[-1]
-
-
-def _iter_elements(path: Path, text: str) -> Iterator[tuple[str, Any]]:
-    """The elements of the lists `images` and `annotations`, each with its key, at any place in the object."""
-    decoder = json.JSONDecoder()
-    keys: set[str] = set()
-    at = _expect(text, 0, "{")
-    while text[at : at + 1] != "}":
-        at = _expect(text, at, ",") if keys else at
-        key, end = decoder.raw_decode(text, at)
-        if not isinstance(key, str):
-            raise json.JSONDecodeError("expected a key", text, at)
-        if key in keys:
-            raise json.JSONDecodeError(f"the key {key!r} again", text, at)
-        keys.add(key)
-        at = _expect(text, end, ":")
-        if key in (IMAGES, ANNOTATIONS):
-            at = yield from _list(key, text, _expect(text, at, "["), decoder)
-        else:
-            _, at = decoder.raw_decode(text, at)
-        at = _find_next(text, at)
-    if (end := _find_next(text, at + 1)) < len(text):
-        raise json.JSONDecodeError("expected the end of the file", text, end)
-    if IMAGES not in keys:
-        raise DataError(f"{path}: no {IMAGES!r} in it; expected Karpathy's dataset_<name>.json")
-
-
-def _list(key: str, text: str, at: int, decoder: json.JSONDecoder) -> Generator[tuple[str, Any], None, int]:
-    """The elements of a list, each with its key; returns the position after it."""
-    while text[at : at + 1] != "]":
-        element, at = decoder.raw_decode(text, at)
-        yield key, element
-        at = _find_next(text, at)
-        if text[at : at + 1] != "]":
-            at = _expect(text, at, ",")
-            if text[at : at + 1] == "]":
-                raise json.JSONDecodeError("expected an element", text, at)
-    return at + 1
-
-
-def _find_next(text: str, at: int) -> int:
-    match = _BLANK.match(text, at)
-    return match.end() if match else at
-
-
-def _expect(text: str, at: int, mark: str) -> int:
-    """The position after a mark and the blanks around it."""
-    at = _find_next(text, at)
-    if text[at : at + 1] != mark:
-        raise json.JSONDecodeError(f"expected {mark!r}", text, at)
-    return _find_next(text, at + 1)
-
-
-def _text(path: Path) -> str:
-    refuse_pointer(path)
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as problem:
-        raise DataError(f"{path}: not valid UTF-8 (byte {problem.start + 1}); fetch the file again") from problem
-    except OSError as problem:
-        raise describe_unreadable(path, problem) from problem
 
 
 FOLDER = Path(__file__).parents[2] / "assets" / "demo"
