@@ -21,8 +21,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import orjson
 
-from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.files import refuse_pointer
+from lexvl_anserini.ground.errors import DataError, refuse_pointer
 
 BOM = b"\xef\xbb\xbf"
 REPLACEMENT = "\ufffd"
@@ -240,7 +239,7 @@ PACKED_ARCHIVES = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".
 
 def choose_files(folder: Path, suffix: str, pattern: str = "*", left_out: Sequence[str] = ()) -> list[Path]:
     """The files of a folder by a suffix in any case, sorted; hidden ones and `left_out` are counted and named."""
-    found, others = [], LeftOut()
+    files, others = [], LeftOut()
     for path in sorted(folder.glob(pattern)):
         name, ends = path.relative_to(folder).as_posix(), path.name.lower().endswith
         if not ends((suffix, *left_out)) or not path.is_file():
@@ -248,11 +247,11 @@ def choose_files(folder: Path, suffix: str, pattern: str = "*", left_out: Sequen
         if "/." in f"/{name}":
             others.add(HIDDEN, name)
         elif ends(suffix):
-            found.append(path)
+            files.append(path)
         else:
             others.add(f"no uncompressed {suffix[1:].upper()} (unpack it)", name)
     others.log(str(folder))
-    return found
+    return files
 
 
 @cache

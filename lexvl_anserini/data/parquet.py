@@ -15,8 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.data.lines import FileState, read_file_state
-from lexvl_anserini.ground.errors import DataError, LexvlError
-from lexvl_anserini.ground.files import refuse_pointer
+from lexvl_anserini.ground.errors import DataError, LexvlError, refuse_pointer
 
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray, Schema

@@ -19,7 +19,7 @@ from typing import IO, Any, BinaryIO, cast
 
 import orjson
 
-from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError, refuse_pointer
 
 # Errors of an output that cannot be written for a reason other than space: permissions, or a file of the same name.
 UNWRITABLE = frozenset(
@@ -378,19 +378,6 @@ def open_gzip(out: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
 def format_json(data: Mapping[str, Any]) -> bytes:
     """Indented JSON, keys in the order given, one line feed at the end."""
     return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-
-
-POINTER = b"version https://git-lfs"
-
-
-def refuse_pointer(where: Path | str, start: bytes | None = None, error: type[LexvlError] = DataError) -> None:
-    """Refuses a file, by its path or its first bytes, that is what a clone without git-lfs has in its place."""
-    if start is None:
-        path = Path(where)
-        with suppress(OSError), open(path if path.is_file() else os.devnull, "rb") as source:  # not what a pipe has
-            start = source.read(len(POINTER))
-    if start and start.startswith(POINTER):
-        raise error(f"{where}: a pointer of Git LFS in the place of the file; git lfs pull fetches it")
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:

@@ -17,8 +17,7 @@ from scipy import sparse
 
 from lexvl_anserini.data.checks import check_id, show_id
 from lexvl_anserini.data.lines import Line, choose_files, get_plain_suffix, parse_object, read_lines
-from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError, describe_error
-from lexvl_anserini.ground.files import refuse_pointer
+from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError, describe_error, refuse_pointer
 from lexvl_anserini.ground.manifest import MANIFEST
 from lexvl_anserini.ground.progress import Progress
 from lexvl_anserini.ground.quantise import compute_row_max

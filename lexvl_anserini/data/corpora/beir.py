@@ -132,9 +132,9 @@ def split_folder(path: Path) -> tuple[Path, str | None]:
 def find_qrels(folder: Path, split: str) -> Path:
     """The judgements of a split; the error about a missing one names those that exist."""
     path, files = folder / "qrels" / f"{split}.tsv", choose_files(folder / "qrels", ".tsv")
-    if found := [file for file in files if file.stem == split]:
-        return found[0]
     splits = [file.stem for file in files]
+    if split in splits:
+        return files[splits.index(split)]
     known = f"splits there: {', '.join(splits)}" if splits else "no split is there"
     raise DataError(f"{path}: no judgements of split {split!r}; {known}")
 

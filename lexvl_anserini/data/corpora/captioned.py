@@ -45,8 +45,7 @@ from lexvl_anserini.data.lines import (
     whole_characters,
 )
 from lexvl_anserini.data.pictures.archives import open_archive
-from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
-from lexvl_anserini.ground.files import refuse_pointer
+from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError, refuse_pointer
 from lexvl_anserini.ground.machine import expand_path, split_path
 from lexvl_anserini.ground.records import CorpusRef, Document, Qrel, Topic
 

@@ -21,8 +21,7 @@ from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, choose_direction, c
 from lexvl_anserini.data.lines import HIDDEN, LeftOut, describe_unreadable, log_once
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, list_image_suffixes
-from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.files import refuse_pointer
+from lexvl_anserini.ground.errors import DataError, UsageError, refuse_pointer
 from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.manifest import MANIFEST
 from lexvl_anserini.ground.records import VOCABULARY, CorpusRef, Document

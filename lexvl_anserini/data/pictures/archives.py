@@ -21,8 +21,7 @@ from typing import NamedTuple
 from weakref import finalize
 
 from lexvl_anserini.data.lines import FileState, LeftOut, describe_unreadable, printable, read_file_state
-from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.files import refuse_pointer
+from lexvl_anserini.ground.errors import DataError, refuse_pointer
 
 # What `tarfile` raises for damaged headers; a size above the memory gives a MemoryError.
 _BROKEN = (

@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from lexvl_anserini.encoders.cards import PACKAGED
-from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, describe_error
+from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, describe_error, refuse_pointer
 from lexvl_anserini.ground.files import (
     atomic_write,
     compute_sha256,
@@ -32,7 +32,6 @@ from lexvl_anserini.ground.files import (
     exclusive,
     make_folder,
     read_json,
-    refuse_pointer,
 )
 from lexvl_anserini.ground.machine import expand_path, find_package
 from lexvl_anserini.ground.manifest import PLACES
