@@ -199,15 +199,12 @@ def coco(annotation):
     ("text", "problem"),
     [
         ("", "malformed JSON .*Expecting value"),
-        ('{"images": [', "malformed JSON"),
         ('{"images": [{"imgid": 1,}]}', "malformed JSON .*line 1 column"),
         ('{"images": []} {}', "malformed JSON .*Extra data"),
         ('{"images": [], "images": []}', "malformed JSON .*a key of images comes twice"),
-        (json.dumps({"images": [image(1)]})[:-1] + ", 3", "malformed JSON"),
         ('{"images": [{}]}', "image 1 .*: no 'split'; keys found: none"),
         ('{"dataset": "x"}', "no 'images'; keys found: dataset"),
         ('{"images": []}', "no image in it"),
-        ("[]", "no image in it"),
         ('[{"image": "1.jpg", "caption": "a"}, 3]', "row 2: 3 is not an object"),
         ('[{"image": "1.jpg", "question": "a"}]', "row 1: no 'caption'; keys found: image, question"),
         (coco('{"image_id": 1, "bbox": []}'), "annotation 1: no 'caption'; keys found: image_id, bbox"),
@@ -235,23 +232,15 @@ COCO = {
 }
 
 
+FIRST = ("0", "val2014/7.jpg", {"0": "a", "1": "b"})
+
+
 @pytest.mark.parametrize(
     ("name", "content", "split", "images"),
     [
-        (
-            "coco_karpathy_test",
-            PAIRS,
-            "test",
-            [("0", "val2014/7.jpg", {"0": "a", "1": "b"}), ("1", "2.jpg", {"2": "c"})],
-        ),
-        (
-            "train",
-            [*PAIRS, PAIRS[1]],
-            "train",
-            [("0", PAIRS[0]["image"], {"0": "a", "1": "b"}), ("1", "2.jpg", {"2": "c", "3": "c"})],
-        ),
+        ("coco_karpathy_test", PAIRS, "test", [FIRST, ("1", "2.jpg", {"2": "c"})]),
+        ("train", [*PAIRS, PAIRS[1]], "train", [FIRST, ("1", "2.jpg", {"2": "c", "3": "c"})]),
         ("captions_val2014", COCO, "val", [("7", "7.jpg", {"8": "a", "3": "b"})]),
-        ("mine", COCO, "test", [("7", "7.jpg", {"8": "a", "3": "b"})]),
     ],
 )
 def test_lists_of_blip_and_annotations_of_coco_are_of_one_split(tmp_path, caplog, name, content, split, images):

@@ -16,7 +16,7 @@ from PIL.PngImagePlugin import PngInfo
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from lexvl_anserini.data.digests import FileDigests
-from lexvl_anserini.data.pictures.archives import find_file, open_archive
+from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.data.pictures.images import (
     AHEAD,
     FAIL,
@@ -73,9 +73,8 @@ def test_a_tilde_in_the_name_of_a_picture_is_a_character(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for reference in ("~/a.png", "~/b.tar::a.png"):
         assert pixels(reference).tolist() == [[list(RED)]]
-        with FileDigests(tmp_path / "memory") as digests:
-            assert digests.of(reference) == digests.of(str(tmp_path / reference))
-        assert find_file(reference).absolute().is_relative_to(tmp_path / "~")
+        digests = FileDigests(tmp_path / "memory")
+        assert digests.of(reference) == digests.of(str(tmp_path / reference))
 
 
 @pytest.mark.parametrize(("mode", "colour"), [("RGBA", (255, 0, 0, 10)), ("RGB", RED)])
@@ -99,36 +98,21 @@ def test_exif_orientation(tmp_path, orientation, corner):
     assert np.abs(seen[1, 1].astype(int) - corner).max() < 20
 
 
-SECRET = "12.345 N"
-EXIF = Image.Exif()
-EXIF[0x010E] = SECRET
-PROFILE, XMP = f"profile {SECRET}".encode(), f"<x>{SECRET}</x>".encode()
-TEXT, TAGS = PngInfo(), ImageFileDirectory_v2()
-TEXT.add_text("Comment", SECRET)
-TAGS[0x010E] = SECRET
-KINDS = {
-    "JPEG": {"exif": EXIF, "comment": SECRET.encode(), "icc_profile": PROFILE, "xmp": XMP},
-    "MPO": {"exif": EXIF, "comment": SECRET.encode(), "icc_profile": PROFILE},
-    "PNG": {"exif": EXIF, "pnginfo": TEXT, "icc_profile": PROFILE},
-    "WEBP": {"exif": EXIF, "xmp": XMP, "icc_profile": PROFILE},
-    "AVIF": {"exif": EXIF, "xmp": XMP, "icc_profile": PROFILE},
-    "TIFF": {"exif": EXIF, "tiffinfo": TAGS, "icc_profile": PROFILE},
-    "GIF": {"comment": SECRET.encode()},
-}
-
-
-@pytest.mark.parametrize(("kind", "key"), [(kind, key) for kind, keys in KINDS.items() for key in keys])
-def test_nothing_but_pixels_is_kept(tmp_path, kind, key):
-    if kind == "AVIF" and not features.check("avif"):
-        pytest.skip("this Pillow has no AVIF")
-    image = Image.new("RGB", (4, 4), RED)
-    source = io.BytesIO(stored(image, kind, **{key: KINDS[kind][key]}))
-    for picture in (decode_image(source, "a"), open_image(Image.open(source))):
-        assert picture.info == {} and dict(picture.getexif()) == {}
-        for written in KINDS:
-            if written != "AVIF" or features.check("avif"):
-                packed = stored(picture, written)
-                assert packed == stored(Image.frombytes("RGB", picture.size, picture.tobytes()), written)
+def test_nothing_but_pixels_is_kept():
+    """Each kind of metadata that Pillow writes in a format."""
+    exif, text, tags = Image.Exif(), PngInfo(), ImageFileDirectory_v2()
+    exif[0x010E] = tags[0x010E] = "12.345 N"
+    text.add_text("Comment", "12.345 N")
+    values = dict.fromkeys(("comment", "icc_profile", "xmp"), b"12.345 N") | {"exif": exif}
+    values |= {"pnginfo": text, "tiffinfo": tags}
+    keys = {"JPEG": "exif comment icc_profile xmp", "MPO": "exif comment icc_profile", "GIF": "comment"}
+    keys |= {"PNG": "exif icc_profile pnginfo", "TIFF": "exif icc_profile tiffinfo", "WEBP": "exif icc_profile xmp"}
+    keys |= {"AVIF": "exif icc_profile xmp"} if features.check("avif") else {}
+    for kind, key in ((kind, key) for kind, named in keys.items() for key in named.split()):
+        data = stored(Image.new("RGB", (4, 4), RED), kind, **{key: values[key]})
+        for picture in (decode_image(io.BytesIO(data), "a"), open_image(Image.open(io.BytesIO(data)))):
+            assert (picture.info, dict(picture.getexif())) == ({}, {}), (kind, key)
+            assert stored(picture, "JPEG") == stored(Image.frombytes("RGB", (4, 4), picture.tobytes()), "JPEG")
 
 
 def test_exif_data_that_cannot_be_read_says_nothing(tmp_path):
@@ -155,10 +139,8 @@ def test_alpha_and_a_transparent_colour_are_dropped(tmp_path):
         (Image.fromarray(np.array([[0, 1 << 30, (1 << 31) - 1]], np.int32)), [0, 127, 255]),
         (Image.fromarray(np.array([[-3, 7.9, 300, np.nan, np.inf]], np.float32)), [0, 7, 255, 0, 255]),
         (Image.fromarray(np.array([[-0.02, 0, 0.5, 1.02, np.nan]], np.float32)), [0, 0, 127, 255, 0]),
-        (Image.fromarray(np.array([[0, 0.25, 0.25, -np.inf]], np.float32)), [0, 63, 63, 0]),
         (Image.fromarray(np.array([[-1, 0, 1]], np.float32)), [0, 127, 255]),
         (Image.fromarray(np.array([[0, 2.5, 10]], np.float32)), [0, 63, 255]),  # metres
-        (Image.fromarray(np.array([[0, 2000, 4000]], np.float32)), [0, 127, 255]),
         (Image.fromarray(np.array([[np.nan, np.nan]], np.float32)), [0, 0]),
     ],
 )
@@ -210,9 +192,8 @@ def test_the_limit_holds_for_opened_pictures_that_are_not_decoded_yet(tmp_path):
     opened = Image.open(tmp_path / "bomb.png")
     with pytest.raises(DataError, match=r"PIL image .*bomb\.png: 9000x9000 pixels, more than the limit"), opened:
         open_image(opened)
-    for size in ((0, 4), (4, 0), (0, 0)):
-        with pytest.raises(DataError, match=f"PIL image: {size[0]}x{size[1]} pixels, expected at least 1x1"):
-            open_image(Image.new("RGB", size))
+    with pytest.raises(DataError, match="PIL image: 0x4 pixels, expected at least 1x1"):
+        open_image(Image.new("RGB", (0, 4)))
     with pytest.raises(DataError, match="PIL image: 100x100 pixels, more than the limit of 9,999"):
         open_image(Image.new("L", (100, 100)), max_pixels=9_999)
 
